@@ -36,6 +36,9 @@ RELATION_OF_FIELD = {
 LEFT_OUT_SECTIONS = frozenset({"debug", "doc", "kernel", "libdevel", "localization", "oldlibs"})
 LEFT_OUT_NAMES = re.compile(r"-(dev|doc|docs|dbg|dbgsym|prof|cross)$|-(l10n|help|locale)-|-linux-gnu")
 
+# Without the machine's own status: a package installed from elsewhere would stand in for Debian's.
+DUMP_INDEX = ("apt-cache", "-o", "Dir::State::status=/dev/null", "dumpavail")
+
 _PACKAGE_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 _PERSON = re.compile(r"([^<>]+)<[^<>]*>")
 
@@ -199,7 +202,7 @@ def package_index(source: TextIO | None) -> TextIO:
     if source is not None:
         return source
     try:
-        dump = subprocess.run(["apt-cache", "dumpavail"], check=True, stdout=subprocess.PIPE)
+        dump = subprocess.run(DUMP_INDEX, check=True, stdout=subprocess.PIPE)
     except (FileNotFoundError, subprocess.CalledProcessError) as error:
         raise click.ClickException(
             f"expected a machine with apt, or an INDEX; `apt-cache` failed: {error}"
