@@ -1,0 +1,1 @@
+"""Raw edge tables with string ids -> entity index, entity counts and edge buckets."""

@@ -1,0 +1,348 @@
+"""The configuration: YAML (or a PBG Python config) -> one frozen, typed `Config`.
+
+The top level holds PyTorch-BigGraph's keys under PBG's names and defaults, plus the roots of all paths
+and the seed. The sections `etl`, `train`, `evaluate`, `remap` and `cluster` belong to the code that
+acts on them: each has its own typed class there, which `Config.section` fills and checks.
+
+Source of the keys: docs/formats/pbg_v1.md.
+"""
+
+import re
+import runpy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from graphmill import storage
+from graphmill.errors import ConfigError
+from graphmill.vocab import TRAIN_SPLIT, Side
+
+Name = Annotated[
+    str, Field(pattern=r"^[^./\s][^./]*$", description="no dot or slash: names become file names")
+]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[int, Field(gt=0)]
+Strings = Annotated[tuple[str, ...], Field(strict=False)]
+
+
+class Section(BaseModel):
+    """Base of every configuration class: frozen, strictly typed, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+AnySection = TypeVar("AnySection", bound=Section)
+
+
+class EntityConfig(Section):
+    """One entity type."""
+
+    num_partitions: Positive = Field(description="slices that the type's rows are split into")
+    featurized: bool = False
+    dimension: Positive | None = Field(None, description="overrides the global dimension")
+
+
+class RelationConfig(Section):
+    """One relation; its position in the list is its number in the bucket files."""
+
+    name: Name
+    lhs: Name = Field(description="entity type of the left-hand side")
+    rhs: Name = Field(description="entity type of the right-hand side")
+    weight: float = Field(1.0, gt=0, description="multiplies the loss of this relation's edges")
+    operator: Literal["none", "diagonal", "translation", "linear", "affine", "complex_diagonal"] = "none"
+    all_negs: bool = Field(False, description="every entity of the partition is a negative")
+
+    def entity_type(self, side: Side) -> str:
+        """Name of the entity type on `side`."""
+        return self.lhs if side is Side.LHS else self.rhs
+
+
+class PbgConfig(Section):
+    """PyTorch-BigGraph's configuration, key for key, default for default."""
+
+    entities: dict[Name, EntityConfig]
+    relations: Annotated[tuple[RelationConfig, ...], Field(strict=False)]
+    dimension: Positive
+    init_scale: float = Field(0.001, gt=0)
+    max_norm: float | None = Field(None, gt=0)
+    global_emb: bool = True
+    comparator: Literal["dot", "cos", "l2", "squared_l2"] = "cos"
+    bias: bool = False
+    loss_fn: Literal["ranking", "logistic", "softmax"] = "ranking"
+    margin: float = 0.1
+    regularization_coef: float = Field(0.0, ge=0)
+    regularizer: Literal["N3"] = "N3"
+    entity_path: str
+    edge_paths: Strings
+    checkpoint_path: str
+    init_path: str | None = None
+    checkpoint_preservation_interval: Positive | None = None
+    num_epochs: Annotated[int, Field(ge=0)] = 1
+    num_edge_chunks: Positive | None = None
+    max_edges_per_chunk: Positive = 1_000_000_000
+    bucket_order: Literal["random", "affinity", "inside_out", "outside_in"] = "inside_out"
+    workers: Positive | None = None
+    batch_size: Positive = 1000
+    num_batch_negs: Annotated[int, Field(ge=0)] = 50
+    num_uniform_negs: Annotated[int, Field(ge=0)] = 50
+    disable_lhs_negs: bool = False
+    disable_rhs_negs: bool = False
+    lr: float = Field(0.01, gt=0)
+    relation_lr: float | None = Field(None, gt=0)
+    eval_fraction: Fraction = 0.05
+    eval_num_batch_negs: Annotated[int, Field(ge=0)] = 1000
+    eval_num_uniform_negs: Annotated[int, Field(ge=0)] = 1000
+    background_io: bool = False
+    verbose: int = 0
+    hogwild_delay: float = 2.0
+    dynamic_relations: bool = False
+    num_machines: int = 1
+    num_partition_servers: int = -1
+    distributed_init_method: str | None = None
+    distributed_tree_init_order: bool = True
+    num_gpus: int = 0
+    num_groups_for_partition_server: int = 16
+    num_groups_per_sharded_partition_server: int = 1
+    partition_shard_size: int = 250
+    half_precision: bool = False
+
+    def entity_dimension(self, entity_type: str) -> int:
+        """Length of the embeddings of `entity_type`."""
+        return self.entities[entity_type].dimension or self.dimension
+
+    def num_side_partitions(self, side: Side) -> int:
+        """Partitions of the bucket grid along `side`: the largest of the types that occur there."""
+        return max(self.entities[r.entity_type(side)].num_partitions for r in self.relations)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for key in ("entities", "relations", "edge_paths"):
+            if not getattr(self, key):
+                raise ValueError(f"{key}: expected at least one, found none")
+        for number, relation in enumerate(self.relations):
+            self._check_relation(number, relation)
+        names = [relation.name for relation in self.relations]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"relations: two relations are named {twice!r}; names must differ")
+        partitioned = {n: e.num_partitions for n, e in self.entities.items() if e.num_partitions > 1}
+        if len(set(partitioned.values())) > 1:
+            found = ", ".join(f"{n} has {p}" for n, p in partitioned.items())
+            raise ValueError(
+                f"entities: {found}: partition counts that differ cannot broadcast; "
+                "give every partitioned type the same num_partitions, or 1"
+            )
+        if self.dynamic_relations and len(self.relations) != 1:
+            raise ValueError(
+                f"relations: dynamic_relations allows exactly one entry, found {len(self.relations)}"
+            )
+        if self.dynamic_relations and self.global_emb:
+            raise ValueError("global_emb: cannot be used with dynamic_relations; set global_emb: false")
+        if self.loss_fn == "logistic" and self.comparator == "cos":
+            raise ValueError(
+                "loss_fn: logistic cannot be used with comparator cos, whose scores lie in [-1, 1]"
+            )
+        return self
+
+    def _check_relation(self, number: int, relation: RelationConfig) -> None:
+        where = f"relations[{number}]"
+        for side in Side:
+            if relation.entity_type(side) not in self.entities:
+                raise ValueError(
+                    f"{where}.{side}: {relation.entity_type(side)!r} is not among the entities: "
+                    f"{', '.join(self.entities)}"
+                )
+        lhs_dim, rhs_dim = (self.entity_dimension(relation.entity_type(side)) for side in Side)
+        if lhs_dim != rhs_dim:
+            raise ValueError(f"{where}: lhs has dimension {lhs_dim} and rhs {rhs_dim}; they must be equal")
+        if relation.operator == "complex_diagonal" and rhs_dim % 2:
+            raise ValueError(f"{where}.operator: complex_diagonal needs an even dimension, found {rhs_dim}")
+
+
+class Config(PbgConfig):
+    """The whole configuration of a run: PBG's keys, the roots of all paths, the sections."""
+
+    output: str | None = Field(None, description="root of all paths that are not set on their own")
+    input: str | None = Field(None, description="root of relative paths of raw tables")
+    edge_root: str = Field(description="folder with one folder of bucket files a split")
+    embedding_path: str = Field(description="folder of the embeddings keyed by raw id")
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of everything that is random")
+    etl: dict[str, Any] = Field(default_factory=dict)
+    train: dict[str, Any] = Field(default_factory=dict)
+    evaluate: dict[str, Any] = Field(default_factory=dict)
+    remap: dict[str, Any] = Field(default_factory=dict)
+    cluster: dict[str, Any] = Field(default_factory=dict)
+
+    def section(self, name: str, model: type[AnySection]) -> AnySection:
+        """The section `name`, checked and typed as `model`.
+
+        Raises:
+            ConfigError: a key is unknown, missing, or of the wrong type.
+        """
+        return _validated(model, getattr(self, name), prefix=(name,))
+
+    def pbg(self) -> dict[str, Any]:
+        """PBG's part alone, in PBG's order, as plain JSON types."""
+        return {name: self.model_dump(mode="json")[name] for name in PbgConfig.model_fields}
+
+    def split_path(self, split: str) -> str:
+        """Folder of the bucket files of `split`."""
+        return storage.join(self.edge_root, split)
+
+    def record_uri(self, default_root: str) -> str:
+        """Place of run.json: under `output`, else beside what the stage writes."""
+        return storage.join(self.output or default_root, "run.json")
+
+
+class _Yaml(yaml.SafeLoader):
+    """Safe YAML in which 1e-3 is a number, as YAML 1.2 has it (PyYAML asks for a dot)."""
+
+
+_Yaml.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
+
+
+def load(conf_uri: str | None, overrides: Sequence[str] = ()) -> Config:
+    """Read `conf_uri` (YAML, or a local PBG config ending in .py) and apply `key.path=value` overrides.
+
+    Raises:
+        ConfigError: the file or an override cannot be parsed, or what they say does not fit.
+        NotFoundError: there is no such file.
+    """
+    raw = _read(conf_uri) if conf_uri else {}
+    for override in overrides:
+        _apply(raw, override)
+    return from_mapping(raw)
+
+
+def from_mapping(raw: Mapping[str, Any]) -> Config:
+    """The `Config` that a nested mapping describes, path defaults filled in; PBG's camelCase is accepted.
+
+    Raises:
+        ConfigError: a key is unknown, missing, or of the wrong type, or two of them contradict.
+    """
+    filled = {_snake(key): value for key, value in raw.items()}
+    if isinstance(filled.get("entities"), Mapping):
+        filled["entities"] = {name: _snake_keys(entity) for name, entity in filled["entities"].items()}
+    if isinstance(filled.get("relations"), Sequence) and not isinstance(filled["relations"], str):
+        filled["relations"] = [_snake_keys(relation) for relation in filled["relations"]]
+    if filled.get("dynamic_relations") is True:
+        filled.setdefault("global_emb", False)  # PBG's default is true, and forbidden here
+    _fill_paths(filled)
+    return _validated(Config, filled)
+
+
+def _fill_paths(filled: dict[str, Any]) -> None:
+    output = filled.get("output")
+    if isinstance(output, str):
+        defaults = {
+            "entity_path": "entities",
+            "edge_root": "edges",
+            "checkpoint_path": "checkpoint",
+            "embedding_path": "embeddings",
+        }
+        for key, folder in defaults.items():
+            filled.setdefault(key, storage.join(output, folder))
+    if isinstance(filled.get("edge_root"), str):
+        filled.setdefault("edge_paths", [storage.join(filled["edge_root"], TRAIN_SPLIT)])
+    edge_paths = filled.get("edge_paths")
+    if isinstance(edge_paths, list | tuple) and edge_paths and isinstance(edge_paths[0], str):
+        filled.setdefault("edge_root", storage.parent(edge_paths[0]))
+    if isinstance(filled.get("checkpoint_path"), str):
+        filled.setdefault(
+            "embedding_path", storage.join(storage.parent(filled["checkpoint_path"]), "embeddings")
+        )
+    if "entity_path" not in filled:
+        raise ConfigError(
+            "output: no root for the run's files; set it (--set output=URI), or set entity_path, edge_paths "
+            "and checkpoint_path on their own"
+        )
+
+
+def _read(conf_uri: str) -> dict[str, Any]:
+    if conf_uri.endswith(".py"):
+        return _read_pbg_python(conf_uri)
+    try:
+        raw = yaml.load(storage.read_text(conf_uri), _Yaml)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{conf_uri}: not YAML: {error}") from error
+    if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):
+        raise ConfigError(f"{conf_uri}: expected a mapping of keys to values, found {type(raw).__name__}")
+    return raw
+
+
+def _read_pbg_python(conf_uri: str) -> dict[str, Any]:
+    path = storage.local_path(conf_uri)
+    if path is None or not Path(path).is_file():
+        raise ConfigError(f"{conf_uri}: a Python configuration must be a local file")
+    function = runpy.run_path(path).get("get_torchbiggraph_config")
+    if not callable(function):
+        raise ConfigError(f"{conf_uri}: expected a function get_torchbiggraph_config(), found none")
+    return dict(function())
+
+
+def _apply(raw: dict[str, Any], override: str) -> None:
+    """Set one `key.path=value`; a number in the path (`relations[0].operator`) is a position in a list."""
+    path, equals, text = override.partition("=")
+    keys = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
+    if not equals or not all(keys):
+        raise ConfigError(f"--set {override}: expected key.path=value")
+    try:
+        value = yaml.load(text, _Yaml)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {override}: the value is not YAML: {error}") from error
+    node: Any = raw
+    try:
+        for key in keys[:-1]:
+            node = node[int(key)] if isinstance(node, list) else node.setdefault(key, {})
+        node[int(keys[-1]) if isinstance(node, list) else keys[-1]] = value
+    except (AttributeError, IndexError, TypeError, ValueError) as error:
+        raise ConfigError(f"--set {override}: the configuration has no such place") from error
+
+
+def _snake(key: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda match: "_" + match[1].lower(), key)
+
+
+def _snake_keys(mapping: Any) -> Any:
+    if not isinstance(mapping, Mapping):
+        return mapping
+    return {_snake(key) if isinstance(key, str) else key: value for key, value in mapping.items()}
+
+
+def _validated(model: type[AnySection], raw: Any, prefix: tuple[str, ...] = ()) -> AnySection:
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        lines = [_explain(model, problem, prefix) for problem in error.errors(include_url=False)]
+        raise ConfigError("\n".join(lines)) from error
+
+
+def _explain(model: type[BaseModel], problem: Any, prefix: tuple[str, ...]) -> str:
+    location: tuple[int | str, ...] = (*prefix, *problem["loc"])
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
+    match problem["type"]:
+        case "extra_forbidden":
+            return f"{path}: unknown key{_closest(model, problem['loc'])}"
+        case "missing":
+            return f"{path}: missing, it has no default"
+        case "value_error":
+            own = str(problem["ctx"]["error"])
+            return f"{path}: {own}" if path else own
+    found = f"found {problem['input']!r} ({type(problem['input']).__name__})"
+    return f"{path}: {problem['msg'][0].lower()}{problem['msg'][1:]}; {found}"
+
+
+def _closest(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
+    import difflib
+
+    if len(location) != 1:
+        return ""
+    known = difflib.get_close_matches(str(location[0]), model.model_fields, n=1)
+    return f"; did you mean {known[0]!r}?" if known else f"; known keys: {', '.join(model.model_fields)}"

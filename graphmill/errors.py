@@ -1,0 +1,56 @@
+"""The exceptions that GraphMill raises, and the exit code each one ends a command with.
+
+    GraphMillError            1   a failure that is not the user's
+    |- StorageError           1   a path cannot be read or written
+    |  '- NotFoundError       2   a path does not exist
+    |- ClusterError           1   no cluster, or it went away
+    |- TrainingError          1   training cannot go on (a loss that is not finite, ...)
+    '- BadInputError          2   what the user gave is wrong; running it again will not help
+       |- ConfigError         2   the configuration
+       |- RawTableError       2   a raw table: its columns, its rows
+       '- FormatError         2   a file of one of our formats, from wherever it came
+
+A message says what was expected, what was found, where, and what to do.
+"""
+
+
+class GraphMillError(Exception):
+    """Base of all errors that GraphMill raises on purpose."""
+
+    exit_code = 1
+
+
+class StorageError(GraphMillError):
+    """A path cannot be read or written."""
+
+
+class NotFoundError(StorageError):
+    """A path that should exist does not."""
+
+    exit_code = 2
+
+
+class ClusterError(GraphMillError):
+    """The Dask cluster cannot be reached or started, or it went away."""
+
+
+class TrainingError(GraphMillError):
+    """Training cannot go on."""
+
+
+class BadInputError(GraphMillError):
+    """What the user gave is wrong; running the same again will not help."""
+
+    exit_code = 2
+
+
+class ConfigError(BadInputError):
+    """The configuration is wrong; the message starts with the key's path."""
+
+
+class RawTableError(BadInputError):
+    """A raw table lacks a column, or holds a row that cannot become an edge."""
+
+
+class FormatError(BadInputError):
+    """A file is not what its format page says."""

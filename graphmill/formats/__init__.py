@@ -1,0 +1,1 @@
+"""One module a file format, independent of each other; import the one you need."""

@@ -1,0 +1,140 @@
+"""Writing so that nobody ever sees half of it.
+
+A file is written under a hidden temporary name beside its target and renamed over it; a whole folder
+likewise, its predecessor moved aside first. A kill leaves the old state or the new one, and hidden
+leftovers that `sweep` removes:
+
+    out/.part-0.parquet.tmp-3f9c...    a file that was being written
+    .embeddings.tmp-3f9c...            a folder that was being written
+    .embeddings.old-3f9c...            the predecessor, while the new folder takes its name
+
+A finished folder holds the marker `_SUCCESS`: JSON, the fingerprint of what it was made from.
+"""
+
+import json
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from graphmill.errors import FormatError
+from graphmill.storage import fs
+from graphmill.storage.uri import join, local_path, name, parent
+
+MARKER = "_SUCCESS"
+
+
+def temporary_sibling(uri: str, kind: str = "tmp") -> str:
+    """A hidden name beside `uri` that nobody else uses."""
+    return join(parent(uri), f".{name(uri)}.{kind}-{uuid.uuid4().hex[:12]}")
+
+
+@contextmanager
+def atomic_output(uri: str) -> Iterator[pa.NativeFile]:
+    """A stream whose bytes become the file at `uri` when the block ends without an error."""
+    temporary = temporary_sibling(uri)
+    try:
+        with fs.explained("write", uri), fs.open_output(temporary) as stream:
+            yield stream
+        commit_file(temporary, uri)
+    except BaseException:
+        fs.delete(temporary)
+        raise
+
+
+def commit_file(temporary: str, uri: str) -> None:
+    """Give a finished temporary file its name, replacing what has it; on local disks it is synced first."""
+    path = local_path(temporary)
+    if path is not None:
+        with fs.explained("sync", temporary):
+            _sync(path)
+    fs.move(temporary, uri)
+
+
+def write_text(uri: str, text: str) -> None:
+    """Write a small UTF-8 file atomically."""
+    with atomic_output(uri) as stream:
+        stream.write(text.encode())
+
+
+@contextmanager
+def atomic_directory(uri: str) -> Iterator[str]:
+    """A temporary folder that becomes the folder `uri`, whole, when the block ends without an error."""
+    recover_directory(uri)
+    temporary = temporary_sibling(uri)
+    fs.make_dir(temporary)
+    try:
+        yield temporary
+        commit_directory(temporary, uri)
+    except BaseException:
+        fs.delete(temporary)
+        raise
+
+
+def commit_directory(temporary: str, uri: str) -> None:
+    """Give a finished temporary folder its name; the folder that had it is deleted only afterwards."""
+    if not fs.exists(uri):
+        fs.move(temporary, uri)
+        return
+    aside = temporary_sibling(uri, "old")
+    fs.move(uri, aside)
+    fs.move(temporary, uri)
+    fs.delete(aside)
+
+
+def recover_directory(uri: str) -> None:
+    """Put back a predecessor that a kill left aside, and remove leftovers of unfinished writes of `uri`."""
+    hidden = fs.list_hidden(parent(uri))
+    for aside in (each for each in hidden if name(each).startswith(f".{name(uri)}.old-")):
+        if fs.exists(uri):
+            fs.delete(aside)
+        else:
+            fs.move(aside, uri)
+    for leftover in (each for each in hidden if name(each).startswith(f".{name(uri)}.tmp-")):
+        fs.delete(leftover)
+
+
+def sweep(directory: str) -> None:
+    """Remove what killed writes left in `directory`. Only for the one run that owns the folder."""
+    for leftover in fs.list_hidden(directory):
+        if ".tmp-" in name(leftover):
+            fs.delete(leftover)
+
+
+def write_marker(directory: str, fingerprint: Mapping[str, Any]) -> None:
+    """Mark the folder as finished, made from what `fingerprint` (JSON types) says."""
+    write_text(join(directory, MARKER), json.dumps(fingerprint, indent=1, sort_keys=True) + "\n")
+
+
+def read_marker(directory: str) -> dict[str, Any] | None:
+    """The fingerprint of a finished folder, or None if it is not finished.
+
+    Raises:
+        FormatError: the marker is not ours.
+    """
+    uri = join(directory, MARKER)
+    if not fs.exists(uri):
+        return None
+    try:
+        fingerprint = json.loads(fs.read_text(uri) or "{}")
+    except json.JSONDecodeError as error:
+        raise FormatError(
+            f"{uri}: expected JSON, found something else: {error}; delete it to redo"
+        ) from error
+    return fingerprint if isinstance(fingerprint, dict) else {}
+
+
+def delete_marker(directory: str) -> None:
+    """Mark the folder as not finished: the first thing to do before changing what is in it."""
+    fs.delete(join(directory, MARKER))
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,67 @@
+"""Local stand-ins for libraries that want a path or a seekable file: HDF5 above all."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import h5py
+import pyarrow as pa
+
+from graphmill.errors import FormatError
+from graphmill.storage import commit, fs
+from graphmill.storage.uri import local_path, name
+
+COPY_BYTES = 8 << 20
+
+
+@contextmanager
+def staged_output(uri: str) -> Iterator[str]:
+    """A local path; the file written there becomes the file at `uri`, atomically, when the block ends."""
+    temporary = commit.temporary_sibling(uri)
+    path = local_path(temporary)
+    try:
+        if path is not None:
+            with fs.explained("write", uri):
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                yield path
+        else:
+            with tempfile.TemporaryDirectory(prefix="graphmill-") as folder:
+                path = str(Path(folder) / name(uri))
+                with fs.explained("stage", uri):
+                    yield path
+                with fs.explained("upload", uri), Path(path).open("rb") as source:  # noqa: SIM117
+                    with fs.open_output(temporary) as target:
+                        shutil.copyfileobj(source, target, COPY_BYTES)
+        commit.commit_file(temporary, uri)
+    except BaseException:
+        fs.delete(temporary)
+        raise
+
+
+@contextmanager
+def create_hdf5(uri: str) -> Iterator[h5py.File]:
+    """A new HDF5 file that becomes the file at `uri`, atomically, when the block ends."""
+    with staged_output(uri) as path, h5py.File(path, "w") as hdf5:
+        yield hdf5
+
+
+@contextmanager
+def open_hdf5(uri: str) -> Iterator[h5py.File]:
+    """The HDF5 file at `uri`, read in place.
+
+    Raises:
+        NotFoundError: there is no such file.
+        FormatError: it is not HDF5, or cut short.
+    """
+    source: pa.NativeFile = fs.open_input(uri)
+    with source:
+        try:
+            hdf5 = h5py.File(local_path(uri) or source, "r")
+        except OSError as error:
+            raise FormatError(
+                f"{uri}: expected an HDF5 file, found something else or a part: {error}"
+            ) from error
+        with hdf5:
+            yield hdf5

@@ -1,0 +1,52 @@
+"""URIs as plain strings: `/tmp/x`, `x/y`, `file:///tmp/x`, `hdfs://nameservice/x`."""
+
+import os
+import re
+from urllib.parse import unquote, urlsplit
+
+_SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+def scheme(uri: str) -> str:
+    """The URI's scheme; a plain path has the scheme `file`."""
+    return urlsplit(uri).scheme.lower() if _SCHEME.match(uri) else "file"
+
+
+def is_local(uri: str) -> bool:
+    """Whether `uri` is on this machine's disks."""
+    return scheme(uri) == "file"
+
+
+def is_absolute(uri: str) -> bool:
+    """Whether `uri` means the same whatever the current folder is."""
+    return bool(_SCHEME.match(uri)) or uri.startswith("/")
+
+
+def local_path(uri: str) -> str | None:
+    """The absolute local path of `uri`, or None if it is not on this machine's disks."""
+    if not is_local(uri):
+        return None
+    return os.path.abspath(unquote(urlsplit(uri).path) if _SCHEME.match(uri) else uri)  # noqa: PTH100 (no resolving of links)
+
+
+def absolute(uri: str) -> str:
+    """`uri` such that it means the same in every process of this machine."""
+    return uri if is_absolute(uri) else os.path.abspath(uri)  # noqa: PTH100 (no resolving of links)
+
+
+def join(root: str, *parts: str) -> str:
+    """`root/part/part...`; a part that is absolute itself replaces what stands before it."""
+    joined = root
+    for part in parts:
+        joined = part if is_absolute(part) else f"{joined.rstrip('/')}/{part}"
+    return joined
+
+
+def name(uri: str) -> str:
+    """The last component of the path."""
+    return uri.rstrip("/").rpartition("/")[2]
+
+
+def parent(uri: str) -> str:
+    """Everything before the last component; `.` for a bare name."""
+    return uri.rstrip("/").rpartition("/")[0] or ("/" if uri.startswith("/") else ".")

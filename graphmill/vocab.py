@@ -1,0 +1,37 @@
+"""The nouns that all stages share.
+
+Raw id     the string that the user's tables call an entity by
+Partition  a slice of one entity type's rows, numbered from 0
+Index      a row's number within its partition, from 0
+Bucket     the edges between one lhs partition and one rhs partition
+Split      a named part of the edges: train, valid, test
+"""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+Partition = int
+
+TRAIN_SPLIT = "train"
+
+
+class Side(StrEnum):
+    """The end of an edge."""
+
+    LHS = "lhs"
+    RHS = "rhs"
+
+    @property
+    def other(self) -> "Side":
+        """The opposite end."""
+        return Side.RHS if self is Side.LHS else Side.LHS
+
+
+class Bucket(NamedTuple):
+    """The edges whose lhs lies in one partition and whose rhs lies in another."""
+
+    lhs: int
+    rhs: int
+
+    def __str__(self) -> str:
+        return f"({self.lhs}, {self.rhs})"

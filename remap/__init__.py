@@ -1,0 +1,1 @@
+"""Checkpoints -> embeddings keyed by raw id."""

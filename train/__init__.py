@@ -1,0 +1,1 @@
+"""Edge buckets -> checkpoints, and their evaluation."""
