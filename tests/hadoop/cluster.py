@@ -1,0 +1,100 @@
+"""A real HDFS in a child process, for tests."""
+
+import re
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.hadoop.jars import ensure_jars
+
+MAIN_PATH = Path(__file__).with_name("MiniCluster.java")
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 10.0
+LOG_TAIL_LINES = 40
+
+
+class MiniHdfs:
+    """One namenode and some datanodes on loopback, alive until `stop` or until this process dies.
+
+    The user who runs it is HDFS's superuser. Its files lie under `base_path`:
+
+        base_path/
+            conf/core-site.xml, hdfs-site.xml   for clients: what HADOOP_CONF_DIR wants
+            dfs/                                the namenode's and the datanodes' own files
+            log.txt
+            tmp/
+    """
+
+    def __init__(
+        self, base_path: Path, *, num_datanodes: int = 1, settings: Mapping[str, str] | None = None
+    ) -> None:
+        """Start, with `settings` over Hadoop's defaults, and wait until clients can connect.
+
+        Raises: HadoopUnavailableError without jars; RuntimeError with the log's end when it does not start.
+        """
+        self.conf_dir = base_path / "conf"
+        self.log_path = base_path / "log.txt"
+        temporary_path = base_path / "tmp"
+        temporary_path.mkdir(parents=True)
+        command = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:-UsePerfData"]
+        command += ["-Djava.net.preferIPv4Stack=true", f"-Djava.io.tmpdir={temporary_path}"]
+        command += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+        command += ["-cp", f"{ensure_jars()}/*", str(MAIN_PATH)]
+        command += [str(base_path / "dfs"), str(self.conf_dir), str(num_datanodes)]
+        command += [f"{key}={value}" for key, value in (settings or {}).items()]
+        with self.log_path.open("wb") as log:
+            self.process = subprocess.Popen(
+                command,
+                cwd=base_path,
+                stdin=subprocess.PIPE,  # its end is the signal to die
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C must not end it before the tests' own clean-up
+            )
+        try:
+            self.uri = self._wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End the process and wait for its end."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _wait_until_ready(self) -> str:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            exit_code = self.process.poll()
+            log = self.log_path.read_text(errors="replace")
+            if ready := re.search(r"^READY (hdfs://\S+)\n", log, re.MULTILINE):
+                return ready[1]
+            if exit_code is not None:
+                raise RuntimeError(
+                    f"HDFS ended with exit code {exit_code} instead of starting:\n{_tail(log)}"
+                )
+            time.sleep(0.05)
+        raise RuntimeError(f"HDFS was not ready after {START_TIMEOUT_S:.0f} s:\n{_tail(log)}")
+
+
+@contextmanager
+def mini_hdfs(
+    base_path: Path, *, num_datanodes: int = 1, settings: Mapping[str, str] | None = None
+) -> Iterator[MiniHdfs]:
+    """A `MiniHdfs` that is stopped at the block's end; raises what it raises."""
+    hdfs = MiniHdfs(base_path, num_datanodes=num_datanodes, settings=settings)
+    try:
+        yield hdfs
+    finally:
+        hdfs.stop()
+
+
+def _tail(log: str) -> str:
+    return "\n".join(log.splitlines()[-LOG_TAIL_LINES:])

@@ -1,0 +1,41 @@
+"""Pytest fixtures: one real HDFS for the session, a fresh folder in it for each test."""
+
+import itertools
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import hdfs_native
+import pytest
+
+from tests.hadoop.cluster import MiniHdfs, mini_hdfs
+from tests.hadoop.jars import why_not
+
+_folder_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def hdfs() -> Iterator[MiniHdfs]:
+    """A running HDFS, named by HADOOP_CONF_DIR while the session lasts."""
+    if reason := why_not():
+        pytest.skip(f"no HDFS: {reason}")
+    # Not pytest's own temporary folder: that one is kept for three sessions, with every block in it.
+    with (
+        tempfile.TemporaryDirectory(prefix="graphmill-hdfs-", ignore_cleanup_errors=True) as base,
+        mini_hdfs(Path(base)) as cluster,
+        pytest.MonkeyPatch.context() as environment,
+    ):
+        environment.setenv("HADOOP_CONF_DIR", str(cluster.conf_dir))
+        yield cluster
+
+
+@pytest.fixture
+def hdfs_uri(hdfs: MiniHdfs, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URI of an empty folder of this test's own, deleted afterwards."""
+    name = re.sub(r"[^\w.-]", "_", request.node.name)
+    folder = f"/tests/{next(_folder_numbers)}-{name}"
+    client = hdfs_native.Client(hdfs.uri)
+    client.mkdirs(folder, create_parent=True)
+    yield hdfs.uri + folder
+    client.delete(folder, recursive=True)

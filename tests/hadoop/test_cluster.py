@@ -1,0 +1,120 @@
+"""The HDFS that the other tests stand on is real, and never outlives them."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import hdfs_native
+import pytest
+
+from tests.hadoop.cluster import MiniHdfs, mini_hdfs
+from tests.hadoop.jars import HadoopUnavailableError, check_tools, ensure_jars, why_not
+
+pytestmark = pytest.mark.hdfs
+
+REPOSITORY_PATH = Path(__file__).parents[2]
+
+# Starts an HDFS, says where, and waits to be killed.
+PARENT = """
+import sys, time
+from pathlib import Path
+from tests.hadoop.cluster import mini_hdfs
+
+with mini_hdfs(Path(sys.argv[1])) as hdfs:
+    print(hdfs.uri, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_written_file_is_read_back(hdfs: MiniHdfs, hdfs_uri: str) -> None:
+    client = hdfs_native.Client(hdfs.uri)
+    path = urlsplit(hdfs_uri).path + "/file"
+    content = os.urandom(1 << 20) * 50
+    with client.create(path) as file:
+        file.write(content)
+
+    assert client.read(path).read() == content
+    status = client.get_file_info(path)
+    assert (status.length, status.replication) == (len(content), 1)
+    blocks = list((hdfs.conf_dir.parent / "dfs").rglob("blk_*"))
+    assert sum(block.stat().st_size for block in blocks) >= len(content)
+
+
+def test_rename_replaces_only_on_request(hdfs: MiniHdfs, hdfs_uri: str) -> None:
+    client = hdfs_native.Client(hdfs.uri)
+    folder = urlsplit(hdfs_uri).path
+    for name in ("new", "old"):
+        with client.create(f"{folder}/{name}") as file:
+            file.write(name.encode())
+
+    with pytest.raises(Exception, match="exist"):
+        client.rename(f"{folder}/new", f"{folder}/old")
+    client.rename(f"{folder}/new", f"{folder}/old", overwrite=True)
+
+    assert [status.path for status in client.list_status(folder)] == [f"{folder}/old"]
+    assert client.read(f"{folder}/old").read() == b"new"
+
+
+def test_the_configuration_folder_names_the_cluster(hdfs: MiniHdfs, hdfs_uri: str) -> None:
+    assert os.environ["HADOOP_CONF_DIR"] == str(hdfs.conf_dir)
+    assert hdfs_native.Client().get_file_info(urlsplit(hdfs_uri).path).isdir
+
+
+def test_the_namenode_dies_with_its_parent(tmp_path: Path) -> None:
+    if reason := why_not():
+        pytest.skip(f"no HDFS: {reason}")
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path / "hdfs")],
+        cwd=REPOSITORY_PATH,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        assert parent.stdout is not None
+        uri = parent.stdout.readline().strip()
+        try:
+            assert listens(uri)
+        finally:
+            parent.send_signal(signal.SIGKILL)
+
+    deadline = time.monotonic() + 5
+    while listens(uri) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not listens(uri)
+
+
+def test_a_cluster_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
+    if reason := why_not():
+        pytest.skip(f"no HDFS: {reason}")
+    settings = {"dfs.namenode.fs-limits.max-component-length": "many"}
+    with pytest.raises(RuntimeError, match=r"(?s)exit code 1.*many"), mini_hdfs(tmp_path, settings=settings):
+        pass
+
+
+def test_a_failed_fetch_quotes_maven_and_leaves_no_jars(tmp_path: Path) -> None:
+    try:
+        check_tools()
+    except HadoopUnavailableError as unavailable:
+        pytest.skip(str(unavailable))
+    with pytest.raises(HadoopUnavailableError, match=r"exit code 1.*offline"):
+        ensure_jars(tmp_path / "cache", ["--offline", f"-Dmaven.repo.local={tmp_path / 'empty'}"])
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_missing_tools_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(HadoopUnavailableError, match="java on PATH"):
+        check_tools()
+
+
+def listens(uri: str) -> bool:
+    address = urlsplit(uri)
+    try:
+        socket.create_connection((address.hostname, address.port), timeout=1).close()
+    except ConnectionRefusedError:
+        return False
+    return True
