@@ -81,7 +81,7 @@ def _target(master: str, settings: ClusterConfig, stack: ExitStack) -> Any:
     stack.enter_context(
         dask.config.set({f"distributed.nanny.pre-spawn-environ.{k}": v for k, v in MALLOC.items()})
     )
-    dashboard = ":0" if importlib.util.find_spec("bokeh") else None
+    dashboard = ":0" if _has_dashboard() else None
     if local := re.fullmatch(r"local(?:\[(\d+|\*)\])?", master):
         return stack.enter_context(
             LocalCluster(
@@ -110,8 +110,12 @@ def _target(master: str, settings: ClusterConfig, stack: ExitStack) -> Any:
 
 def _announce(client: Client, master: str) -> None:
     workers = client.scheduler_info(n_workers=-1)["workers"]
-    where = f", dashboard at {client.dashboard_link}" if client.dashboard_link else ""
+    where = f", dashboard at {client.dashboard_link}" if _has_dashboard() else ""
     log.info("cluster: %s, %d workers%s", master, len(workers), where)
+
+
+def _has_dashboard() -> bool:
+    return importlib.util.find_spec("bokeh") is not None
 
 
 def num_cores() -> int:
@@ -162,7 +166,8 @@ def run_task(client: Client, function: Callable[..., Result], *arguments: Any, d
 
 
 def _show_event(event: tuple[Any, dict[str, Any]]) -> None:
-    progress.show(progress.Tick(**event[1]))
+    told = {key: value for key, value in event[1].items() if key != "worker"}  # Dask adds the worker
+    progress.show(progress.Tick(**told))
 
 
 def _result(future: Future, description: str) -> Any:

@@ -1,0 +1,186 @@
+"""run.json, and the rule by which finished work is not done again.
+
+A stage's output folders hold the marker `_SUCCESS` with the fingerprint of what they were made from: the
+settings that matter, and the inputs. run.json keeps the same fingerprint beside the stage's figures.
+While both equal the present fingerprint, the stage is finished; when they differ, `changes` says in what.
+"""
+
+import hashlib
+import json
+import logging
+import platform
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any, Protocol
+
+from distributed import Client
+
+from graphmill import storage
+from graphmill.config import Config
+from graphmill.errors import FormatError
+
+LIBRARIES = ("graphmill", "dask", "distributed", "h5py", "numpy", "pyarrow", "torch")
+
+log = logging.getLogger("graphmill")
+
+
+class Stage(Protocol):
+    """What a stage's job module offers."""
+
+    def run(self, config: Config, client: Client) -> dict[str, Any]:
+        """Do the work; the stage's figures."""
+
+    def fingerprint(self, config: Config) -> dict[str, Any]:
+        """All that the output depends on, as JSON types."""
+
+    def output_uris(self, config: Config) -> list[str]:
+        """The folders that are marked as finished."""
+
+
+class RunRecord:
+    """run.json: what ran, with which settings and versions, how long, and what came out.
+
+    Stages of earlier runs at the same place are kept, so that the file explains the whole output.
+    """
+
+    def __init__(self, uri: str, config: Config) -> None:
+        self.uri = uri
+        earlier = _read_json(uri)
+        self.content: dict[str, Any] = {
+            "status": "running",
+            "command": sys.argv,
+            "started": _now(),
+            "python": platform.python_version(),
+            "versions": {name: version(name) for name in LIBRARIES},
+            "config": config.model_dump(mode="json"),
+            "stages": earlier.get("stages", {}),
+            "metrics": earlier.get("metrics", {}),
+        }
+
+    def stage(self, name: str) -> dict[str, Any]:
+        """What is recorded of the stage `name`."""
+        return dict(self.content["stages"].get(name, {}))
+
+    def write_stage(self, name: str, entry: Mapping[str, Any]) -> None:
+        """Record the stage `name`, and save."""
+        self.content["stages"][name] = dict(entry)
+        if "metrics" in entry:
+            self.content["metrics"] = entry["metrics"]
+        self.save()
+
+    def finish(self, status: str, error: str | None = None) -> None:
+        """Record how the run ended, and save."""
+        self.content |= {"status": status, "finished": _now(), "error": error}
+        self.save()
+
+    def save(self) -> None:
+        """Write run.json atomically."""
+        storage.write_text(self.uri, json.dumps(self.content, indent=1) + "\n")
+
+
+def run_stage(
+    name: str, stage: Stage, config: Config, client: Client, record: RunRecord, *, resume: bool
+) -> dict[str, Any]:
+    """Run one stage unless `resume` finds it finished; its entry in run.json."""
+    fingerprint = stage.fingerprint(config)
+    outputs = stage.output_uris(config)
+    if resume:
+        stale = _staleness(record.stage(name), outputs, fingerprint)
+        if not stale:
+            log.info("%s: finished before, nothing has changed", name)
+            return record.stage(name)
+        log.info("%s: %s", name, stale)
+    for uri in outputs:
+        storage.delete_marker(uri)
+    entry: dict[str, Any] = {"status": "running", "started": _now()}
+    record.write_stage(name, entry)
+    start = time.monotonic()
+    try:
+        figures = stage.run(config, client)
+    except BaseException as error:
+        record.write_stage(name, entry | {"status": "failed", "error": f"{type(error).__name__}: {error}"})
+        raise
+    for uri in outputs:
+        storage.write_marker(uri, fingerprint)
+    seconds = round(time.monotonic() - start, 3)
+    entry |= {"status": "done", "seconds": seconds, "fingerprint": fingerprint} | figures
+    record.write_stage(name, entry)
+    log.info("%s: done in %.1f s", name, seconds)
+    return entry
+
+
+def describe_inputs(uris: Iterable[str]) -> list[dict[str, Any]]:
+    """What stands at `uris`, such that a change of it shows: JSON types, for fingerprints.
+
+    A folder that one of our stages finished is described by its marker, so that a copy of it on other
+    storage is the same input; other files by their sizes and modification times.
+    """
+    return [_describe(uri) for uri in uris]
+
+
+def changes(before: Any, after: Any, path: str = "") -> list[str]:
+    """The differences of two fingerprints, one a line: `relations[0].operator: 'none' -> 'diagonal'`."""
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        keys = sorted({*before, *after})
+        nested = (changes(before.get(key), after.get(key), f"{path}.{key}".lstrip(".")) for key in keys)
+        return [line for lines in nested for line in lines]
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        each = (
+            changes(*pair, f"{path}[{number}]") for number, pair in enumerate(zip(before, after, strict=True))
+        )
+        return [line for lines in each for line in lines]
+    return [] if before == after else [f"{path}: {_brief(before)} -> {_brief(after)}"]
+
+
+def _staleness(entry: Mapping[str, Any], outputs: Iterable[str], fingerprint: Mapping[str, Any]) -> str:
+    """Why the stage has to run; empty if it need not."""
+    recorded = entry.get("fingerprint")
+    if recorded is None:
+        return (
+            f"starting; the last run {entry['status']}"
+            if entry.get("status") in ("failed", "running")
+            else "starting"
+        )
+    if differences := changes(recorded, fingerprint):
+        more = f" (and {len(differences) - 5} more)" if len(differences) > 5 else ""
+        return "running again, since this changed: " + "; ".join(differences[:5]) + more
+    for uri in outputs:
+        if storage.read_marker(uri) != fingerprint:
+            return f"running again, since {uri} is not what the last run finished"
+    return ""
+
+
+def _describe(uri: str) -> dict[str, Any]:
+    marker = storage.read_marker(uri)
+    if marker is not None:
+        digest = hashlib.sha256(json.dumps(marker, sort_keys=True).encode()).hexdigest()
+        return {"name": storage.name(uri), "made_from": digest[:16]}
+    found = storage.status(uri)
+    entries = storage.list_dir(uri, recursive=True) if found and found.is_dir else [found] if found else []
+    files = [each for each in entries if not each.is_dir and not storage.name(each.uri).startswith("_")]
+    return {
+        "uri": uri,
+        "files": {each.uri.removeprefix(uri): [each.size_bytes, each.mtime_ns] for each in files},
+    }
+
+
+def _read_json(uri: str) -> dict[str, Any]:
+    if not storage.exists(uri):
+        return {}
+    try:
+        content = json.loads(storage.read_text(uri))
+    except json.JSONDecodeError as error:
+        raise FormatError(f"{uri}: expected JSON, found something else: {error}; move it away") from error
+    return content if isinstance(content, dict) else {}
+
+
+def _brief(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
