@@ -1,0 +1,48 @@
+# `make demo` and `make test` need Python 3.11 or newer and make; all else is installed into .venv.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+DEMO_OUTPUT ?= demo-output
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check format bench constraints clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+install: $(INSTALLED) ## install everything into .venv
+
+demo: $(INSTALLED) ## raw ids in, embeddings out: the Debian package graph
+	$(BIN)/python demo/run.py $(DEMO_OUTPUT)
+
+test: check ## the whole suite; parts that need java and mvn skip without them
+	$(BIN)/pytest
+
+check: $(INSTALLED) ## style, types, and the layers of the house
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(INSTALLED) ## put the code in its one format
+	$(BIN)/ruff format --quiet .
+	$(BIN)/ruff check --quiet --fix .
+
+bench: $(INSTALLED) ## speed against the machine's own limits
+	$(BIN)/python -m bench
+
+constraints: ## pin the newest versions that fit pyproject.toml
+	rm -rf $(VENV)-new && $(PYTHON) -m venv $(VENV)-new
+	$(VENV)-new/bin/pip install --quiet 'torch==2.11.*' 'dask-cuda==26.10.*' --editable '.[dev]'
+	$(VENV)-new/bin/pip freeze --exclude-editable > constraints.txt
+	rm -rf $(VENV)-new
+
+clean: ## remove what make made
+	rm -rf $(VENV) $(VENV)-* .hadoop $(DEMO_OUTPUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis
