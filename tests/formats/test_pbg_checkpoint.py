@@ -1,0 +1,494 @@
+"""PBG v1 checkpoints, held against raw h5py and torch, PBG's own files, kills and hostile bytes."""
+
+import io
+import json
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from graphmill import storage
+from graphmill.errors import FormatError, NotFoundError
+from graphmill.formats import pbg_checkpoint as checkpoint
+
+CONFIG = {"dimension": 4, "entities": {"user": {"num_partitions": 2}}}
+ITERATION = checkpoint.Iteration(
+    num_epochs=3,
+    epoch_idx=1,
+    num_edge_paths=1,
+    edge_path_idx=0,
+    edge_path="edges",
+    num_edge_chunks=2,
+    edge_chunk_idx=1,
+)
+MODEL = {
+    "rhs_operators.0.real": torch.arange(6, dtype=torch.float32).reshape(3, 2),
+    "lhs_operators.0.imag": torch.ones(3, 2),
+    "rhs_operators.11.linear_transformation": torch.eye(4),
+    "global_embs.emb_user": torch.arange(4.0),
+}
+
+
+def _optimizer_state(count: int) -> dict[str, Any]:
+    return {
+        "state": {0: {"sum": torch.arange(count, dtype=torch.float32)}},
+        "param_groups": [{"lr": 0.1, "lr_decay": 0, "weight_decay": 0, "params": [0]}],
+    }
+
+
+def _write_partition(root: str, version: int, partition: int = 0, fill: float = 0.5) -> None:
+    rows = np.full((5, 4), fill, np.float32)
+    checkpoint.write_embeddings(
+        root, "user", partition, version, rows, _optimizer_state(5), CONFIG, ITERATION
+    )
+
+
+def _write_version(root: str, version: int) -> None:
+    for partition in range(2):
+        _write_partition(root, version, partition, fill=version)
+    checkpoint.write_model(root, version, MODEL, {}, CONFIG, ITERATION)
+
+
+def _check_whole(root: str, version: int) -> None:
+    assert checkpoint.read_version(root) == version
+    for partition in range(2):
+        rows, state = checkpoint.read_embeddings(root, "user", partition, version)
+        assert (rows == version).all()
+        assert state is not None
+    assert checkpoint.read_model(root, version)[0].keys() == MODEL.keys()
+
+
+def _names(root: str) -> set[str]:
+    return {entry.name for entry in Path(root).iterdir()}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30)
+@given(
+    rows=hnp.arrays(
+        np.float32, st.tuples(st.integers(0, 7), st.integers(1, 5)), elements=st.floats(-9, 9, width=32)
+    ),
+    batch_rows=st.integers(1, 4),
+    with_state=st.booleans(),
+)
+def test_embeddings_come_back(tmp_path: Path, rows: np.ndarray, batch_rows: int, with_state: bool) -> None:
+    root = str(tmp_path / "checkpoint")
+    state = _optimizer_state(len(rows)) if with_state else None
+    checkpoint.write_embeddings(root, "user", 1, 7, rows, state, CONFIG, ITERATION)
+
+    read, read_state = checkpoint.read_embeddings(root, "user", 1, 7)
+    np.testing.assert_array_equal(read, rows)
+    assert read.dtype == np.float32
+    assert checkpoint.shape_of(root, "user", 1, 7) == rows.shape
+    batches = list(checkpoint.iter_embeddings(root, "user", 1, 7, batch_rows))
+    assert all(0 < len(batch) <= batch_rows for batch in batches)
+    np.testing.assert_array_equal(np.concatenate([rows[:0], *batches]), rows)
+    if with_state:
+        assert read_state is not None
+        assert torch.equal(read_state["state"][0]["sum"], state["state"][0]["sum"])
+        assert read_state["param_groups"] == state["param_groups"]
+    else:
+        assert read_state is None
+
+
+def test_model_comes_back(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    state = {"state": {0: {"step": torch.tensor(18.0), "sum": torch.ones(2)}}, "param_groups": []}
+    checkpoint.write_model(root, 3, MODEL, state, CONFIG, ITERATION)
+    model, optimizer, iteration = checkpoint.read_model(root, 3)
+    assert model.keys() == MODEL.keys()
+    assert all(torch.equal(model[key], MODEL[key]) for key in MODEL)
+    assert optimizer is not None
+    assert optimizer["state"][0]["step"] == 18
+    assert iteration == ITERATION
+
+
+def test_raw_h5py_and_torch_read_embeddings(tmp_path: Path) -> None:
+    rows = np.arange(20, dtype=np.float32).reshape(5, 4)
+    # A view of a bigger table: only the view may be written.
+    state = _optimizer_state(5)
+    state["state"][0]["sum"] = torch.arange(100_000, dtype=torch.float32)[:5]
+    checkpoint.write_embeddings(str(tmp_path), "user", 0, 1, rows, state, CONFIG, ITERATION)
+    path = tmp_path / "embeddings_user_0.v1.h5"
+    assert path.stat().st_size < 20_000
+    with h5py.File(path) as hdf5:
+        assert set(hdf5.attrs) == {
+            "format_version",
+            "config/json",
+            *(f"iteration/{name}" for name in vars(ITERATION)),
+        }
+        assert hdf5.attrs["format_version"] == 1
+        assert json.loads(hdf5.attrs["config/json"]) == CONFIG
+        assert hdf5.attrs["iteration/edge_path"] == "edges"
+        assert hdf5.attrs["iteration/epoch_idx"] == 1
+        assert hdf5["embeddings"].dtype == np.float32
+        np.testing.assert_array_equal(hdf5["embeddings"][...], rows)
+        assert hdf5["optimizer/state_dict"].dtype == np.dtype("V1")
+        assert hdf5["optimizer/state_dict"].ndim == 1
+        read = torch.load(io.BytesIO(hdf5["optimizer/state_dict"][...].tobytes()), weights_only=True)
+    assert torch.equal(read["state"][0]["sum"], torch.arange(5.0))
+
+
+def test_raw_h5py_reads_model(tmp_path: Path) -> None:
+    checkpoint.write_model(str(tmp_path), 1, MODEL, None, CONFIG, ITERATION)
+    places = {
+        "model/relations/0/operator/rhs/real": "rhs_operators.0.real",
+        "model/relations/0/operator/lhs/imag": "lhs_operators.0.imag",
+        "model/relations/11/operator/rhs/linear_transformation": "rhs_operators.11.linear_transformation",
+        "model/entities/user/global_embedding": "global_embs.emb_user",
+    }
+    with h5py.File(tmp_path / "model.v1.h5") as hdf5:
+        for place, key in places.items():
+            assert hdf5[place].attrs["state_dict_key"] == key
+            np.testing.assert_array_equal(hdf5[place][...], MODEL[key].numpy())
+        assert "optimizer" not in hdf5
+
+
+def test_model_without_parameters(tmp_path: Path) -> None:
+    checkpoint.write_model(str(tmp_path), 1, {}, {}, CONFIG, ITERATION)
+    with h5py.File(tmp_path / "model.v1.h5") as hdf5:
+        assert "model" not in hdf5
+    assert checkpoint.read_model(str(tmp_path), 1) == ({}, {}, ITERATION)
+
+
+def test_unknown_parameter_has_no_place(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="no place for a parameter named 'bias'"):
+        checkpoint.write_model(str(tmp_path), 1, {"bias": torch.ones(1)}, {}, CONFIG, ITERATION)
+    assert not list(tmp_path.iterdir())
+
+
+def test_same_content_same_bytes(tmp_path: Path) -> None:
+    for root in ("a", "b"):
+        _write_version(str(tmp_path / root), 1)
+        time.sleep(1.1)  # HDF5 stamps whole seconds where it stamps
+    for name in _names(str(tmp_path / "a")):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_float64_is_accepted(tmp_path: Path) -> None:
+    rows = np.arange(6.0).reshape(3, 2)
+    with h5py.File(tmp_path / "embeddings_user_0.v1.h5", "w") as hdf5:
+        hdf5.attrs["format_version"] = 1
+        hdf5["embeddings"] = rows
+    read, state = checkpoint.read_embeddings(str(tmp_path), "user", 0, 1)
+    np.testing.assert_array_equal(read, rows)
+    assert read.dtype == np.float32
+    assert state is None
+
+
+@pytest.mark.parametrize(
+    ("folder", "version", "counts", "keys"),
+    [
+        ("pbg_v1_dyn", 3, [135], {f"{s}_operators.0.{p}" for s in ("lhs", "rhs") for p in ("real", "imag")}),
+        (
+            "pbg_v1_static",
+            2,
+            [68, 67],
+            {
+                "global_embs.emb_concept",
+                "rhs_operators.1.diagonal",
+                "rhs_operators.2.translation",
+                "rhs_operators.3.linear_transformation",
+                "rhs_operators.4.linear_transformation",
+                "rhs_operators.4.translation",
+                "rhs_operators.5.real",
+                "rhs_operators.5.imag",
+            },
+        ),
+    ],
+)
+def test_reads_what_pbg_wrote(
+    shared_dir: Path, folder: str, version: int, counts: list[int], keys: set[str]
+) -> None:
+    root = str(shared_dir / "golden" / folder / "checkpoint")
+    assert checkpoint.read_version(root) == version
+    assert checkpoint.read_config(root)["dimension"] == 8
+    for partition, count in enumerate(counts):
+        rows, state = checkpoint.read_embeddings(root, "concept", partition, version)
+        assert rows.shape == (count, 8)
+        assert np.isfinite(rows).all()
+        assert state is not None
+        assert state["state"][0]["sum"].shape == (count,)
+    model, optimizer, iteration = checkpoint.read_model(root, version)
+    assert model.keys() == keys
+    assert optimizer is not None
+    assert len(optimizer["state"]) == len(keys)
+    assert iteration is not None
+    assert iteration.num_epochs == version
+    assert iteration.edge_path == "edges"
+    assert {line["epoch_idx"] for line in checkpoint.read_stats(root)} == set(range(version))
+
+
+def test_written_as_pbg_writes(shared_dir: Path, tmp_path: Path) -> None:
+    """PBG's files, read and written again, have the same tree, types and attributes."""
+
+    def tree(path: Path) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+
+        def visit(name: str, node: h5py.Group | h5py.Dataset) -> None:
+            leaf = isinstance(node, h5py.Dataset)
+            opaque = leaf and node.dtype == np.dtype("V1")
+            shape = (node.dtype, None if opaque else node.shape) if leaf else "group"
+            found[name] = (shape, dict(node.attrs))
+
+        with h5py.File(path) as hdf5:
+            hdf5.visititems(visit)
+            kinds = {name: h5py.h5a.open(hdf5.id, name.encode()).dtype for name in hdf5.attrs}
+            return {**found, "/": (dict(hdf5.attrs), kinds)}
+
+    for folder, version in (("pbg_v1_dyn", 3), ("pbg_v1_static", 2)):
+        golden = shared_dir / "golden" / folder / "checkpoint"
+        config = checkpoint.read_config(str(golden))
+        model, optimizer, iteration = checkpoint.read_model(str(golden), version)
+        assert iteration is not None
+        checkpoint.write_model(str(tmp_path), version, model, optimizer, config, iteration)
+        rows, state = checkpoint.read_embeddings(str(golden), "concept", 0, version)
+        checkpoint.write_embeddings(str(tmp_path), "concept", 0, version, rows, state, config, iteration)
+        for name in (f"model.v{version}.h5", f"embeddings_concept_0.v{version}.h5"):
+            assert tree(tmp_path / name) == tree(golden / name)
+
+
+def test_no_checkpoint_is_version_0(tmp_path: Path) -> None:
+    assert checkpoint.read_version(str(tmp_path / "nowhere")) == 0
+
+
+@pytest.mark.parametrize("text", ["", "\n", "three", "-1", "1.5", "9" * 30])
+def test_broken_version_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "checkpoint_version.txt").write_text(text)
+    with pytest.raises(FormatError, match=r"checkpoint_version\.txt: expected the number of a version"):
+        checkpoint.read_version(str(tmp_path))
+
+
+def test_missing_files(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"embeddings_user_0\.v1\.h5"):
+        checkpoint.read_embeddings(str(tmp_path), "user", 0, 1)
+    with pytest.raises(NotFoundError, match=r"model\.v1\.h5"):
+        checkpoint.read_model(str(tmp_path), 1)
+    with pytest.raises(NotFoundError, match=r"config\.json"):
+        checkpoint.read_config(str(tmp_path))
+
+
+def test_unknown_format_version_names_both(tmp_path: Path) -> None:
+    _write_partition(str(tmp_path), 1)
+    with h5py.File(tmp_path / "embeddings_user_0.v1.h5", "a") as hdf5:
+        hdf5.attrs["format_version"] = 2
+    with pytest.raises(FormatError, match=r"v1\.h5: attribute 'format_version' is 2; this reader knows 1"):
+        checkpoint.read_embeddings(str(tmp_path), "user", 0, 1)
+
+
+class _Trap:
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, ("sprung",)
+
+
+@pytest.mark.parametrize("garbage", [None, b"", b"not a pickle", b"\x80\x02N.", bytes(100)])
+def test_hostile_optimizer_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, garbage: bytes | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stream = io.BytesIO()
+    torch.save({"state": _Trap()}, stream)
+    hostile = np.frombuffer(stream.getvalue() if garbage is None else garbage, np.dtype("V1"))
+    _write_partition(str(tmp_path), 1)
+    with h5py.File(tmp_path / "embeddings_user_0.v1.h5", "a") as hdf5:
+        del hdf5["optimizer/state_dict"]
+        hdf5.create_dataset("optimizer/state_dict", data=hostile)
+    with pytest.raises(FormatError, match=r"v1\.h5: dataset 'optimizer/state_dict': expected"):
+        checkpoint.read_embeddings(str(tmp_path), "user", 0, 1)
+    assert "sprung" not in _names(str(tmp_path))
+
+
+def _external_link(hdf5: h5py.File) -> None:
+    hdf5["embeddings"] = h5py.ExternalLink("other.h5", "/secret")
+
+
+def _external_storage(hdf5: h5py.File) -> None:
+    hdf5.create_dataset("embeddings", (2, 2), np.float32, external=[("secret.bin", 0, 16)])
+
+
+def _wrong_dtype(hdf5: h5py.File) -> None:
+    hdf5["embeddings"] = np.ones((2, 2), np.int64)
+
+
+def _wrong_rank(hdf5: h5py.File) -> None:
+    hdf5["embeddings"] = np.ones(4, np.float32)
+
+
+def _nothing(hdf5: h5py.File) -> None:
+    hdf5["vectors"] = np.ones((2, 2), np.float32)
+
+
+@pytest.mark.parametrize("spoil", [_external_link, _external_storage, _wrong_dtype, _wrong_rank, _nothing])
+def test_embeddings_that_are_none(tmp_path: Path, spoil: Any) -> None:
+    (tmp_path / "secret.bin").write_bytes(bytes(16))
+    with h5py.File(tmp_path / "other.h5", "w") as hdf5:
+        hdf5["secret"] = np.ones((2, 2), np.float32)
+    with h5py.File(tmp_path / "embeddings_user_0.v1.h5", "w") as hdf5:
+        hdf5.attrs["format_version"] = 1
+        spoil(hdf5)
+    with pytest.raises(FormatError, match=r"embeddings_user_0\.v1\.h5"):
+        checkpoint.read_embeddings(str(tmp_path), "user", 0, 1)
+
+
+def test_truncated_file(tmp_path: Path) -> None:
+    _write_partition(str(tmp_path), 1)
+    path = tmp_path / "embeddings_user_0.v1.h5"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(FormatError, match=r"embeddings_user_0\.v1\.h5"):
+        checkpoint.read_embeddings(str(tmp_path), "user", 0, 1)
+
+
+def test_config_and_stats(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    checkpoint.write_config(root, CONFIG)
+    assert checkpoint.read_config(root) == CONFIG
+
+    def line(chunk: int, lhs: int, loss: float) -> dict[str, Any]:
+        visit = {"epoch_idx": 0, "edge_path_idx": 0, "edge_chunk_idx": chunk}
+        return {"lhs_partition": lhs, "rhs_partition": 0, **visit, "stats": {"loss": loss}}
+
+    assert checkpoint.read_stats(root) == []
+    checkpoint.append_stats(root, [line(0, 0, 1.0), line(0, 1, 2.0)])
+    checkpoint.append_stats(root, [line(1, 0, 3.0)])
+    # The iteration of chunk 1 was not committed; done again, it tells its story again.
+    checkpoint.append_stats(root, [line(1, 0, 4.0), line(1, 1, 5.0)])
+    assert [each["stats"]["loss"] for each in checkpoint.read_stats(root)] == [1, 2, 4, 5]
+    assert len((tmp_path / "training_stats.json").read_text().splitlines()) == 4
+
+    (tmp_path / "training_stats.json").write_text('{"a": 1}\n{"b":')
+    with pytest.raises(FormatError, match=r"training_stats\.json: line 2: expected a JSON object"):
+        checkpoint.read_stats(root)
+    (tmp_path / "config.json").write_text("[1]")
+    with pytest.raises(FormatError, match=r"config\.json: expected a JSON object, found list"):
+        checkpoint.read_config(root)
+
+
+def test_commit_deletes_older_versions(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    for version in (1, 2):
+        _write_version(root, version)
+        checkpoint.commit(root, version, preserve_epoch=None)
+        _check_whole(root, version)
+    assert _names(root) == {
+        "checkpoint_version.txt",
+        "embeddings_user_0.v2.h5",
+        "embeddings_user_1.v2.h5",
+        "model.v2.h5",
+    }
+
+
+def test_commit_refuses_an_incomplete_version(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    _write_version(root, 1)
+    checkpoint.commit(root, 1, preserve_epoch=None)
+    _write_partition(root, 2)
+    with pytest.raises(FormatError, match="version 2 cannot be committed: it lacks embeddings_user_1, model"):
+        checkpoint.commit(root, 2, preserve_epoch=None)
+    _check_whole(root, 1)
+
+
+def test_preserved_epoch_outlives_its_version(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    checkpoint.write_config(root, CONFIG)
+    for version, epoch in ((1, 0), (2, None), (3, 2)):
+        _write_version(root, version)
+        checkpoint.commit(root, version, preserve_epoch=epoch)
+    _check_whole(root, 3)
+    _check_whole(checkpoint.epoch_path(root, 0), 1)
+    _check_whole(checkpoint.epoch_path(root, 2), 3)
+    assert checkpoint.read_config(str(tmp_path / "epoch_0")) == CONFIG
+
+
+def test_deletes_only_what_a_kill_leaves(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    for version in (1, 2, 3, 20):
+        _write_version(root, version)
+    (tmp_path / "checkpoint_version.txt").write_text("2\n")
+    (tmp_path / ".model.v3.h5.tmp-0123456789ab").touch()
+    (tmp_path / "notes.txt").touch()
+    checkpoint.delete_uncommitted(root)
+    stems = ("embeddings_user_0", "embeddings_user_1", "model")
+    kept = {f"{stem}.v{version}.h5" for stem in stems for version in (2, 20)}
+    assert _names(root) == kept | {"checkpoint_version.txt", "notes.txt"}
+    _check_whole(root, 2)
+
+
+def _die_at(root: str, change: int) -> None:
+    """Write and commit version 2, and be killed right before the given change of the folder."""
+    changes = 0
+    real = {name: getattr(storage.fs, name) for name in ("move", "delete")}
+
+    def counted(name: str) -> Any:
+        def change_of_the_folder(*args: str) -> None:
+            nonlocal changes
+            if changes == change:
+                os.kill(os.getpid(), signal.SIGKILL)
+            changes += 1
+            real[name](*args)
+
+        return change_of_the_folder
+
+    for name in real:
+        setattr(storage.fs, name, counted(name))
+        setattr(storage, name, counted(name))
+    _write_version(root, 2)
+    checkpoint.append_stats(root, [{"epoch_idx": 1}])
+    checkpoint.commit(root, 2, preserve_epoch=1)
+
+
+def test_kill_at_every_point_leaves_one_version_whole(tmp_path: Path) -> None:
+    """SIGKILL before each rename and deletion: version 1 or 2 is whole, and the next run ends right."""
+    fork = multiprocessing.get_context("fork")
+    seen: list[int] = []
+    for change in range(100):
+        root = str(tmp_path / str(change))
+        _write_version(root, 1)
+        checkpoint.commit(root, 1, preserve_epoch=None)
+        child = fork.Process(target=_die_at, args=(root, change))
+        child.start()
+        child.join()
+        version = checkpoint.read_version(root)
+        seen.append(version)
+        _check_whole(root, version)
+        checkpoint.delete_uncommitted(root)
+        _check_whole(root, version)
+        assert not any(".v" in name and f".v{version}." not in name for name in _names(root))
+        if version == 2:
+            _check_whole(checkpoint.epoch_path(root, 1), 2)
+        _write_version(root, 2)
+        checkpoint.commit(root, 2, preserve_epoch=1)
+        _check_whole(root, 2)
+        _check_whole(checkpoint.epoch_path(root, 1), 2)
+        if child.exitcode == 0:
+            break
+        assert child.exitcode == -signal.SIGKILL
+    assert child.exitcode == 0
+    assert sorted(seen) == seen
+    assert seen.count(1) >= 6  # four files, the stats, the epoch, the version
+    assert seen.count(2) >= 4  # three deletions, and the run that nothing killed
+
+
+@pytest.mark.hdfs
+def test_on_hdfs(hdfs_uri: str) -> None:
+    root = storage.join(hdfs_uri, "checkpoint")
+    checkpoint.write_config(root, CONFIG)
+    for version, epoch in ((1, 0), (2, None)):
+        _write_version(root, version)
+        checkpoint.append_stats(root, [{"epoch_idx": version}])
+        checkpoint.commit(root, version, preserve_epoch=epoch)
+    _check_whole(root, 2)
+    _check_whole(checkpoint.epoch_path(root, 0), 1)
+    assert [line["epoch_idx"] for line in checkpoint.read_stats(root)] == [1, 2]
+    with pytest.raises(NotFoundError):
+        checkpoint.read_model(root, 1)
+    rows = np.concatenate(list(checkpoint.iter_embeddings(root, "user", 1, 2, 2)))
+    assert rows.shape == checkpoint.shape_of(root, "user", 1, 2) == (5, 4)
