@@ -1,0 +1,39 @@
+"""Fixtures of the whole suite."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import distributed
+import numpy as np
+import pytest
+
+from tests.hadoop.fixture import hdfs, hdfs_uri
+
+__all__ = ["client", "hdfs", "hdfs_uri", "rng", "shared_dir"]
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def shared_dir() -> Path:
+    """The folder of golden files beside the repository."""
+    folder = REPOSITORY.parent / "shared"
+    if not folder.is_dir():
+        pytest.skip("no folder `shared` with golden files beside the repository")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def client() -> Iterator[distributed.Client]:
+    """A Dask cluster as the commands start it: two worker processes of one thread."""
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as connected,
+    ):
+        yield connected
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Random numbers, the same in every run."""
+    return np.random.default_rng(20260101)
