@@ -1,0 +1,124 @@
+"""What PyTorch-BigGraph's input directory says about rows: counts, and optionally names.
+
+    entities/
+        entity_count_{type}_{partition}.txt     one decimal integer: rows of the partition
+        entity_names_{type}_{partition}.json    optional: JSON list of raw ids in row order
+        dynamic_rel_count.txt                   one decimal integer, with dynamic relations only
+        dynamic_rel_names.json                  optional: JSON list of relation names
+
+Source: docs/formats/pbg_v1.md.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from graphmill import storage
+from graphmill.errors import FormatError
+
+RELATION_COUNT = "dynamic_rel_count.txt"
+RELATION_NAMES = "dynamic_rel_names.json"
+
+_DECIMAL = re.compile(rb"\s*([+-]?[0-9]{1,18})\s*")
+_FLUSH_CHARS = 1 << 20
+
+
+def count_uri(entity_path: str, entity_type: str, partition: int) -> str:
+    """The file that holds the number of rows of one partition."""
+    return storage.join(entity_path, f"entity_count_{entity_type}_{partition}.txt")
+
+
+def names_uri(entity_path: str, entity_type: str, partition: int) -> str:
+    """The file that holds the raw ids of one partition as PBG's own tools write them."""
+    return storage.join(entity_path, f"entity_names_{entity_type}_{partition}.json")
+
+
+def write_count(entity_path: str, entity_type: str, partition: int, count: int) -> None:
+    """Say that the partition has `count` rows."""
+    storage.write_text(count_uri(entity_path, entity_type, partition), f"{count}\n")
+
+
+def read_count(entity_path: str, entity_type: str, partition: int) -> int:
+    """Rows of the partition.
+
+    Raises:
+        NotFoundError: there is no such file.
+        FormatError: it holds anything but one integer that is not negative.
+    """
+    return _read_integer(count_uri(entity_path, entity_type, partition))
+
+
+def read_counts(entity_path: str, num_partitions: Mapping[str, int]) -> dict[str, list[int]]:
+    """Rows of every partition of every type; `num_partitions` says how many each type has."""
+    return {
+        entity_type: [read_count(entity_path, entity_type, partition) for partition in range(num)]
+        for entity_type, num in num_partitions.items()
+    }
+
+
+def write_relation_count(entity_path: str, count: int) -> None:
+    """Say that there are `count` dynamic relations."""
+    storage.write_text(storage.join(entity_path, RELATION_COUNT), f"{count}\n")
+
+
+def read_relation_count(entity_path: str) -> int:
+    """Number of dynamic relations."""
+    return _read_integer(storage.join(entity_path, RELATION_COUNT))
+
+
+def write_relation_names(entity_path: str, names: Iterable[str]) -> None:
+    """Name the dynamic relations, in the order of their numbers."""
+    _write_strings(storage.join(entity_path, RELATION_NAMES), names)
+
+
+def read_relation_names(entity_path: str) -> list[str] | None:
+    """Names of the dynamic relations, or None where nobody named them."""
+    uri = storage.join(entity_path, RELATION_NAMES)
+    return _read_strings(uri) if storage.exists(uri) else None
+
+
+def write_entity_names(entity_path: str, entity_type: str, partition: int, names: Iterable[str]) -> None:
+    """Write the raw ids for PBG's own tools, as they come: never more than a megabyte in memory."""
+    _write_strings(names_uri(entity_path, entity_type, partition), names)
+
+
+def read_entity_names(entity_path: str, entity_type: str, partition: int) -> list[str]:
+    """Raw ids in row order. JSON cannot be read in parts: the whole partition is in memory at once."""
+    return _read_strings(names_uri(entity_path, entity_type, partition))
+
+
+def _read_integer(uri: str) -> int:
+    content = storage.read_bytes(uri)
+    match = _DECIMAL.fullmatch(content)
+    if match is None or int(match[1]) < 0:
+        shown = content[:40].decode(errors="backslashreplace")
+        raise FormatError(f"{uri}: expected one integer that is not negative, found {shown!r}")
+    return int(match[1])
+
+
+def _write_strings(uri: str, strings: Iterable[str]) -> None:
+    # The same bytes as json.dump of the whole list.
+    with storage.atomic_output(uri) as stream:
+        pending, num_pending_chars, separator = ["["], 1, ""
+        for string in strings:
+            pending.append(separator + json.dumps(string))
+            num_pending_chars += len(pending[-1])
+            separator = ", "
+            if num_pending_chars > _FLUSH_CHARS:
+                stream.write("".join(pending).encode())
+                pending, num_pending_chars = [], 0
+        stream.write(("".join(pending) + "]").encode())
+
+
+def _read_strings(uri: str) -> list[str]:
+    try:
+        strings: Any = json.loads(storage.read_bytes(uri))
+    except (ValueError, RecursionError) as error:  # not UTF-8 is a ValueError too
+        raise FormatError(f"{uri}: expected a JSON list of strings, found no JSON: {error}") from error
+    if not isinstance(strings, list):
+        raise FormatError(f"{uri}: expected a JSON list of strings, found {type(strings).__name__}")
+    for row, string in enumerate(strings):
+        if not isinstance(string, str):
+            raise FormatError(f"{uri}: expected strings only, found {string!r} at position {row}")
+    return strings
