@@ -1,0 +1,180 @@
+"""The entity index: which raw id is which row of which partition.
+
+    entities/entity_index/
+        manifest.json                       how raw ids were spread over the partitions
+        {type}/part-{partition:05d}.parquet
+            id       string                 raw id, no nulls, no duplicates
+            index    int64                  row k of the file has index k
+
+Source: docs/formats/entity_index.md.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from graphmill import storage
+from graphmill.errors import FormatError
+from graphmill.formats._parquet import check_schema, open_parquet
+
+FORMAT_VERSION = 1
+FOLDER = "entity_index"
+MANIFEST = "manifest.json"
+SCHEMA = pa.schema(
+    [pa.field("id", pa.string(), nullable=False), pa.field("index", pa.int64(), nullable=False)]
+)
+
+_ACCEPTED = {"id": (pa.string(), pa.large_string()), "index": (pa.int64(), pa.int32())}
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """How raw ids became (partition, index): the hash, its seed, and the partitions of each type."""
+
+    hash_name: str
+    seed: int
+    num_partitions: dict[str, int]
+
+
+def part_uri(entity_path: str, entity_type: str, partition: int) -> str:
+    """The file with the raw ids of one partition."""
+    return storage.join(entity_path, FOLDER, entity_type, f"part-{partition:05d}.parquet")
+
+
+class PartWriter:
+    """Appends raw ids to a new part; their indices count on from 0."""
+
+    def __init__(self, parquet: pq.ParquetWriter, uri: str):
+        self._parquet = parquet
+        self._uri = uri
+        self._num_written = 0
+
+    def append(self, ids: pa.Array) -> None:
+        """Write `ids` (string [N]) as row groups of their own, a million rows each at most.
+
+        Raises:
+            FormatError: an id is null.
+        """
+        if ids.null_count:
+            row = self._num_written + pc.index(pc.is_null(ids), True).as_py()
+            raise FormatError(f"{self._uri}: the raw id of row {row} is null; every entity needs one")
+        if len(ids):
+            stop = self._num_written + len(ids)
+            index = pa.array(np.arange(self._num_written, stop))
+            self._parquet.write_table(pa.Table.from_arrays([ids.cast(pa.string()), index], schema=SCHEMA))
+            self._num_written = stop
+
+
+@contextmanager
+def new_part(entity_path: str, entity_type: str, partition: int) -> Iterator[PartWriter]:
+    """A new part of the index, to be appended within the block; atomic."""
+    uri = part_uri(entity_path, entity_type, partition)
+    with (
+        storage.atomic_output(uri) as stream,
+        pq.ParquetWriter(
+            stream,
+            SCHEMA,
+            compression="zstd",
+            # Raw ids are all different: a dictionary would only be built to be given up.
+            use_dictionary=False,
+            column_encoding={"id": "PLAIN", "index": "DELTA_BINARY_PACKED"},
+        ) as parquet,
+    ):
+        yield PartWriter(parquet, uri)
+
+
+def count_part(entity_path: str, entity_type: str, partition: int) -> int:
+    """Number of raw ids in the part, as its footer says."""
+    with open_parquet(part_uri(entity_path, entity_type, partition)) as parquet:
+        return int(parquet.metadata.num_rows)
+
+
+def iter_part(
+    entity_path: str, entity_type: str, partition: int, batch_rows: int = 65536
+) -> Iterator[pa.Array]:
+    """The raw ids of the part in the order of their indices, string arrays of at most `batch_rows`.
+
+    Raises:
+        NotFoundError: there is no such part.
+        FormatError: it is not what docs/formats/entity_index.md says.
+    """
+    uri = part_uri(entity_path, entity_type, partition)
+    num_read = 0
+    with open_parquet(uri) as parquet:
+        check_schema(parquet, _ACCEPTED, uri)
+        for batch in parquet.iter_batches(batch_rows, columns=["id", "index"]):
+            ids, index = batch.column("id"), batch.column("index")
+            if ids.null_count or index.null_count:
+                raise FormatError(f"{uri}: expected no nulls, found one among rows {num_read} and following")
+            expected = np.arange(num_read, num_read + len(batch))
+            wrong = np.flatnonzero(index.to_numpy(zero_copy_only=False) != expected)
+            if len(wrong):
+                row = num_read + int(wrong[0])
+                raise FormatError(f"{uri}: expected index {row} in row {row}, found {index[int(wrong[0])]}")
+            num_read += len(batch)
+            yield ids.cast(pa.string())
+
+
+def read_part(entity_path: str, entity_type: str, partition: int) -> pa.Array:
+    """All raw ids of the part in one large_string array."""
+    batches = [ids.cast(pa.large_string()) for ids in iter_part(entity_path, entity_type, partition)]
+    return pa.concat_arrays(batches) if batches else pa.array([], pa.large_string())
+
+
+def write_manifest(entity_path: str, manifest: Manifest) -> None:
+    """Write the manifest, the last file of an index to be written."""
+    content = {
+        "format_version": FORMAT_VERSION,
+        "hash_name": manifest.hash_name,
+        "seed": manifest.seed,
+        "num_partitions": manifest.num_partitions,
+    }
+    storage.write_text(_manifest_uri(entity_path), json.dumps(content, indent=1) + "\n")
+
+
+def read_manifest(entity_path: str) -> Manifest:
+    """The manifest of the index.
+
+    Raises:
+        NotFoundError: there is no entity index.
+        FormatError: it is not what docs/formats/entity_index.md says, or of another version.
+    """
+    uri = _manifest_uri(entity_path)
+    try:
+        content: Any = json.loads(storage.read_bytes(uri))
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{uri}: expected JSON, found something else: {error}") from error
+    if not isinstance(content, dict) or "format_version" not in content:
+        raise FormatError(f"{uri}: expected an object with the key 'format_version', found none")
+    if content["format_version"] != FORMAT_VERSION:
+        raise FormatError(
+            f"{uri}: format_version is {content['format_version']!r}; this reader knows {FORMAT_VERSION}"
+        )
+    hash_name, seed, num_partitions = (content.get(key) for key in ("hash_name", "seed", "num_partitions"))
+    if not (isinstance(hash_name, str) and _is_integer(seed) and isinstance(num_partitions, dict)):
+        raise FormatError(
+            f"{uri}: expected hash_name (string), seed (integer) and num_partitions (object), "
+            f"found {hash_name!r}, {seed!r}, {num_partitions!r}"
+        )
+    for entity_type, num in num_partitions.items():
+        if not _is_integer(num) or num < 1 or set("./") & set(entity_type):
+            raise FormatError(
+                f"{uri}: num_partitions: expected a type's name (no dot or slash) and its number of "
+                f"partitions (1 or more), found {entity_type!r}: {num!r}"
+            )
+    return Manifest(hash_name, seed, num_partitions)
+
+
+def _manifest_uri(entity_path: str) -> str:
+    return storage.join(entity_path, FOLDER, MANIFEST)
+
+
+def _is_integer(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,152 @@
+"""The entity index: reader(writer(x)) = x, pyarrow's own eyes, and files that are wrong."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphmill.errors import FormatError, NotFoundError
+from graphmill.formats import entity_index
+from graphmill.formats.entity_index import Manifest
+
+PART = "entity_index/user/part-00002.parquet"
+IDS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), max_size=30)
+
+
+def _write(folder: str, *appends: list[str]) -> None:
+    with entity_index.new_part(folder, "user", 2) as writer:
+        for ids in appends:
+            writer.append(pa.array(ids, pa.string()))
+
+
+@given(appends=st.lists(IDS, max_size=4), batch_rows=st.integers(1, 70))
+def test_ids_come_back(
+    tmp_path_factory: pytest.TempPathFactory, appends: list[list[str]], batch_rows: int
+) -> None:
+    folder = str(tmp_path_factory.getbasetemp() / "index")
+    ids = [each for some in appends for each in some]
+    _write(folder, *appends)
+    batches = list(entity_index.iter_part(folder, "user", 2, batch_rows))
+    assert [each for batch in batches for each in batch.to_pylist()] == ids
+    assert all(0 < len(batch) <= batch_rows for batch in batches)
+    assert entity_index.read_part(folder, "user", 2).to_pylist() == ids
+    assert entity_index.count_part(folder, "user", 2) == len(ids)
+
+
+def test_what_pyarrow_sees(tmp_path: Path) -> None:
+    _write(str(tmp_path), ["a", "ß"], [], ["c"])
+    table = pq.read_table(tmp_path / PART)
+    assert table.column_names == ["id", "index"]
+    assert [field.type for field in table.schema] == [pa.string(), pa.int64()]
+    assert table.to_pydict() == {"id": ["a", "ß", "c"], "index": [0, 1, 2]}
+    metadata = pq.ParquetFile(tmp_path / PART).metadata
+    assert metadata.num_row_groups == 2
+    ids, index = (metadata.row_group(0).column(number) for number in range(2))
+    assert ids.compression == index.compression == "ZSTD"
+    assert "PLAIN" in ids.encodings
+    assert "DELTA_BINARY_PACKED" in index.encodings
+
+
+def test_same_ids_same_bytes(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        _write(str(tmp_path / folder), ["a", "b"], ["c"])
+    assert (tmp_path / "one" / PART).read_bytes() == (tmp_path / "two" / PART).read_bytes()
+
+
+def test_large_strings_are_accepted(tmp_path: Path) -> None:
+    with entity_index.new_part(str(tmp_path), "user", 2) as writer:
+        writer.append(pa.array(["a"], pa.large_string()))
+    assert entity_index.read_part(str(tmp_path), "user", 2).to_pylist() == ["a"]
+
+
+def test_null_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
+    with (
+        pytest.raises(FormatError, match=r"part-00002\.parquet: the raw id of row 3 is null"),
+        entity_index.new_part(str(tmp_path), "user", 2) as writer,
+    ):
+        for ids in (["a", "b"], ["c", None]):
+            writer.append(pa.array(ids))
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"id": ["a", "b"], "index": [0, 2]}, "expected index 1 in row 1, found 2"),
+        ({"id": ["a", "b"], "index": [1, 0]}, "expected index 0 in row 0, found 1"),
+        ({"id": ["a", None], "index": [0, 1]}, "expected no nulls"),
+        ({"id": ["a", "b"], "index": [0, None]}, "expected no nulls"),
+        ({"id": ["a", "b"]}, "column 'index': expected int64 or int32, found no such column"),
+        ({"id": [1, 2], "index": [0, 1]}, "column 'id': expected string or large_string, found int64"),
+        ({"id": ["a", "b"], "index": ["0", "1"]}, "column 'index': expected int64 or int32, found string"),
+    ],
+)
+def test_reader_refuses(tmp_path: Path, columns: dict[str, list[object]], message: str) -> None:
+    (tmp_path / PART).parent.mkdir(parents=True)
+    pq.write_table(pa.table(columns), tmp_path / PART)
+    with pytest.raises(FormatError, match=rf"part-00002\.parquet: .*{message}"):
+        list(entity_index.iter_part(str(tmp_path), "user", 2))
+
+
+def test_index_is_checked_across_row_groups(tmp_path: Path) -> None:
+    (tmp_path / PART).parent.mkdir(parents=True)
+    table = pa.table({"id": [str(row) for row in range(10)], "index": [*range(5), *range(5)]})
+    pq.write_table(table, tmp_path / PART, row_group_size=5)
+    with pytest.raises(FormatError, match="expected index 5 in row 5, found 0"):
+        list(entity_index.iter_part(str(tmp_path), "user", 2))
+
+
+def test_truncated_or_damaged_file(tmp_path: Path) -> None:
+    _write(str(tmp_path), [str(row) for row in range(1000)])
+    whole = (tmp_path / PART).read_bytes()
+    damaged = bytearray(whole)
+    damaged[30:60] = bytes(30)
+    for content in (b"", whole[:100], whole[:-1], bytes(damaged)):
+        (tmp_path / PART).write_bytes(content)
+        with pytest.raises(FormatError, match=r"part-00002\.parquet: expected a parquet file"):
+            list(entity_index.iter_part(str(tmp_path), "user", 2))
+
+
+def test_missing_part_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"user/part-00002\.parquet"):
+        list(entity_index.iter_part(str(tmp_path), "user", 2))
+
+
+def test_manifest_comes_back(tmp_path: Path) -> None:
+    manifest = Manifest(hash_name="blake2b", seed=7, num_partitions={"user": 4, "item": 1})
+    entity_index.write_manifest(str(tmp_path), manifest)
+    assert entity_index.read_manifest(str(tmp_path)) == manifest
+    assert json.loads((tmp_path / "entity_index/manifest.json").read_text())["format_version"] == 1
+
+
+GOOD = {"format_version": 1, "hash_name": "h", "seed": 0, "num_partitions": {"user": 1}}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "expected JSON"),
+        ("[]", "expected an object with the key 'format_version'"),
+        ("{}", "expected an object with the key 'format_version'"),
+        (json.dumps(GOOD | {"format_version": 2}), "format_version is 2; this reader knows 1"),
+        (json.dumps(GOOD | {"seed": "0"}), "seed"),
+        (json.dumps(GOOD | {"num_partitions": []}), "num_partitions"),
+        (json.dumps(GOOD | {"num_partitions": {"user": 0}}), "'user': 0"),
+        (json.dumps(GOOD | {"num_partitions": {"user": True}}), "'user': True"),
+        (json.dumps(GOOD | {"num_partitions": {"../user": 1}}), "no dot or slash"),
+    ],
+)
+def test_manifest_that_is_wrong(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "entity_index").mkdir()
+    (tmp_path / "entity_index/manifest.json").write_text(content)
+    with pytest.raises(FormatError, match=rf"manifest\.json: .*{message}"):
+        entity_index.read_manifest(str(tmp_path))
+
+
+def test_no_manifest(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"manifest\.json"):
+        entity_index.read_manifest(str(tmp_path))
