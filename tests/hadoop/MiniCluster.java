@@ -1,10 +1,12 @@
 import java.io.IOException;
+import java.io.InterruptedIOException;
 import java.io.OutputStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.hdfs.MiniDFSCluster;
+import org.apache.hadoop.hdfs.server.datanode.DataNodeFaultInjector;
 
 /**
  * A real HDFS (one namenode, some datanodes) in one process, on loopback and free ports.
@@ -15,8 +17,11 @@ import org.apache.hadoop.hdfs.MiniDFSCluster;
  * CONF_FOLDER, and ends when its standard input does: a parent that dies, however it dies, closes it.
  */
 public class MiniCluster {
+  private static final long LAST_ACKNOWLEDGEMENT_DELAY_MS = 10;
+
   public static void main(String[] args) throws Exception {
     dieWithStandardInput();
+    reportBlocksBeforeClientsAsk();
     Configuration settings = new Configuration(false);
     for (String setting : Arrays.asList(args).subList(3, args.length)) {
       String[] keyAndValue = setting.split("=", 2);
@@ -47,6 +52,24 @@ public class MiniCluster {
     try (OutputStream file = Files.newOutputStream(path)) {
       configuration.writeXml(file);
     }
+  }
+
+  /**
+   * Hold back each block's last acknowledgement a little. A client may close a file only once the
+   * namenode has heard of its last block. Here it asks within a millisecond of that acknowledgement,
+   * mostly before the datanode's report, and hdfs-native then waits half a second: for every file.
+   */
+  private static void reportBlocksBeforeClientsAsk() {
+    DataNodeFaultInjector.set(new DataNodeFaultInjector() {
+      @Override
+      public void delayAckLastPacket() throws IOException {
+        try {
+          Thread.sleep(LAST_ACKNOWLEDGEMENT_DELAY_MS);
+        } catch (InterruptedException interrupted) {
+          throw new InterruptedIOException();
+        }
+      }
+    });
   }
 
   private static void dieWithStandardInput() {

@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -58,6 +59,18 @@ def test_rename_replaces_only_on_request(hdfs: MiniHdfs, hdfs_uri: str) -> None:
 
     assert [status.path for status in client.list_status(folder)] == [f"{folder}/old"]
     assert client.read(f"{folder}/old").read() == b"new"
+
+
+def test_closing_a_file_does_not_wait_for_the_block_report(hdfs: MiniHdfs, hdfs_uri: str) -> None:
+    client = hdfs_native.Client(hdfs.uri)
+    seconds = []
+    for number in range(20):
+        file = client.create(f"{urlsplit(hdfs_uri).path}/{number}")
+        file.write(b"a block")
+        start = time.perf_counter()
+        file.close()
+        seconds.append(time.perf_counter() - start)
+    assert statistics.median(seconds) < 0.25  # hdfs-native's wait is 0.5
 
 
 def test_the_configuration_folder_names_the_cluster(hdfs: MiniHdfs, hdfs_uri: str) -> None:
