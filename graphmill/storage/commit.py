@@ -15,12 +15,12 @@ import json
 import os
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
 
-from graphmill.errors import FormatError
+from graphmill.errors import FormatError, StorageError
 from graphmill.storage import fs
 from graphmill.storage.uri import join, local_path, name, parent
 
@@ -41,7 +41,8 @@ def atomic_output(uri: str) -> Iterator[pa.NativeFile]:
             yield stream
         commit_file(temporary, uri)
     except BaseException:
-        fs.delete(temporary)
+        with suppress(StorageError):  # the first error is the one to tell
+            fs.delete(temporary)
         raise
 
 
@@ -70,7 +71,8 @@ def atomic_directory(uri: str) -> Iterator[str]:
         yield temporary
         commit_directory(temporary, uri)
     except BaseException:
-        fs.delete(temporary)
+        with suppress(StorageError):  # the first error is the one to tell
+            fs.delete(temporary)
         raise
 
 

@@ -3,13 +3,13 @@
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import h5py
 import pyarrow as pa
 
-from graphmill.errors import FormatError
+from graphmill.errors import FormatError, StorageError
 from graphmill.storage import commit, fs
 from graphmill.storage.uri import local_path, name
 
@@ -36,7 +36,8 @@ def staged_output(uri: str) -> Iterator[str]:
                         shutil.copyfileobj(source, target, COPY_BYTES)
         commit.commit_file(temporary, uri)
     except BaseException:
-        fs.delete(temporary)
+        with suppress(StorageError):  # the first error is the one to tell
+            fs.delete(temporary)
         raise
 
 
