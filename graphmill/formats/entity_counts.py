@@ -119,6 +119,11 @@ def _read_strings(uri: str) -> list[str]:
     if not isinstance(strings, list):
         raise FormatError(f"{uri}: expected a JSON list of strings, found {type(strings).__name__}")
     for row, string in enumerate(strings):
-        if not isinstance(string, str):
+        if not (isinstance(string, str) and _is_encodable(string)):
             raise FormatError(f"{uri}: expected strings only, found {string!r} at position {row}")
     return strings
+
+
+def _is_encodable(string: str) -> bool:
+    # JSON can spell half a surrogate pair, which no UTF-8 file can hold.
+    return string.isascii() or not any("\ud800" <= char <= "\udfff" for char in string)

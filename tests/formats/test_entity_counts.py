@@ -75,7 +75,9 @@ def test_relations(tmp_path: Path) -> None:
     assert entity_counts.read_relation_names(str(tmp_path)) == ["likes", "größer"]
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b'["a", 1]', b'["a"', b'["\xff"]', b"[" * 100_000])
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b'["a", 1]', b'["a"', b'["\xff"]', rb'["\ud800"]', b"[" * 100_000]
+)
 def test_names_that_are_no_list_of_strings(tmp_path: Path, content: bytes) -> None:
     storage.write_text(str(tmp_path / "dynamic_rel_names.json"), "")
     (tmp_path / "dynamic_rel_names.json").write_bytes(content)
