@@ -19,6 +19,8 @@ from graphmill.storage import hdfs
 
 Result = TypeVar("Result")
 
+ANY_PORT = ":0"  # Dask's fixed one makes a second cluster on the machine complain
+
 log = logging.getLogger("graphmill")
 
 # Dask's nanny sets a trim threshold of 64 KiB, which makes glibc return and fault again every numpy
@@ -81,7 +83,6 @@ def _target(master: str, settings: ClusterConfig, stack: ExitStack) -> Any:
     stack.enter_context(
         dask.config.set({f"distributed.nanny.pre-spawn-environ.{k}": v for k, v in MALLOC.items()})
     )
-    dashboard = ":0" if _has_dashboard() else None
     if local := re.fullmatch(r"local(?:\[(\d+|\*)\])?", master):
         return stack.enter_context(
             LocalCluster(
@@ -89,7 +90,7 @@ def _target(master: str, settings: ClusterConfig, stack: ExitStack) -> Any:
                 threads_per_worker=1,
                 memory_limit=settings.worker_memory,
                 local_directory=settings.scratch_path,
-                dashboard_address=dashboard,
+                dashboard_address=ANY_PORT,
                 silence_logs=logging.CRITICAL,
             )
         )
@@ -101,7 +102,7 @@ def _target(master: str, settings: ClusterConfig, stack: ExitStack) -> Any:
                 "--master cuda: dask-cuda is not installed; pip install 'graphmill[cuda]'"
             ) from error
         return stack.enter_context(
-            LocalCUDACluster(local_directory=settings.scratch_path, dashboard_address=dashboard)
+            LocalCUDACluster(local_directory=settings.scratch_path, dashboard_address=ANY_PORT)
         )
     raise ConfigError(
         f"--master {master}: expected local, local[N], local[*], cuda, tcp://HOST:PORT or tls://HOST:PORT"
@@ -110,12 +111,9 @@ def _target(master: str, settings: ClusterConfig, stack: ExitStack) -> Any:
 
 def _announce(client: Client, master: str) -> None:
     workers = client.scheduler_info(n_workers=-1)["workers"]
-    where = f", dashboard at {client.dashboard_link}" if _has_dashboard() else ""
+    shows_pages = importlib.util.find_spec("bokeh") is not None
+    where = f", dashboard at {client.dashboard_link}" if shows_pages else ""
     log.info("cluster: %s, %d workers%s", master, len(workers), where)
-
-
-def _has_dashboard() -> bool:
-    return importlib.util.find_spec("bokeh") is not None
 
 
 def num_cores() -> int:

@@ -23,6 +23,7 @@ from graphmill.vocab import TRAIN_SPLIT, Side
 Name = Annotated[
     str, Field(pattern=r"^[^./\s][^./]*$", description="no dot or slash: names become file names")
 ]
+TypeName = Annotated[str, Field(pattern=r"^[^./:\s][^./:]*$", description="also no colon: HDFS refuses it")]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(gt=0)]
 Strings = Annotated[tuple[str, ...], Field(strict=False)]
@@ -63,7 +64,7 @@ class RelationConfig(Section):
 class PbgConfig(Section):
     """PyTorch-BigGraph's configuration, key for key, default for default."""
 
-    entities: dict[Name, EntityConfig]
+    entities: dict[TypeName, EntityConfig]
     relations: Annotated[tuple[RelationConfig, ...], Field(strict=False)]
     dimension: Positive
     init_scale: float = Field(0.001, gt=0)

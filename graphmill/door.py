@@ -71,7 +71,7 @@ def stage_command(name: str) -> click.Command:
 
 
 def stage_job(name: str) -> Any:
-    """The module that does the stage's work, a `record.Stage`; imported here only, for the floor knows no stage."""
+    """The module that does a stage's work, a `record.Stage`; found by name, for the floor knows no stage."""
     return importlib.import_module(STAGES[name])
 
 

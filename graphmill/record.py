@@ -24,6 +24,8 @@ from graphmill.errors import FormatError
 
 LIBRARIES = ("graphmill", "dask", "distributed", "h5py", "numpy", "pyarrow", "torch")
 
+_ABSENT = object()
+
 log = logging.getLogger("graphmill")
 
 
@@ -125,7 +127,10 @@ def changes(before: Any, after: Any, path: str = "") -> list[str]:
     """The differences of two fingerprints, one a line: `relations[0].operator: 'none' -> 'diagonal'`."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         keys = sorted({*before, *after})
-        nested = (changes(before.get(key), after.get(key), f"{path}.{key}".lstrip(".")) for key in keys)
+        nested = (
+            changes(before.get(key, _ABSENT), after.get(key, _ABSENT), f"{path}.{key}".lstrip("."))
+            for key in keys
+        )
         return [line for lines in nested for line in lines]
     if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         each = (
@@ -178,7 +183,7 @@ def _read_json(uri: str) -> dict[str, Any]:
 
 
 def _brief(value: Any) -> str:
-    text = json.dumps(value)
+    text = "nothing" if value is _ABSENT else json.dumps(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 

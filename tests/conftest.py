@@ -27,7 +27,7 @@ def shared_dir() -> Path:
 def client() -> Iterator[distributed.Client]:
     """A Dask cluster as the commands start it: two worker processes of one thread."""
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as connected,
     ):
         yield connected

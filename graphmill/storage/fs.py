@@ -35,7 +35,12 @@ def explained(action: str, uri: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise NotFoundError(f"{uri}: cannot {action}: there is no such file or folder") from error
     except OSError as error:
-        reason = error.strerror or str(error)
+        raise StorageError(f"{uri}: cannot {action}: {error.strerror or error}") from error
+    except RuntimeError as error:
+        if type(error) is not RuntimeError or "RPCError" not in str(error):
+            raise
+        # What a namenode refuses, hdfs-native raises as RuntimeError with the server's whole stack trace.
+        reason = str(error).partition(r"\n\tat ")[0].partition("\n")[0]
         raise StorageError(f"{uri}: cannot {action}: {reason}") from error
 
 

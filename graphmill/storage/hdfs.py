@@ -8,6 +8,8 @@ unless told to overwrite; the namenode then replaces it atomically.
 
 import io
 import os
+import threading
+from concurrent.futures import Future
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,6 +20,8 @@ from graphmill.errors import ConfigError
 
 DRIVER_VARIABLE = "GRAPHMILL_HDFS_DRIVER"
 DRIVERS = ("native", "libhdfs")
+TIMEOUT_VARIABLE = "GRAPHMILL_HDFS_TIMEOUT_S"
+DEFAULT_TIMEOUT_S = 20.0
 
 
 def connect(uri: str) -> pafs.FileSystem:
@@ -25,6 +29,7 @@ def connect(uri: str) -> pafs.FileSystem:
 
     Raises:
         ConfigError: there is no such driver.
+        OSError: the namenode does not answer in time.
     """
     driver = os.environ.get(DRIVER_VARIABLE) or DRIVERS[0]
     if driver not in DRIVERS:
@@ -36,7 +41,30 @@ def connect(uri: str) -> pafs.FileSystem:
 
     # No instance cache: a client must not outlive the test or process that it was made for.
     native = HdfsFileSystem(authority.hostname, authority.port, skip_instance_cache=True)
+    _probe(native.client)
     return pafs.PyFileSystem(_Handler(native))
+
+
+def _probe(client: Any) -> None:
+    # hdfs-native tries a namenode that refuses for minutes and one that is silent for ever, which is right
+    # in the middle of a run and wrong at its start. A blocked call cannot be interrupted, only left behind.
+    timeout_s = float(os.environ.get(TIMEOUT_VARIABLE) or DEFAULT_TIMEOUT_S)
+    answer: Future[Any] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(client.get_file_info("/"))
+        except Exception as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, daemon=True, name="hdfs-probe").start()
+    try:
+        answer.result(timeout_s)
+    except TimeoutError as error:
+        raise OSError(
+            f"the namenode did not answer within {timeout_s:g} s; is it up, and does HADOOP_CONF_DIR "
+            f"name it? ({TIMEOUT_VARIABLE} sets the limit)"
+        ) from error
 
 
 class _BytesWriter(io.RawIOBase):

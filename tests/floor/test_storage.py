@@ -300,14 +300,25 @@ def test_an_unknown_hdfs_driver(monkeypatch: pytest.MonkeyPatch) -> None:
         hdfs.connect("hdfs://localhost:1/")
 
 
-def test_hdfs_that_does_not_answer() -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        uri = f"hdfs://127.0.0.1:{unused.getsockname()[1]}/x"
-        start = time.monotonic()
-        with pytest.raises(StorageError, match="hdfs://127"):
+@pytest.mark.parametrize("listening", [True, False], ids=["silent", "refusing"])
+def test_hdfs_that_does_not_answer(listening: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(hdfs.TIMEOUT_VARIABLE, "1.5")
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        if listening:
+            nobody.listen()
+        uri = f"hdfs://127.0.0.1:{nobody.getsockname()[1]}/x"
+        with pytest.raises(StorageError, match=r"hdfs://127.*did not answer within 1\.5 s; is it up"):
             storage.read_bytes(uri)
-    assert time.monotonic() - start < 60
+
+
+@pytest.mark.hdfs
+def test_what_the_namenode_refuses_is_one_line(hdfs_uri: str) -> None:
+    storage.write_text(storage.join(hdfs_uri, "x"), "")
+    with pytest.raises(StorageError, match="cannot") as refused:
+        storage.write_text(storage.join(hdfs_uri, "x", "below a file"), "")
+    assert "\tat " not in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1
 
 
 @pytest.mark.hdfs

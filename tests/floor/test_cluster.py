@@ -1,0 +1,136 @@
+"""Dask clusters: started, joined, and what happens when a worker goes away."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from distributed import Client
+
+from graphmill import cluster, progress, storage
+from graphmill.cluster import ClusterConfig
+from graphmill.errors import ClusterError, ConfigError, FormatError
+from graphmill.storage import hdfs
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def refuse(number: int) -> None:
+    raise FormatError(f"file {number} is bad")
+
+
+def die_once(marker: str) -> str:
+    if not storage.exists(marker):
+        storage.write_text(marker, "")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "survived"
+
+
+def always_die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def count_up(steps: int) -> int:
+    for number in range(steps):
+        time.sleep(0.05)
+        progress.tell("counting", number + 1, steps, "steps", loss="0.5")
+    return steps
+
+
+def environment(name: str) -> str | None:
+    return os.environ.get(name)
+
+
+class Seen:
+    """A display that remembers."""
+
+    def __init__(self) -> None:
+        self.ticks: list[progress.Tick] = []
+
+    def update(self, tick: progress.Tick) -> None:
+        self.ticks.append(tick)
+
+
+def test_results_come_in_order(client: Client) -> None:
+    results = cluster.run_tasks(client, square, [(n,) for n in range(50)], description="squares")
+    assert results == [n * n for n in range(50)]
+    assert cluster.run_tasks(client, square, [], description="nothing") == []
+
+
+def test_the_first_error_is_raised_as_it_was(client: Client) -> None:
+    with pytest.raises(FormatError, match="file 3 is bad"):
+        cluster.run_tasks(client, refuse, [(3,)], description="reading")
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_killed_worker_costs_its_tasks_only(tmp_path: Path) -> None:
+    with cluster.connect("local[2]", ClusterConfig()) as client:
+        arguments = [(str(tmp_path / f"died-{number}"),) for number in range(2)]
+        assert cluster.run_tasks(client, die_once, arguments, description="dying") == ["survived"] * 2
+        with pytest.raises(ClusterError, match="dying: the task's worker died 4 times"):
+            cluster.run_task(client, always_die, description="dying")
+
+
+def test_progress_of_a_task_is_shown_here(client: Client) -> None:
+    seen = Seen()
+    with progress._shown_by(seen):
+        assert cluster.run_task(client, count_up, 40, description="count") == 40
+    assert len(seen.ticks) >= 2
+    assert seen.ticks[-1].total == 40
+    assert seen.ticks[-1].fields == {"loss": "0.5"}
+
+
+def test_a_cancelled_task_stops_by_itself(client: Client) -> None:
+    future = client.submit(count_up, 100_000, pure=False)
+    time.sleep(0.5)
+    future.cancel()
+    deadline = time.monotonic() + 10
+    while any(client.run(lambda dask_worker: len(dask_worker.state.executing)).values()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_the_environment_reaches_every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in (hdfs.DRIVER_VARIABLE, *cluster.MALLOC):  # earlier clusters of this process set them
+        monkeypatch.delenv(variable, raising=False)
+    with cluster.connect("local[1]", ClusterConfig(hdfs_driver="libhdfs")) as client:
+        assert client.submit(environment, hdfs.DRIVER_VARIABLE).result() == "libhdfs"
+        assert client.submit(environment, "MALLOC_TRIM_THRESHOLD_").result() == str(256 << 20)
+    monkeypatch.delenv(hdfs.DRIVER_VARIABLE)
+
+
+def test_a_running_cluster_is_joined_and_left_running(client: Client) -> None:
+    address = client.scheduler_info()["address"]
+    with cluster.connect(address, ClusterConfig()) as joined:
+        assert joined.submit(square, 3).result() == 9
+    assert client.submit(square, 4).result() == 16
+
+
+def test_nobody_at_the_address() -> None:
+    settings = ClusterConfig(connect_timeout_s=1)
+    with (
+        pytest.raises(ClusterError, match="does not answer"),
+        cluster.connect("tcp://127.0.0.1:9", settings),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("master", ["yarn?", "local[x]", "spark://h:1", "local[]"])
+def test_an_unknown_master(master: str) -> None:
+    with pytest.raises(ConfigError, match="expected local"), cluster.connect(master, ClusterConfig()):
+        pass
+
+
+def test_log_lines_where_there_is_no_terminal(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress.log, "propagate", True)
+    caplog.set_level("INFO", "graphmill")
+    with progress.displayed():
+        for done in range(0, 101, 10):
+            progress.tell("reading", done, 100, "rows", file="x")
+    assert caplog.messages[-1].startswith("reading: 100 of 100 rows")
+    assert caplog.messages[-1].endswith("file x")

@@ -1,0 +1,144 @@
+"""The commands as a user types them: scripts, bundled jobs, exit codes, signals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
+
+GRAPH = (
+    "{output: o, dimension: 2, entities: {a: {num_partitions: 1}}, relations: [{name: r, lhs: a, rhs: a}], "
+)
+
+SCRIPT = """
+    import os, sys
+    from distributed import get_client
+    client = get_client()
+    print("sum", client.submit(sum, [1, 2, 3]).result(), sys.argv[1:], os.environ.get("GRAPHMILL_CONF"))
+    sys.exit(int(sys.argv[1]))
+"""
+
+SLEEPER = """
+    import os, time
+    from distributed import get_client
+    client = get_client()
+    print("workers", *client.run(os.getpid).values(), flush=True)
+    time.sleep(600)
+"""
+
+
+def submit(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [DASK_SUBMIT, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_a_script_gets_its_arguments_the_cluster_and_its_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(textwrap.dedent(SCRIPT))
+    conf = tmp_path / "c.yaml"
+    conf.write_text(GRAPH + "cluster: {master: 'local[1]'}}")
+    done = submit("--conf", str(conf), "mine.py", "7", "--flag", cwd=tmp_path)
+    assert done.stdout.split() == ["sum", "6", "['7',", "'--flag']", str(conf)]
+    assert done.returncode == 7
+
+
+def test_a_file_goes_before_a_bundled_job(tmp_path: Path) -> None:
+    (tmp_path / "etl.py").write_text("print('my own etl')")
+    done = submit("--master", "local[1]", "etl.py", cwd=tmp_path)
+    assert done.stdout == "my own etl\n"
+    assert done.returncode == 0
+
+
+def test_bundled_jobs_are_found_from_any_folder(tmp_path: Path) -> None:
+    for job in ("etl.py", "train.py", "remap.py", "pipeline.py"):
+        done = submit(job, "--help", cwd=tmp_path)
+        assert f"Usage: {job}" in done.stdout
+        assert done.returncode == 0
+
+
+def test_what_is_neither_a_file_nor_a_job(tmp_path: Path) -> None:
+    done = submit("elt.py", cwd=tmp_path)
+    assert "no bundled job of that name: etl.py, train.py, remap.py, pipeline.py" in done.stderr
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["etl.py", "--conf", "none.yaml"], "none.yaml"),
+        (["etl.py", "--conf", "c.yaml", "--set", "dimension=x"], "dimension"),
+        (["etl.py", "--colour"], "No such option"),
+        (["pipeline.py", "--conf", "c.yaml", "--set", "remap.colour=red"], "remap.colour: unknown key"),
+        (["--master", "spark://x", "etl.py", "--conf", "c.yaml"], "--master spark://x: expected local"),
+    ],
+)
+def test_bad_input_exits_with_2_and_one_clear_message(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    (tmp_path / "c.yaml").write_text(GRAPH + "etl: {tables: [{path: x.csv, lhs: 0, rhs: 1, relation: r}]}}")
+    done = submit(*arguments, cwd=tmp_path)
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 2
+
+
+def test_a_defect_exits_with_1_and_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("1 / 0")
+    done = submit("--master", "local[1]", "bad.py", cwd=tmp_path)
+    assert "ZeroDivisionError" in done.stderr
+    assert done.returncode == 1
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_a_signal_ends_everything_that_was_started(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    (tmp_path / "sleeper.py").write_text(textwrap.dedent(SLEEPER))
+    process = subprocess.Popen(
+        [DASK_SUBMIT, "--master", "local[2]", "sleeper.py"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    workers = [int(word) for word in process.stdout.readline().split()[1:]]
+    assert len(workers) == 2
+    if number == signal.SIGINT:  # a terminal sends it to the whole group
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == code
+    deadline = time.monotonic() + 30
+    while any(alive(pid) for pid in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_failed_run_says_so_in_run_json(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(
+        GRAPH + "etl: {tables: [{path: missing.csv, lhs: 0, rhs: 1, relation: r}]}}"
+    )
+    done = submit("--master", "local[1]", "etl.py", "--conf", "c.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "missing.csv" in done.stderr
+    content = json.loads((tmp_path / "o" / "run.json").read_text())
+    assert content["status"] == "failed"
+    assert "missing.csv" in content["error"]
