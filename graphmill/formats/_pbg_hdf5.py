@@ -165,6 +165,19 @@ def read_parameters(hdf5: h5py.File, uri: str) -> dict[str, Tensor]:
     return state
 
 
+def read_global_embedding(hdf5: h5py.File, entity_type: str, uri: str) -> Floats | None:
+    """The vector [D] that is added to every embedding of a type, or None where the model has none."""
+    name = _place(f"global_embs.emb_{entity_type}", uri)
+    dataset = _dataset(hdf5, name, uri)
+    if dataset is None:
+        return None
+    if dataset.ndim != 1 or dataset.dtype.kind != "f":
+        raise FormatError(
+            f"{uri}: dataset {name!r}: expected floats (dimension,), found {_described(dataset)}"
+        )
+    return np.asarray(dataset[...], np.float32)
+
+
 def _place(key: str, uri: str) -> str:
     if match := _OPERATOR_KEY.match(key):
         return f"{MODEL}/relations/{match['idx']}/operator/{match['side']}/{match['param']}"

@@ -42,6 +42,7 @@ __all__ = [
     "model_uri",
     "read_config",
     "read_embeddings",
+    "read_global_embedding",
     "read_model",
     "read_stats",
     "read_version",
@@ -208,6 +209,18 @@ def read_model(
             content.read_optimizer(hdf5, uri),
             content.read_iteration(hdf5, uri),
         )
+
+
+def read_global_embedding(checkpoint_path: str, entity_type: str, version: int) -> Floats | None:
+    """The vector [D] float32 that is added to every embedding of a type, or None; nothing else is read.
+
+    Raises:
+        NotFoundError: the version has no model file.
+        FormatError: the file is not what the format says.
+    """
+    uri = model_uri(checkpoint_path, version)
+    with content.open_checked(uri) as hdf5:
+        return content.read_global_embedding(hdf5, entity_type, uri)
 
 
 def write_config(checkpoint_path: str, config: Mapping[str, Any]) -> None:
