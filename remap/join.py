@@ -1,0 +1,83 @@
+"""One partition: its raw ids and its embeddings, side by side, to one parquet file.
+
+With the entity index no more than `batch_rows` rows are in memory; PyTorch-BigGraph's JSON list of names
+can only be read as a whole, so there all raw ids of the partition are.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from graphmill import progress
+from graphmill.errors import FormatError
+from graphmill.formats import entity_counts, entity_index, pbg_checkpoint, remapped
+from remap.config import RemapConfig
+from remap.discover import IdSource, Part, Source, check_num_ids
+
+Floats = npt.NDArray[np.float32]
+
+
+def write_part(source: Source, part: Part, embedding_path: str, settings: RemapConfig) -> int:
+    """Write one partition's parquet file and read its footer back; the number of its rows.
+
+    Raises:
+        FormatError: ids or embeddings are not what they were when they were measured.
+    """
+    num_written = 0
+    with remapped.new_part(
+        embedding_path, part.entity_type, part.partition, part.dimension, settings.compression
+    ) as writer:
+        # Both are cut alike, at every `batch_rows`; the shorter one ends it, and counting shows it.
+        batches = zip(
+            iter_ids(source, part, settings.batch_rows),
+            iter_rows(source, part, settings.batch_rows),
+            strict=False,
+        )
+        for ids, embeddings_ND in batches:
+            writer.append(ids, embeddings_ND)
+            num_written += len(ids)
+            # Ends the task here if it has been cancelled.
+            progress.tell(
+                f"remapping {part.entity_type} {part.partition}", num_written, part.num_rows, "rows"
+            )
+        check_num_ids(source, part.entity_type, part.partition, num_written, part.num_rows)
+    written = remapped.shape_of(embedding_path, part.entity_type, part.partition)
+    if written != (part.num_rows, part.dimension):
+        uri = remapped.part_uri(embedding_path, part.entity_type, part.partition)
+        raise FormatError(f"{uri}: expected {(part.num_rows, part.dimension)} as written, found {written}")
+    return part.num_rows
+
+
+def iter_ids(source: Source, part: Part, batch_rows: int) -> Iterator[pa.Array]:
+    """Raw ids of the partition in row order, string arrays of at most `batch_rows`.
+
+    From PyTorch-BigGraph's JSON the whole list is in memory at once: JSON has no parts.
+    """
+    if source.id_source is IdSource.ENTITY_INDEX:
+        yield from entity_index.iter_part(source.entity_path, part.entity_type, part.partition, batch_rows)
+        return
+    names = entity_counts.read_entity_names(source.entity_path, part.entity_type, part.partition)
+    check_num_ids(source, part.entity_type, part.partition, len(names), part.num_rows)
+    for start in range(0, len(names), batch_rows):
+        yield pa.array(names[start : start + batch_rows], pa.string())
+
+
+def iter_rows(source: Source, part: Part, batch_rows: int) -> Iterator[Floats]:
+    """Vectors of the partition in row order, float32 [N, D] with N at most `batch_rows`.
+
+    As in PyTorch-BigGraph's export, the type's global embedding, where the model has one, is added: it is
+    what the model compares.
+    """
+    global_D = pbg_checkpoint.read_global_embedding(source.checkpoint_path, part.entity_type, source.version)
+    if global_D is not None and global_D.shape != (part.dimension,):
+        uri = pbg_checkpoint.model_uri(source.checkpoint_path, source.version)
+        raise FormatError(
+            f"{uri}: global embedding of {part.entity_type!r}: expected dimension {part.dimension}, "
+            f"found {global_D.shape[0]}"
+        )
+    for embeddings_ND in pbg_checkpoint.iter_embeddings(
+        source.checkpoint_path, part.entity_type, part.partition, source.version, batch_rows
+    ):
+        yield embeddings_ND if global_D is None else embeddings_ND + global_D

@@ -1,0 +1,327 @@
+"""Remap on a real cluster: every entity under its raw id, and nothing at all when something does not fit."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from distributed import Client
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from graphmill import config as configuration
+from graphmill import storage
+from graphmill.config import Config
+from graphmill.errors import ConfigError, FormatError, GraphMillError, NotFoundError
+from graphmill.formats import entity_counts, entity_index, pbg_checkpoint, remapped
+from remap import job
+from tests.remap import graph
+from tests.remap.graph import COUNTS
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> str:
+    return str(tmp_path / "run")
+
+
+@pytest.mark.parametrize("as_pbg", [False, True])
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_every_entity_under_its_raw_id(client: Client, output: str, as_pbg: bool, compression: str) -> None:
+    graph.write_entities(output, as_pbg=as_pbg)
+    graph.write_checkpoint(output, version=3)
+    config = graph.configured(output, batch_rows=2, compression=compression)
+    figures = job.run(config, client)
+    assert graph.read_rows(config.embedding_path) == graph.expected_rows(version=3)
+    assert sorted(graph.snapshot(config.embedding_path)) == [
+        "item/part-00000.parquet",
+        *(f"user/part-{partition:05d}.parquet" for partition in range(3)),
+    ]
+    assert figures == {
+        "checkpoint_version": 3,
+        "raw_ids_from": "entity_names" if as_pbg else "entity_index",
+        "num_rows": 15,
+        "num_files": 4,
+        "types": {"user": {"num_rows": 12, "dimension": 4}, "item": {"num_rows": 3, "dimension": 4}},
+    }
+    json.dumps(figures)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    user=st.lists(st.integers(0, 40), min_size=1, max_size=3),
+    item=st.integers(0, 40),
+    batch_rows=st.integers(1, 50),
+)
+def test_any_sizes_and_batches(
+    client: Client, tmp_path_factory: pytest.TempPathFactory, user: list[int], item: int, batch_rows: int
+) -> None:
+    output = str(tmp_path_factory.mktemp("sizes"))
+    counts = {"user": user, "item": [item]}
+    graph.write_entities(output, counts)
+    graph.write_checkpoint(output, counts)
+    config = graph.configured(output, counts, batch_rows=batch_rows)
+    job.run(config, client)
+    assert graph.read_rows(config.embedding_path) == graph.expected_rows(counts)
+
+
+def test_selected_types_only(client: Client, output: str) -> None:
+    graph.write_entities(output)
+    graph.write_checkpoint(output)
+    config = graph.configured(output, entity_types=["item"])
+    assert job.run(config, client)["num_rows"] == 3
+    assert {key for key, _ in graph.read_rows(config.embedding_path)} == {"item"}
+
+
+def test_new_output_replaces_the_old(client: Client, output: str) -> None:
+    graph.write_entities(output)
+    graph.write_checkpoint(output)
+    config = graph.configured(output)
+    job.run(config, client)
+    storage.write_marker(config.embedding_path, {})
+    graph.write_checkpoint(output, version=2)
+    job.run(config, client)
+    assert graph.read_rows(config.embedding_path) == graph.expected_rows(version=2)
+    assert [path.name for path in Path(output).iterdir() if path.name.startswith(".")] == []
+
+
+def test_preserved_version(client: Client, output: str) -> None:
+    graph.write_entities(output)
+    graph.write_checkpoint(output, version=1, preserve_epoch=0)
+    graph.write_checkpoint(output, version=2)
+    config = graph.configured(output, checkpoint_version=1)
+    assert job.run(config, client)["checkpoint_version"] == 1
+    assert graph.read_rows(config.embedding_path) == graph.expected_rows(version=1)
+
+
+def test_global_embedding_is_added_to_its_type(client: Client, output: str) -> None:
+    global_D = torch.tensor([1.0, -2.0, 0.5, 0.0])
+    graph.write_entities(output)
+    graph.write_checkpoint(output, state={"global_embs.emb_user": global_D})
+    config = graph.configured(output, batch_rows=2)
+    job.run(config, client)
+    for (entity_type, raw_id), vector in graph.read_rows(config.embedding_path).items():
+        bare = np.array(graph.expected_rows()[entity_type, raw_id], np.float32)
+        expected = bare + global_D.numpy() if entity_type == "user" else bare
+        np.testing.assert_array_equal(np.array(vector, np.float32), expected)
+
+
+def test_global_embedding_of_another_dimension(client: Client, output: str) -> None:
+    graph.write_entities(output)
+    graph.write_checkpoint(output, state={"global_embs.emb_user": torch.ones(5)})
+    with pytest.raises(FormatError, match=r"model\.v1\.h5: global embedding of 'user': expected dimension 4"):
+        job.run(graph.configured(output), client)
+
+
+def test_same_bytes_again(client: Client, tmp_path: Path) -> None:
+    snapshots = []
+    for name in ("one", "two"):
+        output = str(tmp_path / name)
+        graph.write_entities(output)
+        graph.write_checkpoint(output)
+        config = graph.configured(output, batch_rows=3)
+        job.run(config, client)
+        snapshots.append(graph.snapshot(config.embedding_path))
+    assert snapshots[0] == snapshots[1]
+
+
+def _no_checkpoint(config: Config) -> None:
+    storage.delete(config.checkpoint_path)
+
+
+def _empty_version(config: Config) -> None:
+    Path(config.checkpoint_path, "checkpoint_version.txt").write_text("")
+
+
+def _no_ids(config: Config) -> None:
+    storage.delete(storage.join(config.entity_path, "entity_index"))
+
+
+def _missing_embeddings(config: Config) -> None:
+    storage.delete(pbg_checkpoint.embeddings_uri(config.checkpoint_path, "user", 2, 2))
+
+
+def _missing_count(config: Config) -> None:
+    storage.delete(entity_counts.count_uri(config.entity_path, "user", 1))
+
+
+def _missing_ids(config: Config) -> None:
+    storage.delete(entity_index.part_uri(config.entity_path, "user", 2))
+
+
+def _other_count(config: Config) -> None:
+    entity_counts.write_count(config.entity_path, "item", 0, 4)
+
+
+def _more_ids(config: Config) -> None:
+    with entity_index.new_part(config.entity_path, "item", 0) as writer:
+        writer.append(graph.pa.array(["a", "b", "c", "d"]))
+
+
+def _wrong_index(config: Config) -> None:
+    uri = entity_index.part_uri(config.entity_path, "item", 0)
+    graph.pq.write_table(graph.pa.table({"id": ["a", "b", "c"], "index": [0, 2, 1]}), uri)
+
+
+def _other_dimension(config: Config) -> None:
+    rows = np.ones((3, 5), np.float32)
+    path = config.checkpoint_path
+    pbg_checkpoint.write_embeddings(path, "item", 0, 2, rows, None, {}, graph.ITERATION)
+
+
+def _more_partitions(config: Config) -> None:
+    rows = np.ones((3, 4), np.float32)
+    path = config.checkpoint_path
+    pbg_checkpoint.write_embeddings(path, "item", 1, 2, rows, None, {}, graph.ITERATION)
+
+
+def _other_partitions_of_the_index(config: Config) -> None:
+    manifest = entity_index.Manifest("blake2b", 0, {"user": 3, "item": 2})
+    entity_index.write_manifest(config.entity_path, manifest)
+
+
+def _truncated_embeddings(config: Config) -> None:
+    path = Path(pbg_checkpoint.embeddings_uri(config.checkpoint_path, "user", 0, 2))
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def _foreign_file(config: Config) -> None:
+    Path(config.embedding_path, "item", "thesis.tex").write_text("years of work")
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "message"),
+    [
+        (_no_checkpoint, NotFoundError, "there is no checkpoint; run the stage train first"),
+        (_empty_version, FormatError, r"checkpoint_version\.txt: expected the number of a version"),
+        (_no_ids, NotFoundError, r"there are no raw ids: neither .*manifest\.json nor .*entity_names_user_0"),
+        (_missing_embeddings, NotFoundError, r"embeddings_user_2\.v2\.h5"),
+        (_missing_count, NotFoundError, r"entity_count_user_1\.txt"),
+        (_missing_ids, NotFoundError, r"entity_index/user/part-00002\.parquet"),
+        (_other_count, FormatError, r"item_0\.v2\.h5 has 3 rows, but .*entity_count_item_0\.txt says 4"),
+        (_more_ids, FormatError, r"00000\.parquet has 4 raw ids, but .*item_0\.v2\.h5 has 3 rows"),
+        (_wrong_index, FormatError, r"item/part-00000\.parquet: expected index 1 in row 1, found 2"),
+        (_other_dimension, FormatError, r"item_0\.v2\.h5: expected dimension 4 as configured, found 5"),
+        (_more_partitions, FormatError, r"item_1\.v2\.h5: the configuration has 1 partitions of 'item'"),
+        (_other_partitions_of_the_index, FormatError, "1 partitions of 'item', the entity index 2"),
+        (_truncated_embeddings, FormatError, r"embeddings_user_0\.v2\.h5: expected an HDF5 file"),
+        (_foreign_file, ConfigError, r"is replaced as a whole, but holds something else, .*thesis\.tex"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_changes_nothing(
+    client: Client,
+    output: str,
+    damage: Callable[[Config], None],
+    error: type[GraphMillError],
+    message: str,
+) -> None:
+    graph.write_entities(output)
+    graph.write_checkpoint(output)
+    config = graph.configured(output, batch_rows=2)
+    job.run(config, client)
+    graph.write_checkpoint(output, version=2)
+    damage(config)
+    before = graph.snapshot(config.embedding_path)
+    with pytest.raises(error, match=message) as raised:
+        job.run(config, client)
+    assert raised.value.exit_code == 2
+    assert graph.snapshot(config.embedding_path) == before
+
+
+def test_names_of_pbg_that_are_too_few(client: Client, output: str) -> None:
+    graph.write_entities(output, as_pbg=True)
+    graph.write_checkpoint(output)
+    config = graph.configured(output)
+    entity_counts.write_entity_names(config.entity_path, "user", 2, ["a", "b"])
+    message = r"entity_names_user_2\.json has 2 raw ids, but .*embeddings_user_2\.v1\.h5 has 7 rows"
+    with pytest.raises(FormatError, match=message):
+        job.run(config, client)
+    assert not storage.exists(config.embedding_path)
+    storage.delete(entity_counts.names_uri(config.entity_path, "user", 2))
+    with pytest.raises(NotFoundError, match=r"entity_names_user_2\.json"):
+        job.run(config, client)
+    assert not storage.exists(config.embedding_path)
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"entity_types": ["item", "users"]}, r"\.entity_types\[1\]: 'users' is not among the entities"),
+        ({"entity_types": []}, r"remap\.entity_types"),
+        ({"checkpoint_version": 7}, r"\.checkpoint_version: .* no complete version 7; complete versions: 1"),
+        ({"batch_rows": 0}, r"remap\.batch_rows"),
+        ({"compression": "gzip"}, r"remap\.compression"),
+        ({"batchrows": 1}, r"remap\.batchrows: unknown key; did you mean 'batch_rows'"),
+    ],
+)  # fmt: skip
+def test_settings_that_are_wrong(
+    client: Client, output: str, section: dict[str, object], message: str
+) -> None:
+    graph.write_entities(output)
+    graph.write_checkpoint(output)
+    config = graph.configured(output, **section)
+    with pytest.raises(ConfigError, match=message):
+        job.run(config, client)
+    assert not storage.exists(config.embedding_path)
+
+
+def test_half_a_version_is_not_remapped(client: Client, output: str) -> None:
+    graph.write_entities(output)
+    graph.write_checkpoint(output)
+    config = graph.configured(output, checkpoint_version=2)
+    rows = graph.vectors("user", 0, 5, 2)
+    path = config.checkpoint_path
+    pbg_checkpoint.write_embeddings(path, "user", 0, 2, rows, None, {}, graph.ITERATION)
+    with pytest.raises(ConfigError, match="no complete version 2"):
+        job.run(config, client)
+
+
+def test_fingerprint_tells_what_matters(output: str) -> None:
+    graph.write_entities(output)
+    graph.write_checkpoint(output)
+    first = job.fingerprint(graph.configured(output))
+    assert json.loads(json.dumps(first)) == first
+    assert job.fingerprint(graph.configured(output)) == first
+    assert job.fingerprint(graph.configured(output, compression="zstd")) != first
+    assert job.fingerprint(graph.configured(output, entity_types=["user"])) != first
+    graph.write_checkpoint(output, version=2)
+    assert job.fingerprint(graph.configured(output)) != first
+    assert job.output_uris(graph.configured(output)) == [f"{output}/embeddings"]
+
+
+@pytest.mark.parametrize("name", ["pbg_v1_dyn", "pbg_v1_static"])
+def test_what_pbg_exports(client: Client, shared_dir: Path, tmp_path: Path, name: str) -> None:
+    golden = shared_dir / "golden" / name
+    trained = json.loads((golden / "checkpoint" / "config.json").read_text())
+    places = {
+        key: str(golden / folder)
+        for key, folder in (("entity_path", "entities"), ("checkpoint_path", "checkpoint"))
+    }
+    raw = trained | places | {"embedding_path": str(tmp_path / "embeddings")}
+    figures = job.run(configuration.from_mapping(raw), client)
+    assert figures["raw_ids_from"] == "entity_names"
+    found = {raw_id: vector for (_, raw_id), vector in graph.read_rows(tmp_path / "embeddings").items()}
+    lines = (golden / "entities.tsv").read_text().splitlines()
+    exported = {line.split("\t")[0]: line.split("\t")[1:] for line in lines}
+    # PBG prints nine decimals, so that is how far equality can be seen.
+    assert {raw_id: [f"{value:.9f}" for value in vector] for raw_id, vector in found.items()} == exported
+    assert len(exported) == 135
+
+
+@pytest.mark.hdfs
+def test_on_hdfs_the_same_bytes(client: Client, tmp_path: Path, hdfs_uri: str) -> None:
+    local, remote = graph.configured(str(tmp_path)), graph.configured(hdfs_uri)
+    for config, output in ((local, str(tmp_path)), (remote, hdfs_uri)):
+        graph.write_entities(output)
+        graph.write_checkpoint(output)
+        job.run(config, client)
+        job.run(config, client)  # replaces what the first run wrote
+    expected = graph.snapshot(local.embedding_path)
+    entries = [each for each in storage.list_dir(remote.embedding_path, recursive=True) if not each.is_dir]
+    found = {
+        each.uri.removeprefix(remote.embedding_path + "/"): storage.read_bytes(each.uri) for each in entries
+    }
+    assert len(expected) == sum(len(each) for each in COUNTS.values())
+    assert found == expected
+    assert remapped.shape_of(remote.embedding_path, "user", 2) == (7, 4)
