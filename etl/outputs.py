@@ -1,0 +1,76 @@
+"""The folders that the stage writes: what may be in them beforehand, and how they are replaced."""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from etl.config import EtlConfig
+from graphmill import storage
+from graphmill.config import Config
+from graphmill.errors import ConfigError
+from graphmill.formats.edge_buckets import bucket_uri
+from graphmill.vocab import Bucket
+
+_OURS = re.compile(
+    r"_SUCCESS|entity_index|entity_count_.+\.txt|entity_names_.+\.json|dynamic_rel_(count\.txt|names\.json)"
+    r"|edges_\d+_\d+\.h5"
+)
+
+
+def output_uris(config: Config) -> list[str]:
+    """The folders that the stage writes: the entities, then each split."""
+    splits = config.section("etl", EtlConfig).splits()
+    return [storage.absolute(uri) for uri in (config.entity_path, *map(config.split_path, splits))]
+
+
+def check_outputs(config: Config) -> None:
+    """Refuse to replace anything but output of this stage.
+
+    Raises:
+        ConfigError: an output folder holds other files, or another output folder.
+    """
+    uris = output_uris(config)
+    for uri in uris:
+        inside = next((other for other in uris if other.startswith(uri.rstrip("/") + "/")), None)
+        if inside:
+            raise ConfigError(
+                f"{uri} is replaced as a whole, and {inside} lies in it: set entity_path and edge_paths to "
+                "folders of their own"
+            )
+        names = [storage.name(entry.uri) for entry in storage.list_dir(uri)]
+        foreign = [name for name in names if not _OURS.fullmatch(name)]
+        if foreign:
+            raise ConfigError(
+                f"{uri}: this folder is replaced as a whole, and holds {foreign[0]!r}, which is no output of "
+                "etl; choose another folder, or move that away"
+            )
+
+
+def hide_outputs(config: Config) -> None:
+    """Take the markers off all that is about to be replaced: from now on old and new may lie side by side.
+
+    So too for splits that an earlier run wrote and this one does not: their indices are the old ones.
+    """
+    uris = output_uris(config)
+    beside = [entry.uri for entry in storage.list_dir(storage.absolute(config.edge_root)) if entry.is_dir]
+    old_splits = [uri for uri in beside if storage.exists(bucket_uri(uri, Bucket(0, 0)))]
+    for uri in dict.fromkeys([*uris, *old_splits]):
+        storage.delete_marker(uri)
+
+
+@contextmanager
+def work_folder(config: Config, etl: EtlConfig) -> Iterator[str]:
+    """A new folder for intermediate files, removed afterwards; so are those that killed runs left."""
+    entity_uri = storage.absolute(config.entity_path)
+    root = storage.absolute(etl.work_path or storage.parent(entity_uri))
+    # The name says whose it is: runs with other outputs may share the work path.
+    owner = hashlib.sha256(entity_uri.encode()).hexdigest()[:12]
+    uri = storage.join(root, f"etl-work-{owner}")
+    storage.recover_directory(uri)
+    folder = storage.temporary_sibling(uri)
+    storage.make_dir(folder)
+    try:
+        yield folder
+    finally:
+        storage.delete(folder)

@@ -1,0 +1,72 @@
+"""The intermediate files of a run, in its work folder, which all workers reach:
+
+    {chunk}.ids.arrow       distinct raw ids of one chunk of rows; Arrow, a batch a slot of each partition
+    {chunk}.relations.arrow distinct relation names of the chunk, with dynamic relations
+    {chunk}.codes.arrow     the chunk's edges, their ends numbered by the position in the files above
+    {type}-{part}.rows.i32  for every id of every chunk that lies in the partition, its index there
+    relations.rows.i32      the same for relation names
+    {chunk}.edges.i32       the chunk's edges by bucket: starts int64 [buckets + 1], then records int32 [N, W]
+
+Every file is written under another name and renamed, so that a task that runs twice does no harm.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.ipc as ipc
+
+from graphmill import storage
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+
+@contextmanager
+def new_file(uri: str) -> Iterator[pa.NativeFile]:
+    """A stream that becomes the file at `uri`; not synced to the disk, as no later run reads it."""
+    temporary = storage.temporary_sibling(uri)
+    with storage.open_output(temporary) as stream:
+        yield stream
+    storage.move(temporary, uri)
+
+
+def write_batches(uri: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+    """Write an Arrow file whose batches can be read one by one."""
+    with new_file(uri) as stream, ipc.new_file(stream, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+
+
+def read_batches(uri: str, numbers: Sequence[int] | None = None) -> pa.Table:
+    """The batches `numbers` of an Arrow file, or all."""
+    with storage.open_input(uri) as stream, ipc.open_file(stream) as reader:
+        wanted = range(reader.num_record_batches) if numbers is None else numbers
+        return pa.Table.from_batches([reader.get_batch(number) for number in wanted], reader.schema)
+
+
+def read_ranges(uri: str, ranges: Iterable[tuple[int, int]]) -> list[Int32]:
+    """The int32 values [offset, offset + count) of a file for each (offset, count)."""
+    with storage.open_input(uri) as stream:
+        return [np.frombuffer(stream.read_at(4 * count, 4 * offset), np.int32) for offset, count in ranges]
+
+
+def write_sorted_edges(uri: str, starts: Int64, records: Int32) -> None:
+    """Write records [N, W] that are in bucket order; bucket b has the rows starts[b] to starts[b + 1]."""
+    with new_file(uri) as stream:
+        stream.write(np.ascontiguousarray(starts))
+        stream.write(np.ascontiguousarray(records))
+
+
+def read_sorted_edges(uri: str, buckets: range, num_buckets: int, width: int) -> tuple[Int64, Int32]:
+    """Starts [len(buckets) + 1], from 0, and records [N, width] of a run of buckets."""
+    with storage.open_input(uri) as stream:
+        head = stream.read_at(8 * (len(buckets) + 1), 8 * buckets.start)
+        starts = np.frombuffer(head, np.int64)
+        record_bytes = 4 * width
+        body_at = 8 * (num_buckets + 1)
+        num_bytes = int(starts[-1] - starts[0]) * record_bytes
+        body = stream.read_at(num_bytes, body_at + int(starts[0]) * record_bytes)
+    return starts - starts[0], np.frombuffer(body, np.int32).reshape(-1, width)
