@@ -1,0 +1,15 @@
+"""Fixtures of the ETL's tests."""
+
+from collections.abc import Iterator
+
+import distributed
+import pytest
+
+
+@pytest.fixture(scope="session")
+def near_client() -> Iterator[distributed.Client]:
+    """A Dask cluster in this very process: quick to ask, and open to monkeypatching."""
+    with distributed.Client(
+        processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None
+    ) as client:
+        yield client

@@ -1,0 +1,118 @@
+"""Small graphs for the tests: written as raw tables, read back from the stage's output as raw edges."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from graphmill.config import Config, from_mapping
+from graphmill.formats import edge_buckets, entity_counts, entity_index
+from graphmill.vocab import Bucket, Side
+
+
+class RawEdge(NamedTuple):
+    """An edge as its table has it, with the types that its relation says."""
+
+    lhs_type: str
+    lhs: str
+    relation: str
+    rhs_type: str
+    rhs: str
+    weight: float | None = None
+
+
+def config_of(
+    output: Path | str,
+    tables: Sequence[Mapping[str, Any]],
+    *,
+    entities: Mapping[str, int],
+    relations: Sequence[tuple[str, str, str]],
+    top: Mapping[str, Any] | None = None,
+    **etl: Any,
+) -> Config:
+    """A configuration with `entities` (type -> partitions) and `relations` (name, lhs type, rhs type)."""
+    return from_mapping(
+        {
+            "output": str(output),
+            "dimension": 4,
+            "entities": {name: {"num_partitions": count} for name, count in entities.items()},
+            "relations": [{"name": n, "lhs": lhs, "rhs": rhs} for n, lhs, rhs in relations],
+            "etl": {"tables": list(tables), **etl},
+            **(top or {}),
+        }
+    )
+
+
+def write_parquet(path: Path, row_group_rows: int = 1 << 20, **columns: Any) -> str:
+    """A parquet file of the given columns; its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path, row_group_size=row_group_rows)
+    return str(path)
+
+
+def read_raw_edges(config: Config, split: str) -> dict[Bucket, list[RawEdge]]:
+    """Every edge of the split, mapped back to raw ids by the entity index, bucket by bucket."""
+    grid = Bucket(*(config.num_side_partitions(side) for side in Side))
+    ids = {
+        name: [
+            entity_index.read_part(config.entity_path, name, p).to_pylist() for p in range(e.num_partitions)
+        ]
+        for name, e in config.entities.items()
+    }
+    names = [relation.name for relation in config.relations]
+    if config.dynamic_relations:
+        names = entity_counts.read_relation_names(config.entity_path) or []
+    buckets = (Bucket(lhs, rhs) for lhs in range(grid.lhs) for rhs in range(grid.rhs))
+    return {bucket: list(_raw_edges(config, split, bucket, names, ids)) for bucket in buckets}
+
+
+def _raw_edges(
+    config: Config, split: str, bucket: Bucket, names: list[str], ids: dict[str, list[list[str]]]
+) -> Any:
+    edges = edge_buckets.read_bucket(config.split_path(split), bucket)
+    for row, (lhs, rel, rhs) in enumerate(zip(edges.lhs, edges.rel, edges.rhs, strict=True)):
+        entry = config.relations[0 if config.dynamic_relations else rel]
+        lhs_parts, rhs_parts = ids[entry.lhs], ids[entry.rhs]
+        yield RawEdge(
+            entry.lhs,
+            lhs_parts[bucket.lhs if len(lhs_parts) > 1 else 0][lhs],
+            names[rel],
+            entry.rhs,
+            rhs_parts[bucket.rhs if len(rhs_parts) > 1 else 0][rhs],
+            None if edges.weight is None else float(edges.weight[row]),
+        )
+
+
+def all_edges(config: Config, split: str = "train") -> Counter[RawEdge]:
+    """The edges of the split as a multiset."""
+    return Counter(edge for edges in read_raw_edges(config, split).values() for edge in edges)
+
+
+def files_under(folder: Path | str) -> dict[str, bytes]:
+    """Relative path -> content of all files, hidden ones too."""
+    root = Path(folder)
+    return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+
+
+def check_entities(config: Config, expected: Mapping[str, set[str]]) -> None:
+    """The index holds exactly these raw ids, each once, where its hash says; counts and manifest agree."""
+    from etl.hashing import hash_string
+
+    manifest = entity_index.read_manifest(config.entity_path)
+    assert manifest.num_partitions == {n: e.num_partitions for n, e in config.entities.items()}
+    counts = entity_counts.read_counts(config.entity_path, manifest.num_partitions)
+    for name, num_partitions in manifest.num_partitions.items():
+        found: list[str] = []
+        for partition in range(num_partitions):
+            ids = entity_index.read_part(config.entity_path, name, partition).to_pylist()
+            assert len(ids) == counts[name][partition]
+            hashes = [hash_string(raw_id, manifest.seed) for raw_id in ids]
+            assert all((h >> 32) * num_partitions >> 32 == partition for h in hashes)
+            keys = [(h, raw_id.encode()) for h, raw_id in zip(hashes, ids, strict=True)]
+            assert keys == sorted(keys)
+            found += ids
+        assert len(found) == len(set(found))
+        assert set(found) == expected.get(name, set())
