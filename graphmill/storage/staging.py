@@ -43,9 +43,23 @@ def staged_output(uri: str) -> Iterator[str]:
 
 @contextmanager
 def create_hdf5(uri: str) -> Iterator[h5py.File]:
-    """A new HDF5 file that becomes the file at `uri`, atomically, when the block ends."""
-    with staged_output(uri) as path, h5py.File(path, "w") as hdf5:
-        yield hdf5
+    """A new HDF5 file that becomes the file at `uri`, atomically, when the block ends.
+
+    Raises:
+        StorageError: it cannot be written: the disk is full, for one.
+    """
+    with staged_output(uri) as path:
+        hdf5 = h5py.File(path, "w")
+        try:
+            yield hdf5
+        except BaseException:
+            with suppress(RuntimeError, OSError):  # the first error is the one to tell
+                hdf5.close()
+            raise
+        try:
+            hdf5.close()
+        except RuntimeError as error:  # what h5py makes of a disk that is full when HDF5 flushes
+            raise StorageError(f"{uri}: cannot write: {error}") from error
 
 
 @contextmanager

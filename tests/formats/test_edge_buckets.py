@@ -1,6 +1,9 @@
 """Bucket files: reader(writer(x)) = x, h5py's own eyes, PBG's own files, and files that are wrong."""
 
 import itertools
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -278,3 +281,37 @@ def test_on_hdfs_the_same_bytes(tmp_path: Path, hdfs_uri: str) -> None:
 def _rows(edges: Edges, start: int, stop: int) -> Edges:
     weight = None if edges.weight is None else edges.weight[start:stop]
     return Edges(edges.lhs[start:stop], edges.rel[start:stop], edges.rhs[start:stop], weight)
+
+
+DISK_FULL = """
+import resource, sys
+import numpy as np
+from graphmill.errors import StorageError
+from graphmill.formats.edge_buckets import Edges, write_bucket
+from graphmill.vocab import Bucket
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+rows = np.arange(100_000)
+try:
+    write_bucket(sys.argv[1], Bucket(1, 2), Edges(rows, rows, rows))
+except StorageError as error:
+    print(error)
+"""
+
+
+def test_disk_full(tmp_path: Path) -> None:
+    edge_buckets.write_bucket(str(tmp_path), BUCKET, some_edges())
+    before = (tmp_path / URI).read_bytes()
+    # In a process of its own, for no process gets rid of the limit.
+    done = subprocess.run(
+        [sys.executable, "-c", DISK_FULL, str(tmp_path)],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "edges_1_2.h5: cannot write: " in done.stdout
+    assert "File too large" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == [URI]
+    assert (tmp_path / URI).read_bytes() == before
