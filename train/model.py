@@ -14,6 +14,7 @@ Source: docs/formats/pbg_v1.md.
 Shapes: D dimension, P queries, N candidates, `...` any number of leading dimensions.
 """
 
+import copy
 from collections.abc import Mapping
 
 import torch
@@ -93,6 +94,19 @@ class Model:
             self.config.relations[relation].operator, self.config.dynamic_relations
         )
         return tuple(operator_key(relation, side, name) for name in names)
+
+    def keys_of(self, relation: int) -> tuple[str, ...]:
+        """Keys of all parameters that the relation's edges touch."""
+        keys = [key for side in Side for key in self.operator_keys(relation, side)]
+        if self.config.global_emb:
+            keys += [global_key(self.config.relations[relation].entity_type(side)) for side in Side]
+        return tuple(dict.fromkeys(keys))
+
+    def with_parameters(self, parameters: dict[str, Tensor]) -> "Model":
+        """The same model on other parameters: for instance some rows of these."""
+        other = copy.copy(self)
+        other.parameters = parameters
+        return other
 
     def query(self, relation: int, side: Side, embeddings: Tensor, rel: Tensor | None = None) -> Tensor:
         """What candidates for `side` are compared with: the other side's embeddings [..., D] -> [..., D].

@@ -130,20 +130,3 @@ def _linear(matrix: Tensor, embeddings: Tensor) -> Tensor:
     if matrix.dim() == 2:
         return embeddings @ matrix.T
     return (matrix @ embeddings.unsqueeze(-1)).squeeze(-1)
-
-
-def modulus(operator: str, vectors: Tensor) -> Tensor:
-    """Absolute values of the coordinates, [..., D], or complex moduli, [..., D/2], for complex_diagonal."""
-    if operator != "complex_diagonal":
-        return vectors.abs()
-    real, imag = vectors.chunk(2, dim=-1)
-    # hypot's gradient at 0 is NaN; an embedding is never exactly 0, a masked or padded one may be
-    return (real.square() + imag.square()).clamp_min(1e-30).sqrt()
-
-
-def moduli_of_parameters(operator: str, parameters: Mapping[str, Tensor]) -> list[Tensor]:
-    """The operator's parameters as the regulariser sees them."""
-    values = tuple(parameters.values())
-    if operator == "complex_diagonal":
-        return [modulus(operator, torch.cat(values, dim=-1))]
-    return [value.abs() for value in values]

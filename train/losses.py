@@ -1,0 +1,85 @@
+"""Losses and the regulariser, each with its gradient in closed form.
+
+    ranking   sum over negatives of max(0, neg - pos + margin)
+    logistic  BCE(pos, 1) + mean over negatives of BCE(neg, 0)
+    softmax   cross entropy of the positive among [pos, negatives]
+
+    N3        coefficient x sum of |x|^3, complex moduli for complex_diagonal (arXiv:1806.07297)
+
+A masked negative has the score MASKED: it costs nothing and moves nothing, and counts in logistic's
+mean (as in PBG). Source: docs/formats/pbg_v1.md.
+
+Shapes: C chunks, P positives a chunk, M negatives of a positive, D dimension.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+MASKED = -1e9
+
+
+class LossGradient(NamedTuple):
+    """A loss and where it pulls the scores."""
+
+    loss: Tensor  # scalar: sum over the positives
+    pos_CP: Tensor
+    neg_CPM: Tensor
+
+
+def loss_gradient(
+    loss_fn: str, margin: float, pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor
+) -> LossGradient:
+    """The weighted sum of the positives' losses, and its gradient; `neg_CPM` is overwritten with its own."""
+    if neg_CPM.shape[-1] == 0 and loss_fn != "logistic":
+        return LossGradient(pos_CP.new_zeros(()), torch.zeros_like(pos_CP), neg_CPM)
+    if loss_fn == "ranking":
+        return _ranking(margin, pos_CP, neg_CPM, weight_CP)
+    return _LOSSES[loss_fn](pos_CP, neg_CPM, weight_CP)
+
+
+def _ranking(margin: float, pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor) -> LossGradient:
+    violation_CPM = neg_CPM.sub_((pos_CP - margin).unsqueeze(-1)).clamp_min_(0)
+    loss = (violation_CPM.sum(-1) * weight_CP).sum()
+    gradient_CPM = violation_CPM.sign_().mul_(weight_CP.unsqueeze(-1))
+    return LossGradient(loss, -gradient_CPM.sum(-1), gradient_CPM)
+
+
+def _logistic(pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor) -> LossGradient:
+    share_CP = weight_CP / max(neg_CPM.shape[-1], 1)
+    loss = (F.softplus(-pos_CP) * weight_CP + F.softplus(neg_CPM).sum(-1) * share_CP).sum()
+    return LossGradient(
+        loss, -torch.sigmoid(-pos_CP) * weight_CP, neg_CPM.sigmoid_().mul_(share_CP.unsqueeze(-1))
+    )
+
+
+def _softmax(pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor) -> LossGradient:
+    highest_CP = torch.maximum(neg_CPM.amax(-1), pos_CP)
+    odds_CPM = neg_CPM.sub_(highest_CP.unsqueeze(-1)).exp_()
+    negatives_CP = odds_CPM.sum(-1)
+    total_CP = negatives_CP + (pos_CP - highest_CP).exp_()
+    # never log(p): it underflows where the positive is far below the best negative
+    loss = ((highest_CP + total_CP.log() - pos_CP) * weight_CP).sum()
+    scale_CP = weight_CP / total_CP
+    return LossGradient(loss, -negatives_CP * scale_CP, odds_CPM.mul_(scale_CP.unsqueeze(-1)))
+
+
+_LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor], LossGradient]] = {
+    "logistic": _logistic,
+    "softmax": _softmax,
+}
+
+
+def n3(vectors: tuple[Tensor, ...], weight: Tensor | float) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """weight x sum of |x|^3 and its gradient, 3 weight x |x|.
+
+    Two tensors are the real and imaginary parts of one complex number. `weight` broadcasts against them.
+    """
+    modulus = (
+        vectors[0].abs() if len(vectors) == 1 else vectors[0].square().addcmul(vectors[1], vectors[1]).sqrt_()
+    )
+    slope = modulus * weight
+    return (slope * modulus * modulus).sum(), tuple(3 * part * slope for part in vectors)

@@ -1,0 +1,139 @@
+"""The partitions in memory: those of the current bucket, and the types that are not partitioned.
+
+A partition that is no longer needed goes to the file of the checkpoint's next version; one that is needed
+comes from there if this iteration has written it, else from the committed version, else from `init_path`,
+else it is drawn anew. The next version counts only when the whole iteration is committed.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from graphmill.config import Config
+from graphmill.errors import FormatError, TrainingError
+from graphmill.formats import pbg_checkpoint
+from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.vocab import Bucket, Partition, Side
+from train import optimizer, seeds
+from train.step import Table
+
+Key = tuple[str, Partition]
+
+
+class PartitionStore:
+    """Holds the tables that the current bucket needs."""
+
+    def __init__(
+        self, config: Config, num_rows: Mapping[str, list[int]], version: int, device: torch.device
+    ) -> None:
+        self.config = config
+        self.num_rows = num_rows
+        self.version = version
+        self.device = device
+        self._tables: dict[Key, Table] = {}
+        self._written: set[Key] = set()  # in the next version, by the current iteration
+        self._init_version = pbg_checkpoint.read_version(config.init_path) if config.init_path else 0
+        if config.init_path and not self._init_version:
+            raise FormatError(f"{config.init_path}: expected a checkpoint (init_path), found none")
+
+    def table(self, entity_type: str, side: Side, bucket: Bucket) -> Table:
+        """The table of the type on one side of the current bucket."""
+        return self._tables[self._key(entity_type, side, bucket)]
+
+    def num_rows_of(self, entity_type: str, side: Side, bucket: Bucket) -> int:
+        """Its number of rows."""
+        _, partition = self._key(entity_type, side, bucket)
+        return self.num_rows[entity_type][partition]
+
+    def enter(self, bucket: Bucket, iteration: Iteration) -> None:
+        """Write the partitions that `bucket` does not need, then load those that it lacks."""
+        needed = {
+            self._key(relation.entity_type(side), side, bucket)
+            for relation in self.config.relations
+            for side in Side
+        }
+        needed |= {key for key in self._tables if self.config.entities[key[0]].num_partitions == 1}
+        for key in sorted(self._tables.keys() - needed):
+            self._write(key, iteration)
+            del self._tables[key]
+        for key in sorted(needed - self._tables.keys()):
+            self._tables[key] = self._load(key)
+
+    def write_all(self, iteration: Iteration) -> None:
+        """Complete the next version: what is in memory, and what the iteration never needed."""
+        for key in sorted(self._tables):
+            self._write(key, iteration)
+        for key in sorted(set(self._all_keys()) - self._written):
+            self._tables[key] = self._load(key)
+            self._write(key, iteration)
+            del self._tables[key]
+
+    def committed(self) -> None:
+        """The next version counts now."""
+        self.version += 1
+        self._written.clear()
+
+    def _key(self, entity_type: str, side: Side, bucket: Bucket) -> Key:
+        partitioned = self.config.entities[entity_type].num_partitions > 1
+        return entity_type, getattr(bucket, side) if partitioned else 0
+
+    def _all_keys(self) -> Iterator[Key]:
+        for entity_type, counts in self.num_rows.items():
+            for partition in range(len(counts)):
+                yield entity_type, partition
+
+    def _write(self, key: Key, iteration: Iteration) -> None:
+        table = self._tables[key]
+        if not torch.isfinite(table.embeddings_ND).all():
+            raise TrainingError(
+                f"embeddings of {key[0]!r}, partition {key[1]}: not finite after training on epoch "
+                f"{iteration.epoch_idx + 1}; lower lr (now {self.config.lr}), or set max_norm"
+            )
+        pbg_checkpoint.write_embeddings(
+            self.config.checkpoint_path,
+            *key,
+            self.version + 1,
+            table.embeddings_ND.cpu().numpy(),
+            optimizer.row_state(table.sum_N.cpu(), self.config.lr),
+            self.config.pbg(),
+            iteration,
+        )
+        self._written.add(key)
+
+    def _load(self, key: Key) -> Table:
+        if key in self._written:
+            return self._read(self.config.checkpoint_path, key, self.version + 1)
+        if self.version:
+            return self._read(self.config.checkpoint_path, key, self.version)
+        if self.config.init_path:
+            return self._read(self.config.init_path, key, self._init_version)
+        return self._draw(key)
+
+    def _read(self, checkpoint_path: str, key: Key, version: int) -> Table:
+        saved, state = pbg_checkpoint.read_embeddings(checkpoint_path, *key, version)
+        uri = pbg_checkpoint.embeddings_uri(checkpoint_path, *key, version)
+        shape = self._shape(key)
+        if saved.shape != shape:
+            raise FormatError(
+                f"{uri}: embeddings have shape {saved.shape}; entity_count and dimension ask for {shape}: "
+                "the checkpoint belongs to other entities or another configuration"
+            )
+        sum_N = torch.zeros(shape[0]) if state is None else optimizer.sum_of_row_state(state, shape[0], uri)
+        # a copy in torch's own memory: its alignment, on which the last bits of a product may depend,
+        # is then that of an uninterrupted run
+        return self._table(torch.from_numpy(saved).clone(), sum_N.clone())
+
+    def _draw(self, key: Key) -> Table:
+        generator = seeds.generator(self.config.seed, "embeddings", *key)
+        embeddings_ND = torch.randn(self._shape(key), generator=generator) * self.config.init_scale
+        return self._table(embeddings_ND, torch.zeros(len(embeddings_ND)))
+
+    def _table(self, embeddings_ND: Tensor, sum_N: Tensor) -> Table:
+        if self.config.max_norm is not None:
+            embeddings_ND = optimizer.shortened(embeddings_ND, self.config.max_norm)
+        return Table(embeddings_ND.to(self.device), sum_N.to(self.device))
+
+    def _shape(self, key: Key) -> tuple[int, int]:
+        entity_type, partition = key
+        return self.num_rows[entity_type][partition], self.config.entity_dimension(entity_type)

@@ -1,0 +1,52 @@
+"""What training asks of its process: a device, threads, an allocator that keeps its memory."""
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from graphmill.cluster import num_cores
+from graphmill.config import PbgConfig
+from graphmill.errors import ConfigError
+
+_M_TRIM_THRESHOLD = -1  # of glibc's mallopt
+_M_MMAP_THRESHOLD = -3
+
+
+def device_of(config: PbgConfig) -> torch.device:
+    """The CPU, or with num_gpus the first GPU that this process sees.
+
+    Raises:
+        ConfigError: num_gpus asks for a GPU and there is none.
+    """
+    if not config.num_gpus:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ConfigError(f"num_gpus: {config.num_gpus}, but this worker sees no GPU; set num_gpus: 0")
+    return torch.device("cuda", 0)
+
+
+@contextmanager
+def cpu_threads(num_threads: int | None) -> Iterator[None]:
+    """Let torch use `num_threads`, or all cores of this process: Dask's workers start with one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads or num_cores())
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep the buffers that a step frees: else every step faults all its pages in again.
+
+    Our own clusters start their workers like this (`cluster.MALLOC`); on somebody else's it is worth a
+    factor of two to ten.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # not glibc
+        return
+    mallopt(_M_TRIM_THRESHOLD, 256 << 20)
+    mallopt(_M_MMAP_THRESHOLD, 256 << 20) or mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # before 2.35 the most

@@ -1,0 +1,93 @@
+"""What is trained when: epochs, edge paths, chunks of every bucket.
+
+One iteration = one chunk of every bucket of one edge path; a checkpoint's version is the number of
+finished iterations. Source: docs/formats/pbg_v1.md.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+
+from graphmill.config import PbgConfig
+from graphmill.errors import ConfigError
+from graphmill.formats import edge_buckets
+from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.vocab import Bucket, Side
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """All iterations of a run."""
+
+    num_epochs: int
+    edge_paths: tuple[str, ...]
+    num_edge_chunks: int
+    num_edges: Mapping[tuple[int, Bucket], int]  # of each edge path's buckets
+
+    @property
+    def per_epoch(self) -> int:
+        """Iterations of one epoch."""
+        return len(self.edge_paths) * self.num_edge_chunks
+
+    @property
+    def num_iterations(self) -> int:
+        """Iterations of the whole run: the version that it ends with."""
+        return self.num_epochs * self.per_epoch
+
+    def iteration(self, index: int) -> Iteration:
+        """The iteration that follows checkpoint version `index`."""
+        epoch, rest = divmod(index, self.per_epoch)
+        path, chunk = divmod(rest, self.num_edge_chunks)
+        return Iteration(
+            num_epochs=self.num_epochs,
+            epoch_idx=epoch,
+            num_edge_paths=len(self.edge_paths),
+            edge_path_idx=path,
+            edge_path=self.edge_paths[path],
+            num_edge_chunks=self.num_edge_chunks,
+            edge_chunk_idx=chunk,
+        )
+
+    def rows(self, iteration: Iteration, bucket: Bucket) -> tuple[int, int]:
+        """First row of the bucket file that the iteration trains on, and the row after the last."""
+        num_edges = self.num_edges[iteration.edge_path_idx, bucket]
+        chunk = iteration.edge_chunk_idx
+        return chunk * num_edges // self.num_edge_chunks, (chunk + 1) * num_edges // self.num_edge_chunks
+
+    def num_edges_of(self, index: int) -> int:
+        """Edges that the iteration after checkpoint version `index` visits."""
+        iteration = self.iteration(index)
+        buckets = [bucket for path, bucket in self.num_edges if path == iteration.edge_path_idx]
+        return sum(stop - start for start, stop in (self.rows(iteration, bucket) for bucket in buckets))
+
+    def check_resumed(self, ended: Iteration | None, version: int) -> None:
+        """Refuse a checkpoint whose versions count other iterations than ours.
+
+        Raises:
+            ConfigError: it was trained with other edge paths or chunks.
+        """
+        for key in ("num_edge_paths", "num_edge_chunks"):
+            ours, theirs = getattr(self.iteration(0), key), getattr(ended, key, None)
+            if theirs is not None and theirs != ours:
+                name = "edge_paths" if key == "num_edge_paths" else key
+                raise ConfigError(
+                    f"{name}: the checkpoint's version {version} was counted with {key} {theirs}, this run "
+                    f"has {ours}; set {name} as it was, or train into another checkpoint_path"
+                )
+
+
+def plan(config: PbgConfig) -> Schedule:
+    """The schedule of a run; looks at every bucket file, so that a missing one shows before training.
+
+    Raises:
+        FormatError: a bucket is missing or not what it should be.
+    """
+    grid = [range(config.num_side_partitions(side)) for side in Side]
+    num_edges = {
+        (number, Bucket(*pair)): edge_buckets.count_edges(edge_path, Bucket(*pair))
+        for number, edge_path in enumerate(config.edge_paths)
+        for pair in product(*grid)
+    }
+    chunks = config.num_edge_chunks or math.ceil(max(num_edges.values()) / config.max_edges_per_chunk)
+    return Schedule(config.num_epochs, config.edge_paths, max(1, chunks), num_edges)
