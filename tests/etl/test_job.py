@@ -83,6 +83,7 @@ def test_every_edge_is_in_one_bucket_and_every_entity_has_one_index(
     assert not set(figures["num_entities_outside_train"].values()) - {0}
 
 
+@pytest.mark.slow
 @given(
     rows=ROWS,
     cuts=st.lists(st.integers(0, 60), max_size=3),

@@ -1,0 +1,132 @@
+"""What the user gets wrong: refused at the door, with the key or the row in the message."""
+
+from pathlib import Path
+from typing import Any
+
+import distributed
+import pytest
+
+from etl import job
+from etl.config import EtlConfig
+from graphmill.config import from_mapping
+from graphmill.errors import ConfigError, NotFoundError, RawTableError
+from tests.etl.graphs import config_of, files_under, write_parquet
+
+TABLE = {"path": "t.parquet", "lhs": "l", "rhs": "t", "relation": "to"}
+SHAPE: Any = {"entities": {"node": 2}, "relations": [("to", "node", "node")]}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"lsh": "l"}, r"etl\.tables\[0\]\.lsh: unknown key"),
+        ({"lhs": 1.5}, r"etl\.tables\[0\]\.lhs"),
+        ({"lhs": -1}, r"etl\.tables\[0\]\.lhs"),
+        ({"lhs": None}, r"etl\.tables\[0\]\.lhs"),
+        ({"path": []}, r"etl\.tables\[0\]\.path"),
+        ({"path": 3}, r"etl\.tables\[0\]\.path"),
+        ({"header": "yes"}, r"etl\.tables\[0\]\.header: .*found 'yes'"),
+        ({"format": "xml"}, r"etl\.tables\[0\]\.format: .*'parquet', 'csv' or 'orc'"),
+        ({"delimiter": "||"}, r"etl\.tables\[0\]\.delimiter: expected one character"),
+        ({"relation": None}, r"etl\.tables\[0\]: expected one of relation .* found neither"),
+        ({"relation_column": "r"}, r"etl\.tables\[0\]: expected one of relation .* found both"),
+        ({"rhs": "l"}, r"etl\.tables\[0\]: column 'l' is named twice"),
+        ({"split": "../up"}, r"etl\.tables\[0\]\.split"),
+    ],
+)
+def test_tables_that_do_not_fit(changed: dict[str, Any], message: str) -> None:
+    config = config_of("out", [TABLE | changed], **SHAPE)
+    with pytest.raises(ConfigError, match=message):
+        config.section("etl", EtlConfig)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tables": []}, r"etl\.tables"),
+        ({"chunk_rows": 0}, r"etl\.chunk_rows: .*greater than 0.*found 0"),
+        ({"holdout": {"train": 0.1}}, r"etl: holdout\.train"),
+        ({"holdout": {"valid": 0.5, "test": 0.5}}, r"etl: holdout: the fractions add up"),
+        ({"holdout": {"valid": "much"}}, r"etl\.holdout\.valid"),
+        ({"chunk_row": 5}, r"etl\.chunk_row: unknown key; did you mean 'chunk_rows'"),
+    ],
+)
+def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:
+    config = config_of("out", [TABLE], **SHAPE)
+    raw = config.model_dump() | {"etl": {"tables": [TABLE], **settings}}
+    with pytest.raises(ConfigError, match=message):
+        from_mapping(raw).section("etl", EtlConfig)
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "error", "message"),
+    [
+        ({"relation": "into"}, {}, ConfigError, r"etl\.tables\[0\]\.relation: 'into' is not among .*: to"),
+        ({"path": "other.parquet"}, {}, NotFoundError, r"other\.parquet: no file there"),
+        ({"rhs": "r"}, {}, RawTableError, r"t\.parquet: expected a column 'r' \(rhs\), found .*'l', 't'"),
+        ({}, {"t": ["x", None]}, RawTableError, r"t\.parquet: row 2 .*'t' \(rhs\): null"),
+        ({}, {"l": ["", "x"]}, RawTableError, r"t\.parquet: row 1 .*'l' \(lhs\): empty"),
+        ({}, {"l": [], "t": []}, RawTableError, r"the tables hold no rows"),
+        (
+            {"relation": None, "relation_column": "r"},
+            {"r": ["to", "from"]},
+            RawTableError,
+            r"t\.parquet: row 2 .*'r' \(relation\): 'from' is not a relation .*to; add it to relations",
+        ),
+    ],
+)
+def test_tables_that_cannot_become_a_graph(
+    client: distributed.Client,
+    tmp_path: Path,
+    table: dict[str, Any],
+    columns: dict[str, Any],
+    error: type[Exception],
+    message: str,
+) -> None:
+    if "t" in columns or "l" in columns:
+        columns = {"l": ["a", "b"], "t": ["c", "d"]} | columns
+    write_parquet(tmp_path / "t.parquet", 1, **({"l": ["a", "b"], "t": ["c", "d"]} | columns))
+    config = config_of(tmp_path / "out", [TABLE | table], top={"input": str(tmp_path)}, **SHAPE)
+    with pytest.raises(error, match=message):
+        job.run(config, client)
+    assert files_under(tmp_path) == {"t.parquet": (tmp_path / "t.parquet").read_bytes()}
+
+
+def test_text_that_is_not_utf8(client: distributed.Client, tmp_path: Path) -> None:
+    (tmp_path / "t.tsv").write_bytes(b"l\tt\na\tb\nc\t\xe9t\xe9\n")
+    config = config_of(tmp_path / "out", [TABLE | {"path": "t.tsv"}], top={"input": str(tmp_path)}, **SHAPE)
+    with pytest.raises(RawTableError, match=r"t\.tsv: row 2 .*'t' \(rhs\): not UTF-8: b'.xe9t.xe9'"):
+        job.run(config, client)
+
+
+def test_nothing_foreign_is_replaced(near_client: distributed.Client, tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "t.parquet", l=["a"], t=["b"])
+    table = TABLE | {"path": path}
+    config = config_of(tmp_path / "out", [table], **SHAPE)
+    job.run(config, near_client)
+    job.run(config, near_client)  # its own output is no hindrance
+    for folder in ("entities", "edges/train"):
+        precious = tmp_path / "out" / folder / "precious.txt"
+        precious.touch()
+        with pytest.raises(ConfigError, match=rf"out/{folder}: .*'precious\.txt', which is no output of etl"):
+            job.run(config, near_client)
+        precious.unlink()
+    # PBG's users keep edges within the entities' folder; replacing that one would take the edges along.
+    nested = {"entity_path": str(tmp_path / "graph"), "edge_root": str(tmp_path / "graph")}
+    with pytest.raises(ConfigError, match="graph/train lies in it"):
+        job.run(config_of(tmp_path / "out", [table], top=nested, **SHAPE), near_client)
+
+
+def test_splits_of_an_earlier_run_are_no_longer_taken_for_whole(
+    near_client: distributed.Client, tmp_path: Path
+) -> None:
+    path = write_parquet(tmp_path / "t.parquet", l=["a"] * 9, t=list("bcdefghij"))
+    table = TABLE | {"path": path}
+    job.run(config_of(tmp_path / "out", [table], holdout={"test": 0.5}, **SHAPE), near_client)
+    (tmp_path / "out/edges/test/_SUCCESS").write_text("{}")
+    (tmp_path / "out/edges/notes").mkdir()
+    (tmp_path / "out/edges/notes/_SUCCESS").write_text("{}")
+    job.run(config_of(tmp_path / "out", [table], **SHAPE), near_client)
+    assert (tmp_path / "out/edges/test/edges_0_0.h5").exists()
+    assert not (tmp_path / "out/edges/test/_SUCCESS").exists()
+    assert (tmp_path / "out/edges/notes/_SUCCESS").exists()
