@@ -22,7 +22,7 @@ def open_parquet(uri: str) -> Iterator[pq.ParquetFile]:
         try:
             with pq.ParquetFile(source) as parquet:
                 yield parquet
-        except (pa.ArrowException, OSError) as error:  # pyarrow raises both for damage
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # pyarrow raises all for damage
             raise FormatError(f"{uri}: expected a parquet file, found damage or a part: {error}") from error
 
 

@@ -119,6 +119,7 @@ def iter_part(
                 row = num_read + int(wrong[0])
                 raise FormatError(f"{uri}: expected index {row} in row {row}, found {index[int(wrong[0])]}")
             num_read += len(batch)
+            ids.validate(full=True)  # Arrow takes any bytes for UTF-8 unless asked to look
             yield ids.cast(pa.string())
 
 

@@ -107,6 +107,16 @@ def test_truncated_or_damaged_file(tmp_path: Path) -> None:
             list(entity_index.iter_part(str(tmp_path), "user", 2))
 
 
+def test_raw_ids_that_are_not_utf8(tmp_path: Path) -> None:
+    _write(str(tmp_path), ["abcdef"])
+    # Uncompressed by somebody else's hand, so that the text can be changed where it stands.
+    pq.write_table(pq.read_table(tmp_path / PART), tmp_path / PART, compression="none", use_dictionary=False)
+    content = (tmp_path / PART).read_bytes().replace(b"abcdef", b"abc\xff\xfef")
+    (tmp_path / PART).write_bytes(content)
+    with pytest.raises(FormatError, match=r"part-00002\.parquet: .*UTF8"):
+        list(entity_index.iter_part(str(tmp_path), "user", 2))
+
+
 def test_missing_part_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"user/part-00002\.parquet"):
         list(entity_index.iter_part(str(tmp_path), "user", 2))
