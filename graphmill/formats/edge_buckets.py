@@ -191,7 +191,7 @@ def _open_bucket(uri: str) -> Iterator[dict[str, h5py.Dataset]]:
         raise FormatError(
             f"{uri}: there is no such bucket; every bucket must exist, an empty one with datasets of length 0"
         ) from error
-    except (OSError, KeyError, RuntimeError) as error:  # what h5py makes of a file with damage inside
+    except (OSError, LookupError, RuntimeError, TypeError, ValueError) as error:  # h5py, of damage inside
         raise FormatError(f"{uri}: the file is damaged: {error}") from error
 
 
