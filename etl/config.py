@@ -20,8 +20,10 @@ class TableConfig(Section):
     format: Format = Field("auto", description="auto: by the file's suffix; csv is any delimited text")
     delimiter: str | None = Field(None, description="of text; null: a tab for .tsv and .txt, else a comma")
     header: bool = Field(True, description="text starts with a row of column names")
-    quoting: bool = Field(
-        True, description='text may hold "quoted" fields, with delimiters and newlines in them'
+    quoting: bool | None = Field(
+        None,
+        description='text may hold "quoted" fields, with delimiters and newlines in them; '
+        "null: yes, unless a tab is the delimiter",
     )
     lhs: Column = Field(description="column of the left-hand side: its name, or its number from 0")
     rhs: Column = Field(description="column of the right-hand side")

@@ -171,7 +171,7 @@ def _encode_ids(layout: Layout, block: pa.Table, rel_N: Int32) -> tuple[Int32, I
 def _rows_of_types(layout: Layout, side: Side, rel_N: Int32) -> dict[str, npt.NDArray[np.bool_] | None]:
     """Which rows have an entity of which type on `side`; None: all rows."""
     types = [relation[1 if side is Side.LHS else 2] for relation in layout.relations]
-    present = types if layout.dynamic else [types[number] for number in np.unique(rel_N)]
+    present = types if layout.dynamic else [types[number] for number in np.flatnonzero(np.bincount(rel_N))]
     if len(set(present)) == 1:
         return {present[0]: None}
     type_numbers = np.array([layout.entity_types.index(name) for name in types])

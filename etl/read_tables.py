@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from etl.blocks import cut
 from etl.check_rows import Place, checked
 from etl.config import Column, TableConfig
-from etl.table_files import CODECS, delimiter_of, format_of, suffixes_of
+from etl.table_files import CODECS, delimiter_of, format_of, quoting_of, suffixes_of
 from graphmill import storage
 from graphmill.errors import RawTableError, StorageError
 
@@ -36,9 +36,10 @@ _PEEK_BYTES = 1 << 20
 class Source:
     """What one task reads: a file of a table, or a run of its row groups."""
 
-    table_number: int
     table: TableConfig
     uri: str
+    columns: dict[str, str]
+    """Part of an edge (lhs, rhs, relation, weight) -> name of its column; of a text file `f{number}`."""
     first_row: int = 0
     row_groups: tuple[int, int] | None = None
     """[start, stop) of a parquet file's row groups; None: the whole file."""
@@ -47,36 +48,35 @@ class Source:
 
 
 def find_sources(table_number: int, table: TableConfig, uri: str, chunk_rows: int) -> list[Source]:
-    """The sources that the file is cut into, its columns checked.
+    """The sources that the file is cut into, its columns found.
 
     Raises:
         RawTableError: the file cannot be read, or lacks a column.
     """
+    file_format = format_of(uri, table)
+    if file_format == "csv":
+        with _reading(uri):
+            names, has_rows = _peek_text(uri, table)
+        positions = _positions(table, names, uri) if has_rows else {}
+        columns = {part: f"f{position}" for part, position in positions.items()}
+        return [Source(table, uri, columns)] if has_rows else []
     groups: list[tuple[int, tuple[int, int] | None]] = [(0, None)]
-    schema = pa.schema([])
-    match format_of(uri, table):
-        case "parquet":
-            with _open_parquet(uri, None) as parquet:
-                schema = parquet.schema_arrow
-                sizes = [parquet.metadata.row_group(n).num_rows for n in range(parquet.num_row_groups)]
-            groups = list(_runs(sizes, chunk_rows))
-        case "orc":
-            with storage.open_input(uri) as stream, _reading(uri):
-                schema = paorc.ORCFile(stream).schema
-        case "csv":
-            with _reading(uri):
-                names, has_rows = _peek_text(uri, table)
-            if not has_rows:
-                return []
-            _positions(table, names, uri)
-            return [Source(table_number, table, uri)]
+    if file_format == "parquet":
+        with _open_parquet(uri) as parquet:
+            schema = parquet.schema_arrow
+            sizes = [parquet.metadata.row_group(n).num_rows for n in range(parquet.num_row_groups)]
+        groups = list(_runs(sizes, chunk_rows))
+    else:
+        with storage.open_input(uri) as stream, _reading(uri):
+            schema = paorc.ORCFile(stream).schema
     positions = _positions(table, schema.names, uri)
+    columns = {part: schema.names[position] for part, position in positions.items()}
     integers = tuple(
         f"tables[{table_number}].{part}"
         for part in ("lhs", "rhs")
         if pa.types.is_integer(schema.field(positions[part]).type)
     )
-    return [Source(table_number, table, uri, first_row, run, integers) for first_row, run in groups]
+    return [Source(table, uri, columns, first_row, run, integers) for first_row, run in groups]
 
 
 def read_blocks(source: Source, chunk_rows: int) -> Iterator[tuple[Place, pa.Table]]:
@@ -87,9 +87,11 @@ def read_blocks(source: Source, chunk_rows: int) -> Iterator[tuple[Place, pa.Tab
     """
     readers = {"parquet": _read_parquet, "orc": _read_orc, "csv": _read_text}
     columns = {part: str(column) for part, column in _parts_of_edge(source.table).items()}
+    names = list(source.columns.values())
     first_row = source.first_row
     with _reading(source.uri):
-        rows = readers[format_of(source.uri, source.table)](source)
+        batches = readers[format_of(source.uri, source.table)](source)
+        rows = (pa.table(batch).select(names).rename_columns(list(source.columns)) for batch in batches)
         for block in cut(rows, chunk_rows, BLOCK_BYTES):
             place = Place(source.uri, columns, first_row)
             yield place, checked(block, place)
@@ -121,7 +123,7 @@ def _reading(uri: str) -> Iterator[None]:
 
 
 @contextmanager
-def _open_parquet(uri: str, dictionary_column: str | None) -> Iterator[pq.ParquetFile]:
+def _open_parquet(uri: str, dictionary_column: str | None = None) -> Iterator[pq.ParquetFile]:
     columns = [dictionary_column] if dictionary_column else None
     with (
         storage.open_input(uri) as stream,
@@ -131,53 +133,44 @@ def _open_parquet(uri: str, dictionary_column: str | None) -> Iterator[pq.Parque
         yield parquet
 
 
-def _read_parquet(source: Source) -> Iterator[pa.Table]:
-    with _open_parquet(source.uri, None) as parquet:
-        columns = _named_columns(source.table, parquet.schema_arrow.names, source.uri)
+def _read_parquet(source: Source) -> Iterator[pa.RecordBatch]:
     # Names of relations repeat: as a dictionary they are read twice as fast.
-    with _open_parquet(source.uri, columns.get("relation")) as parquet:
+    with _open_parquet(source.uri, source.columns.get("relation")) as parquet:
         groups = range(*(source.row_groups or (0, parquet.num_row_groups)))
-        batches = parquet.iter_batches(_BATCH_ROWS, groups, list(columns.values()), use_threads=False)
-        yield from (_renamed(pa.table(batch), columns) for batch in batches)
+        names = list(source.columns.values())
+        yield from parquet.iter_batches(_BATCH_ROWS, groups, names, use_threads=False)
 
 
-def _read_orc(source: Source) -> Iterator[pa.Table]:
+def _read_orc(source: Source) -> Iterator[pa.RecordBatch]:
     with storage.open_input(source.uri) as stream:
         orc = paorc.ORCFile(stream)
-        columns = _named_columns(source.table, orc.schema.names, source.uri)
         for stripe in range(orc.nstripes):
-            batch = orc.read_stripe(stripe, list(columns.values()))
-            yield _renamed(pa.table(batch), columns)
+            yield orc.read_stripe(stripe, list(source.columns.values()))
 
 
-def _read_text(source: Source) -> Iterator[pa.Table]:
+def _read_text(source: Source) -> Iterator[pa.RecordBatch]:
     table, uri = source.table, source.uri
-    names, has_rows = _peek_text(uri, table)
-    if not has_rows:
-        return
-    columns = _text_columns(table, names, uri)
-    # Bytes, not strings: pyarrow would tell of bad UTF-8 without its row. Names are made up, so that
-    # columns can be named by number, and doubled names do no harm.
-    types = dict.fromkeys(columns.values(), pa.binary())
+    quoting = quoting_of(uri, table)
     with _open_text(uri) as stream:
-        reader = pacsv.open_csv(
+        yield from pacsv.open_csv(
             stream,
+            # Columns are named by number: so doubled names do no harm.
             pacsv.ReadOptions(
                 use_threads=False, autogenerate_column_names=True, skip_rows_after_names=int(table.header)
             ),
             pacsv.ParseOptions(
                 delimiter=delimiter_of(uri, table),
-                quote_char='"' if table.quoting else False,
-                newlines_in_values=table.quoting,
+                quote_char='"' if quoting else False,
+                newlines_in_values=quoting,
             ),
+            # Bytes, not strings: pyarrow would tell of bad UTF-8 without its row.
             pacsv.ConvertOptions(
-                include_columns=list(columns.values()),
-                column_types=types,
+                include_columns=list(source.columns.values()),
+                column_types=dict.fromkeys(source.columns.values(), pa.binary()),
                 null_values=[],
                 strings_can_be_null=False,
             ),
         )
-        yield from (_renamed(pa.table(batch), columns) for batch in reader)
 
 
 @contextmanager
@@ -194,7 +187,7 @@ def _peek_text(uri: str, table: TableConfig) -> tuple[list[str], bool]:
     lines = csv.reader(
         text,
         delimiter=delimiter_of(uri, table),
-        quoting=csv.QUOTE_MINIMAL if table.quoting else csv.QUOTE_NONE,
+        quoting=csv.QUOTE_MINIMAL if quoting_of(uri, table) else csv.QUOTE_NONE,
     )
     try:
         first = next((line for line in lines if line), [])
@@ -232,15 +225,3 @@ def _positions(table: TableConfig, names: list[str], uri: str) -> dict[str, int]
     if len(set(positions.values())) < len(positions):
         raise RawTableError(f"{uri}: two parts of an edge are the same column: {_parts_of_edge(table)}")
     return positions
-
-
-def _named_columns(table: TableConfig, names: list[str], uri: str) -> dict[str, str]:
-    return {part: names[position] for part, position in _positions(table, names, uri).items()}
-
-
-def _text_columns(table: TableConfig, names: list[str], uri: str) -> dict[str, str]:
-    return {part: f"f{position}" for part, position in _positions(table, names, uri).items()}
-
-
-def _renamed(table: pa.Table, columns: dict[str, str]) -> pa.Table:
-    return table.select(list(columns.values())).rename_columns(list(columns))

@@ -1,13 +1,7 @@
-"""The intermediate files of a run, in its work folder, which all workers reach:
+"""The intermediate files of a run, in its work folder, which all workers reach.
 
-    {chunk}.ids.arrow       distinct raw ids of one chunk of rows; Arrow, a batch a slot of each partition
-    {chunk}.relations.arrow distinct relation names of the chunk, with dynamic relations
-    {chunk}.codes.arrow     the chunk's edges, their ends numbered by the position in the files above
-    {type}-{part}.rows.i32  for every id of every chunk that lies in the partition, its index there
-    relations.rows.i32      the same for relation names
-    {chunk}.edges.i32       the chunk's edges by bucket: starts int64 [buckets + 1], then records int32 [N, W]
-
-Every file is written under another name and renamed, so that a task that runs twice does no harm.
+What each holds stands at the head of the module that writes it. Every file is written under another name
+and renamed, so that a task that runs twice does no harm.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +13,8 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 
 from graphmill import storage
+from graphmill.errors import StorageError
+from graphmill.storage.fs import explained
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -28,7 +24,7 @@ Int64 = npt.NDArray[np.int64]
 def new_file(uri: str) -> Iterator[pa.NativeFile]:
     """A stream that becomes the file at `uri`; not synced to the disk, as no later run reads it."""
     temporary = storage.temporary_sibling(uri)
-    with storage.open_output(temporary) as stream:
+    with explained("write", temporary), storage.open_output(temporary) as stream:
         yield stream
     storage.move(temporary, uri)
 
@@ -42,7 +38,7 @@ def write_batches(uri: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
 
 def read_batches(uri: str, numbers: Sequence[int] | None = None) -> pa.Table:
     """The batches `numbers` of an Arrow file, or all."""
-    with storage.open_input(uri) as stream, ipc.open_file(stream) as reader:
+    with storage.open_input(uri) as stream, explained("read", uri), ipc.open_file(stream) as reader:
         wanted = range(reader.num_record_batches) if numbers is None else numbers
         return pa.Table.from_batches([reader.get_batch(number) for number in wanted], reader.schema)
 
@@ -50,7 +46,9 @@ def read_batches(uri: str, numbers: Sequence[int] | None = None) -> pa.Table:
 def read_ranges(uri: str, ranges: Iterable[tuple[int, int]]) -> list[Int32]:
     """The int32 values [offset, offset + count) of a file for each (offset, count)."""
     with storage.open_input(uri) as stream:
-        return [np.frombuffer(stream.read_at(4 * count, 4 * offset), np.int32) for offset, count in ranges]
+        return [
+            np.frombuffer(_read_at(stream, uri, 4 * offset, 4 * count), np.int32) for offset, count in ranges
+        ]
 
 
 def write_sorted_edges(uri: str, starts: Int64, records: Int32) -> None:
@@ -63,10 +61,21 @@ def write_sorted_edges(uri: str, starts: Int64, records: Int32) -> None:
 def read_sorted_edges(uri: str, buckets: range, num_buckets: int, width: int) -> tuple[Int64, Int32]:
     """Starts [len(buckets) + 1], from 0, and records [N, width] of a run of buckets."""
     with storage.open_input(uri) as stream:
-        head = stream.read_at(8 * (len(buckets) + 1), 8 * buckets.start)
+        head = _read_at(stream, uri, 8 * buckets.start, 8 * (len(buckets) + 1))
         starts = np.frombuffer(head, np.int64)
         record_bytes = 4 * width
         body_at = 8 * (num_buckets + 1)
         num_bytes = int(starts[-1] - starts[0]) * record_bytes
-        body = stream.read_at(num_bytes, body_at + int(starts[0]) * record_bytes)
+        body = _read_at(stream, uri, body_at + int(starts[0]) * record_bytes, num_bytes)
     return starts - starts[0], np.frombuffer(body, np.int32).reshape(-1, width)
+
+
+def _read_at(stream: pa.NativeFile, uri: str, offset: int, num_bytes: int) -> bytes:
+    with explained("read", uri):
+        content: bytes = stream.read_at(num_bytes, offset)
+    if len(content) != num_bytes:
+        raise StorageError(
+            f"{uri}: expected {num_bytes} bytes at offset {offset}, found {len(content)}: something else "
+            "changed this run's intermediate files; run again"
+        )
+    return content

@@ -73,6 +73,11 @@ def delimiter_of(uri: str, table: TableConfig) -> str:
     return table.delimiter or ("\t" if suffixes_of(uri)[0] in _TAB_SUFFIXES else ",")
 
 
+def quoting_of(uri: str, table: TableConfig) -> bool:
+    """Whether a double quote opens a quoted field; in tab-separated triples it is mostly part of a name."""
+    return delimiter_of(uri, table) != "\t" if table.quoting is None else table.quoting
+
+
 def _split_suffix(name: str) -> tuple[str, str]:
     stem, dot, suffix = name.rpartition(".")
     return (stem, dot + suffix.lower()) if dot else (name, "")

@@ -78,6 +78,11 @@ def test_quoting(tmp_path: Path) -> None:
     assert rows_of(table_of(path), str(path)) == [('a, or "b"\nc', "x")]
     path.write_text('l,r\n"a,x"\nb",y\n')
     assert rows_of(table_of(path, quoting=False), str(path)) == [('"a', 'x"'), ('b"', "y")]
+    path.with_suffix(".tsv").write_text('l\tr\n5" disk\tx\n"y"\tz\n')
+    assert rows_of(table_of(path), str(path.with_suffix(".tsv"))) == [('5" disk', "x"), ('"y"', "z")]
+    quoted = table_of(path, quoting=True, delimiter="\t")
+    path.write_text('l\tr\n"a\tb"\tx\n')
+    assert rows_of(quoted, str(path)) == [("a\tb", "x")]
 
 
 @pytest.mark.parametrize(
