@@ -212,6 +212,8 @@ _Yaml.add_implicit_resolver(
 def load(conf_uri: str | None, overrides: Sequence[str] = ()) -> Config:
     """Read `conf_uri` (YAML, or a local PBG config ending in .py) and apply `key.path=value` overrides.
 
+    Relative paths in it are meant from the current folder, and come out absolute.
+
     Raises:
         ConfigError: the file or an override cannot be parsed, or what they say does not fit.
         NotFoundError: there is no such file.
@@ -219,7 +221,9 @@ def load(conf_uri: str | None, overrides: Sequence[str] = ()) -> Config:
     raw = _read(conf_uri) if conf_uri else {}
     for override in overrides:
         _apply(raw, override)
-    return from_mapping(raw)
+    settings = from_mapping(raw)
+    # Workers may have another current folder than the command.
+    return settings.model_copy(update={key: _absolute(getattr(settings, key)) for key in _PATH_KEYS})
 
 
 def from_mapping(raw: Mapping[str, Any]) -> Config:
@@ -237,6 +241,24 @@ def from_mapping(raw: Mapping[str, Any]) -> Config:
         filled.setdefault("global_emb", False)  # PBG's default is true, and forbidden here
     _fill_paths(filled)
     return _validated(Config, filled)
+
+
+_PATH_KEYS = (
+    "output",
+    "input",
+    "entity_path",
+    "edge_root",
+    "edge_paths",
+    "checkpoint_path",
+    "init_path",
+    "embedding_path",
+)
+
+
+def _absolute(value: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
+    if isinstance(value, tuple):
+        return tuple(map(storage.absolute, value))
+    return value if value is None else storage.absolute(value)
 
 
 def _fill_paths(filled: dict[str, Any]) -> None:

@@ -62,7 +62,10 @@ def test_pbg_python_config_gives_what_pbg_wrote(shared_dir: Path) -> None:
     for golden in ("pbg_v1_dyn", "pbg_v1_static"):
         folder = shared_dir / "golden" / golden
         written_by_pbg = json.loads((folder / "checkpoint" / "config.json").read_text())
-        pbg = config.load(str(folder / "config.py")).pbg()
+        loaded = config.load(str(folder / "config.py"))
+        assert loaded.entity_path == str(Path.cwd() / "entities")
+        paths = {key: written_by_pbg[key] for key in ("entity_path", "edge_paths", "checkpoint_path")}
+        pbg = config.from_mapping(loaded.pbg() | paths).pbg()
         assert pbg == written_by_pbg
         assert list(pbg) == list(written_by_pbg)
 
