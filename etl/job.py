@@ -32,7 +32,7 @@ from graphmill import record, storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.errors import ConfigError, RawTableError
-from graphmill.formats.entity_index import Manifest, write_manifest
+from graphmill.formats.entity_index import Manifest, part_uri, write_manifest
 
 __all__ = ["fingerprint", "output_uris", "run"]
 
@@ -68,6 +68,7 @@ def run(config: Config, client: Client) -> dict[str, Any]:
         with clock("merge"):
             _merge(client, layout, chunks, num_edges)
         write_manifest(entity_uri, Manifest(HASH_NAME, config.seed, layout.num_partitions))
+        _sweep(layout)
         hide_outputs(config)
     counts = _figures(layout, sources, chunks, parts, num_edges.sum(axis=0))
     return counts | {"num_relations": num_relations, "step_seconds": clock.seconds}
@@ -156,6 +157,13 @@ def _merge(client: Client, layout: Layout, chunks: list[Chunk], num_edges: Int64
         uris = [chunks[number].uri for number in holding]
         tasks.append((layout, run_of_buckets, uris))
     run_tasks(client, merge, tasks, description="etl: write buckets", unit="runs")
+
+
+def _sweep(layout: Layout) -> None:
+    """Remove what workers that died left in the folders that are about to get their names."""
+    indices = [storage.parent(part_uri(layout.entity_uri, name, 0)) for name in layout.entity_types]
+    for folder in (layout.entity_uri, *indices, *layout.split_uris.values()):
+        storage.sweep(folder)
 
 
 class _Clock:

@@ -1,10 +1,12 @@
 """SIGKILL at any point: the old output or the new one, and the next run puts everything right."""
 
+import logging
 import os
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -141,5 +143,30 @@ def test_killed_with_its_workers(
     assert folders(tmp_path) == old_output
     assert hidden(tmp_path)
     job.run(graph_config(tmp_path, 1), near_client)
+    assert folders(tmp_path) == new_output
+    assert not hidden(tmp_path)
+
+
+@pytest.mark.parametrize("evidence", ["*.codes.arrow", "edges_*.h5"])
+def test_one_of_two_workers_killed(tmp_path: Path, evidence: str, new_output: dict[str, Any]) -> None:
+    config = graph_config(tmp_path, 1)
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=logging.CRITICAL
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        victim = next(iter(client.run(os.getpid).values()))
+
+        def kill() -> None:
+            deadline = time.monotonic() + 60
+            while not list(tmp_path.rglob(evidence)) and time.monotonic() < deadline:
+                time.sleep(0.001)
+            os.kill(victim, signal.SIGKILL)
+
+        with ThreadPoolExecutor(1) as pool:
+            killing = pool.submit(kill)
+            job.run(config, client)
+            killing.result()
     assert folders(tmp_path) == new_output
     assert not hidden(tmp_path)

@@ -1,5 +1,6 @@
 """Graphs that people use: FB15k-237, and Debian's packages, which ship with the repository."""
 
+import json
 import tarfile
 from collections import Counter
 from pathlib import Path
@@ -44,6 +45,7 @@ def test_fb15k_237(client: distributed.Client, triples: Path, tmp_path: Path) ->
     assert figures["num_edges"] == {"train": 272_115, "valid": 17_535, "test": 20_466}
     assert sum(figures["num_entities"]["all"]) == 14_541
     assert figures["num_relations"] == 237
+    assert json.loads(json.dumps(figures)) == figures  # it goes to run.json
     assert figures["num_entities_outside_train"] == {"all": 14_541 - 14_505}
     ids: set[str] = set()
     for split in figures["num_edges"]:
