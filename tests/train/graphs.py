@@ -1,0 +1,119 @@
+"""Small graphs as the trainer's input, and how well a checkpoint ranks them."""
+
+import numpy as np
+import torch
+
+from graphmill import storage
+from graphmill.config import Config, from_mapping
+from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
+from graphmill.formats.edge_buckets import Edges
+from graphmill.vocab import Bucket, Side
+from train.model import Model
+
+
+def make_config(root, **settings) -> Config:
+    """A configuration with one type and one static relation, unless `settings` say otherwise."""
+    return from_mapping(
+        {
+            "output": str(root),
+            "entities": {"node": {"num_partitions": 1}},
+            "relations": [{"name": "r", "lhs": "node", "rhs": "node", "operator": "diagonal"}],
+            "dimension": 8,
+            "comparator": "dot",
+            "loss_fn": "softmax",
+            "lr": 0.1,
+            "num_epochs": 2,
+            "batch_size": 50,
+            "num_batch_negs": 25,
+            "num_uniform_negs": 10,
+            "eval_fraction": 0.0,
+            "workers": 1,
+        }
+        | settings
+    )
+
+
+def write_graph(config: Config, counts, triples, weight=None, path=None) -> None:
+    """Counts and bucket files of triples [E, 3] of global ids: id i is row i // P of partition i % P."""
+    num = {name: entity.num_partitions for name, entity in config.entities.items()}
+    for name, count in counts.items():
+        for part in range(num[name]):
+            rows = len(range(part, count, num[name]))
+            entity_counts.write_count(config.entity_path, name, part, rows)
+    if config.dynamic_relations:
+        entity_counts.write_relation_count(config.entity_path, int(triples[:, 1].max()) + 1)
+    types = {
+        side: [
+            config.relations[0 if config.dynamic_relations else r].entity_type(side) for r in triples[:, 1]
+        ]
+        for side in Side
+    }
+    parts = {side: np.array([num[name] for name in types[side]]) for side in Side}
+    lhs, rhs = triples[:, 0], triples[:, 2]
+    for i in range(config.num_side_partitions(Side.LHS)):
+        for j in range(config.num_side_partitions(Side.RHS)):
+            mine = (lhs % parts[Side.LHS] == i) & (rhs % parts[Side.RHS] == j)
+            edges = Edges(
+                lhs[mine] // parts[Side.LHS][mine],
+                triples[mine, 1],
+                rhs[mine] // parts[Side.RHS][mine],
+                None if weight is None else weight[mine],
+            )
+            edge_buckets.write_bucket(path or config.edge_paths[0], Bucket(i, j), edges)
+
+
+def embeddings(config: Config, entity_type: str, count: int) -> torch.Tensor:
+    """The checkpoint's embeddings by global id, [count, D]."""
+    num = config.entities[entity_type].num_partitions
+    version = pbg_checkpoint.read_version(config.checkpoint_path)
+    table = torch.empty(count, config.entity_dimension(entity_type))
+    for part in range(num):
+        saved, _ = pbg_checkpoint.read_embeddings(config.checkpoint_path, entity_type, part, version)
+        table[part::num] = torch.from_numpy(saved)
+    return table
+
+
+def mean_reciprocal_rank(config: Config, counts, known, queries) -> float:
+    """Filtered MRR over both sides, one edge at a time; ties count half."""
+    version = pbg_checkpoint.read_version(config.checkpoint_path)
+    state, _, _ = pbg_checkpoint.read_model(config.checkpoint_path, version)
+    model = Model(config, int(known[:, 1].max()) + 1 if config.dynamic_relations else None)
+    model.load_state(state)
+    tables = {name: embeddings(config, name, count) for name, count in counts.items()}
+    positives = {tuple(triple) for triple in known.tolist()}
+    total = 0.0
+    for lhs, rel, rhs in queries.tolist():
+        relation = 0 if config.dynamic_relations else rel
+        rel_1 = torch.tensor([rel]) if config.dynamic_relations else None
+        for side in Side:
+            entry = config.relations[relation]
+            own, other = (lhs, rhs) if side is Side.LHS else (rhs, lhs)
+            query_1D = model.query(
+                relation, side, tables[entry.entity_type(side.other)][other].unsqueeze(0), rel_1
+            )
+            scores = model.matrix_scores(
+                query_1D, model.candidates(relation, side, tables[entry.entity_type(side)])
+            )[0]
+            for x in range(len(scores)):
+                triple = (x, rel, rhs) if side is Side.LHS else (lhs, rel, x)
+                if x != own and triple in positives:
+                    scores[x] = -np.inf
+            better, equal = int((scores > scores[own]).sum()), int((scores == scores[own]).sum())
+            total += 1 / (better + (equal + 1) / 2)
+    return total / (2 * len(queries))
+
+
+def random_triples(rng, num_lhs, num_rel, num_rhs, num_edges):
+    """Edges without order or repetition."""
+    codes = rng.choice(num_lhs * num_rel * num_rhs, num_edges, replace=False)
+    rest, rhs = np.divmod(codes, num_rhs)
+    lhs, rel = np.divmod(rest, num_rel)
+    return np.stack([lhs, rel, rhs], axis=1).astype(np.int64)
+
+
+def contents(folder) -> dict[str, bytes]:
+    """All files under a folder, hidden ones included."""
+    path = storage.local_path(str(folder))
+    from pathlib import Path
+
+    return {str(f.relative_to(path)): f.read_bytes() for f in sorted(Path(path).rglob("*")) if f.is_file()}

@@ -1,0 +1,80 @@
+"""The stage's door: a Dask task, and whose checkpoint may be resumed."""
+
+import json
+import logging
+
+import pytest
+
+from graphmill import config as configuration
+from graphmill.formats import pbg_checkpoint
+from tests.train.graphs import contents, make_config, random_triples, write_graph
+from train import job
+
+
+@pytest.fixture
+def config(tmp_path, rng):
+    config = make_config(tmp_path, num_epochs=1)
+    write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 60))
+    return config
+
+
+def changed(config, **settings):
+    return configuration.from_mapping(config.model_dump() | settings)
+
+
+def test_run_trains_in_a_dask_task(config, client):
+    figures = job.run(config, client)
+    assert figures["epochs"] == figures["version"] == 1
+    assert figures["num_parameters"] == 20 * 8 + 8 + 8  # rows, one diagonal, one global embedding
+    assert figures["edges_per_s"] > 0
+    assert json.dumps(figures)
+    assert pbg_checkpoint.read_version(config.checkpoint_path) == 1
+
+
+def test_more_epochs_resume_the_checkpoint(config, client, tmp_path):
+    job.run(config, client)
+    figures = job.run(changed(config, num_epochs=3, workers=2, verbose=1), client)
+    assert (figures["first_version"], figures["version"]) == (1, 3)
+    assert not (tmp_path / "checkpoint.stale").exists()
+    assert job.run(changed(config, num_epochs=3), client)["num_edges"] == 0
+
+
+def test_checkpoint_trained_otherwise_is_moved_aside(config, client, tmp_path, caplog):
+    job.run(config, client)
+    first = contents(config.checkpoint_path)
+    with caplog.at_level(logging.INFO, "graphmill"):
+        logging.getLogger("graphmill").propagate = True
+        figures = job.run(changed(config, lr=0.2), client)
+    assert figures["first_version"] == 0
+    assert contents(tmp_path / "checkpoint.stale") == first
+    assert "settings.lr: 0.1 -> 0.2" in caplog.text
+    job.run(changed(config, lr=0.3), client)
+    assert json.loads(contents(tmp_path / "checkpoint.stale")["graphmill.json"])["settings"]["lr"] == 0.2
+
+
+def test_changed_inputs_are_noticed(config, tmp_path, rng):
+    before = job.fingerprint(config)
+    write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 61))
+    assert job.fingerprint(config) != before
+
+
+@pytest.mark.parametrize(
+    ("settings", "same"),
+    [
+        ({"workers": 7, "verbose": 3, "num_gpus": 1, "background_io": True}, True),
+        ({"num_epochs": 9}, False),
+        ({"seed": 1}, False),
+        ({"train": {"relation_init": "identity"}}, False),
+        ({"margin": 0.2}, False),
+        ({"num_edge_chunks": 2}, False),
+    ],
+)
+def test_fingerprint_holds_what_changes_the_result(config, settings, same):
+    assert (job.fingerprint(changed(config, **settings)) == job.fingerprint(config)) is same
+
+
+def test_unknown_setting_is_refused(config):
+    from graphmill.errors import ConfigError
+
+    with pytest.raises(ConfigError, match=r"train\.relation_int: unknown key; did you mean 'relation_init'"):
+        job.fingerprint(changed(config, train={"relation_int": "random"}))
