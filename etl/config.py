@@ -67,7 +67,7 @@ class EtlConfig(Section):
         description="split -> fraction of the train split's edges that it takes; equal edges stay together",
     )
     chunk_rows: Positive = Field(
-        2_000_000, description="rows encoded at once: about 0.45 GiB + 0.1 GiB per million rows"
+        2_000_000, description="rows encoded at once: about 0.3 GiB + 0.12 GiB per million rows"
     )
     index_bytes: Positive = Field(512 << 20, description="memory for ordering the ids of one partition")
     merge_bytes: Positive = Field(
