@@ -96,8 +96,8 @@ def cut(config: PbgConfig, edges: EdgeTensors, generator: torch.Generator) -> It
     """All edges in random order, in batches of at most batch_size."""
     order_E = torch.randperm(len(edges), generator=generator).to(edges.lhs.device)
     if config.dynamic_relations:
-        for rows_B in torch.split(order_E, config.batch_size):
-            batch = edges[rows_B]
+        for start in range(0, len(order_E), config.batch_size):
+            batch = edges[order_E[start : start + config.batch_size]]
             yield Batch(0, {Side.LHS: batch.lhs, Side.RHS: batch.rhs}, batch.rel, batch.weight)
         return
     yield from _cut_by_relation(config, edges[order_E], generator)
