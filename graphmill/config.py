@@ -262,25 +262,20 @@ def _absolute(value: str | tuple[str, ...] | None) -> str | tuple[str, ...] | No
 
 
 def _fill_paths(filled: dict[str, Any]) -> None:
-    output = filled.get("output")
-    if isinstance(output, str):
-        defaults = {
-            "entity_path": "entities",
-            "edge_root": "edges",
-            "checkpoint_path": "checkpoint",
-            "embedding_path": "embeddings",
-        }
-        for key, folder in defaults.items():
-            filled.setdefault(key, storage.join(output, folder))
-    if isinstance(filled.get("edge_root"), str):
-        filled.setdefault("edge_paths", [storage.join(filled["edge_root"], TRAIN_SPLIT)])
     edge_paths = filled.get("edge_paths")
     if isinstance(edge_paths, list | tuple) and edge_paths and isinstance(edge_paths[0], str):
         filled.setdefault("edge_root", storage.parent(edge_paths[0]))
+    output = filled.get("output")
+    if isinstance(output, str):
+        filled.setdefault("entity_path", storage.join(output, "entities"))
+        filled.setdefault("edge_root", storage.join(output, "edges"))
+        filled.setdefault("checkpoint_path", storage.join(output, "checkpoint"))
+        filled.setdefault("embedding_path", storage.join(output, "embeddings"))
+    if isinstance(filled.get("edge_root"), str):
+        filled.setdefault("edge_paths", [storage.join(filled["edge_root"], TRAIN_SPLIT)])
     if isinstance(filled.get("checkpoint_path"), str):
-        filled.setdefault(
-            "embedding_path", storage.join(storage.parent(filled["checkpoint_path"]), "embeddings")
-        )
+        beside = storage.parent(filled["checkpoint_path"])
+        filled.setdefault("embedding_path", storage.join(beside, "embeddings"))
     if "entity_path" not in filled:
         raise ConfigError(
             "output: no root for the run's files; set it (--set output=URI), or set entity_path, edge_paths "

@@ -7,6 +7,9 @@ from rich.console import Console
 from rich.table import Table
 
 from graphmill import config, door
+from graphmill.config import Config
+from graphmill.errors import ConfigError
+from graphmill.vocab import TRAIN_SPLIT
 
 STAGES = ("etl", "train", "evaluate", "remap")
 
@@ -16,12 +19,26 @@ STAGES = ("etl", "train", "evaluate", "remap")
 def command(conf: str | None, overrides: tuple[str, ...], master: str | None) -> None:
     """Run all stages; one that is finished, from the same settings and inputs, is skipped."""
     settings = config.load(conf, overrides)
+    _check(settings)
     for name in STAGES:  # a typo in the last stage's section must not wait for the first ones
         door.stage_job(name).fingerprint(settings)
     with door.session(settings, master) as run:
         entries = {name: run(name, resume=True) for name in STAGES}
     Console().print(summary(entries))
     click.echo(f"embeddings: {settings.embedding_path}")
+
+
+def _check(settings: Config) -> None:
+    """Refuse to train on other edges than the ones that etl writes.
+
+    Raises:
+        ConfigError: the train split is not among `edge_paths`.
+    """
+    written = settings.split_path(TRAIN_SPLIT)
+    if written not in settings.edge_paths:
+        raise ConfigError(
+            f"edge_paths: etl writes {written}, training reads {', '.join(settings.edge_paths)}; let them agree"
+        )
 
 
 def summary(entries: dict[str, dict[str, Any]]) -> Table:

@@ -77,6 +77,7 @@ def test_what_is_neither_a_file_nor_a_job(tmp_path: Path) -> None:
         (["etl.py", "--conf", "c.yaml", "--set", "dimension=x"], "dimension"),
         (["etl.py", "--colour"], "No such option"),
         (["pipeline.py", "--conf", "c.yaml", "--set", "remap.colour=red"], "remap.colour: unknown key"),
+        (["pipeline.py", "--conf", "c.yaml", "--set", "edge_paths=[e/a]"], "let them agree"),
         (["--master", "spark://x", "etl.py", "--conf", "c.yaml"], "--master spark://x: expected local"),
     ],
 )

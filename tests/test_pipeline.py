@@ -1,0 +1,230 @@
+"""The main job as a user runs it: `dask-submit pipeline.py` on a folder of triples."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from graphmill import storage
+from tests.hadoop.cluster import MiniHdfs
+
+REPOSITORY = Path(__file__).parents[1]
+DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
+METRICS = ("mrr", "mean_rank", "hits@1", "hits@3", "hits@10", "hits@50")
+NUM_ENTITIES = 300
+NUM_RELATIONS = 5
+
+SMALL = (
+    "dimension=16",
+    "num_epochs=3",
+    "batch_size=500",
+    "num_batch_negs=50",
+    "num_uniform_negs=50",
+    "entities.entity.num_partitions=2",
+)
+
+
+@pytest.fixture(scope="session")
+def triples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of triples in which every relation shifts the entities around a ring."""
+    folder = tmp_path_factory.mktemp("triples")
+    rng = np.random.default_rng(7)
+    for split, num_edges in (("train", 6000), ("valid", 200), ("test", 200)):
+        heads = rng.integers(NUM_ENTITIES, size=num_edges)
+        relations = rng.integers(NUM_RELATIONS, size=num_edges)
+        tails = (heads + 1 + relations * 7 + rng.integers(3, size=num_edges)) % NUM_ENTITIES
+        rows = zip(heads, relations, tails, strict=True)
+        (folder / f"{split}.txt").write_text("".join(f"n{h:03}\tr{r}\tn{t:03}\n" for h, r, t in rows))
+    return folder
+
+
+def command(input_uri: str, output_uri: str, *settings: str) -> list[str]:
+    overrides = (f"input={input_uri}", f"output={output_uri}", *SMALL, *settings)
+    sets = [part for override in overrides for part in ("--set", override)]
+    conf = str(REPOSITORY / "conf" / "triples.yaml")
+    return [DASK_SUBMIT, "--master", "local[2]", "pipeline.py", "--conf", conf, *sets]
+
+
+def run(input_uri: str, output_uri: str, *settings: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        command(input_uri, output_uri, *settings), capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def run_json(output: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((output / "run.json").read_text())
+    return content
+
+
+@pytest.fixture(scope="session")
+def whole(triples: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The output of an undisturbed run."""
+    output = tmp_path_factory.mktemp("whole") / "out"
+    run(str(triples), str(output))
+    return output
+
+
+def test_every_raw_id_comes_out_once_with_its_vector(whole: Path) -> None:
+    table = pq.read_table(whole / "embeddings" / "entity")
+    assert table.column_names == ["id", "type", "embedding"]
+    assert sorted(table["id"].to_pylist()) == [f"n{number:03}" for number in range(NUM_ENTITIES)]
+    assert set(table["type"].to_pylist()) == {"entity"}
+    vectors = np.array(table["embedding"].to_pylist())
+    assert vectors.shape == (NUM_ENTITIES, 16)
+    assert np.isfinite(vectors).all()
+
+
+def test_run_json_holds_metrics_and_seconds(whole: Path) -> None:
+    content = run_json(whole)
+    assert content["status"] == "done"
+    assert {f"{name}{ties}" for name in METRICS for ties in ("", "_pessimistic")} | {"num_edges"} <= set(
+        content["metrics"]
+    )
+    assert content["metrics"]["num_edges"] == 200
+    assert content["metrics"]["mrr"] > 0.1  # a random ranking of 300 has .02
+    assert all(content["stages"][name]["seconds"] > 0 for name in ("etl", "train", "evaluate", "remap"))
+
+
+def test_evaluate_alone_says_the_same(whole: Path, triples: Path) -> None:
+    options = [
+        part for override in (f"input={triples}", f"output={whole}", *SMALL) for part in ("--set", override)
+    ]
+    conf = str(REPOSITORY / "conf" / "triples.yaml")
+    done = subprocess.run(
+        [sys.executable, "-m", "train", "evaluate", "--conf", conf, *options, "--json", "--split", "test"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=REPOSITORY,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == pytest.approx(run_json(whole)["metrics"])
+
+
+def test_a_second_run_does_only_what_changed(triples: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    run(str(triples), str(output), "num_epochs=1")
+    first = run_json(output)["stages"]
+    again = run(str(triples), str(output), "num_epochs=1")
+    assert again.stderr.count("finished before, nothing has changed") == 4
+    changed = run(str(triples), str(output), "num_epochs=1", "lr=0.05")
+    assert "lr: 0.1 -> 0.05" in changed.stderr
+    assert "etl: finished before" in changed.stderr
+    after = run_json(output)["stages"]
+    assert after["etl"] == first["etl"]
+    assert after["remap"]["started"] >= first["remap"]["started"]
+    assert after["remap"]["fingerprint"] != first["remap"]["fingerprint"]
+
+
+def files(output_uri: str) -> dict[str, bytes]:
+    """Contents by path, but for run.json and markers, which hold times and places."""
+    entries = (each.uri for each in storage.list_dir(output_uri, recursive=True) if not each.is_dir)
+    named = {uri.removeprefix(output_uri).lstrip("/"): uri for uri in entries}
+    kept = {name: uri for name, uri in named.items() if storage.name(uri) not in ("run.json", "_SUCCESS")}
+    return {name: storage.read_bytes(uri) for name, uri in kept.items()}
+
+
+def checkpoint_arrays(content: bytes, tmp_path: Path) -> dict[str, bytes]:
+    """The datasets of an HDF5 file; its attributes hold paths."""
+    path = tmp_path / "compared.h5"
+    path.write_bytes(content)
+    found: dict[str, bytes] = {}
+    with h5py.File(path) as hdf5:
+        hdf5.visititems(
+            lambda name, node: found.update(
+                {name: node[()].tobytes()} if isinstance(node, h5py.Dataset) else {}
+            )
+        )
+    return found
+
+
+def assert_same_output(one_uri: str, two_uri: str, tmp_path: Path) -> None:
+    one, two = files(one_uri), files(two_uri)
+    assert one.keys() == two.keys()
+    for name in one:
+        if name.startswith("checkpoint/") and name.endswith(".h5"):
+            assert checkpoint_arrays(one[name], tmp_path) == checkpoint_arrays(two[name], tmp_path), name
+        elif name not in ("checkpoint/config.json", "checkpoint/graphmill.json"):
+            assert one[name] == two[name], name
+
+
+def test_the_same_seed_gives_the_same_bytes_whatever_the_workers(
+    whole: Path, triples: Path, tmp_path: Path
+) -> None:
+    arguments = command(str(triples), str(tmp_path / "out"))
+    arguments[2] = "local[1]"
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert_same_output(str(whole), str(tmp_path / "out"), tmp_path)
+
+
+@pytest.mark.hdfs
+def test_on_hdfs_the_bytes_are_the_same(
+    whole: Path, triples: Path, hdfs: MiniHdfs, hdfs_uri: str, tmp_path: Path
+) -> None:
+    for split in ("train", "valid", "test"):
+        with storage.atomic_output(f"{hdfs_uri}/in/{split}.txt") as stream:
+            stream.write((triples / f"{split}.txt").read_bytes())
+    run(f"{hdfs_uri}/in", f"{hdfs_uri}/out")
+    assert json.loads(storage.read_text(f"{hdfs_uri}/out/run.json"))["status"] == "done"
+    assert_same_output(str(whole), f"{hdfs_uri}/out", tmp_path)
+
+
+def appears(pattern: str) -> Callable[[Path], bool]:
+    return lambda output: any(output.glob(pattern))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param(appears("*"), id="at the start of etl"),
+        pytest.param(appears(".*edges*"), id="during etl"),
+        pytest.param(appears("checkpoint/config.json"), id="during the first epoch"),
+        pytest.param(appears("checkpoint/*.v1.h5"), id="during a checkpoint's commit"),
+        pytest.param(appears("checkpoint/*.v2.h5"), id="during the next checkpoint"),
+        pytest.param(appears(".embeddings.tmp-*"), id="during remap"),
+    ],
+)
+def test_a_killed_run_is_finished_by_the_next(
+    moment: Callable[[Path], bool], whole: Path, triples: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    process = subprocess.Popen(
+        command(str(triples), str(output)), stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    while not moment(output):
+        assert process.poll() is None, "the run ended before the moment to kill it came"
+        time.sleep(0.002)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    run(str(triples), str(output))
+    assert_same_output(str(whole), str(output), tmp_path)
+    assert not [path for path in output.rglob(".*") if ".tmp-" in path.name or ".old-" in path.name]
+
+
+@pytest.mark.slow
+def test_fb15k_237_gives_every_entity(shared_dir: Path, tmp_path: Path) -> None:
+    import tarfile
+
+    with tarfile.open(shared_dir / "data" / "FB15k-237.tar.gz") as archive:
+        archive.extractall(tmp_path / "in", filter="data")
+    run(str(tmp_path / "in"), str(tmp_path / "out"), "num_epochs=1", "dimension=40")
+    ids = pq.read_table(tmp_path / "out" / "embeddings" / "entity", columns=["id"])["id"]
+    assert len(ids) == len(ids.unique()) == 14_541
+    metrics = run_json(tmp_path / "out")["metrics"]
+    assert metrics["num_edges"] == 20_466
+    assert metrics["mrr"] > 0.05
