@@ -36,9 +36,8 @@ def _check(settings: Config) -> None:
     """
     written = settings.split_path(TRAIN_SPLIT)
     if written not in settings.edge_paths:
-        raise ConfigError(
-            f"edge_paths: etl writes {written}, training reads {', '.join(settings.edge_paths)}; let them agree"
-        )
+        read = ", ".join(settings.edge_paths)
+        raise ConfigError(f"edge_paths: etl writes {written}, training reads {read}; let them agree")
 
 
 def summary(entries: dict[str, dict[str, Any]]) -> Table:

@@ -14,9 +14,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
 
-GRAPH = (
-    "{output: o, dimension: 2, entities: {a: {num_partitions: 1}}, relations: [{name: r, lhs: a, rhs: a}], "
-)
+GRAPH = "{input: ., output: o, dimension: 2, entities: {a: {num_partitions: 1}}, relations: [{name: r, lhs: a, rhs: a}], "
 
 SCRIPT = """
     import os, sys
@@ -84,7 +82,8 @@ def test_what_is_neither_a_file_nor_a_job(tmp_path: Path) -> None:
 def test_bad_input_exits_with_2_and_one_clear_message(
     tmp_path: Path, arguments: list[str], message: str
 ) -> None:
-    (tmp_path / "c.yaml").write_text(GRAPH + "etl: {tables: [{path: x.csv, lhs: 0, rhs: 1, relation: r}]}}")
+    (tmp_path / "c.yaml").write_text(GRAPH + "etl: {tables: [{path: ./x.csv, lhs: 0, rhs: 1, relation: r}]}}")
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n")
     done = submit(*arguments, cwd=tmp_path)
     assert message in done.stderr
     assert "Traceback" not in done.stderr
