@@ -1,0 +1,78 @@
+"""`python -m bench`: run the benchmarks, print their tables."""
+
+import importlib
+import json
+import os
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from bench.pbg import REPOSITORY
+from bench.report import machine
+from bench.setting import Setting
+
+NAMES = ("etl", "train", "evaluate", "remap")
+
+
+@click.command("python -m bench")
+@click.argument("names", nargs=-1, type=click.Choice(NAMES))
+@click.option("--rows", type=click.IntRange(1000), help="Edges of etl's tables, or embeddings of remap's.")
+@click.option("--large", is_flag=True, help="etl: also a table of five times the rows (50 M).")
+@click.option(
+    "--triples",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="train, evaluate: a folder with train.txt, valid.txt, test.txt (default: a made-up graph).",
+)
+@click.option("--peers/--no-peers", default=True, help="Run the other programs beside ours.")
+@click.option(
+    "--workers", "num_workers", type=click.IntRange(1), help="Worker processes (default: all cores)."
+)
+@click.option(
+    "--work",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep and reuse the made-up graphs here (default: a temporary folder under build/).",
+)
+@click.option(
+    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Store all figures."
+)
+def command(
+    names: tuple[str, ...],
+    rows: int | None,
+    large: bool,
+    triples: Path | None,
+    peers: bool,
+    num_workers: int | None,
+    work: Path | None,
+    json_path: Path | None,
+) -> None:
+    """Measure each stage against the machine's own limits and against other programs, in one run.
+
+    NAMES are etl, train, evaluate, remap; without any, all of them. Nothing else should run meanwhile.
+    """
+    console = Console(width=None if Console().is_terminal else 170)
+    found = {"started": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine()}
+    scratch = REPOSITORY / "build"
+    scratch.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=scratch) as temporary:
+        setting = Setting(
+            work=(work or Path(temporary)).resolve(),
+            num_workers=num_workers or len(os.sched_getaffinity(0)),
+            num_rows=rows,
+            large=large,
+            peers=peers,
+            triples=triples.resolve() if triples else None,
+        )
+        reports = {}
+        for name in names or NAMES:
+            report = importlib.import_module(f"bench.{name}").run(setting)
+            report.show(console)
+            reports[name] = report.as_json()
+            if json_path:
+                json_path.write_text(json.dumps(found | {"reports": reports}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    command()

@@ -1,0 +1,120 @@
+"""The machine's own limits: the work that no program of the kind can avoid, and nothing else.
+
+Run as a program, it does one of them and prints its seconds:
+
+    python -m bench.floor encode|copy SHARES    each share in a process, all at once, as real workers are
+    python -m bench.floor product QUERIES CANDIDATES DIMENSION THREADS
+"""
+
+import json
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench import measure
+from bench.pbg import REPOSITORY
+
+CHUNK_ROWS = 2_000_000
+BLOCK_BYTES = 8 << 20
+BLOCK_ROWS, BLOCK_COLUMNS = 512, 4096  # scores of 8 MiB
+
+
+def encode(paths: Sequence[str]) -> float:
+    """Read edge tables and dictionary-encode both endpoints, a chunk at a time; seconds."""
+    pa.set_cpu_count(1)
+    start = time.perf_counter()
+    held: list[pa.Table] = []
+    for path in paths:
+        with closing(pq.ParquetFile(path, read_dictionary=["rel"])) as parquet:
+            for group in range(parquet.num_row_groups):
+                held.append(parquet.read_row_group(group, use_threads=False))
+                if sum(map(len, held)) >= CHUNK_ROWS:
+                    _encode_chunk(held)
+    _encode_chunk(held)
+    return time.perf_counter() - start
+
+
+def _encode_chunk(held: list[pa.Table]) -> None:
+    if held:
+        table = pa.concat_tables(held)
+        held.clear()
+        ids = pa.chunked_array([*table["lhs"].chunks, *table["rhs"].chunks])
+        ids.dictionary_encode()
+
+
+def copy(paths: Sequence[str]) -> float:
+    """Read the first files and write as many bytes as the last one, a file to be, is to have; seconds.
+
+    The last two of `paths` are the file and its size.
+    """
+    *sources, target, size = paths
+    block = b"\x55" * BLOCK_BYTES
+    start = time.perf_counter()
+    for source in sources:
+        with pa.OSFile(source) as reader:
+            while reader.read_buffer(BLOCK_BYTES).size:
+                pass
+    with pa.OSFile(target, "wb") as writer:
+        for written in range(0, int(size), BLOCK_BYTES):
+            writer.write(block[: int(size) - written])
+    return time.perf_counter() - start
+
+
+def product(num_queries: str, num_candidates: str, dimension: str, num_threads: str) -> float:
+    """Multiply [num_queries, dimension] by [dimension, num_candidates], a block at a time; seconds."""
+    import torch
+
+    torch.set_num_threads(int(num_threads))
+    width = min(int(num_candidates), BLOCK_COLUMNS)
+    queries = torch.randn(int(num_queries), int(dimension))
+    candidates = torch.randn(int(num_candidates), int(dimension))
+    scores = torch.empty(BLOCK_ROWS, width)
+    torch.mm(queries[:BLOCK_ROWS], candidates[:width].t())  # the first product starts the threads
+    start = time.perf_counter()
+    for first in range(0, len(queries), BLOCK_ROWS):
+        part = queries[first : first + BLOCK_ROWS]
+        for start_column in range(0, len(candidates), width):
+            block = candidates[start_column : start_column + width]
+            torch.mm(part, block.t(), out=scores[: len(part), : len(block)])
+    return time.perf_counter() - start
+
+
+def seconds(work: str, shares: Sequence[Sequence[str | Path]]) -> tuple[float, measure.Measured]:
+    """Do `work` ("encode", "copy") on all shares at once; seconds of the slowest, without start-up."""
+    arguments = json.dumps([[str(each) for each in share] for share in shares])
+    measured = measure.run([sys.executable, "-m", "bench.floor", work, arguments], cwd=REPOSITORY)
+    return float(measured.stdout), measured
+
+
+def product_seconds(
+    num_queries: int, num_candidates: int, dimension: int, num_threads: int
+) -> tuple[float, measure.Measured]:
+    """Do `product` in a process of its own."""
+    sizes = [str(each) for each in (num_queries, num_candidates, dimension, num_threads)]
+    measured = measure.run([sys.executable, "-m", "bench.floor", "product", *sizes], cwd=REPOSITORY)
+    return float(measured.stdout), measured
+
+
+def deal(items: Sequence[Path], num_shares: int) -> list[Sequence[Path]]:
+    """The items in as many shares of about equal number; none is empty."""
+    return [share for share in (items[first::num_shares] for first in range(num_shares)) if share]
+
+
+def main(work: str, *arguments: str) -> None:
+    if work == "product":
+        print(product(*arguments))
+        return
+    functions: dict[str, Callable[[Sequence[str]], float]] = {"encode": encode, "copy": copy}
+    shares = json.loads(arguments[0])
+    with multiprocessing.get_context("spawn").Pool(len(shares)) as pool:
+        print(max(pool.map(functions[work], shares, chunksize=1)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

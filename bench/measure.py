@@ -1,0 +1,150 @@
+"""What a command costs: wall and CPU seconds of its whole process tree, and the memory of each process."""
+
+import os
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+import psutil  # type: ignore[import-untyped]
+
+INTERVAL_S = 0.1
+KILL_S = 10
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run of a command.
+
+    `main_peak_bytes` is the peak resident memory of the process itself, `worker_peak_bytes` the largest of
+    any of its descendants (0 without any), `total_peak_bytes` the largest sum at one moment, in which pages
+    that processes share count in each.
+    """
+
+    wall_s: float
+    cpu_s: float
+    main_peak_bytes: int
+    worker_peak_bytes: int
+    total_peak_bytes: int
+    stdout: str = field(repr=False)
+    stderr: str = field(repr=False)
+
+
+def run(
+    command: Sequence[str | Path], *, cwd: Path | None = None, environment: Mapping[str, str] | None = None
+) -> Measured:
+    """Run a command to its end; whatever it started ends with it.
+
+    Raises:
+        click.ClickException: the command failed.
+    """
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        start = time.monotonic()
+        process = subprocess.Popen(
+            [str(word) for word in command],
+            cwd=cwd,
+            env=os.environ | (environment or {}),
+            stdout=stdout,
+            stderr=stderr,
+        )
+        tree = _Tree(process.pid)
+        try:
+            # Not Popen.wait: only wait4 tells what the process and all that it waited for have used.
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            wall_s = time.monotonic() - start
+        finally:
+            if process.returncode is None:
+                process.kill()
+                process.wait()
+            tree.finish()
+        texts = []
+        for stream in (stdout, stderr):
+            stream.seek(0)
+            texts.append(stream.read().decode(errors="replace"))
+    if process.returncode:
+        told = " ".join(str(word) for word in command)
+        raise click.ClickException(
+            f"{told}\nended with {process.returncode}:\n{(texts[1] or texts[0])[-3000:]}"
+        )
+    return Measured(
+        wall_s=wall_s,
+        # Workers that nobody waited for are missing from the one, the last moments from the other.
+        cpu_s=max(usage.ru_utime + usage.ru_stime, tree.cpu_s()),
+        # Not usage.ru_maxrss, which begins with what this process had when it started the other.
+        main_peak_bytes=tree.peak_bytes(process.pid),
+        worker_peak_bytes=max((tree.peak_bytes(pid) for pid in tree.workers()), default=0),
+        total_peak_bytes=max(tree.total_peak_bytes, *map(tree.peak_bytes, [process.pid, *tree.workers()])),
+        stdout=texts[0],
+        stderr=texts[1],
+    )
+
+
+class _Tree:
+    """Samples a process and its descendants from a thread, until told to finish."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.total_peak_bytes = 0
+        self._peak: dict[int, int] = {}
+        self._cpu: dict[int, float] = {}
+        self._seen: set[psutil.Process] = set()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Stop sampling, and end what the process left behind."""
+        self._done.set()
+        self._thread.join()
+        left = [each for each in self._seen if each.pid != self.pid]
+        for process in left:
+            with suppress(psutil.Error):  # psutil knows a number that has been given to another process
+                process.kill()
+        psutil.wait_procs(left, timeout=KILL_S)
+
+    def workers(self) -> list[int]:
+        """The descendants that were seen."""
+        return [pid for pid in self._peak if pid != self.pid]
+
+    def peak_bytes(self, pid: int) -> int:
+        """The most memory that a process was seen to have had."""
+        return self._peak.get(pid, 0)
+
+    def cpu_s(self) -> float:
+        """CPU seconds of all processes together, when each was last seen."""
+        return sum(self._cpu.values())
+
+    def _watch(self) -> None:
+        while True:
+            with suppress(psutil.Error):
+                root = psutil.Process(self.pid)
+                # A process whose parent has ended is no descendant any more, but was one.
+                self._seen |= {root, *root.children(recursive=True)}
+            self.total_peak_bytes = max(self.total_peak_bytes, sum(map(self._sample, self._seen)))
+            if self._done.wait(INTERVAL_S):
+                return
+
+    def _sample(self, process: psutil.Process) -> int:
+        """Note one process; its resident bytes now."""
+        try:
+            with process.oneshot():
+                resident, cpu = process.memory_info().rss, process.cpu_times()
+            peak = _high_water_bytes(process.pid)
+        except (psutil.Error, OSError):
+            return 0
+        self._cpu[process.pid] = cpu.user + cpu.system
+        self._peak[process.pid] = max(self.peak_bytes(process.pid), resident, peak)
+        return int(resident)
+
+
+def _high_water_bytes(pid: int) -> int:
+    """The kernel's own record of the peak, which no sampling misses (Linux)."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    lines = [line.split() for line in status.splitlines() if line.startswith("VmHWM:")]
+    return int(lines[0][1]) * 1024 if lines else 0

@@ -1,0 +1,80 @@
+"""PyTorch-BigGraph from PyPI, in a virtual environment of its own: `.venv-pbg` at the repository's root."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bench import measure
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+ENVIRONMENT = REPOSITORY / ".venv-pbg"
+# PBG asks setuptools for its own version number, which newer ones no longer tell.
+REQUIREMENTS = ("setuptools<81", "attrs", "h5py", "numpy", "tqdm", "torch", "torchbiggraph==1.0.0")
+# glibc gives freed memory back and faults it in again at every batch unless told otherwise.
+TUNED = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": "4294967296",
+    "MALLOC_TOP_PAD_": "268435456",
+}
+
+
+def python() -> Path:
+    """The environment's interpreter; the first call makes the environment.
+
+    It sees this project's packages behind its own, which saves a second copy of torch.
+    """
+    executable = ENVIRONMENT / "bin" / "python"
+    if not _works(executable):
+        subprocess.run([sys.executable, "-m", "venv", ENVIRONMENT], check=True)
+        own = sysconfig.get_path("purelib", vars={"base": str(ENVIRONMENT), "platbase": str(ENVIRONMENT)})
+        (Path(own) / "project.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        install: list[str | Path] = [
+            executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+        ]
+        subprocess.run([*install, *REQUIREMENTS], check=True)
+    return executable
+
+
+def write_config(path: Path, settings: Mapping[str, Any]) -> Path:
+    """A configuration file of PBG's; `settings` are plain JSON types."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        f"import json\n\ndef get_torchbiggraph_config():\n    return json.loads({json.dumps(settings)!r})\n"
+    )
+    return path
+
+
+def import_tsv(config_path: Path, tsv_path: Path, *, buffered: bool) -> measure.Measured:
+    """Run PBG's importer on a tab-separated file (lhs, rel, rhs); `buffered`: see pbg_buffered_import.py."""
+    columns = ["--lhs-col", "0", "--rel-col", "1", "--rhs-col", "2"]
+    module = ["-m", "torchbiggraph.converters.import_from_tsv"]
+    program = [Path(__file__).with_name("pbg_buffered_import.py")] if buffered else module
+    return measure.run([python(), *program, *columns, config_path, tsv_path], environment=_plain())
+
+
+def train(config_path: Path, *, tuned: bool) -> measure.Measured:
+    """Run PBG's trainer, with the allocator as it comes or with the settings that suit it best."""
+    environment = _plain() | (TUNED if tuned else {})
+    command: list[str | Path] = [python(), "-m", "torchbiggraph.train", config_path]
+    return measure.run(command, environment=environment)
+
+
+def _works(executable: Path) -> bool:
+    if not executable.exists():
+        return False
+    check: list[str | Path] = [executable, "-W", "ignore", "-c", "import torchbiggraph.train"]
+    return subprocess.run(check, env=os.environ | _plain(), capture_output=True, check=False).returncode == 0
+
+
+def _plain() -> dict[str, str]:
+    return {"PYTHONPATH": "", "PYTHONWARNINGS": "ignore", "PYTHONUNBUFFERED": "1"}

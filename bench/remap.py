@@ -1,0 +1,93 @@
+"""Remap: checkpoint and raw ids to parquet, beside reading and writing as many bytes and nothing else."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from bench import floor
+from bench.report import Report
+from bench.setting import Setting, stage_figures, write_yaml
+from bench.synthetic import Edges
+from graphmill.formats import entity_counts, entity_index, pbg_checkpoint, remapped
+from graphmill.formats.entity_index import Manifest
+from graphmill.formats.pbg_checkpoint import Iteration
+
+ROWS = 2_000_000
+DIMENSION = 128
+TYPE = "user"
+_APPEND_ROWS = 1 << 20
+
+
+def run(setting: Setting) -> Report:
+    """One entity type, a partition for each worker."""
+    num_rows = setting.num_rows or ROWS
+    report = Report("remap", f"Remap, {num_rows:,} x {DIMENSION} float32, {setting.num_workers} workers")
+    with setting.run_folder("remap") as folder:
+        settings = _write_run(folder, num_rows, setting.num_workers)
+        measured = setting.submit("remap.py", write_yaml(folder / "config.yaml", settings))
+        stage_s = float(stage_figures(folder, "remap")["seconds"])
+        shares, num_bytes = _shares(folder, setting.num_workers)
+        floor_s, copied = floor.seconds("copy", shares)
+    for what, wall_s, in_stage_s, cost in (
+        ("ours", measured.wall_s, stage_s, measured),
+        ("floor: read and write the bytes", floor_s, None, copied),
+    ):
+        seconds = in_stage_s or wall_s
+        report.add(
+            what,
+            wall_s=wall_s,
+            stage_s=in_stage_s,
+            cpu_s=cost.cpu_s,
+            k_rows_per_s=num_rows / seconds / 1e3,
+            MB_written_per_s=num_bytes / seconds / 1e6,
+            written_bytes=num_bytes,
+            worker_peak_bytes=cost.worker_peak_bytes,
+            total_peak_bytes=cost.total_peak_bytes,
+        )
+    report.ratio("ours / read and write, the stage", stage_s / floor_s)
+    report.ratio("ours / read and write, whole command", measured.wall_s / floor_s)
+    return report
+
+
+def _write_run(output: Path, num_rows: int, num_partitions: int) -> dict[str, Any]:
+    """A finished run to remap, random embeddings; its configuration."""
+    settings = {
+        "output": str(output),
+        "entities": {TYPE: {"num_partitions": num_partitions}},
+        "relations": [{"name": "follows", "lhs": TYPE, "rhs": TYPE}],
+        "dimension": DIMENSION,
+    }
+    entity_path, checkpoint_path = str(output / "entities"), str(output / "checkpoint")
+    ids = Edges(0, num_rows, num_types=1).ids(TYPE)
+    iteration = Iteration(1, 0, 1, 0, "train", 1, 0)
+    for partition in range(num_partitions):
+        start, stop = (num_rows * each // num_partitions for each in (partition, partition + 1))
+        entity_counts.write_count(entity_path, TYPE, partition, stop - start)
+        with entity_index.new_part(entity_path, TYPE, partition) as writer:
+            for first in range(start, stop, _APPEND_ROWS):
+                part = ids[first : min(first + _APPEND_ROWS, stop)]
+                writer.append(pa.concat_arrays([part]))
+        rng = np.random.default_rng(partition)
+        rows = rng.standard_normal((stop - start, DIMENSION), np.float32)
+        pbg_checkpoint.write_embeddings(checkpoint_path, TYPE, partition, 1, rows, None, {}, iteration)
+    entity_index.write_manifest(entity_path, Manifest("none", 0, {TYPE: num_partitions}))
+    pbg_checkpoint.write_model(checkpoint_path, 1, {}, None, {}, iteration)
+    pbg_checkpoint.commit(checkpoint_path, 1, preserve_epoch=None)
+    return settings
+
+
+def _shares(output: Path, num_partitions: int) -> tuple[list[list[str | Path]], int]:
+    """For each partition what the floor reads, where it writes and how much; all bytes written."""
+    shares: list[list[str | Path]] = []
+    num_bytes = 0
+    for partition in range(num_partitions):
+        written = Path(remapped.part_uri(str(output / "embeddings"), TYPE, partition)).stat().st_size
+        sources = [
+            pbg_checkpoint.embeddings_uri(str(output / "checkpoint"), TYPE, partition, 1),
+            entity_index.part_uri(str(output / "entities"), TYPE, partition),
+        ]
+        shares.append([*sources, output / f"copied-{partition}", str(written)])
+        num_bytes += written
+    return shares, num_bytes

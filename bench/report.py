@@ -1,0 +1,85 @@
+"""What a benchmark found: rows of figures, and the ratios that matter."""
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+LIBRARIES = ("dask", "numpy", "pyarrow", "torch")
+Figure = str | float | int | None
+
+
+@dataclass
+class Report:
+    """The findings of one benchmark; rows need not have the same columns."""
+
+    name: str
+    title: str
+    rows: list[dict[str, Figure]] = field(default_factory=list)
+    ratios: list[dict[str, Figure]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, what: str, **figures: Figure) -> None:
+        """Add one measured thing."""
+        self.rows.append({"what": what, **figures})
+
+    def ratio(self, what: str, value: float, wanted: str = "") -> None:
+        """Add a ratio, and what it should be."""
+        self.ratios.append({"ratio": what, "value": value, "wanted": wanted})
+
+    def show(self, console: Console) -> None:
+        """Print the tables."""
+        console.print(_table(self.rows, self.title))
+        if self.ratios:
+            console.print(_table(self.ratios, None))
+        for note in self.notes:
+            console.print(note)
+        console.print()
+
+    def as_json(self) -> dict[str, Any]:
+        return {"title": self.title, "rows": self.rows, "ratios": self.ratios, "notes": self.notes}
+
+
+def machine() -> dict[str, Any]:
+    """Where the figures were taken."""
+    cpuinfo = Path("/proc/cpuinfo")
+    models = [
+        line.partition(":")[2].strip()
+        for line in (cpuinfo.read_text().splitlines() if cpuinfo.exists() else [])
+        if line.startswith("model name")
+    ]
+    return {
+        "processor": models[0] if models else platform.processor(),
+        "num_cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "load_before": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in LIBRARIES},
+    }
+
+
+def _table(rows: list[dict[str, Figure]], title: str | None) -> Table:
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for number, name in enumerate(columns):
+        table.add_column(name.replace("_", " "), justify="left" if number == 0 else "right")
+    for row in rows:
+        table.add_row(*(_cell(row, name) for name in columns))
+    return table
+
+
+def _cell(row: Mapping[str, Figure], name: str) -> str:
+    value = row.get(name)
+    if value is None:
+        return ""
+    if name.endswith("_bytes"):
+        return f"{float(value) / 2**20:,.0f} MiB"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}" if abs(value) < 1 else f"{value:.2f}"
+    return f"{value:,}" if isinstance(value, int) else value

@@ -1,0 +1,80 @@
+"""What all benchmarks share: where they work, how wide, and how GraphMill's own commands are run."""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bench import measure
+from bench.pbg import REPOSITORY
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How the benchmarks are run."""
+
+    work: Path  # made-up graphs in graphs/, everything else in runs/
+    num_workers: int
+    num_rows: int | None = None
+    large: bool = False
+    peers: bool = True
+    triples: Path | None = None
+
+    @property
+    def graphs(self) -> Path:
+        return self.work / "graphs"
+
+    @contextmanager
+    def run_folder(self, name: str) -> Iterator[Path]:
+        """An empty folder for one run, gone afterwards."""
+        folder = self.work / "runs" / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder)
+
+    def submit(self, script: str, config_path: Path) -> measure.Measured:
+        """`dask-submit --master local[N] SCRIPT --conf ...`, from the repository's root."""
+        return self._graphmill([_command("dask-submit"), *self._master(), script], config_path)
+
+    def evaluate(self, config_path: Path) -> tuple[measure.Measured, dict[str, float]]:
+        """`python -m train evaluate --json --split test`, and the metrics that it prints."""
+        command = [sys.executable, "-m", "train", "evaluate", *self._master(), "--json", "--split", "test"]
+        measured = self._graphmill(command, config_path)
+        return measured, json.loads(measured.stdout.splitlines()[-1])
+
+    def _graphmill(self, command: Sequence[str | Path], config_path: Path) -> measure.Measured:
+        # Installed or not, the commands are those of this repository.
+        path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+        return measure.run(
+            [*command, "--conf", config_path], cwd=REPOSITORY, environment={"PYTHONPATH": path}
+        )
+
+    def _master(self) -> list[str]:
+        return ["--master", f"local[{self.num_workers}]"]
+
+
+def write_yaml(path: Path, settings: Mapping[str, Any]) -> Path:
+    """A configuration file of GraphMill's."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(dict(settings), sort_keys=False))
+    return path
+
+
+def stage_figures(output: Path, stage: str) -> dict[str, Any]:
+    """What run.json tells of a stage."""
+    figures: dict[str, Any] = json.loads((output / "run.json").read_text())["stages"][stage]
+    return figures
+
+
+def _command(name: str) -> Path:
+    return Path(sys.executable).with_name(name)
