@@ -58,7 +58,8 @@ def shortened(embeddings_ND: Tensor, max_norm: float) -> Tensor:
 def row_state(sum_N: Tensor, lr: float) -> dict[str, Any]:
     """The state of one table, as PBG's RowAdagrad saves it."""
     group = {"lr": lr, "lr_decay": 0, "weight_decay": 0, "params": [0]}
-    return {"state": {0: {"sum": sum_N}}, "param_groups": [group]}
+    # PBG's release 1.0.0 counts steps, for lr_decay alone, and does not resume without the key.
+    return {"state": {0: {"step": 0, "sum": sum_N}}, "param_groups": [group]}
 
 
 def sum_of_row_state(state: Mapping[str, Any], count: int, uri: str) -> Tensor:

@@ -1,0 +1,152 @@
+"""PyTorch-BigGraph and this project work on each other's files, and measure the same.
+
+Full, unfiltered ranking with pessimistic ties is what PBG's evaluator does with all_negs and one
+partition; only such figures can be equal.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import distributed
+import numpy as np
+import pytest
+
+from etl import job as etl_job
+from graphmill import config as configuration
+from graphmill.config import Config
+from graphmill.formats import pbg_checkpoint
+from tests.interop import pbg
+from tests.interop.pbg import Pbg
+from train import evaluate
+from train import job as train_job
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+OPERATORS = ("none", "diagonal", "translation", "linear", "affine", "complex_diagonal")
+NAMES = {"pos_rank": "mean_rank", "mrr": "mrr", "r1": "hits@1", "r10": "hits@10", "r50": "hits@50"}
+
+COMMON: dict[str, Any] = {
+    "dimension": 8,
+    "comparator": "dot",
+    "loss_fn": "softmax",
+    "lr": 0.1,
+    "num_epochs": 2,
+    "batch_size": 100,
+    "num_batch_negs": 50,
+    "num_uniform_negs": 50,
+    "eval_fraction": 0.0,
+    "workers": 1,
+}
+DYNAMIC = {
+    **COMMON,
+    "entities": {"user": {"num_partitions": 1}},
+    "relations": [{"name": "all", "lhs": "user", "rhs": "user", "operator": "complex_diagonal"}],
+    "dynamic_relations": True,
+    "global_emb": False,
+}
+STATIC = {
+    **COMMON,
+    "entities": {"user": {"num_partitions": 1}, "item": {"num_partitions": 1}},
+    "relations": [
+        {"name": f"r{number}", "lhs": "user", "rhs": ("user", "item")[number % 2], "operator": operator}
+        for number, operator in enumerate(OPERATORS)
+    ],
+    "global_emb": True,
+}
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    try:
+        return pbg.install()
+    except pbg.NotInstallableError as error:
+        pytest.skip(f"no PyTorch-BigGraph: {error}")
+
+
+def _graph(raw: Mapping[str, Any], root: Path, client: distributed.Client, num_partitions: int = 1) -> Config:
+    """Raw triples of a graph that can be learned, through our ETL: neighbours on a ring are linked."""
+    rng = np.random.default_rng(0)
+    lhs = rng.integers(0, 120, 1500)
+    rel = rng.integers(0, len(OPERATORS), 1500)
+    rhs = (lhs + 5 * rel + rng.integers(0, 4, 1500)) % 120
+    lines = (f"n{a}\tr{r}\tn{b}\n" for a, r, b in zip(lhs, rel, rhs, strict=True))
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "train.tsv").write_text("".join(lines))
+    table = {"path": str(root / "train.tsv"), "header": False, "lhs": 0, "relation_column": 1, "rhs": 2}
+    entities = {name: {"num_partitions": num_partitions} for name in raw["entities"]}
+    config = configuration.from_mapping(
+        {
+            **raw,
+            "entities": entities,
+            "output": str(root),
+            "etl": {"tables": [table]},
+            "evaluate": {"split": "train", "filtered": False},
+        }
+    )
+    etl_job.run(config, client)
+    return config
+
+
+def _all_negs(config: Config) -> dict[str, Any]:
+    """PBG's settings for an evaluation against all entities."""
+    settings = config.pbg()
+    for relation in settings["relations"]:
+        relation["all_negs"] = True
+    return settings | {"num_uniform_negs": 0, "num_batch_negs": 0}
+
+
+def _same_figures(config: Config, theirs: Mapping[str, float]) -> dict[str, float]:
+    ours = evaluate.evaluate(config)["metrics"]
+    assert ours["num_edges"] == theirs["count"]
+    for name, own in NAMES.items():
+        assert ours[f"{own}_pessimistic"] == pytest.approx(theirs[name], rel=1e-4, abs=1e-4), name
+    return ours
+
+
+@pytest.mark.parametrize("raw", [DYNAMIC, STATIC], ids=["dynamic", "static"])
+def test_pbg_trains_on_our_etl_and_we_measure_as_pbg_does(
+    tmp_path: Path, client: distributed.Client, python: Path, raw: dict[str, Any]
+) -> None:
+    config = _graph(raw, tmp_path / "run", client)
+    theirs = Pbg(python, tmp_path / "pbg")
+    theirs.train(config.pbg())
+    assert pbg_checkpoint.read_version(config.checkpoint_path) == 2
+    found = _same_figures(config, theirs.evaluate(_all_negs(config)))
+    assert found["mrr"] > 2 * 0.045  # of 120 entities at random: H(120) / 120
+
+
+@pytest.mark.parametrize("raw", [DYNAMIC, STATIC], ids=["dynamic", "static"])
+def test_pbg_measures_our_checkpoint_as_we_do(
+    tmp_path: Path, client: distributed.Client, python: Path, raw: dict[str, Any]
+) -> None:
+    config = _graph(raw, tmp_path / "run", client)
+    train_job.run(config, client)
+    found = _same_figures(config, Pbg(python, tmp_path / "pbg").evaluate(_all_negs(config)))
+    assert found["mrr"] > 2 * 0.045
+
+
+@pytest.mark.parametrize("raw", [DYNAMIC, STATIC], ids=["dynamic", "static"])
+def test_each_goes_on_where_the_other_stopped(
+    tmp_path: Path, client: distributed.Client, python: Path, raw: dict[str, Any]
+) -> None:
+    """Two partitions: ours trains 2 epochs, PBG 2 more, ours the last 2; optimizer states included."""
+    config = _graph(raw, tmp_path / "run", client, num_partitions=2)
+    mrr, sums = [], []
+    for num_epochs in (2, 4, 6):
+        config = config.model_copy(update={"num_epochs": num_epochs})
+        if num_epochs == 4:
+            Pbg(python, tmp_path / "pbg").train(config.pbg())
+        else:
+            train_job.run(config, client)
+        assert pbg_checkpoint.read_version(config.checkpoint_path) == num_epochs
+        _, state = pbg_checkpoint.read_embeddings(config.checkpoint_path, "user", 1, num_epochs)
+        assert state is not None
+        sums.append(state["state"][0]["sum"])
+        mrr.append(evaluate.evaluate(config)["metrics"]["mrr"])
+    assert mrr[2] > mrr[1] > mrr[0]
+    # Adagrad's sums only grow: nobody started anew.
+    assert (sums[1] >= sums[0]).all()
+    assert (sums[2] >= sums[1]).all()
+    assert sums[2].sum() > sums[1].sum() > sums[0].sum()
+    assert len(pbg_checkpoint.read_stats(config.checkpoint_path)) == 6 * 4
