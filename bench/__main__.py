@@ -14,6 +14,7 @@ from bench.pbg import REPOSITORY
 from bench.report import machine
 from bench.setting import Setting
 
+BUSY_LOAD = 0.7
 NAMES = ("etl", "train", "evaluate", "remap")
 
 
@@ -54,6 +55,10 @@ def command(
     """
     console = Console(width=None if Console().is_terminal else 170)
     found = {"started": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine()}
+    if (load := os.getloadavg()[0]) > BUSY_LOAD:
+        console.print(
+            f"[yellow]The machine is busy (load {load:.1f}): the figures are worth little.[/yellow]"
+        )
     scratch = REPOSITORY / "build"
     scratch.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=scratch) as temporary:

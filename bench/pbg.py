@@ -1,20 +1,14 @@
-"""PyTorch-BigGraph from PyPI, in a virtual environment of its own: `.venv-pbg` at the repository's root."""
+"""PyTorch-BigGraph from PyPI, in the virtual environment that the interop tests make: `.venv-pbg`."""
 
 import json
-import os
-import subprocess
-import sys
-import sysconfig
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from bench import measure
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-ENVIRONMENT = REPOSITORY / ".venv-pbg"
-# PBG asks setuptools for its own version number, which newer ones no longer tell.
-REQUIREMENTS = ("setuptools<81", "attrs", "h5py", "numpy", "tqdm", "torch", "torchbiggraph==1.0.0")
 # glibc gives freed memory back and faults it in again at every batch unless told otherwise.
 TUNED = {
     "MALLOC_MMAP_MAX_": "0",
@@ -23,26 +17,12 @@ TUNED = {
 }
 
 
+@cache
 def python() -> Path:
-    """The environment's interpreter; the first call makes the environment.
+    """The environment's interpreter; the first call makes the environment, unless the tests already have."""
+    from tests.interop.pbg import install  # needs pytest, which those who leave PBG out can do without
 
-    It sees this project's packages behind its own, which saves a second copy of torch.
-    """
-    executable = ENVIRONMENT / "bin" / "python"
-    if not _works(executable):
-        subprocess.run([sys.executable, "-m", "venv", ENVIRONMENT], check=True)
-        own = sysconfig.get_path("purelib", vars={"base": str(ENVIRONMENT), "platbase": str(ENVIRONMENT)})
-        (Path(own) / "project.pth").write_text(sysconfig.get_path("purelib") + "\n")
-        install: list[str | Path] = [
-            executable,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-        ]
-        subprocess.run([*install, *REQUIREMENTS], check=True)
-    return executable
+    return install()
 
 
 def write_config(path: Path, settings: Mapping[str, Any]) -> Path:
@@ -67,13 +47,6 @@ def train(config_path: Path, *, tuned: bool) -> measure.Measured:
     environment = _plain() | (TUNED if tuned else {})
     command: list[str | Path] = [python(), "-m", "torchbiggraph.train", config_path]
     return measure.run(command, environment=environment)
-
-
-def _works(executable: Path) -> bool:
-    if not executable.exists():
-        return False
-    check: list[str | Path] = [executable, "-W", "ignore", "-c", "import torchbiggraph.train"]
-    return subprocess.run(check, env=os.environ | _plain(), capture_output=True, check=False).returncode == 0
 
 
 def _plain() -> dict[str, str]:

@@ -68,7 +68,8 @@ def _table(rows: list[dict[str, Figure]], title: str | None) -> Table:
     columns = list(dict.fromkeys(name for row in rows for name in row))
     table = Table(title=title, title_justify="left", title_style="bold")
     for number, name in enumerate(columns):
-        table.add_column(name.replace("_", " "), justify="left" if number == 0 else "right")
+        shown = name.removesuffix("_bytes").replace("_", " ")
+        table.add_column(shown, justify="right" if number else "left", no_wrap=not number)
     for row in rows:
         table.add_row(*(_cell(row, name) for name in columns))
     return table

@@ -1,11 +1,13 @@
 """The benchmarks: made-up graphs, what the stopwatch says, and one benchmark end to end at a tiny size."""
 
+import itertools
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import click
+import h5py
 import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -152,6 +154,32 @@ def test_rows_of_a_report_may_differ_in_their_columns() -> None:
     stored = json.loads(json.dumps(report.as_json()))
     assert stored["rows"][1] == {"what": "theirs", "wall_s": 3.0, "peak_bytes": 1 << 20}
     assert stored["ratios"] == [{"ratio": "ours / theirs", "value": 2.0, "wanted": ">= 1"}]
+
+
+def test_duckdb_imports_exactly_the_table(tmp_path: Path) -> None:
+    pytest.importorskip("duckdb", reason="pip install 'graphmill[bench]'")
+    source, output, num_partitions = parquet_edges(tmp_path, SMALL), tmp_path / "imported", 2
+    relations = SMALL.relations()
+    arguments = ["1", str(num_partitions), str(source), str(output), *map(":".join, relations)]
+    subprocess.run([sys.executable, "-m", "bench.duckdb_import", *arguments], cwd=REPOSITORY, check=True)
+    ids: dict[tuple[str, int], list[str]] = {}
+    for entity_type, part in itertools.product(("user", "item"), range(num_partitions)):
+        table = pq.read_table(output / f"ids-{entity_type}-{part}.parquet").sort_by("index")
+        assert table["index"].to_pylist() == list(range(len(table)))
+        assert (output / f"entity_count_{entity_type}_{part}.txt").read_text() == f"{len(table)}\n"
+        ids[entity_type, part] = table["id"].to_pylist()
+    found = []
+    for lhs_part, rhs_part in itertools.product(range(num_partitions), repeat=2):
+        with h5py.File(output / f"edges_{lhs_part}_{rhs_part}.h5") as hdf5:
+            for lhs, rel, rhs in zip(
+                *(hdf5[name][:].tolist() for name in ("lhs", "rel", "rhs")), strict=True
+            ):
+                name, lhs_type, rhs_type = relations[rel]
+                found.append((ids[lhs_type, lhs_part][lhs], name, ids[rhs_type, rhs_part][rhs]))
+    table = read_parquet(source)
+    assert sorted(found) == sorted(
+        zip(*(table[name].to_pylist() for name in table.column_names), strict=True)
+    )
 
 
 @pytest.mark.slow
