@@ -108,7 +108,8 @@ class Slots:
         first = np.array([self.first[each][p] for each, p in zip(types, own, strict=True)])
         relation = self.static(rel)
         _check(side.value, index, limit[relation], uri, first_row)
-        return first[relation] + index
+        slots: Numbers = first[relation] + index
+        return slots
 
     def visits(
         self, side: Side, rel: Numbers, slots: Numbers

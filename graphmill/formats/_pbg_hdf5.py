@@ -53,14 +53,22 @@ class Iteration:
 
 @contextmanager
 def open_checked(uri: str) -> Iterator[h5py.File]:
-    """The HDF5 file at `uri`, of a format version that is known here."""
+    """The HDF5 file at `uri`, of a format version that is known here.
+
+    Raises:
+        NotFoundError: there is no such file.
+        FormatError: it is not HDF5, of another version, or damaged in what the block reads.
+    """
     with storage.open_hdf5(uri) as hdf5:
-        found = hdf5.attrs.get("format_version")
-        if not isinstance(found, int | np.integer) or found != FORMAT_VERSION:
-            raise FormatError(
-                f"{uri}: attribute 'format_version' is {found}; this reader knows {FORMAT_VERSION}"
-            )
-        yield hdf5
+        try:
+            found = hdf5.attrs.get("format_version")
+            if not np.array_equal(found, FORMAT_VERSION):
+                raise FormatError(
+                    f"{uri}: attribute 'format_version' is {found}; this reader knows {FORMAT_VERSION}"
+                )
+            yield hdf5
+        except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise FormatError(f"{uri}: the file is damaged: {error}") from error
 
 
 def write_attributes(hdf5: h5py.File, config: Mapping[str, Any], iteration: Iteration) -> None:
@@ -200,6 +208,9 @@ def _dataset(hdf5: h5py.File, name: str, uri: str) -> h5py.Dataset | None:
         return None
     if node.is_virtual or node.external:
         raise FormatError(f"{uri}: {name!r}: expected a dataset of this file, found one in other files")
+    if node.chunks is None and node.id.get_storage_size() < node.nbytes:
+        # else a few bytes could ask for any amount of memory
+        raise FormatError(f"{uri}: {name!r}: expected {node.nbytes} bytes, found fewer")
     return node
 
 

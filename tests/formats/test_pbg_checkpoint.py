@@ -347,6 +347,28 @@ def test_truncated_file(tmp_path: Path) -> None:
         checkpoint.read_embeddings(str(tmp_path), "user", 0, 1)
 
 
+def test_damaged_file(tmp_path: Path) -> None:
+    """Whatever byte is wrong: floats that differ, or an error that names the file."""
+    _write_version(str(tmp_path), 1)
+    rng = np.random.default_rng(0)
+    refusals = []
+    for name in ("embeddings_user_0.v1.h5", "model.v1.h5"):
+        path = tmp_path / name
+        whole = path.read_bytes()
+        for position in rng.integers(0, len(whole), 150):
+            damaged = bytearray(whole)
+            damaged[position] ^= int(rng.integers(1, 256))
+            path.write_bytes(damaged)
+            try:
+                checkpoint.read_embeddings(str(tmp_path), "user", 0, 1)
+                checkpoint.read_model(str(tmp_path), 1)
+            except FormatError as error:
+                refusals.append((name, str(error)))
+        path.write_bytes(whole)
+    assert len(refusals) > 10
+    assert all(name in message for name, message in refusals)
+
+
 def test_config_and_stats(tmp_path: Path) -> None:
     root = str(tmp_path)
     checkpoint.write_config(root, CONFIG)
