@@ -103,6 +103,8 @@ def claim_checkpoint(config: Config) -> None:
         storage.move(path, stale)
     elif version:
         log.info("training: resuming version %d of %s, which is not ours", version, path)
+    else:  # what a kill before the first commit left may be of another configuration
+        storage.delete(storage.join(path, pbg_checkpoint.STATS_FILE))
     storage.write_text(uri, json.dumps(ours, indent=1, sort_keys=True) + "\n")
 
 

@@ -120,9 +120,7 @@ class PartitionStore:
                 "the checkpoint belongs to other entities or another configuration"
             )
         sum_N = torch.zeros(shape[0]) if state is None else optimizer.sum_of_row_state(state, shape[0], uri)
-        # a copy in torch's own memory: its alignment, on which the last bits of a product may depend,
-        # is then that of an uninterrupted run
-        return self._table(torch.from_numpy(saved).clone(), sum_N.clone())
+        return self._table(torch.from_numpy(saved), sum_N)
 
     def _draw(self, key: Key) -> Table:
         generator = seeds.generator(self.config.seed, "embeddings", *key)
