@@ -18,7 +18,7 @@ import torch
 
 from graphmill import progress
 from graphmill.config import Config
-from graphmill.errors import TrainingError
+from graphmill.errors import ConfigError, TrainingError
 from graphmill.formats import entity_counts, pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket, Side
@@ -43,6 +43,9 @@ class Trainer:
 
     def __init__(self, config: Config) -> None:
         self.config = config
+        for name, entity in config.entities.items():
+            if entity.featurized:
+                raise ConfigError(f"entities.{name}.featurized: featurized entities are not supported")
         self.device = device_of(config)
         partitions = {name: entity.num_partitions for name, entity in config.entities.items()}
         self.num_rows = entity_counts.read_counts(config.entity_path, partitions)

@@ -2,12 +2,18 @@
 
 import json
 import logging
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
+from distributed import Client, LocalCluster
 
 from graphmill import config as configuration
 from graphmill.formats import pbg_checkpoint
-from tests.train.graphs import contents, make_config, random_triples, write_graph
+from tests.train.graphs import contents, embeddings, make_config, random_triples, write_graph
 from train import job
 
 
@@ -29,6 +35,31 @@ def test_run_trains_in_a_dask_task(config, client):
     assert figures["edges_per_s"] > 0
     assert json.dumps(figures)
     assert pbg_checkpoint.read_version(config.checkpoint_path) == 1
+
+
+@pytest.mark.slow
+def test_worker_that_dies_is_replaced_and_resumes(tmp_path, rng):
+    """SIGKILL to the worker in mid-training: Dask runs the task again, which ends with the same bytes."""
+    triples = random_triples(rng, 200, 1, 200, 4000)
+    undisturbed, disturbed = (make_config(tmp_path / name, num_epochs=30) for name in ("a", "b"))
+    for config in (undisturbed, disturbed):
+        write_graph(config, {"node": 200}, triples)
+    job.claim_checkpoint(undisturbed)
+    job.train(undisturbed)
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        (pid,) = client.run(os.getpid).values()
+        figures = pool.submit(job.run, disturbed, client)
+        while pbg_checkpoint.read_version(disturbed.checkpoint_path) < 3:
+            assert not figures.done()
+            time.sleep(0.01)
+        os.kill(pid, signal.SIGKILL)
+        assert figures.result(timeout=300)["first_version"] >= 3
+    ended = [embeddings(config, "node", 200) for config in (undisturbed, disturbed)]
+    assert torch.equal(*ended)
 
 
 def test_more_epochs_resume_the_checkpoint(config, client, tmp_path):

@@ -237,6 +237,14 @@ class TestRefusals:
         lost = configuration.from_mapping(config.model_dump() | {"init_path": str(tmp_path / "nowhere")})
         self.refuse(lost, FormatError, "nowhere", "init_path")
 
+    def test_featurized_entities(self, config):
+        featurized = TYPES | {"city": {"num_partitions": 1, "featurized": True}}
+        self.refuse(
+            configuration.from_mapping(config.model_dump() | {"entities": featurized}),
+            ConfigError,
+            "entities.city.featurized",
+        )
+
     def test_gpu_that_is_not_there(self, config):
         if torch.cuda.is_available():
             pytest.skip("there is one")
@@ -266,3 +274,20 @@ def test_only_the_bucket_is_in_memory(tmp_path, rng):
             ("item", bucket.rhs),
             ("city", 0),
         }
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_gpu_trains_like_the_cpu(tmp_path, rng, dynamic):
+    """Random numbers come from the CPU, so both draw alike and differ by rounding only."""
+    triples = random_triples(rng, 20, 1, 20, 60)
+    rows = []
+    for num_gpus in (0, 1):
+        config = make_config(
+            tmp_path / str(num_gpus), dynamic_relations=dynamic, num_gpus=num_gpus, num_epochs=1
+        )
+        write_graph(config, {"node": 20}, triples)
+        job.train(config)
+        rows.append(embeddings(config, "node", 20))
+    torch.testing.assert_close(rows[1], rows[0], rtol=1e-3, atol=1e-4)
