@@ -3,9 +3,12 @@
 import importlib
 import json
 import os
+import signal
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 import click
 from rich.console import Console
@@ -79,5 +82,10 @@ def command(
                 json_path.write_text(json.dumps(found | {"reports": reports}, indent=1) + "\n")
 
 
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)  # as an exception it lets every `with` block clean up
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _terminate)
     command()
