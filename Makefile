@@ -35,14 +35,15 @@ format: $(INSTALLED) ## put the code in its one format
 	$(BIN)/ruff format --quiet .
 	$(BIN)/ruff check --quiet --fix .
 
-bench: $(INSTALLED) ## speed against the machine's own limits
+bench: $(INSTALLED) ## speed against PyTorch-BigGraph, DuckDB and the machine's own limits
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'
 	$(BIN)/python -m bench
 
 constraints: ## pin the newest versions that fit pyproject.toml
 	rm -rf $(VENV)-new && $(PYTHON) -m venv $(VENV)-new
-	$(VENV)-new/bin/pip install --quiet 'torch==2.11.*' 'dask-cuda==26.10.*' --editable '.[dev]'
+	$(VENV)-new/bin/pip install --quiet 'torch==2.11.*' 'dask-cuda==26.10.*' --editable '.[dev,bench]'
 	$(VENV)-new/bin/pip freeze --exclude-editable > constraints.txt
 	rm -rf $(VENV)-new
 
 clean: ## remove what make made
-	rm -rf $(VENV) $(VENV)-* .hadoop $(DEMO_OUTPUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-* .hadoop build $(DEMO_OUTPUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis
