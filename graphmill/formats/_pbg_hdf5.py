@@ -5,8 +5,11 @@
        optimizer/state_dict  opaque V1 [bytes]: torch.save(optimizer.state_dict())
        model/...             float, attribute state_dict_key
 
-The files may come from anybody: nothing is unpickled, no link out of the file is followed.
+The files may come from anybody: nothing is unpickled, no link out of the file is followed. torch is
+imported where it is used: who reads vectors alone, as remap does, starts a second earlier without it.
 """
+
+from __future__ import annotations
 
 import io
 import json
@@ -14,16 +17,17 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from graphmill import storage
 from graphmill.errors import FormatError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FORMAT_VERSION = 1
 EMBEDDINGS = "embeddings"
@@ -95,6 +99,8 @@ def write_optimizer(hdf5: h5py.File, state: Mapping[str, Any] | None) -> None:
     """Write an optimizer's state_dict(); None leaves the dataset out."""
     if state is None:
         return
+    import torch
+
     stream = io.BytesIO()
     torch.save(_detached(state), stream)
     opaque = np.frombuffer(stream.getbuffer(), dtype=_OPAQUE)
@@ -110,6 +116,8 @@ def read_optimizer(hdf5: h5py.File, uri: str) -> dict[str, Any] | None:
         raise FormatError(
             f"{uri}: dataset {OPTIMIZER!r}: expected bytes of the opaque type V1, found {_described(dataset)}"
         )
+    import torch
+
     try:
         state = torch.load(io.BytesIO(dataset[...].tobytes()), map_location="cpu", weights_only=True)
     except Exception as error:  # hostile bytes make the unpickler raise nearly anything
@@ -155,6 +163,8 @@ def write_parameters(hdf5: h5py.File, state: Mapping[str, Tensor], uri: str) -> 
 def read_parameters(hdf5: h5py.File, uri: str) -> dict[str, Tensor]:
     """The model's parameters, float32, by state_dict_key; none without the group."""
     state: dict[str, Tensor] = {}
+
+    import torch
 
     def visit(name: str, _: h5py.HLObject) -> None:
         dataset = _dataset(hdf5, f"{MODEL}/{name}", uri)
@@ -220,6 +230,8 @@ def _described(dataset: h5py.Dataset) -> str:
 
 def _detached(state: Any) -> Any:
     """`state` with tensors on the CPU that own their storage: torch.save writes a view's whole storage."""
+    from torch import Tensor
+
     if isinstance(state, Tensor):
         return state.detach().to("cpu", copy=True)
     if isinstance(state, Mapping):

@@ -15,21 +15,25 @@ point leaves the old version or the new one. The same content gives the same byt
 Source: docs/formats/pbg_v1.md.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor
 
 from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats import _pbg_hdf5 as content
 from graphmill.formats._pbg_hdf5 import Floats, Iteration
 from graphmill.vocab import Partition
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = [
     "Iteration",
