@@ -1,18 +1,33 @@
-"""The check that every row of a block can become an edge, before anything is made of it.
+"""The check that every row of a block can become an edge (or an entity), before anything is made of it.
 
-lhs, rhs     -> string, never null or empty; integers become decimal strings, bytes must be UTF-8
-relation     -> dictionary of strings, the same rules
+id, lhs, rhs -> string, never null or empty; integers become decimal strings, bytes must be UTF-8
+             -> list of such strings, at least one, where the type is featurized
+relation     -> dictionary of strings, the same rules; one of the configuration, with static relations
 weight       -> float32, finite, not negative
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphmill.errors import RawTableError
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the configuration asks of a table's rows."""
+
+    relations: tuple[str, ...] | None = None
+    """The relations that a row may name; None: any."""
+    features: frozenset[str] = frozenset()
+    """The parts that hold lists of features."""
+    feature_delimiter: str = " "
+    sets_bad_rows_aside: bool = False
 
 
 @dataclass(frozen=True)
@@ -22,42 +37,93 @@ class Place:
     uri: str
     columns: dict[str, str]
     first_row: int
+    start: int = 0
+    """What rows are counted from: a byte of a text file, a stripe of an ORC file."""
+    unit: str = ""
 
     def error(self, part: str, row: int, problem: str) -> RawTableError:
         """An error about the `row`-th row of the block."""
+        start = f"counted from {self.unit} {self.start}" if self.start else "from 1, the header not counted"
         return RawTableError(
-            f"{self.uri}: row {self.first_row + row + 1} (from 1, the header not counted), "
+            f"{self.uri}: row {self.first_row + row + 1} ({start}), "
             f"column {self.columns[part]!r} ({part}): {problem}"
         )
 
 
-def checked(block: pa.Table, at: Place) -> pa.Table:
-    """The block with its columns as the head of this file says.
+@dataclass(frozen=True, eq=False)
+class BadRows:
+    """Rows of a block that cannot become edges, for one reason."""
+
+    reason: str
+    rows: npt.NDArray[np.int64]
+    """Their numbers in the file, from 1, counted as `Place` says."""
+    block: pa.Table
+    """These rows, as they were read."""
+
+
+class _BadRowsError(Exception):
+    def __init__(self, part: str, rows: npt.NDArray[np.int64], reason: str, detail: str):
+        super().__init__(detail)
+        self.part, self.rows, self.reason, self.detail = part, rows, reason, detail
+
+
+def checked(block: pa.Table, at: Place, rules: Rules) -> tuple[pa.Table, list[BadRows]]:
+    """The good rows of the block, its columns as the head of this file says, and the bad ones.
 
     Raises:
-        RawTableError: a row cannot become an edge, or a column is of a type that cannot hold its part.
+        RawTableError: a row cannot become an edge, and bad rows are not set aside; or a column is of a
+            type that cannot hold its part.
     """
-    columns = {part: _strings(block[part], part, at) for part in ("lhs", "rhs")}
-    if "relation" in block.column_names:
-        columns["relation"] = _relations(block["relation"], at)
-    if "weight" in block.column_names:
-        columns["weight"] = _weights(block["weight"], at)
-    return pa.table(columns)
+    row_N = np.arange(block.num_rows)
+    bad: list[BadRows] = []
+    while True:
+        try:
+            columns = {part: _checked(block[part], part, at, rules) for part in block.column_names}
+            return pa.table(columns), bad
+        except _BadRowsError as error:
+            if not rules.sets_bad_rows_aside:
+                raise at.error(error.part, int(error.rows[0]), error.detail) from error
+            reason = f"{error.part}: {error.reason}"
+            bad.append(BadRows(reason, at.first_row + row_N[error.rows] + 1, block.take(error.rows)))
+            good_N = np.ones(block.num_rows, bool)
+            good_N[error.rows] = False
+            block, row_N = block.filter(pa.array(good_N)), row_N[good_N]
+
+
+def _checked(column: pa.ChunkedArray, part: str, at: Place, rules: Rules) -> pa.ChunkedArray:
+    if part == "weight":
+        return _weights(column, at)
+    if part == "relation":
+        return _relations(column, at, rules)
+    if part in rules.features:
+        return _features(column, part, at, rules.feature_delimiter)
+    return _strings(column, part, at)
+
+
+def _refuse(part: str, wrong_N: Any, reason: str, detail: str) -> None:
+    """Raise if any row is wrong.
+
+    Raises:
+        _BadRowsError: one is.
+    """
+    rows = np.flatnonzero(wrong_N)
+    if rows.size:
+        raise _BadRowsError(part, rows, reason, f"{detail} ({rows.size} in this block)")
 
 
 def _strings(column: pa.ChunkedArray, part: str, at: Place) -> pa.ChunkedArray:
     """Raw ids or relation names as strings."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
+    if pa.types.is_null(column.type):
+        column = column.cast(pa.string())
     if column.null_count:
-        row = pc.index(column.is_null(), True).as_py()
-        raise at.error(
-            part, row, f"null ({column.null_count} in this block); every edge needs both ids and a relation"
-        )
+        needed = "every edge needs both ids and a relation"
+        _refuse(part, column.is_null(), "null", f"null; {needed}")
     if pa.types.is_integer(column.type):
         return column.cast(pa.string())
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-        column = _decoded(column, part, at)
+        column = _decoded(column, part)
     elif not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         raise RawTableError(
             f"{at.uri}: column {at.columns[part]!r} ({part}): expected strings or integers, "
@@ -65,30 +131,58 @@ def _strings(column: pa.ChunkedArray, part: str, at: Place) -> pa.ChunkedArray:
         )
     lengths = pc.binary_length(column)
     if column.length() and pc.min(lengths).as_py() == 0:
-        empty = pc.equal(lengths, 0)
-        raise at.error(part, pc.index(empty, True).as_py(), f"empty ({pc.sum(empty)} in this block)")
+        _refuse(part, pc.equal(lengths, 0), "empty", "empty")
     return column.cast(pa.string())
 
 
-def _decoded(column: pa.ChunkedArray, part: str, at: Place) -> pa.ChunkedArray:
+def _decoded(column: pa.ChunkedArray, part: str) -> pa.ChunkedArray:
     try:
         return column.cast(pa.string())
-    except pa.ArrowInvalid as error:
-
-        def fails(row: int) -> bool:
-            try:
-                column[row].as_py().decode()
-            except UnicodeDecodeError:
-                return True
-            return False
-
-        row = _first(fails, len(column))
-        raise at.error(part, row, f"not UTF-8: {column[row].as_py()[:40]!r}") from error
+    except pa.ArrowInvalid:
+        rows = np.array(_failing(column, lambda some: some.cast(pa.string())))
+        shown = repr(column[int(rows[0])].as_py()[:40])
+        raise _BadRowsError(part, rows, "not UTF-8", f"not UTF-8: {shown}") from None
 
 
-def _relations(column: pa.ChunkedArray, at: Place) -> pa.ChunkedArray:
+def _features(column: pa.ChunkedArray, part: str, at: Place, delimiter: str) -> pa.ChunkedArray:
+    """Lists of feature names."""
+    if column.null_count:
+        _refuse(part, column.is_null(), "null", "null; every row needs features")
+    if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
+        column = pc.split_pattern(_strings(column, part, at), delimiter)
+    lists = pa.concat_arrays(column.chunks).cast(pa.list_(column.type.value_type))
+    lengths = pc.list_value_length(lists).to_numpy()
+    _refuse(part, lengths == 0, "no feature", "a list without features")
+    values = lists.flatten()
+    try:
+        names = _strings(pa.chunked_array([values]), part, at)
+    except _BadRowsError as error:  # its rows are those of the features
+        rows = np.unique(np.searchsorted(np.cumsum(lengths), error.rows, side="right"))
+        raise _BadRowsError(part, rows, f"{error.reason} feature", f"a feature is {error.detail}") from error
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return pa.chunked_array([pa.ListArray.from_arrays(offsets, pa.concat_arrays(names.chunks))])
+
+
+def _relations(column: pa.ChunkedArray, at: Place, rules: Rules) -> pa.ChunkedArray:
     """Relation names as dictionaries of strings, one dictionary for all."""
-    if column.type == pa.dictionary(pa.int32(), pa.string()):
+    named = _named_relations(column, at)
+    if rules.relations is None or not len(named):
+        return named
+    code_N = np.concatenate([chunk.indices.to_numpy() for chunk in named.chunks])
+    names = named.chunk(0).dictionary.to_pylist()
+    known = np.array([name in rules.relations for name in names])
+    if not known.all() and not known[code_N].all():
+        first = names[code_N[np.argmin(known[code_N])]]
+        detail = (
+            f"{first!r} is not a relation of the configuration, which has {', '.join(rules.relations)}; add "
+            "it to relations, or set dynamic_relations to take every name that occurs"
+        )
+        _refuse("relation", ~known[code_N], "unknown relation", detail)
+    return named
+
+
+def _named_relations(column: pa.ChunkedArray, at: Place) -> pa.ChunkedArray:
+    if column.type == pa.dictionary(pa.int32(), pa.string()) and len(column):
         column = column.unify_dictionaries()
         names = column.chunk(0).dictionary
         if not (column.null_count or names.null_count) and "" not in names.to_pylist():
@@ -98,9 +192,9 @@ def _relations(column: pa.ChunkedArray, at: Place) -> pa.ChunkedArray:
 
 def _weights(column: pa.ChunkedArray, at: Place) -> pa.ChunkedArray:
     if column.null_count:
-        raise at.error("weight", pc.index(column.is_null(), True).as_py(), "null; every edge needs a weight")
+        _refuse("weight", column.is_null(), "null", "null; every edge needs a weight")
     if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
-        column = _parsed(column, at)
+        column = _parsed(column)
     try:
         weights = column.cast(pa.float32(), safe=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -108,29 +202,36 @@ def _weights(column: pa.ChunkedArray, at: Place) -> pa.ChunkedArray:
             f"{at.uri}: column {at.columns['weight']!r} (weight): expected numbers, found {column.type}"
         ) from error
     values = weights.to_numpy()
-    wrong = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
-    if wrong.size:
-        row = int(wrong[0])
-        raise at.error("weight", row, f"expected a finite number, 0 or more, found {column[row]}")
+    wrong_N = ~(np.isfinite(values) & (values >= 0))
+    if wrong_N.any():
+        first = column[int(np.argmax(wrong_N))]
+        _refuse("weight", wrong_N, "out of range", f"expected a finite number, 0 or more, found {first}")
     return weights
 
 
-def _parsed(column: pa.ChunkedArray, at: Place) -> pa.ChunkedArray:
+def _parsed(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    def parse(some: pa.ChunkedArray) -> pa.ChunkedArray:
+        return some.cast(pa.string()).cast(pa.float64())
+
     try:
-        return column.cast(pa.string()).cast(pa.float64())
-    except pa.ArrowInvalid as error:
-
-        def fails(row: int) -> bool:
-            try:
-                column.slice(row, 1).cast(pa.string()).cast(pa.float64())
-            except pa.ArrowInvalid:
-                return True
-            return False
-
-        row = _first(fails, len(column))
-        raise at.error("weight", row, f"expected a number, found {column[row].as_py()!r}") from error
+        return parse(column)
+    except pa.ArrowInvalid:
+        rows = np.array(_failing(column, parse))
+        shown = repr(column[int(rows[0])].as_py())
+        detail = f"expected a number, found {shown}"
+        raise _BadRowsError("weight", rows, "not a number", detail) from None
 
 
-def _first(holds: Callable[[int], bool], num_rows: int) -> int:
-    """The first row that `holds` is true of; the caller knows that there is one."""
-    return next(row for row in range(num_rows) if holds(row))
+def _failing(column: pa.ChunkedArray, convert: Callable[[pa.ChunkedArray], Any], first: int = 0) -> list[int]:
+    """Rows that cannot be converted, found by halving."""
+    try:
+        convert(column)
+        return []
+    except pa.ArrowInvalid:
+        if len(column) == 1:
+            return [first]
+    half = len(column) // 2
+    return [
+        *_failing(column.slice(0, half), convert, first),
+        *_failing(column.slice(half), convert, first + half),
+    ]

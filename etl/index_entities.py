@@ -1,165 +1,311 @@
 """Step 2: the distinct ids of all chunks -> one index a partition, ordered by (hash, raw id).
 
-A partition is a range of hashes. Where its ids are too many for the memory that a task may use, the task
-takes them range by range, in order; the result is the same. Files, beside the entity index and counts:
+A partition is a range of hashes. Where its ids are too many for the memory that a task may use, the range
+is cut into shards of adjacent slots, a task each; the result is the same. Then the shards are joined. Ids
+that an earlier run has indexed come first, in the places that they had. Files, beside the outputs:
 
-    {type}-{partition}.rows.i32   for each range of slots, for each chunk: the index of each of its ids
-    relations.rows.i32            for each chunk: the number of each of its relation names
+    {type}-{partition}-{shard}.arrow      id: string; the shard's new ids, in the order of their indices
+    {type}-{partition}-{shard}.rows.i32   for each chunk, for each of its ids: r >= 0, the r-th new id of the
+                                          shard; -1, left out; else -2 - index, of an id that was there before
+    relations.rows.i32                    for each chunk, for each of its relation names: its number, or -1
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl import hashing, spill
+from etl import spill
 from etl.blocks import cut
-from etl.encode_edges import Chunk
-from etl.hashing import Hashes
-from etl.layout import SLOTS, Layout, Part
-from etl.spill import Int64
+from etl.degrees import DegreeCounts, count_degrees
+from etl.distinct import Distinct, distinct
+from etl.encode_edges import LISTED, Chunk
+from etl.layout import ID_OVERHEAD_BYTES, Layout, Part
+from etl.previous import PreviousBlock, previous_relations
+from etl.spill import Int32, Int64
 from graphmill import storage
 from graphmill.errors import RawTableError
-from graphmill.formats import entity_counts, entity_index
+from graphmill.formats import entity_counts, entity_index, graphstorm
 
 ROW_GROUP_ROWS = 1 << 20
 MAX_INDEX = np.iinfo(np.int32).max
-# What ordering an id takes beside its bytes, which are there three times: read, distinct, in order.
-_OVERHEAD_BYTES = 64
+LEFT_OUT = -1
+MAX_COUNTED_RELATIONS = 1000
+_SHARD_SCHEMA = pa.schema([("id", pa.string())])
 
 
 @dataclass(frozen=True)
-class IndexedPart:
-    """Counts of one partition."""
+class Shard:
+    """Adjacent slots of a partition, whose ids one task orders."""
 
-    num_entities: int
+    part_number: int
+    number: int
+    slots: range
+    """Among the partition's."""
+
+
+@dataclass(frozen=True)
+class IndexedShard:
+    """Counts of one shard."""
+
+    num_new: int
     num_outside_train: int
+    num_left_out: int
+    degrees: DegreeCounts
 
 
-def slot_groups(num_ids: Int64, id_bytes: Int64, budget_bytes: int) -> list[range]:
-    """Ranges of slots whose ids can be ordered within the budget, a slot each at least.
+@dataclass(frozen=True)
+class IndexedRelations:
+    """Counts of dynamic relations."""
+
+    num_relations: int
+    num_left_out: int
+    names: tuple[str, ...] | None = None
+    """None: too many to count each."""
+
+
+@dataclass(frozen=True)
+class Index:
+    """What the step has counted."""
+
+    shards: list[Shard]
+    indexed: list[IndexedShard]
+    num_previous: list[int]
+    """Ids of an earlier run, by partition."""
+    num_entities: list[int]
+    """By partition."""
+    relations: IndexedRelations
+
+
+def plan_shards(layout: Layout, num_ids: Int64, id_bytes: Int64) -> list[Shard]:
+    """Shards whose ids can be ordered within `index_bytes`, a slot each at least.
 
     Args:
-        num_ids: [SLOTS] ids of all chunks, an id counted once a chunk.
-        id_bytes: [SLOTS] their bytes.
-        budget_bytes: memory for one range.
+        layout: the run's shape.
+        num_ids: [slots of all partitions] ids of all chunks, an id counted once a chunk.
+        id_bytes: [slots of all partitions] their bytes.
     """
+    shards: list[Shard] = []
+    costs = num_ids * ID_OVERHEAD_BYTES + id_bytes * 3
+    for part_number, slots in enumerate(layout.part_slots()):
+        groups = _groups(costs[slots.start : slots.stop].tolist(), layout.index_bytes)
+        shards += [Shard(part_number, number, group) for number, group in enumerate(groups)]
+    return shards
+
+
+def _groups(costs: list[int], budget_bytes: int) -> list[range]:
     groups: list[range] = []
     start, used = 0, 0
-    for slot, cost in enumerate((num_ids * _OVERHEAD_BYTES + id_bytes * 3).tolist()):
+    for slot, cost in enumerate(costs):
         if slot > start and used + cost > budget_bytes:
             groups.append(range(start, slot))
             start, used = slot, 0
         used += cost
-    return [*groups, range(start, SLOTS)]
+    return [*groups, range(start, len(costs))]
 
 
-def rows_uri(layout: Layout, part: Part) -> str:
-    """The file that says which index each chunk's ids have in `part`."""
-    return storage.join(layout.work_uri, f"{part.entity_type}-{part.partition}.rows.i32")
+def rows_uri(layout: Layout, shard: Shard) -> str:
+    """The file that says which index each chunk's ids have in the shard."""
+    return f"{_shard_uri(layout, shard)}.rows.i32"
 
 
 def relation_rows_uri(layout: Layout) -> str:
     """The file that says which number each chunk's relation names have."""
-    return storage.join(layout.work_uri, "relations.rows.i32")
+    return storage.join(layout.folders.work, "relations.rows.i32")
 
 
-def index_part(layout: Layout, part_number: int, chunk_uris: list[str], groups: list[range]) -> IndexedPart:
-    """Write the entity index and the count of one partition, and its rows file."""
-    part = layout.parts()[part_number]
-    num_outside_train = 0
-
-    def ordered() -> Iterator[pa.Table]:
-        nonlocal num_outside_train
-        num_earlier = 0
-        for group in groups:
-            batches = [part_number * SLOTS + slot for slot in group]
-            chunks = [spill.read_batches(f"{uri}.ids.arrow", batches) for uri in chunk_uris]
-            distinct, code_M = _distinct(chunks)
-            in_train = np.zeros(len(distinct), bool)
-            in_train[code_M[pa.concat_tables(chunks)["in_train"].to_numpy()]] = True
-            num_outside_train += len(distinct) - int(in_train.sum())
-            order = order_by_hash(distinct, hashing.hash_strings(distinct, layout.seed))
-            if num_earlier + len(order) > MAX_INDEX:
-                raise RawTableError(
-                    f"{part.entity_type}: partition {part.partition} has more than {MAX_INDEX} ids; raise "
-                    f"entities.{part.entity_type}.num_partitions"
-                )
-            index_of = np.empty(len(order), np.int32)
-            index_of[order] = np.arange(num_earlier, num_earlier + len(order), dtype=np.int32)
-            rows.write(index_of[code_M])
-            num_earlier += len(order)
-            yield pa.table({"id": distinct.take(pa.array(order))})
-
-    num_entities = 0
-    with (
-        spill.new_file(rows_uri(layout, part)) as rows,
-        entity_index.new_part(layout.entity_uri, *part) as writer,
-    ):
-        for block in cut(ordered(), ROW_GROUP_ROWS):
-            writer.append(block["id"].combine_chunks())
-            num_entities += block.num_rows
-    entity_counts.write_count(layout.entity_uri, *part, num_entities)
-    if layout.entity_names:
-        batches = entity_index.iter_part(layout.entity_uri, *part)
-        names = (name for batch in batches for name in batch.to_pylist())
-        entity_counts.write_entity_names(layout.entity_uri, *part, names)
-    return IndexedPart(num_entities, num_outside_train)
+def _shard_uri(layout: Layout, shard: Shard) -> str:
+    part = layout.parts()[shard.part_number]
+    return storage.join(layout.folders.work, f"{part.entity_type}-{part.partition}-{shard.number}")
 
 
-def index_relations(layout: Layout, chunks: list[str]) -> int:
-    """Number all relation names in the order of their UTF-8 bytes; write them and their count."""
-    found = [spill.read_batches(f"{uri}.relations.arrow").rename_columns(["id"]) for uri in chunks]
-    distinct, code_M = _distinct(found)
-    order = pc.sort_indices(distinct).to_numpy()
-    number_of = np.empty(len(order), np.int32)
-    number_of[order] = np.arange(len(order), dtype=np.int32)
-    with spill.new_file(relation_rows_uri(layout)) as rows:
-        rows.write(number_of[code_M])
-    entity_counts.write_relation_count(layout.entity_uri, len(order))
-    entity_counts.write_relation_names(layout.entity_uri, distinct.take(pa.array(order)).to_pylist())
-    return len(order)
-
-
-def order_by_hash(strings: pa.Array, hashes: Hashes) -> Int64:
-    """The permutation that sorts distinct strings by (hash, UTF-8 bytes)."""
-    order = np.argsort(hashes, kind="stable")
-    ordered = hashes[order]
-    equal = np.flatnonzero(ordered[1:] == ordered[:-1])
-    if equal.size:
-        # The few that share their hash with a neighbour: by hash still, and then by string.
-        shared = np.union1d(equal, equal + 1)
-        keys = [(int(hashes[at]), strings[int(at)].as_py().encode(), int(at)) for at in order[shared]]
-        order[shared] = [at for _, _, at in sorted(keys)]
-    return order
-
-
-def id_ranges(
-    layout: Layout, chunks: list[Chunk], groups: list[list[range]]
-) -> list[list[list[tuple[int, int]]]]:
-    """For each chunk, for each part: the (offset, count) of the chunk's ids in the part's rows file."""
-    by_chunk: list[list[list[tuple[int, int]]]] = [[] for _ in chunks]
-    for part_number, part_groups in enumerate(groups):
-        num_ids = np.array([chunk.num_ids[part_number] for chunk in chunks])
-        counts = np.add.reduceat(num_ids, [group.start for group in part_groups], axis=1)
-        # The file goes range by range, chunk by chunk.
-        ends = np.cumsum(counts.T.ravel()).reshape(counts.T.shape).T
-        for chunk_ranges, chunk_ends, chunk_counts in zip(by_chunk, ends, counts, strict=True):
-            pairs = zip((chunk_ends - chunk_counts).tolist(), chunk_counts.tolist(), strict=True)
-            chunk_ranges.append([(offset, count) for offset, count in pairs if count])
-    return by_chunk
-
-
-def _distinct(tables: list[pa.Table]) -> tuple[pa.Array, npt.NDArray[np.int32]]:
-    """The distinct values of the column `id` of all tables, and each row's position among them."""
-    # large_string: the ids of a partition may pass the 2 GiB that string can address.
-    column = pa.chunked_array(
-        [chunk.cast(pa.large_string()) for table in tables for chunk in table["id"].chunks], pa.large_string()
+def index_shard(
+    layout: Layout, shard: Shard, chunk_uris: list[str], previous: list[PreviousBlock]
+) -> IndexedShard:
+    """Order the ids of one shard, and write its two files."""
+    first_slot = layout.part_slots()[shard.part_number].start
+    batches = [first_slot + slot for slot in shard.slots]
+    chunks = [spill.read_batches(f"{uri}.ids.arrow", batches) for uri in chunk_uris]
+    # A batch a slot of this one partition.
+    earlier = [spill.read_batches(block.uri, shard.slots) for block in previous]
+    found = _distinct([*earlier, *chunks], layout.seed)
+    num_earlier = sum(map(len, earlier))
+    codes = found.code_N[num_earlier:]
+    kept, degrees = _kept(layout, shard, found, codes, chunks)
+    known = np.full(len(found.strings), LEFT_OUT, np.int32)
+    if num_earlier:
+        known[found.code_N[:num_earlier]] = np.concatenate([each["index"].to_numpy() for each in earlier])
+    is_new = (known < 0) & kept
+    row_of = np.where(known < 0, LEFT_OUT, -2 - known)
+    row_of[is_new] = np.arange(int(is_new.sum()))
+    with spill.new_file(rows_uri(layout, shard)) as rows:
+        rows.write(row_of.astype(np.int32)[codes])
+    new_ids = found.strings.filter(pa.array(is_new)).cast(pa.large_string())
+    spill.write_batches(
+        f"{_shard_uri(layout, shard)}.arrow",
+        _SHARD_SCHEMA,
+        (
+            pa.RecordBatch.from_arrays(
+                [new_ids.slice(at, ROW_GROUP_ROWS).cast(pa.string())], schema=_SHARD_SCHEMA
+            )
+            for at in range(0, len(new_ids), ROW_GROUP_ROWS)
+        ),
     )
-    if not len(column):
-        return pa.array([], pa.large_string()), np.zeros(0, np.int32)
-    chunks = column.dictionary_encode().chunks
-    return chunks[0].dictionary, np.concatenate([chunk.indices.to_numpy() for chunk in chunks])
+    indexed = is_new | (known >= 0)
+    return IndexedShard(
+        int(is_new.sum()),
+        int((indexed & (degrees == 0)).sum()),
+        int((~kept & (known < 0)).sum()),
+        count_degrees(degrees[indexed]),
+    )
+
+
+def _kept(
+    layout: Layout, shard: Shard, found: Distinct, codes: Int32, chunks: list[pa.Table]
+) -> tuple[npt.NDArray[np.bool_], Int64]:
+    """Which ids occur often enough, or are listed in a table of entities; and the train edges of each."""
+    counts = np.concatenate([each["train_count"].to_numpy() for each in chunks] or [np.zeros(0, np.int32)])
+    listed = np.zeros(len(found.strings), bool)
+    listed[codes[counts == LISTED]] = True
+    weights = np.maximum(counts, 0)
+    degrees = np.bincount(codes, weights, minlength=len(found.strings)).astype(np.int64)
+    entity_type = layout.parts()[shard.part_number].entity_type
+    return listed | (degrees >= layout.min_entity_counts[entity_type]), degrees
+
+
+def count_entities(shards: list[Shard], indexed: list[IndexedShard], num_previous: list[int]) -> list[int]:
+    """Entities of each partition.
+
+    Raises:
+        RawTableError: they are more than a bucket file can number.
+    """
+    counts = list(num_previous)
+    for shard, found in zip(shards, indexed, strict=True):
+        counts[shard.part_number] += found.num_new
+    if max(counts) > MAX_INDEX:
+        raise RawTableError(
+            f"a partition has {max(counts)} ids, of {MAX_INDEX} at most; raise num_partitions of its type"
+        )
+    return counts
+
+
+def first_indices(index: Index) -> list[int]:
+    """Index of the first new id of each shard."""
+    first: list[int] = []
+    ends = list(index.num_previous)
+    for shard, found in zip(index.shards, index.indexed, strict=True):
+        first.append(ends[shard.part_number])
+        ends[shard.part_number] += found.num_new
+    return first
+
+
+def write_part(layout: Layout, part_number: int, shards: list[Shard], first_id: int) -> int:
+    """Join the shards of a partition: its entity index and count, and what else was asked for.
+
+    Args:
+        layout: the run's shape.
+        part_number: the partition.
+        shards: its shards.
+        first_id: ids of its type in the partitions before it.
+    """
+    part = layout.parts()[part_number]
+    entity_uri = layout.folders.entities
+    num_entities = 0
+    with entity_index.new_part(entity_uri, *part) as writer:
+        for block in cut(_part_ids(layout, part, shards), ROW_GROUP_ROWS):
+            writer.append(pa.concat_arrays(block["id"].chunks))
+            num_entities += block.num_rows
+    entity_counts.write_count(entity_uri, *part, num_entities)
+    if layout.entity_names:
+        batches = entity_index.iter_part(entity_uri, *part)
+        names = (name for batch in batches for name in batch.to_pylist())
+        entity_counts.write_entity_names(entity_uri, *part, names)
+    if layout.graphstorm_maps:
+        graphstorm.write_raw_id_map(entity_uri, *part, first_id, entity_index.iter_part(entity_uri, *part))
+    return num_entities
+
+
+def _part_ids(layout: Layout, part: Part, shards: list[Shard]) -> Iterator[pa.Table]:
+    """All ids of a partition in the order of their indices."""
+    if layout.previous_uri is not None:
+        manifest = entity_index.read_manifest(layout.previous_uri)
+        if part.entity_type in manifest.num_partitions:
+            for ids in entity_index.iter_part(layout.previous_uri, *part):
+                yield pa.table({"id": ids})
+    for shard in shards:
+        yield from spill.iter_batches(f"{_shard_uri(layout, shard)}.arrow")
+
+
+def index_relations(layout: Layout, chunk_uris: list[str]) -> IndexedRelations:
+    """Number all relation names in the order of their UTF-8 bytes; write them and their count.
+
+    Those of an earlier run come first, with the numbers that they had.
+    """
+    previous = previous_relations(layout)
+    found = [spill.read_batches(f"{uri}.relations.arrow") for uri in chunk_uris]
+    names = pa.chunked_array(
+        [c for each in found for c in each["name"].chunks], pa.string()
+    ).dictionary_encode()
+    distinct_names = names.chunk(0).dictionary
+    codes = np.concatenate([chunk.indices.to_numpy() for chunk in names.chunks])
+    train_counts = np.concatenate([each["train_count"].to_numpy() for each in found])
+    counts = np.bincount(codes, train_counts, minlength=len(distinct_names))
+    number_of = {name: number for number, name in enumerate(previous)}
+    listed = distinct_names.to_pylist()
+    num_left_out = 0
+    for at in pc.sort_indices(distinct_names).to_pylist():
+        if listed[at] in number_of:
+            continue
+        if counts[at] < layout.min_relation_count:
+            num_left_out += 1
+            continue
+        number_of[listed[at]] = len(number_of)
+    numbers = np.array([number_of.get(name, LEFT_OUT) for name in listed], np.int32)
+    with spill.new_file(relation_rows_uri(layout)) as rows:
+        rows.write(numbers[codes])
+    entity_counts.write_relation_count(layout.folders.entities, len(number_of))
+    entity_counts.write_relation_names(layout.folders.entities, list(number_of))
+    few = len(number_of) <= MAX_COUNTED_RELATIONS
+    return IndexedRelations(len(number_of), num_left_out, tuple(number_of) if few else None)
+
+
+def rare_relations(layout: Layout, chunks: list[Chunk]) -> list[int]:
+    """Numbers of the static relations that have too few train edges."""
+    if layout.dynamic or not layout.min_relation_count:
+        return []
+    counts = np.sum([chunk.relation_counts for chunk in chunks if chunk.num_edges], axis=0)
+    rare: list[int] = np.flatnonzero(counts < layout.min_relation_count).tolist()
+    return rare
+
+
+def id_ranges(layout: Layout, chunks: list[Chunk], shards: list[Shard]) -> Int64:
+    """For each chunk, for each shard: offset and count of the chunk's ids in the shard's rows file.
+
+    Returns:
+        int64 [chunks, shards, 2].
+    """
+    part_slots = layout.part_slots()
+    starts = [part_slots[shard.part_number].start + shard.slots.start for shard in shards]
+    counts = np.array([np.add.reduceat(chunk.num_ids, starts, dtype=np.int64) for chunk in chunks])
+    return np.stack([np.cumsum(counts, axis=0) - counts, counts], axis=2)
+
+
+def first_ids(layout: Layout, num_entities: list[int]) -> list[int]:
+    """For each part: entities of its type in the partitions before it."""
+    earlier = [0, *accumulate(num_entities)]
+    first_part: dict[str, int] = {}
+    for number, part in enumerate(layout.parts()):
+        first_part.setdefault(part.entity_type, number)
+    return [
+        earlier[number] - earlier[first_part[part.entity_type]] for number, part in enumerate(layout.parts())
+    ]
+
+
+def _distinct(tables: list[pa.Table], seed: int) -> Distinct:
+    # large_string: the ids of a shard may pass the 2 GiB that string can address.
+    chunks = [chunk.cast(pa.large_string()) for table in tables for chunk in table["id"].chunks]
+    return distinct(pa.chunked_array(chunks, pa.large_string()), seed)

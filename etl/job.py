@@ -1,7 +1,8 @@
 """The ETL stage: raw edge tables -> entity index and counts, and a bucket file for every bucket.
 
     1  encode      each chunk of rows: its distinct ids, and its edges as numbers into them
-    2  index       each partition: the ids of all chunks, ordered by (hash, raw id)
+    2  index       each shard of a partition: the ids of all chunks, ordered by (hash, raw id); then each
+                   partition: its shards joined
     3  translate   each chunk: numbers -> indices, edges sorted by bucket
     4  merge       each run of adjacent buckets: the bucket files
 
@@ -12,32 +13,58 @@ point leaves the previous output, or the new one. What a killed run left is remo
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from distributed import Client
 
-from etl.bucket_edges import merge, plan_runs, translate
-from etl.config import EtlConfig
-from etl.encode_edges import Chunk, encode_source
+from etl import figures
+from etl.bucket_edges import Numbering, Translated, merge, plan_runs, translate
+from etl.check_config import check_config
+from etl.config import EtlConfig, FilesConfig
+from etl.encode_edges import Chunk, Encoded, encode_source
+from etl.figures import Counts
 from etl.hashing import HASH_NAME
-from etl.index_entities import IndexedPart, id_ranges, index_part, index_relations, slot_groups
+from etl.index_entities import (
+    MAX_COUNTED_RELATIONS,
+    Index,
+    IndexedRelations,
+    Shard,
+    count_entities,
+    first_ids,
+    first_indices,
+    id_ranges,
+    index_relations,
+    index_shard,
+    plan_shards,
+    rare_relations,
+    write_part,
+)
 from etl.layout import Layout
-from etl.outputs import check_outputs, hide_outputs, output_uris, work_folder
-from etl.read_tables import Source, find_sources
+from etl.outputs import check_outputs, hide_outputs, output_folders, output_uris, quarantine_uri, work_folder
+from etl.previous import file_previous, previous_counts
+from etl.sources import Source, find_sources
 from etl.spill import Int64
 from etl.table_files import files_of
 from graphmill import record, storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
-from graphmill.errors import ConfigError, RawTableError
+from graphmill.errors import RawTableError
+from graphmill.formats import graphstorm
 from graphmill.formats.entity_index import Manifest, part_uri, write_manifest
 
 __all__ = ["fingerprint", "output_uris", "run"]
 
-# Settings that decide how the work is cut, and not what comes out.
-_CUTTING = {"chunk_rows", "index_bytes", "merge_bytes", "work_path"}
+# Settings that decide how the work is cut or where things go, and not what comes out.
+_CUTTING = {
+    "chunk_rows",
+    "index_bytes",
+    "merge_bytes",
+    "work_path",
+    "quarantine_path",
+    "previous_entity_path",
+}
 
 
 def run(config: Config, client: Client) -> dict[str, Any]:
@@ -49,120 +76,162 @@ def run(config: Config, client: Client) -> dict[str, Any]:
         NotFoundError: a table's file does not exist.
     """
     etl = config.section("etl", EtlConfig)
-    _check_relations(config, etl)
+    check_config(config, etl)
     check_outputs(config)
     clock = _Clock()
-    with ExitStack() as outputs:
-        work_uri = outputs.enter_context(work_folder(config, etl))
-        folders = [outputs.enter_context(storage.atomic_directory(uri)) for uri in output_uris(config)]
-        entity_uri, split_uris = folders[0], dict(zip(etl.splits(), folders[1:], strict=True))
-        layout = Layout.of(config, etl, work_uri=work_uri, entity_uri=entity_uri, split_uris=split_uris)
+    with work_folder(config, etl) as work_uri, output_folders(config, etl, work_uri) as folders:
         with clock("plan"):
             sources = _plan(client, config, etl)
+        layout = Layout.of(config, etl, folders, sum(source.num_rows for source in sources))
         with clock("encode"):
-            chunks = _encode(client, layout, sources)
+            encoded = _encode(client, config, layout, sources)
+        chunks = [chunk for of_source in encoded for chunk in of_source.chunks]
         with clock("index"):
-            groups, parts, num_relations = _index(client, layout, chunks)
+            index = _index(client, layout, chunks)
         with clock("translate"):
-            num_edges = _translate(client, layout, chunks, groups)
+            translated = _translate(client, layout, chunks, index)
         with clock("merge"):
-            _merge(client, layout, chunks, num_edges)
-        write_manifest(entity_uri, Manifest(HASH_NAME, config.seed, layout.num_partitions))
+            num_edges = _merge(client, layout, chunks, translated)
+        write_manifest(folders.entities, Manifest(HASH_NAME, config.seed, layout.num_partitions))
         _sweep(layout)
+        counts = Counts(sources, encoded, index, translated, num_edges)
+        found = figures.figures(layout, counts)
+        figures.warn_if_uneven(layout, num_edges)
         hide_outputs(config)
-    counts = _figures(layout, sources, chunks, parts, num_edges.sum(axis=0))
-    return counts | {"num_relations": num_relations, "step_seconds": clock.seconds}
+    return found | {"step_seconds": clock.seconds}
 
 
 def fingerprint(config: Config) -> dict[str, Any]:
     """All that the output depends on."""
     etl = config.section("etl", EtlConfig)
-    files = sorted({uri for table in etl.tables for uri in files_of(config, table)})
+    inputs = sorted({uri for _, table in _tables(etl) for uri in files_of(config, table)})
+    if etl.previous_entity_path is not None:
+        inputs.append(storage.absolute(etl.previous_entity_path))
     return {
         "etl": etl.model_dump(mode="json", exclude=_CUTTING),
         "entities": {name: entity.num_partitions for name, entity in config.entities.items()},
+        "featurized": sorted(name for name, entity in config.entities.items() if entity.featurized),
         "relations": [[each.name, each.lhs, each.rhs] for each in config.relations],
         "dynamic_relations": config.dynamic_relations,
         "seed": config.seed,
         "hash": HASH_NAME,
-        "inputs": record.describe_inputs(files),
+        "inputs": record.describe_inputs(inputs),
     }
 
 
-def _check_relations(config: Config, etl: EtlConfig) -> None:
-    """Refuse a table whose constant relation is unknown.
-
-    Raises:
-        ConfigError: it is not in the configuration, and relations are not dynamic.
-    """
-    known = [relation.name for relation in config.relations]
-    for number, table in enumerate(etl.tables):
-        if table.relation is not None and table.relation not in known and not config.dynamic_relations:
-            raise ConfigError(
-                f"etl.tables[{number}].relation: {table.relation!r} is not among the relations: "
-                f"{', '.join(known)}"
-            )
+def _tables(etl: EtlConfig) -> list[tuple[str, FilesConfig]]:
+    """All tables, with the names that figures call them by."""
+    return [
+        *((f"tables[{number}]", table) for number, table in enumerate(etl.tables)),
+        *((f"entities[{number}]", table) for number, table in enumerate(etl.entities)),
+    ]
 
 
 def _plan(client: Client, config: Config, etl: EtlConfig) -> list[Source]:
     files = [
-        (number, table, uri, etl.chunk_rows)
-        for number, table in enumerate(etl.tables)
+        (label, table, uri, etl.chunk_rows)
+        for label, table in _tables(etl)
         for uri in files_of(config, table)
     ]
     found = run_tasks(client, find_sources, files, description="etl: look at tables", unit="files")
     return [source for sources in found for source in sources]
 
 
-def _encode(client: Client, layout: Layout, sources: list[Source]) -> list[Chunk]:
+def _encode(client: Client, config: Config, layout: Layout, sources: list[Source]) -> list[Encoded]:
     tasks = [(layout, source, number) for number, source in enumerate(sources)]
     encoded = run_tasks(client, encode_source, tasks, description="etl: encode", unit="sources")
-    chunks = [chunk for of_source in encoded for chunk in of_source]
-    if not chunks:
+    if layout.folders.quarantine is not None:
+        etl = config.section("etl", EtlConfig)
+        uri = storage.absolute(quarantine_uri(config, etl))
+        try:
+            figures.check_bad_rows(encoded, etl.max_bad_fraction, uri)
+        except RawTableError:  # the rows are what the user wants to see
+            storage.delete_marker(uri)
+            storage.commit_directory(layout.folders.quarantine, uri)
+            raise
+    if not any(each.chunks for each in encoded):
         raise RawTableError("etl.tables: the tables hold no rows; there is nothing to make a graph of")
-    return chunks
+    return encoded
 
 
-def _index(
-    client: Client, layout: Layout, chunks: list[Chunk]
-) -> tuple[list[list[range]], list[IndexedPart], int]:
+def _index(client: Client, layout: Layout, chunks: list[Chunk]) -> Index:
     uris = [chunk.uri for chunk in chunks]
-    num_ids = np.sum([chunk.num_ids for chunk in chunks], axis=0)
-    id_bytes = np.sum([chunk.id_bytes for chunk in chunks], axis=0)
-    groups = [slot_groups(*of_part, layout.index_bytes) for of_part in zip(num_ids, id_bytes, strict=True)]
-    tasks = [(layout, number, uris, of_part) for number, of_part in enumerate(groups)]
-    parts = run_tasks(client, index_part, tasks, description="etl: index entities", unit="partitions")
-    if not layout.dynamic:
-        return groups, parts, len(layout.relations)
-    description = "etl: number relations"
-    num_relations = run_tasks(client, index_relations, [(layout, uris)], description=description)[0]
-    return groups, parts, num_relations
+    num_previous = previous_counts(layout)
+    tasks: list[tuple[Any, ...]] = [(layout, number) for number, count in enumerate(num_previous) if count]
+    filed = iter(run_tasks(client, file_previous, tasks, description="etl: read the earlier index"))
+    previous = [next(filed) if count else [] for count in num_previous]
+    num_ids: Int64 = np.array([chunk.num_ids for chunk in chunks]).sum(axis=0, dtype=np.int64)
+    id_bytes: Int64 = np.array([chunk.id_bytes for chunk in chunks]).sum(axis=0, dtype=np.int64)
+    for slots, blocks in zip(layout.part_slots(), previous, strict=True):
+        for block in blocks:
+            num_ids[slots.start : slots.stop] += block.num_ids
+            id_bytes[slots.start : slots.stop] += block.id_bytes
+    shards = plan_shards(layout, num_ids, id_bytes)
+    tasks = [(layout, shard, uris, previous[shard.part_number]) for shard in shards]
+    indexed = run_tasks(client, index_shard, tasks, description="etl: index entities", unit="shards")
+    num_entities = count_entities(shards, indexed, num_previous)
+    by_part: list[list[Shard]] = [[] for _ in num_entities]
+    for shard in shards:
+        by_part[shard.part_number].append(shard)
+    tasks = [
+        (layout, number, *rest)
+        for number, rest in enumerate(zip(by_part, first_ids(layout, num_entities), strict=True))
+    ]
+    run_tasks(client, write_part, tasks, description="etl: write the entity index", unit="partitions")
+    rare, names = rare_relations(layout, chunks), tuple(name for name, _, _ in layout.relations)
+    few = len(names) <= MAX_COUNTED_RELATIONS
+    relations = IndexedRelations(len(names), len(rare), names if few else None)
+    if layout.dynamic:
+        with_edges = [chunk.uri for chunk in chunks if chunk.num_edges]
+        description = "etl: number relations"
+        relations = run_tasks(client, index_relations, [(layout, with_edges)], description=description)[0]
+    return Index(shards, indexed, num_previous, num_entities, relations)
 
 
-def _translate(client: Client, layout: Layout, chunks: list[Chunk], groups: list[list[range]]) -> Int64:
-    """Edges of each bucket of each split in each chunk: [chunks, splits x buckets]."""
-    counts = [chunk.num_relations for chunk in chunks]
-    first_relations = (np.cumsum(counts) - counts).tolist()
-    tasks = list(
-        zip([layout] * len(chunks), chunks, id_ranges(layout, chunks, groups), first_relations, strict=True)
-    )
-    return np.array(run_tasks(client, translate, tasks, description="etl: translate", unit="chunks"))
-
-
-def _merge(client: Client, layout: Layout, chunks: list[Chunk], num_edges: Int64) -> None:
+def _translate(client: Client, layout: Layout, chunks: list[Chunk], index: Index) -> list[Translated]:
+    first = first_indices(index)
+    ranges = id_ranges(layout, chunks, index.shards)
+    rare = rare_relations(layout, chunks)
     tasks = []
-    for run_of_buckets in plan_runs(layout, num_edges.sum(axis=0)):
+    first_relation = 0
+    for chunk, of_chunk in zip(chunks, ranges, strict=True):
+        if chunk.num_edges:
+            numbering = Numbering(
+                index.shards, first, of_chunk, first_relation, index.relations.num_relations, rare
+            )
+            tasks.append((layout, chunk, numbering))
+            first_relation += chunk.num_relations
+    return run_tasks(client, translate, tasks, description="etl: translate", unit="chunks")
+
+
+def _merge(client: Client, layout: Layout, chunks: list[Chunk], translated: list[Translated]) -> Int64:
+    """Edges of each bucket of each split: [splits x buckets]."""
+    with_edges = [chunk for chunk in chunks if chunk.num_edges]
+    num_edges = np.array([each.num_edges for each in translated])
+    num_features = {
+        side: np.sum([each.num_features[side] for each in translated], axis=0)
+        for side in layout.feature_sides
+    }
+    tasks = []
+    for run_of_buckets in plan_runs(layout, num_edges.sum(axis=0), num_features):
         flat = run_of_buckets.flat
         holding = np.flatnonzero(num_edges[:, flat.start : flat.stop].sum(axis=1))
-        uris = [chunks[number].uri for number in holding]
-        tasks.append((layout, run_of_buckets, uris))
-    run_tasks(client, merge, tasks, description="etl: write buckets", unit="runs")
+        tasks.append((layout, run_of_buckets, [with_edges[number].uri for number in holding]))
+    written = run_tasks(client, merge, tasks, description="etl: write buckets", unit="runs")
+    return np.array([count for counts in written for count in counts], np.int64)
 
 
 def _sweep(layout: Layout) -> None:
     """Remove what workers that died left in the folders that are about to get their names."""
-    indices = [storage.parent(part_uri(layout.entity_uri, name, 0)) for name in layout.entity_types]
-    for folder in (layout.entity_uri, *indices, *layout.split_uris.values()):
+    folders = layout.folders
+    swept = [folders.entities, *folders.splits.values()]
+    swept += [storage.parent(part_uri(folders.entities, name, 0)) for name in layout.entity_types]
+    if layout.graphstorm_maps:
+        uris = [graphstorm.raw_id_map_uri(folders.entities, name, 0) for name in layout.entity_types]
+        swept += [storage.parent(uri) for uri in uris]
+    if folders.quarantine is not None:
+        swept.append(folders.quarantine)
+    for folder in swept:
         storage.sweep(folder)
 
 
@@ -178,34 +247,3 @@ class _Clock:
         start = time.monotonic()
         yield
         self.seconds[step] = round(time.monotonic() - start, 3)
-
-
-def _figures(
-    layout: Layout, sources: list[Source], chunks: list[Chunk], parts: list[IndexedPart], num_edges: Int64
-) -> dict[str, Any]:
-    """Counts for run.json; `num_edges` is [splits x buckets]."""
-    entities: dict[str, list[int]] = {name: [] for name in layout.entity_types}
-    outside = dict.fromkeys(layout.entity_types, 0)
-    for (entity_type, _), part in zip(layout.parts(), parts, strict=True):
-        entities[entity_type].append(part.num_entities)
-        outside[entity_type] += part.num_outside_train
-    by_split = dict(zip(layout.splits, num_edges.reshape(len(layout.splits), -1), strict=True))
-    return {
-        "num_rows": sum(chunk.num_rows for chunk in chunks),
-        "num_edges": {split: int(counts.sum()) for split, counts in by_split.items()},
-        "num_entities": entities,
-        # These get embeddings that no edge ever trains.
-        "num_entities_outside_train": outside,
-        "buckets": {
-            split: {
-                "num_buckets": len(counts),
-                "num_empty": int((counts == 0).sum()),
-                "min_edges": int(counts.min()),
-                "mean_edges": float(counts.mean()),
-                "max_edges": int(counts.max()),
-            }
-            for split, counts in by_split.items()
-        },
-        "integer_id_columns": sorted({column for source in sources for column in source.integer_columns}),
-        "num_chunks": len(chunks),
-    }

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -12,9 +13,11 @@ from etl.hashing import Hashes, mix, scale
 from graphmill.config import Config
 from graphmill.vocab import TRAIN_SPLIT, Bucket, Side
 
-SLOTS = (
-    16  # ranges of hashes that one partition's ids are filed under, so that they can be ordered bit by bit
-)
+MIN_SLOTS = 16
+# What ordering an id takes beside its bytes, which are there three times: read, distinct, in order.
+ID_OVERHEAD_BYTES = 64
+_TYPICAL_ID_BYTES = 32
+MAX_SLOTS = 1024
 _SPREAD_SALTS = {Side.LHS: np.uint64(0x9E3779B97F4A7C15), Side.RHS: np.uint64(0xC2B2AE3D27D4EB4F)}
 
 
@@ -26,10 +29,22 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Folders:
+    """Where a run writes to: hidden folders, which get their names at the end."""
+
+    work: str
+    entities: str
+    splits: dict[str, str]
+    quarantine: str | None = None
+
+
+@dataclass(frozen=True)
 class Layout:
     """The run's shape; small, and sent to every task."""
 
     num_partitions: dict[str, int]
+    num_slots: dict[str, int]
+    """Ranges of hashes that a partition's ids are filed under, so that they can be ordered bit by bit."""
     relations: tuple[tuple[str, str, str], ...]
     """(name, lhs type, rhs type) by number; of dynamic relations the one entry that gives the types."""
     dynamic: bool
@@ -38,36 +53,62 @@ class Layout:
     grid: Bucket
     """Number of partitions along each side."""
     weighted: bool
+    featurized: frozenset[str]
+    """Types whose entities are lists of features."""
+    min_entity_counts: dict[str, int]
+    min_relation_count: int
+    drops_duplicates: bool
+    drops_loops: bool
+    quarantines: bool
+    graphstorm_maps: bool
+    previous_uri: str | None
     seed: int
     chunk_rows: int
     index_bytes: int
     merge_bytes: int
     entity_names: bool
-    work_uri: str
-    entity_uri: str
-    split_uris: dict[str, str]
+    folders: Folders
 
     @classmethod
-    def of(
-        cls, config: Config, etl: EtlConfig, *, work_uri: str, entity_uri: str, split_uris: dict[str, str]
-    ) -> Self:
-        """The layout that the configuration asks for, with the folders that the run writes to."""
+    def of(cls, config: Config, etl: EtlConfig, folders: Folders, num_rows: int) -> Self:
+        """The layout that the configuration asks for, with the folders that the run writes to.
+
+        Args:
+            config: the configuration.
+            etl: its section.
+            folders: where the run writes to.
+            num_rows: roughly, of all tables; decides how finely the work is cut, and not what comes out.
+        """
+        featurized = {name for name, entity in config.entities.items() if entity.featurized}
+        # At worst every row of every chunk has ids of its own.
+        worst_bytes = 2 * num_rows * (ID_OVERHEAD_BYTES + 3 * _TYPICAL_ID_BYTES)
+        num_slots = 2 * worst_bytes // etl.index_bytes
         return cls(
             num_partitions={name: entity.num_partitions for name, entity in config.entities.items()},
+            num_slots={
+                name: min(max(num_slots // entity.num_partitions, MIN_SLOTS), MAX_SLOTS)
+                for name, entity in config.entities.items()
+            },
             relations=tuple((each.name, each.lhs, each.rhs) for each in config.relations),
             dynamic=config.dynamic_relations,
             splits=etl.splits(),
             holdout=etl.holdout,
             grid=Bucket(*(config.num_side_partitions(side) for side in Side)),
             weighted=any(table.weight is not None for table in etl.tables),
+            featurized=frozenset(featurized),
+            min_entity_counts={name: etl.min_count(name) for name in config.entities},
+            min_relation_count=etl.min_relation_count,
+            drops_duplicates=etl.duplicates == "drop",
+            drops_loops=etl.self_loops == "drop",
+            quarantines=etl.on_bad_row == "quarantine",
+            graphstorm_maps=etl.graphstorm_maps,
+            previous_uri=etl.previous_entity_path,
             seed=config.seed,
             chunk_rows=etl.chunk_rows,
             index_bytes=etl.index_bytes,
             merge_bytes=etl.merge_bytes,
             entity_names=etl.entity_names,
-            work_uri=work_uri,
-            entity_uri=entity_uri,
-            split_uris=split_uris,
+            folders=folders,
         )
 
     @property
@@ -78,6 +119,26 @@ class Layout:
     def parts(self) -> list[Part]:
         """Every partition of every type, type by type."""
         return [Part(name, number) for name, count in self.num_partitions.items() for number in range(count)]
+
+    def part_slots(self) -> list[range]:
+        """Numbers of each partition's slots among those of all partitions."""
+        counts = [self.num_slots[part.entity_type] for part in self.parts()]
+        stops = list(accumulate(counts))
+        return [range(stop - count, stop) for stop, count in zip(stops, counts, strict=True)]
+
+    @property
+    def feature_sides(self) -> list[Side]:
+        """The sides on which there are lists of features."""
+        return [
+            side
+            for at, side in ((1, Side.LHS), (2, Side.RHS))
+            if any(each[at] in self.featurized for each in self.relations)
+        ]
+
+    @property
+    def filters(self) -> bool:
+        """Whether entities or relations that are rare are left out."""
+        return self.min_relation_count > 0 or any(self.min_entity_counts.values())
 
     def buckets(self) -> Iterator[Bucket]:
         """Every bucket of one split, row by row."""

@@ -3,9 +3,10 @@
 import hashlib
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from etl.config import EtlConfig
+from etl.layout import Folders
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError
@@ -13,15 +14,40 @@ from graphmill.formats.edge_buckets import bucket_uri
 from graphmill.vocab import Bucket
 
 _OURS = re.compile(
-    r"_SUCCESS|entity_index|entity_count_.+\.txt|entity_names_.+\.json|dynamic_rel_(count\.txt|names\.json)"
+    r"_SUCCESS|entity_index|raw_id_mappings|part-\d+-\d+\.parquet|entity_count_.+\.txt|entity_names_.+\.json|dynamic_rel_(count\.txt|names\.json)"
     r"|edges_\d+_\d+\.h5"
 )
 
 
 def output_uris(config: Config) -> list[str]:
-    """The folders that the stage writes: the entities, then each split."""
-    splits = config.section("etl", EtlConfig).splits()
-    return [storage.absolute(uri) for uri in (config.entity_path, *map(config.split_path, splits))]
+    """The folders that the stage writes: the entities, then each split, then bad rows."""
+    etl = config.section("etl", EtlConfig)
+    uris = [config.entity_path, *map(config.split_path, etl.splits())]
+    if etl.on_bad_row == "quarantine":
+        uris.append(quarantine_uri(config, etl))
+    return list(map(storage.absolute, uris))
+
+
+def quarantine_uri(config: Config, etl: EtlConfig) -> str:
+    """The folder of rows that cannot become edges.
+
+    Raises:
+        ConfigError: nothing says where it is to be.
+    """
+    if etl.quarantine_path is not None:
+        return etl.quarantine_path
+    if config.output is None:
+        raise ConfigError("etl.quarantine_path: without `output`, rows set aside need a folder; name one")
+    return storage.join(config.output, "quarantine")
+
+
+@contextmanager
+def output_folders(config: Config, etl: EtlConfig, work_uri: str) -> Iterator[Folders]:
+    """Hidden folders for everything that the stage writes; they get their names at the end."""
+    with ExitStack() as stack:
+        folders = [stack.enter_context(storage.atomic_directory(uri)) for uri in output_uris(config)]
+        splits = dict(zip(etl.splits(), folders[1:], strict=False))
+        yield Folders(work_uri, folders[0], splits, folders[-1] if etl.on_bad_row == "quarantine" else None)
 
 
 def check_outputs(config: Config) -> None:

@@ -1,167 +1,142 @@
-"""Raw tables -> blocks of checked rows, in memory bounded by the block's size.
+"""Sources -> blocks of checked rows, in memory bounded by the block's size.
 
-A source is what one task reads: a run of a parquet file's row groups, or a whole text or ORC file, as one
-stream (quoted fields may hold newlines, so text cannot be cut without reading it). A source comes out as
-blocks of at most `chunk_rows` rows with the columns
-
-    lhs, rhs     string, never null or empty; integers become decimal strings, other bytes stay as they are
-    relation     dictionary of strings, where the table has a relation column
-    weight       float32, finite, not negative, where it has a weight column
+A block has at most `chunk_rows` rows, and the columns that `check_rows` tells of: lhs, rhs, and relation
+and weight where the table has such columns; or id, of a table of entities.
 """
 
-import csv
-import io
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
+import pyarrow.json as pajson
 import pyarrow.orc as paorc
-import pyarrow.parquet as pq
 
 from etl.blocks import cut
-from etl.check_rows import Place, checked
-from etl.config import Column, TableConfig
-from etl.table_files import CODECS, delimiter_of, format_of, quoting_of, suffixes_of
+from etl.check_rows import BadRows, Place, Rules, checked
+from etl.sources import JSON_BLOCK_BYTES, Source, open_lines, open_parquet, reading
+from etl.table_files import delimiter_of, format_of, quoting_of
 from graphmill import storage
-from graphmill.errors import RawTableError, StorageError
 
 BLOCK_BYTES = 512 << 20  # a block ends here too, so that long ids do not make it large
 _BATCH_ROWS = 1 << 17
-_PEEK_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
-class Source:
-    """What one task reads: a file of a table, or a run of its row groups."""
+class _Skipped:
+    """Lines of a text file that have too few or too many fields, set aside by the reader."""
 
-    table: TableConfig
-    uri: str
-    columns: dict[str, str]
-    """Part of an edge (lhs, rhs, relation, weight) -> name of its column; of a text file `f{number}`."""
-    first_row: int = 0
-    row_groups: tuple[int, int] | None = None
-    """[start, stop) of a parquet file's row groups; None: the whole file."""
-    integer_columns: tuple[str, ...] = ()
-    """`tables[N].lhs`, `.rhs`: raw ids that are integers in the table, and become decimal strings."""
+    def __init__(self, header: bool) -> None:
+        self._header = header
+        self._lines: list[tuple[int, str]] = []
+        self._num_told = 0
 
+    def skip(self, row: pacsv.InvalidRow) -> str:
+        """pyarrow's `invalid_row_handler`."""
+        # Numbered from 1, the header counted, as is this row itself.
+        self._lines.append((row.number - self._header, row.text))
+        return "skip"
 
-def find_sources(table_number: int, table: TableConfig, uri: str, chunk_rows: int) -> list[Source]:
-    """The sources that the file is cut into, its columns found.
+    def renumbered(self, bad: BadRows) -> BadRows:
+        """The same rows, numbered as if the reader had counted the skipped lines too."""
+        skipped = np.array([row for row, _ in self._lines], np.int64)
+        num_good_before = skipped - np.arange(len(skipped)) - 1
+        rows = bad.rows + np.searchsorted(num_good_before, bad.rows - 1, side="right")
+        return replace(bad, rows=rows)
 
-    Raises:
-        RawTableError: the file cannot be read, or lacks a column.
-    """
-    file_format = format_of(uri, table)
-    if file_format == "csv":
-        with _reading(uri):
-            names, has_rows = _peek_text(uri, table)
-        positions = _positions(table, names, uri) if has_rows else {}
-        columns = {part: f"f{position}" for part, position in positions.items()}
-        return [Source(table, uri, columns)] if has_rows else []
-    groups: list[tuple[int, tuple[int, int] | None]] = [(0, None)]
-    if file_format == "parquet":
-        with _open_parquet(uri) as parquet:
-            schema = parquet.schema_arrow
-            sizes = [parquet.metadata.row_group(n).num_rows for n in range(parquet.num_row_groups)]
-        groups = list(_runs(sizes, chunk_rows))
-    else:
-        with storage.open_input(uri) as stream, _reading(uri):
-            schema = paorc.ORCFile(stream).schema
-    positions = _positions(table, schema.names, uri)
-    columns = {part: schema.names[position] for part, position in positions.items()}
-    integers = tuple(
-        f"tables[{table_number}].{part}"
-        for part in ("lhs", "rhs")
-        if pa.types.is_integer(schema.field(positions[part]).type)
-    )
-    return [Source(table, uri, columns, first_row, run, integers) for first_row, run in groups]
+    def take_news(self) -> list[BadRows]:
+        """What was skipped since the last call."""
+        news = self._lines[self._num_told :]
+        self._num_told = len(self._lines)
+        if not news:
+            return []
+        rows = np.array([row for row, _ in news], np.int64)
+        return [BadRows("number of fields", rows, pa.table({"text": [text for _, text in news]}))]
 
 
-def read_blocks(source: Source, chunk_rows: int) -> Iterator[tuple[Place, pa.Table]]:
-    """The source's rows, block by block, checked (see the head of this file), and where each block stands.
+def read_blocks(
+    source: Source, chunk_rows: int, rules: Rules
+) -> Iterator[tuple[Place, pa.Table, list[BadRows]]]:
+    """The source's rows, block by block: where each stands, its good rows, its bad ones.
 
     Raises:
-        RawTableError: a row cannot become an edge; the message names file, row and column.
+        RawTableError: a row cannot become an edge, and is not to be set aside; the message names file, row
+            and column.
     """
-    readers = {"parquet": _read_parquet, "orc": _read_orc, "csv": _read_text}
-    columns = {part: str(column) for part, column in _parts_of_edge(source.table).items()}
-    names = list(source.columns.values())
-    first_row = source.first_row
-    with _reading(source.uri):
-        batches = readers[format_of(source.uri, source.table)](source)
-        rows = (pa.table(batch).select(names).rename_columns(list(source.columns)) for batch in batches)
+    file_format = format_of(source.uri, source.table)
+    readers = {"parquet": _read_parquet, "orc": _read_orc, "csv": _read_text, "json": _read_json}
+    unit = {"csv": "byte", "json": "byte", "orc": "stripe"}.get(file_format, "")
+    head = 0 if source.cut is None or not unit else source.cut[0]
+    columns = {part: str(column) for part, column in source.table.parts().items()}
+    skipped = _Skipped(source.cut is None and source.table.header)
+    num_good = source.first_row
+    with reading(source.uri):
+        batches = readers[file_format](source, skipped if rules.sets_bad_rows_aside else None)
+        rows = (_parts(source, pa.table(batch)) for batch in batches)
         for block in cut(rows, chunk_rows, BLOCK_BYTES):
-            place = Place(source.uri, columns, first_row)
-            yield place, checked(block, place)
-            first_row += block.num_rows
+            place = Place(source.uri, columns, num_good, head, unit)
+            good, bad = checked(block, place, rules)
+            yield place, good, [*map(skipped.renumbered, bad), *skipped.take_news()]
+            num_good += block.num_rows
+    if news := skipped.take_news():
+        yield Place(source.uri, columns, num_good, head, unit), pa.table({}), news
 
 
-def _runs(sizes: list[int], chunk_rows: int) -> Iterator[tuple[int, tuple[int, int]]]:
-    """First row and [start, stop) of runs of row groups of about `chunk_rows` rows together."""
-    first_row = start = 0
-    num_rows = 0
-    for number, size in enumerate(sizes):
-        if num_rows and num_rows + size > chunk_rows:
-            yield first_row, (start, number)
-            first_row, start, num_rows = first_row + num_rows, number, 0
-        num_rows += size
-    if num_rows:
-        yield first_row, (start, len(sizes))
+def _parts(source: Source, rows: pa.Table) -> pa.Table:
+    """The columns by part, those that the file's path gives too."""
+    table = rows.select(list(source.columns.values())).rename_columns(list(source.columns))
+    for part, value in source.values.items():
+        table = table.append_column(part, pa.repeat(pa.scalar(value, pa.string()), rows.num_rows))
+    return table
 
 
-@contextmanager
-def _reading(uri: str) -> Iterator[None]:
-    """Turn what pyarrow finds wrong with a raw table into a `RawTableError`."""
-    try:
-        yield
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # the disk or the network, not the table
-            raise StorageError(f"{uri}: cannot read: {error.strerror}") from error
-        raise RawTableError(f"{uri}: cannot be read as a table: {error}") from error
-
-
-@contextmanager
-def _open_parquet(uri: str, dictionary_column: str | None = None) -> Iterator[pq.ParquetFile]:
-    columns = [dictionary_column] if dictionary_column else None
-    with (
-        storage.open_input(uri) as stream,
-        _reading(uri),
-        pq.ParquetFile(stream, read_dictionary=columns) as parquet,
-    ):
-        yield parquet
-
-
-def _read_parquet(source: Source) -> Iterator[pa.RecordBatch]:
+def _read_parquet(source: Source, skipped: _Skipped | None) -> Iterator[pa.RecordBatch]:
     # Names of relations repeat: as a dictionary they are read twice as fast.
-    with _open_parquet(source.uri, source.columns.get("relation")) as parquet:
-        groups = range(*(source.row_groups or (0, parquet.num_row_groups)))
+    with open_parquet(source.uri, source.columns.get("relation")) as parquet:
+        groups = range(*(source.cut or (0, parquet.num_row_groups)))
         names = list(source.columns.values())
         yield from parquet.iter_batches(_BATCH_ROWS, groups, names, use_threads=False)
 
 
-def _read_orc(source: Source) -> Iterator[pa.RecordBatch]:
+def _read_orc(source: Source, skipped: _Skipped | None) -> Iterator[pa.RecordBatch]:
     with storage.open_input(source.uri) as stream:
         orc = paorc.ORCFile(stream)
-        for stripe in range(orc.nstripes):
+        for stripe in range(*(source.cut or (0, orc.nstripes))):
             yield orc.read_stripe(stripe, list(source.columns.values()))
 
 
-def _read_text(source: Source) -> Iterator[pa.RecordBatch]:
+def _read_json(source: Source, skipped: _Skipped | None) -> Iterator[pa.RecordBatch]:
+    with open_lines(source) as stream:
+        if stream is None:
+            return
+        yield from pajson.open_json(
+            stream,
+            pajson.ReadOptions(use_threads=False, block_size=JSON_BLOCK_BYTES),
+            pajson.ParseOptions(
+                explicit_schema=pa.schema(source.types),
+                unexpected_field_behavior="ignore",
+            ),
+        )
+
+
+def _read_text(source: Source, skipped: _Skipped | None) -> Iterator[pa.RecordBatch]:
     table, uri = source.table, source.uri
     quoting = quoting_of(uri, table)
-    with _open_text(uri) as stream:
+    has_header = source.cut is None and table.header
+    with open_lines(source) as stream:
+        if stream is None:
+            return
         yield from pacsv.open_csv(
             stream,
             # Columns are named by number: so doubled names do no harm.
             pacsv.ReadOptions(
-                use_threads=False, autogenerate_column_names=True, skip_rows_after_names=int(table.header)
+                use_threads=False, autogenerate_column_names=True, skip_rows_after_names=int(has_header)
             ),
             pacsv.ParseOptions(
                 delimiter=delimiter_of(uri, table),
                 quote_char='"' if quoting else False,
                 newlines_in_values=quoting,
+                invalid_row_handler=skipped.skip if skipped else None,
             ),
             # Bytes, not strings: pyarrow would tell of bad UTF-8 without its row.
             pacsv.ConvertOptions(
@@ -171,57 +146,3 @@ def _read_text(source: Source) -> Iterator[pa.RecordBatch]:
                 strings_can_be_null=False,
             ),
         )
-
-
-@contextmanager
-def _open_text(uri: str) -> Iterator[pa.NativeFile]:
-    codec = suffixes_of(uri)[1]
-    with storage.open_input(uri) as stream:
-        yield pa.CompressedInputStream(stream, CODECS[codec]) if codec else stream
-
-
-def _peek_text(uri: str, table: TableConfig) -> tuple[list[str], bool]:
-    """The names of a text file's columns (`f0`, `f1`, ... without a header), and whether rows follow."""
-    with _open_text(uri) as stream:
-        text = io.StringIO(stream.read(_PEEK_BYTES).decode("utf-8-sig", errors="replace"))
-    lines = csv.reader(
-        text,
-        delimiter=delimiter_of(uri, table),
-        quoting=csv.QUOTE_MINIMAL if quoting_of(uri, table) else csv.QUOTE_NONE,
-    )
-    try:
-        first = next((line for line in lines if line), [])
-    except csv.Error as error:
-        raise RawTableError(f"{uri}: its first row cannot be read as text: {error}") from error
-    if table.header and not first:
-        raise RawTableError(f"{uri}: expected a row of column names, found an empty file; set header: false")
-    if table.header:
-        return first, bool(text.read().strip())
-    return [f"f{number}" for number in range(len(first))], bool(first)
-
-
-def _parts_of_edge(table: TableConfig) -> dict[str, Column]:
-    """Which column is which part of an edge."""
-    parts = {"lhs": table.lhs, "rhs": table.rhs, "relation": table.relation_column, "weight": table.weight}
-    return {part: column for part, column in parts.items() if column is not None}
-
-
-def _positions(table: TableConfig, names: list[str], uri: str) -> dict[str, int]:
-    """Position of the column of each part of an edge.
-
-    Raises:
-        RawTableError: there is no such column.
-    """
-    positions: dict[str, int] = {}
-    for part, column in _parts_of_edge(table).items():
-        if isinstance(column, int) and column < len(names):
-            positions[part] = column
-        elif isinstance(column, str) and names.count(column) == 1:
-            positions[part] = names.index(column)
-        else:
-            twice = isinstance(column, str) and column in names
-            found = "two columns of that name; name it by its number" if twice else f"columns {names}"
-            raise RawTableError(f"{uri}: expected a column {column!r} ({part}), found {found}")
-    if len(set(positions.values())) < len(positions):
-        raise RawTableError(f"{uri}: two parts of an edge are the same column: {_parts_of_edge(table)}")
-    return positions

@@ -24,6 +24,8 @@ Int64 = npt.NDArray[np.int64]
 def new_file(uri: str) -> Iterator[pa.NativeFile]:
     """A stream that becomes the file at `uri`; not synced to the disk, as no later run reads it."""
     temporary = storage.temporary_sibling(uri)
+    if not storage.is_dir(storage.parent(uri)):  # opening the file would make the folder anew
+        raise StorageError(f"{storage.parent(uri)}: the work folder is gone: the run that made it has ended")
     with explained("write", temporary), storage.open_output(temporary) as stream:
         yield stream
     storage.move(temporary, uri)
@@ -41,6 +43,13 @@ def read_batches(uri: str, numbers: Sequence[int] | None = None) -> pa.Table:
     with storage.open_input(uri) as stream, explained("read", uri), ipc.open_file(stream) as reader:
         wanted = range(reader.num_record_batches) if numbers is None else numbers
         return pa.Table.from_batches([reader.get_batch(number) for number in wanted], reader.schema)
+
+
+def iter_batches(uri: str) -> Iterator[pa.Table]:
+    """The batches of an Arrow file, one at a time."""
+    with storage.open_input(uri) as stream, explained("read", uri), ipc.open_file(stream) as reader:
+        for number in range(reader.num_record_batches):
+            yield pa.Table.from_batches([reader.get_batch(number)])
 
 
 def read_ranges(uri: str, ranges: Iterable[tuple[int, int]]) -> list[Int32]:

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Literal
+from urllib.parse import unquote
 
-from etl.config import TableConfig
+from etl.config import FilesConfig
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import NotFoundError, RawTableError
 
-FileFormat = Literal["parquet", "csv", "orc"]
+FileFormat = Literal["parquet", "csv", "orc", "json"]
 
 _FORMATS: dict[str, FileFormat] = {
     ".parquet": "parquet",
@@ -19,12 +20,16 @@ _FORMATS: dict[str, FileFormat] = {
     ".tsv": "csv",
     ".tab": "csv",
     ".txt": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
 }
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _TAB_SUFFIXES = (".tsv", ".tab", ".txt")
 CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 
 
-def files_of(config: Config, table: TableConfig) -> list[str]:
+def files_of(config: Config, table: FilesConfig) -> list[str]:
     """URIs of the table's files, sorted, each once, whatever way its paths name them.
 
     Raises:
@@ -36,14 +41,14 @@ def files_of(config: Config, table: TableConfig) -> list[str]:
         files = list(_files_at(storage.absolute(root)))
         if not files:
             raise NotFoundError(
-                f"{root}: no file there to read edges from (etl.tables: path {path!r}); relative paths "
+                f"{root}: no file there to read rows from (path {path!r} of a table); relative paths "
                 f"start at input, which is {config.input or 'not set'}"
             )
         found.update(files)
     return sorted(found)
 
 
-def format_of(uri: str, table: TableConfig) -> FileFormat:
+def format_of(uri: str, table: FilesConfig) -> FileFormat:
     """The file's format: as configured, else by its suffix.
 
     Raises:
@@ -54,8 +59,8 @@ def format_of(uri: str, table: TableConfig) -> FileFormat:
     suffix, _ = suffixes_of(uri)
     if suffix not in _FORMATS:
         raise RawTableError(
-            f"{uri}: its name does not tell its format (known: {', '.join(_FORMATS)}, text also with "
-            f"{', '.join(CODECS)}); set the table's format: parquet, csv or orc"
+            f"{uri}: its name does not tell its format (known: {', '.join(_FORMATS)}, text and JSON also "
+            f"with {', '.join(CODECS)}); set the table's format: parquet, csv, orc or json"
         )
     return _FORMATS[suffix]
 
@@ -68,14 +73,20 @@ def suffixes_of(uri: str) -> tuple[str, str]:
     return _split_suffix(stem)[1], codec
 
 
-def delimiter_of(uri: str, table: TableConfig) -> str:
+def delimiter_of(uri: str, table: FilesConfig) -> str:
     """What separates the fields of a text file."""
     return table.delimiter or ("\t" if suffixes_of(uri)[0] in _TAB_SUFFIXES else ",")
 
 
-def quoting_of(uri: str, table: TableConfig) -> bool:
+def quoting_of(uri: str, table: FilesConfig) -> bool:
     """Whether a double quote opens a quoted field; in tab-separated triples it is mostly part of a name."""
     return delimiter_of(uri, table) != "\t" if table.quoting is None else table.quoting
+
+
+def path_values(uri: str) -> dict[str, str | None]:
+    """The columns that Hive's folders (`key=value`) give to all rows of a file."""
+    folders = [part.partition("=") for part in uri.split("/")[:-1] if "=" in part]
+    return {unquote(key): None if value == _HIVE_NULL else unquote(value) for key, _, value in folders if key}
 
 
 def _split_suffix(name: str) -> tuple[str, str]:

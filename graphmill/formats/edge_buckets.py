@@ -5,12 +5,16 @@
             format_version = 1      root attribute, integer
             lhs, rel, rhs           integer [N]: index of the entity in its partition, number of the relation
             weight                  optional, float32 [N]
+            lhsd_offsets            optional, integer [N + 1]: a featurized side; edge k has the features
+            lhsd_data               integer [M]: lhsd_data[offsets[k]:offsets[k + 1]], and lhs[k] = -1;
+                                    an edge of a type without features has none there, and its index in lhs
+            rhsd_offsets, rhsd_data the same of the other side
 
 Written: contiguous int32 (int64 on request), float32 weights. Read: any integer dtype, contiguous or
 chunked. Source: docs/formats/pbg_v1.md.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +25,7 @@ import numpy.typing as npt
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.vocab import Bucket
+from graphmill.vocab import Bucket, Side
 
 FORMAT_VERSION = 1
 COLUMNS = ("lhs", "rel", "rhs")
@@ -31,16 +35,40 @@ Indices = npt.NDArray[np.int64] | npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
+class Features:
+    """Lists of features, one an edge: the k-th is `indices[offsets[k]:offsets[k + 1]]`."""
+
+    offsets: npt.NDArray[np.int64]
+    """[N + 1], from 0, never falling."""
+    indices: Indices
+    """[M] rows of the type's embeddings."""
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """[N] features of each edge; 0: the edge has an entity of its own."""
+        return np.diff(self.offsets)
+
+
+@dataclass(frozen=True, eq=False)
 class Edges:
-    """Edges of one bucket, column by column: int64 or int32 [N] each, and float32 [N] or no weights."""
+    """Edges of one bucket, column by column: int64 or int32 [N] each, and float32 [N] or no weights.
+
+    Where a side is featurized, an edge with a list of features has -1 in the column of that side.
+    """
 
     lhs: Indices
     rel: Indices
     rhs: Indices
     weight: npt.NDArray[np.float32] | None = None
+    lhs_features: Features | None = None
+    rhs_features: Features | None = None
 
     def __len__(self) -> int:
         return len(self.lhs)
+
+    def features(self, side: Side) -> Features | None:
+        """The lists of features on one side, if it is featurized."""
+        return self.lhs_features if side is Side.LHS else self.rhs_features
 
 
 def bucket_uri(edge_path: str, bucket: Bucket) -> str:
@@ -51,7 +79,15 @@ def bucket_uri(edge_path: str, bucket: Bucket) -> str:
 class BucketWriter:
     """Fills the datasets of a new bucket file from the front."""
 
-    def __init__(self, hdf5: h5py.File, uri: str, num_edges: int, index_dtype: npt.DTypeLike, weighted: bool):
+    def __init__(
+        self,
+        hdf5: h5py.File,
+        uri: str,
+        num_edges: int,
+        index_dtype: npt.DTypeLike,
+        weighted: bool,
+        num_features: Mapping[Side, int],
+    ):
         self._uri = uri
         self._num_edges = num_edges
         self._num_written = 0
@@ -63,6 +99,10 @@ class BucketWriter:
         self._datasets = {
             column: hdf5.create_dataset(column, shape=(num_edges,), dtype=dtype, track_times=False)
             for column, dtype in dtypes.items()
+        }
+        self._features = {
+            side: _FeaturesWriter(hdf5, uri, side, num_edges, num, index_dtype)
+            for side, num in num_features.items()
         }
 
     def append(self, edges: Edges) -> None:
@@ -86,14 +126,60 @@ class BucketWriter:
                 )
             if len(values):
                 if column != WEIGHT:
-                    _check_fits(values, dataset.dtype, column, self._uri)
+                    has_features = column in self._features
+                    _check_fits(values, dataset.dtype, column, self._uri, -1 if has_features else 0)
                 dataset[self._num_written : stop] = values
+        for side in Side:
+            features, writer = edges.features(side), self._features.get(side)
+            if (features is None) != (writer is None):
+                raise FormatError(
+                    f"{self._uri}: {side} features were announced and are missing, or not expected"
+                )
+            if features is not None and writer is not None:
+                writer.append(features, len(edges), self._num_written)
         self._num_written = stop
 
     def check_full(self) -> None:
-        """Refuse to end with fewer edges than announced."""
+        """Refuse to end with fewer edges or features than announced."""
+        for writer in self._features.values():
+            writer.check_full()
         if self._num_written != self._num_edges:
             raise FormatError(f"{self._uri}: expected {self._num_edges} edges, found {self._num_written}")
+
+
+class _FeaturesWriter:
+    """Fills the two datasets of a featurized side from the front."""
+
+    def __init__(
+        self, hdf5: h5py.File, uri: str, side: Side, num_edges: int, num_features: int, dtype: npt.DTypeLike
+    ):
+        self._uri, self._side, self._num_features, self._num_written = uri, side, num_features, 0
+        self._offsets = hdf5.create_dataset(
+            offsets_name(side), shape=(num_edges + 1,), dtype=np.int64, track_times=False
+        )
+        self._indices = hdf5.create_dataset(
+            features_name(side), shape=(num_features,), dtype=np.dtype(dtype), track_times=False
+        )
+
+    def append(self, features: Features, num_edges: int, first_edge: int) -> None:
+        stop = self._num_written + len(features.indices)
+        if len(features.offsets) != num_edges + 1 or features.offsets[-1] != len(features.indices):
+            raise FormatError(f"{self._uri}: {self._side} features: their offsets do not fit the edges")
+        if stop > self._num_features:
+            raise FormatError(
+                f"{self._uri}: expected {self._num_features} {self._side} features, found at least {stop}"
+            )
+        self._offsets[first_edge : first_edge + num_edges + 1] = features.offsets + self._num_written
+        if len(features.indices):
+            _check_fits(features.indices, self._indices.dtype, features_name(self._side), self._uri)
+            self._indices[self._num_written : stop] = features.indices
+        self._num_written = stop
+
+    def check_full(self) -> None:
+        if self._num_written != self._num_features:
+            raise FormatError(
+                f"{self._uri}: expected {self._num_features} {self._side} features, found {self._num_written}"
+            )
 
 
 @contextmanager
@@ -104,11 +190,15 @@ def new_bucket(
     *,
     index_dtype: npt.DTypeLike = np.int32,
     weighted: bool = False,
+    num_features: Mapping[Side, int] | None = None,
 ) -> Iterator[BucketWriter]:
-    """A new bucket file of `num_edges` edges, to be appended within the block; atomic."""
+    """A new bucket file of `num_edges` edges, to be appended within the block; atomic.
+
+    `num_features` names the featurized sides, and how many features all their lists have together.
+    """
     uri = bucket_uri(edge_path, bucket)
     with storage.create_hdf5(uri) as hdf5:
-        writer = BucketWriter(hdf5, uri, num_edges, index_dtype, weighted)
+        writer = BucketWriter(hdf5, uri, num_edges, index_dtype, weighted, num_features or {})
         yield writer
         writer.check_full()
 
@@ -117,8 +207,17 @@ def write_bucket(edge_path: str, bucket: Bucket, edges: Edges) -> None:
     """Write a whole bucket: int32, or int64 where a value asks for it."""
     largest = max(int(getattr(edges, column).max(initial=0)) for column in COLUMNS)
     index_dtype = np.int32 if largest <= np.iinfo(np.int32).max else np.int64
-    weighted = edges.weight is not None
-    with new_bucket(edge_path, bucket, len(edges), index_dtype=index_dtype, weighted=weighted) as writer:
+    features = {side: found for side in Side if (found := edges.features(side)) is not None}
+    if any(int(each.indices.max(initial=0)) > np.iinfo(np.int32).max for each in features.values()):
+        index_dtype = np.int64
+    with new_bucket(
+        edge_path,
+        bucket,
+        len(edges),
+        index_dtype=index_dtype,
+        weighted=edges.weight is not None,
+        num_features={side: len(each.indices) for side, each in features.items()},
+    ) as writer:
         writer.append(edges)
 
 
@@ -146,9 +245,14 @@ def read_bucket(edge_path: str, bucket: Bucket, start: int = 0, stop: int | None
         rows = slice(first, max(first, end))
         weight = _read(datasets[WEIGHT], rows, np.float32) if WEIGHT in datasets else None
         lhs, rel, rhs = (_read(datasets[column], rows, np.int64) for column in COLUMNS)
-        edges = Edges(lhs, rel, rhs, weight)
+        features = {side: _read_features(datasets, side, rows, uri) for side in Side}
+        edges = Edges(lhs, rel, rhs, weight, features[Side.LHS], features[Side.RHS])
     for column in COLUMNS:
-        _check_not_negative(getattr(edges, column), column, uri, rows.start)
+        found = edges.features(Side(column)) if column in tuple(Side) else None
+        values = getattr(edges, column)
+        if found is not None:
+            values = np.where((values == -1) & (found.counts > 0), 0, values)
+        _check_not_negative(values, column, uri, rows.start)
     if weight is not None and not np.isfinite(weight).all():
         row = int(np.flatnonzero(~np.isfinite(weight))[0])
         raise FormatError(f"{uri}: {WEIGHT}[{rows.start + row}] is {weight[row]}; expected a finite number")
@@ -179,6 +283,48 @@ def check_indices(
                 f"{uri}: {column}[{first_row + row}] is {values[row]}; expected less than {limit}: "
                 "the bucket and the counts beside it are not from the same run"
             )
+    for side, limit in ((Side.LHS, num_lhs), (Side.RHS, num_rhs)):
+        features = edges.features(side)
+        if features is not None and int(features.indices.max(initial=-1)) >= limit:
+            raise FormatError(
+                f"{uri}: {features_name(side)} holds {features.indices.max()}; expected less than {limit}"
+            )
+
+
+def offsets_name(side: Side) -> str:
+    """The dataset that says where each edge's features begin."""
+    return f"{side}d_offsets"
+
+
+def features_name(side: Side) -> str:
+    """The dataset of all edges' features."""
+    return f"{side}d_data"
+
+
+def _read_features(
+    datasets: Mapping[str, h5py.Dataset], side: Side, rows: slice, uri: str
+) -> Features | None:
+    """The lists of features of some rows.
+
+    Raises:
+        FormatError: the offsets fall, or do not lie in the list of features.
+    """
+    if offsets_name(side) not in datasets:
+        return None
+    offsets = _read(datasets[offsets_name(side)], slice(rows.start, rows.stop + 1), np.int64)
+    num_features = len(datasets[features_name(side)])
+    first = 0 if rows.start == 0 else int(offsets[0])
+    if (
+        int(offsets[0]) != first
+        or (np.diff(offsets) < 0).any()
+        or not 0 <= first <= offsets[-1] <= num_features
+    ):
+        raise FormatError(
+            f"{uri}: {offsets_name(side)}: expected offsets from 0 that never fall, up to {num_features}"
+        )
+    indices = _read(datasets[features_name(side)], slice(first, int(offsets[-1])), np.int64)
+    _check_not_negative(indices, features_name(side), uri, first)
+    return Features(offsets - first, indices)
 
 
 @contextmanager
@@ -205,6 +351,11 @@ def _checked_datasets(hdf5: h5py.File, uri: str) -> dict[str, h5py.Dataset]:
     if WEIGHT in hdf5:
         datasets[WEIGHT] = _checked_dataset(hdf5, WEIGHT, "iuf", uri)
     lengths = {column: len(dataset) for column, dataset in datasets.items()}
+    for side in Side:
+        names = (offsets_name(side), features_name(side))
+        if any(name in hdf5 for name in names):
+            datasets |= {name: _checked_dataset(hdf5, name, "iu", uri) for name in names}
+            lengths[names[0]] = len(datasets[names[0]]) - 1
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{column} has {length}" for column, length in lengths.items())
         raise FormatError(f"{uri}: expected datasets of one length, found: {found}")
@@ -232,16 +383,16 @@ def _read(dataset: h5py.Dataset, rows: slice, dtype: npt.DTypeLike) -> Any:
     return values
 
 
-def _check_not_negative(values: Indices, column: str, uri: str, first_row: int) -> None:
-    if len(values) and int(values.min()) < 0:
-        row = int(np.flatnonzero(values < 0)[0])
+def _check_not_negative(values: Indices, column: str, uri: str, first_row: int, least: int = 0) -> None:
+    if len(values) and int(values.min()) < least:
+        row = int(np.flatnonzero(values < least)[0])
         raise FormatError(
             f"{uri}: {column}[{first_row + row}] is {values[row]}; expected 0 or more "
-            "(-1 stands for a featurized entity in PBG's files; these are not supported)"
+            "(-1 stands for a list of features, and is allowed where the edge has one)"
         )
 
 
-def _check_fits(values: Indices, dtype: np.dtype[Any], column: str, uri: str) -> None:
-    _check_not_negative(values, column, uri, 0)
+def _check_fits(values: Indices, dtype: np.dtype[Any], column: str, uri: str, least: int = 0) -> None:
+    _check_not_negative(values, column, uri, 0, least)
     if int(values.max()) > np.iinfo(dtype).max:  # HDF5 would clip it without a word
         raise FormatError(f"{uri}: {column}: {values.max()} does not fit {dtype}; ask for int64")

@@ -34,8 +34,9 @@ def test_both_ways(kind: str, texts: list[str], cut: int) -> None:
     really = hashing.hash_strings
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hashing, "hash_strings", lambda strings, seed: HASHES[kind](really(strings, seed)))
-        for sample_rows in (1 << 17, 0):  # with no sample the sorter is taken
-            patch.setattr(distinct, "_SAMPLE_ROWS", sample_rows)
+        patch.setattr(distinct, "_SAMPLE_DISTINCT", -1)
+        for few_rows in (1 << 20, 0):  # the table's way, the sorter's
+            patch.setattr(distinct, "_FEW_ROWS", few_rows)
             column = pa.chunked_array([texts[:cut], texts[cut:]], pa.string())
             check(distinct.distinct(column, 7), texts, 7)
 
@@ -45,6 +46,7 @@ def test_many_strings(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator)
     column = pa.chunked_array([texts], pa.large_string())
     by_table = distinct.distinct(column, 3)
     check(by_table, texts, 3)
+    monkeypatch.setattr(distinct, "_FEW_ROWS", 15_000)
     monkeypatch.setattr(distinct, "_SAMPLE_ROWS", 5_000)
     monkeypatch.setattr(distinct, "_COMPARED_ROWS", 999)
     monkeypatch.setattr(distinct, "_by_dictionary", lambda *_: pytest.fail("the sorter was not taken"))

@@ -96,8 +96,9 @@ def new_output(near_client: distributed.Client, tmp_path_factory: pytest.TempPat
     return folders(root)
 
 
-# 4 x 2 files of chunks, 2 x 3 of partitions, 4 x sorted edges, 8 buckets, the manifest; 3 x 2 commits.
-@pytest.mark.parametrize("rename", [1, 8, 10, 14, 15, 19, 27, *range(28, 34)])
+# 4 x 2 files of chunks, 2 x 2 of shards, 2 x 2 of partitions, 4 x sorted edges, 8 buckets, the manifest;
+# 3 x 2 commits.
+@pytest.mark.parametrize("rename", [1, 8, 10, 13, 16, 17, 21, 29, *range(30, 36)])
 def test_killed_at_a_rename(
     near_client: distributed.Client, tmp_path: Path, rename: int, new_output: dict[str, Any]
 ) -> None:

@@ -11,8 +11,10 @@ import pyarrow.orc as paorc
 import pyarrow.parquet as pq
 import pytest
 
+from etl.check_rows import Rules
 from etl.config import TableConfig
-from etl.read_tables import find_sources, read_blocks
+from etl.read_tables import read_blocks
+from etl.sources import find_sources
 from etl.table_files import files_of
 from graphmill.errors import NotFoundError, RawTableError
 from tests.etl.graphs import config_of, write_parquet
@@ -22,8 +24,8 @@ NAMED = {"lhs": "lhs", "rhs": "rhs", "relation_column": "rel", "weight": "w"}
 
 
 def rows_of(table: TableConfig, uri: str, chunk_rows: int = 1000) -> list[tuple[Any, ...]]:
-    sources = find_sources(0, table, uri, chunk_rows)
-    blocks = [block for source in sources for _, block in read_blocks(source, chunk_rows)]
+    sources = find_sources("tables[0]", table, uri, chunk_rows)
+    blocks = [block for source in sources for _, block, _ in read_blocks(source, chunk_rows, Rules())]
     assert all(block.num_rows <= chunk_rows for block in blocks)
     return [tuple(row.values()) for block in blocks for row in block.to_pylist()]
 
@@ -99,7 +101,7 @@ def test_quoting(tmp_path: Path) -> None:
 def test_types_of_raw_ids(tmp_path: Path, ids: pa.Array) -> None:
     path = write_parquet(tmp_path / "t.parquet", l=ids, r=ids)
     assert rows_of(table_of(path), path) == [("1", "1"), ("-2", "-2"), ("3", "3")]
-    integers = find_sources(4, table_of(path), path, 10)[0].integer_columns
+    integers = find_sources("tables[4]", table_of(path), path, 10)[0].integer_columns
     assert integers == (("tables[4].lhs", "tables[4].rhs") if pa.types.is_integer(ids.type) else ())
 
 
@@ -113,8 +115,8 @@ def test_long_ids_make_smaller_blocks(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("etl.read_tables.BLOCK_BYTES", 10_000)
     monkeypatch.setattr("etl.read_tables._BATCH_ROWS", 16)
     path = write_parquet(tmp_path / "t.parquet", l=[f"{n:0500d}" for n in range(200)], r=["x"] * 200)
-    (source,) = find_sources(0, table_of(path), path, 1000)
-    sizes = [block.num_rows for _, block in read_blocks(source, 1000)]
+    (source,) = find_sources("tables[0]", table_of(path), path, 1000)
+    sizes = [block.num_rows for _, block, _ in read_blocks(source, 1000, Rules())]
     assert sum(sizes) == 200
     assert max(sizes) <= 32
 
@@ -178,7 +180,7 @@ def test_missing_column(tmp_path: Path, name: str, column: str | int) -> None:
     with pytest.raises(
         RawTableError, match=rf"{name}: expected a column {column!r} \(rhs\).*'lhs', 'rel', 'rhs', 'w'"
     ):
-        find_sources(0, table_of(tmp_path / name, rhs=column), str(tmp_path / name), 10)
+        find_sources("tables[0]", table_of(tmp_path / name, rhs=column), str(tmp_path / name), 10)
 
 
 def test_columns_that_are_ambiguous(tmp_path: Path) -> None:
@@ -224,14 +226,14 @@ def test_files_that_are_no_tables(tmp_path: Path, name: str, content: bytes, mes
 def test_an_empty_part_without_header_has_no_rows(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "part.tsv"
     path.write_bytes(content)
-    assert find_sources(0, table_of(path, header=False), str(path), 10) == []
+    assert find_sources("tables[0]", table_of(path, header=False), str(path), 10) == []
 
 
 @pytest.mark.parametrize("content", [b"l,r", b"l,r\n", b"l,r\n\n"])
 def test_a_header_alone_has_no_rows(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(content)
-    assert find_sources(0, table_of(path), str(path), 10) == []
+    assert find_sources("tables[0]", table_of(path), str(path), 10) == []
 
 
 def test_files_folders_and_patterns(tmp_path: Path) -> None:
@@ -254,5 +256,5 @@ def test_files_folders_and_patterns(tmp_path: Path) -> None:
     assert found(str(tmp_path / "b/*")) == ["b/deep/3.csv", "b/x.txt"]
     assert found("c[1].csv") == ["c[1].csv"]
     for nothing in ("nowhere.csv", "a/*.parquet", "nowhere/*.csv"):
-        with pytest.raises(NotFoundError, match="no file there to read edges from"):
+        with pytest.raises(NotFoundError, match="no file there to read rows from"):
             found("a", nothing)
