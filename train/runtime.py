@@ -41,7 +41,7 @@ def cpu_threads(num_threads: int | None) -> Iterator[None]:
 def keep_freed_memory() -> None:
     """Have glibc keep the buffers that a step frees: else every step faults all its pages in again.
 
-    Our own clusters start their workers like this (`cluster.MALLOC`); on somebody else's it is worth a
+    Our own clusters start their workers like this (`cluster.ENVIRONMENT`); on somebody else's it is worth a
     factor of two to ten.
     """
     try:
