@@ -14,7 +14,10 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
 
-GRAPH = "{input: ., output: o, dimension: 2, entities: {a: {num_partitions: 1}}, relations: [{name: r, lhs: a, rhs: a}], "
+GRAPH = (
+    "{input: ., output: o, dimension: 2, entities: {a: {num_partitions: 1}},"
+    " relations: [{name: r, lhs: a, rhs: a}], "
+)
 
 SCRIPT = """
     import os, sys
