@@ -37,15 +37,21 @@ def edge_scores(comparator: str, bias: bool, a: Tensor, b: Tensor) -> Tensor:
     return -square if comparator == "squared_l2" else -_root(square)
 
 
-def matrix_scores(comparator: str, bias: bool, queries: Tensor, candidates: Tensor) -> Tensor:
+def matrix_scores(
+    comparator: str, bias: bool, queries: Tensor, candidates: Tensor, *, half: bool = False
+) -> Tensor:
     """Scores of every query against every candidate: prepared [..., P, D] and [..., N, D] -> [..., P, N].
 
+    With `half`, the matrix product takes its operands in bfloat16 (8 bits of precision), also for gradients.
     The result is a new tensor that no gradient refers to: a caller may overwrite it.
     """
     if bias:
-        scores = matrix_scores(comparator, False, queries[..., 1:], candidates[..., 1:])
+        scores = matrix_scores(comparator, False, queries[..., 1:], candidates[..., 1:], half=half)
         return scores + queries[..., :1] + candidates[..., 0].unsqueeze(-2)
-    product = queries @ candidates.transpose(-1, -2)
+    if half:
+        product = (queries.bfloat16() @ candidates.bfloat16().transpose(-1, -2)).to(queries.dtype)
+    else:
+        product = queries @ candidates.transpose(-1, -2)
     if comparator in ("dot", "cos"):
         return product
     query_squares = queries.square().sum(-1).unsqueeze(-1)

@@ -42,7 +42,6 @@ _WAYS = {
     "num_groups_for_partition_server",
     "num_groups_per_sharded_partition_server",
     "partition_shard_size",
-    "half_precision",
 }
 
 log = logging.getLogger("graphmill")

@@ -127,9 +127,13 @@ class Model:
         """Scores of pairs of a query and a candidate: [..., D] and [..., D] -> [...]."""
         return comparators.edge_scores(self.config.comparator, self.config.bias, queries, candidates)
 
-    def matrix_scores(self, queries: Tensor, candidates: Tensor) -> Tensor:
-        """Scores of all queries against all candidates: [..., P, D] and [..., N, D] -> [..., P, N]."""
-        return comparators.matrix_scores(self.config.comparator, self.config.bias, queries, candidates)
+    def matrix_scores(self, queries: Tensor, candidates: Tensor, *, half: bool = False) -> Tensor:
+        """Scores of all queries against all candidates: [..., P, D] and [..., N, D] -> [..., P, N].
+
+        `half` takes the operands of the matrix product in bfloat16: for training, not for ranking.
+        """
+        comparator, bias = self.config.comparator, self.config.bias
+        return comparators.matrix_scores(comparator, bias, queries, candidates, half=half)
 
     def _plain(self, relation: int, side: Side, embeddings: Tensor) -> Tensor:
         vectors = self._with_global(relation, side, embeddings)

@@ -71,7 +71,9 @@ def scores(model: Model, block: Block, embeddings: Mapping[Side, Tensor]) -> dic
         else:  # the operator has been applied to these already
             query_CPD = candidates[side.other][:, :chunk]
         pos_CP = model.edge_scores(query_CPD, candidates[side][:, :chunk])
-        neg_CPM = model.matrix_scores(query_CPD, candidates[side][:, block.first_negative[side] :])
+        neg_CPM = model.matrix_scores(
+            query_CPD, candidates[side][:, block.first_negative[side] :], half=model.config.half_precision
+        )
         neg_CPM.detach().masked_fill_(block.own(side), losses.MASKED)
         scored[side] = Scores(pos_CP, neg_CPM)
     return scored
