@@ -149,8 +149,10 @@ def _encode(client: Client, config: Config, layout: Layout, sources: list[Source
             storage.delete_marker(uri)
             storage.commit_directory(layout.folders.quarantine, uri)
             raise
-    if not any(each.chunks for each in encoded):
-        raise RawTableError("etl.tables: the tables hold no rows; there is nothing to make a graph of")
+    if not any(chunk.num_edges for each in encoded for chunk in each.chunks):
+        raise RawTableError(
+            "etl.tables: the tables hold no rows that become edges; there is nothing to make a graph of"
+        )
     return encoded
 
 

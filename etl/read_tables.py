@@ -130,7 +130,9 @@ def _read_text(source: Source, skipped: _Skipped | None) -> Iterator[pa.RecordBa
             stream,
             # Columns are named by number: so doubled names do no harm.
             pacsv.ReadOptions(
-                use_threads=False, autogenerate_column_names=True, skip_rows_after_names=int(has_header)
+                use_threads=False,
+                column_names=[f"f{number}" for number in range(source.num_columns)],
+                skip_rows_after_names=int(has_header),
             ),
             pacsv.ParseOptions(
                 delimiter=delimiter_of(uri, table),

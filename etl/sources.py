@@ -44,6 +44,7 @@ class Source:
     """Roughly."""
     num_bytes: int = 0
     """Of the file, in the first of its sources; 0 in the others."""
+    num_columns: int = 0
     values: dict[str, str | None] = field(default_factory=dict)
     """Parts that the file's path gives."""
     types: dict[str, pa.DataType] = field(default_factory=dict)
@@ -85,7 +86,19 @@ def find_sources(label: str, table: FilesConfig, uri: str, chunk_rows: int) -> l
     num_bytes = status.size_bytes if status else 0
     types = {name: found.types[name] for name in columns.values()} if file_format == "json" else {}
     return [
-        Source(table, uri, columns, cut, first, num, 0 if n else num_bytes, values, types, integers)
+        Source(
+            table,
+            uri,
+            columns,
+            cut,
+            first,
+            num,
+            0 if n else num_bytes,
+            len(found.names),
+            values,
+            types,
+            integers,
+        )
         for n, (first, num, cut) in enumerate(found.cuts)
     ]
 

@@ -31,16 +31,24 @@ def config_of(
     entities: Mapping[str, int],
     relations: Sequence[tuple[str, str, str]],
     top: Mapping[str, Any] | None = None,
+    listed: Sequence[Mapping[str, Any]] = (),
+    featurized: str | None = None,
     **etl: Any,
 ) -> Config:
-    """A configuration with `entities` (type -> partitions) and `relations` (name, lhs type, rhs type)."""
+    """A configuration with `entities` (type -> partitions) and `relations` (name, lhs type, rhs type).
+
+    `listed` are the tables of entities; `featurized` is a type.
+    """
     return from_mapping(
         {
             "output": str(output),
             "dimension": 4,
-            "entities": {name: {"num_partitions": count} for name, count in entities.items()},
+            "entities": {
+                name: {"num_partitions": count, "featurized": name == featurized}
+                for name, count in entities.items()
+            },
             "relations": [{"name": n, "lhs": lhs, "rhs": rhs} for n, lhs, rhs in relations],
-            "etl": {"tables": list(tables), **etl},
+            "etl": {"tables": list(tables), "entities": list(listed), **etl},
             **(top or {}),
         }
     )

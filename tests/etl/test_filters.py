@@ -1,0 +1,181 @@
+"""What is left out on request, and what is added: rare ids and relations, loops, isolated nodes."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import distributed
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from etl import job
+from graphmill.errors import ConfigError, RawTableError
+from graphmill.formats import entity_counts
+from tests.etl.graphs import RawEdge, all_edges, check_entities, config_of, files_under, write_parquet
+
+ROWS = st.lists(
+    st.tuples(st.sampled_from("abcdef"), st.sampled_from("rst"), st.sampled_from("abcdef")),
+    min_size=1,
+    max_size=40,
+)
+NAMED = {"lhs": "l", "relation_column": "r", "rhs": "t"}
+TYPES = {"r": ("user", "user"), "s": ("user", "item"), "t": ("item", "item")}
+
+
+def edge_of(row: tuple[str, str, str]) -> RawEdge:
+    return RawEdge(TYPES[row[1]][0], row[0], row[1], TYPES[row[1]][1], row[2])
+
+
+@given(
+    rows=ROWS,
+    entity_count=st.integers(0, 3),
+    relation_count=st.integers(0, 12),
+    loops=st.sampled_from(["keep", "drop"]),
+    duplicates=st.sampled_from(["keep", "drop"]),
+    merge_bytes=st.sampled_from([1, 100, 1 << 20]),
+)
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_filters(
+    near_client: distributed.Client,
+    tmp_path: Path,
+    rows: list[tuple[str, str, str]],
+    entity_count: int,
+    relation_count: int,
+    loops: str,
+    duplicates: str,
+    merge_bytes: int,
+) -> None:
+    lhs, relation, rhs = zip(*rows, strict=True)
+    path = write_parquet(tmp_path / "t.parquet", 7, l=list(lhs), r=list(relation), t=list(rhs))
+    listed = write_parquet(tmp_path / "listed.parquet", n=["a", "isolated", "a"])
+    config = config_of(
+        tmp_path / "out",
+        [{"path": path, **NAMED}],
+        entities={"user": 3, "item": 3},
+        relations=[(name, *types) for name, types in TYPES.items()],
+        min_entity_count={"user": entity_count, "item": 1},
+        min_relation_count=relation_count,
+        self_loops=loops,
+        duplicates=duplicates,
+        merge_bytes=merge_bytes,
+        chunk_rows=10,
+        listed=[{"type": "user", "path": listed, "id": "n"}],
+    )
+    edges = [edge_of(row) for row in rows]
+    without_loops = [e for e in edges if loops == "keep" or (e.lhs_type, e.lhs) != (e.rhs_type, e.rhs)]
+    degrees = Counter(end for e in without_loops for end in ((e.lhs_type, e.lhs), (e.rhs_type, e.rhs)))
+    of_relation = Counter(e.relation for e in without_loops)
+    common = [e for e in without_loops if of_relation[e.relation] >= relation_count]
+    entities = {end for end, degree in degrees.items() if degree >= (entity_count if end[0] == "user" else 1)}
+    entities |= {("user", "a"), ("user", "isolated")}
+    kept = [e for e in common if {(e.lhs_type, e.lhs), (e.rhs_type, e.rhs)} <= entities]
+    expected = Counter(kept) if duplicates == "keep" else Counter(set(kept))
+
+    if not without_loops:
+        with pytest.raises(RawTableError, match="no rows that become edges"):
+            job.run(config, near_client)
+        return
+    figures = job.run(config, near_client)
+    assert all_edges(config) == expected
+    check_entities(
+        config, {kind: {raw for name, raw in entities if name == kind} for kind in ("user", "item")}
+    )
+    assert figures["num_edges_left_out"] == {
+        "self_loops": len(edges) - len(without_loops),
+        "min_relation_count": len(without_loops) - len(common),
+        "min_entity_count": len(common) - len(kept),
+        "duplicates": len(kept) - expected.total(),
+    }
+    assert figures["num_edges_by_relation"] == {name: sum(e.relation == name for e in kept) for name in TYPES}
+    for kind in ("user", "item"):
+        found = sorted(degrees[end] for end in entities if end[0] == kind)
+        if found:
+            assert figures["train_degree"][kind]["max"] == found[-1]
+            assert figures["train_degree"][kind]["p50"] == found[(len(found) - 1) // 2]
+
+
+def test_rare_dynamic_relations_have_no_number(near_client: distributed.Client, tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "t.parquet", 2, l=list("abcd"), r=["x", "y", "x", "z"], t=list("bcde"))
+    config = config_of(
+        tmp_path / "out",
+        [{"path": path, **NAMED}],
+        entities={"n": 2},
+        relations=[("any", "n", "n")],
+        top={"dynamic_relations": True},
+        min_relation_count=2,
+        chunk_rows=2,
+    )
+    figures = job.run(config, near_client)
+    assert entity_counts.read_relation_names(config.entity_path) == ["x"]
+    assert all_edges(config) == Counter(
+        {RawEdge("n", "a", "x", "n", "b"): 1, RawEdge("n", "c", "x", "n", "d"): 1}
+    )
+    assert (figures["num_relations"], figures["num_relations_left_out"]) == (1, 2)
+
+
+def test_of_duplicates_the_first_weight_stays(near_client: distributed.Client, tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "t.parquet", l=list("aab"), t=list("xxy"), w=[3.0, 1.0, 2.0])
+    config = config_of(
+        tmp_path / "out",
+        [{"path": path, "lhs": "l", "rhs": "t", "relation": "to", "weight": "w"}],
+        entities={"n": 1},
+        relations=[("to", "n", "n")],
+        duplicates="drop",
+    )
+    job.run(config, near_client)
+    assert {(edge.lhs, edge.weight) for edge in all_edges(config)} == {("a", 3.0), ("b", 2.0)}
+
+
+def test_half_of_all_edges_have_one_id(
+    near_client: distributed.Client,
+    tmp_path: Path,
+    rng: np.random.Generator,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    num_edges = 60_000
+    lhs = np.where(np.arange(num_edges) % 2, "hot", rng.integers(0, 9_000, num_edges).astype(str))
+    rhs = np.where(np.arange(num_edges) % 4 == 1, "hot", rng.integers(0, 9_000, num_edges).astype(str))
+    path = write_parquet(tmp_path / "t.parquet", 7_000, l=lhs.tolist(), t=rhs.tolist())
+    made = []
+    for chunk_rows, tight in ((100_000, 1 << 29), (5_000, 20_000)):
+        config = config_of(
+            tmp_path / f"out{chunk_rows}",
+            [{"path": path, "lhs": "l", "rhs": "t", "relation": "to"}],
+            entities={"n": 8},
+            relations=[("to", "n", "n")],
+            chunk_rows=chunk_rows,
+            index_bytes=tight,
+            merge_bytes=tight,
+        )
+        figures = job.run(config, near_client)
+        made.append(files_under(config.output or ""))
+    assert made[0] == made[1]
+    assert all_edges(config) == Counter(RawEdge("n", a, "to", "n", b) for a, b in zip(lhs, rhs, strict=True))
+    assert "buckets of train are uneven" in caplog.text
+    exact = Counter([*lhs.tolist(), *rhs.tolist()])
+    degree = figures["train_degree"]["n"]
+    assert degree["max"] == exact["hot"]
+    assert degree["p99"] == sorted(exact.values())[int(np.ceil(0.99 * len(exact))) - 1]
+    assert figures["bytes_in"] == Path(path).stat().st_size
+    assert figures["bytes_out"] == sum(map(len, made[1].values()))
+
+
+@pytest.mark.parametrize(
+    ("etl", "message"),
+    [
+        ({"entities": [{"type": "nobody", "path": "x", "id": 0}]}, r"etl\.entities\[0\]\.type: 'nobody'"),
+        ({"min_entity_count": {"nobody": 1}}, r"etl\.min_entity_count: 'nobody'"),
+        ({"duplicates": "remove"}, r"etl\.duplicates: .*'keep' or 'drop'"),
+        ({"min_relation_count": -1}, r"etl\.min_relation_count"),
+    ],
+)
+def test_settings_that_do_not_fit(
+    near_client: distributed.Client, tmp_path: Path, etl: dict[str, Any], message: str
+) -> None:
+    config = config_of(
+        tmp_path / "out", [{"path": "t", **NAMED}], entities={"n": 1}, relations=[("r", "n", "n")]
+    ).model_copy(update={"etl": {"tables": [{"path": "t", **NAMED}], **etl}})
+    with pytest.raises(ConfigError, match=message):
+        job.run(config, near_client)

@@ -1,0 +1,127 @@
+"""Rows that cannot become edges, set aside: where they were, why, and never more than allowed."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import distributed
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from etl import job
+from graphmill.config import Config
+from graphmill.errors import ConfigError, RawTableError
+from tests.etl.graphs import RawEdge, all_edges, config_of, write_parquet
+
+NAMED = {"lhs": "l", "rhs": "t", "relation_column": "r", "weight": "w"}
+GOOD = {"l": ["a"] * 40, "t": ["b"] * 40, "r": ["to"] * 40, "w": ["1"] * 40}
+
+
+def config_with(root: Path, table: dict[str, Any], **etl: Any) -> Config:
+    settings = {"on_bad_row": "quarantine", "max_bad_fraction": 0.5, "chunk_rows": 7} | etl
+    return config_of(
+        root / "out",
+        [table],
+        entities={"n": 2},
+        relations=[("to", "n", "n")],
+        top={"input": str(root)},
+        **settings,
+    )
+
+
+def quarantined(root: Path) -> list[dict[str, Any]]:
+    rows = [
+        row for path in (root / "out/quarantine").glob("*.parquet") for row in pq.read_table(path).to_pylist()
+    ]
+    return sorted(rows, key=lambda row: (row["start"], row["row"]))
+
+
+def test_parquet(near_client: distributed.Client, tmp_path: Path) -> None:
+    columns: dict[str, Any] = {name: list(values) for name, values in GOOD.items()}
+    for row, (column, value) in {
+        3: ("l", None), 4: ("l", b""), 12: ("l", b"\xff"), 13: ("w", "x"), 20: ("w", "-1"), 39: ("r", "from")
+    }.items():  # fmt: skip
+        columns[column][row] = value
+    columns["t"][4] = None  # one row, two reasons: it counts once
+    columns["l"] = pa.array(
+        [each if each is None or isinstance(each, bytes) else each.encode() for each in columns["l"]]
+    )
+    write_parquet(tmp_path / "t.parquet", 11, **columns)
+    figures = job.run(config_with(tmp_path, {"path": "t.parquet", **NAMED}), near_client)
+    found = quarantined(tmp_path)
+    assert [(row["row"], row["reason"]) for row in found] == [
+        (4, "lhs: null"), (5, "lhs: empty"), (13, "lhs: not UTF-8"), (14, "weight: not a number"),
+        (21, "weight: out of range"), (40, "relation: unknown relation"),
+    ]  # fmt: skip
+    assert {row["file"] for row in found} == {str(tmp_path / "t.parquet")}
+    assert found[2]["lhs"] == "\\xff"
+    assert found[3] == found[3] | {
+        "lhs": "a",
+        "rhs": "b",
+        "relation": "to",
+        "weight": "x",
+        "id": None,
+        "start": 0,
+    }
+    assert figures["num_rows"] == 40
+    assert figures["num_rows_quarantined"] == 6
+    assert figures["quarantined"] == {row["reason"]: 1 for row in found}
+    assert all_edges(config_with(tmp_path, {"path": "t.parquet", **NAMED})) == Counter(
+        {RawEdge("n", "a", "to", "n", "b", 1.0): 34}
+    )
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 3, 1000])
+def test_text_with_missing_and_surplus_fields(
+    near_client: distributed.Client, tmp_path: Path, chunk_rows: int
+) -> None:
+    lines = ["a,b", "a", "c,d", ",e", "a,b,c", "x,y", ",z"]
+    (tmp_path / "t.csv").write_text("\n".join(["l,t", *lines]) + "\n")
+    table = {"path": "t.csv", "lhs": "l", "rhs": "t", "relation": "to"}
+    figures = job.run(config_with(tmp_path, table, max_bad_fraction=0.6, chunk_rows=chunk_rows), near_client)
+    found = quarantined(tmp_path)
+    assert [(row["row"], row["reason"], row["text"]) for row in found] == [
+        (2, "number of fields", "a"),
+        (4, "lhs: empty", None),
+        (5, "number of fields", "a,b,c"),
+        (7, "lhs: empty", None),
+    ]
+    assert figures["num_rows"] == 7
+    assert figures["num_edges"] == {"train": 3}
+
+
+def test_too_many(near_client: distributed.Client, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "t.parquet", l=["a"] * 9 + [None], t=["b"] * 10)
+    table = {"path": "t.parquet", "lhs": "l", "rhs": "t", "relation": "to"}
+    job.run(config_with(tmp_path, table, max_bad_fraction=0.1), near_client)
+    edges = (tmp_path / "out/edges/train/edges_0_0.h5").read_bytes()
+    with pytest.raises(
+        RawTableError, match=r"1 of 10 rows .*1 lhs: null.*max_bad_fraction 0\.09 .*out/quarantine"
+    ):
+        job.run(config_with(tmp_path, table, max_bad_fraction=0.09), near_client)
+    assert len(quarantined(tmp_path)) == 1  # to be looked at
+    assert (tmp_path / "out/edges/train/edges_0_0.h5").read_bytes() == edges
+    assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
+
+
+def test_nothing_is_bad(near_client: distributed.Client, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "t.parquet", **GOOD)
+    config = config_with(tmp_path, {"path": "t.parquet", **NAMED})
+    assert job.run(config, near_client)["num_rows_quarantined"] == 0
+    assert str(tmp_path / "out/quarantine") in job.output_uris(config)
+    assert quarantined(tmp_path) == []
+
+
+def test_a_folder_is_needed() -> None:
+    top = {"entity_path": "/x/entities", "edge_paths": ["/x/edges/train"], "checkpoint_path": "/x/c"}
+    config = config_of(
+        "",
+        [{"path": "t.parquet", **NAMED}],
+        entities={"n": 1},
+        relations=[("to", "n", "n")],
+        top=top | {"output": None},
+        on_bad_row="quarantine",
+    )
+    with pytest.raises(ConfigError, match=r"etl\.quarantine_path"):
+        job.output_uris(config)
