@@ -1,0 +1,139 @@
+"""Featurized entities: lists of features in the table, lists of their rows in the buckets."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import distributed
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from etl import job
+from graphmill.config import Config
+from graphmill.errors import ConfigError, RawTableError
+from graphmill.formats import edge_buckets, entity_index
+from graphmill.vocab import Bucket, Side
+from tests.etl.graphs import config_of, files_under, write_parquet
+
+Rows = list[tuple[list[str], str]]
+LISTS = st.lists(st.sampled_from(["red", "blue", "ü", "x"]), min_size=1, max_size=4)
+ROWS = st.lists(st.tuples(LISTS, st.text("abc", min_size=1, max_size=2)), min_size=1, max_size=30)
+
+
+def config_for(root: Path, name: str, rows: Rows, num_partitions: int, **etl: Any) -> Config:
+    """Looks (featurized) at items; users buy items; items resemble looks."""
+    lists = pa.array([features for features, _ in rows], pa.list_(pa.string()))
+    items = [item for _, item in rows]
+    write_parquet(root / "looks.parquet", 7, f=lists, t=items)
+    (root / "alike.csv").write_text("".join(f"{item},{'|'.join(features)}\n" for features, item in rows))
+    write_parquet(root / "bought.parquet", 7, l=[f"u{item}" for item in items], t=items)
+    return config_of(
+        root / name,
+        [
+            {"path": str(root / "looks.parquet"), "lhs": "f", "rhs": "t", "relation": "looks"},
+            {
+                "path": str(root / "alike.csv"),
+                "header": False,
+                "lhs": 0,
+                "rhs": 1,
+                "relation": "alike",
+                "feature_delimiter": "|",
+            },
+            {"path": str(root / "bought.parquet"), "lhs": "l", "rhs": "t", "relation": "bought"},
+        ],
+        entities={"look": 1, "item": num_partitions, "user": num_partitions},
+        relations=[("looks", "look", "item"), ("alike", "item", "look"), ("bought", "user", "item")],
+        featurized="look",
+        **etl,
+    )
+
+
+def raw_edges(config: Config, num_partitions: int) -> Counter[Any]:
+    """(relation, lhs, rhs); a list of features as a tuple."""
+    names = [relation.name for relation in config.relations]
+    types = [(relation.lhs, relation.rhs) for relation in config.relations]
+    found: Counter[Any] = Counter()
+    for bucket in (Bucket(a, b) for a in range(num_partitions) for b in range(num_partitions)):
+        edges = edge_buckets.read_bucket(config.split_path("train"), bucket)
+        for row, rel in enumerate(edges.rel):
+            ends = []
+            for at, side in enumerate(Side):
+                features, name = edges.features(side), types[rel][at]
+                assert features is not None
+                listed = features.indices[features.offsets[row] : features.offsets[row + 1]]
+                index = getattr(edges, side)[row]
+                assert (index == -1) == (name == "look") == (len(listed) > 0)
+                ids = entity_index.read_part(config.entity_path, name, 0 if name == "look" else bucket[at])
+                ends.append(
+                    tuple(ids[int(f)].as_py() for f in listed) if len(listed) else ids[int(index)].as_py()
+                )
+            found[(names[rel], *ends)] += 1
+    return found
+
+
+@given(rows=ROWS, num_partitions=st.integers(1, 3), tight=st.booleans())
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_lists_come_back(
+    near_client: distributed.Client, tmp_path: Path, rows: Rows, num_partitions: int, tight: bool
+) -> None:
+    memory = {"chunk_rows": 4, "merge_bytes": 1, "index_bytes": 1} if tight else {}
+    config = config_for(tmp_path, "out", rows, num_partitions, **memory)
+    figures = job.run(config, near_client)
+    expected: Counter[Any] = Counter()
+    for features, item in rows:
+        expected += Counter(
+            [("looks", tuple(features), item), ("alike", item, tuple(features)), ("bought", f"u{item}", item)]
+        )
+    assert raw_edges(config, num_partitions) == expected
+    assert figures["num_entities"]["look"] == [len({name for features, _ in rows for name in features})]
+
+
+def test_the_same_bytes_whatever_the_cut(
+    near_client: distributed.Client, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    rows = [([f"f{n}" for n in rng.integers(0, 50, 1 + n % 4)], f"i{n % 70}") for n in range(400)]
+    made = []
+    for memory in ({}, {"chunk_rows": 30, "merge_bytes": 500, "index_bytes": 1}):
+        job.run(config_for(tmp_path, "out", rows, 2, holdout={"test": 0.3}, **memory), near_client)
+        made.append(files_under(tmp_path / "out"))
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ([["a"], None], r"row 2 .*'f' \(lhs\): null"),
+        ([["a"], []], r"row 2 .*'f' \(lhs\): a list without features"),
+        ([["a"], ["b", ""]], r"row 2 .*'f' \(lhs\): a feature is empty"),
+        ([["a"], [None]], r"row 2 .*'f' \(lhs\): a feature is null"),
+    ],
+)
+def test_lists_that_are_none(
+    near_client: distributed.Client, tmp_path: Path, features: list[Any], message: str
+) -> None:
+    config = config_for(tmp_path, "out", [(["a"], "b")], 1)
+    write_parquet(tmp_path / "looks.parquet", f=pa.array(features, pa.list_(pa.string())), t=["x", "y"])
+    with pytest.raises(RawTableError, match=message):
+        job.run(config, near_client)
+
+
+def test_what_features_do_not_go_with(near_client: distributed.Client, tmp_path: Path) -> None:
+    rows: Rows = [(["a"], "b")]
+    for etl, message in (
+        ({"duplicates": "drop"}, r"etl\.duplicates"),
+        ({"min_entity_count": 1}, r"etl\.min_entity_count: look is featurized"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            job.run(config_for(tmp_path, "out", rows, 1, **etl), near_client)
+    config = config_for(tmp_path, "out", rows, 1)
+    parted = {name: each.model_copy(update={"num_partitions": 2}) for name, each in config.entities.items()}
+    with pytest.raises(
+        ConfigError, match=r"entities\.look\.num_partitions: a featurized type has one partition"
+    ):
+        job.run(config.model_copy(update={"entities": parted}), near_client)
+    table = config.etl["tables"][0] | {"relation": None, "relation_column": "r"}
+    with pytest.raises(ConfigError, match=r"tables\[0\]\.lhs: rows of types item, look, user"):
+        job.run(config.model_copy(update={"etl": config.etl | {"tables": [table]}}), near_client)
