@@ -55,7 +55,7 @@ class Numbering:
 class Translated:
     """Counts of a translated chunk."""
 
-    num_edges: Int64
+    num_edges: Int32
     """[splits x buckets]."""
     num_features: dict[Side, Int64]
     """[splits x buckets] features of each featurized side."""
@@ -130,7 +130,7 @@ def translate(layout: Layout, chunk: Chunk, numbering: Numbering) -> Translated:
     spill.write_sorted_edges(f"{chunk.uri}.edges.i32", _starts(num_edges), records)
     few = numbering.num_relations <= MAX_COUNTED_RELATIONS
     return Translated(
-        num_edges,
+        num_edges.astype(np.int32),
         num_features,
         np.bincount(rel_N[order], minlength=numbering.num_relations) if few else np.zeros(0, np.int64),
         int((~known_N).sum()),

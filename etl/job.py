@@ -43,7 +43,7 @@ from etl.index_entities import (
 )
 from etl.layout import Layout
 from etl.outputs import check_outputs, hide_outputs, output_folders, output_uris, quarantine_uri, work_folder
-from etl.previous import file_previous, previous_counts
+from etl.previous import file_previous, num_previous_ids, previous_counts
 from etl.sources import Source, find_sources
 from etl.spill import Int64
 from etl.table_files import files_of
@@ -82,7 +82,9 @@ def run(config: Config, client: Client) -> dict[str, Any]:
     with work_folder(config, etl) as work_uri, output_folders(config, etl, work_uri) as folders:
         with clock("plan"):
             sources = _plan(client, config, etl)
-        layout = Layout.of(config, etl, folders, sum(source.num_rows for source in sources))
+        num_rows = sum(source.num_rows for source in sources)
+        num_ids = 2 * num_rows + num_previous_ids(etl.previous_entity_path)
+        layout = Layout.of(config, etl, folders, num_ids)
         with clock("encode"):
             encoded = _encode(client, config, layout, sources)
         chunks = [chunk for of_source in encoded for chunk in of_source.chunks]

@@ -70,18 +70,18 @@ class Layout:
     folders: Folders
 
     @classmethod
-    def of(cls, config: Config, etl: EtlConfig, folders: Folders, num_rows: int) -> Self:
+    def of(cls, config: Config, etl: EtlConfig, folders: Folders, num_ids: int) -> Self:
         """The layout that the configuration asks for, with the folders that the run writes to.
 
         Args:
             config: the configuration.
             etl: its section.
             folders: where the run writes to.
-            num_rows: roughly, of all tables; decides how finely the work is cut, and not what comes out.
+            num_ids: how many there are at worst, if every end of every row of every chunk is another;
+                decides how finely the work is cut, and not what comes out.
         """
         featurized = {name for name, entity in config.entities.items() if entity.featurized}
-        # At worst every row of every chunk has ids of its own.
-        worst_bytes = 2 * num_rows * (ID_OVERHEAD_BYTES + 3 * _TYPICAL_ID_BYTES)
+        worst_bytes = num_ids * (ID_OVERHEAD_BYTES + 3 * _TYPICAL_ID_BYTES)
         num_slots = 2 * worst_bytes // etl.index_bytes
         return cls(
             num_partitions={name: entity.num_partitions for name, entity in config.entities.items()},

@@ -60,6 +60,14 @@ def check_previous(config: Config, previous_uri: str) -> None:
             )
 
 
+def num_previous_ids(previous_uri: str | None) -> int:
+    """Ids of the earlier index."""
+    if previous_uri is None:
+        return 0
+    num_partitions = entity_index.read_manifest(previous_uri).num_partitions
+    return sum(map(sum, entity_counts.read_counts(previous_uri, num_partitions).values()))
+
+
 def previous_counts(layout: Layout) -> list[int]:
     """Rows that each partition had."""
     if layout.previous_uri is None:

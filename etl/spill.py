@@ -1,7 +1,8 @@
 """The intermediate files of a run, in its work folder, which all workers reach.
 
 What each holds stands at the head of the module that writes it. Every file is written under another name
-and renamed, so that a task that runs twice does no harm.
+and renamed, so that a task that runs twice does no harm. HDFS keeps one copy: a run that loses a file fails,
+and is run again.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,14 +27,17 @@ def new_file(uri: str) -> Iterator[pa.NativeFile]:
     temporary = storage.temporary_sibling(uri)
     if not storage.is_dir(storage.parent(uri)):  # opening the file would make the folder anew
         raise StorageError(f"{storage.parent(uri)}: the work folder is gone: the run that made it has ended")
-    with explained("write", temporary), storage.open_output(temporary) as stream:
+    with explained("write", temporary), storage.open_output(temporary, replication=1) as stream:
         yield stream
     storage.move(temporary, uri)
 
 
 def write_batches(uri: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
     """Write an Arrow file whose batches can be read one by one."""
-    with new_file(uri) as stream, ipc.new_file(stream, schema) as writer:
+    # On a disk that the page cache hides, packing costs 3-5 % of the stage's time; over a network halving
+    # the bytes gains more.
+    options = ipc.IpcWriteOptions(compression=None if storage.is_local(uri) else "zstd", use_threads=False)
+    with new_file(uri) as stream, ipc.new_file(stream, schema, options=options) as writer:
         for batch in batches:
             writer.write_batch(batch)
 

@@ -100,11 +100,15 @@ def _files_at(uri: str) -> Iterator[str]:
         for match in _matches(uri):
             yield from _files_at(match)
     elif status.is_dir:
-        # `_SUCCESS`, `_metadata`: notes that Hadoop's tools leave beside the rows.
         entries = storage.list_dir(uri, recursive=True)
-        yield from (e.uri for e in entries if not e.is_dir and not storage.name(e.uri).startswith("_"))
+        yield from (e.uri for e in entries if not e.is_dir and not _is_note(e.uri[len(uri) :]))
     else:
         yield uri
+
+
+def _is_note(path: str) -> bool:
+    """Whether Hadoop's tools left it beside the rows: `_SUCCESS`, `_metadata`, all below `_temporary`."""
+    return any(part.startswith("_") and "=" not in part for part in path.split("/"))
 
 
 def _matches(pattern: str) -> list[str]:

@@ -78,12 +78,16 @@ def open_input(uri: str) -> pa.NativeFile:
         return file_system.open_input_file(path)
 
 
-def open_output(uri: str) -> pa.NativeFile:
-    """Open for writing, replacing; parents are made. Not atomic: see `commit.atomic_output`."""
+def open_output(uri: str, *, replication: int | None = None) -> pa.NativeFile:
+    """Open for writing, replacing; parents are made. Not atomic: see `commit.atomic_output`.
+
+    `replication` is how many copies HDFS keeps (None: its default); other storage does not know it.
+    """
     file_system, path = filesystem(uri)
     with explained("create", uri):
         file_system.create_dir(path.rpartition("/")[0] or "/", recursive=True)
-        return file_system.open_output_stream(path)
+        metadata = {hdfs.REPLICATION: str(replication)} if replication else None
+        return file_system.open_output_stream(path, metadata=metadata)
 
 
 def read_bytes(uri: str) -> bytes:

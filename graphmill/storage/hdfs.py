@@ -22,6 +22,7 @@ DRIVER_VARIABLE = "GRAPHMILL_HDFS_DRIVER"
 DRIVERS = ("native", "libhdfs")
 TIMEOUT_VARIABLE = "GRAPHMILL_HDFS_TIMEOUT_S"
 DEFAULT_TIMEOUT_S = 20.0
+REPLICATION = "replication"  # key of a stream's metadata
 
 
 def connect(uri: str) -> pafs.FileSystem:
@@ -90,7 +91,10 @@ class _Handler(pafs.FSSpecHandler):  # type: ignore[misc]  # pyarrow ships no ty
     """pyarrow's fsspec bridge with writing and renaming as hdfs-native wants them."""
 
     def open_output_stream(self, path: str, metadata: dict[str, str] | None) -> pa.NativeFile:
-        return pa.PythonFile(_BytesWriter(self.fs.open(path, "wb")), mode="w")
+        replication = int((metadata or {}).get(REPLICATION, 0))
+        return pa.PythonFile(
+            _BytesWriter(self.fs.open(path, "wb", replication=replication or None)), mode="w"
+        )
 
     def open_append_stream(self, path: str, metadata: dict[str, str] | None) -> pa.NativeFile:
         return pa.PythonFile(_BytesWriter(self.fs.open(path, "ab")), mode="w")

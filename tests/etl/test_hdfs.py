@@ -4,9 +4,10 @@ from pathlib import Path
 
 import distributed
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from etl import job
+from etl import job, spill
 from graphmill import storage
 from graphmill.errors import NotFoundError, RawTableError
 from tests.etl.graphs import config_of, files_under, write_parquet
@@ -66,6 +67,21 @@ def test_the_same_bytes_as_on_local_disk(
     on_hdfs = files_at(f"{hdfs_uri}/out")
     assert on_hdfs == files_under(tmp_path / "out")
     assert len(on_hdfs) == 2 * 4 + 3 * 4 + 1
+
+
+def test_intermediate_files_are_packed_and_have_one_copy(hdfs_uri: str) -> None:
+    schema = pa.schema([("id", pa.string())])
+    batch = pa.record_batch({"id": [f"an id that is long {n}" for n in range(10_000)]})
+    uri = f"{hdfs_uri}/work/ids.arrow"
+    storage.make_dir(f"{hdfs_uri}/work")
+    spill.write_batches(uri, schema, [batch])
+    assert spill.read_batches(uri).to_batches()[0].equals(batch)
+    status = storage.status(uri)
+    assert status is not None
+    assert status.size_bytes < batch.nbytes / 3
+    file_system, path = storage.filesystem(uri)
+    found = file_system.handler.fs.client.get_file_info(path)
+    assert found.replication == 1
 
 
 def test_what_is_wrong_on_hdfs_is_named(hdfs_client: distributed.Client, hdfs_uri: str) -> None:

@@ -56,7 +56,7 @@ def test_every_day_is_the_day_before_and_the_new(
 ) -> None:
     before: dict[tuple[str, int], list[str]] = {}
     for day, pairs in enumerate(days, start=1):
-        config = config_for(tmp_path, day, pairs, index_bytes=1 if tight else 1 << 29, min_entity_count=0)
+        config = config_for(tmp_path, day, pairs, index_bytes=500 if tight else 1 << 29, min_entity_count=0)
         figures = job.run(config, near_client)
         assert all_edges(config) == Counter(RawEdge("user", a, "to", "shop", b) for a, b in pairs)
         now = index_of(config)

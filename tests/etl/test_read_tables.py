@@ -237,7 +237,16 @@ def test_a_header_alone_has_no_rows(tmp_path: Path, content: bytes) -> None:
 
 
 def test_files_folders_and_patterns(tmp_path: Path) -> None:
-    for name in ("a/1.csv", "a/2.csv", "a/_SUCCESS", "a/.hidden.csv", "b/deep/3.csv", "b/x.txt", "c[1].csv"):
+    for name in (
+        "a/1.csv",
+        "a/2.csv",
+        "a/_SUCCESS",
+        "a/_temporary/0/4.csv",
+        "a/.hidden.csv",
+        "b/deep/3.csv",
+        "b/x.txt",
+        "c[1].csv",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
 
