@@ -117,7 +117,7 @@ class EtlConfig(Section):
     )
     graphstorm_maps: bool = Field(False, description="also write raw_id_mappings/ as GraphStorm has them")
     chunk_rows: Positive = Field(
-        2_000_000, description="rows encoded at once: about 0.3 GiB + 0.12 GiB per million rows"
+        2_000_000, description="rows encoded at once: about 0.2 GiB + 0.27 GiB per million rows"
     )
     index_bytes: Positive = Field(512 << 20, description="memory for ordering the ids of one partition")
     merge_bytes: Positive = Field(
