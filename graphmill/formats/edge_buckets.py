@@ -233,14 +233,25 @@ def has_weights(edge_path: str, bucket: Bucket) -> bool:
         return WEIGHT in datasets
 
 
-def read_bucket(edge_path: str, bucket: Bucket, start: int = 0, stop: int | None = None) -> Edges:
+def read_bucket(
+    edge_path: str, bucket: Bucket, start: int = 0, stop: int | None = None, *, takes_features: bool = False
+) -> Edges:
     """The edges [start, stop) of the bucket as int64 (weights float32); cut like a Python slice.
 
+    Who does not say that it takes lists of features gets none: -1 would pass for an index.
+
     Raises:
-        FormatError: the bucket is missing, or is not what docs/formats/pbg_v1.md says.
+        FormatError: the bucket is missing, or is not what docs/formats/pbg_v1.md says; or it has lists of
+            features, and they are not expected.
     """
     uri = bucket_uri(edge_path, bucket)
     with _open_bucket(uri) as datasets:
+        for side in Side:
+            if offsets_name(side) in datasets and not takes_features:
+                raise FormatError(
+                    f"{uri}: its {side} side has lists of features ({offsets_name(side)}), expected an "
+                    "index for every edge: featurized entity types are not supported here"
+                )
         first, end, _ = slice(start, stop).indices(len(datasets["lhs"]))
         rows = slice(first, max(first, end))
         weight = _read(datasets[WEIGHT], rows, np.float32) if WEIGHT in datasets else None

@@ -57,7 +57,7 @@ def raw_edges(config: Config, num_partitions: int) -> Counter[Any]:
     types = [(relation.lhs, relation.rhs) for relation in config.relations]
     found: Counter[Any] = Counter()
     for bucket in (Bucket(a, b) for a in range(num_partitions) for b in range(num_partitions)):
-        edges = edge_buckets.read_bucket(config.split_path("train"), bucket)
+        edges = edge_buckets.read_bucket(config.split_path("train"), bucket, takes_features=True)
         for row, rel in enumerate(edges.rel):
             ends = []
             for at, side in enumerate(Side):

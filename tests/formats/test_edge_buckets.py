@@ -335,7 +335,7 @@ def test_features_as_h5py_sees_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("start", "stop"), [(0, 3), (1, 3), (2, 3), (1, 1), (3, 3)])
 def test_features_come_back(tmp_path: Path, start: int, stop: int) -> None:
     edge_buckets.write_bucket(str(tmp_path), BUCKET, featurized_edges())
-    found = edge_buckets.read_bucket(str(tmp_path), BUCKET, start, stop)
+    found = edge_buckets.read_bucket(str(tmp_path), BUCKET, start, stop, takes_features=True)
     assert found.rhs_features is None
     assert found.lhs_features is not None
     lists = [[7, 7], [], [2]][start:stop]
@@ -367,7 +367,13 @@ def test_features_that_are_wrong(tmp_path: Path, change: Callable[[h5py.File], N
         change(hdf5)
 
     with pytest.raises(FormatError, match=rf"edges_1_2\.h5: .*{message}"):
-        edge_buckets.read_bucket(_foreign(tmp_path, featurized), BUCKET)
+        edge_buckets.read_bucket(_foreign(tmp_path, featurized), BUCKET, takes_features=True)
+
+
+def test_features_are_refused_by_those_who_do_not_take_them(tmp_path: Path) -> None:
+    edge_buckets.write_bucket(str(tmp_path), BUCKET, featurized_edges())
+    with pytest.raises(FormatError, match=r"edges_1_2\.h5: its lhs side has lists of features"):
+        edge_buckets.read_bucket(str(tmp_path), BUCKET)
 
 
 def test_a_featurized_writer_refuses(tmp_path: Path) -> None:
