@@ -82,7 +82,7 @@ def checked(block: pa.Table, at: Place, rules: Rules) -> tuple[pa.Table, list[Ba
             return pa.table(columns), bad
         except _BadRowsError as error:
             if not rules.sets_bad_rows_aside:
-                raise at.error(error.part, int(error.rows[0]), error.detail) from error
+                raise at.error(error.part, int(error.rows[0]), error.detail) from None
             reason = f"{error.part}: {error.reason}"
             bad.append(BadRows(reason, at.first_row + row_N[error.rows] + 1, block.take(error.rows)))
             good_N = np.ones(block.num_rows, bool)
