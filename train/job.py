@@ -17,7 +17,7 @@ from distributed import Client
 
 from graphmill import cluster, record, storage
 from graphmill.config import Config
-from graphmill.errors import FormatError
+from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import pbg_checkpoint
 from train.config import TrainConfig
 
@@ -88,6 +88,11 @@ def trained_with(config: Config) -> dict[str, Any]:
 def claim_checkpoint(config: Config) -> None:
     """Make sure that what is at checkpoint_path may be resumed under `config`, or move it aside."""
     path = config.checkpoint_path
+    if config.init_path and storage.absolute(config.init_path) == storage.absolute(path):
+        raise ConfigError(
+            f"init_path: {path} is also checkpoint_path; a new run needs a checkpoint_path of its own, "
+            "and one that goes on needs no init_path"
+        )
     uri = storage.join(path, TRAINED_WITH)
     ours = trained_with(config)
     version = pbg_checkpoint.read_version(path)

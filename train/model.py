@@ -24,6 +24,11 @@ from graphmill.config import PbgConfig
 from graphmill.errors import FormatError
 from graphmill.vocab import Side
 from train import comparators, operators
+from train.optimizer import is_beginning
+
+_RELATIONS_ADDED = (
+    ". If relations were added, train into another checkpoint_path, with this checkpoint as init_path"
+)
 
 
 class Model:
@@ -62,8 +67,12 @@ class Model:
         """All parameters, keyed and ordered as in a checkpoint."""
         return dict(self.parameters)
 
-    def load_state(self, state: Mapping[str, Tensor], uri: str = "the checkpoint") -> None:
+    def load_state(
+        self, state: Mapping[str, Tensor], uri: str = "the checkpoint", *, grown: bool = False
+    ) -> None:
         """Take over saved parameters; what `state` lacks keeps its initial value.
+
+        `grown` allows for fewer rows than here, those of the first dynamic relations.
 
         Raises:
             FormatError: `state` has an unknown parameter, or one of another shape.
@@ -74,12 +83,16 @@ class Model:
                 raise FormatError(
                     f"{uri}: unknown parameter {key!r}; the configuration has {', '.join(self.parameters)}"
                 )
-            if own.shape != value.shape:
+            if value.shape == own.shape:
+                self.parameters[key] = value.to(own)
+            elif grown and is_beginning(value, own):
+                self.parameters[key] = torch.cat([value.to(own), own[len(value) :]])
+            else:
                 raise FormatError(
                     f"{uri}: parameter {key!r} has shape {tuple(value.shape)}; "
                     f"the configuration asks for {tuple(own.shape)}"
+                    f"{'' if self.num_relations is None else _RELATIONS_ADDED}"
                 )
-            self.parameters[key] = value.to(own)
 
     def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> "Model":
         """Move all parameters."""

@@ -55,6 +55,12 @@ def shortened(embeddings_ND: Tensor, max_norm: float) -> Tensor:
     return embeddings_ND * (max_norm / norm_N.clamp_min(max_norm)).unsqueeze(1)
 
 
+def is_beginning(first: Tensor, whole: Tensor) -> bool:
+    """Whether `first` can be the first rows of `whole`."""
+    same_rows = first.dim() > 0 and first.shape[1:] == whole.shape[1:]
+    return same_rows and len(first) <= len(whole)
+
+
 def row_state(sum_N: Tensor, lr: float) -> dict[str, Any]:
     """The state of one table, as PBG's RowAdagrad saves it."""
     group = {"lr": lr, "lr_decay": 0, "weight_decay": 0, "params": [0]}
@@ -121,8 +127,8 @@ class Adagrad:
         }
         return {"state": state, "param_groups": [group]}
 
-    def load_state_dict(self, saved: Mapping[str, Any], uri: str) -> None:
-        """Take over a saved state.
+    def load_state_dict(self, saved: Mapping[str, Any], uri: str, *, grown: bool = False) -> None:
+        """Take over a saved state; with `grown` it may be one of the first rows of each parameter alone.
 
         Raises:
             FormatError: it is not that of these parameters.
@@ -136,10 +142,12 @@ class Adagrad:
                 raise FormatError(
                     f"{uri}: optimizer/state_dict: expected 'sum' and 'step' of parameter {number} ({key!r})"
                 ) from error
-            if shape != tuple(self.sums[key].shape):
+            if shape != tuple(self.sums[key].shape) and not (
+                grown and is_beginning(accumulated, self.sums[key])
+            ):
                 raise FormatError(
                     f"{uri}: optimizer/state_dict: 'sum' of parameter {number} ({key!r}) has shape {shape}; "
                     f"expected {tuple(self.sums[key].shape)}"
                 )
-            self.sums[key].copy_(accumulated)
+            self.sums[key][: len(accumulated)].copy_(accumulated)
             self.steps[key] = int(steps)

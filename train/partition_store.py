@@ -2,12 +2,16 @@
 
 A partition that is no longer needed goes to the file of the checkpoint's next version; one that is needed
 comes from there if this iteration has written it, else from the committed version, else from `init_path`,
-else it is drawn anew. The next version counts only when the whole iteration is committed.
+else it is drawn anew; rows that `init_path` lacks are drawn too. The next version counts only when the
+whole iteration is committed.
+
+Shapes: R rows in the checkpoint of `init_path`, N rows of the partition, D dimension.
 """
 
 from collections.abc import Iterator, Mapping
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from graphmill.config import Config
@@ -17,6 +21,7 @@ from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket, Partition, Side
 from train import optimizer, seeds
 from train.step import Table
+from train.warm_start import WarmStart
 
 Key = tuple[str, Partition]
 
@@ -25,7 +30,12 @@ class PartitionStore:
     """Holds the tables that the current bucket needs."""
 
     def __init__(
-        self, config: Config, num_rows: Mapping[str, list[int]], version: int, device: torch.device
+        self,
+        config: Config,
+        num_rows: Mapping[str, list[int]],
+        version: int,
+        device: torch.device,
+        warm_start: WarmStart | None,
     ) -> None:
         self.config = config
         self.num_rows = num_rows
@@ -33,9 +43,7 @@ class PartitionStore:
         self.device = device
         self._tables: dict[Key, Table] = {}
         self._written: set[Key] = set()  # in the next version, by the current iteration
-        self._init_version = pbg_checkpoint.read_version(config.init_path) if config.init_path else 0
-        if config.init_path and not self._init_version:
-            raise FormatError(f"{config.init_path}: expected a checkpoint (init_path), found none")
+        self._warm_start = warm_start
 
     def table(self, entity_type: str, side: Side, bucket: Bucket) -> Table:
         """The table of the type on one side of the current bucket."""
@@ -102,30 +110,45 @@ class PartitionStore:
         self._written.add(key)
 
     def _load(self, key: Key) -> Table:
-        if key in self._written:
-            return self._read(self.config.checkpoint_path, key, self.version + 1)
-        if self.version:
-            return self._read(self.config.checkpoint_path, key, self.version)
-        if self.config.init_path:
-            return self._read(self.config.init_path, key, self._init_version)
-        return self._draw(key)
+        if self.version or key in self._written:
+            return self._resume(key, self.version + (key in self._written))
+        if self._warm_start is not None:
+            return self._take_over(key, self._warm_start)
+        embeddings_ND = self._draw(key)
+        return self._table(embeddings_ND, torch.zeros(len(embeddings_ND)))
 
-    def _read(self, checkpoint_path: str, key: Key, version: int) -> Table:
+    def _take_over(self, key: Key, warm_start: WarmStart) -> Table:
+        saved_RD, sum_R = self._read(warm_start.path, key, warm_start.version)
+        num_saved, shape = len(saved_RD), self._shape(key)
+        warm_start.check_entities(*key, (num_saved, saved_RD.shape[1]), shape)
+        if num_saved == shape[0]:
+            return self._table(saved_RD, sum_R)
+        embeddings_ND = self._draw(key)
+        embeddings_ND[:num_saved] = saved_RD
+        return self._table(embeddings_ND, F.pad(sum_R, (0, shape[0] - num_saved)))
+
+    def _resume(self, key: Key, version: int) -> Table:
+        path, shape = self.config.checkpoint_path, self._shape(key)
+        embeddings_ND, sum_N = self._read(path, key, version)
+        if embeddings_ND.shape != shape:
+            raise FormatError(
+                f"{pbg_checkpoint.embeddings_uri(path, *key, version)}: embeddings have shape "
+                f"{tuple(embeddings_ND.shape)}; entity_count and dimension ask for {shape}: the checkpoint "
+                "belongs to other entities or another configuration. If entities were added, train into "
+                "another checkpoint_path, with this one as init_path"
+            )
+        return self._table(embeddings_ND, sum_N)
+
+    def _read(self, checkpoint_path: str, key: Key, version: int) -> tuple[Tensor, Tensor]:
         saved, state = pbg_checkpoint.read_embeddings(checkpoint_path, *key, version)
         uri = pbg_checkpoint.embeddings_uri(checkpoint_path, *key, version)
-        shape = self._shape(key)
-        if saved.shape != shape:
-            raise FormatError(
-                f"{uri}: embeddings have shape {saved.shape}; entity_count and dimension ask for {shape}: "
-                "the checkpoint belongs to other entities or another configuration"
-            )
-        sum_N = torch.zeros(shape[0]) if state is None else optimizer.sum_of_row_state(state, shape[0], uri)
-        return self._table(torch.from_numpy(saved), sum_N)
+        count = len(saved)
+        sum_N = torch.zeros(count) if state is None else optimizer.sum_of_row_state(state, count, uri)
+        return torch.from_numpy(saved), sum_N
 
-    def _draw(self, key: Key) -> Table:
+    def _draw(self, key: Key) -> Tensor:
         generator = seeds.generator(self.config.seed, "embeddings", *key)
-        embeddings_ND = torch.randn(self._shape(key), generator=generator) * self.config.init_scale
-        return self._table(embeddings_ND, torch.zeros(len(embeddings_ND)))
+        return torch.randn(self._shape(key), generator=generator) * self.config.init_scale
 
     def _table(self, embeddings_ND: Tensor, sum_N: Tensor) -> Table:
         if self.config.max_norm is not None:

@@ -32,6 +32,7 @@ from train.optimizer import Adagrad
 from train.partition_store import PartitionStore
 from train.runtime import device_of
 from train.step import Step, StepFigures, Table
+from train.warm_start import WarmStart
 
 CHECK_BATCHES = 50  # a loss that is not finite is noticed after so many batches at the latest
 
@@ -55,8 +56,10 @@ class Trainer:
         self.schedule = schedule.plan(config)
         self.version = pbg_checkpoint.read_version(config.checkpoint_path)
         pbg_checkpoint.delete_uncommitted(config.checkpoint_path)
+        warm = not self.version and config.init_path
+        self.warm_start = WarmStart(config, warm) if warm else None
         self.model, self.adagrad = self._load_model()
-        self.store = PartitionStore(config, self.num_rows, self.version, self.device)
+        self.store = PartitionStore(config, self.num_rows, self.version, self.device, self.warm_start)
         self.step = Step(config, self.model, self.adagrad)
         self.meter = Meter(
             sum(self.schedule.num_edges_of(i) for i in range(self.version, self.schedule.num_iterations))
@@ -189,19 +192,22 @@ class Trainer:
             seed=seeds.derived(config.seed, "relations"),
         )
         path, version = config.checkpoint_path, self.version
-        if not version and config.init_path:
-            path, version = config.init_path, pbg_checkpoint.read_version(config.init_path)
+        if self.warm_start:
+            path, version = self.warm_start.path, self.warm_start.version
+        grown = self.warm_start is not None and self.num_dynamic is not None
         optimizer_state = None
         if version:
             uri = pbg_checkpoint.model_uri(path, version)
             state, optimizer_state, ended = pbg_checkpoint.read_model(path, version)
-            model.load_state(state, uri)
-            if path == config.checkpoint_path:
+            if self.warm_start and self.num_dynamic is not None:
+                self.warm_start.check_relations(state, self.num_dynamic)
+            model.load_state(state, uri, grown=grown)
+            if not self.warm_start:
                 self.schedule.check_resumed(ended, version)
         model.to(self.device)
         adagrad = Adagrad(model.parameters, config.relation_lr or config.lr)
         if optimizer_state:
-            adagrad.load_state_dict(optimizer_state, uri)
+            adagrad.load_state_dict(optimizer_state, uri, grown=grown)
         return model, adagrad
 
     def _num_parameters(self) -> int:

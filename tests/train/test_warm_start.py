@@ -1,0 +1,245 @@
+"""init_path where entities or relations have been added: old rows stay, new ones are as in a fresh start."""
+
+import json
+import logging
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from graphmill import config as configuration
+from graphmill.errors import ConfigError, FormatError
+from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
+from tests.train.graphs import embeddings, make_config, random_triples, write_graph
+from train import job
+from train.trainer import Trainer
+
+TYPES = {"user": {"num_partitions": 3}, "city": {"num_partitions": 1}}
+RELATIONS = [
+    {"name": "knows", "lhs": "user", "rhs": "user", "operator": "complex_diagonal"},
+    {"name": "lives", "lhs": "user", "rhs": "city", "operator": "translation"},
+]
+BEFORE = {"user": 41, "city": 5}
+AFTER = {"user": 50, "city": 6}
+KEYS = [("user", 0), ("user", 1), ("user", 2), ("city", 0)]
+
+
+def day(root, counts, num_edges=200, **more):
+    """A graph of the given counts, written."""
+    config = make_config(root, entities=TYPES, relations=RELATIONS, **more)
+    rng = np.random.default_rng(num_edges)
+    rel = rng.integers(2, size=num_edges)
+    lhs = rng.integers(counts["user"], size=num_edges)
+    rhs = rng.integers(np.array([counts["user"], counts["city"]])[rel])
+    write_graph(config, counts, np.stack([lhs, rel, rhs], axis=1))
+    return config
+
+
+def changed(config, **settings):
+    return configuration.from_mapping(config.model_dump() | settings)
+
+
+def tables(config):
+    """What the trainer starts from: (embeddings, sums) by partition."""
+    trainer = Trainer(config)
+    loaded = {key: trainer.store._load(key) for key in KEYS}
+    return {key: (table.embeddings_ND, table.sum_N) for key, table in loaded.items()}
+
+
+@pytest.fixture
+def first(tmp_path):
+    config = day(tmp_path / "first", BEFORE)
+    job.train(config)
+    return config
+
+
+@pytest.mark.parametrize("max_norm", [None, 0.5])
+def test_old_rows_stay_and_new_rows_are_fresh(first, tmp_path, max_norm):
+    second = day(tmp_path / "second", AFTER, init_path=first.checkpoint_path, init_scale=0.01, seed=4)
+    second = changed(second, max_norm=max_norm)
+    fresh = tables(changed(second, init_path=None))
+    for key, (rows, sums) in tables(second).items():
+        saved, state = pbg_checkpoint.read_embeddings(first.checkpoint_path, *key, 2)
+        old = len(saved)
+        assert old < len(rows) == len(sums)
+        if max_norm is None:
+            assert np.array_equal(rows[:old], saved)
+        else:
+            assert rows[:old].norm(dim=1).max() <= max_norm + 1e-6
+        assert torch.equal(sums[:old], state["state"][0]["sum"])
+        assert sums[:old].max() > 0
+        assert torch.equal(rows[old:], fresh[key][0][old:])
+        assert 0 < rows[old:].abs().max() < 0.06
+        assert not sums[old:].any()
+
+
+def test_a_grown_run_trains_and_resumes(first, tmp_path):
+    whole, parts = (
+        day(tmp_path / name, AFTER, init_path=first.checkpoint_path, num_epochs=2)
+        for name in ("whole", "parts")
+    )
+    job.train(whole)
+    job.train(changed(parts, num_epochs=1))
+    shutil.rmtree(first.checkpoint_path)  # only the first iteration needs it
+    job.train(parts)
+    for name, count in AFTER.items():
+        assert torch.equal(embeddings(whole, name, count), embeddings(parts, name, count))
+
+
+def test_old_vectors_hardly_move_at_a_tiny_rate(first, tmp_path):
+    second = day(tmp_path / "second", AFTER, init_path=first.checkpoint_path, lr=1e-12, num_epochs=1)
+    job.train(second)
+    for name, count in BEFORE.items():
+        now, before = embeddings(second, name, AFTER[name]), embeddings(first, name, count)
+        torch.testing.assert_close(now[:count], before)
+
+
+def test_more_rows_than_today_are_refused(first, tmp_path):
+    fewer = day(tmp_path / "second", BEFORE | {"city": 4}, init_path=first.checkpoint_path)
+    told = r"embeddings_city_0\.v2\.h5: 5 rows, more than the 4 of .*_city_0\.txt; .*previous_entity_path"
+    with pytest.raises(FormatError, match=told):
+        job.train(fewer)
+    assert pbg_checkpoint.read_version(fewer.checkpoint_path) == 0
+
+
+def test_another_dimension_is_refused(tmp_path):
+    bare = {"global_emb": False, "relations": [{"name": "r", "lhs": "node", "rhs": "node"}]}
+    for name, dimension, init_path in (("a", 8, None), ("b", 10, str(tmp_path / "a/checkpoint"))):
+        config = make_config(tmp_path / name, dimension=dimension, init_path=init_path, **bare)
+        write_graph(config, {"node": 20}, random_triples(np.random.default_rng(1), 20, 1, 20, 50))
+        if init_path is None:
+            job.train(config)
+    with pytest.raises(FormatError, match="embeddings have dimension 8, the configuration asks for 10"):
+        job.train(config)
+
+
+def test_resuming_with_other_counts_names_init_path(first):
+    entity_counts.write_count(first.entity_path, "city", 0, 6)
+    with pytest.raises(FormatError, match=r"embeddings_city_0.*\(5, 8\).*\(6, 8\).*as init_path"):
+        job.train(changed(first, num_epochs=3))
+
+
+def test_init_path_that_is_checkpoint_path(first, client):
+    with pytest.raises(ConfigError, match=r"init_path: .* is also checkpoint_path"):
+        job.run(changed(first, init_path=first.checkpoint_path), client)
+    assert pbg_checkpoint.read_version(first.checkpoint_path) == 2
+
+
+def write_ids(config, cities):
+    with entity_index.new_part(config.entity_path, "city", 0) as writer:
+        writer.append(pa.array(cities, pa.string()))
+
+
+def test_entities_that_moved_are_refused(first, tmp_path):
+    """Counts alone would fit: every vector would go to another city."""
+    second = day(tmp_path / "second", AFTER, init_path=first.checkpoint_path)
+    write_ids(first, list("abcde"))
+    write_ids(second, list("abcdef"))
+    tables(second)
+    write_ids(second, list("abxcde"))
+    with pytest.raises(FormatError, match=r"row 2 is raw id 'x', which was 'c' .*previous_entity_path"):
+        tables(second)
+
+
+class TestRelations:
+    """Dynamic relations: the first rows of one table."""
+
+    def day(self, root, num_relations, names=None, **more):
+        config = make_config(
+            root, dynamic_relations=True, **{"num_epochs": 1, "train": {"relation_init": "random"}} | more
+        )
+        rng = np.random.default_rng(num_relations)
+        write_graph(config, {"node": 20}, random_triples(rng, 20, num_relations, 20, 200))
+        if names:
+            entity_counts.write_relation_names(config.entity_path, names)
+        return config
+
+    def check_grown(self, second, first):
+        """Parameters and sums that the trainer starts from."""
+        trainer, fresh = Trainer(second), Trainer(changed(second, init_path=None))
+        state, optimizer_state, _ = pbg_checkpoint.read_model(first.checkpoint_path, 1)
+        assert set(trainer.model.parameters) == set(state) == set(trainer.adagrad.sums)
+        for number, key in enumerate(trainer.model.parameters):
+            rows, sums = trainer.model.parameters[key], trainer.adagrad.sums[key]
+            saved = optimizer_state["state"][number]
+            assert torch.equal(rows[:3], state[key])
+            assert torch.equal(rows[3:], fresh.model.parameters[key][3:])
+            assert torch.equal(sums[:3], saved["sum"])
+            assert sums[:3].max() > 0
+            assert not sums[3:].any()
+            assert trainer.adagrad.steps[key] == saved["step"] > 0
+        return trainer
+
+    @pytest.mark.parametrize("operator", ["diagonal", "complex_diagonal", "affine"])
+    def test_new_relations_are_fresh(self, tmp_path, operator):
+        relations = [{"name": "any", "lhs": "node", "rhs": "node", "operator": operator}]
+        first = self.day(tmp_path / "first", 3, ["m", "z", "q"], relations=relations)
+        job.train(first)
+        names = ["m", "z", "q", "a", "b"]
+        second = self.day(tmp_path / "second", 5, names, relations=relations, init_path=first.checkpoint_path)
+        trainer = self.check_grown(second, first)
+        assert len(trainer.model.parameters) % 2 == 0
+        trainer.run()
+        assert pbg_checkpoint.read_version(second.checkpoint_path) == 1
+
+    def test_relations_in_another_order_are_refused(self, tmp_path):
+        first = self.day(tmp_path / "first", 3, ["b", "m", "z"])
+        job.train(first)
+        for names in (["a", "b", "m", "z"], ["a", "b", "m"]):
+            second = self.day(
+                tmp_path / f"of{len(names)}", len(names), names, init_path=first.checkpoint_path
+            )
+            with pytest.raises(FormatError, match=r"relation 0 was 'b', and is 'a' in .*previous"):
+                Trainer(second)
+
+    def test_fewer_relations_are_refused(self, tmp_path):
+        first = self.day(tmp_path / "first", 3)
+        job.train(first)
+        second = self.day(tmp_path / "second", 2, init_path=first.checkpoint_path)
+        with pytest.raises(FormatError, match=r"3 relations, more than the 2 of .*dynamic_rel_count\.txt"):
+            Trainer(second)
+
+    @pytest.mark.parametrize("lost", ["names today", "names before", "config", "entities before"])
+    def test_growth_without_names_is_refused(self, tmp_path, lost):
+        first = self.day(tmp_path / "first", 3, None if lost == "names before" else ["a", "b", "c"])
+        job.train(first)
+        if lost == "config":
+            (tmp_path / "first/checkpoint/config.json").unlink()
+        if lost == "entities before":
+            shutil.rmtree(first.entity_path)
+        names = None if lost == "names today" else ["a", "b", "c", "d"]
+        second = self.day(tmp_path / "second", 4, names, init_path=first.checkpoint_path)
+        with pytest.raises(FormatError, match="3 relations, 4 today, and no names tell which are the same"):
+            Trainer(second)
+
+    def test_equal_counts_without_names_keep_positions(self, tmp_path, caplog):
+        first = self.day(tmp_path / "first", 3)
+        job.train(first)
+        second = self.day(tmp_path / "second", 3, ["a", "b", "c"], init_path=first.checkpoint_path)
+        logging.getLogger("graphmill").propagate = True
+        with caplog.at_level(logging.INFO, "graphmill"):
+            self.check_grown(second, first)
+        assert "relations of" in caplog.text
+        assert "taken by position" in caplog.text
+
+    def test_a_config_that_names_other_storage(self, tmp_path, caplog):
+        """Such as a checkpoint that was copied from elsewhere."""
+        first = self.day(tmp_path / "first", 3, ["a", "b", "c"])
+        job.train(first)
+        config_json = tmp_path / "first/checkpoint/config.json"
+        elsewhere = json.loads(config_json.read_text()) | {"entity_path": "nowhere://there/entities"}
+        config_json.write_text(json.dumps(elsewhere))
+        second = self.day(tmp_path / "second", 3, ["a", "b", "c"], init_path=first.checkpoint_path)
+        logging.getLogger("graphmill").propagate = True
+        with caplog.at_level(logging.INFO, "graphmill"):
+            self.check_grown(second, first)
+        assert "nowhere://there/entities" in caplog.text
+
+    def test_resuming_with_more_relations_names_init_path(self, tmp_path):
+        first = self.day(tmp_path / "first", 3)
+        job.train(first)
+        entity_counts.write_relation_count(first.entity_path, 4)
+        with pytest.raises(FormatError, match=r"shape \(3, 8\).*\(4, 8\).*as init_path"):
+            Trainer(changed(first, num_epochs=2))

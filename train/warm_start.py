@@ -1,0 +1,140 @@
+"""The checkpoint at init_path, from which a new run starts: its rows are the first rows of today's tables.
+
+A partition, and the table of dynamic relations, may have grown since: ETL with `previous_entity_path`
+appends. Whether the old rows are indeed the first is looked up in the entities that the checkpoint was
+trained with, which its config.json names; where these are not to be found, positions are trusted.
+"""
+
+import logging
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow.compute as pc
+from torch import Tensor
+
+from graphmill import storage
+from graphmill.config import Config
+from graphmill.errors import FormatError, GraphMillError, NotFoundError
+from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
+from graphmill.vocab import Partition
+
+_REMEDY = (
+    "run etl with etl.previous_entity_path set to the entities that the checkpoint was trained with, "
+    "or start without init_path"
+)
+
+log = logging.getLogger("graphmill")
+
+
+class WarmStart:
+    """Where a new run's first rows come from."""
+
+    def __init__(self, config: Config, init_path: str) -> None:
+        """Raises FormatError where `init_path` holds no checkpoint."""
+        self.entity_path = config.entity_path
+        self.path = init_path
+        self.version = pbg_checkpoint.read_version(init_path)
+        if not self.version:
+            raise FormatError(f"{init_path}: expected a checkpoint (init_path), found none")
+        self.former_entity_path = self._find_former_entities()
+
+    def check_entities(
+        self, entity_type: str, partition: Partition, saved_shape: tuple[int, int], shape: tuple[int, int]
+    ) -> None:
+        """Check that the saved rows of a partition, of `saved_shape`, are the first of its rows today.
+
+        Raises:
+            FormatError: they are more, or of another dimension, or of other entities.
+        """
+        uri = pbg_checkpoint.embeddings_uri(self.path, entity_type, partition, self.version)
+        num_saved, num_rows = saved_shape[0], shape[0]
+        if num_saved > num_rows:
+            count_uri = entity_counts.count_uri(self.entity_path, entity_type, partition)
+            raise FormatError(f"{uri}: {num_saved} rows, more than the {num_rows} of {count_uri}; {_REMEDY}")
+        if saved_shape[1] != shape[1]:
+            raise FormatError(
+                f"{uri}: embeddings have dimension {saved_shape[1]}, the configuration asks for {shape[1]}; "
+                "set dimension as it was, or start without init_path"
+            )
+        self._check_ids(entity_type, partition, num_saved)
+
+    def check_relations(self, state: Mapping[str, Tensor], num_relations: int) -> None:
+        """Check that the rows of saved parameters of dynamic relations are the first of today's.
+
+        Raises:
+            FormatError: they are more, or they have other names, or they have grown and nobody named them.
+        """
+        uri = pbg_checkpoint.model_uri(self.path, self.version)
+        counts = {len(value) if value.dim() else 0 for value in state.values()}
+        if not counts:
+            return  # an operator without parameters
+        num_saved = max(counts)
+        if len(counts) > 1:
+            raise FormatError(f"{uri}: parameters of {sorted(counts)} relations; expected one count")
+        if num_saved > num_relations:
+            count_uri = storage.join(self.entity_path, entity_counts.RELATION_COUNT)
+            raise FormatError(
+                f"{uri}: {num_saved} relations, more than the {num_relations} of {count_uri}; {_REMEDY}"
+            )
+        names = _relation_names(self.entity_path, num_relations)
+        former = _relation_names(self.former_entity_path, num_saved)
+        if names is None or former is None:
+            if num_saved < num_relations:
+                raise FormatError(
+                    f"{uri}: {num_saved} relations, {num_relations} today, and no names tell which are the "
+                    f"same: expected {entity_counts.RELATION_NAMES} of the checkpoint's entities "
+                    f"({self.former_entity_path or 'not found'}) and in {self.entity_path}; {_REMEDY}"
+                )
+            log.info("training: relations of %s are taken by position: no names to compare", self.path)
+        elif names[:num_saved] != former:
+            number = next(n for n, name in enumerate(former) if names[n] != name)
+            raise FormatError(
+                f"{uri}: relation {number} was {former[number]!r}, and is {names[number]!r} in "
+                f"{self.entity_path}; {_REMEDY}"
+            )
+
+    def _find_former_entities(self) -> str | None:
+        """The entities that the checkpoint was trained with, if they can still be read."""
+        try:
+            former = pbg_checkpoint.read_config(self.path).get("entity_path")
+        except NotFoundError:
+            former = None
+        try:
+            if isinstance(former, str) and storage.exists(former):
+                return former
+        except GraphMillError as error:  # such as another cluster's storage: the check is not worth the run
+            log.info("training: %s", error)
+        log.info(
+            "training: the entities that %s was trained with (%s) cannot be read; rows are taken by position",
+            self.path,
+            former,
+        )
+        return None
+
+    def _check_ids(self, entity_type: str, partition: Partition, num_saved: int) -> None:
+        former = self.former_entity_path
+        if former is None or storage.absolute(former) == storage.absolute(self.entity_path):
+            return
+        places = [entity_index.part_uri(path, entity_type, partition) for path in (former, self.entity_path)]
+        if not all(map(storage.exists, places)):
+            log.info("training: %s, partition %d: taken by position: no raw ids", entity_type, partition)
+            return
+        before = entity_index.read_part(former, entity_type, partition)
+        if len(before) != num_saved:
+            log.info("training: %s is not of %s; rows are taken by position", places[0], self.path)
+            return
+        now = entity_index.read_part(self.entity_path, entity_type, partition)[:num_saved]
+        moved = np.flatnonzero(pc.not_equal(before[: len(now)], now).to_numpy(zero_copy_only=False))
+        if len(moved):
+            row = int(moved[0])
+            raise FormatError(
+                f"{places[1]}: row {row} is raw id {now[row].as_py()!r}, which was {before[row].as_py()!r} "
+                f"when {self.path} was trained: entities have moved; {_REMEDY}"
+            )
+
+
+def _relation_names(entity_path: str | None, count: int) -> list[str] | None:
+    """Names of `count` relations, or None where nobody named them."""
+    names = None if entity_path is None else entity_counts.read_relation_names(entity_path)
+    # names of another number of relations are not theirs: the folder has been written anew
+    return names if names is not None and len(names) == count else None
