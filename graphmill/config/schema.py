@@ -1,4 +1,4 @@
-"""The configuration: YAML (or a PBG Python config) -> one frozen, typed `Config`.
+"""What a configuration holds: one frozen, typed `Config`.
 
 The top level holds PyTorch-BigGraph's keys under PBG's names and defaults, plus the roots of all paths
 and the seed. The sections `etl`, `train`, `evaluate`, `remap` and `cluster` belong to the code that
@@ -7,18 +7,13 @@ acts on them: each has its own typed class there, which `Config.section` fills a
 Source of the keys: docs/formats/pbg_v1.md.
 """
 
-import re
-import runpy
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from graphmill import storage
-from graphmill.errors import ConfigError
-from graphmill.vocab import TRAIN_SPLIT, Side
+from graphmill.config.checking import AnySection, Section, validated
+from graphmill.vocab import Side
 
 Name = Annotated[
     str, Field(pattern=r"^[^./\s][^./]*$", description="no dot or slash: names become file names")
@@ -27,15 +22,6 @@ TypeName = Annotated[str, Field(pattern=r"^[^./:\s][^./:]*$", description="also 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(gt=0)]
 Strings = Annotated[tuple[str, ...], Field(strict=False)]
-
-
-class Section(BaseModel):
-    """Base of every configuration class: frozen, strictly typed, unknown keys refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-AnySection = TypeVar("AnySection", bound=Section)
 
 
 class EntityConfig(Section):
@@ -183,7 +169,7 @@ class Config(PbgConfig):
         Raises:
             ConfigError: a key is unknown, missing, or of the wrong type.
         """
-        return _validated(model, getattr(self, name), prefix=(name,))
+        return validated(model, getattr(self, name), prefix=(name,))
 
     def pbg(self) -> dict[str, Any]:
         """PBG's part alone, in PBG's order, as plain JSON types."""
@@ -196,171 +182,3 @@ class Config(PbgConfig):
     def record_uri(self, default_root: str) -> str:
         """Place of run.json: under `output`, else beside what the stage writes."""
         return storage.join(self.output or default_root, "run.json")
-
-
-class _Yaml(yaml.SafeLoader):
-    """Safe YAML in which 1e-3 is a number, as YAML 1.2 has it (PyYAML asks for a dot)."""
-
-
-_Yaml.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
-    list("-+0123456789"),
-)
-
-
-def load(conf_uri: str | None, overrides: Sequence[str] = ()) -> Config:
-    """Read `conf_uri` (YAML, or a local PBG config ending in .py) and apply `key.path=value` overrides.
-
-    Relative paths in it are meant from the current folder, and come out absolute.
-
-    Raises:
-        ConfigError: the file or an override cannot be parsed, or what they say does not fit.
-        NotFoundError: there is no such file.
-    """
-    raw = _read(conf_uri) if conf_uri else {}
-    for override in overrides:
-        _apply(raw, override)
-    settings = from_mapping(raw)
-    # Workers may have another current folder than the command.
-    return settings.model_copy(update={key: _absolute(getattr(settings, key)) for key in _PATH_KEYS})
-
-
-def from_mapping(raw: Mapping[str, Any]) -> Config:
-    """The `Config` that a nested mapping describes, path defaults filled in; PBG's camelCase is accepted.
-
-    Raises:
-        ConfigError: a key is unknown, missing, or of the wrong type, or two of them contradict.
-    """
-    filled = {_snake(key): value for key, value in raw.items()}
-    if isinstance(filled.get("entities"), Mapping):
-        filled["entities"] = {name: _snake_keys(entity) for name, entity in filled["entities"].items()}
-    if isinstance(filled.get("relations"), Sequence) and not isinstance(filled["relations"], str):
-        filled["relations"] = [_snake_keys(relation) for relation in filled["relations"]]
-    if filled.get("dynamic_relations") is True:
-        filled.setdefault("global_emb", False)  # PBG's default is true, and forbidden here
-    _fill_paths(filled)
-    return _validated(Config, filled)
-
-
-_PATH_KEYS = (
-    "output",
-    "input",
-    "entity_path",
-    "edge_root",
-    "edge_paths",
-    "checkpoint_path",
-    "init_path",
-    "embedding_path",
-)
-
-
-def _absolute(value: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
-    if isinstance(value, tuple):
-        return tuple(map(storage.absolute, value))
-    return value if value is None else storage.absolute(value)
-
-
-def _fill_paths(filled: dict[str, Any]) -> None:
-    edge_paths = filled.get("edge_paths")
-    if isinstance(edge_paths, list | tuple) and edge_paths and isinstance(edge_paths[0], str):
-        filled.setdefault("edge_root", storage.parent(edge_paths[0]))
-    output = filled.get("output")
-    if isinstance(output, str):
-        filled.setdefault("entity_path", storage.join(output, "entities"))
-        filled.setdefault("edge_root", storage.join(output, "edges"))
-        filled.setdefault("checkpoint_path", storage.join(output, "checkpoint"))
-        filled.setdefault("embedding_path", storage.join(output, "embeddings"))
-    if isinstance(filled.get("edge_root"), str):
-        filled.setdefault("edge_paths", [storage.join(filled["edge_root"], TRAIN_SPLIT)])
-    if isinstance(filled.get("checkpoint_path"), str):
-        beside = storage.parent(filled["checkpoint_path"])
-        filled.setdefault("embedding_path", storage.join(beside, "embeddings"))
-    if "entity_path" not in filled:
-        raise ConfigError(
-            "output: no root for the run's files; set it (--set output=URI), or set entity_path, edge_paths "
-            "and checkpoint_path on their own"
-        )
-
-
-def _read(conf_uri: str) -> dict[str, Any]:
-    if conf_uri.endswith(".py"):
-        return _read_pbg_python(conf_uri)
-    try:
-        raw = yaml.load(storage.read_text(conf_uri), _Yaml)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{conf_uri}: not YAML: {error}") from error
-    if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):
-        raise ConfigError(f"{conf_uri}: expected a mapping of keys to values, found {type(raw).__name__}")
-    return raw
-
-
-def _read_pbg_python(conf_uri: str) -> dict[str, Any]:
-    path = storage.local_path(conf_uri)
-    if path is None or not Path(path).is_file():
-        raise ConfigError(f"{conf_uri}: a Python configuration must be a local file")
-    function = runpy.run_path(path).get("get_torchbiggraph_config")
-    if not callable(function):
-        raise ConfigError(f"{conf_uri}: expected a function get_torchbiggraph_config(), found none")
-    return dict(function())
-
-
-def _apply(raw: dict[str, Any], override: str) -> None:
-    """Set one `key.path=value`; a number in the path (`relations[0].operator`) is a position in a list."""
-    path, equals, text = override.partition("=")
-    keys = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
-    if not equals or not all(keys):
-        raise ConfigError(f"--set {override}: expected key.path=value")
-    try:
-        value = yaml.load(text, _Yaml)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--set {override}: the value is not YAML: {error}") from error
-    node: Any = raw
-    try:
-        for key in keys[:-1]:
-            node = node[int(key)] if isinstance(node, list) else node.setdefault(key, {})
-        node[int(keys[-1]) if isinstance(node, list) else keys[-1]] = value
-    except (AttributeError, IndexError, TypeError, ValueError) as error:
-        raise ConfigError(f"--set {override}: the configuration has no such place") from error
-
-
-def _snake(key: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda match: "_" + match[1].lower(), key)
-
-
-def _snake_keys(mapping: Any) -> Any:
-    if not isinstance(mapping, Mapping):
-        return mapping
-    return {_snake(key) if isinstance(key, str) else key: value for key, value in mapping.items()}
-
-
-def _validated(model: type[AnySection], raw: Any, prefix: tuple[str, ...] = ()) -> AnySection:
-    try:
-        return model.model_validate(raw)
-    except ValidationError as error:
-        lines = [_explain(model, problem, prefix) for problem in error.errors(include_url=False)]
-        raise ConfigError("\n".join(lines)) from error
-
-
-def _explain(model: type[BaseModel], problem: Any, prefix: tuple[str, ...]) -> str:
-    location: tuple[int | str, ...] = (*prefix, *problem["loc"])
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
-    match problem["type"]:
-        case "extra_forbidden":
-            return f"{path}: unknown key{_closest(model, problem['loc'])}"
-        case "missing":
-            return f"{path}: missing, it has no default"
-        case "value_error":
-            own = str(problem["ctx"]["error"])
-            return f"{path}: {own}" if path else own
-    found = f"found {problem['input']!r} ({type(problem['input']).__name__})"
-    return f"{path}: {problem['msg'][0].lower()}{problem['msg'][1:]}; {found}"
-
-
-def _closest(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
-    import difflib
-
-    if len(location) != 1:
-        return ""
-    known = difflib.get_close_matches(str(location[0]), model.model_fields, n=1)
-    return f"; did you mean {known[0]!r}?" if known else f"; known keys: {', '.join(model.model_fields)}"

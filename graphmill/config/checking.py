@@ -1,0 +1,52 @@
+"""Filling a configuration class from a raw mapping, and saying in a line a problem what does not fit."""
+
+import difflib
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from graphmill.errors import ConfigError
+
+
+class Section(BaseModel):
+    """Base of every configuration class: frozen, strictly typed, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+AnySection = TypeVar("AnySection", bound=Section)
+
+
+def validated(model: type[AnySection], raw: Any, prefix: tuple[str, ...] = ()) -> AnySection:
+    """`raw` as a `model`; `prefix` is where it stands in the configuration.
+
+    Raises:
+        ConfigError: a key is unknown, missing, or of the wrong type, or two of them contradict.
+    """
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        lines = [_explain(model, problem, prefix) for problem in error.errors(include_url=False)]
+        raise ConfigError("\n".join(lines)) from error
+
+
+def _explain(model: type[BaseModel], problem: Any, prefix: tuple[str, ...]) -> str:
+    location: tuple[int | str, ...] = (*prefix, *problem["loc"])
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
+    match problem["type"]:
+        case "extra_forbidden":
+            return f"{path}: unknown key{_closest(model, problem['loc'])}"
+        case "missing":
+            return f"{path}: missing, it has no default"
+        case "value_error":
+            own = str(problem["ctx"]["error"])
+            return f"{path}: {own}" if path else own
+    found = f"found {problem['input']!r} ({type(problem['input']).__name__})"
+    return f"{path}: {problem['msg'][0].lower()}{problem['msg'][1:]}; {found}"
+
+
+def _closest(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
+    if len(location) != 1:
+        return ""
+    known = difflib.get_close_matches(str(location[0]), model.model_fields, n=1)
+    return f"; did you mean {known[0]!r}?" if known else f"; known keys: {', '.join(model.model_fields)}"

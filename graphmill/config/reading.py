@@ -1,0 +1,151 @@
+"""YAML, or a PBG Python config -> `Config`: overrides applied, paths filled in and made absolute."""
+
+import re
+import runpy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from graphmill import storage
+from graphmill.config.checking import validated
+from graphmill.config.schema import Config
+from graphmill.errors import ConfigError
+from graphmill.vocab import TRAIN_SPLIT
+
+
+class _Yaml(yaml.SafeLoader):
+    """Safe YAML in which 1e-3 is a number, as YAML 1.2 has it (PyYAML asks for a dot)."""
+
+
+_Yaml.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
+
+
+def load(conf_uri: str | None, overrides: Sequence[str] = ()) -> Config:
+    """Read `conf_uri` (YAML, or a local PBG config ending in .py) and apply `key.path=value` overrides.
+
+    Relative paths in it are meant from the current folder, and come out absolute.
+
+    Raises:
+        ConfigError: the file or an override cannot be parsed, or what they say does not fit.
+        NotFoundError: there is no such file.
+    """
+    raw = _read(conf_uri) if conf_uri else {}
+    for override in overrides:
+        _apply(raw, override)
+    settings = from_mapping(raw)
+    # Workers may have another current folder than the command.
+    return settings.model_copy(update={key: _absolute(getattr(settings, key)) for key in _PATH_KEYS})
+
+
+def from_mapping(raw: Mapping[str, Any]) -> Config:
+    """The `Config` that a nested mapping describes, path defaults filled in; PBG's camelCase is accepted.
+
+    Raises:
+        ConfigError: a key is unknown, missing, or of the wrong type, or two of them contradict.
+    """
+    filled = {_snake(key): value for key, value in raw.items()}
+    if isinstance(filled.get("entities"), Mapping):
+        filled["entities"] = {name: _snake_keys(entity) for name, entity in filled["entities"].items()}
+    if isinstance(filled.get("relations"), Sequence) and not isinstance(filled["relations"], str):
+        filled["relations"] = [_snake_keys(relation) for relation in filled["relations"]]
+    if filled.get("dynamic_relations") is True:
+        filled.setdefault("global_emb", False)  # PBG's default is true, and forbidden here
+    _fill_paths(filled)
+    return validated(Config, filled)
+
+
+_PATH_KEYS = (
+    "output",
+    "input",
+    "entity_path",
+    "edge_root",
+    "edge_paths",
+    "checkpoint_path",
+    "init_path",
+    "embedding_path",
+)
+
+
+def _absolute(value: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
+    if isinstance(value, tuple):
+        return tuple(map(storage.absolute, value))
+    return value if value is None else storage.absolute(value)
+
+
+def _fill_paths(filled: dict[str, Any]) -> None:
+    edge_paths = filled.get("edge_paths")
+    if isinstance(edge_paths, list | tuple) and edge_paths and isinstance(edge_paths[0], str):
+        filled.setdefault("edge_root", storage.parent(edge_paths[0]))
+    output = filled.get("output")
+    if isinstance(output, str):
+        filled.setdefault("entity_path", storage.join(output, "entities"))
+        filled.setdefault("edge_root", storage.join(output, "edges"))
+        filled.setdefault("checkpoint_path", storage.join(output, "checkpoint"))
+        filled.setdefault("embedding_path", storage.join(output, "embeddings"))
+    if isinstance(filled.get("edge_root"), str):
+        filled.setdefault("edge_paths", [storage.join(filled["edge_root"], TRAIN_SPLIT)])
+    if isinstance(filled.get("checkpoint_path"), str):
+        beside = storage.parent(filled["checkpoint_path"])
+        filled.setdefault("embedding_path", storage.join(beside, "embeddings"))
+    if "entity_path" not in filled:
+        raise ConfigError(
+            "output: no root for the run's files; set it (--set output=URI), or set entity_path, edge_paths "
+            "and checkpoint_path on their own"
+        )
+
+
+def _read(conf_uri: str) -> dict[str, Any]:
+    if conf_uri.endswith(".py"):
+        return _read_pbg_python(conf_uri)
+    try:
+        raw = yaml.load(storage.read_text(conf_uri), _Yaml)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{conf_uri}: not YAML: {error}") from error
+    if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):
+        raise ConfigError(f"{conf_uri}: expected a mapping of keys to values, found {type(raw).__name__}")
+    return raw
+
+
+def _read_pbg_python(conf_uri: str) -> dict[str, Any]:
+    path = storage.local_path(conf_uri)
+    if path is None or not Path(path).is_file():
+        raise ConfigError(f"{conf_uri}: a Python configuration must be a local file")
+    function = runpy.run_path(path).get("get_torchbiggraph_config")
+    if not callable(function):
+        raise ConfigError(f"{conf_uri}: expected a function get_torchbiggraph_config(), found none")
+    return dict(function())
+
+
+def _apply(raw: dict[str, Any], override: str) -> None:
+    """Set one `key.path=value`; a number in the path (`relations[0].operator`) is a position in a list."""
+    path, equals, text = override.partition("=")
+    keys = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
+    if not equals or not all(keys):
+        raise ConfigError(f"--set {override}: expected key.path=value")
+    try:
+        value = yaml.load(text, _Yaml)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {override}: the value is not YAML: {error}") from error
+    node: Any = raw
+    try:
+        for key in keys[:-1]:
+            node = node[int(key)] if isinstance(node, list) else node.setdefault(key, {})
+        node[int(keys[-1]) if isinstance(node, list) else keys[-1]] = value
+    except (AttributeError, IndexError, TypeError, ValueError) as error:
+        raise ConfigError(f"--set {override}: the configuration has no such place") from error
+
+
+def _snake(key: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda match: "_" + match[1].lower(), key)
+
+
+def _snake_keys(mapping: Any) -> Any:
+    if not isinstance(mapping, Mapping):
+        return mapping
+    return {_snake(key) if isinstance(key, str) else key: value for key, value in mapping.items()}
