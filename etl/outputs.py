@@ -93,7 +93,7 @@ def work_folder(config: Config, etl: EtlConfig) -> Iterator[str]:
     # The name says whose it is: runs with other outputs may share the work path.
     owner = hashlib.sha256(entity_uri.encode()).hexdigest()[:12]
     uri = storage.join(root, f"etl-work-{owner}")
-    storage.recover_directory(uri)
+    storage.recover(uri)
     folder = storage.temporary_sibling(uri)
     storage.make_dir(folder)
     try:

@@ -4,6 +4,7 @@ import importlib.util
 import logging
 import os
 import re
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, TypeVar
@@ -20,6 +21,8 @@ from graphmill.storage import hdfs
 Result = TypeVar("Result")
 
 ANY_PORT = ":0"  # Dask's fixed one makes a second cluster on the machine complain
+
+_ADDRESS = re.compile(r"^(tcp|tls)://")
 
 log = logging.getLogger("graphmill")
 
@@ -50,16 +53,23 @@ class ClusterConfig(Section):
 
 
 class Environment(WorkerPlugin):  # type: ignore[misc]  # distributed is untyped here
-    """Sets environment variables on every worker, those that join later included."""
+    """Prepares every worker, those that join later included: environment variables, signals.
+
+    A terminal sends Ctrl-C to the workers on its machine as well. They leave it to the command, which ends
+    them in order; else their nannies start them anew while the command closes them.
+    """
 
     name = "graphmill-environment"
 
-    def __init__(self, variables: dict[str, str]) -> None:
+    def __init__(self, variables: dict[str, str], *, ignores_interrupts: bool) -> None:
         self.variables = variables
+        self.ignores_interrupts = ignores_interrupts
 
     def setup(self, worker: Any) -> None:
         """Called by Dask on each worker."""
         os.environ.update(self.variables)
+        if self.ignores_interrupts:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @contextmanager
@@ -79,13 +89,14 @@ def connect(master: str | None, settings: ClusterConfig) -> Iterator[Client]:
             client = stack.enter_context(Client(target, timeout=settings.connect_timeout_s))
         except (OSError, TimeoutError, RuntimeError) as error:
             raise ClusterError(f"--master {master}: the cluster does not answer: {error}") from error
-        client.register_plugin(Environment(variables))
+        started_here = not _ADDRESS.match(master)
+        client.register_plugin(Environment(variables, ignores_interrupts=started_here))
         _announce(client, master)
         yield client
 
 
 def _target(master: str, settings: ClusterConfig, stack: ExitStack) -> Any:
-    if re.match(r"^(tcp|tls)://", master):
+    if _ADDRESS.match(master):
         return master
     stack.enter_context(
         dask.config.set({f"distributed.nanny.pre-spawn-environ.{k}": v for k, v in ENVIRONMENT.items()})

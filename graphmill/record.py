@@ -50,6 +50,7 @@ class RunRecord:
 
     def __init__(self, uri: str, config: Config) -> None:
         self.uri = uri
+        storage.recover(uri)
         earlier = _read_json(uri)
         self.content: dict[str, Any] = {
             "status": "running",

@@ -64,7 +64,7 @@ def write_text(uri: str, text: str) -> None:
 @contextmanager
 def atomic_directory(uri: str) -> Iterator[str]:
     """A temporary folder that becomes the folder `uri`, whole, when the block ends without an error."""
-    recover_directory(uri)
+    recover(uri)
     temporary = temporary_sibling(uri)
     fs.make_dir(temporary)
     try:
@@ -87,8 +87,8 @@ def commit_directory(temporary: str, uri: str) -> None:
     fs.delete(aside)
 
 
-def recover_directory(uri: str) -> None:
-    """Put back a predecessor that a kill left aside, and remove leftovers of unfinished writes of `uri`."""
+def recover(uri: str) -> None:
+    """Put back a folder that a kill left aside, and remove what unfinished writes of `uri` left."""
     hidden = fs.list_hidden(parent(uri))
     for aside in (each for each in hidden if name(each).startswith(f".{name(uri)}.old-")):
         if fs.exists(uri):

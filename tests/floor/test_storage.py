@@ -161,7 +161,7 @@ def test_a_kill_between_the_two_renames_of_a_folder_is_repaired(root: str) -> No
     storage.write_text(storage.join(uri, "old"), "")
     storage.move(uri, commit.temporary_sibling(uri, "old"))
     storage.write_text(storage.join(commit.temporary_sibling(uri), "new"), "")
-    storage.recover_directory(uri)
+    storage.recover(uri)
     assert names(uri) == ["old"]
     assert names(root) == ["out"]
 
