@@ -4,12 +4,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import distributed
+import hypothesis
 import numpy as np
 import pytest
 
 from tests.hadoop.fixture import hdfs, hdfs_uri
 
 __all__ = ["client", "hdfs", "hdfs_uri", "rng", "shared_dir"]
+
+# The first example of a test may compile, start or import something; slow machines run the suite too.
+hypothesis.settings.register_profile("suite", deadline=None)
+hypothesis.settings.load_profile("suite")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -170,9 +170,8 @@ def test_edges_keep_the_order_of_files_and_rows(near_client: distributed.Client,
 def test_strings_that_share_a_hash_are_told_apart(
     near_client: distributed.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
-    def weak(strings: Any, seed: int) -> Any:
-        lengths = np.array([len(text) for text in strings.to_pylist()], np.uint64)
-        return (lengths % np.uint64(3)) << np.uint64(62)
+    def weak(text: Any, seed: int) -> Any:
+        return (text.lengths.astype(np.uint64) % np.uint64(3)) << np.uint64(62)
 
     rows = [tuple(str(n) for n in pair) for pair in rng.integers(0, 3000, (2000, 2))]
     path = write_parquet(tmp_path / "edges.parquet", 500, l=[a for a, _ in rows], t=[b for _, b in rows])
@@ -187,7 +186,7 @@ def test_strings_that_share_a_hash_are_told_apart(
             index_bytes=index_bytes,
         )
         with monkeypatch.context() as patch:
-            patch.setattr(hashing, "hash_strings", weak)
+            patch.setattr(hashing, "hash_text", weak)
             figures = job.run(config, near_client)
         assert 0 in figures["num_entities"]["node"]  # the hash is weak indeed
         assert all_edges(config) == Counter(RawEdge("node", a, "to", "node", b) for a, b in rows)
