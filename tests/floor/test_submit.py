@@ -119,6 +119,8 @@ def test_a_signal_ends_everything_that_was_started(tmp_path: Path, number: signa
         stderr=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
+        # Where the suite itself runs in the background, SIGINT is ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     workers = [int(word) for word in process.stdout.readline().split()[1:]]
