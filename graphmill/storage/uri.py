@@ -38,7 +38,8 @@ def join(root: str, *parts: str) -> str:
     """`root/part/part...`; a part that is absolute itself replaces what stands before it."""
     joined = root
     for part in parts:
-        joined = part if is_absolute(part) else f"{joined.rstrip('/')}/{part}"
+        folder = joined if joined.endswith(":///") else joined.rstrip("/") + "/"
+        joined = part if is_absolute(part) else folder + part
     return joined
 
 
@@ -49,4 +50,7 @@ def name(uri: str) -> str:
 
 def parent(uri: str) -> str:
     """Everything before the last component; `.` for a bare name."""
-    return uri.rstrip("/").rpartition("/")[0] or ("/" if uri.startswith("/") else ".")
+    above = uri.rstrip("/").rpartition("/")[0]
+    if above.endswith("://"):  # the root of a file system without a host
+        return above + "/"
+    return above or ("/" if uri.startswith("/") else ".")

@@ -48,6 +48,8 @@ def names(uri: str) -> list[str]:
         (("/a/", "b", "c"), "/a/b/c"),
         (("hdfs://ns/a", "b"), "hdfs://ns/a/b"),
         (("hdfs://ns/a", "/b"), "/b"),
+        (("hdfs:///", "a"), "hdfs:///a"),
+        (("/", "a"), "/a"),
         (("a", "hdfs://ns/b"), "hdfs://ns/b"),
     ],
 )
@@ -57,7 +59,7 @@ def test_join(parts: tuple[str, ...], joined: str) -> None:
 
 @given(
     st.text(st.characters(codec="utf-8", exclude_characters="/"), min_size=1),
-    st.sampled_from(["/r", "r", "hdfs://h:1/r"]),
+    st.sampled_from(["/r", "r", "/", "hdfs://h:1", "hdfs://h:1/r", "hdfs:///"]),
 )
 def test_name_and_parent_undo_join(name: str, root: str) -> None:
     joined = storage.join(root, name)
@@ -328,3 +330,12 @@ def test_hdfs_writes_at_the_speed_of_the_raw_client_not_byte_by_byte(hdfs_uri: s
     with stream:
         stream.write(np.arange(10).tobytes())
     assert os.environ["HADOOP_CONF_DIR"]
+
+
+@pytest.mark.hdfs
+def test_a_uri_without_a_host_means_the_default_file_system(hdfs_uri: str) -> None:
+    storage.write_text(storage.join(hdfs_uri, "x"), "here")
+    without_host = "hdfs:///" + hdfs_uri.split("/", 3)[3]
+    assert storage.read_text(storage.join(without_host, "x")) == "here"
+    storage.write_text(storage.join(without_host, "y"), "too")
+    assert [storage.name(each.uri) for each in storage.list_dir(without_host)] == ["x", "y"]
