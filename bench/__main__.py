@@ -16,6 +16,7 @@ from rich.console import Console
 from bench.pbg import REPOSITORY
 from bench.report import machine
 from bench.setting import Setting
+from graphmill.cluster import num_cores
 
 BUSY_LOAD = 0.7
 NAMES = ("etl", "train", "evaluate", "remap")
@@ -67,7 +68,7 @@ def command(
     with tempfile.TemporaryDirectory(prefix="bench-", dir=scratch) as temporary:
         setting = Setting(
             work=(work or Path(temporary)).resolve(),
-            num_workers=num_workers or len(os.sched_getaffinity(0)),
+            num_workers=num_workers or num_cores(),
             num_rows=rows,
             large=large,
             peers=peers,

@@ -11,6 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from graphmill.cluster import num_cores
+
 LIBRARIES = ("dask", "numpy", "pyarrow", "torch")
 Figure = str | float | int | None
 
@@ -56,7 +58,7 @@ def machine() -> dict[str, Any]:
     ]
     return {
         "processor": models[0] if models else platform.processor(),
-        "num_cores": len(os.sched_getaffinity(0)),
+        "num_cores": num_cores(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "load_before": os.getloadavg()[0],
         "python": platform.python_version(),

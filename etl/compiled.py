@@ -13,8 +13,7 @@ def compiled(function: Callable[Parameters, Result]) -> Callable[Parameters, Res
     """`function`, compiled; it lets other threads run. Its machine code is kept on disk where that can be."""
     try:
         machine_code = njit(cache=True, nogil=True)(function)
-    except (
-        RuntimeError
-    ):  # neither the package's folder nor the user's can be written: compiled in each process
+    except RuntimeError:
+        # Neither the package's folder nor the user's can be written: compiled in each process.
         machine_code = njit(nogil=True)(function)
     return cast(Callable[Parameters, Result], machine_code)

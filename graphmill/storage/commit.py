@@ -33,17 +33,24 @@ def temporary_sibling(uri: str, kind: str = "tmp") -> str:
 
 
 @contextmanager
-def atomic_output(uri: str) -> Iterator[pa.NativeFile]:
-    """A stream whose bytes become the file at `uri` when the block ends without an error."""
-    temporary = temporary_sibling(uri)
+def discarded_on_error(temporary: str) -> Iterator[None]:
+    """Remove the unfinished file or folder `temporary` when the block ends with an error."""
     try:
-        with fs.explained("write", uri), fs.open_output(temporary) as stream:
-            yield stream
-        commit_file(temporary, uri)
+        yield
     except BaseException:
         with suppress(StorageError):  # the first error is the one to tell
             fs.delete(temporary)
         raise
+
+
+@contextmanager
+def atomic_output(uri: str) -> Iterator[pa.NativeFile]:
+    """A stream whose bytes become the file at `uri` when the block ends without an error."""
+    temporary = temporary_sibling(uri)
+    with discarded_on_error(temporary):
+        with fs.explained("write", uri), fs.open_output(temporary) as stream:
+            yield stream
+        commit_file(temporary, uri)
 
 
 def commit_file(temporary: str, uri: str) -> None:
@@ -67,13 +74,9 @@ def atomic_directory(uri: str) -> Iterator[str]:
     recover(uri)
     temporary = temporary_sibling(uri)
     fs.make_dir(temporary)
-    try:
+    with discarded_on_error(temporary):
         yield temporary
         commit_directory(temporary, uri)
-    except BaseException:
-        with suppress(StorageError):  # the first error is the one to tell
-            fs.delete(temporary)
-        raise
 
 
 def commit_directory(temporary: str, uri: str) -> None:

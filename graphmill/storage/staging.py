@@ -21,7 +21,7 @@ def staged_output(uri: str) -> Iterator[str]:
     """A local path; the file written there becomes the file at `uri`, atomically, when the block ends."""
     temporary = commit.temporary_sibling(uri)
     path = local_path(temporary)
-    try:
+    with commit.discarded_on_error(temporary):
         if path is not None:
             with fs.explained("write", uri):
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -35,10 +35,6 @@ def staged_output(uri: str) -> Iterator[str]:
                     with fs.open_output(temporary) as target:
                         shutil.copyfileobj(source, target, COPY_BYTES)
         commit.commit_file(temporary, uri)
-    except BaseException:
-        with suppress(StorageError):  # the first error is the one to tell
-            fs.delete(temporary)
-        raise
 
 
 @contextmanager

@@ -72,8 +72,8 @@ def test_the_same_bytes_as_on_local_disk(
 def test_intermediate_files_are_packed_and_have_one_copy(hdfs_uri: str) -> None:
     schema = pa.schema([("id", pa.string())])
     batch = pa.record_batch({"id": [f"an id that is long {n}" for n in range(10_000)]})
-    uri = f"{hdfs_uri}/work/ids.arrow"
-    storage.make_dir(f"{hdfs_uri}/work")
+    uri = f"{hdfs_uri}/spill/ids.arrow"
+    storage.make_dir(f"{hdfs_uri}/spill")
     spill.write_batches(uri, schema, [batch])
     assert spill.read_batches(uri).to_batches()[0].equals(batch)
     status = storage.status(uri)
