@@ -1,16 +1,62 @@
-# The commands of GraphMill with the tested set of versions.
+# syntax=docker/dockerfile:1
+# The commands of GraphMill with the tested set of versions, for CPUs or on a CUDA base.
+#
 #   docker build -t graphmill .
-#   docker run -v "$PWD:/data" -w /data graphmill pipeline.py --conf conf.yaml
-FROM python:3.12-slim
-WORKDIR /opt/graphmill
+#   docker build -t graphmill:cuda --build-arg BASE=nvidia/cuda:13.0.1-runtime-ubuntu24.04 --build-arg EXTRAS=cuda,ssh .
+#
+#   docker run -v "$PWD:/work" graphmill pipeline.py --conf conf.yaml
+#   docker run graphmill python -m etl --help
+#
+# --build-arg PIP_ARGS=...       more arguments for pip: an index of torch without CUDA makes a CPU image small
+# --build-arg JRE=1              a Java, for cluster.hdfs_driver=libhdfs and --master yarn; Hadoop itself is mounted:
+#                                -v /opt/hadoop:/opt/hadoop:ro -e HADOOP_HOME=/opt/hadoop
+ARG BASE=python:3.12-slim-bookworm
+
+# ---- everything that is only needed to install
+FROM ${BASE} AS build
+SHELL ["/bin/bash", "-o", "pipefail", "-c"]
+ARG EXTRAS=ssh
+ARG PIP_ARGS=
+# hadolint ignore=DL3008
+RUN if ! command -v python3 >/dev/null; then \
+      apt-get update && apt-get install -y --no-install-recommends python3 python3-venv && \
+      rm -rf /var/lib/apt/lists/*; \
+    fi
+WORKDIR /opt/source
 COPY pyproject.toml constraints.txt README.md ./
 COPY graphmill graphmill
 COPY etl etl
 COPY train train
 COPY remap remap
-COPY conf conf
-RUN pip install --no-cache-dir --constraint constraints.txt .
+# hadolint ignore=SC2086
+RUN python3 -m venv /opt/graphmill && \
+    /opt/graphmill/bin/pip install --no-cache-dir --disable-pip-version-check ${PIP_ARGS} \
+      --constraint constraints.txt ".[${EXTRAS}]"
+
+# ---- what runs
+FROM ${BASE} AS runtime
+SHELL ["/bin/bash", "-o", "pipefail", "-c"]
+ARG JRE=
+# Kerberos' library is loaded by the HDFS client when the cluster asks for it.
+# hadolint ignore=DL3008,SC2086
+RUN packages="libgssapi-krb5-2"; \
+    if ! command -v python3 >/dev/null; then packages="$packages python3"; fi; \
+    if [ -n "${JRE}" ]; then packages="$packages openjdk-17-jre-headless"; fi; \
+    apt-get update && \
+    apt-get install -y --no-install-recommends $packages && \
+    rm -rf /var/lib/apt/lists/*
+RUN useradd --uid 10001 --create-home --shell /usr/sbin/nologin graphmill && \
+    install --directory --owner=graphmill /work /etc/hadoop/conf
+COPY --from=build /opt/graphmill /opt/graphmill
+COPY conf /opt/graphmill/conf
+COPY --chmod=755 docker/entrypoint.sh /usr/local/bin/graphmill-entrypoint
 # Mount the cluster's configuration here to reach HDFS.
-ENV HADOOP_CONF_DIR=/etc/hadoop/conf
+ENV HADOOP_CONF_DIR=/etc/hadoop/conf \
+    PATH=/opt/graphmill/bin:$PATH \
+    MALLOC_TRIM_THRESHOLD_=268435456 \
+    MALLOC_MMAP_THRESHOLD_=67108864 \
+    OMP_WAIT_POLICY=PASSIVE
+USER 10001
 WORKDIR /work
-ENTRYPOINT ["dask-submit"]
+ENTRYPOINT ["graphmill-entrypoint"]
+CMD ["--help"]

@@ -6,10 +6,10 @@ INSTALLED := $(VENV)/.installed
 DEMO_OUTPUT ?= demo-output
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format bench constraints clean
+.PHONY: help install demo test check format bench bench-gpu constraints clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
@@ -30,6 +30,7 @@ check: $(INSTALLED) ## style, types, and the layers of the house
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/hadolint Dockerfile
 
 format: $(INSTALLED) ## put the code in its one format
 	$(BIN)/ruff format --quiet .
@@ -38,6 +39,10 @@ format: $(INSTALLED) ## put the code in its one format
 bench: $(INSTALLED) ## speed against PyTorch-BigGraph, DuckDB and the machine's own limits
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'
 	$(BIN)/python -m bench
+
+bench-gpu: $(INSTALLED) ## training on a GPU, against its own limits; TRIPLES=folder of FB15k-237
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'
+	$(BIN)/python -m bench gpu --json docs/benchmarks/gpu.json $(if $(TRIPLES),--triples $(TRIPLES))
 
 constraints: ## pin the newest versions that fit pyproject.toml
 	rm -rf $(VENV)-new && $(PYTHON) -m venv $(VENV)-new

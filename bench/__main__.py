@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import tempfile
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -14,16 +15,17 @@ import click
 from rich.console import Console
 
 from bench.pbg import REPOSITORY
-from bench.report import machine
+from bench.report import Report, machine
 from bench.setting import Setting
 from graphmill.cluster import num_cores
 
 BUSY_LOAD = 0.7
 NAMES = ("etl", "train", "evaluate", "remap")
+ON_REQUEST = ("gpu",)
 
 
 @click.command("python -m bench")
-@click.argument("names", nargs=-1, type=click.Choice(NAMES))
+@click.argument("names", nargs=-1, type=click.Choice(NAMES + ON_REQUEST))
 @click.option("--rows", type=click.IntRange(1000), help="Edges of etl's tables, or embeddings of remap's.")
 @click.option("--large", is_flag=True, help="etl: also a table of five times the rows (50 M).")
 @click.option(
@@ -40,6 +42,13 @@ NAMES = ("etl", "train", "evaluate", "remap")
     type=click.Path(file_okay=False, path_type=Path),
     help="Keep and reuse the made-up graphs here (default: a temporary folder under build/).",
 )
+@click.option("--case", "cases", multiple=True, help="gpu: this case alone (zipf-100-1000, twitter, ...).")
+@click.option(
+    "--pbg-python",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="gpu: a Python that has PBG's development version, whose GPU mode runs beside ours.",
+)
+@click.option("--add", is_flag=True, help="Keep the reports that the JSON file has of other benchmarks.")
 @click.option(
     "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Store all figures."
 )
@@ -51,11 +60,15 @@ def command(
     peers: bool,
     num_workers: int | None,
     work: Path | None,
+    cases: tuple[str, ...],
+    pbg_python: Path | None,
+    add: bool,
     json_path: Path | None,
 ) -> None:
     """Measure each stage against the machine's own limits and against other programs, in one run.
 
-    NAMES are etl, train, evaluate, remap; without any, all of them. Nothing else should run meanwhile.
+    NAMES are etl, train, evaluate, remap (without any, all of these), or gpu. Nothing else should run
+    meanwhile.
     """
     console = Console(width=None if Console().is_terminal else 170)
     found = {"started": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine()}
@@ -73,14 +86,24 @@ def command(
             large=large,
             peers=peers,
             triples=triples.resolve() if triples else None,
+            cases=cases,
+            pbg_python=pbg_python,
         )
-        reports = {}
-        for name in names or NAMES:
-            report = importlib.import_module(f"bench.{name}").run(setting)
+        reports = (
+            json.loads(json_path.read_text())["reports"] if add and json_path and json_path.exists() else {}
+        )
+        for report in _reports(names or NAMES, setting):
             report.show(console)
-            reports[name] = report.as_json()
+            reports[report.name] = report.as_json() | {"started": found["started"]}
             if json_path:
+                json_path.parent.mkdir(parents=True, exist_ok=True)
                 json_path.write_text(json.dumps(found | {"reports": reports}, indent=1) + "\n")
+
+
+def _reports(names: Sequence[str], setting: Setting) -> Iterator[Report]:
+    for name in names:
+        found = importlib.import_module(f"bench.{name}").run(setting)
+        yield from [found] if isinstance(found, Report) else found
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:

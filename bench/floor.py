@@ -2,7 +2,7 @@
 
 Run as a program, it does one of them and prints its seconds:
 
-    python -m bench.floor encode|copy SHARES    each share in a process, all at once, as real workers are
+    python -m bench.floor encode|copy|rewrite SHARES    each share in a process, all at once, as workers are
     python -m bench.floor product QUERIES CANDIDATES DIMENSION THREADS
 """
 
@@ -66,6 +66,27 @@ def copy(paths: Sequence[str]) -> float:
     return time.perf_counter() - start
 
 
+def rewrite(paths: Sequence[str]) -> float:
+    """Read tables with pyarrow and write the same again, a row group at a time; seconds."""
+    pa.set_cpu_count(1)
+    start = time.perf_counter()
+    for path in paths:
+        with closing(pq.ParquetFile(path)) as parquet:
+            options = {"use_dictionary": False, "write_statistics": False}
+            column = parquet.metadata.row_group(0).column
+            codecs = {
+                column(n).path_in_schema: column(n).compression.lower()
+                for n in range(parquet.metadata.num_columns)
+            }
+            codecs = {name: codec.replace("uncompressed", "none") for name, codec in codecs.items()}
+            with closing(
+                pq.ParquetWriter(f"{path}.again", parquet.schema_arrow, compression=codecs, **options)
+            ) as writer:
+                for group in range(parquet.num_row_groups):
+                    writer.write_table(parquet.read_row_group(group, use_threads=False))
+    return time.perf_counter() - start
+
+
 def product(num_queries: str, num_candidates: str, dimension: str, num_threads: str) -> float:
     """Multiply [num_queries, dimension] by [dimension, num_candidates], a block at a time; seconds."""
     import torch
@@ -110,7 +131,11 @@ def main(work: str, *arguments: str) -> None:
     if work == "product":
         print(product(*arguments))
         return
-    functions: dict[str, Callable[[Sequence[str]], float]] = {"encode": encode, "copy": copy}
+    functions: dict[str, Callable[[Sequence[str]], float]] = {
+        "encode": encode,
+        "copy": copy,
+        "rewrite": rewrite,
+    }
     shares = json.loads(arguments[0])
     with multiprocessing.get_context("spawn").Pool(len(shares)) as pool:
         print(max(pool.map(functions[work], shares, chunksize=1)))

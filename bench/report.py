@@ -26,6 +26,7 @@ class Report:
     rows: list[dict[str, Figure]] = field(default_factory=list)
     ratios: list[dict[str, Figure]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    failed: str | None = None  # why there is no more
 
     def add(self, what: str, **figures: Figure) -> None:
         """Add one measured thing."""
@@ -41,11 +42,14 @@ class Report:
         if self.ratios:
             console.print(_table(self.ratios, None))
         for note in self.notes:
-            console.print(note)
+            console.print(note, highlight=False, markup=False)
+        if self.failed is not None:
+            console.print(f"failed: {self.failed}", style="red", highlight=False, markup=False)
         console.print()
 
     def as_json(self) -> dict[str, Any]:
-        return {"title": self.title, "rows": self.rows, "ratios": self.ratios, "notes": self.notes}
+        found = {"title": self.title, "rows": self.rows, "ratios": self.ratios, "notes": self.notes}
+        return found if self.failed is None else found | {"failed": self.failed}
 
 
 def machine() -> dict[str, Any]:

@@ -26,6 +26,8 @@ class Setting:
     large: bool = False
     peers: bool = True
     triples: Path | None = None
+    cases: tuple[str, ...] = ()  # of gpu
+    pbg_python: Path | None = None  # that has PBG with its GPU mode
 
     @property
     def graphs(self) -> Path:
@@ -42,6 +44,12 @@ class Setting:
         finally:
             shutil.rmtree(folder)
 
+    def pipeline(self, config_path: Path, changes: Mapping[str, Any]) -> measure.Measured:
+        """`dask-submit --master local[N] pipeline.py --conf ... --set ...`, by whatever Python this is."""
+        options = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
+        command = [sys.executable, "-m", "graphmill.submit", *self._master(), "pipeline.py"]
+        return self._run([*command, "--conf", config_path, *options])
+
     def submit(self, script: str, config_path: Path) -> measure.Measured:
         """`dask-submit --master local[N] SCRIPT --conf ...`, from the repository's root."""
         return self._graphmill([_command("dask-submit"), *self._master(), script], config_path)
@@ -52,12 +60,18 @@ class Setting:
         measured = self._graphmill(command, config_path)
         return measured, json.loads(measured.stdout.splitlines()[-1])
 
+    def remap(self, *arguments: str | Path) -> tuple[measure.Measured, dict[str, Any]]:
+        """`python -m remap` with GraphStorm's flags, and the figures that it prints."""
+        measured = self._run([sys.executable, "-m", "remap", *self._master(), *arguments])
+        return measured, json.loads(measured.stdout.splitlines()[-1])
+
     def _graphmill(self, command: Sequence[str | Path], config_path: Path) -> measure.Measured:
+        return self._run([*command, "--conf", config_path])
+
+    def _run(self, command: Sequence[str | Path]) -> measure.Measured:
         # Installed or not, the commands are those of this repository.
         path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-        return measure.run(
-            [*command, "--conf", config_path], cwd=REPOSITORY, environment={"PYTHONPATH": path}
-        )
+        return measure.run(command, cwd=REPOSITORY, environment={"PYTHONPATH": path})
 
     def _master(self) -> list[str]:
         return ["--master", f"local[{self.num_workers}]"]

@@ -21,11 +21,13 @@ import numpy.typing as npt
 from etl import spill
 from etl.duplicates import first_of_equals
 from etl.encode_edges import Chunk, read_features
+from etl.gather import NOWHERE, counted, grouped, taken
 from etl.index_entities import MAX_COUNTED_RELATIONS, Shard, relation_rows_uri, rows_uri
 from etl.layout import Layout
 from etl.spill import Int32, Int64
 from graphmill.formats import edge_buckets
-from graphmill.formats.edge_buckets import Edges, Features
+from graphmill.formats.edge_buckets import Edges
+from graphmill.formats.edge_features import Features
 from graphmill.vocab import Bucket, Side
 
 # Closing a file on HDFS waits half a second for its datanode: these waits overlap.
@@ -112,50 +114,41 @@ def translate(layout: Layout, chunk: Chunk, numbering: Numbering) -> Translated:
         for side in Side:
             kept_N &= (index_N[side] >= 0) | (column[side] < 0)
     bucket_N = _bucket_of(layout, chunk, column)
-    num_all = len(layout.splits) * layout.num_buckets
-    order = _order(bucket_N, num_all)
-    if layout.filters:
-        order = order[kept_N[order]]
-    records = np.empty((len(order), _width(layout)), np.int32)
-    records[:, 0] = rel_N[order]
-    records[:, 1] = index_N[Side.LHS][order]
-    records[:, 2] = index_N[Side.RHS][order]
+    bucket_N[~kept_N] = NOWHERE
+    columns = [rel_N, index_N[Side.LHS], index_N[Side.RHS]]
     if layout.weighted:
-        records[:, _WEIGHT_AT] = column["weight"][order].view(np.int32)
+        columns.append(column["weight"].view(np.int32))
+    none_N = np.zeros(len(rel_N), np.int32)
+    columns += [column.get(f"{side}_features", none_N) for side in layout.feature_sides]
+    num_all = len(layout.splits) * layout.num_buckets
+    starts, records = grouped(columns, bucket_N, num_all)
     num_features = {
-        side: _translate_features(layout, chunk, side, index_of, column, order, bucket_N, records)
+        side: _translate_features(layout, chunk, side, index_of, column, bucket_N)
         for side in layout.feature_sides
     }
-    num_edges = np.bincount(bucket_N[order], minlength=num_all)
-    spill.write_sorted_edges(f"{chunk.uri}.edges.i32", _starts(num_edges), records)
+    spill.write_sorted_edges(f"{chunk.uri}.edges.i32", starts, records)
     few = numbering.num_relations <= MAX_COUNTED_RELATIONS
     return Translated(
-        num_edges.astype(np.int32),
+        np.diff(starts).astype(np.int32),
         num_features,
-        np.bincount(rel_N[order], minlength=numbering.num_relations) if few else np.zeros(0, np.int64),
+        counted(records[:, 0].copy(), numbering.num_relations) if few else np.zeros(0, np.int64),
         int((~known_N).sum()),
         int((known_N & ~kept_N).sum()),
     )
 
 
 def _translate_features(
-    layout: Layout,
-    chunk: Chunk,
-    side: Side,
-    index_of: Int32,
-    column: dict[str, Any],
-    order: Int64,
-    bucket_N: Int64,
-    records: Int32,
+    layout: Layout, chunk: Chunk, side: Side, index_of: Int32, column: dict[str, Any], bucket_N: Int32
 ) -> Int64:
-    """Write the features of one side in the order of the edges, and their numbers into the records."""
+    """Write the features of one side in the order of the edges; how many each bucket has."""
     num_all = len(layout.splits) * layout.num_buckets
+    order = np.argsort(bucket_N, kind="stable")
+    order = order[bucket_N[order] != NOWHERE]
     counts_N = np.zeros(len(bucket_N), np.int64)
     name = f"{side}_features"
     if name in column:
         counts_N = column[name].astype(np.int64)
     counts = counts_N[order]
-    records[:, _features_at(layout, side)] = counts
     first = (np.cumsum(counts_N) - counts_N)[order]
     # For every feature in the new order: its place in the old one.
     places = np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
@@ -292,24 +285,19 @@ def _index_of(layout: Layout, numbering: Numbering) -> Int32:
 
 def _of_codes(index_of: Int32, code_N: Int32) -> Int32:
     """Index of each code; -1 for the code -1, which stands for a list of features."""
-    if len(code_N) and int(code_N.min()) >= 0:
-        return index_of[code_N]
-    return np.append(index_of, np.int32(-1))[code_N]
+    return taken(np.append(index_of, np.int32(-1)), code_N)
 
 
-def _bucket_of(layout: Layout, chunk: Chunk, column: dict[str, Any]) -> Int64:
+def _bucket_of(layout: Layout, chunk: Chunk, column: dict[str, Any]) -> Int32:
     """Number of each edge's bucket among those of all splits."""
-    slices = {}
-    for side in Side:
-        slice_N = _slice_of(layout, chunk, side)[column[side]]
-        if layout.spreads:
-            spread_N = layout.spread(column["edge_hash"], side)
-            slice_N = np.where(slice_N < 0, spread_N, slice_N)
-        slices[side] = slice_N
-    bucket_N: Int64 = (
-        column["split"].astype(np.int64) * layout.grid.lhs + slices[Side.LHS]
-    ) * layout.grid.rhs
-    bucket_N += slices[Side.RHS]
+    bucket_N: Int32 = column["split"].astype(np.int32)
+    for side, num_slices in zip(Side, layout.grid, strict=True):
+        bucket_N *= np.int32(num_slices)
+        if num_slices > 1:
+            slice_N = taken(_slice_of(layout, chunk, side), column[side])
+            if layout.spreads:
+                slice_N = np.where(slice_N < 0, layout.spread(column["edge_hash"], side), slice_N)
+            bucket_N += slice_N.astype(np.int32, copy=False)
     return bucket_N
 
 
@@ -324,10 +312,4 @@ def _slice_of(layout: Layout, chunk: Chunk, side: Side) -> Int32:
         for part in layout.parts()
     ]
     num_ids = [int(chunk.num_ids[slots.start : slots.stop].sum()) for slots in layout.part_slots()]
-    of_lists = 0 if num_slices == 1 else -1
-    return np.append(np.repeat(np.array(slices, np.int32), num_ids), np.int32(of_lists))
-
-
-def _order(bucket_N: Int64, num_all: int) -> Int64:
-    # numpy sorts 16-bit integers by radix, several times faster.
-    return np.argsort(bucket_N.astype(np.uint16 if num_all <= 1 << 16 else np.uint32), kind="stable")
+    return np.append(np.repeat(np.array(slices, np.int32), num_ids), np.int32(-1))

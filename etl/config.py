@@ -11,6 +11,7 @@ Column = str | Annotated[int, Field(ge=0)]
 Format = Literal["auto", "parquet", "csv", "orc", "json"]
 Count = Annotated[int, Field(ge=0)]
 KeepOrDrop = Literal["keep", "drop"]
+Compression = Literal["lz4", "zstd", "none"]
 
 
 class FilesConfig(Section):
@@ -117,11 +118,14 @@ class EtlConfig(Section):
     )
     graphstorm_maps: bool = Field(False, description="also write raw_id_mappings/ as GraphStorm has them")
     chunk_rows: Positive = Field(
-        2_000_000, description="rows encoded at once: about 0.2 GiB + 0.27 GiB per million rows"
+        2_000_000, description="rows encoded at once: about 0.35 GiB + 0.1 GiB per million rows"
     )
     index_bytes: Positive = Field(512 << 20, description="memory for ordering the ids of one partition")
     merge_bytes: Positive = Field(
         256 << 20, description="edges that one task gathers into bucket files at once"
+    )
+    spill_compression: Compression | Literal["auto"] = Field(
+        "auto", description="of the ids and codes in the work folder; auto: none on local disks, else lz4"
     )
     entity_names: bool = Field(False, description="also write PBG's entity_names JSON files")
     work_path: str | None = Field(

@@ -12,6 +12,7 @@ import numpy as np
 from etl.spill import Int64
 
 _DIGITS = 7
+_SHOWN_DIGITS = 3
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
 
@@ -32,6 +33,21 @@ def count_degrees(degrees: Int64) -> DegreeCounts:
     dropped = np.maximum(length - _DIGITS, 0)
     floors, counts = np.unique(degrees >> dropped << dropped, return_counts=True)
     return DegreeCounts(floors, counts, int(degrees.max(initial=0)))
+
+
+def histogram(parts: Iterable[DegreeCounts]) -> list[list[int]]:
+    """Entities by degree, in up to four bins an octave: [first degree, last, entities], ascending."""
+    found = [part for part in parts if len(part.floors)]
+    if not found:
+        return []
+    floors, counts = (
+        np.concatenate([getattr(part, each) for part in found]) for each in ("floors", "counts")
+    )
+    dropped = np.maximum(np.frexp(floors.astype(np.float64))[1].astype(np.int64) - _SHOWN_DIGITS, 0)
+    first, places = np.unique(floors >> dropped << dropped, return_inverse=True)
+    last = first + (1 << np.maximum(np.frexp(first.astype(np.float64))[1] - _SHOWN_DIGITS, 0)) - 1
+    entities = np.bincount(places, counts).astype(np.int64)
+    return [list(each) for each in zip(first.tolist(), last.tolist(), entities.tolist(), strict=True)]
 
 
 def summarize(parts: Iterable[DegreeCounts]) -> dict[str, int]:

@@ -11,7 +11,7 @@ import numpy as np
 from etl import degrees
 from etl.bucket_edges import Translated
 from etl.encode_edges import Encoded
-from etl.index_entities import Index
+from etl.index_entities import Index, IndexedShard, top_degrees
 from etl.layout import Layout
 from etl.sources import Source
 from etl.spill import Int64
@@ -22,6 +22,7 @@ log = logging.getLogger("graphmill")
 
 UNEVEN_RATIO = 3
 UNEVEN_EDGES = 10_000
+MAX_SHOWN_CELLS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +92,9 @@ def figures(layout: Layout, counts: Counts) -> dict[str, Any]:
         "num_relations_left_out": counts.index.relations.num_left_out,
         **_entities(layout, counts.index),
         "buckets": {split: _summary(of_split) for split, of_split in by_split.items()},
+        "edges_by_bucket": {
+            split: _shown_grid(of_split.reshape(layout.grid)) for split, of_split in by_split.items()
+        },
         "integer_id_columns": sorted({c for source in counts.sources for c in source.integer_columns}),
         "num_chunks": sum(len(each.chunks) for each in counts.encoded),
         "bytes_in": sum(source.num_bytes for source in counts.sources),
@@ -116,21 +120,25 @@ def _entities(layout: Layout, index: Index) -> dict[str, Any]:
         left_out[name] += indexed.num_left_out
     for name, count in zip(parts, index.num_previous, strict=True):
         kept[name] += count
-    quantiles = {
-        name: degrees.summarize(
-            indexed.degrees
-            for shard, indexed in zip(index.shards, index.indexed, strict=True)
-            if parts[shard.part_number] == name
-        )
-        for name in layout.entity_types
-    }
+    by_type: dict[str, list[IndexedShard]] = {name: [] for name in layout.entity_types}
+    for shard, indexed in zip(index.shards, index.indexed, strict=True):
+        by_type[parts[shard.part_number]].append(indexed)
     return {
         "num_entities": entities,
         # These get embeddings that no edge trains.
         "num_entities_outside_train": outside,
         "num_entities_left_out": left_out,
         "num_entities_from_previous": kept,
-        "train_degree": quantiles,
+        "train_degree": {
+            name: degrees.summarize(each.degrees for each in found) for name, found in by_type.items()
+        },
+        "degree_histogram": {
+            name: degrees.histogram(each.degrees for each in found) for name, found in by_type.items()
+        },
+        "highest_degrees": {
+            name: [list(pair) for pair in top_degrees(pair for each in found for pair in each.highest)]
+            for name, found in by_type.items()
+        },
     }
 
 
@@ -149,6 +157,14 @@ def _summary(num_edges: Int64) -> dict[str, Any]:
         "mean_edges": float(num_edges.mean()),
         "max_edges": int(num_edges.max()),
     }
+
+
+def _shown_grid(num_edges: Int64) -> dict[str, Any]:
+    """Edges by lhs and rhs partition, [lhs][rhs]; of large grids, by runs of `partitions_a_cell` of them."""
+    size = -(-max(num_edges.shape) // MAX_SHOWN_CELLS)
+    starts = [np.arange(0, length, size) for length in num_edges.shape]
+    summed = np.add.reduceat(np.add.reduceat(num_edges, starts[0], axis=0), starts[1], axis=1)
+    return {"partitions_a_cell": size, "counts": summed.tolist()}
 
 
 def _bytes_out(layout: Layout) -> int:

@@ -11,10 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from etl.compiled import compiled
-from etl.text import WORD_BYTES, Text, text_of
+from etl import kernel
+from etl.kernel import text_arguments
+from graphmill.native import address
 
 HASH_NAME = "murmurhash64a"
+WORD_BYTES = 8
+MASK = (1 << 64) - 1
+"""Of the hash: less than all bits makes equal hashes, for tests."""
 _M = np.uint64(0xC6A4A7935BD1E995)
 _R = np.uint64(47)
 
@@ -28,33 +32,42 @@ def hash_strings(strings: pa.Array, seed: int) -> Hashes:
         strings: [N] string or large_string, no nulls.
         seed: 0 <= seed < 2**64.
     """
-    return hash_text(text_of(strings), seed)
+    library = kernel.library()
+    if not len(strings):
+        return np.zeros(0, np.uint64)
+    if library is None:
+        return _hash_in_numpy(strings, seed) & np.uint64(MASK)
+    hashes = np.empty(len(strings), np.uint64)
+    library.graphmill_hash(*text_arguments(strings), seed, address(hashes))
+    return hashes & np.uint64(MASK)
 
 
-def hash_text(text: Text, seed: int) -> Hashes:
-    """MurmurHash64A of each of N strings."""
-    hashes = np.empty(len(text.starts), np.uint64)
-    _hash(text.words, text.starts, text.lengths, np.uint64(seed), hashes)
+def _hash_in_numpy(strings: pa.Array, seed: int) -> Hashes:
+    """Word by word of all strings at once."""
+    offset_type = np.int64 if pa.types.is_large_string(strings.type) else np.int32
+    _, offset_buffer, text_buffer = strings.buffers()
+    offsets = np.frombuffer(offset_buffer, offset_type)[strings.offset :][: len(strings) + 1].astype(np.int64)
+    # The word at byte i is the eight bytes from i on, little-endian; zeros follow the last string.
+    padded = np.zeros(offsets[-1] - offsets[0] + 2 * WORD_BYTES, np.uint8)
+    if offsets[-1] > offsets[0]:
+        padded[: -2 * WORD_BYTES] = np.frombuffer(text_buffer, np.uint8)[offsets[0] : offsets[-1]]
+    words = np.ndarray((len(padded) - WORD_BYTES + 1,), "<u8", buffer=padded, strides=(1,))
+    starts, lengths = offsets[:-1] - offsets[0], np.diff(offsets)
+    value = np.uint64(seed) ^ (lengths.astype(np.uint64) * _M)
+    for at in range(0, int(lengths.max()) - WORD_BYTES + 1, WORD_BYTES):
+        rows = np.flatnonzero(lengths >= at + WORD_BYTES)
+        word = words[starts[rows] + at] * _M
+        word ^= word >> _R
+        value[rows] = (value[rows] ^ (word * _M)) * _M
+    rows = np.flatnonzero(lengths % WORD_BYTES)
+    left = lengths[rows] % WORD_BYTES
+    past_bits = (64 - 8 * left).astype(np.uint64)  # bytes past the string's end are its neighbour's
+    rest = (words[starts[rows] + lengths[rows] - left] << past_bits) >> past_bits
+    value[rows] = (value[rows] ^ rest) * _M
+    value ^= value >> _R
+    value *= _M
+    hashes: Hashes = value ^ (value >> _R)
     return hashes
-
-
-@compiled
-def _hash(words, starts, lengths, seed, hashes):  # type: ignore[no-untyped-def]
-    for row in range(len(starts)):
-        at, left = starts[row], lengths[row]
-        value = seed ^ (np.uint64(left) * _M)
-        while left >= WORD_BYTES:
-            word = words[at] * _M
-            word ^= word >> _R
-            value = (value ^ (word * _M)) * _M
-            at += WORD_BYTES
-            left -= WORD_BYTES
-        if left > 0:
-            past_bits = np.uint64(64 - 8 * left)  # bytes past the string's end are its neighbour's
-            value = (value ^ ((words[at] << past_bits) >> past_bits)) * _M
-        value ^= value >> _R
-        value *= _M
-        hashes[row] = value ^ (value >> _R)
 
 
 def hash_string(text: str, seed: int) -> int:

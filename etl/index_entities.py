@@ -10,7 +10,7 @@ that an earlier run has indexed come first, in the places that they had. Files, 
     relations.rows.i32                    for each chunk, for each of its relation names: its number, or -1
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -22,11 +22,13 @@ import pyarrow.compute as pc
 from etl import spill
 from etl.blocks import cut
 from etl.degrees import DegreeCounts, count_degrees
-from etl.distinct import Distinct, distinct
+from etl.distinct import distinct
 from etl.encode_edges import LISTED, Chunk
+from etl.gather import taken
 from etl.layout import ID_OVERHEAD_BYTES, Layout, Part
 from etl.previous import PreviousBlock, previous_relations
 from etl.spill import Int32, Int64
+from etl.string_table import Distinct
 from graphmill import storage
 from graphmill.errors import RawTableError
 from graphmill.formats import entity_counts, entity_index, graphstorm
@@ -35,6 +37,8 @@ ROW_GROUP_ROWS = 1 << 20
 MAX_INDEX = np.iinfo(np.int32).max
 LEFT_OUT = -1
 MAX_COUNTED_RELATIONS = 1000
+NUM_HIGHEST = 10
+MAX_SHOWN_CHARS = 200  # ids of which run.json tells
 _SHARD_SCHEMA = pa.schema([("id", pa.string())])
 
 
@@ -56,6 +60,8 @@ class IndexedShard:
     num_outside_train: int
     num_left_out: int
     degrees: DegreeCounts
+    highest: list[tuple[int, str]]
+    """Its ids with most train edges, and how many, most first."""
 
 
 @dataclass(frozen=True)
@@ -132,19 +138,19 @@ def index_shard(
     chunks = [spill.read_batches(f"{uri}.ids.arrow", batches) for uri in chunk_uris]
     # A batch a slot of this one partition.
     earlier = [spill.read_batches(block.uri, shard.slots) for block in previous]
-    found = _distinct([*earlier, *chunks], layout.seed)
+    found, codes = _distinct([*earlier, *chunks], layout.seed)
     num_earlier = sum(map(len, earlier))
-    codes = found.code_N[num_earlier:]
+    earlier_codes, codes = np.split(codes, [num_earlier])
     kept, degrees = _kept(layout, shard, found, codes, chunks)
-    known = np.full(len(found.strings), LEFT_OUT, np.int32)
+    known = np.full(len(found), LEFT_OUT, np.int32)
     if num_earlier:
-        known[found.code_N[:num_earlier]] = np.concatenate([each["index"].to_numpy() for each in earlier])
+        known[earlier_codes] = np.concatenate([each["index"].to_numpy() for each in earlier])
     is_new = (known < 0) & kept
     row_of = np.where(known < 0, LEFT_OUT, -2 - known)
     row_of[is_new] = np.arange(int(is_new.sum()))
     with spill.new_file(rows_uri(layout, shard)) as rows:
-        rows.write(row_of.astype(np.int32)[codes])
-    new_ids = found.strings.filter(pa.array(is_new)).cast(pa.large_string())
+        rows.write(taken(row_of.astype(np.int32), codes))
+    new_ids = found.strings.filter(pa.array(is_new))
     spill.write_batches(
         f"{_shard_uri(layout, shard)}.arrow",
         _SHARD_SCHEMA,
@@ -154,6 +160,7 @@ def index_shard(
             )
             for at in range(0, len(new_ids), ROW_GROUP_ROWS)
         ),
+        layout.spill_compression,
     )
     indexed = is_new | (known >= 0)
     return IndexedShard(
@@ -161,7 +168,21 @@ def index_shard(
         int((indexed & (degrees == 0)).sum()),
         int((~kept & (known < 0)).sum()),
         count_degrees(degrees[indexed]),
+        _highest(found, np.where(indexed, degrees, 0)),
     )
+
+
+def _highest(found: Distinct, degrees: Int64) -> list[tuple[int, str]]:
+    few = np.argpartition(-degrees, NUM_HIGHEST)[:NUM_HIGHEST] if len(degrees) > NUM_HIGHEST else slice(None)
+    rows = np.arange(len(degrees))[few]
+    ids = found.strings.take(pa.array(rows)).to_pylist()
+    pairs = zip(degrees[rows].tolist(), ids, strict=True)
+    return top_degrees(pair for pair in pairs if pair[0] and len(pair[1]) <= MAX_SHOWN_CHARS)
+
+
+def top_degrees(pairs: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
+    """The few with most edges; of equal ones the first by raw id."""
+    return sorted(pairs, key=lambda pair: (-pair[0], pair[1]))[:NUM_HIGHEST]
 
 
 def _kept(
@@ -169,10 +190,10 @@ def _kept(
 ) -> tuple[npt.NDArray[np.bool_], Int64]:
     """Which ids occur often enough, or are listed in a table of entities; and the train edges of each."""
     counts = np.concatenate([each["train_count"].to_numpy() for each in chunks] or [np.zeros(0, np.int32)])
-    listed = np.zeros(len(found.strings), bool)
+    listed = np.zeros(len(found), bool)
     listed[codes[counts == LISTED]] = True
     weights = np.maximum(counts, 0)
-    degrees = np.bincount(codes, weights, minlength=len(found.strings)).astype(np.int64)
+    degrees = np.bincount(codes, weights, minlength=len(found)).astype(np.int64)
     entity_type = layout.parts()[shard.part_number].entity_type
     return listed | (degrees >= layout.min_entity_counts[entity_type]), degrees
 
@@ -305,7 +326,6 @@ def first_ids(layout: Layout, num_entities: list[int]) -> list[int]:
     ]
 
 
-def _distinct(tables: list[pa.Table], seed: int) -> Distinct:
-    # large_string: the ids of a shard may pass the 2 GiB that string can address.
-    chunks = [chunk.cast(pa.large_string()) for table in tables for chunk in table["id"].chunks]
-    return distinct(pa.chunked_array(chunks, pa.large_string()), seed)
+def _distinct(tables: list[pa.Table], seed: int) -> tuple[Distinct, Int32]:
+    chunks = [chunk for table in tables for chunk in table["id"].chunks]
+    return distinct(pa.chunked_array(chunks, pa.string()), seed)

@@ -20,6 +20,7 @@ import numpy as np
 from distributed import Client
 
 from etl import figures
+from etl.balance import balanced
 from etl.bucket_edges import Numbering, Translated, merge, plan_runs, translate
 from etl.check_config import check_config
 from etl.config import EtlConfig, FilesConfig
@@ -61,6 +62,7 @@ _CUTTING = {
     "chunk_rows",
     "index_bytes",
     "merge_bytes",
+    "spill_compression",
     "work_path",
     "quarantine_path",
     "previous_entity_path",
@@ -136,7 +138,8 @@ def _plan(client: Client, config: Config, etl: EtlConfig) -> list[Source]:
         for uri in files_of(config, table)
     ]
     found = run_tasks(client, find_sources, files, description="etl: look at tables", unit="files")
-    return [source for sources in found for source in sources]
+    sources = [source for of_file in found for source in of_file]
+    return balanced(sources, sum(client.nthreads().values()))
 
 
 def _encode(client: Client, config: Config, layout: Layout, sources: list[Source]) -> list[Encoded]:

@@ -8,8 +8,9 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from etl.config import EtlConfig
+from etl.config import Compression, EtlConfig, TableConfig
 from etl.hashing import Hashes, mix, scale
+from graphmill import storage
 from graphmill.config import Config
 from graphmill.vocab import TRAIN_SPLIT, Bucket, Side
 
@@ -18,6 +19,7 @@ MIN_SLOTS = 16
 ID_OVERHEAD_BYTES = 64
 _TYPICAL_ID_BYTES = 32
 MAX_SLOTS = 1024
+TYPE_AT = {Side.LHS: 1, Side.RHS: 2}  # position of a side's type in a relation of the layout
 _SPREAD_SALTS = {Side.LHS: np.uint64(0x9E3779B97F4A7C15), Side.RHS: np.uint64(0xC2B2AE3D27D4EB4F)}
 
 
@@ -66,6 +68,7 @@ class Layout:
     chunk_rows: int
     index_bytes: int
     merge_bytes: int
+    spill_compression: Compression
     entity_names: bool
     folders: Folders
 
@@ -107,6 +110,7 @@ class Layout:
             chunk_rows=etl.chunk_rows,
             index_bytes=etl.index_bytes,
             merge_bytes=etl.merge_bytes,
+            spill_compression=_spill_compression(etl, folders.work),
             entity_names=etl.entity_names,
             folders=folders,
         )
@@ -131,9 +135,17 @@ class Layout:
         """The sides on which there are lists of features."""
         return [
             side
-            for at, side in ((1, Side.LHS), (2, Side.RHS))
+            for side, at in TYPE_AT.items()
             if any(each[at] in self.featurized for each in self.relations)
         ]
+
+    def feature_types(self, table: TableConfig) -> dict[Side, str]:
+        """The featurized type of each side of a table that has one; its rows all have the same."""
+        if not self.featurized:
+            return {}
+        entries = [each for each in self.relations if self.dynamic or table.relation in (None, each[0])]
+        types = {side: {each[at] for each in entries} for side, at in TYPE_AT.items()}
+        return {side: min(found) for side, found in types.items() if found & self.featurized}
 
     @property
     def filters(self) -> bool:
@@ -172,3 +184,10 @@ class Layout:
         """Slice of the grid for edges whose type on `side` has one partition: even, and fixed by the edge."""
         num_slices = self.grid.lhs if side is Side.LHS else self.grid.rhs
         return scale(mix(edge_hashes ^ _SPREAD_SALTS[side]), num_slices).astype(np.int64)
+
+
+def _spill_compression(etl: EtlConfig, work_uri: str) -> Compression:
+    """Packing takes more time than the page cache does, and less than a network."""
+    if etl.spill_compression != "auto":
+        return etl.spill_compression
+    return "lz4" if storage.local_path(work_uri) is None else "none"

@@ -1,6 +1,6 @@
-"""Sources -> blocks of checked rows, in memory bounded by the block's size.
+"""Sources -> blocks of checked rows, so small that they stay in the processor's cache.
 
-A block has at most `chunk_rows` rows, and the columns that `check_rows` tells of: lhs, rhs, and relation
+A block has at most `BLOCK_ROWS` rows, and the columns that `check_rows` tells of: lhs, rhs, and relation
 and weight where the table has such columns; or id, of a table of entities.
 """
 
@@ -19,8 +19,8 @@ from etl.sources import JSON_BLOCK_BYTES, Source, open_lines, open_parquet, read
 from etl.table_files import delimiter_of, format_of, quoting_of
 from graphmill import storage
 
-BLOCK_BYTES = 512 << 20  # a block ends here too, so that long ids do not make it large
-_BATCH_ROWS = 1 << 17
+BLOCK_ROWS = 1 << 16
+BLOCK_BYTES = 64 << 20  # a block ends here too, so that long ids do not make it large
 
 
 class _Skipped:
@@ -59,6 +59,8 @@ def read_blocks(
 ) -> Iterator[tuple[Place, pa.Table, list[BadRows]]]:
     """The source's rows, block by block: where each stands, its good rows, its bad ones.
 
+    As many blocks of one size as it takes make `chunk_rows` rows, or some more.
+
     Raises:
         RawTableError: a row cannot become an edge, and is not to be set aside; the message names file, row
             and column.
@@ -73,7 +75,8 @@ def read_blocks(
     with reading(source.uri):
         batches = readers[file_format](source, skipped if rules.sets_bad_rows_aside else None)
         rows = (_parts(source, pa.table(batch)) for batch in batches)
-        for block in cut(rows, chunk_rows, BLOCK_BYTES):
+        block_rows = -(-chunk_rows // -(-chunk_rows // BLOCK_ROWS))
+        for block in cut(rows, block_rows, BLOCK_BYTES):
             place = Place(source.uri, columns, num_good, head, unit)
             good, bad = checked(block, place, rules)
             yield place, good, [*map(skipped.renumbered, bad), *skipped.take_news()]
@@ -95,7 +98,7 @@ def _read_parquet(source: Source, skipped: _Skipped | None) -> Iterator[pa.Recor
     with open_parquet(source.uri, source.columns.get("relation")) as parquet:
         groups = range(*(source.cut or (0, parquet.num_row_groups)))
         names = list(source.columns.values())
-        yield from parquet.iter_batches(_BATCH_ROWS, groups, names, use_threads=False)
+        yield from parquet.iter_batches(BLOCK_ROWS, groups, names, use_threads=False)
 
 
 def _read_orc(source: Source, skipped: _Skipped | None) -> Iterator[pa.RecordBatch]:

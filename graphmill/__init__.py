@@ -1,3 +1,20 @@
 """GraphMill: embeddings of graphs too big for one table, keyed by the string ids they came with."""
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from graphmill.library import Run
+
 __version__ = "0.1.0"
+
+
+def open(uri: str, *, embedding_path: str | None = None) -> "Run":
+    """A finished run as an object: its settings, figures and metrics, and its embeddings by raw id.
+
+    Args:
+        uri: the run's `output`, local or on HDFS.
+        embedding_path: the folder of the embeddings, where that lies elsewhere.
+    """
+    from graphmill.library import Run  # a worker that imports graphmill needs none of it
+
+    return Run(uri, embedding_path)

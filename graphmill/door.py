@@ -1,24 +1,27 @@
 """The command line that all stages share: options, exit codes, and who connects to the cluster.
 
 Exit codes: 0 success, 1 failure (storage, cluster, a defect), 2 bad input (options, configuration, files),
-130 Ctrl-C, 143 SIGTERM.
+75 another run has the output, 130 Ctrl-C, 143 SIGTERM.
 """
 
+import atexit
 import importlib
 import logging
+import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
 
 import click
 
-from graphmill import cluster, config, progress, record
+from graphmill import cluster, config, lock, progress, record, storage, terminal
+from graphmill.aside import Aside
 from graphmill.config import Config
 from graphmill.errors import GraphMillError
+from graphmill.summary import summary
 
 MASTER_VARIABLE = "GRAPHMILL_MASTER"
 CONF_VARIABLE = "GRAPHMILL_CONF"
@@ -30,8 +33,28 @@ Command = Callable[..., Any]
 log = logging.getLogger("graphmill")
 
 
+def look_options(command: Command) -> Command:
+    """What every command takes for its looks; they act by themselves, the function gets none of them."""
+
+    def choose(context: click.Context, option: click.Parameter, chosen: bool) -> None:
+        if chosen and option.name is not None:
+            setattr(terminal.look, option.name, True)
+            terminal.start_logging()
+
+    for flag, name, text in (
+        ("--debug", "debug", "Show the traceback of an error."),
+        ("--json-logs", "json_lines", "Log lines of JSON instead of text."),
+        ("--quiet", "quiet", "Tell of warnings and errors only."),
+    ):
+        command = click.option(
+            flag, name, is_flag=True, is_eager=True, expose_value=False, callback=choose, help=text
+        )(command)
+    return command
+
+
 def run_options(command: Command) -> Command:
     """The options of every command that runs stages; the function gets `conf`, `overrides`, `master`."""
+    command = look_options(command)
     for option in (
         click.option(
             "--master",
@@ -60,12 +83,17 @@ def run_options(command: Command) -> Command:
 def stage_command(name: str) -> click.Command:
     """The command that runs the stage `name` alone, anew even if it was finished before."""
 
-    @click.command(name, help=f"Run the stage {name}, as the configuration says.")
+    @click.command(
+        name,
+        help=f"Run the stage {name} as the configuration says, also if it was finished before.",
+        epilog=f"Example: dask-submit {name}.py --conf conf/demo.yaml --set output=demo-output",
+    )
     @run_options
     def command(conf: str | None, overrides: tuple[str, ...], master: str | None) -> None:
         settings = config.load(conf, overrides)
         with session(settings, master) as run:
-            run(name, resume=False)
+            entry = run(name, resume=False)
+        terminal.show_table(name, summary({name: entry}))
 
     return command
 
@@ -77,9 +105,23 @@ def stage_job(name: str) -> Any:
 
 @contextmanager
 def session(settings: Config, master: str | None) -> Iterator[Callable[..., dict[str, Any]]]:
-    """A cluster, a run.json and a progress display; yields the function that runs a stage by name."""
+    """A cluster, a run.json and a progress display; yields the function that runs a stage by name.
+
+    Raises:
+        LockedError: another run is at work on the same output.
+    """
+    with (
+        lock.held(storage.parent(settings.record_uri(settings.checkpoint_path))),
+        _recorded(settings, master) as run,
+    ):
+        yield run
+
+
+@contextmanager
+def _recorded(settings: Config, master: str | None) -> Iterator[Callable[..., dict[str, Any]]]:
     job = record.RunRecord(settings.record_uri(settings.checkpoint_path), settings)
     options = settings.section("cluster", cluster.ClusterConfig)
+    reports = Aside("graphmill.report")  # the library of charts is large
     try:
         with progress.displayed(), cluster.connect(master, options) as client:
 
@@ -87,21 +129,43 @@ def session(settings: Config, master: str | None) -> Iterator[Callable[..., dict
                 return record.run_stage(name, stage_job(name), settings, client, job, resume=resume)
 
             yield run
+            job.finish("done")
+            reports.ask("write_at", job.uri, settings.embedding_path)  # done while the cluster closes
     except BaseException as error:
         job.finish("failed", f"{type(error).__name__}: {error}")
+        if isinstance(error, Exception):  # a signal asks for an end at once
+            write_report(job.uri, settings)
         raise
-    job.finish("done")
+    _tell_of_report(reports.answer)
+
+
+def write_report(record_uri: str, settings: Config) -> None:
+    """Write report.html beside run.json; what hinders it is told, and fails nothing."""
+
+    def write() -> str:
+        from graphmill import report
+
+        return report.write_at(record_uri, settings.embedding_path)
+
+    _tell_of_report(write)
+
+
+def _tell_of_report(written: Callable[[], str]) -> None:
+    try:
+        log.info("report: %s", written())
+    except Exception as error:
+        log.warning("report: none was written: %s: %s", type(error).__name__, error)
 
 
 def main(command: click.Command, arguments: list[str] | None = None) -> NoReturn:
     """Run a command and end the process with its exit code."""
-    progress.log_to_stderr()
+    terminal.start_logging()
     signal.signal(signal.SIGTERM, _terminate)
-    sys.exit(exit_code(lambda: command.main(arguments, standalone_mode=False)))
+    _end(exit_code(lambda: command.main(arguments, standalone_mode=False)))
 
 
 def exit_code(action: Callable[[], Any]) -> int:
-    """What `action` ends with; an error is printed as one block, with a traceback only for a defect."""
+    """What `action` ends with; an error is printed as one block, with a traceback if `--debug` asks so."""
     try:
         action()
     except click.exceptions.Exit as error:
@@ -110,20 +174,29 @@ def exit_code(action: Callable[[], Any]) -> int:
         error.show()
         return 2
     except GraphMillError as error:
-        click.echo(f"error: {error}", err=True)
+        terminal.show_error(error)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        click.echo("stopped by Ctrl-C", err=True)
+        terminal.show_error("stopped by Ctrl-C")
         return 130
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     except OSError as error:
-        click.echo(f"error: {error}", err=True)
+        terminal.show_error(error)
         return 1
-    except Exception:
-        traceback.print_exc()
+    except Exception as error:
+        terminal.show_error(error, defect=True)
         return 1
     return 0
+
+
+def _end(code: int) -> NoReturn:
+    """End the process as sys.exit does, but for taking all modules apart, which takes a third of a second."""
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # nobody reads it any more
+            stream.flush()
+    os._exit(code)
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:

@@ -4,6 +4,7 @@
     |- StorageError           1   a path cannot be read or written
     |  '- NotFoundError       2   a path does not exist
     |- ClusterError           1   no cluster, or it went away
+    |- LockedError          75   another run has the output; trying again later will help
     |- TrainingError          1   training cannot go on (a loss that is not finite, ...)
     '- BadInputError          2   what the user gave is wrong; running it again will not help
        |- ConfigError         2   the configuration
@@ -32,6 +33,12 @@ class NotFoundError(StorageError):
 
 class ClusterError(GraphMillError):
     """The Dask cluster cannot be reached or started, or it went away."""
+
+
+class LockedError(GraphMillError):
+    """Another run is at work on the same output, or has taken it over."""
+
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h
 
 
 class TrainingError(GraphMillError):

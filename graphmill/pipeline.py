@@ -1,31 +1,63 @@
 """etl -> train -> evaluate -> remap as one run that can be resumed: `dask-submit pipeline.py`."""
 
-from typing import Any
+import sys
+from datetime import datetime
+
+from graphmill import forkserver
+
+if __name__ == "__main__":
+    forkserver.start_for("pipeline", sys.argv[1:])
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from graphmill import config, door
+from graphmill import config, door, schedule, storage, terminal
 from graphmill.config import Config
 from graphmill.errors import ConfigError
+from graphmill.summary import summary
 from graphmill.vocab import TRAIN_SPLIT
 
 STAGES = ("etl", "train", "evaluate", "remap")
 
 
-@click.command("pipeline")
+@click.command(
+    "pipeline",
+    epilog="Example: dask-submit pipeline.py --conf conf/triples.yaml --set input=FOLDER --set output=FOLDER",
+)
+@click.option(
+    "--date",
+    "day",
+    type=click.DateTime(["%Y-%m-%d"]),
+    metavar="YYYY-MM-DD",
+    help="The date to run: fills {date} and {previous_date} in the configuration.",
+)
 @door.run_options
-def command(conf: str | None, overrides: tuple[str, ...], master: str | None) -> None:
+def command(conf: str | None, overrides: tuple[str, ...], master: str | None, day: datetime | None) -> None:
     """Run all stages; one that is finished, from the same settings and inputs, is skipped."""
-    settings = config.load(conf, overrides)
+    if day:
+        settings = schedule.load(conf, overrides, day.date())
+        if schedule.is_finished(settings):
+            click.echo(f"{settings.output}: finished, from a date that is retired by now; nothing to do")
+            return
+    else:
+        settings = config.load(conf, overrides, transform=schedule.refuse_places)
     _check(settings)
     for name in STAGES:  # a typo in the last stage's section must not wait for the first ones
         door.stage_job(name).fingerprint(settings)
     with door.session(settings, master) as run:
         entries = {name: run(name, resume=True) for name in STAGES}
-    Console().print(summary(entries))
-    click.echo(f"embeddings: {settings.embedding_path}")
+        _finish(settings, conf, overrides)
+    terminal.show_table("pipeline", summary(entries))
+    terminal.say(f"embeddings: {settings.embedding_path}")
+
+
+def _finish(settings: Config, conf: str | None, overrides: tuple[str, ...]) -> None:
+    """Mark the output as a whole, and let the oldest dates go."""
+    if settings.output is None:
+        return
+    dates = settings.section("schedule", schedule.ScheduleConfig)
+    storage.write_marker(settings.output, dates.model_dump(include={"date", "previous_date"}))
+    if dates.keep:
+        schedule.retire(config.read_raw(conf, overrides)["output"], dates.keep)
 
 
 def _check(settings: Config) -> None:
@@ -38,19 +70,6 @@ def _check(settings: Config) -> None:
     if written not in settings.edge_paths:
         read = ", ".join(settings.edge_paths)
         raise ConfigError(f"edge_paths: etl writes {written}, training reads {read}; let them agree")
-
-
-def summary(entries: dict[str, dict[str, Any]]) -> Table:
-    """A table of the stages' seconds and of the metrics."""
-    table = Table(title="pipeline")
-    table.add_column("what")
-    table.add_column("value", justify="right")
-    for name, entry in entries.items():
-        table.add_row(f"{name}, seconds", f"{entry['seconds']:.1f}")
-    for name, value in entries["evaluate"]["metrics"].items():
-        if not name.endswith("_pessimistic"):
-            table.add_row(name, str(value) if isinstance(value, int) else f"{value:.4f}")
-    return table
 
 
 def main() -> None:

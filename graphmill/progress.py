@@ -5,7 +5,6 @@ terminal it drives bars; elsewhere it becomes plain log lines, so that a batch's
 """
 
 import logging
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,9 +12,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from distributed import get_worker
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
+from rich.text import Text
 
+from graphmill import terminal
 from graphmill.errors import ClusterError
 
 TOPIC = "graphmill-progress"
@@ -71,6 +72,19 @@ def tell(description: str, done: float, total: float, unit: str, **fields: str) 
         worker.log_event(TOPIC, asdict(tick))
 
 
+def stop_if_cancelled() -> None:
+    """Notice that nobody wants the running Dask task any more; elsewhere it does nothing.
+
+    Raises:
+        CancelledError: it has been cancelled.
+    """
+    try:
+        worker = get_worker()
+    except ValueError:
+        return
+    _stop_if_cancelled(worker)
+
+
 def show(tick: Tick) -> None:
     """Show a tick that has arrived in this process."""
     if _displays:
@@ -81,13 +95,26 @@ def show(tick: Tick) -> None:
 def displayed() -> Iterator[None]:
     """Show progress while the block runs: bars on a terminal, log lines elsewhere."""
     console = Console(stderr=True)
-    if console.is_terminal:
+    if terminal.look.quiet:
+        yield
+    elif console.is_terminal and not terminal.look.json_lines:
         bars = _Bars(console)
-        with bars.progress, _shown_by(bars):
-            yield
+        terminal.share(console)
+        try:
+            with bars.board, _shown_by(bars):
+                yield
+        finally:
+            terminal.share(None)
     else:
         with _shown_by(_Lines()):
             yield
+
+
+def footer(text: str) -> None:
+    """What stands below the bars, where there are any: the address of the dashboard."""
+    for display in _displays:
+        if isinstance(display, _Bars):
+            display.board.footer = text
 
 
 _told: dict[str, float] = {}
@@ -130,27 +157,40 @@ class _Clock:
         return f"{_short(rate)} {tick.unit}/s{left}"
 
 
+class _Board(Progress):
+    """Bars, and a line below them."""
+
+    footer = ""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """What is drawn."""
+        yield from super().get_renderables()
+        if self.footer and self.tasks:
+            yield Text(self.footer, style="dim")
+
+
 class _Bars:
     """Rich progress bars, one a description."""
 
     def __init__(self, console: Console) -> None:
-        self.progress = Progress(
-            TextColumn("{task.description:<28}"),
-            BarColumn(),
-            TextColumn("{task.percentage:>3.0f}%"),
-            TextColumn("{task.fields[summary]}"),
+        self.board = _Board(
+            TextColumn("{task.description:<24}", markup=False),
+            BarColumn(bar_width=None),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[summary]}", markup=False),
             console=console,
+            expand=True,
         )
         self._clock = _Clock()
         self._tasks: dict[str, TaskID] = {}
 
     def update(self, tick: Tick) -> None:
         if tick.description not in self._tasks:
-            self._tasks[tick.description] = self.progress.add_task(
+            self._tasks[tick.description] = self.board.add_task(
                 tick.description, total=tick.total, summary=""
             )
         parts = [self._clock.summary(tick), *(f"{name} {value}" for name, value in tick.fields.items())]
-        self.progress.update(
+        self.board.update(
             self._tasks[tick.description],
             completed=tick.done,
             total=tick.total,
@@ -173,16 +213,9 @@ class _Lines:
         self._shown[tick.description] = now
         amount = f"{_short(tick.done)} of {_short(tick.total)} {tick.unit}"
         parts = [amount, summary, *(f"{name} {value}" for name, value in tick.fields.items())]
-        log.info("%s: %s", tick.description, ", ".join(part for part in parts if part))
-
-
-def log_to_stderr(level: int = logging.INFO) -> None:
-    """Send GraphMill's log lines to standard error, with the time of day."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname).1s %(message)s", "%H:%M:%S"))
-    log.handlers = [handler]
-    log.setLevel(level)
-    log.propagate = False
+        told = {name: getattr(tick, name) for name in ("description", "done", "total", "unit")}
+        text = ", ".join(part for part in parts if part)
+        log.info("%s: %s", tick.description, text, extra={terminal.FIELDS: told | tick.fields})
 
 
 def _short(number: float) -> str:

@@ -11,6 +11,7 @@ import logging
 import platform
 import sys
 import time
+import traceback
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -20,7 +21,8 @@ from distributed import Client
 
 from graphmill import storage
 from graphmill.config import Config
-from graphmill.errors import FormatError
+from graphmill.errors import FormatError, GraphMillError
+from graphmill.redaction import redacted
 
 LIBRARIES = ("graphmill", "dask", "distributed", "h5py", "numpy", "pyarrow", "torch")
 
@@ -80,8 +82,8 @@ class RunRecord:
         self.save()
 
     def save(self) -> None:
-        """Write run.json atomically."""
-        storage.write_text(self.uri, json.dumps(self.content, indent=1) + "\n")
+        """Write run.json atomically, without the secrets of URIs."""
+        storage.write_text(self.uri, redacted(json.dumps(self.content, indent=1)) + "\n")
 
 
 def run_stage(
@@ -96,7 +98,7 @@ def run_stage(
             log.info("%s: finished before, nothing has changed", name)
             return record.stage(name)
         log.info("%s: %s", name, stale)
-    for uri in outputs:
+    for uri in (storage.parent(record.uri), *outputs):
         storage.delete_marker(uri)
     entry: dict[str, Any] = {"status": "running", "started": _now()}
     record.write_stage(name, entry)
@@ -104,7 +106,10 @@ def run_stage(
     try:
         figures = stage.run(config, client)
     except BaseException as error:
-        record.write_stage(name, entry | {"status": "failed", "error": f"{type(error).__name__}: {error}"})
+        told = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+        if isinstance(error, Exception) and not isinstance(error, GraphMillError):
+            told["traceback"] = traceback.format_exc()  # a defect; the terminal shows it with --debug alone
+        record.write_stage(name, entry | told)
         raise
     for uri in outputs:
         storage.write_marker(uri, fingerprint)

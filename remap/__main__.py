@@ -1,8 +1,16 @@
-"""`python -m remap`: the stage's door."""
+"""`python -m remap`: the stage's door, which is also that of GraphStorm's remap command."""
+
+import sys
+
+from graphmill import forkserver
+
+if __name__ == "__main__" and "neighbors" not in sys.argv[1:]:  # which starts no workers
+    forkserver.start_for("remap", sys.argv[1:])
 
 from graphmill import door
+from remap.command import command
 
-command = door.stage_command("remap")
+__all__ = ["command"]
 
 if __name__ == "__main__":
     door.main(command)

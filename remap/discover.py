@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from graphmill import storage
+from graphmill.checkpoints import Checkpoint, Floats, open_checkpoint, recognise
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
@@ -37,6 +38,17 @@ class Source:
     id_source: IdSource
     checkpoint_path: str
     version: int
+    format: str = "pbg"
+
+    @property
+    def is_pbg(self) -> bool:
+        """Whether it is PBG v1, which is read by itself: without torch, its files in the messages."""
+        return self.format == "pbg"
+
+    def open(self) -> Checkpoint:
+        """The checkpoint, of whatever format."""
+        version = self.version if self.is_pbg else None
+        return open_checkpoint(self.checkpoint_path, version=version, entity_path=self.entity_path)
 
     def ids_uri(self, entity_type: str, partition: int) -> str:
         """The file with the raw ids of one partition."""
@@ -45,7 +57,9 @@ class Source:
         return entity_counts.names_uri(self.entity_path, entity_type, partition)
 
     def embeddings_uri(self, entity_type: str, partition: int) -> str:
-        """The file with the embeddings of one partition."""
+        """The file with the embeddings of one partition, or where there is no such file the checkpoint."""
+        if not self.is_pbg:
+            return self.checkpoint_path
         return pbg_checkpoint.embeddings_uri(self.checkpoint_path, entity_type, partition, self.version)
 
 
@@ -66,7 +80,15 @@ def find_source(config: Config, settings: RemapConfig) -> Source:
         NotFoundError: there is no checkpoint, or no raw ids.
         ConfigError: the version that was asked for is not there.
     """
-    checkpoint_path, version = _find_version(config.checkpoint_path, settings.checkpoint_version)
+    path = config.checkpoint_path
+    found = recognise(path) if storage.is_dir(path) and not pbg_checkpoint.read_version(path) else "pbg"
+    if found != "pbg":
+        if settings.checkpoint_version is not None:
+            raise ConfigError(
+                f"remap.checkpoint_version: {path} is of the format {found}: it has one version"
+            )
+        return Source(config.entity_path, _find_ids(config), path, 0, found)
+    checkpoint_path, version = _find_version(path, settings.checkpoint_version)
     return Source(config.entity_path, _find_ids(config), checkpoint_path, version)
 
 
@@ -106,7 +128,14 @@ def check_partitions(source: Source, num_partitions: dict[str, int]) -> None:
                 f"{source.entity_path}: the configuration has {num} partitions of {entity_type!r}, "
                 f"the entity index {indexed.get(entity_type, 'none')}"
             )
-        if storage.exists(source.embeddings_uri(entity_type, num)):
+        if not source.is_pbg:
+            there = source.open().num_partitions.get(entity_type, 0)
+            if there != num:
+                raise FormatError(
+                    f"{source.checkpoint_path}: the configuration has {num} partitions of {entity_type!r}, "
+                    f"the checkpoint {there}"
+                )
+        elif storage.exists(source.embeddings_uri(entity_type, num)):
             raise FormatError(
                 f"{source.embeddings_uri(entity_type, num)}: the configuration has {num} partitions of "
                 f"{entity_type!r}, the checkpoint has more"
@@ -122,9 +151,12 @@ def measure_part(source: Source, entity_type: str, partition: int, dimension: in
     """
     count = entity_counts.read_count(source.entity_path, entity_type, partition)
     embeddings_uri = source.embeddings_uri(entity_type, partition)
-    num_rows, found_dimension = pbg_checkpoint.shape_of(
-        source.checkpoint_path, entity_type, partition, source.version
-    )
+    if source.is_pbg:
+        place = source.checkpoint_path, entity_type, partition, source.version
+        num_rows, found_dimension = pbg_checkpoint.shape_of(*place)
+    else:
+        with source.open().open_rows(entity_type, partition) as rows:
+            num_rows, found_dimension = rows.shape
     if num_rows != count:
         raise FormatError(
             f"{embeddings_uri} has {num_rows} rows, but "
@@ -141,6 +173,13 @@ def measure_part(source: Source, entity_type: str, partition: int, dimension: in
     elif not storage.exists(source.ids_uri(entity_type, partition)):
         raise NotFoundError(f"{source.ids_uri(entity_type, partition)}: there is no such file of raw ids")
     return Part(entity_type, partition, num_rows, dimension)
+
+
+def global_embedding(checkpoint: Checkpoint, entity_type: str) -> Floats | None:
+    """The vector [D] that a model adds to all embeddings of a type, if it has one."""
+    model = checkpoint.read_model()
+    found = model.parameters.get(f"global_embs.emb_{entity_type}") if model else None
+    return None if found is None else found.numpy()
 
 
 def check_num_ids(source: Source, entity_type: str, partition: int, num_ids: int, num_rows: int) -> None:

@@ -4,6 +4,7 @@ embeddings/                             replaced whole, once every row is there 
     {type}/part-{partition:05d}.parquet
 """
 
+import re
 from typing import Any
 
 from distributed import Client
@@ -12,10 +13,12 @@ from graphmill import record, storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.errors import ConfigError, StorageError
-from graphmill.formats import remapped
 from remap.config import RemapConfig
 from remap.discover import Part, check_partitions, find_source, measure_part, select_types
+from remap.exported import RELATIONS, write_relations
 from remap.join import write_part
+
+_OURS = re.compile(r"part-[0-9]{5,}(_[0-9]{5,})?\.(parquet|csv)")
 
 
 def run(config: Config, client: Client) -> dict[str, Any]:
@@ -41,16 +44,28 @@ def run(config: Config, client: Client) -> dict[str, Any]:
     parts: list[Part] = run_tasks(client, measure_part, places, description="measuring", unit="partitions")
     with storage.atomic_directory(config.embedding_path) as folder:
         arguments = [(source, part, folder, settings) for part in parts]
-        run_tasks(client, write_part, arguments, description="remapping", unit="partitions")
-        _check_complete(folder, parts)
+        files: list[dict[str, int]] = run_tasks(
+            client, write_part, arguments, description="remapping", unit="partitions"
+        )
+        written = {uri: num_rows for each in files for uri, num_rows in each.items()}
+        if settings.relations:
+            uri = storage.join(folder, RELATIONS)
+            written[uri] = 0
+            num_parameters = write_relations(config, source.checkpoint_path, source.version or None, folder)
+        _check_complete(folder, set(written))
     return {
         "checkpoint_version": source.version,
         "raw_ids_from": source.id_source.value,
-        "num_rows": sum(part.num_rows for part in parts),
-        "num_files": len(parts),
+        "num_rows": sum(written.values()),
+        "num_files": len(written),
+        **({"num_relation_parameters": num_parameters} if settings.relations else {}),
         "types": {
             entity_type: {
-                "num_rows": sum(part.num_rows for part in parts if part.entity_type == entity_type),
+                "num_rows": sum(
+                    sum(each.values())
+                    for part, each in zip(parts, files, strict=True)
+                    if part.entity_type == entity_type
+                ),
                 "dimension": config.entity_dimension(entity_type),
             }
             for entity_type in num_partitions
@@ -68,7 +83,9 @@ def fingerprint(config: Config) -> dict[str, Any]:
             entity_type: {"num_partitions": num, "dimension": config.entity_dimension(entity_type)}
             for entity_type, num in num_partitions.items()
         },
-        "inputs": record.describe_inputs([config.entity_path, config.checkpoint_path]),
+        "inputs": record.describe_inputs(
+            [config.entity_path, config.checkpoint_path, *([settings.ids_path] if settings.ids_path else [])]
+        ),
     }
 
 
@@ -80,7 +97,8 @@ def output_uris(config: Config) -> list[str]:
 def _check_replaceable(embedding_path: str) -> None:
     """Refuse to replace a folder that holds anything but embeddings: it would be deleted with them."""
     for entry in storage.list_dir(embedding_path, recursive=True):
-        is_ours = entry.is_dir or remapped.is_part(entry.uri) or storage.name(entry.uri) == storage.MARKER
+        name = storage.name(entry.uri)
+        is_ours = entry.is_dir or _OURS.fullmatch(name) or name in (storage.MARKER, RELATIONS)
         if not is_ours:
             raise ConfigError(
                 f"embedding_path: {embedding_path} is replaced as a whole, but holds something else, "
@@ -88,14 +106,11 @@ def _check_replaceable(embedding_path: str) -> None:
             )
 
 
-def _check_complete(folder: str, parts: list[Part]) -> None:
+def _check_complete(folder: str, expected: set[str]) -> None:
     """Check that the folder holds the file of every part alone; remove what dead workers left unfinished."""
-    expected = {remapped.part_uri(folder, part.entity_type, part.partition) for part in parts}
     for type_folder in {storage.parent(uri) for uri in expected}:
         storage.sweep(type_folder)
     found = {entry.uri for entry in storage.list_dir(folder, recursive=True) if not entry.is_dir}
     if found != expected:
         wrong = ", ".join(sorted(found ^ expected)[:5])
-        raise StorageError(
-            f"{folder}: expected {len(expected)} files, one a part; missing or foreign: {wrong}"
-        )
+        raise StorageError(f"{folder}: expected {len(expected)} files; missing or foreign: {wrong}")

@@ -14,40 +14,47 @@ from graphmill import progress
 from graphmill.errors import FormatError
 from graphmill.formats import entity_counts, entity_index, pbg_checkpoint, remapped
 from remap.config import RemapConfig
-from remap.discover import IdSource, Part, Source, check_num_ids
+from remap.discover import IdSource, Part, Source, check_num_ids, global_embedding
+from remap.shaped import write_shaped
 
 Floats = npt.NDArray[np.float32]
 
 
-def write_part(source: Source, part: Part, embedding_path: str, settings: RemapConfig) -> int:
-    """Write one partition's parquet file and read its footer back; the number of its rows.
+def write_part(source: Source, part: Part, embedding_path: str, settings: RemapConfig) -> dict[str, int]:
+    """Write one partition's files and count their rows again; the rows of each file.
 
     Raises:
         FormatError: ids or embeddings are not what they were when they were measured.
     """
-    num_written = 0
+    if not settings.is_standard:
+        return write_shaped(_batches(source, part, settings), part, embedding_path, settings)
     with remapped.new_part(
         embedding_path, part.entity_type, part.partition, part.dimension, settings.compression
     ) as writer:
-        # Both are cut alike, at every `batch_rows`; the shorter one ends it, and counting shows it.
-        batches = zip(
-            iter_ids(source, part, settings.batch_rows),
-            iter_rows(source, part, settings.batch_rows),
-            strict=False,
-        )
-        for ids, embeddings_ND in batches:
+        for ids, embeddings_ND in _batches(source, part, settings):
             writer.append(ids, embeddings_ND)
-            num_written += len(ids)
-            # Ends the task here if it has been cancelled.
-            progress.tell(
-                f"remapping {part.entity_type} {part.partition}", num_written, part.num_rows, "rows"
-            )
-        check_num_ids(source, part.entity_type, part.partition, num_written, part.num_rows)
     written = remapped.shape_of(embedding_path, part.entity_type, part.partition)
+    uri = remapped.part_uri(embedding_path, part.entity_type, part.partition)
     if written != (part.num_rows, part.dimension):
-        uri = remapped.part_uri(embedding_path, part.entity_type, part.partition)
         raise FormatError(f"{uri}: expected {(part.num_rows, part.dimension)} as written, found {written}")
-    return part.num_rows
+    return {uri: part.num_rows}
+
+
+def _batches(source: Source, part: Part, settings: RemapConfig) -> Iterator[tuple[pa.Array, Floats]]:
+    """Raw ids and vectors of the partition, side by side: (string [N], [N, D])."""
+    num_read = 0
+    # Both are cut alike, at every `batch_rows`; the shorter one ends it, and counting shows it.
+    batches = zip(
+        iter_ids(source, part, settings.batch_rows),
+        iter_rows(source, part, settings.batch_rows),
+        strict=False,
+    )
+    for ids, embeddings_ND in batches:
+        yield ids, embeddings_ND
+        num_read += len(ids)
+        # Ends the task here if it has been cancelled.
+        progress.tell(f"remapping {part.entity_type} {part.partition}", num_read, part.num_rows, "rows")
+    check_num_ids(source, part.entity_type, part.partition, num_read, part.num_rows)
 
 
 def iter_ids(source: Source, part: Part, batch_rows: int) -> Iterator[pa.Array]:
@@ -70,6 +77,12 @@ def iter_rows(source: Source, part: Part, batch_rows: int) -> Iterator[Floats]:
     As in PyTorch-BigGraph's export, the type's global embedding, where the model has one, is added: it is
     what the model compares.
     """
+    if not source.is_pbg:
+        checkpoint = source.open()
+        added = global_embedding(checkpoint, part.entity_type)
+        for rows_ND in checkpoint.iter_embeddings(part.entity_type, part.partition, batch_rows):
+            yield rows_ND if added is None else rows_ND + added
+        return
     global_D = pbg_checkpoint.read_global_embedding(source.checkpoint_path, part.entity_type, source.version)
     if global_D is not None and global_D.shape != (part.dimension,):
         uri = pbg_checkpoint.model_uri(source.checkpoint_path, source.version)

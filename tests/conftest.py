@@ -8,9 +8,9 @@ import hypothesis
 import numpy as np
 import pytest
 
-from tests.hadoop.fixture import hdfs, hdfs_uri
+from tests.hadoop.fixture import hdfs, hdfs_uri, yarn
 
-__all__ = ["client", "hdfs", "hdfs_uri", "rng", "shared_dir"]
+__all__ = ["client", "hdfs", "hdfs_uri", "rng", "shared_dir", "yarn"]
 
 # The first example of a test may compile, start or import something; slow machines run the suite too.
 hypothesis.settings.register_profile("suite", deadline=None)

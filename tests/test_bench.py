@@ -14,10 +14,14 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
+import torch
 
-from bench import measure
+from bench import floor, gpu, measure
 from bench.report import Report
+from bench.saved import Saved
+from bench.setting import Setting
 from bench.synthetic import NUM_FILES, Edges, Triples, parquet_edges, triples_folder, tsv_edges
+from graphmill.errors import ConfigError
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SMALL = Edges(num_rows=20_000, num_ids=2_000)
@@ -202,3 +206,60 @@ def test_the_etl_benchmark_end_to_end(tmp_path: Path) -> None:
     assert by_name["floor / ours per core, 0.02 M rows, whole command"] == pytest.approx(expected)
     assert "floor: read" in done.stdout
     assert not list((tmp_path / "work" / "runs").iterdir())
+
+
+def test_the_gpu_benchmark_runs_at_a_tiny_size(tmp_path: Path) -> None:
+    setting = Setting(work=tmp_path, num_workers=1, num_rows=500, peers=False)
+    for case, num_rates, last in (("zipf-100-100", 2, "each gradient"), ("buffer", 2, "buffer to whole")):
+        report = gpu.one(case, setting)
+        assert report.failed is None, report.failed
+        rates = [row["M_edges_per_s"] for row in report.rows if "M_edges_per_s" in row]
+        assert len(rates) == num_rates
+        assert all(isinstance(rate, float) and rate > 0 for rate in rates)
+        assert str(report.ratios[-1]["ratio"]).startswith(last)
+        rows = [row for row in report.rows if "share_of_floor" in row]
+        for row in rows:
+            share = float(row["M_edges_per_s"] or 0) / float(row["floor_M_edges_per_s"] or 1)
+            assert row["share_of_floor"] == pytest.approx(share)
+
+
+def test_a_case_that_fails_is_reported_and_the_next_one_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> None:
+        raise ValueError("no luck")
+
+    monkeypatch.setitem(gpu.CASES, "bad", failing)  # which the process of its own does not know
+    setting = Setting(work=tmp_path, num_workers=1, num_rows=1000, cases=("bad", "evaluate"))
+    reports: list[Report] = []
+    with pytest.raises(click.ClickException, match="1 of 2 cases failed: bad"):
+        for report in gpu.run(setting):
+            reports.append(report)
+    assert [report.name for report in reports] == ["gpu bad", "gpu evaluate"]
+    assert "expected one of" in str(reports[0].failed)
+    assert reports[1].failed is None
+    assert gpu.one("bad", setting).failed == "ValueError: no luck"
+    with pytest.raises(ConfigError, match="--case worse: expected one of zipf-100-100"):
+        next(gpu.run(Setting(work=tmp_path, num_workers=1, num_rows=1000, cases=("worse",))))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, which this would measure")
+def test_the_gpu_benchmark_says_that_it_needs_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no GPU"):
+        next(gpu.run(Setting(work=tmp_path, num_workers=1)))
+
+
+def test_saved_files_can_be_remapped(tmp_path: Path) -> None:
+    saved = Saved(tmp_path, num_rows=200, num_ids=500).write()
+    edges = Saved(tmp_path / "edges", num_rows=100, num_ids=50, is_edges=True).write()
+    assert saved.sources != edges.sources
+    setting = Setting(work=tmp_path / "work", num_workers=1)
+    arguments = ["--node-id-mapping", str(saved.maps), "--node-emb-dir", str(saved.folder)]
+    _, figures = setting.remap(*arguments, "--output-dir", str(tmp_path / "out"))
+    assert (figures["num_rows"], figures["num_ids"]) == (200, {"user": 500})
+    tables = sorted((tmp_path / "out").rglob("*.parquet"))
+    floor.rewrite([str(table) for table in tables])
+    for table in tables:
+        again = pq.read_table(f"{table}.again")
+        assert again.equals(pq.read_table(table))
+        assert len(set(again["nid"].to_pylist())) == 100

@@ -1,13 +1,19 @@
 """`python -m train` and `python -m train evaluate`: the stage's door."""
 
 import json
+import sys
 from typing import Any
+
+from graphmill import forkserver
+
+if __name__ == "__main__":
+    forkserver.start_for("train", sys.argv[1:])
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from graphmill import config, door
+from graphmill import cluster, config, door, progress, storage
 
 
 class _TrainByDefault(click.Group):
@@ -50,6 +56,55 @@ def evaluate(
         click.echo(json.dumps(metrics))
     else:
         Console().print(_table(metrics))
+
+
+@command.command()
+@door.run_options
+@click.option("--split", metavar="NAME", help="Score the edges of this split.")
+@click.option("--neighbors", "k", type=click.IntRange(1), help="Find so many nearest nodes of each node.")
+@click.option("--labels", metavar="FILE", help="Learn these labels (parquet or CSV), and label all nodes.")
+@click.option("--label-columns", nargs=2, default=("id", "label"), help="Columns of raw ids and of labels.")
+@click.option(
+    "--type", "entity_type", metavar="TYPE", help="Of --neighbors and --labels (default: the first)."
+)
+@click.option(
+    "--output-dir", "output", required=True, metavar="FOLDER", help="Where predictions go; replaced."
+)
+def predict(
+    conf: str | None,
+    overrides: tuple[str, ...],
+    master: str | None,
+    split: str | None,
+    k: int | None,
+    labels: str | None,
+    label_columns: tuple[str, str],
+    entity_type: str | None,
+    output: str,
+) -> None:
+    """Score edges, or find neighbours or labels of nodes, as GraphStorm saves predictions."""
+    if [split, k, labels].count(None) != 2:
+        raise click.UsageError("--split, --neighbors, --labels: expected one of them")
+    settings = config.load(conf, overrides)
+    place, kind = storage.absolute(output), entity_type or next(iter(settings.entities))
+    arguments: tuple[Any, ...]
+    if split is not None:
+        name, arguments = "predict_edges", (settings, split, place)
+    elif k is not None:
+        name, arguments = "predict_neighbors", (settings, kind, k, place)
+    else:
+        name = "predict_labels"
+        arguments = (settings, kind, storage.absolute(str(labels)), label_columns, place)
+    options = settings.section("cluster", cluster.ClusterConfig)
+    with progress.displayed(), cluster.connect(master, options) as client:
+        figures = cluster.run_task(client, _predict, name, arguments, description="predict")
+    click.echo(json.dumps(figures))
+
+
+def _predict(name: str, arguments: tuple[Any, ...]) -> dict[str, Any]:
+    from train import predict as predictions  # torch is for the worker
+
+    figures: dict[str, Any] = getattr(predictions, name)(*arguments)
+    return figures
 
 
 def _table(metrics: dict[str, Any]) -> Table:

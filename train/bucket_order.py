@@ -7,19 +7,96 @@
     random       any order
 
 In a layer, a bucket and its transpose follow each other; the rest is shuffled.
-Source: PyTorch-BigGraph (arXiv:1903.12287, section 4.1).
+
+Where more partitions than a bucket's are in memory (`train.memory_partitions`), or go between the host and a
+GPU, buckets come in an order of buffer elimination instead, which loads partitions about as seldom as
+possible: all slots but one are held while every other partition passes through the last one, and then
+never again.
+
+Sources: PyTorch-BigGraph (arXiv:1903.12287, section 4.1); Marius' BETA (arXiv:2101.08358, section 4.1).
 """
 
+import math
 import random
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import product
 
-from graphmill.vocab import Bucket
+from graphmill.config import Config
+from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.vocab import Bucket, Side
+from train import seeds
+from train.config import TrainConfig
+from train.schedule import Key, all_keys, keys_of
+
+
+def order_of(config: Config, iteration: Iteration, device_slots: int | None = None) -> list[Bucket]:
+    """The buckets of an iteration, in the order of the configuration, or one for slots on a device."""
+    place = (iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx)
+    num_lhs, num_rhs = (config.num_side_partitions(side) for side in Side)
+    seed = seeds.derived(config.seed, "order", *place)
+    slots = device_slots or config.section("train", TrainConfig).memory_partitions
+    if slots is not None:
+        return elimination_order(num_lhs, num_rhs, slots, seed)
+    return ordered_buckets(config.bucket_order, num_lhs, num_rhs, seed)
+
+
+class Uses:
+    """When each partition is needed next, in an iteration that visits the buckets in a known order."""
+
+    def __init__(self, config: Config, order: Sequence[Bucket]) -> None:
+        self._position = 0  # of the bucket that comes next
+        self._places: dict[Key, list[int]] = {key: [] for key in all_keys(config)}
+        for number, bucket in enumerate(order):
+            for key in keys_of(config, bucket):
+                self._places[key].append(number)
+
+    def advance(self) -> None:
+        """A bucket is entered: it no longer counts as one to come."""
+        self._position += 1
+
+    def is_left(self, key: Key) -> bool:
+        """Whether a bucket to come needs it."""
+        return self.next_of(key)[0] < math.inf
+
+    def next_of(self, key: Key) -> tuple[float, Key]:
+        """Sorts partitions by the bucket that needs them next; those that none needs come last."""
+        places = self._places[key]
+        later = bisect_left(places, self._position)
+        return (places[later] if later < len(places) else math.inf), key
 
 
 def ordered_buckets(order: str, num_lhs: int, num_rhs: int, seed: int) -> list[Bucket]:
     """All buckets of a grid of `num_lhs` x `num_rhs` partitions, each once."""
     return _ORDERS[order](num_lhs, num_rhs, random.Random(seed))
+
+
+def elimination_order(num_lhs: int, num_rhs: int, slots: int, seed: int) -> list[Bucket]:
+    """All buckets, each once, in an order that suits `slots` (at least two) partitions in memory."""
+    left = list(range(max(num_lhs, num_rhs)))  # partitions that have not met all others
+    random.Random(seed).shuffle(left)
+    met: dict[Bucket, None] = {}
+    held: list[int] = []
+
+    def load(part: int) -> None:
+        held.append(part)
+        for other in held:
+            for bucket in (Bucket(part, other), Bucket(other, part)):
+                if bucket.lhs < num_lhs and bucket.rhs < num_rhs:
+                    met[bucket] = None
+
+    while left:
+        anchors = left[: slots - 1]
+        held = [part for part in held if part in anchors]
+        for part in anchors:
+            if part not in held:
+                load(part)
+        passing = left[slots - 1 :]
+        for part in passing:
+            held = [each for each in held if each in anchors]
+            load(part)
+        left = passing[-1:] + passing[:-1]  # the last one is still there
+    return list(met)
 
 
 def _shuffled(buckets: Sequence[Bucket], generator: random.Random) -> list[Bucket]:

@@ -20,9 +20,11 @@ from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
 from graphmill.record import describe_inputs
 from graphmill.vocab import Bucket, Partition, Side
-from train import ranking, runtime
+from train import breakdown, ranking, runtime
+from train.adopted import adopted
 from train.model import Model
 from train.queries import Slots, Triples
+from train.ranks import Ranks, joined
 
 READ_EDGES = 1 << 20
 
@@ -51,7 +53,7 @@ _RELATION_KEYS = ("name", "lhs", "rhs", "operator")
 
 def run(config: Config, client: Client) -> dict[str, Any]:
     """Evaluate in one task of the cluster; the metrics, and what was evaluated."""
-    return cluster.run_task(client, evaluate, config, description="evaluate")
+    return cluster.run_task(client, evaluate, adopted(config), description="evaluate")
 
 
 def fingerprint(config: Config) -> dict[str, Any]:
@@ -101,12 +103,16 @@ def evaluate(config: Config) -> dict[str, Any]:
     if not len(edges):
         raise FormatError(f"{config.split_path(settings.split)}: expected edges to rank, found none")
     known = BucketFiles(config, slots, _filter_paths(config, settings)) if settings.filtered else None
-    ranks = _rank_all(
+    by_side = _rank_all(
         model.to(device), slots, Tables(config, counts, version), edges, known, settings, height, device
     )
+    trained = BucketFiles(config, slots, [path for path in config.edge_paths if storage.is_dir(path)])
+    names = _relation_names(config, slots.num_relations)
+    in_parts = breakdown.break_down(by_side, edges, slots, trained, names)
     seconds = time.monotonic() - started
     return {
-        "metrics": ranks.metrics() | {"num_edges": len(edges)},
+        "metrics": joined(list(by_side.values())).metrics() | {"num_edges": len(edges)},
+        **in_parts,
         "split": settings.split,
         "filtered": settings.filtered,
         "checkpoint_version": version,
@@ -171,7 +177,7 @@ def _rank_all(
     settings: EvaluateConfig,
     height: int,
     device: torch.device,
-) -> ranking.Ranks:
+) -> dict[Side, Ranks]:
     """Rank the edges, as many at a time as `query_bytes` allows."""
     config = model.config
     dimension = max(config.entity_dimension(entity_type) for entity_type in config.entities)
@@ -196,7 +202,15 @@ def _rank_all(
                 tell=tell,
             )
         )
-    return ranking.joined(parts)
+    sides = [part.sides() for part in parts]
+    return {side: joined([each[side] for each in sides]) for side in Side}
+
+
+def _relation_names(config: Config, num_relations: int) -> list[str]:
+    if not config.dynamic_relations:
+        return [relation.name for relation in config.relations]
+    names = entity_counts.read_relation_names(config.entity_path) or []
+    return [*names, *map(str, range(len(names), num_relations))]
 
 
 def _split_path(config: Config, split: str) -> str:

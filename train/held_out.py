@@ -33,11 +33,10 @@ def rank(
     totals = torch.zeros(len(NAMES), dtype=torch.float64)
     count = 0
     for batch, tables in batches:
-        num_rows = {side: len(table) for side, table in tables.items()}
         all_negs = config.relations[batch.relation].all_negs
-        for block in sampling.blocks(batch, num_rows, all_negs, generator):
+        for block in sampling.blocks(batch, batch.num_entities(tables), all_negs, generator):
             with torch.no_grad():
-                for pos_CP, neg_CPM in scores(model, block, gather(block, tables)).values():
+                for pos_CP, neg_CPM in scores(model, block, gather(batch, block, tables)).values():
                     totals += _sums(config, pos_CP, neg_CPM, block.weight_CP).cpu()
         count += len(batch)
     # the loss is summed over the sides, ranks are averaged

@@ -19,7 +19,10 @@ from graphmill import cluster, record, storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import pbg_checkpoint
+from train.adopted import adopted
 from train.config import TrainConfig
+from train.replaced import tell_replaced
+from train.spread.coordinator import Coordinator
 
 TRAINED_WITH = "graphmill.json"
 
@@ -43,19 +46,50 @@ _WAYS = {
     "num_groups_per_sharded_partition_server",
     "partition_shard_size",
 }
+_OWN_WAYS = {  # of the section `train`
+    "all_reduce",
+    "bucket_assignment",
+    "deterministic",
+    "device_partitions",
+    "engine",
+    "exact_products",
+    "index_base",
+    "num_workers",
+    "prefetch",
+    "resident",
+    "save_embed_path",
+    "save_model_path",
+    "tensorboard",
+}
 
 log = logging.getLogger("graphmill")
 
 
 def run(config: Config, client: Client) -> dict[str, Any]:
     """Train until all epochs are done; the figures: edges, edges per second, loss, parameters."""
+    config = one_worker_a_gpu(adopted(config))
+    tell_replaced(config)
     claim_checkpoint(config)
-    return cluster.run_task(client, train, config, description="training")
+    if config.section("train", TrainConfig).num_workers > 1:
+        figures = Coordinator(config, client).run()
+    else:
+        figures = cluster.run_task(client, train, config, description="training")
+    if paths := _graphstorm_paths(config):
+        cluster.run_task(client, save_for_graphstorm, config, paths, description="saving for GraphStorm")
+    return figures
+
+
+def one_worker_a_gpu(config: Config) -> Config:
+    """With several GPUs, and nothing said of workers, as many of these."""
+    if config.num_gpus > 1 and "num_workers" not in config.train:
+        return config.model_copy(update={"train": config.train | {"num_workers": config.num_gpus}})
+    return config
 
 
 def fingerprint(config: Config) -> dict[str, Any]:
     """All that the checkpoint depends on."""
-    return trained_with(config) | {"num_epochs": config.num_epochs}
+    saved = {"saved_for_graphstorm": paths} if (paths := _graphstorm_paths(config)) else {}
+    return trained_with(config) | {"num_epochs": config.num_epochs} | saved
 
 
 def output_uris(config: Config) -> list[str]:
@@ -73,14 +107,29 @@ def train(config: Config) -> dict[str, Any]:
         return Trainer(config).run()
 
 
+def save_for_graphstorm(config: Config, paths: dict[str, str]) -> None:
+    """Write GraphStorm's layouts of the committed version in this process."""
+    from train import graphstorm_output  # it needs torch
+
+    graphstorm_output.save(config, paths.get("save_embed_path"), paths.get("save_model_path"))
+
+
+def _graphstorm_paths(config: Config) -> dict[str, str]:
+    chosen = config.section("train", TrainConfig).model_dump(include={"save_embed_path", "save_model_path"})
+    return {name: storage.absolute(path) for name, path in chosen.items() if path}
+
+
 def trained_with(config: Config) -> dict[str, Any]:
     """What a checkpoint must have been trained with to be resumed under `config`."""
     ignored = _TOTALS | _PATHS | _WAYS
     settings = {key: value for key, value in config.pbg().items() if key not in ignored}
     inputs = [config.entity_path, *config.edge_paths, *([config.init_path] if config.init_path else [])]
+    validate_split = config.section("train", TrainConfig).validate_split
+    if validate_split:
+        inputs.append(config.split_path(validate_split))
     return {
         "settings": settings | {"seed": config.seed},
-        "train": config.section("train", TrainConfig).model_dump(mode="json"),
+        "train": config.section("train", TrainConfig).model_dump(mode="json", exclude=_OWN_WAYS),
         "inputs": record.describe_inputs(inputs),
     }
 

@@ -12,7 +12,7 @@ mean (as in PBG). Source: docs/formats/pbg_v1.md.
 Shapes: C chunks, P positives a chunk, M negatives of a positive, D dimension.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -83,3 +83,23 @@ def n3(vectors: tuple[Tensor, ...], weight: Tensor | float) -> tuple[Tensor, tup
     )
     slope = modulus * weight
     return (slope * modulus * modulus).sum(), tuple(3 * part * slope for part in vectors)
+
+
+def n3_of_operator(operator: str, leaves: Sequence[Tensor], weight_E: Tensor, rel_E: Tensor | None) -> Tensor:
+    """N3 of the parameters of edges' operators, added to their gradients; the cost.
+
+    `weight_E` is each edge's coefficient, `rel_E` its row in the parameters where relations are dynamic.
+    """
+    reg = weight_E.new_zeros(())
+    if not leaves or operator == "rotation":  # whose parameters are angles
+        return reg
+    weight_R = weight_E.sum()
+    if rel_E is not None:
+        weight_R = weight_E.new_zeros(len(leaves[0])).index_add_(0, rel_E, weight_E)
+    for parts in [tuple(leaves)] if operator == "complex_diagonal" else [(leaf,) for leaf in leaves]:
+        weight = weight_R.view(*weight_R.shape, *[1] * (parts[0].dim() - weight_R.dim()))
+        cost, slopes = n3(tuple(part.detach() for part in parts), weight)
+        reg += cost
+        for leaf, slope in zip(parts, slopes, strict=True):
+            leaf.grad = slope if leaf.grad is None else leaf.grad + slope
+    return reg

@@ -3,7 +3,7 @@
 An edge's score is comparator(lhs, operator(rhs)). To corrupt one side of an edge is to compare the
 *query*, made of the other side's entity and the relation, with *candidates* for that side:
 
-    side          static relations                     dynamic relations
+    side          static relations                     dynamic or reciprocal relations
     lhs           query operator(rhs), candidate lhs   query rhs_operator(rhs), candidate lhs
     rhs           query lhs, candidate operator(rhs)   query lhs_operator(lhs), candidate rhs
 
@@ -20,10 +20,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from graphmill.config import PbgConfig
+from graphmill.config import Config
 from graphmill.errors import FormatError
 from graphmill.vocab import Side
 from train import comparators, operators
+from train.config import TrainConfig
 from train.optimizer import is_beginning
 
 _RELATIONS_ADDED = (
@@ -36,7 +37,7 @@ class Model:
 
     def __init__(
         self,
-        config: PbgConfig,
+        config: Config,
         num_relations: int | None = None,
         *,
         relation_init: operators.Init = "identity",
@@ -45,9 +46,11 @@ class Model:
         """`num_relations` counts the dynamic relations; None with static ones."""
         self.config = config
         self.num_relations = num_relations
+        reciprocal = config.section("train", TrainConfig).reciprocal_relations
+        self.two_sided = config.dynamic_relations or reciprocal  # an operator for each side
         self.parameters: dict[str, Tensor] = {}
         generator = torch.Generator().manual_seed(seed)
-        for side in (Side.LHS, Side.RHS) if config.dynamic_relations else (Side.RHS,):
+        for side in (Side.LHS, Side.RHS) if self.two_sided else (Side.RHS,):
             for number, relation in enumerate(config.relations):
                 fresh = operators.initial(
                     relation.operator,
@@ -100,8 +103,8 @@ class Model:
         return self
 
     def operator_keys(self, relation: int, side: Side) -> tuple[str, ...]:
-        """Keys of the parameters of the operator that transforms entities of `side`; none for static lhs."""
-        if side is Side.LHS and not self.config.dynamic_relations:
+        """Keys of the parameters of the operator that transforms entities of `side`, where it has one."""
+        if side is Side.LHS and not self.two_sided:
             return ()
         names = operators.parameter_names(
             self.config.relations[relation].operator, self.config.dynamic_relations
@@ -126,13 +129,13 @@ class Model:
 
         `rel` [...] holds each edge's relation where relations are dynamic.
         """
-        if self.config.dynamic_relations or side is Side.LHS:
+        if self.two_sided or side is Side.LHS:
             return self._transform(relation, side.other, embeddings, rel)
         return self._plain(relation, side.other, embeddings)
 
     def candidates(self, relation: int, side: Side, embeddings: Tensor) -> Tensor:
         """Entities of `side` as queries meet them: embeddings [..., D] -> [..., D]."""
-        if self.config.dynamic_relations or side is Side.LHS:
+        if self.two_sided or side is Side.LHS:
             return self._plain(relation, side, embeddings)
         return self._transform(relation, side, embeddings, None)
 

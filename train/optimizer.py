@@ -1,7 +1,9 @@
-"""Adagrad: row-wise for embeddings, element-wise for the other parameters.
+"""Adagrad: row-wise or element-wise for embeddings, element-wise for the other parameters.
 
     row-wise       sum[row] += mean over d of g[d]^2;   p[row] -= lr g / (sqrt(sum[row]) + 1e-10)
     element-wise   sum += g^2;                          p -= lr g / (sqrt(sum) + 1e-10)
+
+A table's sums are [N] or [N, D]: their shape says which of the two it is.
 
 The states are saved in the layouts of PBG's RowAdagrad and of torch.optim.Adagrad.
 Source: docs/formats/pbg_v1.md.
@@ -10,15 +12,17 @@ Shapes: N rows of the table, K touched rows with repetitions, U without, D dimen
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.optim.adagrad import adagrad
 
 from graphmill.errors import FormatError
 
 EPSILON = 1e-10
+Kind = Literal["row_adagrad", "adagrad"]
 
 
 def sum_duplicates(rows_K: Tensor, gradient_KD: Tensor) -> tuple[Tensor, Tensor]:
@@ -35,18 +39,51 @@ def sum_duplicates(rows_K: Tensor, gradient_KD: Tensor) -> tuple[Tensor, Tensor]
 
 def update_rows(
     embeddings_ND: Tensor,
-    sum_N: Tensor,
+    sums: Tensor,
     rows_U: Tensor,
     gradient_UD: Tensor,
     lr: float,
     max_norm: float | None = None,
 ) -> None:
-    """One row-wise Adagrad step on distinct rows, in place; rows longer than `max_norm` are shortened."""
-    sum_U = sum_N[rows_U] + gradient_UD.square().mean(1)
-    sum_N[rows_U] = sum_U
-    step_U = lr / (sum_U.sqrt_() + EPSILON)
-    updated_UD = torch.addcmul(embeddings_ND[rows_U], gradient_UD, step_U.unsqueeze(1), value=-1)
+    """One Adagrad step on distinct rows, in place; rows longer than `max_norm` are shortened.
+
+    `sums` [N] makes it a row-wise step, `sums` [N, D] an element-wise one.
+    """
+    old_UD = embeddings_ND[rows_U]
+    if sums.dim() == 1:
+        sum_U = sums[rows_U] + gradient_UD.square().mean(1)
+        sums[rows_U] = sum_U
+        step_U = lr / (sum_U.sqrt_() + EPSILON)
+        updated_UD = torch.addcmul(old_UD, gradient_UD, step_U.unsqueeze(1), value=-1)
+    else:
+        sum_UD = sums[rows_U].addcmul_(gradient_UD, gradient_UD)
+        sums[rows_U] = sum_UD
+        updated_UD = torch.addcdiv(old_UD, gradient_UD, sum_UD.sqrt_().add_(EPSILON), value=-lr)
     embeddings_ND[rows_U] = updated_UD if max_norm is None else shortened(updated_UD, max_norm)
+
+
+def update_table(
+    embeddings_ND: Tensor, sums: Tensor, gradient_ND: Tensor, lr: float, max_norm: float | None = None
+) -> None:
+    """One Adagrad step on every row, in place, as `update_rows`."""
+    if sums.dim() == 1:
+        sums += gradient_ND.square().mean(1)
+        embeddings_ND.addcmul_(gradient_ND, (lr / (sums.sqrt() + EPSILON)).unsqueeze(1), value=-1)
+    else:
+        adagrad(
+            [embeddings_ND],
+            [gradient_ND],
+            [sums],
+            [torch.ones((), device=sums.device)],
+            fused=embeddings_ND.device.type == "cpu",  # one pass over memory instead of four
+            lr=lr,
+            weight_decay=0.0,
+            lr_decay=0.0,
+            eps=EPSILON,
+            maximize=False,
+        )
+    if max_norm is not None:
+        embeddings_ND.copy_(shortened(embeddings_ND, max_norm))
 
 
 def shortened(embeddings_ND: Tensor, max_norm: float) -> Tensor:
@@ -61,27 +98,60 @@ def is_beginning(first: Tensor, whole: Tensor) -> bool:
     return same_rows and len(first) <= len(whole)
 
 
-def row_state(sum_N: Tensor, lr: float) -> dict[str, Any]:
-    """The state of one table, as PBG's RowAdagrad saves it."""
+def fresh_sums(optimizer: Kind, embeddings_ND: Tensor) -> Tensor:
+    """The sums that a new table starts with."""
+    like = embeddings_ND if optimizer == "adagrad" else embeddings_ND[:, 0]
+    return torch.zeros(like.shape)
+
+
+def table_state(sums: Tensor, lr: float) -> dict[str, Any]:
+    """The state of one table, as PBG's RowAdagrad or torch.optim.Adagrad saves it."""
+    if sums.dim() == 2:
+        return {"state": {0: {"step": torch.tensor(0.0), "sum": sums}}, "param_groups": [_group(lr, 1)]}
     group = {"lr": lr, "lr_decay": 0, "weight_decay": 0, "params": [0]}
     # PBG's release 1.0.0 counts steps, for lr_decay alone, and does not resume without the key.
-    return {"state": {0: {"step": 0, "sum": sum_N}}, "param_groups": [group]}
+    return {"state": {0: {"step": 0, "sum": sums}}, "param_groups": [group]}
 
 
-def sum_of_row_state(state: Mapping[str, Any], count: int, uri: str) -> Tensor:
-    """The accumulated squares [count] of a saved state.
+def sums_of_table_state(
+    state: Mapping[str, Any], optimizer: Kind, shape: tuple[int, int], uri: str
+) -> Tensor:
+    """The accumulated squares of a saved state, for a table of `shape`: [N], or element-wise [N, D].
+
+    Those of the other optimizer are turned into ours: a row's sum is the mean of its elements' sums.
 
     Raises:
         FormatError: they are missing or of another shape.
     """
     try:
         saved: Tensor = state["state"][0]["sum"]
-        shape = tuple(saved.shape)
+        found = tuple(saved.shape)
     except (KeyError, TypeError, AttributeError) as error:
         raise FormatError(f"{uri}: optimizer/state_dict: expected state[0]['sum'], found none") from error
-    if shape != (count,):
-        raise FormatError(f"{uri}: optimizer/state_dict: expected 'sum' of shape {(count,)}, found {shape}")
-    return saved.to(torch.float32)
+    if found not in (shape[:1], shape):
+        raise FormatError(
+            f"{uri}: optimizer/state_dict: expected 'sum' of shape {shape[:1]} or {shape}, found {found}"
+        )
+    saved = saved.to(torch.float32)
+    if optimizer == "adagrad":
+        return saved if saved.dim() == 2 else saved.unsqueeze(1).expand(shape).contiguous()
+    return saved if saved.dim() == 1 else saved.mean(1)
+
+
+def _group(lr: float, num_parameters: int) -> dict[str, Any]:
+    """A parameter group of torch.optim.Adagrad."""
+    return {
+        "lr": lr,
+        "lr_decay": 0,
+        "eps": EPSILON,
+        "weight_decay": 0,
+        "initial_accumulator_value": 0,
+        "foreach": None,
+        "maximize": False,
+        "differentiable": False,
+        "fused": None,
+        "params": list(range(num_parameters)),
+    }
 
 
 class Adagrad:
@@ -93,17 +163,18 @@ class Adagrad:
         self.sums = {key: torch.zeros_like(value) for key, value in parameters.items()}
         self.steps = dict.fromkeys(parameters, 0)
 
-    def update(self, key: str, gradient: Tensor, rows_U: Tensor | None = None) -> None:
+    def update(self, key: str, gradient: Tensor, rows_U: Tensor | None = None, lr_scale: float = 1.0) -> None:
         """One step on a whole parameter, or on distinct rows of it: the rest, without a gradient, stays."""
         self.steps[key] += 1
+        lr = self.lr * lr_scale
         if rows_U is None:
             accumulated = self.sums[key].addcmul_(gradient, gradient)
-            self.parameters[key].addcdiv_(gradient, accumulated.sqrt() + EPSILON, value=-self.lr)
+            self.parameters[key].addcdiv_(gradient, accumulated.sqrt() + EPSILON, value=-lr)
             return
         accumulated = self.sums[key][rows_U].addcmul_(gradient, gradient)
         self.sums[key][rows_U] = accumulated
         step = gradient / accumulated.sqrt_().add_(EPSILON)
-        self.parameters[key][rows_U] -= self.lr * step
+        self.parameters[key][rows_U] -= lr * step
 
     def state_dict(self) -> dict[str, Any]:
         """The state as torch.optim.Adagrad saves it; empty where there is no parameter."""
@@ -113,40 +184,36 @@ class Adagrad:
             number: {"step": torch.tensor(float(self.steps[key])), "sum": self.sums[key]}
             for number, key in enumerate(self.parameters)
         }
-        group = {
-            "lr": self.lr,
-            "lr_decay": 0,
-            "eps": EPSILON,
-            "weight_decay": 0,
-            "initial_accumulator_value": 0,
-            "foreach": None,
-            "maximize": False,
-            "differentiable": False,
-            "fused": None,
-            "params": list(range(len(self.parameters))),
-        }
-        return {"state": state, "param_groups": [group]}
+        return {"state": state, "param_groups": [_group(self.lr, len(self.parameters))]}
 
-    def load_state_dict(self, saved: Mapping[str, Any], uri: str, *, grown: bool = False) -> None:
-        """Take over a saved state; with `grown` it may be one of the first rows of each parameter alone.
+    def load_state_dict(self, saved: Mapping[str, Any], uri: str) -> None:
+        """Take over a saved state of these very parameters.
 
         Raises:
-            FormatError: it is not that of these parameters.
+            FormatError: it is not that.
         """
         states = saved.get("state", {})
-        for number, key in enumerate(self.parameters):
+        self.load_states({key: states.get(number) for number, key in enumerate(self.parameters)}, uri)
+
+    def load_states(self, states: Mapping[str, Any], uri: str, *, grown: bool = False) -> None:
+        """Take over the states of some parameters; with `grown` they may be of the first rows alone.
+
+        Raises:
+            FormatError: one is none, or of another parameter.
+        """
+        for key, state in states.items():
             try:
-                accumulated, steps = states[number]["sum"], float(states[number]["step"])
+                accumulated, steps = state["sum"], float(state["step"])
                 shape = tuple(accumulated.shape)
             except (KeyError, TypeError, AttributeError, ValueError) as error:
                 raise FormatError(
-                    f"{uri}: optimizer/state_dict: expected 'sum' and 'step' of parameter {number} ({key!r})"
+                    f"{uri}: optimizer/state_dict: expected 'sum' and 'step' of parameter {key!r}"
                 ) from error
             if shape != tuple(self.sums[key].shape) and not (
                 grown and is_beginning(accumulated, self.sums[key])
             ):
                 raise FormatError(
-                    f"{uri}: optimizer/state_dict: 'sum' of parameter {number} ({key!r}) has shape {shape}; "
+                    f"{uri}: optimizer/state_dict: 'sum' of parameter {key!r} has shape {shape}; "
                     f"expected {tuple(self.sums[key].shape)}"
                 )
             self.sums[key][: len(accumulated)].copy_(accumulated)

@@ -1,160 +1,151 @@
-"""The partitions in memory: those of the current bucket, and the types that are not partitioned.
+"""The partitions in memory of a run on one worker, which reads ahead and writes behind.
 
-A partition that is no longer needed goes to the file of the checkpoint's next version; one that is needed
-comes from there if this iteration has written it, else from the committed version, else from `init_path`,
-else it is drawn anew; rows that `init_path` lacks are drawn too. The next version counts only when the
-whole iteration is committed.
+While a bucket is trained, a thread writes the partitions that have left, then reads those that the next
+bucket adds: in memory are the current bucket's, and besides either those that leave or those that come.
+Types with one partition stay from their first bucket on.
 
-Shapes: R rows in the checkpoint of `init_path`, N rows of the partition, D dimension.
+A partition that has left is in the file of the checkpoint's next version, from which it comes back in the
+same iteration. The next version counts only when the whole iteration is committed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Protocol
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
-from graphmill.config import Config
-from graphmill.errors import FormatError, TrainingError
-from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
-from graphmill.vocab import Bucket, Partition, Side
-from train import optimizer, seeds
+from graphmill.vocab import Bucket
+from train.background import Background
+from train.bucket_order import Uses
+from train.config import TrainConfig
+from train.partition_files import PartitionFiles
+from train.schedule import Key, all_keys, is_shared, keys_of
 from train.step import Table
-from train.warm_start import WarmStart
 
-Key = tuple[str, Partition]
+
+class Store(Protocol):
+    """What holds the tables of a run, wherever they are.
+
+    Attributes:
+        num_read: partitions read or drawn so far.
+        num_written: partitions written so far.
+    """
+
+    num_read: int
+    num_written: int
+
+    def begin(self, order: Sequence[Bucket]) -> None:
+        """Get ready for an iteration that visits the buckets in this order."""
+        ...
+
+    def enter(self, bucket: Bucket, then: Bucket | None, iteration: Iteration) -> Mapping[Key, Table]:
+        """The tables of `bucket`; those of `then`, if it is given, may come meanwhile."""
+        ...
+
+    def write_all(self, iteration: Iteration) -> None:
+        """Write all of the checkpoint's next version that is not written yet."""
+        ...
+
+    def committed(self) -> None:
+        """The next version counts now."""
+        ...
 
 
 class PartitionStore:
-    """Holds the tables that the current bucket needs."""
+    """Holds the tables that the current bucket needs, and those that the next one adds.
 
-    def __init__(
-        self,
-        config: Config,
-        num_rows: Mapping[str, list[int]],
-        version: int,
-        device: torch.device,
-        warm_start: WarmStart | None,
-    ) -> None:
-        self.config = config
-        self.num_rows = num_rows
+    Attributes:
+        num_read: partitions read or drawn so far.
+        num_written: partitions written so far.
+    """
+
+    def __init__(self, files: PartitionFiles, version: int, background: Background) -> None:
+        self.files = files
+        self.config = files.config
         self.version = version
-        self.device = device
+        self.num_read = self.num_written = 0
+        self._slots = self.config.section("train", TrainConfig).memory_partitions
+        self._uses = Uses(self.config, [])
+        self._background = background
         self._tables: dict[Key, Table] = {}
+        self._coming: dict[Key, Future[Table]] = {}
+        self._leaving: list[Future[None]] = []
         self._written: set[Key] = set()  # in the next version, by the current iteration
-        self._warm_start = warm_start
 
-    def table(self, entity_type: str, side: Side, bucket: Bucket) -> Table:
-        """The table of the type on one side of the current bucket."""
-        return self._tables[self._key(entity_type, side, bucket)]
+    def begin(self, order: Sequence[Bucket]) -> None:
+        """Note when each partition is needed: one that may leave is the one that is needed again last."""
+        self._uses = Uses(self.config, order)
 
-    def num_rows_of(self, entity_type: str, side: Side, bucket: Bucket) -> int:
-        """Its number of rows."""
-        _, partition = self._key(entity_type, side, bucket)
-        return self.num_rows[entity_type][partition]
-
-    def enter(self, bucket: Bucket, iteration: Iteration) -> None:
-        """Write the partitions that `bucket` does not need, then load those that it lacks."""
-        needed = {
-            self._key(relation.entity_type(side), side, bucket)
-            for relation in self.config.relations
-            for side in Side
-        }
-        needed |= {key for key in self._tables if self.config.entities[key[0]].num_partitions == 1}
-        for key in sorted(self._tables.keys() - needed):
-            self._write(key, iteration)
-            del self._tables[key]
-        for key in sorted(needed - self._tables.keys()):
-            self._tables[key] = self._load(key)
+    def enter(self, bucket: Bucket, then: Bucket | None, iteration: Iteration) -> Mapping[Key, Table]:
+        """The tables of `bucket`; those of `then`, if it is given, are on their way when this returns."""
+        needed = keys_of(self.config, bucket)
+        ahead = keys_of(self.config, then) if then is not None else set()
+        for key in self._leaving_for(needed, ahead):
+            self._let_go(key, iteration)
+        self._uses.advance()
+        for key in sorted(needed):
+            self._ask_for(key)
+        for key in sorted(needed & self._coming.keys()):
+            self._tables[key] = self._arrived(key)
+        for key in sorted(ahead):
+            self._ask_for(key)
+        return self._tables
 
     def write_all(self, iteration: Iteration) -> None:
         """Complete the next version: what is in memory, and what the iteration never needed."""
         for key in sorted(self._tables):
-            self._write(key, iteration)
-        for key in sorted(set(self._all_keys()) - self._written):
-            self._tables[key] = self._load(key)
-            self._write(key, iteration)
-            del self._tables[key]
+            self._leaving.append(self._background.submit(self._write, key, self._tables[key], iteration))
+        self._settle(wait=True)
+        for key in sorted(set(all_keys(self.config)) - self._written):
+            self._write(key, self._load(key), iteration)
 
     def committed(self) -> None:
         """The next version counts now."""
         self.version += 1
         self._written.clear()
 
-    def _key(self, entity_type: str, side: Side, bucket: Bucket) -> Key:
-        partitioned = self.config.entities[entity_type].num_partitions > 1
-        return entity_type, getattr(bucket, side) if partitioned else 0
-
-    def _all_keys(self) -> Iterator[Key]:
-        for entity_type, counts in self.num_rows.items():
-            for partition in range(len(counts)):
-                yield entity_type, partition
-
-    def _write(self, key: Key, iteration: Iteration) -> None:
-        table = self._tables[key]
-        if not torch.isfinite(table.embeddings_ND).all():
-            raise TrainingError(
-                f"embeddings of {key[0]!r}, partition {key[1]}: not finite after training on epoch "
-                f"{iteration.epoch_idx + 1}; lower lr (now {self.config.lr}), or set max_norm"
+    def _leaving_for(self, needed: set[Key], ahead: set[Key]) -> list[Key]:
+        """Partitions that have to leave the memory for those that are needed."""
+        free = [key for key in self._tables.keys() - needed - ahead if not is_shared(self.config, key)]
+        if self._slots is None:
+            return sorted(free)
+        leaving = []
+        for entity_type in sorted({key[0] for key in free}):
+            mine = sorted(
+                (key for key in free if key[0] == entity_type), key=self._uses.next_of, reverse=True
             )
-        pbg_checkpoint.write_embeddings(
-            self.config.checkpoint_path,
-            *key,
-            self.version + 1,
-            table.embeddings_ND.cpu().numpy(),
-            optimizer.row_state(table.sum_N.cpu(), self.config.lr),
-            self.config.pbg(),
-            iteration,
-        )
+            held = sum(key[0] == entity_type for key in self._tables.keys() | needed)
+            leaving += mine[: max(0, held - self._slots)]
+        return leaving
+
+    def _let_go(self, key: Key, iteration: Iteration) -> None:
+        self._settle(wait=False)
+        # the thread holds the table until it is written, and nobody else
+        self._leaving.append(self._background.submit(self._write, key, self._tables.pop(key), iteration))
         self._written.add(key)
 
+    def _ask_for(self, key: Key) -> None:
+        if key not in self._tables and key not in self._coming:
+            self._coming[key] = self._background.submit(self._load, key)
+
+    def _arrived(self, key: Key) -> Table:
+        try:
+            return self._background.result(self._coming.pop(key))
+        except Exception:
+            self._settle(wait=True)  # where a write failed before, that is the error to tell
+            raise
+
+    def _settle(self, *, wait: bool) -> None:
+        """Raise what a write has raised."""
+        for future in self._leaving:
+            if wait or future.done():
+                self._background.result(future)
+        self._leaving = [future for future in self._leaving if not future.done()]
+
+    def _write(self, key: Key, table: Table, iteration: Iteration) -> None:
+        self.files.write(key, table, self.version + 1, iteration)
+        self._written.add(key)
+        self.num_written += 1
+
     def _load(self, key: Key) -> Table:
-        if self.version or key in self._written:
-            return self._resume(key, self.version + (key in self._written))
-        if self._warm_start is not None:
-            return self._take_over(key, self._warm_start)
-        embeddings_ND = self._draw(key)
-        return self._table(embeddings_ND, torch.zeros(len(embeddings_ND)))
-
-    def _take_over(self, key: Key, warm_start: WarmStart) -> Table:
-        saved_RD, sum_R = self._read(warm_start.path, key, warm_start.version)
-        num_saved, shape = len(saved_RD), self._shape(key)
-        warm_start.check_entities(*key, (num_saved, saved_RD.shape[1]), shape)
-        if num_saved == shape[0]:
-            return self._table(saved_RD, sum_R)
-        embeddings_ND = self._draw(key)
-        embeddings_ND[:num_saved] = saved_RD
-        return self._table(embeddings_ND, F.pad(sum_R, (0, shape[0] - num_saved)))
-
-    def _resume(self, key: Key, version: int) -> Table:
-        path, shape = self.config.checkpoint_path, self._shape(key)
-        embeddings_ND, sum_N = self._read(path, key, version)
-        if embeddings_ND.shape != shape:
-            raise FormatError(
-                f"{pbg_checkpoint.embeddings_uri(path, *key, version)}: embeddings have shape "
-                f"{tuple(embeddings_ND.shape)}; entity_count and dimension ask for {shape}: the checkpoint "
-                "belongs to other entities or another configuration. If entities were added, train into "
-                "another checkpoint_path, with this one as init_path"
-            )
-        return self._table(embeddings_ND, sum_N)
-
-    def _read(self, checkpoint_path: str, key: Key, version: int) -> tuple[Tensor, Tensor]:
-        saved, state = pbg_checkpoint.read_embeddings(checkpoint_path, *key, version)
-        uri = pbg_checkpoint.embeddings_uri(checkpoint_path, *key, version)
-        count = len(saved)
-        sum_N = torch.zeros(count) if state is None else optimizer.sum_of_row_state(state, count, uri)
-        return torch.from_numpy(saved), sum_N
-
-    def _draw(self, key: Key) -> Tensor:
-        generator = seeds.generator(self.config.seed, "embeddings", *key)
-        return torch.randn(self._shape(key), generator=generator) * self.config.init_scale
-
-    def _table(self, embeddings_ND: Tensor, sum_N: Tensor) -> Table:
-        if self.config.max_norm is not None:
-            embeddings_ND = optimizer.shortened(embeddings_ND, self.config.max_norm)
-        return Table(embeddings_ND.to(self.device), sum_N.to(self.device))
-
-    def _shape(self, key: Key) -> tuple[int, int]:
-        entity_type, partition = key
-        return self.num_rows[entity_type][partition], self.config.entity_dimension(entity_type)
+        self.num_read += 1
+        return self.files.load(key, self.version + (key in self._written))

@@ -12,12 +12,11 @@ Q queries, P queries of a block, N candidates of a block, C edges of a block, K 
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from types import ModuleType
+from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -25,10 +24,10 @@ from graphmill.errors import FormatError
 from graphmill.vocab import Partition, Side
 from train.model import Model
 from train.queries import Group, Numbers, Queries, Slots, Triples
+from train.ranks import Ranks, joined
 from train.runtime import cpu_threads
 from train.threads import Threads
 
-HITS = (1, 3, 10, 50)
 BLOCKS_PER_TASK = 4
 Load = Callable[[str, Partition], Tensor]  # the embeddings of a partition of a type, [count, D]
 Tell = Callable[[int, int], None]  # told how many scores of how many are counted
@@ -38,19 +37,6 @@ class Known(Protocol):
     """The edges that are known to be true, in parts that fit in memory; can be gone through repeatedly."""
 
     def __iter__(self) -> Iterator[Triples]: ...
-
-
-@dataclass(frozen=True, eq=False)
-class Ranks:
-    """For each ranked side of each edge: how many others score higher, how many the same."""
-
-    greater: npt.NDArray[np.int64]
-    equal: npt.NDArray[np.int64]
-
-    def metrics(self) -> dict[str, float]:
-        """Means over all ranks; of equal candidates half come first, or with `_pessimistic` all."""
-        best = 1.0 + self.greater
-        return _metrics(best + self.equal / 2, "") | _metrics(best + self.equal, "_pessimistic")
 
 
 def block_sizes(block_bytes: int, counts: Sequence[int]) -> tuple[int, int]:
@@ -71,12 +57,14 @@ def rank(
     height: int,
     num_threads: int = 1,
     device: torch.device | str = "cpu",
+    fused: bool | None = None,
     tell: Tell = lambda done, total: None,
 ) -> Ranks:
     """Rank both sides of every edge among all entities of the side's type, but for `known` ones.
 
     Memory: the edges' queries and own candidates, 8 D bytes an edge; one partition; two blocks of scores a
-    thread. Sets torch's own number of threads to 1 while it runs.
+    thread. Sets torch's own number of threads to 1 while it runs. `fused` counts by the kernels of
+    train/gpu, which keep no scores at all; by default on a GPU, for scores that are dot products.
 
     Raises:
         FormatError: an edge's score is not finite.
@@ -85,20 +73,18 @@ def rank(
     cells = _known_cells(plans, known) if known is not None else [np.empty(0, np.int64)] * len(plans)
     total = sum(queries.num_scores() for queries in plans)
     threads = Threads(num_threads, lambda done: tell(done, total))
+    if fused is None:
+        dot = model.config.comparator in ("dot", "cos") and not model.config.bias
+        fused = dot and torch.device(device).type == "cuda"
     with cpu_threads(1):
         return joined(
             [
-                _SideRanking(model, queries, struck_out, load, torch.device(device), threads).run()
+                _SideRanking(
+                    model, queries, struck_out, load, torch.device(device), threads, fused=fused
+                ).run()
                 for queries, struck_out in zip(plans, cells, strict=True)
             ]
         )
-
-
-def joined(parts: Sequence[Ranks]) -> Ranks:
-    """All ranks of all parts."""
-    return Ranks(
-        np.concatenate([part.greater for part in parts]), np.concatenate([part.equal for part in parts])
-    )
 
 
 def _known_cells(plans: Sequence[Queries], known: Known) -> list[Numbers]:
@@ -143,7 +129,10 @@ class _SideRanking:
         load: Load,
         device: torch.device,
         threads: Threads,
+        *,
+        fused: bool,
     ) -> None:
+        self.kernels = _kernels() if fused else None
         self.model, self.queries, self.load = model, queries, load
         self.device, self.threads = device, threads
         self.slots, self.side = queries.slots_of_types, queries.side
@@ -229,6 +218,11 @@ class _SideRanking:
             query_PD = vectors_QD[block.queries, : self._dimension(group)].to(self.device)
             for chunk in _chunks(block.edges, self.slots.width):
                 candidate_ND = self._candidates(group, own_ED[chunk])
+                if self.kernels is not None:
+                    row_C = torch.arange(chunk.stop - chunk.start, device=self.device)
+                    pair = query_PD.contiguous(), candidate_ND.contiguous(), self.row_E[chunk], row_C
+                    score_E[chunk] = self.kernels.pair_scores(*pair)
+                    continue
                 score_PN = self.model.matrix_scores(query_PD, candidate_ND)
                 column_C = torch.arange(chunk.stop - chunk.start, device=self.device)
                 score_E[chunk] = score_PN[self.row_E[chunk], column_C]
@@ -265,7 +259,13 @@ class _SideRanking:
         self, group: Group, blocks: Sequence[_Block], rows_ND: Tensor, number: int, vectors_QD: Tensor
     ) -> int:
         """Count in some blocks of queries against one block of candidates; the number of scores."""
+        num_queries: int = blocks[-1].queries.stop - blocks[0].queries.start
         candidate_ND = self._candidates(group, rows_ND)
+        if self.kernels is not None:
+            some_ND = candidate_ND[: len(rows_ND)].contiguous()
+            for block in blocks:
+                self._count_fused(self.kernels, group, block, some_ND, number, vectors_QD)
+            return num_queries * self.slots.width
         rival_PN = torch.empty(self.queries.height, self.slots.width, device=self.device)
         for block in blocks:
             query_PD = vectors_QD[block.queries, : self._dimension(group)].to(self.device)
@@ -278,8 +278,38 @@ class _SideRanking:
             flat[torch.from_numpy(place).to(self.device)] = -torch.inf
             for chunk in _chunks(block.edges, self.queries.height):
                 self._count_chunk(score_PN, rival_PN[: chunk.stop - chunk.start], chunk)
-        num_queries: int = blocks[-1].queries.stop - blocks[0].queries.start
         return num_queries * self.slots.width
+
+    def _count_fused(
+        self,
+        kernels: ModuleType,
+        group: Group,
+        block: _Block,
+        table_ND: Tensor,
+        number: int,
+        vectors_QD: Tensor,
+    ) -> None:
+        """Count in a block by the kernels, and take away what the known edges of its queries came to."""
+        query_PD = vectors_QD[block.queries, : self._dimension(group)].to(self.device)
+        row_E, score_E = self.row_E[block.edges], self.score_E[block.edges]
+        query_ED = query_PD[row_E].contiguous()
+        greater_E, equal_E = kernels.count_above(query_ED, table_ND, score_E)
+        _, place = self.known.within(block.number, number)
+        cell = torch.from_numpy(place).to(self.device)
+        query_K, column_K = cell // self.slots.width, cell % self.slots.width
+        # edges follow each other by query: those of a known cell's query are a range
+        first_K = torch.searchsorted(row_E, query_K)
+        count_K = torch.searchsorted(row_E, query_K, right=True) - first_K
+        column_T = column_K.repeat_interleave(count_K)
+        before_K = (count_K.cumsum(0) - count_K).repeat_interleave(count_K)
+        edge_T = torch.arange(len(column_T), device=self.device) - before_K
+        edge_T += first_K.repeat_interleave(count_K)
+        score_T = kernels.pair_scores(query_ED, table_ND, edge_T, column_T)
+        greater_E.index_add_(0, edge_T, (score_T > score_E[edge_T]).long(), alpha=-1)
+        equal_E.index_add_(0, edge_T, (score_T == score_E[edge_T]).long(), alpha=-1)
+        with self.threads.lock:
+            self.greater_E[block.edges] += greater_E
+            self.at_least_E[block.edges] += greater_E + equal_E
 
     def _count_chunk(self, score_PN: Tensor, rival_CN: Tensor, chunk: slice) -> None:
         score_C1 = self.score_E[chunk].unsqueeze(1)
@@ -293,6 +323,12 @@ class _SideRanking:
             self.at_least_E[chunk] += at_least_C
 
 
+def _kernels() -> ModuleType:
+    from train.gpu import kernels  # Triton comes with torch's builds for CUDA
+
+    return kernels
+
+
 def _chunks(whole: slice, size: int) -> Iterator[slice]:
     for start in range(whole.start, whole.stop, size):
         yield slice(start, min(start + size, whole.stop))
@@ -302,9 +338,3 @@ def _spans(blocks: list[_Block]) -> Iterator[list[_Block]]:
     """Blocks that share one making of their candidates, few enough to keep all threads busy."""
     for chunk in _chunks(slice(0, len(blocks)), BLOCKS_PER_TASK):
         yield blocks[chunk]
-
-
-def _metrics(ranks: npt.NDArray[np.floating[Any]], suffix: str) -> dict[str, float]:
-    figures = {"mrr": float((1 / ranks).mean()), "mean_rank": float(ranks.mean())}
-    figures |= {f"hits@{k}": float((ranks <= k).mean()) for k in HITS}
-    return {name + suffix: value for name, value in figures.items()}

@@ -2,10 +2,12 @@
 
 One iteration = one chunk of every bucket of one edge path; a checkpoint's version is the number of
 finished iterations. Source: docs/formats/pbg_v1.md.
+
+Nothing here needs torch: a client that only coordinates uses it too.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -13,7 +15,9 @@ from graphmill.config import PbgConfig
 from graphmill.errors import ConfigError
 from graphmill.formats import edge_buckets
 from graphmill.formats.pbg_checkpoint import Iteration
-from graphmill.vocab import Bucket, Side
+from graphmill.vocab import Bucket, Partition, Side
+
+Key = tuple[str, Partition]  # an entity type, and one of its partitions
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,12 @@ class Schedule:
         buckets = [bucket for path, bucket in self.num_edges if path == iteration.edge_path_idx]
         return sum(stop - start for start, stop in (self.rows(iteration, bucket) for bucket in buckets))
 
+    def preserved_epoch(self, config: PbgConfig, version: int) -> int | None:
+        """The epoch that ends with `version`, if checkpoint_preservation_interval keeps a copy of it."""
+        epoch, rest = divmod(version, self.per_epoch)
+        interval = config.checkpoint_preservation_interval
+        return epoch if interval and not rest and epoch % interval == 0 else None
+
     def check_resumed(self, ended: Iteration | None, version: int) -> None:
         """Refuse a checkpoint whose versions count other iterations than ours.
 
@@ -91,3 +101,43 @@ def plan(config: PbgConfig) -> Schedule:
     }
     chunks = config.num_edge_chunks or math.ceil(max(num_edges.values()) / config.max_edges_per_chunk)
     return Schedule(config.num_epochs, config.edge_paths, max(1, chunks), num_edges)
+
+
+def key_of(config: PbgConfig, entity_type: str, side: Side, bucket: Bucket) -> Key:
+    """The partition of a type that one side of a bucket needs."""
+    partitioned = config.entities[entity_type].num_partitions > 1
+    return entity_type, getattr(bucket, side) if partitioned else 0
+
+
+def rows_of(
+    config: PbgConfig, num_rows: Mapping[str, Sequence[int]], bucket: Bucket
+) -> dict[Side, list[int]]:
+    """Rows of the partitions that each relation meets in the bucket; `num_rows` are those of each type."""
+    found: dict[Side, list[int]] = {}
+    for side in Side:
+        keys = [key_of(config, relation.entity_type(side), side, bucket) for relation in config.relations]
+        found[side] = [num_rows[name][partition] for name, partition in keys]
+    return found
+
+
+def keys_of(config: PbgConfig, bucket: Bucket) -> set[Key]:
+    """All partitions that a bucket needs, types with one partition included."""
+    return {
+        key_of(config, relation.entity_type(side), side, bucket)
+        for relation in config.relations
+        for side in Side
+    }
+
+
+def all_keys(config: PbgConfig) -> list[Key]:
+    """Every partition of every type."""
+    return [
+        (name, partition)
+        for name, entity in config.entities.items()
+        for partition in range(entity.num_partitions)
+    ]
+
+
+def is_shared(config: PbgConfig, key: Key) -> bool:
+    """Whether the key is the one partition of its type, which any bucket may need."""
+    return config.entities[key[0]].num_partitions == 1

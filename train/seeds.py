@@ -4,9 +4,13 @@ Every use has a generator of its own, derived from the seed and from what it is 
 from one bucket to the next, so a resumed run draws what an uninterrupted one would have drawn.
 """
 
-import hashlib
+from __future__ import annotations
 
-import torch
+import hashlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 
 def derived(seed: int, *purpose: str | int) -> int:
@@ -17,4 +21,6 @@ def derived(seed: int, *purpose: str | int) -> int:
 
 def generator(seed: int, *purpose: str | int) -> torch.Generator:
     """A generator for one purpose; on the CPU, so that every device sees the same numbers."""
+    import torch  # a client that only coordinates does without it
+
     return torch.Generator().manual_seed(derived(seed, *purpose))

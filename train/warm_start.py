@@ -3,10 +3,13 @@
 A partition, and the table of dynamic relations, may have grown since: ETL with `previous_entity_path`
 appends. Whether the old rows are indeed the first is looked up in the entities that the checkpoint was
 trained with, which its config.json names; where these are not to be found, positions are trusted.
+Entity types and static relations may have been added or removed: they go by their names.
 """
 
 import logging
+import re
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -17,11 +20,16 @@ from graphmill.config import Config
 from graphmill.errors import FormatError, GraphMillError, NotFoundError
 from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
 from graphmill.vocab import Partition
+from train import operators
+from train.model import Model, global_key
+from train.optimizer import Adagrad
 
 _REMEDY = (
     "run etl with etl.previous_entity_path set to the entities that the checkpoint was trained with, "
     "or start without init_path"
 )
+
+_OPERATOR_KEY = re.compile(r"^(?P<side>lhs|rhs)_operators\.(?P<relation>\d+)\.(?P<name>[^.]+)$")
 
 log = logging.getLogger("graphmill")
 
@@ -31,12 +39,92 @@ class WarmStart:
 
     def __init__(self, config: Config, init_path: str) -> None:
         """Raises FormatError where `init_path` holds no checkpoint."""
+        self.config = config
         self.entity_path = config.entity_path
         self.path = init_path
         self.version = pbg_checkpoint.read_version(init_path)
-        if not self.version:
+        # PBG takes initial values that were put there by hand, as version 0
+        if not self.version and not storage.exists(storage.join(init_path, pbg_checkpoint.VERSION_FILE)):
             raise FormatError(f"{init_path}: expected a checkpoint (init_path), found none")
+        try:
+            self.former: Mapping[str, Any] = pbg_checkpoint.read_config(init_path)
+        except NotFoundError:
+            self.former = {}
         self.former_entity_path = self._find_former_entities()
+        self._num_partitions = pbg_checkpoint.num_partitions(init_path, self.version)
+
+    def has_type(self, entity_type: str) -> bool:
+        """Whether the checkpoint has embeddings of the type; if not, it has been added since.
+
+        Raises:
+            FormatError: it has, in another number of partitions.
+        """
+        found, now = self._num_partitions.get(entity_type), self.config.entities[entity_type].num_partitions
+        if found is None:
+            log.info("training: %s has no %r: its embeddings are drawn", self.path, entity_type)
+        elif found != now:
+            raise FormatError(
+                f"{self.path}: {entity_type!r} has {found} partitions there, the configuration says {now}; "
+                f"set entities.{entity_type}.num_partitions as it was, or start without init_path"
+            )
+        return found is not None
+
+    def load_model(self, model: Model, lr: float) -> Adagrad:
+        """Give `model` the checkpoint's parameters, by name; their optimizer.
+
+        Raises:
+            FormatError: a parameter has another shape, or dynamic relations have moved.
+        """
+        uri = pbg_checkpoint.model_uri(self.path, self.version)
+        state, optimizer_state, _ = pbg_checkpoint.read_model(self.path, self.version)
+        grown = model.num_relations is not None
+        if model.num_relations is not None:
+            self.check_relations(state, model.num_relations)
+        today = self._keys_today(state)
+        model.load_state({today[key]: state[key] for key in state if key in today}, uri, grown=grown)
+        adagrad = Adagrad(model.parameters, lr)
+        saved = (optimizer_state or {}).get("state", {})
+        if saved:
+            numbered = {key: saved.get(number) for number, key in enumerate(self._keys_then(state))}
+            states = {today[key]: found for key, found in numbered.items() if key in today}
+            adagrad.load_states(states, uri, grown=grown)
+        return adagrad
+
+    def _names_then(self) -> list[str]:
+        """Names of the static relations that the checkpoint was trained with, in their order."""
+        if self.former.get("dynamic_relations"):
+            return []
+        return [str(relation.get("name")) for relation in self.former.get("relations", [])]
+
+    def _keys_today(self, state: Mapping[str, Tensor]) -> dict[str, str]:
+        """Today's key of each saved parameter; those of relations and types that are no more are left out."""
+        now = {relation.name: number for number, relation in enumerate(self.config.relations)}
+        then = dict(enumerate(self._names_then() or now))
+        renamed = {}
+        for key in state:
+            match = _OPERATOR_KEY.match(key)
+            if match is None:
+                if any(key == global_key(entity_type) for entity_type in self.config.entities):
+                    renamed[key] = key
+            elif self.config.dynamic_relations:
+                renamed[key] = key
+            elif (name := then.get(int(match["relation"]))) in now:
+                renamed[key] = f"{match['side']}_operators.{now[name]}.{match['name']}"
+        if gone := sorted(state.keys() - renamed.keys()):
+            log.info("training: of %s, not needed any more: %s", self.path, ", ".join(gone))
+        return renamed
+
+    def _keys_then(self, state: Mapping[str, Tensor]) -> list[str]:
+        """The saved parameters in the order of their optimizer: both sides' operators, global embeddings."""
+        types = [global_key(entity_type) for entity_type in self.former.get("entities", self.config.entities)]
+
+        def place(key: str) -> tuple[int, int, int]:
+            match = _OPERATOR_KEY.match(key)
+            if match is None:
+                return 2, types.index(key) if key in types else len(types), 0
+            return int(match["side"] == "rhs"), int(match["relation"]), operators.place(match["name"])
+
+        return sorted(state, key=place)
 
     def check_entities(
         self, entity_type: str, partition: Partition, saved_shape: tuple[int, int], shape: tuple[int, int]
@@ -95,10 +183,7 @@ class WarmStart:
 
     def _find_former_entities(self) -> str | None:
         """The entities that the checkpoint was trained with, if they can still be read."""
-        try:
-            former = pbg_checkpoint.read_config(self.path).get("entity_path")
-        except NotFoundError:
-            former = None
+        former = self.former.get("entity_path")
         try:
             if isinstance(former, str) and storage.exists(former):
                 return former

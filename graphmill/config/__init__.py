@@ -1,7 +1,7 @@
 """The configuration: YAML (or a PBG Python config) -> one frozen, typed `Config`."""
 
-from graphmill.config.checking import Section
-from graphmill.config.reading import from_mapping, load
+from graphmill.config.checking import Section, validated
+from graphmill.config.reading import from_mapping, load, read_raw
 from graphmill.config.schema import (
     Config,
     EntityConfig,
@@ -27,4 +27,6 @@ __all__ = [
     "TypeName",
     "from_mapping",
     "load",
+    "read_raw",
+    "validated",
 ]

@@ -1,6 +1,7 @@
 """Filling a configuration class from a raw mapping, and saying in a line a problem what does not fit."""
 
 import difflib
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -26,8 +27,17 @@ def validated(model: type[AnySection], raw: Any, prefix: tuple[str, ...] = ()) -
     try:
         return model.model_validate(raw)
     except ValidationError as error:
-        lines = [_explain(model, problem, prefix) for problem in error.errors(include_url=False)]
+        problems = error.errors(include_url=False)
+        lines = [_explain(model, each, prefix) for each in problems if not _is_result(each, problems)]
         raise ConfigError("\n".join(lines)) from error
+
+
+def _is_result(problem: Any, problems: Sequence[Any]) -> bool:
+    """Whether a list is only found too short for one of its items being wrong, which is told too."""
+    place = problem["loc"]
+    return problem["type"] == "too_short" and any(
+        len(each["loc"]) > len(place) and each["loc"][: len(place)] == place for each in problems
+    )
 
 
 def _explain(model: type[BaseModel], problem: Any, prefix: tuple[str, ...]) -> str:

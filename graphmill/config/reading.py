@@ -2,7 +2,7 @@
 
 import re
 import runpy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,15 @@ _Yaml.add_implicit_resolver(
 )
 
 
-def load(conf_uri: str | None, overrides: Sequence[str] = ()) -> Config:
+Transform = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def load(
+    conf_uri: str | None, overrides: Sequence[str] = (), *, transform: Transform | None = None
+) -> Config:
     """Read `conf_uri` (YAML, or a local PBG config ending in .py) and apply `key.path=value` overrides.
+
+    `transform` is what happens to the mapping before it is checked.
 
     Relative paths in it are meant from the current folder, and come out absolute.
 
@@ -35,12 +42,22 @@ def load(conf_uri: str | None, overrides: Sequence[str] = ()) -> Config:
         ConfigError: the file or an override cannot be parsed, or what they say does not fit.
         NotFoundError: there is no such file.
     """
+    raw = read_raw(conf_uri, overrides)
+    settings = from_mapping(transform(raw) if transform else raw)
+    # Workers may have another current folder than the command.
+    return settings.model_copy(update={key: _absolute(getattr(settings, key)) for key in _PATH_KEYS})
+
+
+def read_raw(conf_uri: str | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The mapping that a configuration file and its overrides say, as it stands there.
+
+    Raises:
+        ConfigError: the file or an override cannot be parsed.
+    """
     raw = _read(conf_uri) if conf_uri else {}
     for override in overrides:
         _apply(raw, override)
-    settings = from_mapping(raw)
-    # Workers may have another current folder than the command.
-    return settings.model_copy(update={key: _absolute(getattr(settings, key)) for key in _PATH_KEYS})
+    return raw
 
 
 def from_mapping(raw: Mapping[str, Any]) -> Config:
@@ -49,7 +66,7 @@ def from_mapping(raw: Mapping[str, Any]) -> Config:
     Raises:
         ConfigError: a key is unknown, missing, or of the wrong type, or two of them contradict.
     """
-    filled = {_snake(key): value for key, value in raw.items()}
+    filled = {_OLD_NAMES.get(key) or _snake(key): value for key, value in raw.items()}
     if isinstance(filled.get("entities"), Mapping):
         filled["entities"] = {name: _snake_keys(entity) for name, entity in filled["entities"].items()}
     if isinstance(filled.get("relations"), Sequence) and not isinstance(filled["relations"], str):
@@ -59,6 +76,8 @@ def from_mapping(raw: Mapping[str, Any]) -> Config:
     _fill_paths(filled)
     return validated(Config, filled)
 
+
+_OLD_NAMES = {"outdir": "checkpoint_path", "loadPath": "init_path"}  # before PBG's version 1
 
 _PATH_KEYS = (
     "output",

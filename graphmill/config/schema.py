@@ -1,8 +1,8 @@
 """What a configuration holds: one frozen, typed `Config`.
 
 The top level holds PyTorch-BigGraph's keys under PBG's names and defaults, plus the roots of all paths
-and the seed. The sections `etl`, `train`, `evaluate`, `remap` and `cluster` belong to the code that
-acts on them: each has its own typed class there, which `Config.section` fills and checks.
+and the seed. The sections `etl`, `train`, `evaluate`, `remap`, `cluster` and `schedule` belong to the code
+that acts on them: each has its own typed class there, which `Config.section` fills and checks.
 
 Source of the keys: docs/formats/pbg_v1.md.
 """
@@ -28,7 +28,7 @@ class EntityConfig(Section):
     """One entity type."""
 
     num_partitions: Positive = Field(description="slices that the type's rows are split into")
-    featurized: bool = False
+    featurized: bool = Field(False, description="an edge has a list of features, whose mean is the entity")
     dimension: Positive | None = Field(None, description="overrides the global dimension")
 
 
@@ -39,7 +39,9 @@ class RelationConfig(Section):
     lhs: Name = Field(description="entity type of the left-hand side")
     rhs: Name = Field(description="entity type of the right-hand side")
     weight: float = Field(1.0, gt=0, description="multiplies the loss of this relation's edges")
-    operator: Literal["none", "diagonal", "translation", "linear", "affine", "complex_diagonal"] = "none"
+    operator: Literal[
+        "none", "diagonal", "translation", "linear", "affine", "complex_diagonal", "rotation"
+    ] = Field("none", description="rotation is ours: PBG cannot read a checkpoint that has one")
     all_negs: bool = Field(False, description="every entity of the partition is a negative")
 
     def entity_type(self, side: Side) -> str:
@@ -77,11 +79,11 @@ class PbgConfig(Section):
     num_uniform_negs: Annotated[int, Field(ge=0)] = 50
     disable_lhs_negs: bool = False
     disable_rhs_negs: bool = False
-    lr: float = Field(0.01, gt=0)
-    relation_lr: float | None = Field(None, gt=0)
+    lr: float = Field(0.01, ge=0)
+    relation_lr: float | None = Field(None, ge=0)
     eval_fraction: Fraction = 0.05
-    eval_num_batch_negs: Annotated[int, Field(ge=0)] = 1000
-    eval_num_uniform_negs: Annotated[int, Field(ge=0)] = 1000
+    eval_num_batch_negs: Annotated[int, Field(ge=0)] | None = 1000
+    eval_num_uniform_negs: Annotated[int, Field(ge=0)] | None = 1000
     background_io: bool = False
     verbose: int = 0
     hogwild_delay: float = 2.0
@@ -115,13 +117,8 @@ class PbgConfig(Section):
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise ValueError(f"relations: two relations are named {twice!r}; names must differ")
-        partitioned = {n: e.num_partitions for n, e in self.entities.items() if e.num_partitions > 1}
-        if len(set(partitioned.values())) > 1:
-            found = ", ".join(f"{n} has {p}" for n, p in partitioned.items())
-            raise ValueError(
-                f"entities: {found}: partition counts that differ cannot broadcast; "
-                "give every partitioned type the same num_partitions, or 1"
-            )
+        for side in Side:
+            self._check_partitions(side)
         if self.dynamic_relations and len(self.relations) != 1:
             raise ValueError(
                 f"relations: dynamic_relations allows exactly one entry, found {len(self.relations)}"
@@ -134,6 +131,17 @@ class PbgConfig(Section):
             )
         return self
 
+    def _check_partitions(self, side: Side) -> None:
+        types = {relation.entity_type(side) for relation in self.relations}
+        partitioned = {n: e.num_partitions for n, e in self.entities.items() if n in types}
+        partitioned = {name: count for name, count in partitioned.items() if count > 1}
+        if len(set(partitioned.values())) > 1:
+            found = ", ".join(f"{n} has {p}" for n, p in partitioned.items())
+            raise ValueError(
+                f"entities: {found}, on the {side} side: partition counts that differ cannot broadcast; "
+                "give every partitioned type of a side the same num_partitions, or 1"
+            )
+
     def _check_relation(self, number: int, relation: RelationConfig) -> None:
         where = f"relations[{number}]"
         for side in Side:
@@ -145,8 +153,12 @@ class PbgConfig(Section):
         lhs_dim, rhs_dim = (self.entity_dimension(relation.entity_type(side)) for side in Side)
         if lhs_dim != rhs_dim:
             raise ValueError(f"{where}: lhs has dimension {lhs_dim} and rhs {rhs_dim}; they must be equal")
-        if relation.operator == "complex_diagonal" and rhs_dim % 2:
-            raise ValueError(f"{where}.operator: complex_diagonal needs an even dimension, found {rhs_dim}")
+        if relation.operator in ("complex_diagonal", "rotation") and rhs_dim % 2:
+            raise ValueError(
+                f"{where}.operator: {relation.operator} needs an even dimension, found {rhs_dim}"
+            )
+        if relation.all_negs and any(self.entities[relation.entity_type(side)].featurized for side in Side):
+            raise ValueError(f"{where}.all_negs: a featurized type has no list of all its entities")
 
 
 class Config(PbgConfig):
@@ -162,6 +174,7 @@ class Config(PbgConfig):
     evaluate: dict[str, Any] = Field(default_factory=dict)
     remap: dict[str, Any] = Field(default_factory=dict)
     cluster: dict[str, Any] = Field(default_factory=dict)
+    schedule: dict[str, Any] = Field(default_factory=dict)
 
     def section(self, name: str, model: type[AnySection]) -> AnySection:
         """The section `name`, checked and typed as `model`.

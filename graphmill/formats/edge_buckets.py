@@ -5,10 +5,7 @@
             format_version = 1      root attribute, integer
             lhs, rel, rhs           integer [N]: index of the entity in its partition, number of the relation
             weight                  optional, float32 [N]
-            lhsd_offsets            optional, integer [N + 1]: a featurized side; edge k has the features
-            lhsd_data               integer [M]: lhsd_data[offsets[k]:offsets[k + 1]], and lhs[k] = -1;
-                                    an edge of a type without features has none there, and its index in lhs
-            rhsd_offsets, rhsd_data the same of the other side
+            lhsd_offsets, ...       optional, of a featurized side: see edge_features
 
 Written: contiguous int32 (int64 on request), float32 weights. Read: any integer dtype, contiguous or
 chunked. Source: docs/formats/pbg_v1.md.
@@ -17,7 +14,6 @@ chunked. Source: docs/formats/pbg_v1.md.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import h5py
 import numpy as np
@@ -25,28 +21,25 @@ import numpy.typing as npt
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
+from graphmill.formats._bucket_columns import (
+    Indices,
+    check_fits,
+    check_not_negative,
+    checked_dataset,
+    read_rows,
+)
+from graphmill.formats.edge_features import (
+    Features,
+    FeaturesWriter,
+    features_name,
+    offsets_name,
+    read_features,
+)
 from graphmill.vocab import Bucket, Side
 
 FORMAT_VERSION = 1
 COLUMNS = ("lhs", "rel", "rhs")
 WEIGHT = "weight"
-
-Indices = npt.NDArray[np.int64] | npt.NDArray[np.int32]
-
-
-@dataclass(frozen=True, eq=False)
-class Features:
-    """Lists of features, one an edge: the k-th is `indices[offsets[k]:offsets[k + 1]]`."""
-
-    offsets: npt.NDArray[np.int64]
-    """[N + 1], from 0, never falling."""
-    indices: Indices
-    """[M] rows of the type's embeddings."""
-
-    @property
-    def counts(self) -> npt.NDArray[np.int64]:
-        """[N] features of each edge; 0: the edge has an entity of its own."""
-        return np.diff(self.offsets)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +94,7 @@ class BucketWriter:
             for column, dtype in dtypes.items()
         }
         self._features = {
-            side: _FeaturesWriter(hdf5, uri, side, num_edges, num, index_dtype)
+            side: FeaturesWriter(hdf5, uri, side, num_edges, num, index_dtype)
             for side, num in num_features.items()
         }
 
@@ -127,7 +120,7 @@ class BucketWriter:
             if len(values):
                 if column != WEIGHT:
                     has_features = column in self._features
-                    _check_fits(values, dataset.dtype, column, self._uri, -1 if has_features else 0)
+                    check_fits(values, dataset.dtype, column, self._uri, -1 if has_features else 0)
                 dataset[self._num_written : stop] = values
         for side in Side:
             features, writer = edges.features(side), self._features.get(side)
@@ -145,41 +138,6 @@ class BucketWriter:
             writer.check_full()
         if self._num_written != self._num_edges:
             raise FormatError(f"{self._uri}: expected {self._num_edges} edges, found {self._num_written}")
-
-
-class _FeaturesWriter:
-    """Fills the two datasets of a featurized side from the front."""
-
-    def __init__(
-        self, hdf5: h5py.File, uri: str, side: Side, num_edges: int, num_features: int, dtype: npt.DTypeLike
-    ):
-        self._uri, self._side, self._num_features, self._num_written = uri, side, num_features, 0
-        self._offsets = hdf5.create_dataset(
-            offsets_name(side), shape=(num_edges + 1,), dtype=np.int64, track_times=False
-        )
-        self._indices = hdf5.create_dataset(
-            features_name(side), shape=(num_features,), dtype=np.dtype(dtype), track_times=False
-        )
-
-    def append(self, features: Features, num_edges: int, first_edge: int) -> None:
-        stop = self._num_written + len(features.indices)
-        if len(features.offsets) != num_edges + 1 or features.offsets[-1] != len(features.indices):
-            raise FormatError(f"{self._uri}: {self._side} features: their offsets do not fit the edges")
-        if stop > self._num_features:
-            raise FormatError(
-                f"{self._uri}: expected {self._num_features} {self._side} features, found at least {stop}"
-            )
-        self._offsets[first_edge : first_edge + num_edges + 1] = features.offsets + self._num_written
-        if len(features.indices):
-            _check_fits(features.indices, self._indices.dtype, features_name(self._side), self._uri)
-            self._indices[self._num_written : stop] = features.indices
-        self._num_written = stop
-
-    def check_full(self) -> None:
-        if self._num_written != self._num_features:
-            raise FormatError(
-                f"{self._uri}: expected {self._num_features} {self._side} features, found {self._num_written}"
-            )
 
 
 @contextmanager
@@ -254,16 +212,16 @@ def read_bucket(
                 )
         first, end, _ = slice(start, stop).indices(len(datasets["lhs"]))
         rows = slice(first, max(first, end))
-        weight = _read(datasets[WEIGHT], rows, np.float32) if WEIGHT in datasets else None
-        lhs, rel, rhs = (_read(datasets[column], rows, np.int64) for column in COLUMNS)
-        features = {side: _read_features(datasets, side, rows, uri) for side in Side}
+        weight = read_rows(datasets[WEIGHT], rows, np.float32) if WEIGHT in datasets else None
+        lhs, rel, rhs = (read_rows(datasets[column], rows, np.int64) for column in COLUMNS)
+        features = {side: read_features(datasets, side, rows, uri) for side in Side}
         edges = Edges(lhs, rel, rhs, weight, features[Side.LHS], features[Side.RHS])
     for column in COLUMNS:
         found = edges.features(Side(column)) if column in tuple(Side) else None
         values = getattr(edges, column)
         if found is not None:
             values = np.where((values == -1) & (found.counts > 0), 0, values)
-        _check_not_negative(values, column, uri, rows.start)
+        check_not_negative(values, column, uri, rows.start)
     if weight is not None and not np.isfinite(weight).all():
         row = int(np.flatnonzero(~np.isfinite(weight))[0])
         raise FormatError(f"{uri}: {WEIGHT}[{rows.start + row}] is {weight[row]}; expected a finite number")
@@ -302,42 +260,6 @@ def check_indices(
             )
 
 
-def offsets_name(side: Side) -> str:
-    """The dataset that says where each edge's features begin."""
-    return f"{side}d_offsets"
-
-
-def features_name(side: Side) -> str:
-    """The dataset of all edges' features."""
-    return f"{side}d_data"
-
-
-def _read_features(
-    datasets: Mapping[str, h5py.Dataset], side: Side, rows: slice, uri: str
-) -> Features | None:
-    """The lists of features of some rows.
-
-    Raises:
-        FormatError: the offsets fall, or do not lie in the list of features.
-    """
-    if offsets_name(side) not in datasets:
-        return None
-    offsets = _read(datasets[offsets_name(side)], slice(rows.start, rows.stop + 1), np.int64)
-    num_features = len(datasets[features_name(side)])
-    first = 0 if rows.start == 0 else int(offsets[0])
-    if (
-        int(offsets[0]) != first
-        or (np.diff(offsets) < 0).any()
-        or not 0 <= first <= offsets[-1] <= num_features
-    ):
-        raise FormatError(
-            f"{uri}: {offsets_name(side)}: expected offsets from 0 that never fall, up to {num_features}"
-        )
-    indices = _read(datasets[features_name(side)], slice(first, int(offsets[-1])), np.int64)
-    _check_not_negative(indices, features_name(side), uri, first)
-    return Features(offsets - first, indices)
-
-
 @contextmanager
 def _open_bucket(uri: str) -> Iterator[dict[str, h5py.Dataset]]:
     """The datasets of the bucket file by name, checked; `weight` only where there is one."""
@@ -358,52 +280,16 @@ def _checked_datasets(hdf5: h5py.File, uri: str) -> dict[str, h5py.Dataset]:
         raise FormatError(
             f"{uri}: attribute 'format_version' is {version}; this reader knows {FORMAT_VERSION}"
         )
-    datasets = {column: _checked_dataset(hdf5, column, "iu", uri) for column in COLUMNS}
+    datasets = {column: checked_dataset(hdf5, column, "iu", uri) for column in COLUMNS}
     if WEIGHT in hdf5:
-        datasets[WEIGHT] = _checked_dataset(hdf5, WEIGHT, "iuf", uri)
+        datasets[WEIGHT] = checked_dataset(hdf5, WEIGHT, "iuf", uri)
     lengths = {column: len(dataset) for column, dataset in datasets.items()}
     for side in Side:
         names = (offsets_name(side), features_name(side))
         if any(name in hdf5 for name in names):
-            datasets |= {name: _checked_dataset(hdf5, name, "iu", uri) for name in names}
+            datasets |= {name: checked_dataset(hdf5, name, "iu", uri) for name in names}
             lengths[names[0]] = len(datasets[names[0]]) - 1
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{column} has {length}" for column, length in lengths.items())
         raise FormatError(f"{uri}: expected datasets of one length, found: {found}")
     return datasets
-
-
-def _checked_dataset(hdf5: h5py.File, column: str, kinds: str, uri: str) -> h5py.Dataset:
-    # Only what lies in this very file: links and external storage could name any other file.
-    link: Any = hdf5.get(column, getlink=True)
-    dataset: Any = hdf5[column] if isinstance(link, h5py.HardLink) else None
-    if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
-        raise FormatError(f"{uri}: expected a dataset {column!r} in the file, found none")
-    if dataset.ndim != 1 or dataset.dtype.kind not in kinds:
-        kind = "numbers" if "f" in kinds else "integers"
-        raise FormatError(
-            f"{uri}: {column!r}: expected {kind} in one dimension, found {dataset.dtype} {dataset.shape}"
-        )
-    return dataset
-
-
-def _read(dataset: h5py.Dataset, rows: slice, dtype: npt.DTypeLike) -> Any:
-    values = np.empty(rows.stop - rows.start, dtype)
-    if len(values):
-        dataset.read_direct(values, rows)  # HDF5 converts on the way
-    return values
-
-
-def _check_not_negative(values: Indices, column: str, uri: str, first_row: int, least: int = 0) -> None:
-    if len(values) and int(values.min()) < least:
-        row = int(np.flatnonzero(values < least)[0])
-        raise FormatError(
-            f"{uri}: {column}[{first_row + row}] is {values[row]}; expected 0 or more "
-            "(-1 stands for a list of features, and is allowed where the edge has one)"
-        )
-
-
-def _check_fits(values: Indices, dtype: np.dtype[Any], column: str, uri: str, least: int = 0) -> None:
-    _check_not_negative(values, column, uri, 0, least)
-    if int(values.max()) > np.iinfo(dtype).max:  # HDF5 would clip it without a word
-        raise FormatError(f"{uri}: {column}: {values.max()} does not fit {dtype}; ask for int64")

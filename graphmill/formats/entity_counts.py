@@ -20,6 +20,7 @@ from graphmill.errors import FormatError
 RELATION_COUNT = "dynamic_rel_count.txt"
 RELATION_NAMES = "dynamic_rel_names.json"
 
+_COUNT_NAME = re.compile(r"^entity_count_(?P<type>.+)_(?P<partition>0|[1-9]\d*)\.txt$")
 _DECIMAL = re.compile(rb"\s*([+-]?[0-9]{1,18})\s*")
 _FLUSH_CHARS = 1 << 20
 
@@ -55,6 +56,25 @@ def read_counts(entity_path: str, num_partitions: Mapping[str, int]) -> dict[str
         entity_type: [read_count(entity_path, entity_type, partition) for partition in range(num)]
         for entity_type, num in num_partitions.items()
     }
+
+
+def list_counts(entity_path: str) -> dict[str, list[int]]:
+    """Rows of every partition of every type that the folder has counts of.
+
+    Raises:
+        FormatError: there are none, or the partitions of a type are not numbered from 0 without a gap.
+    """
+    found: dict[str, set[int]] = {}
+    for entry in storage.list_dir(entity_path):
+        if match := _COUNT_NAME.match(storage.name(entry.uri)):
+            found.setdefault(match["type"], set()).add(int(match["partition"]))
+    if not found:
+        raise FormatError(f"{entity_path}: expected entity_count_*.txt files, found none")
+    for entity_type, partitions in found.items():
+        if missing := set(range(max(partitions))) - partitions:
+            uri = count_uri(entity_path, entity_type, min(missing))
+            raise FormatError(f"{uri}: expected the count of this partition, found no such file")
+    return read_counts(entity_path, {name: len(found[name]) for name in sorted(found)})
 
 
 def write_relation_count(entity_path: str, count: int) -> None:

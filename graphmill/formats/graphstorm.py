@@ -1,23 +1,114 @@
 """GraphStorm's maps from raw ids to integer ids, for its tools.
 
     raw_id_mappings/{type}/part-{partition:05d}.parquet
-        orig: string       the raw id
-        new: int64         its integer id, 0 to N - 1 over all partitions of the type
+        orig: string       the raw id; int64 where the user's ids are integers
+        new: int64         its integer id, 0 to N - 1 over all files of the type
 
-The integer id is the number of entities in the partitions before, plus the index. Source:
+In the maps that we write, the integer id is the number of entities in the partitions before, plus the
+index. Others have the files one folder deeper, in any order, or older names. Source:
 docs/formats/graphstorm_maps.md.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from graphmill import storage
+from graphmill.errors import FormatError, NotFoundError
+from graphmill.formats._parquet import open_parquet
 
 FOLDER = "raw_id_mappings"
 SCHEMA = pa.schema([("orig", pa.string()), ("new", pa.int64())])
+
+_COLUMNS = (("orig", "new"), ("node_str_id", "node_int_id"))  # today's, and the older ones
+
+
+@dataclass(frozen=True)
+class MapFile:
+    """One file of a map: what its columns are called, whether raw ids are integers, its row groups' rows."""
+
+    uri: str
+    orig: str
+    new: str
+    is_integer: bool
+    group_rows: tuple[int, ...]
+
+
+def list_raw_id_map(mapping_path: str, entity_type: str) -> list[MapFile]:
+    """The files of a type's map, however deep they lie, sorted by name; rows are not read.
+
+    Raises:
+        NotFoundError: there is no map of the type.
+        FormatError: a file is not one of a map, or they hold strings here and integers there.
+    """
+    folder = storage.join(mapping_path, entity_type)
+    older = storage.join(mapping_path, f"{entity_type}_id_remap.parquet")
+    uris = [
+        entry.uri
+        for entry in storage.list_dir(folder, recursive=True)
+        if not entry.is_dir and entry.uri.endswith(".parquet") and not storage.name(entry.uri).startswith("_")
+    ]
+    if not uris and storage.exists(older):
+        uris = [older]
+    if not uris:
+        raise NotFoundError(
+            f"{folder}: expected the map of {entity_type!r}, *.parquet, found none, nor {older}"
+        )
+    files = [_measure(uri) for uri in uris]
+    for each in files:
+        if each.is_integer != files[0].is_integer:
+            raise FormatError(f"{each.uri}: raw ids are of another type than in {files[0].uri}")
+    return files
+
+
+def iter_raw_id_map(
+    file: MapFile, groups: Iterable[int], batch_rows: int = 1 << 16
+) -> Iterator[tuple[pa.Array, npt.NDArray[np.int64]]]:
+    """Raw ids (string or int64 [n]) and integer ids (int64 [n]) of row groups that follow each other.
+
+    Raises:
+        FormatError: the file is damaged, or holds a null, or a string that is no UTF-8.
+    """
+    wanted = list(groups)
+    row = sum(file.group_rows[: wanted[0]]) if wanted else 0  # groups follow each other
+    with open_parquet(file.uri) as parquet:
+        for batch in parquet.iter_batches(batch_rows, wanted, columns=[file.orig, file.new]):
+            orig, new = batch.column(file.orig), batch.column(file.new)
+            if orig.null_count or new.null_count:
+                is_null = pc.or_(pc.is_null(orig), pc.is_null(new))
+                first = row + pc.index(is_null, True).as_py()
+                raise FormatError(
+                    f"{file.uri}: row {first}: expected {file.orig} and {file.new}, found a null"
+                )
+            row += len(batch)
+            orig = orig.cast(pa.int64() if file.is_integer else pa.string())
+            orig.validate(full=True)  # Arrow takes any bytes for UTF-8 unless asked to look
+            yield orig, new.cast(pa.int64()).to_numpy()
+
+
+def _measure(uri: str) -> MapFile:
+    with open_parquet(uri) as parquet:
+        schema, metadata = parquet.schema_arrow, parquet.metadata
+        for orig, new in _COLUMNS:
+            if orig in schema.names and new in schema.names:
+                break
+        else:
+            raise FormatError(f"{uri}: expected columns orig and new, found {', '.join(schema.names)}")
+        kinds = [schema.field(column).type for column in (orig, new)]
+        ids = kinds[0].value_type if pa.types.is_dictionary(kinds[0]) else kinds[0]
+        is_text = pa.types.is_string(ids) or pa.types.is_large_string(ids)
+        if not (is_text or pa.types.is_integer(ids)) or not pa.types.is_integer(kinds[1]):
+            raise FormatError(
+                f"{uri}: expected {orig} of strings or integers and {new} of integers, found {kinds[0]} and "
+                f"{kinds[1]}"
+            )
+        rows = tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
+        return MapFile(uri, orig, new, not is_text, rows)
 
 
 def raw_id_map_uri(root: str, entity_type: str, partition: int) -> str:

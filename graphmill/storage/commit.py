@@ -13,9 +13,10 @@ A finished folder holds the marker `_SUCCESS`: JSON, the fingerprint of what it 
 
 import json
 import os
+import threading
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +26,8 @@ from graphmill.storage import fs
 from graphmill.storage.uri import join, local_path, name, parent
 
 MARKER = "_SUCCESS"
+
+_WRITE_BACK_S = 0.05
 
 
 def temporary_sibling(uri: str, kind: str = "tmp") -> str:
@@ -44,13 +47,43 @@ def discarded_on_error(temporary: str) -> Iterator[None]:
 
 
 @contextmanager
-def atomic_output(uri: str) -> Iterator[pa.NativeFile]:
-    """A stream whose bytes become the file at `uri` when the block ends without an error."""
+def atomic_output(uri: str, *, is_large: bool = False) -> Iterator[pa.NativeFile]:
+    """A stream whose bytes become the file at `uri` when the block ends without an error.
+
+    Of one that `is_large` the disk is given what is there while the rest is written, not all in the end.
+    """
     temporary = temporary_sibling(uri)
     with discarded_on_error(temporary):
-        with fs.explained("write", uri), fs.open_output(temporary) as stream:
+        with fs.explained("write", uri), fs.open_output(temporary) as stream, ExitStack() as stack:
+            path = local_path(temporary)
+            if is_large and path is not None:
+                stack.enter_context(_written_back(path))
             yield stream
         commit_file(temporary, uri)
+
+
+@contextmanager
+def _written_back(path: str) -> Iterator[None]:
+    """Have the system write to the disk what the block adds to a file, so that syncing waits for little."""
+    is_done = threading.Event()
+    descriptor = os.open(path, os.O_RDONLY)
+
+    def follow() -> None:
+        begun = 0
+        while not is_done.wait(_WRITE_BACK_S):
+            size = os.fstat(descriptor).st_size
+            if size > begun:  # what is not on the disk yet, is not forgotten either, but begun with
+                os.posix_fadvise(descriptor, begun, size - begun, os.POSIX_FADV_DONTNEED)
+            begun = size
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_done.set()
+        thread.join()
+        os.close(descriptor)
 
 
 def commit_file(temporary: str, uri: str) -> None:
@@ -59,6 +92,7 @@ def commit_file(temporary: str, uri: str) -> None:
     if path is not None:
         with fs.explained("sync", temporary):
             _sync(path)
+    fs.copy_permissions(uri, temporary)
     fs.move(temporary, uri)
 
 
@@ -66,6 +100,18 @@ def write_text(uri: str, text: str) -> None:
     """Write a small UTF-8 file atomically."""
     with atomic_output(uri) as stream:
         stream.write(text.encode())
+
+
+def create_text(uri: str, text: str) -> bool:
+    """Write a small UTF-8 file unless there is one; whether it was done. Of many who try, one succeeds."""
+    temporary = temporary_sibling(uri)
+    with discarded_on_error(temporary):
+        with fs.explained("write", uri), fs.open_output(temporary) as stream:
+            stream.write(text.encode())
+        created = fs.move_new(temporary, uri)
+    if not created:
+        fs.delete(temporary)
+    return created
 
 
 @contextmanager
@@ -84,6 +130,7 @@ def commit_directory(temporary: str, uri: str) -> None:
     if not fs.exists(uri):
         fs.move(temporary, uri)
         return
+    fs.copy_permissions(uri, temporary)
     aside = temporary_sibling(uri, "old")
     fs.move(uri, aside)
     fs.move(temporary, uri)

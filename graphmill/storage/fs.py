@@ -4,9 +4,13 @@ Every function takes a URI (see `uri`). What the file systems raise comes out as
 `NotFoundError` where a path does not exist, with the URI in the message.
 """
 
+import errno
+import os
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -14,7 +18,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from graphmill.errors import NotFoundError, StorageError
-from graphmill.storage import hdfs
+from graphmill.storage import hadoop_conf, hdfs, hdfs_writer
 from graphmill.storage.uri import join, local_path, name, scheme
 
 
@@ -35,13 +39,13 @@ def explained(action: str, uri: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise NotFoundError(f"{uri}: cannot {action}: there is no such file or folder") from error
     except OSError as error:
-        raise StorageError(f"{uri}: cannot {action}: {error.strerror or error}") from error
-    except RuntimeError as error:
-        if type(error) is not RuntimeError or "RPCError" not in str(error):
-            raise
-        # What a namenode refuses, hdfs-native raises as RuntimeError with the server's whole stack trace.
-        reason = str(error).partition(r"\n\tat ")[0].partition("\n")[0]
+        # HDF5's reasons take several lines; a namenode's first is its reason, the rest a stack of its calls
+        reason = " ".join(re.split(r"\n\s*at ", str(error.strerror or error))[0].split())
         raise StorageError(f"{uri}: cannot {action}: {reason}") from error
+    except RuntimeError as error:
+        if type(error) is not RuntimeError or not hdfs_writer.is_own_error(error):
+            raise
+        raise StorageError(f"{uri}: cannot {action}: {hdfs.reason_of(error)}") from error
 
 
 def filesystem(uri: str) -> tuple[pafs.FileSystem, str]:
@@ -55,14 +59,15 @@ def filesystem(uri: str) -> tuple[pafs.FileSystem, str]:
         return _LOCAL, path
     parts = urlsplit(uri)
     with explained("connect", uri):
-        return _remote(f"{parts.scheme}://{parts.netloc}"), parts.path or "/"
+        root = f"{parts.scheme}://{parts.netloc}"
+        return _remote(root, os.environ.get(hadoop_conf.VARIABLE)), parts.path or "/"
 
 
 _LOCAL = pafs.LocalFileSystem(use_mmap=False)
 
 
 @lru_cache(maxsize=16)
-def _remote(root: str) -> pafs.FileSystem:
+def _remote(root: str, _hadoop_conf_dir: str | None) -> pafs.FileSystem:
     if scheme(root) == "hdfs":
         return hdfs.connect(root)
     try:
@@ -159,13 +164,54 @@ def move(source: str, target: str) -> None:
         file_system.move(source_path, filesystem(target)[1])
 
 
+def copy_permissions(source: str, target: str) -> None:
+    """On HDFS, give `target` the group and the permission bits of `source`, if that is there."""
+    if scheme(target) == "hdfs":
+        file_system, source_path = filesystem(source)
+        with explained("set the permissions", target):
+            hdfs.copy_permissions(file_system, source_path, filesystem(target)[1])
+
+
+def move_new(source: str, target: str) -> bool:
+    """Rename a file unless something has the name already; whether it was done.
+
+    One step on local disks and HDFS: of many who try, one succeeds. Elsewhere it is two.
+    """
+    file_system, source_path = filesystem(source)
+    target_path = filesystem(target)[1]
+    with explained(f"rename to {target}", source):
+        if local_path(source) is not None:
+            return _move_new_locally(Path(source_path), Path(target_path))
+        if scheme(source) == "hdfs":
+            return hdfs.move_new(file_system, source_path, target_path)
+        if exists(target):
+            return False
+        file_system.move(source_path, target_path)
+        return True
+
+
+def _move_new_locally(source: Path, target: Path) -> bool:
+    try:
+        try:
+            target.hardlink_to(source)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+                raise
+            with target.open("xb") as file:  # a file system without hard links: some mounts of containers
+                file.write(source.read_bytes())
+    except FileExistsError:
+        return False
+    source.unlink()
+    return True
+
+
 def delete(uri: str) -> None:
-    """Delete the file, or the folder with all that is in it; what is not there is fine."""
+    """Delete the file, or the folder with all in it; what is not there, or goes meanwhile, is fine."""
     file_system, path = filesystem(uri)
     found = status(uri)
     if found is None:
         return
-    with explained("delete", uri):
+    with suppress(NotFoundError), explained("delete", uri):
         (file_system.delete_dir if found.is_dir else file_system.delete_file)(path)
 
 

@@ -96,7 +96,10 @@ def test_the_same_bytes_whatever_the_cut(
 ) -> None:
     rows = [([f"f{n}" for n in rng.integers(0, 50, 1 + n % 4)], f"i{n % 70}") for n in range(400)]
     made = []
-    for memory in ({}, {"chunk_rows": 30, "merge_bytes": 500, "index_bytes": 500}):
+    for memory in (
+        {},
+        {"chunk_rows": 30, "merge_bytes": 500, "index_bytes": 500, "spill_compression": "none"},
+    ):
         job.run(config_for(tmp_path, "out", rows, 2, holdout={"test": 0.3}, **memory), near_client)
         made.append(files_under(tmp_path / "out"))
     assert made[0] == made[1]

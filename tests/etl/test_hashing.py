@@ -2,10 +2,11 @@
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl import hashing
+from etl import hashing, kernel
 
 MASK = (1 << 64) - 1
 TEXTS = st.lists(st.text(max_size=40), max_size=60)
@@ -25,6 +26,14 @@ def murmur64a(content: bytes, seed: int) -> int:
         h = (h ^ int.from_bytes(content[whole:], "little")) * m & MASK
     h = (h ^ h >> 47) * m & MASK
     return h ^ h >> 47
+
+
+@given(TEXTS, SEEDS)
+def test_is_murmurhash64a_without_a_compiler(texts: list[str], seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "library", lambda: None)
+        hashes = hashing.hash_strings(pa.array(["x", *texts], pa.large_string())[1:], seed)
+    assert hashes.tolist() == [murmur64a(text.encode(), seed) for text in texts]
 
 
 @given(TEXTS, SEEDS)

@@ -74,11 +74,11 @@ def test_intermediate_files_are_packed_and_have_one_copy(hdfs_uri: str) -> None:
     batch = pa.record_batch({"id": [f"an id that is long {n}" for n in range(10_000)]})
     uri = f"{hdfs_uri}/spill/ids.arrow"
     storage.make_dir(f"{hdfs_uri}/spill")
-    spill.write_batches(uri, schema, [batch])
+    spill.write_batches(uri, schema, [batch], "lz4")
     assert spill.read_batches(uri).to_batches()[0].equals(batch)
     status = storage.status(uri)
     assert status is not None
-    assert status.size_bytes < batch.nbytes / 3
+    assert status.size_bytes < batch.nbytes / 2
     file_system, path = storage.filesystem(uri)
     found = file_system.handler.fs.client.get_file_info(path)
     assert found.replication == 1

@@ -12,7 +12,9 @@ from typing import Any
 
 import distributed
 import numpy as np
+import psutil
 import pytest
+import yaml
 
 from etl import job
 from graphmill.config import Config
@@ -21,6 +23,7 @@ from tests.etl.graphs import config_of, files_under, write_parquet
 pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
 
 # Runs the stage in one process, and ends it like a power cut at the given renaming of a file or folder.
 KILLED_AT_A_RENAME = """
@@ -146,6 +149,31 @@ def test_killed_with_its_workers(
     job.run(graph_config(tmp_path, 1), near_client)
     assert folders(tmp_path) == new_output
     assert not hidden(tmp_path)
+
+
+def test_a_worker_of_the_command_killed(tmp_path: Path, new_output: dict[str, Any]) -> None:
+    """`dask-submit etl.py` forks its workers from a server, which has to fork another one."""
+    config = graph_config(tmp_path, 1)
+    conf = tmp_path / "conf.yaml"
+    conf.write_text(yaml.safe_dump(config.model_dump(mode="json", exclude_defaults=True)))
+    with subprocess.Popen(
+        [DASK_SUBMIT, "--master", "local[2]", "etl.py", "--conf", str(conf)], cwd=REPOSITORY
+    ) as process:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.rglob("*.codes.arrow")) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        forked = [each for server in psutil.Process(process.pid).children() for each in server.children()]
+        workers = [each for each in forked if each.nice() == 0]  # the report is made less urgently
+        assert (len(forked), len(workers)) == (3, 2)
+        workers[0].kill()
+        assert process.wait(60) == 0
+    assert folders_without_markers(tmp_path) == new_output
+    assert not hidden(tmp_path)
+    assert not any(each.is_running() for each in forked)
+
+
+def folders_without_markers(root: Path) -> dict[str, dict[str, bytes]]:
+    return {name: without_marker(files) for name, files in folders(root).items()}
 
 
 @pytest.mark.parametrize("evidence", ["*.codes.arrow", "edges_*.h5"])

@@ -113,7 +113,7 @@ def test_types_of_weights(tmp_path: Path, weights: Any) -> None:
 
 def test_long_ids_make_smaller_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("etl.read_tables.BLOCK_BYTES", 10_000)
-    monkeypatch.setattr("etl.read_tables._BATCH_ROWS", 16)
+    monkeypatch.setattr("etl.read_tables.BLOCK_ROWS", 16)
     path = write_parquet(tmp_path / "t.parquet", l=[f"{n:0500d}" for n in range(200)], r=["x"] * 200)
     (source,) = find_sources("tables[0]", table_of(path), path, 1000)
     sizes = [block.num_rows for _, block, _ in read_blocks(source, 1000, Rules())]

@@ -5,8 +5,9 @@ import signal
 import time
 from pathlib import Path
 
+import dask
 import pytest
-from distributed import Client
+from distributed import Client, LocalCluster
 
 from graphmill import cluster, progress, storage
 from graphmill.cluster import ClusterConfig
@@ -27,6 +28,17 @@ def die_once(marker: str) -> str:
         storage.write_text(marker, "")
         os.kill(os.getpid(), signal.SIGKILL)
     return "survived"
+
+
+def refuse_or_write(place: str, number: int) -> None:
+    """The first task fails while another is in the middle of something."""
+    if number == 0:
+        while not storage.exists(f"{place}/1"):
+            time.sleep(0.01)
+        raise FormatError("the first is bad")
+    storage.write_text(f"{place}/{number}", "")
+    time.sleep(1)
+    storage.write_text(f"{place}/{number}", "done")
 
 
 def always_die() -> None:
@@ -52,6 +64,17 @@ class Seen:
 
     def update(self, tick: progress.Tick) -> None:
         self.ticks.append(tick)
+
+
+def test_after_an_error_nothing_runs_any_more(client: Client, tmp_path: Path) -> None:
+    arguments = [(str(tmp_path), number) for number in range(5)]
+    with pytest.raises(FormatError, match="the first is bad"):
+        cluster.run_tasks(client, refuse_or_write, arguments, description="writing")
+    begun = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert "1" in begun
+    assert set(begun.values()) == {"done"}
+    time.sleep(1.2)
+    assert {path.name for path in tmp_path.iterdir()} == set(begun)
 
 
 def test_results_come_in_order(client: Client) -> None:
@@ -135,3 +158,13 @@ def test_log_lines_where_there_is_no_terminal(
             progress.tell("reading", done, 100, "rows", file="x")
     assert caplog.messages[-1].startswith("reading: 100 of 100 rows")
     assert caplog.messages[-1].endswith("file x")
+
+
+def test_tasks_do_not_wait_for_ever_where_all_workers_are_lost() -> None:
+    with (
+        dask.config.set({"distributed.scheduler.no-workers-timeout": "1s"}),
+        LocalCluster(n_workers=0, dashboard_address=":0") as lost,
+        Client(lost) as client,
+        pytest.raises(ClusterError, match="counting: all workers died, and none has come back within 1 s"),
+    ):
+        cluster.run_tasks(client, square, [(1,), (2,)], description="counting")

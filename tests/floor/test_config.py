@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import Field
 
 from graphmill import config
 from graphmill.config import PbgConfig, Section
@@ -91,8 +92,24 @@ def test_pbg_python_config_gives_what_pbg_wrote(shared_dir: Path) -> None:
         ),
         ({"relations": [{"name": "r", "lhs": "user", "rhs": "item"}] * 2}, "two relations are named 'r'"),
         (
-            {"entities": {"user": {"num_partitions": 4}, "item": {"num_partitions": 3}}},
-            "user has 4, item has 3: partition counts that differ cannot broadcast",
+            {
+                "entities": {"user": {"num_partitions": 4}, "item": {"num_partitions": 3}},
+                "relations": [
+                    {"name": "buys", "lhs": "user", "rhs": "item"},
+                    {"name": "knows", "lhs": "user", "rhs": "user"},
+                ],
+            },
+            "user has 4, item has 3, on the rhs side: partition counts that differ cannot broadcast",
+        ),
+        (
+            {
+                "entities": {
+                    "user": {"num_partitions": 1},
+                    "item": {"num_partitions": 1, "featurized": True},
+                },
+                "relations": [{"name": "r", "lhs": "user", "rhs": "item", "all_negs": True}],
+            },
+            r"relations\[0\].all_negs: a featurized type",
         ),
         (
             {"dynamic_relations": True, "global_emb": True},
@@ -114,6 +131,22 @@ def test_all_problems_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as refused:
         config.from_mapping(raw(dimension="x", lr=-1, colour="blue"))
     assert len(str(refused.value).splitlines()) == 3
+
+
+class _Book(Section):
+    pages: int
+
+
+class _Shelf(Section):
+    books: Annotated[tuple[_Book, ...], Field(min_length=1, strict=False)]
+
+
+def test_a_wrong_item_does_not_make_its_list_too_short_as_well() -> None:
+    with pytest.raises(ConfigError) as refused:
+        config.validated(_Shelf, {"books": [{"pages": "x"}]})
+    assert str(refused.value) == "books[0].pages: input should be a valid integer; found 'x' (str)"
+    with pytest.raises(ConfigError, match="at least 1 item"):
+        config.validated(_Shelf, {"books": []})
 
 
 def test_dynamic_relations_allow_one_entry() -> None:
@@ -172,13 +205,17 @@ def test_a_section_is_checked_with_its_path() -> None:
 
 @given(st.integers(1, 9), st.integers(1, 9))
 def test_the_grid_is_as_wide_as_the_most_partitioned_type(user: int, item: int) -> None:
+    """Each side has a width of its own, as in PBG; types on one side have the same number, or 1."""
     entities = {"user": {"num_partitions": user}, "item": {"num_partitions": item}}
-    if 1 not in (user, item) and user != item:
-        with pytest.raises(ConfigError, match="broadcast"):
-            config.from_mapping(raw(entities=entities))
-        return
     settings = config.from_mapping(raw(entities=entities))
     assert [settings.num_side_partitions(side) for side in Side] == [user, item]
+    both = [{"name": name, "lhs": name, "rhs": "item"} for name in entities]
+    if 1 not in (user, item) and user != item:
+        with pytest.raises(ConfigError, match="broadcast"):
+            config.from_mapping(raw(entities=entities, relations=both))
+        return
+    settings = config.from_mapping(raw(entities=entities, relations=both))
+    assert [settings.num_side_partitions(side) for side in Side] == [max(user, item), item]
 
 
 @pytest.mark.parametrize("conf", sorted(CONF_FOLDER.glob("*.yaml")), ids=lambda path: path.name)

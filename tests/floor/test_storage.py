@@ -91,6 +91,25 @@ def test_a_file_is_written_listed_read_and_deleted(root: str) -> None:
     assert storage.list_dir(root) == []
 
 
+def test_times_are_those_of_the_last_write(root: str) -> None:
+    for uri in (f"{root}/file", f"{root}/folder/file"):
+        before = time.time()
+        storage.write_text(uri, "x")
+        found = storage.status(uri)
+        assert found is not None
+        (listed,) = storage.list_dir(storage.parent(uri))
+        for mtime_ns in (found.mtime_ns, listed.mtime_ns):
+            assert before - 1 < mtime_ns / 1e9 < time.time() + 1
+        storage.delete(uri)
+
+
+def test_of_two_new_files_of_one_name_the_first_stays(root: str) -> None:
+    assert storage.create_text(f"{root}/new", "first")
+    assert not storage.create_text(f"{root}/new", "second")
+    assert storage.read_text(f"{root}/new") == "first"
+    assert names(root) == ["new"]
+
+
 def test_big_writes_keep_every_byte(root: str) -> None:
     content = np.random.default_rng(0).bytes(9_000_001)
     with storage.atomic_output(storage.join(root, "big")) as stream:
@@ -114,6 +133,26 @@ def test_what_is_missing_is_named(root: str) -> None:
     assert storage.status(uri) is None
     assert storage.list_dir(uri) == []
     storage.delete(uri)
+
+
+def test_what_another_deletes_meanwhile_is_deleted(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As savers do that all find at the same time that theirs was the last part missing."""
+    status = fs.status
+
+    def seen_and_then_gone(uri: str) -> storage.FileStatus | None:
+        found = status(uri)
+        if found is not None:
+            file_system, path = fs.filesystem(uri)
+            (file_system.delete_dir if found.is_dir else file_system.delete_file)(path)
+        return found
+
+    storage.write_text(f"{root}/file", "x")
+    storage.write_text(f"{root}/folder/file", "x")
+    monkeypatch.setattr(fs, "status", seen_and_then_gone)
+    storage.delete(f"{root}/file")
+    storage.delete(f"{root}/folder")
+    monkeypatch.undo()
+    assert names(root) == []
 
 
 def test_text_must_be_utf8(root: str) -> None:

@@ -17,11 +17,9 @@ from hypothesis.extra import numpy as hnp
 from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
-from graphmill.formats.edge_buckets import Edges, Features
-from graphmill.vocab import Bucket, Side
-
-BUCKET = Bucket(1, 2)
-URI = "edges_1_2.h5"
+from graphmill.formats.edge_buckets import Edges
+from graphmill.vocab import Bucket
+from tests.formats.foreign_buckets import BUCKET, URI, foreign, replaced
 
 
 @st.composite
@@ -140,23 +138,6 @@ def test_missing_bucket_is_named(tmp_path: Path) -> None:
         edge_buckets.read_bucket(str(tmp_path), BUCKET)
 
 
-def _foreign(tmp_path: Path, change: Callable[[h5py.File], None]) -> str:
-    with h5py.File(tmp_path / URI, "w") as hdf5:
-        hdf5.attrs["format_version"] = 1
-        for column in edge_buckets.COLUMNS:
-            hdf5[column] = np.arange(4)
-        change(hdf5)
-    return str(tmp_path)
-
-
-def _replace(column: str, values: object) -> Callable[[h5py.File], None]:
-    def change(hdf5: h5py.File) -> None:
-        hdf5.pop(column, None)
-        hdf5[column] = values
-
-    return change
-
-
 def _version(value: object) -> Callable[[h5py.File], None]:
     def change(hdf5: h5py.File) -> None:
         hdf5.attrs["format_version"] = value
@@ -182,19 +163,19 @@ def _group(hdf5: h5py.File) -> None:
         (lambda hdf5: hdf5.attrs.clear(), "'format_version' is None; this reader knows 1"),
         (lambda hdf5: hdf5.pop("rel"), "expected a dataset 'rel'"),
         (_group, "expected a dataset 'lhs'"),
-        (_replace("lhs", h5py.ExternalLink("other.h5", "lhs")), "expected a dataset 'lhs'"),
+        (replaced("lhs", h5py.ExternalLink("other.h5", "lhs")), "expected a dataset 'lhs'"),
         (_external_storage, "expected a dataset 'lhs'"),
-        (_replace("rhs", np.arange(3)), "of one length, found: lhs has 4, rel has 4, rhs has 3"),
-        (_replace("weight", np.ones(5)), "weight has 5"),
-        (_replace("rel", np.arange(4.0)), "'rel': expected integers in one dimension, found float64"),
-        (_replace("rel", np.zeros((4, 1), int)), r"'rel': expected .* one dimension, found int64 \(4, 1\)"),
-        (_replace("weight", ["a", "b", "c", "d"]), "'weight': expected numbers"),
-        (_replace("weight", [1, np.nan, 1, 1]), r"weight\[1\] is nan"),
-        (_replace("lhs", np.array([0, 1, -1, 2])), r"lhs\[2\] is -1"),
+        (replaced("rhs", np.arange(3)), "of one length, found: lhs has 4, rel has 4, rhs has 3"),
+        (replaced("weight", np.ones(5)), "weight has 5"),
+        (replaced("rel", np.arange(4.0)), "'rel': expected integers in one dimension, found float64"),
+        (replaced("rel", np.zeros((4, 1), int)), r"'rel': expected .* one dimension, found int64 \(4, 1\)"),
+        (replaced("weight", ["a", "b", "c", "d"]), "'weight': expected numbers"),
+        (replaced("weight", [1, np.nan, 1, 1]), r"weight\[1\] is nan"),
+        (replaced("lhs", np.array([0, 1, -1, 2])), r"lhs\[2\] is -1"),
     ],
 )  # fmt: skip
 def test_reader_refuses(tmp_path: Path, change: Callable[[h5py.File], None], message: str) -> None:
-    folder = _foreign(tmp_path, change)
+    folder = foreign(tmp_path, change)
     with pytest.raises(FormatError, match=rf"edges_1_2\.h5: .*{message}"):
         edge_buckets.read_bucket(folder, BUCKET)
 
@@ -207,12 +188,12 @@ def test_any_integer_dtype_and_layout(tmp_path: Path, dtype: str, chunks: tuple[
             del hdf5[column]
             hdf5.create_dataset(column, data=np.arange(7, dtype=dtype), chunks=chunks)
 
-    found = edge_buckets.read_bucket(_foreign(tmp_path, change), BUCKET, 2, 6)
+    found = edge_buckets.read_bucket(foreign(tmp_path, change), BUCKET, 2, 6)
     assert_equal(found, Edges(np.arange(2, 6), np.arange(2, 6), np.arange(2, 6)))
 
 
 def test_integer_weights_of_pbg(tmp_path: Path) -> None:
-    found = edge_buckets.read_bucket(_foreign(tmp_path, _replace("weight", [1, 2, 0, 3])), BUCKET)
+    found = edge_buckets.read_bucket(foreign(tmp_path, replaced("weight", [1, 2, 0, 3])), BUCKET)
     assert found.weight is not None
     np.testing.assert_array_equal(found.weight, np.array([1, 2, 0, 3], np.float32))
 
@@ -232,7 +213,7 @@ def test_damaged_chunk(tmp_path: Path) -> None:
         del hdf5["lhs"]
         hdf5.create_dataset("lhs", data=np.arange(4), chunks=(4,), fletcher32=True)
 
-    folder = _foreign(tmp_path, change)
+    folder = foreign(tmp_path, change)
     with h5py.File(tmp_path / URI) as hdf5:
         offset = hdf5["lhs"].id.get_chunk_info(0).byte_offset
     content = bytearray((tmp_path / URI).read_bytes())
@@ -315,82 +296,3 @@ def test_disk_full(tmp_path: Path) -> None:
     assert "File too large" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == [URI]
     assert (tmp_path / URI).read_bytes() == before
-
-
-def featurized_edges() -> Edges:
-    """Three edges: features (7, 7), a plain entity, feature 2."""
-    features = Features(np.array([0, 2, 2, 3]), np.array([7, 7, 2]))
-    return Edges(np.array([-1, 5, -1]), np.zeros(3, int), np.arange(3), None, features)
-
-
-def test_features_as_h5py_sees_them(tmp_path: Path) -> None:
-    edge_buckets.write_bucket(str(tmp_path), BUCKET, featurized_edges())
-    with h5py.File(tmp_path / URI) as hdf5:
-        assert set(hdf5) == {"lhs", "rel", "rhs", "lhsd_offsets", "lhsd_data"}
-        assert hdf5["lhs"][:].tolist() == [-1, 5, -1]
-        assert hdf5["lhsd_offsets"][:].tolist() == [0, 2, 2, 3]
-        assert hdf5["lhsd_data"][:].tolist() == [7, 7, 2]
-
-
-@pytest.mark.parametrize(("start", "stop"), [(0, 3), (1, 3), (2, 3), (1, 1), (3, 3)])
-def test_features_come_back(tmp_path: Path, start: int, stop: int) -> None:
-    edge_buckets.write_bucket(str(tmp_path), BUCKET, featurized_edges())
-    found = edge_buckets.read_bucket(str(tmp_path), BUCKET, start, stop, takes_features=True)
-    assert found.rhs_features is None
-    assert found.lhs_features is not None
-    lists = [[7, 7], [], [2]][start:stop]
-    assert found.lhs_features.counts.tolist() == [len(each) for each in lists]
-    assert found.lhs_features.indices.tolist() == [feature for each in lists for feature in each]
-    assert found.lhs.tolist() == [-1, 5, -1][start:stop]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (_replace("lhsd_offsets", [0, 1, 2, 3]), "lhsd_offsets has 3"),
-        (_replace("lhsd_offsets", [0, 2, 1, 2, 2]), "never fall"),
-        (_replace("lhsd_offsets", [1, 1, 1, 1, 2]), "from 0"),
-        (_replace("lhsd_offsets", [0, 0, 0, 0, 4]), "up to 3"),
-        (_replace("lhsd_data", [0, -1, 2]), r"lhsd_data\[1\] is -1"),
-        (_replace("lhs", [-1, -1, 1, 1]), r"lhs\[1\] is -1"),
-        (lambda hdf5: hdf5.pop("lhsd_data"), "expected a dataset 'lhsd_data'"),
-    ],
-)
-def test_features_that_are_wrong(tmp_path: Path, change: Callable[[h5py.File], None], message: str) -> None:
-    def featurized(hdf5: h5py.File) -> None:
-        for name, values in {
-            "lhs": [-1, 1, 1, 1],
-            "lhsd_offsets": [0, 3, 3, 3, 3],
-            "lhsd_data": [0, 1, 2],
-        }.items():
-            _replace(name, values)(hdf5)
-        change(hdf5)
-
-    with pytest.raises(FormatError, match=rf"edges_1_2\.h5: .*{message}"):
-        edge_buckets.read_bucket(_foreign(tmp_path, featurized), BUCKET, takes_features=True)
-
-
-def test_features_are_refused_by_those_who_do_not_take_them(tmp_path: Path) -> None:
-    edge_buckets.write_bucket(str(tmp_path), BUCKET, featurized_edges())
-    with pytest.raises(FormatError, match=r"edges_1_2\.h5: its lhs side has lists of features"):
-        edge_buckets.read_bucket(str(tmp_path), BUCKET)
-
-
-def test_a_featurized_writer_refuses(tmp_path: Path) -> None:
-    edges = featurized_edges()
-    for num_features, appended, message in (
-        ({Side.LHS: 2}, edges, "expected 2 lhs features, found at least 3"),
-        ({Side.LHS: 4}, edges, "expected 4 lhs features, found 3"),
-        ({}, edges, r"lhs\[0\] is -1"),
-        ({Side.RHS: 3, Side.LHS: 3}, edges, "rhs features were announced"),
-    ):
-        with (
-            pytest.raises(FormatError, match=message),
-            edge_buckets.new_bucket(str(tmp_path), BUCKET, 3, num_features=num_features) as writer,
-        ):
-            writer.append(appended)
-
-
-def test_features_out_of_range() -> None:
-    with pytest.raises(FormatError, match="lhsd_data holds 7; expected less than 7"):
-        edge_buckets.check_indices(featurized_edges(), URI, 7, 3, 1)

@@ -1,5 +1,6 @@
 """A real HDFS in a child process, for tests."""
 
+import os
 import re
 import subprocess
 import time
@@ -7,11 +8,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.hadoop.jars import ensure_jars
+from tests.hadoop.jars import ensure_jars, java_home
 
 MAIN_PATH = Path(__file__).with_name("MiniCluster.java")
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 10.0
+COMMAND_TIMEOUT_S = 60.0
 LOG_TAIL_LINES = 40
 
 
@@ -38,7 +40,8 @@ class MiniHdfs:
         self.log_path = base_path / "log.txt"
         temporary_path = base_path / "tmp"
         temporary_path.mkdir(parents=True)
-        command = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:-UsePerfData"]
+        command = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-XX:TieredStopAtLevel=1"]
+        command += ["--add-opens=java.base/java.lang=ALL-UNNAMED"]  # YARN's web pages define classes
         command += ["-Djava.net.preferIPv4Stack=true", f"-Djava.io.tmpdir={temporary_path}"]
         command += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
         command += ["-cp", f"{ensure_jars()}/*", str(MAIN_PATH)]
@@ -48,6 +51,7 @@ class MiniHdfs:
             self.process = subprocess.Popen(
                 command,
                 cwd=base_path,
+                env={**os.environ, "JAVA_HOME": java_home()},  # for YARN's application masters
                 stdin=subprocess.PIPE,  # its end is the signal to die
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -58,6 +62,21 @@ class MiniHdfs:
         except BaseException:
             self.stop()
             raise
+
+    def tell(self, command: str) -> list[str]:
+        """Have the cluster do what MiniCluster.java knows by this name; the lines that it answers."""
+        assert self.process.stdin is not None
+        begin = self.log_path.stat().st_size
+        self.process.stdin.write(f"{command}\n".encode())
+        self.process.stdin.flush()
+        answer = re.compile(rf"^BEGIN {command}\n(.*?)^DONE {command}\n", re.MULTILINE | re.DOTALL)
+        deadline = time.monotonic() + COMMAND_TIMEOUT_S
+        while time.monotonic() < deadline:
+            log = self.log_path.read_bytes()[begin:].decode(errors="replace")
+            if found := answer.search(log):
+                return found[1].splitlines()
+            time.sleep(0.05)
+        raise RuntimeError(f"{command}: no answer in {COMMAND_TIMEOUT_S:.0f} s:\n{_tail(log)}")
 
     def stop(self) -> None:
         """End the process and wait for its end."""

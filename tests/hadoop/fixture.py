@@ -30,6 +30,18 @@ def hdfs() -> Iterator[MiniHdfs]:
         yield cluster
 
 
+@pytest.fixture(scope="session")
+def yarn() -> Iterator[MiniHdfs]:
+    """A running YARN of two nodes, with an HDFS of its own; its configuration is in `conf_dir`."""
+    if reason := why_not():
+        pytest.skip(f"no YARN: {reason}")
+    with (
+        tempfile.TemporaryDirectory(prefix="graphmill-yarn-", ignore_cleanup_errors=True) as base,
+        mini_hdfs(Path(base), settings={"mini.nodemanagers": "2"}) as cluster,
+    ):
+        yield cluster
+
+
 @pytest.fixture
 def hdfs_uri(hdfs: MiniHdfs, request: pytest.FixtureRequest) -> Iterator[str]:
     """The URI of an empty folder of this test's own, deleted afterwards."""

@@ -52,6 +52,13 @@ def check_tools() -> None:
         )
 
 
+def java_home() -> str:
+    """The folder of the JDK that `java` belongs to."""
+    java = shutil.which("java")
+    assert java is not None
+    return str(Path(java).resolve().parents[1])
+
+
 def ensure_jars(cache_path: Path = CACHE_PATH, mvn_options: Sequence[str] = ()) -> Path:
     """The folder of jars, fetched first if the cache lacks it.
 

@@ -7,32 +7,29 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from distributed import Client
 
+from graphmill import lock
 from remap import job
 from tests.remap import graph
-
-REPOSITORY = Path(__file__).parents[2]
+from tests.remap.processes import DEADLINE_S, REPOSITORY, running, wait_until
 
 # Many small row groups: slow enough to be met in the middle.
 COUNTS = {"user": [2000] * 12, "item": [3]}
 SETTINGS: dict[str, Any] = {"batch_rows": 20}
-# What is removed in the end is not waited for: a killed process's workers notice by themselves.
-DEADLINE_S = 60
 
 # Kills its own process right before the n-th renaming of a folder of embeddings.
 DIE_AT_MOVE = """
 import os, signal, sys
 from graphmill import door
 from graphmill.storage import fs
-from remap.__main__ import command
+from remap.command import command
 
 real_move = fs.move
 
@@ -72,40 +69,17 @@ def remapping(output: str, *command: str, **options: Any) -> Iterator[subprocess
     conf.write_text(json.dumps(graph.configured(output, COUNTS, **SETTINGS).model_dump(mode="json")))
     arguments = [sys.executable, *(command or ("-m", "remap")), "--conf", str(conf), "--master", "local[1]"]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    with Path(output, "stderr.txt").open("wb") as stderr:
-        process = subprocess.Popen(
-            arguments, start_new_session=True, stderr=stderr, env=environment, **options
-        )
-        try:
-            yield process
-            wait_until(lambda: not group_lives(process.pid))
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    with running(arguments, Path(output, "stderr.txt"), env=environment, **options) as process:
+        yield process
 
 
 def messages(output: str) -> str:
     return Path(output, "stderr.txt").read_text()
 
 
-def group_lives(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that in time"
-        time.sleep(0.002)
-
-
 def hidden(output: str) -> list[str]:
-    return [path.name for path in Path(output).iterdir() if path.name.startswith(".")]
+    names = [path.name for path in Path(output).iterdir() if path.name.startswith(".")]
+    return [name for name in names if name != lock.NAME]  # which a killed command leaves behind
 
 
 def check_next_run(output: str, client: Client) -> None:

@@ -26,6 +26,9 @@ def operate(operator, values, x):
         case "complex_diagonal":
             product = torch.complex(x[: d // 2], x[d // 2 :]) * torch.complex(values[0], values[1])
             return torch.cat([product.real, product.imag])
+        case "rotation":
+            turned = torch.complex(x[: d // 2], x[d // 2 :]) * torch.exp(1j * values[0])
+            return torch.cat([turned.real, turned.imag])
     raise AssertionError(operator)
 
 
@@ -58,7 +61,7 @@ def loss_of(loss_fn, margin, pos, negs, num_columns):
 
 
 def modulus(operator, x):
-    return torch.hypot(*x.chunk(2)) if operator == "complex_diagonal" else x.abs()
+    return torch.hypot(*x.chunk(2)) if operator in ("complex_diagonal", "rotation") else x.abs()
 
 
 def n3(operator, x):
@@ -68,6 +71,8 @@ def n3(operator, x):
 def n3_of_operator(operator, values):
     if operator == "complex_diagonal":
         return n3(operator, torch.cat(values))
+    if operator == "rotation":  # angles: every modulus is 1
+        return torch.zeros((), dtype=torch.float64)
     return sum(((value.abs() ** 3).sum() for value in values), start=torch.zeros((), dtype=torch.float64))
 
 
@@ -77,6 +82,7 @@ class Oracle:
     def __init__(self, config, embeddings, values, global_embs):
         """embeddings: {type: [N, D]}; values: f(side, relation) -> the operator's parameters."""
         self.config = config
+        self.two_sided = config.dynamic_relations or config.train.get("reciprocal_relations", False)
         self.embeddings = embeddings
         self.values = values
         self.global_embs = global_embs
@@ -91,7 +97,7 @@ class Oracle:
         c = self.config
         entry = c.relations[0 if c.dynamic_relations else rel]
         lhs, rhs = self.entity(entry.lhs, lhs_index), self.entity(entry.rhs, rhs_index)
-        if c.dynamic_relations and corrupted == "rhs":
+        if self.two_sided and corrupted == "rhs":
             lhs = operate(entry.operator, self.values("lhs", rel), lhs)
         else:
             rhs = operate(entry.operator, self.values("rhs", rel), rhs)
@@ -122,7 +128,7 @@ class Oracle:
         total = torch.zeros((), dtype=torch.float64)
         for lhs, rel, rhs in edges:
             entry = c.relations[0 if c.dynamic_relations else rel]
-            for side in ("lhs", "rhs") if c.dynamic_relations else ("rhs",):
+            for side in ("lhs", "rhs") if self.two_sided else ("rhs",):
                 total = total + n3(entry.operator, self.embeddings[entry.lhs][lhs])
                 total = total + n3(entry.operator, self.embeddings[entry.rhs][rhs])
                 total = total + n3_of_operator(entry.operator, self.values(side, rel))
@@ -135,4 +141,14 @@ def row_adagrad(rows, sums, gradient, lr):
     for i in range(len(rows)):
         sums[i] += sum(float(g) ** 2 for g in gradient[i]) / len(gradient[i])
         rows[i] = rows[i] - lr * gradient[i] / (math.sqrt(float(sums[i])) + 1e-10)
+    return rows, sums
+
+
+def adagrad(rows, sums, gradient, lr):
+    """The same, element by element: every one has a sum of its own."""
+    rows, sums = rows.clone(), sums.clone()
+    for i in range(len(rows)):
+        for d in range(len(rows[i])):
+            sums[i, d] += float(gradient[i, d]) ** 2
+            rows[i, d] -= lr * float(gradient[i, d]) / (math.sqrt(float(sums[i, d])) + 1e-10)
     return rows, sums

@@ -26,14 +26,15 @@ def cut(dynamic, edges, batch_size, seed=0):
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-@given(rel=st.lists(st.integers(0, 3), max_size=60), batch_size=st.integers(1, 20))
+@given(rel=st.lists(st.integers(0, 3), max_size=150), batch_size=st.integers(1, 20))
 def test_every_edge_once_and_whole(dynamic, rel, batch_size):
     edges = numbered(rel)
     found = cut(dynamic, edges, batch_size)
     numbers = [n for batch in found for n in batch.index[Side.LHS].tolist()]
     assert sorted(numbers) == list(range(len(rel)))
     for batch in found:
-        assert 0 < len(batch) <= batch_size
+        assert 0 < len(batch) <= batch_size * batch.num_steps
+        assert batch.num_steps == 1 or len(batch) == batch_size * batch.num_steps
         lhs = batch.index[Side.LHS]
         assert torch.equal(batch.index[Side.RHS], lhs + 1000)
         assert torch.equal(batch.weight_B, lhs.float())
@@ -56,6 +57,17 @@ def test_order_is_random_and_repeatable(dynamic):
     ]
     assert orders[0] == orders[1] != orders[2]
     assert orders[0] != tuple(sorted(orders[0]))
+
+
+def test_batches_are_handed_on_together_fewer_towards_the_end():
+    found = [batch.num_steps for batch in cut(True, numbered([0] * 6403), 100)]
+    assert found[0] == 4
+    assert found == sorted(found, reverse=True)
+    assert found[-17:] == [1] * 17  # the last has 3 edges
+    (relation,) = RELATIONS[:1]
+    config = make_config("unused", relations=[relation | {"all_negs": True}], batch_size=100)
+    alone = batches.cut(config, numbered([0] * 6400), torch.Generator())
+    assert {batch.num_steps for batch in alone} == {1}  # each holds a list of all entities
 
 
 @given(count=st.integers(0, 50), fraction=st.floats(0, 1))

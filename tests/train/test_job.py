@@ -30,7 +30,7 @@ def changed(config, **settings):
 
 def test_run_trains_in_a_dask_task(config, client):
     figures = job.run(config, client)
-    assert figures["epochs"] == figures["version"] == 1
+    assert figures["num_epochs"] == figures["version"] == 1
     assert figures["num_parameters"] == 20 * 8 + 8 + 8  # rows, one diagonal, one global embedding
     assert figures["edges_per_s"] > 0
     assert json.dumps(figures)
@@ -93,6 +93,7 @@ def test_changed_inputs_are_noticed(config, tmp_path, rng):
     ("settings", "same"),
     [
         ({"workers": 7, "verbose": 3, "num_gpus": 1, "background_io": True}, True),
+        ({"train": {"prefetch": False}}, True),
         ({"num_epochs": 9}, False),
         ({"seed": 1}, False),
         ({"train": {"relation_init": "identity"}}, False),
@@ -109,3 +110,12 @@ def test_unknown_setting_is_refused(config):
 
     with pytest.raises(ConfigError, match=r"train\.relation_int: unknown key; did you mean 'relation_init'"):
         job.fingerprint(changed(config, train={"relation_int": "random"}))
+
+
+def test_keys_without_effect_are_told_once(config, client, caplog):
+    with caplog.at_level(logging.INFO, "graphmill"):
+        logging.getLogger("graphmill").propagate = True
+        job.run(changed(config, num_machines=2, num_partition_servers=1, hogwild_delay=0.5), client)
+    told = [line for line in caplog.messages if "has no effect" in line]
+    assert len(told) == 3
+    assert "num_machines: 2 has no effect: train.num_workers" in told[0]

@@ -7,14 +7,15 @@ import torch
 
 from graphmill.config import from_mapping
 from graphmill.vocab import Side
-from tests.train.oracle import Oracle, row_adagrad
+from tests.train.oracle import Oracle, adagrad, row_adagrad
 from train import optimizer
 from train.model import Model, global_key
 from train.negatives import Batch, Sampling
 from train.operators import parameter_names
 from train.step import Step, Table, gather, scores
+from train.steps import make_step
 
-OPERATORS = ("none", "diagonal", "translation", "linear", "affine", "complex_diagonal")
+OPERATORS = ("none", "diagonal", "translation", "linear", "affine", "complex_diagonal", "rotation")
 COMPARATORS = ("dot", "cos", "l2", "squared_l2")
 LOSSES = ("ranking", "logistic", "softmax")
 NUM_RELATIONS = 4
@@ -40,6 +41,7 @@ def settings(operator, comparator, loss_fn, dynamic, **more):
             "lr": 0.1,
             "relation_lr": 0.05,
             "global_emb": not dynamic,
+            "train": {"chunk_edges": 1, "engine": "plain"},
         }
         | more
     )
@@ -48,9 +50,10 @@ def settings(operator, comparator, loss_fn, dynamic, **more):
 class Scene:
     """A model with random state in float64, a batch, and the oracle of the same."""
 
-    def __init__(self, config, relation=0, seed=0, num_edges=6):
+    def __init__(self, config, relation=0, seed=0, num_edges=6, elementwise=False):
         self.config = config
         self.relation = relation
+        self.elementwise = elementwise
         dynamic = config.dynamic_relations
         draw = torch.Generator().manual_seed(seed)
         self.model = Model(config, NUM_RELATIONS if dynamic else None, relation_init="random").to(
@@ -62,7 +65,7 @@ class Scene:
         self.tables = {
             name: Table(
                 torch.randn(count, 4, generator=draw, dtype=torch.float64),
-                torch.rand(count, generator=draw, dtype=torch.float64),
+                torch.rand(*((count, 4) if elementwise else (count,)), generator=draw, dtype=torch.float64),
             )
             for name, count in COUNTS.items()
         }
@@ -117,7 +120,8 @@ class Scene:
                 edges = self.edges[start : start + size]
                 drawn = {str(side): block.rows[side][chunk, size:].tolist() for side in Side}
                 weights = self.edge_weights[start : start + size]
-                total = total + oracle.chunk_loss(edges, drawn, self.config.num_batch_negs > 0, weights)
+                in_batch = block.first_negative[Side.LHS] == 0
+                total = total + oracle.chunk_loss(edges, drawn, in_batch, weights)
                 start += size
         assert start == len(self.edges)
         return total, oracle.regularisation(self.edges)
@@ -125,11 +129,12 @@ class Scene:
 
 def check_step(scene):
     """One step of ours moves everything as autograd and Adagrad, written out, say."""
+    updated = adagrad if scene.elementwise else row_adagrad
     embeddings, parameters = scene.leaves()
     loss, reg = scene.expected_loss(embeddings, parameters)
     (loss + reg).backward()
     expected_rows = {
-        name: row_adagrad(leaf.detach(), scene.tables[name].sum_N, leaf.grad, scene.config.lr)
+        name: updated(leaf.detach(), scene.tables[name].sums, leaf.grad, scene.config.lr)
         for name, leaf in embeddings.items()
         if leaf.grad is not None
     }
@@ -146,7 +151,7 @@ def check_step(scene):
     torch.testing.assert_close(figures.reg, reg.detach(), **close)
     for name, (rows, sums) in expected_rows.items():
         torch.testing.assert_close(scene.tables[name].embeddings_ND, rows, **close)
-        torch.testing.assert_close(scene.tables[name].sum_N, sums, **close)
+        torch.testing.assert_close(scene.tables[name].sums, sums, **close)
     for key, value in parameters.items():
         torch.testing.assert_close(scene.model.parameters[key], value.detach(), **close)
         if value.grad is not None:
@@ -166,6 +171,34 @@ def test_step_equals_oracle(operator, comparator, loss_fn, dynamic):
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_regularised_step(operator, dynamic):
     check_step(Scene(settings(operator, "dot", "softmax", dynamic, regularization_coef=0.03)))
+
+
+@pytest.mark.parametrize("relation", [0, 1])
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_reciprocal_step(operator, relation):
+    more = {"train": {"reciprocal_relations": True, "chunk_edges": 1}, "regularization_coef": 0.03}
+    scene = Scene(settings(operator, "dot", "softmax", False, **more), relation=relation)
+    sides = {key.split("_")[0] for key in scene.model.parameters if "operators" in key}
+    assert sides == (set() if operator == "none" else {"lhs", "rhs"})
+    check_step(scene)
+
+
+@pytest.mark.parametrize("loss_fn", LOSSES)
+def test_elementwise_step(loss_fn):
+    check_step(Scene(settings("complex_diagonal", "dot", loss_fn, True), elementwise=True))
+
+
+def test_scaled_rate():
+    plain = Scene(settings("diagonal", "dot", "softmax", False, lr=0.05, relation_lr=0.025))
+    scaled = Scene(settings("diagonal", "dot", "softmax", False, lr=0.1, relation_lr=0.05))
+    for scene, scale in ((plain, 1.0), (scaled, 0.5)):
+        step = make_step(scene.config, scene.model, scene.adagrad)
+        step.set_lr_scale(scale)
+        step(scene.batch, scene.side_tables, torch.Generator().manual_seed(5))
+    for name in COUNTS:
+        torch.testing.assert_close(scaled.tables[name].embeddings_ND, plain.tables[name].embeddings_ND)
+    for key, value in plain.model.parameters.items():
+        torch.testing.assert_close(scaled.model.parameters[key], value)
 
 
 @pytest.mark.parametrize("comparator", COMPARATORS)
@@ -189,6 +222,18 @@ def test_biased_step(comparator):
 )
 def test_numbers_of_negatives(negatives, loss_fn, dynamic):
     check_step(Scene(settings("complex_diagonal", "dot", loss_fn, dynamic, **negatives)))
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_more_edges_share_than_are_negatives(dynamic):
+    train = {"chunk_edges": 5, "engine": "plain"}
+    config = settings("diagonal", "dot", "softmax", dynamic, num_batch_negs=2, train=train)
+    scene = Scene(config)
+    whole, rest = scene.blocks()
+    assert whole.rows[Side.LHS].shape == (1, 5 + 2 + 3)
+    assert rest.rows[Side.LHS].shape == (1, 1 + 3)
+    assert torch.equal(whole.rows[Side.RHS][:, 5:7], scene.batch.index[Side.RHS][None, :2])
+    check_step(scene)
 
 
 def test_both_sides_of_one_type():
@@ -217,7 +262,7 @@ def test_a_side_without_negatives_adds_nothing(side):
     both = Scene(settings("diagonal", "dot", "softmax", False))
     one = Scene(settings("diagonal", "dot", "softmax", False, **{key: True}))
     (block, *_) = one.blocks()
-    scored = scores(one.model, block, gather(block, one.side_tables))
+    scored = scores(one.model, block, gather(one.batch, block, one.side_tables))
     assert scored[side].neg_CPM.shape[-1] == 0
     assert scored[side.other].neg_CPM.shape[-1] == 4 + 3
     losses = [

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
 from graphmill.formats.edge_buckets import Edges
 from graphmill.vocab import Bucket
 from tests.train.graphs import contents, embeddings, make_config, random_triples, write_graph
-from train import job
+from train import job, watch
 from train.trainer import Trainer
 
 RELATIONS = [
@@ -27,15 +29,15 @@ TYPES = {"user": {"num_partitions": 3}, "item": {"num_partitions": 3}, "city": {
 
 def mixed(root, **more):
     """Three types, one of them not partitioned, and relations between them."""
-    return make_config(root, entities=TYPES, relations=RELATIONS, **more)
+    return make_config(root, **({"entities": TYPES, "relations": RELATIONS} | more))
 
 
-def write_mixed(config, rng):
+def write_mixed(config, rng, counts=COUNTS):
     limits = np.array([[41, 30], [41, 41], [41, 5]])
     rel = rng.integers(3, size=300)
     lhs, rhs = (rng.integers(limits[rel, side]) for side in (0, 1))
     triples = np.stack([lhs, rel, rhs], axis=1)
-    write_graph(config, COUNTS, triples, weight=rng.random(300, dtype=np.float32) + 0.5)
+    write_graph(config, counts, triples, weight=rng.random(300, dtype=np.float32) + 0.5)
 
 
 def test_checkpoint_of_a_heterogeneous_graph(tmp_path, rng):
@@ -237,14 +239,6 @@ class TestRefusals:
         lost = configuration.from_mapping(config.model_dump() | {"init_path": str(tmp_path / "nowhere")})
         self.refuse(lost, FormatError, "nowhere", "init_path")
 
-    def test_featurized_entities(self, config):
-        featurized = TYPES | {"city": {"num_partitions": 1, "featurized": True}}
-        self.refuse(
-            configuration.from_mapping(config.model_dump() | {"entities": featurized}),
-            ConfigError,
-            "entities.city.featurized",
-        )
-
     def test_gpu_that_is_not_there(self, config):
         if torch.cuda.is_available():
             pytest.skip("there is one")
@@ -254,17 +248,17 @@ class TestRefusals:
 
 def test_only_the_bucket_is_in_memory(tmp_path, rng):
     """While a bucket is trained, its partitions and the unpartitioned types are held, nothing else."""
-    config = mixed(tmp_path, num_epochs=1)
+    config = mixed(tmp_path, num_epochs=1, train={"prefetch": False})
     write_mixed(config, rng)
     trainer = Trainer(config)
     held = []
-    train_bucket = trainer._train_bucket
+    train = trainer.bucket.train
 
-    def watched(bucket, iteration):
+    def watched(bucket, *arguments):
         held.append((bucket, set(trainer.store._tables)))
-        return train_bucket(bucket, iteration)
+        return train(bucket, *arguments)
 
-    trainer._train_bucket = watched
+    trainer.bucket.train = watched
     trainer.run()
     assert len(held) == 9
     for bucket, keys in held:
@@ -291,3 +285,165 @@ def test_gpu_trains_like_the_cpu(tmp_path, rng, dynamic):
         job.train(config)
         rows.append(embeddings(config, "node", 20))
     torch.testing.assert_close(rows[1], rows[0], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("order", ["inside_out", "random"])
+def test_reading_ahead_changes_no_byte(tmp_path, order):
+    """With the thread that swaps and without it, the checkpoints are the same."""
+    folders = []
+    for prefetch in (False, True):
+        config = mixed(
+            tmp_path / str(prefetch),
+            bucket_order=order,
+            eval_fraction=0.1,
+            max_norm=1.0,
+            num_edge_chunks=2,
+            train={"prefetch": prefetch},
+        )
+        write_mixed(config, np.random.default_rng(3))
+        job.train(config)
+        folders.append(contents(config.checkpoint_path))
+    # the attribute config/json names the paths, so files are compared by what they hold
+    for name in folders[0]:
+        if name.startswith("embeddings"):
+            first, second = (
+                pbg_checkpoint.read_embeddings(str(tmp_path / str(each) / "checkpoint"), *_place(name))
+                for each in (False, True)
+            )
+            assert np.array_equal(first[0], second[0])
+            assert torch.equal(first[1]["state"][0]["sum"], second[1]["state"][0]["sum"])
+    assert folders[0]["training_stats.json"] == folders[1]["training_stats.json"]
+
+
+def _place(name):
+    stem, version, _ = name.rsplit(".", 2)
+    _, entity_type, partition = stem.split("_")
+    return entity_type, int(partition), int(version.removeprefix("v"))
+
+
+def test_memory_holds_the_bucket_and_what_the_next_one_adds(tmp_path, rng):
+    """Tables alive at any time: those of the bucket, and of one neighbour; never all of them."""
+    config = make_config(
+        tmp_path, entities={"node": {"num_partitions": 8}}, num_epochs=1, bucket_order="random"
+    )
+    write_graph(config, {"node": 80}, random_triples(rng, 80, 1, 80, 300))
+    trainer = Trainer(config)
+    alive, most = weakref.WeakSet(), 0
+    load = trainer.store.files.load
+
+    def counted(*arguments):
+        nonlocal most
+        table = load(*arguments)
+        alive.add(table)
+        most = max(most, len(alive))
+        return table
+
+    trainer.store.files.load = counted
+    trainer.run()
+    assert 2 < most <= 4
+
+
+@pytest.mark.parametrize("broken", ["load", "write", "read"])
+def test_what_fails_beside_training_ends_it(tmp_path, rng, broken):
+    """An error of the thread that swaps comes out, and the thread is gone."""
+    config = mixed(tmp_path)
+    write_mixed(config, rng)
+    trainer = Trainer(config)
+    owner = trainer.bucket if broken == "read" else trainer.store.files
+    working, calls = getattr(owner, broken), []
+
+    def failing(*arguments):
+        calls.append(arguments)
+        if len(calls) == 4:
+            raise TrainingError("the fourth one fails")
+        return working(*arguments)
+
+    setattr(owner, broken, failing)
+    with pytest.raises(TrainingError, match="the fourth one fails"):
+        trainer.run()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("swap")]
+    assert pbg_checkpoint.read_version(config.checkpoint_path) == 0
+
+
+def test_figures_tell_of_every_epoch_and_bucket(tmp_path, rng):
+    config = mixed(tmp_path, num_epochs=3, num_edge_chunks=2, eval_fraction=0.1)
+    write_mixed(config, rng)
+    shorter = configuration.from_mapping(config.model_dump() | {"num_epochs": 1})
+    job.train(shorter)
+    figures = json.loads(json.dumps(job.train(config)))
+    first, *later = figures["epochs"]
+    assert set(first) == {"epoch", "edges", "loss", "reg", "mrr"}  # of an earlier run
+    assert [entry["epoch"] for entry in figures["epochs"]] == [1, 2, 3]
+    lines = pbg_checkpoint.read_stats(config.checkpoint_path)
+    for entry in later:
+        mine = [line for line in lines if line["epoch_idx"] == entry["epoch"] - 1]
+        assert [(each["lhs"], each["rhs"]) for each in entry["buckets"]] == [
+            (line["lhs_partition"], line["rhs_partition"]) for line in mine
+        ]
+        assert entry["edges"] == sum(line["stats"]["count"] for line in mine)
+        losses = [line["stats"]["metrics"]["loss"] * line["stats"]["count"] for line in mine]
+        assert entry["loss"] == pytest.approx(sum(losses) / entry["edges"])
+        assert 0 < entry["mrr"] <= 1
+        assert entry["partitions_read"] > 0
+        assert entry["partitions_written"] >= 7
+        assert entry["seconds"] > entry["swap_wait_s"] >= 0
+        assert entry["peak_bytes"] > 1 << 26
+    assert figures["loss"] == later[-1]["loss"]
+    assert figures["num_edges"] == sum(entry["edges"] for entry in later)
+
+
+def test_old_epochs_lose_their_buckets(tmp_path, rng, monkeypatch):
+    monkeypatch.setattr(watch, "MAX_BUCKETS", 20)
+    config = mixed(tmp_path, num_epochs=4)
+    write_mixed(config, rng)
+    assert [len(entry.get("buckets", ())) for entry in job.train(config)["epochs"]] == [0, 0, 9, 9]
+
+
+def test_curves_are_those_of_the_figures(tmp_path, rng):
+    """TensorBoard's own reader finds what run.json tells; a run that goes on adds to it."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    config = mixed(tmp_path, num_epochs=1, eval_fraction=0.1, train={"tensorboard": True})
+    write_mixed(config, rng)
+    job.train(config)
+    figures = job.train(configuration.from_mapping(config.model_dump() | {"num_epochs": 3}))
+    found = EventAccumulator(str(tmp_path / "tensorboard"))
+    found.Reload()
+    for name in ("loss", "mrr"):
+        curve = [(event.step, event.value) for event in found.Scalars(f"epoch/{name}")]
+        assert curve == [(epoch["epoch"], pytest.approx(epoch[name])) for epoch in figures["epochs"]]
+    buckets = found.Scalars("bucket/loss")
+    assert len(buckets) == 27
+    last = figures["epochs"][-1]
+    assert [event.value for event in buckets[-9:]] == pytest.approx(
+        [each["loss"] for each in last["buckets"]]
+    )
+    assert buckets[-1].step == sum(epoch["edges"] for epoch in figures["epochs"])
+
+
+def test_more_partitions_in_memory_are_read_less_often(tmp_path, rng):
+    """Four of sixteen partitions: the reads and the tables in memory are those of the buffer."""
+    triples = random_triples(rng, 80, 1, 80, 300)
+    reads = {}
+    for slots in (None, 4):
+        train = {"memory_partitions": slots}
+        config = make_config(
+            tmp_path / str(slots), entities={"node": {"num_partitions": 16}}, num_epochs=1, train=train
+        )
+        write_graph(config, {"node": 80}, triples)
+        trainer = Trainer(config)
+        held, enter = [], trainer.store.enter
+
+        def watched(*arguments, enter=enter, held=held):
+            tables = enter(*arguments)
+            held.append(len(tables))
+            return tables
+
+        trainer.store.enter = watched
+        (epoch,) = trainer.run()["epochs"]
+        reads[slots] = epoch["partitions_read"]
+        # the bucket's and, where it is kept for the next one, one more
+        assert max(held) <= (slots or 2) + 1
+        assert epoch["edges"] == 300
+    assert reads[4] == 46
+    assert reads[None] > 2 * reads[4]

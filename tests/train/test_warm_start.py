@@ -45,7 +45,7 @@ def tables(config):
     """What the trainer starts from: (embeddings, sums) by partition."""
     trainer = Trainer(config)
     loaded = {key: trainer.store._load(key) for key in KEYS}
-    return {key: (table.embeddings_ND, table.sum_N) for key, table in loaded.items()}
+    return {key: (table.embeddings_ND, table.sums) for key, table in loaded.items()}
 
 
 @pytest.fixture
@@ -243,3 +243,97 @@ class TestRelations:
         entity_counts.write_relation_count(first.entity_path, 4)
         with pytest.raises(FormatError, match=r"shape \(3, 8\).*\(4, 8\).*as init_path"):
             Trainer(changed(first, num_epochs=2))
+
+
+SHOP = {"shop": {"num_partitions": 1}}
+SELLS = {"name": "sells", "lhs": "shop", "rhs": "city", "operator": "complex_diagonal"}
+
+
+class TestAddedTypesAndRelations:
+    """Static relations and entity types go by their names."""
+
+    def day_two(self, root, first, relations, entities, **more):
+        counts = AFTER | {"shop": 7}
+        config = make_config(
+            root, entities=entities, relations=relations, init_path=first.checkpoint_path, **more
+        )
+        rng = np.random.default_rng(3)
+        rel = rng.integers(len(relations), size=200)
+        limits = np.array([[counts[each["lhs"]], counts[each["rhs"]]] for each in relations])[rel]
+        triples = np.stack([rng.integers(limits[:, 0]), rel, rng.integers(limits[:, 1])], axis=1)
+        write_graph(config, {name: counts[name] for name in entities}, triples)
+        return config
+
+    def saved(self, config):
+        state, optimizer_state, _ = pbg_checkpoint.read_model(config.checkpoint_path, 2)
+        operators = ["rhs_operators.0.real", "rhs_operators.0.imag", "rhs_operators.1.translation"]
+        order = [*operators, "global_embs.emb_user", "global_embs.emb_city"]
+        return {key: (state[key], optimizer_state["state"][n]["sum"]) for n, key in enumerate(order)}
+
+    def test_old_ones_are_taken_over_wherever_they_stand(self, first, tmp_path):
+        """A relation added in front, the old two the other way round, and a type added in front."""
+        config = self.day_two(tmp_path / "second", first, [SELLS, RELATIONS[1], RELATIONS[0]], SHOP | TYPES)
+        trainer = Trainer(config)
+        then = {
+            "rhs_operators.2.real": "rhs_operators.0.real",
+            "rhs_operators.2.imag": "rhs_operators.0.imag",
+            "rhs_operators.1.translation": "rhs_operators.1.translation",
+            "global_embs.emb_user": "global_embs.emb_user",
+            "global_embs.emb_city": "global_embs.emb_city",
+        }
+        saved = self.saved(first)
+        fresh = Trainer(changed(config, init_path=None))
+        for key, value in trainer.model.parameters.items():
+            if key in then:
+                old, sums = saved[then[key]]
+                assert torch.equal(value, old)
+                assert torch.equal(trainer.adagrad.sums[key], sums)
+                assert sums.max() > 0
+            else:
+                assert torch.equal(value, fresh.model.parameters[key])
+                assert not trainer.adagrad.sums[key].any()
+        trainer.run()
+        assert embeddings(config, "shop", 7).abs().sum(1).min() > 0
+
+    def test_what_is_gone_is_left_out(self, first, tmp_path, caplog):
+        logging.getLogger("graphmill").propagate = True
+        with caplog.at_level(logging.INFO, "graphmill"):
+            config = self.day_two(tmp_path / "second", first, RELATIONS[:1], {"user": TYPES["user"]})
+            trainer = Trainer(config)
+        assert torch.equal(
+            trainer.model.parameters["rhs_operators.0.real"], self.saved(first)["rhs_operators.0.real"][0]
+        )
+        assert "not needed any more: global_embs.emb_city, rhs_operators.1.translation" in caplog.text
+        trainer.run()
+
+    def test_another_operator_of_the_same_name_is_refused(self, first, tmp_path):
+        other = [RELATIONS[0], RELATIONS[1] | {"operator": "diagonal"}]
+        config = self.day_two(tmp_path / "second", first, other, TYPES)
+        with pytest.raises(FormatError, match=r"unknown parameter 'rhs_operators\.1\.translation'"):
+            Trainer(config)
+
+    def test_other_partitions_are_refused(self, first, tmp_path):
+        config = self.day_two(tmp_path / "second", first, RELATIONS, TYPES | {"user": {"num_partitions": 2}})
+        with pytest.raises(FormatError, match=r"'user' has 3 partitions there, the configuration says 2"):
+            job.train(config)
+
+    def test_values_put_there_by_hand(self, tmp_path):
+        """Version 0, without optimizer, model or configuration, in float64: PBG takes them."""
+        import h5py
+
+        config = day(tmp_path / "run", BEFORE, init_path=str(tmp_path / "init"))
+        (tmp_path / "init").mkdir()
+        (tmp_path / "init/checkpoint_version.txt").write_text("0")
+        given = {}
+        for name, part in KEYS:
+            count = entity_counts.read_count(config.entity_path, name, part)
+            given[name, part] = np.random.default_rng(part).normal(size=(count, 8))
+            with h5py.File(tmp_path / f"init/embeddings_{name}_{part}.v0.h5", "w") as hdf5:
+                hdf5.attrs["format_version"] = 1
+                hdf5["embeddings"] = given[name, part]
+        with h5py.File(tmp_path / "init/model.v0.h5", "w") as hdf5:
+            hdf5.attrs["format_version"] = 1
+        for key, (rows, sums) in tables(config).items():
+            assert np.array_equal(rows, given[key].astype(np.float32))
+            assert not sums.any()
+        job.train(config)

@@ -1,0 +1,105 @@
+"""The device: its own copy rate and matrix rate, the floor that follows, and how work on it is timed."""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from bench.report import Report
+from bench.setting import Setting
+from graphmill.errors import ConfigError
+
+REPEATS = 3
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A device, and what it can do at most."""
+
+    device: torch.device
+    is_trial: bool  # a small size on the CPU
+    copy_rate: float  # bytes a second, read and written
+    half_rate: float  # operations a second of bfloat16 products
+    float_rate: float  # of float32 products, in full
+
+    @property
+    def name(self) -> str:
+        if self.device.type != "cuda":
+            return "no GPU: a trial on the CPU"
+        return torch.cuda.get_device_name(self.device)
+
+    def training_floor(self, dimension: int, num_negatives: int, chunk: int) -> float:
+        """Edges a second of one fused pass: its bytes or its operations, whichever take longer."""
+        row_bytes = 24 * dimension * (1 + num_negatives / chunk)
+        operations = 12 * (num_negatives + 1) * dimension
+        return min(self.copy_rate / row_bytes, self.half_rate / operations)
+
+    def tell(self, report: Report) -> None:
+        """The device's rates, as the first rows of a report."""
+        report.add(f"{self.name}: copy, read and written", GB_per_s=self.copy_rate / 1e9)
+        report.add("bfloat16 product of random numbers", TFLOP_per_s=self.half_rate / 1e12)
+        report.add("float32 product, exact", TFLOP_per_s=self.float_rate / 1e12)
+
+    def median_s(self, work: Callable[[int], object], repeats: int = REPEATS) -> float:
+        """Seconds of `work`, which is handed another number each time; the first time is not counted."""
+        work(0)  # compiles
+        taken = []
+        for number in range(1, repeats + 1):
+            taken.append(self.once_s(partial(work, number)))
+        return statistics.median(taken)
+
+    def once_s(self, work: Callable[[], object]) -> float:
+        """Seconds of `work`, once."""
+        self.wait()
+        start = time.monotonic()
+        work()
+        self.wait()
+        return time.monotonic() - start
+
+    def wait(self) -> None:
+        """Until all work is done."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def peak_bytes(self) -> int:
+        """The most memory of the device that was taken since the start."""
+        return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else 0
+
+
+def find(setting: Setting) -> Machine:
+    """The first GPU, or with a number of rows the CPU.
+
+    Raises:
+        ConfigError: there is no GPU.
+    """
+    if not torch.cuda.is_available() and setting.num_rows is None:
+        raise ConfigError(
+            "bench gpu: no GPU is seen here; --rows 2000 tries the commands on the CPU, at that size"
+        )
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    small = setting.num_rows is not None
+    unknown = Machine(device, small, 0.0, 0.0, 0.0)
+    return Machine(
+        device,
+        small,
+        _copy_rate(unknown),
+        _product_rate(unknown, torch.bfloat16),
+        _product_rate(unknown, torch.float32),
+    )
+
+
+def _copy_rate(machine: Machine) -> float:
+    size = 1 << (24 if machine.is_trial else 32)
+    source = torch.randint(127, (size,), dtype=torch.int8, device=machine.device)
+    target = torch.empty_like(source)
+    return 2 * size / machine.median_s(lambda _: target.copy_(source))
+
+
+def _product_rate(machine: Machine, dtype: torch.dtype) -> float:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    size = 256 if machine.is_trial else 8192
+    left, right = (torch.randn(size, size, device=machine.device).to(dtype) for _ in range(2))
+    return 10 * 2 * size**3 / machine.median_s(lambda _: [left @ right for _ in range(10)])

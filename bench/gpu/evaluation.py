@@ -1,0 +1,58 @@
+"""Filtered ranking of 10 k edges against 10 M entities, on both sides, rows coming from the host's memory."""
+
+import numpy as np
+import torch
+
+from bench.gpu import synthetic
+from bench.gpu.device import Machine
+from bench.report import Report
+from bench.setting import Setting
+from graphmill.cluster import num_cores
+from graphmill.config import from_mapping
+from train import ranking
+from train.model import Model
+from train.queries import Slots, Triples
+from train.ranks import Ranks
+
+
+def measure(setting: Setting, machine: Machine, report: Report) -> None:
+    """Seconds, and the share of the device's own rate of float32 products."""
+    small = machine.is_trial
+    num_entities, num_edges, dimension = (2000, 50, 8) if small else (10_000_000, 10_000, 100)
+    config = from_mapping(synthetic.settings(dimension, 0, small=small) | {"output": "unused"})
+    model = Model(config, synthetic.NUM_RELATIONS, relation_init="random", seed=1).to(machine.device)
+    table_ND = torch.randn(num_entities, dimension, device=machine.device).cpu()
+    rng = np.random.default_rng(1)
+    edges = Triples(
+        rng.integers(num_entities, size=num_edges),
+        rng.integers(synthetic.NUM_RELATIONS, size=num_edges),
+        rng.integers(num_entities, size=num_edges),
+    )
+    counts = {"node": [num_entities]}
+    height, width = ranking.block_sizes(256 << 20, counts["node"])
+    slots = Slots(config, counts, synthetic.NUM_RELATIONS, width)
+
+    def rank(_: int) -> Ranks:
+        return ranking.rank(
+            model,
+            slots,
+            lambda name, partition: table_ND,
+            edges,
+            [edges],
+            height=height,
+            num_threads=num_cores(),
+            device=machine.device,
+        )
+
+    seconds = machine.median_s(rank, repeats=2)
+    operations = 2 * 2 * num_edges * num_entities * dimension
+    report.add(
+        f"{num_edges:,} edges against {num_entities:,} entities",
+        dimension=dimension,
+        seconds=seconds,
+        TFLOP_per_s=operations / seconds / 1e12,
+        share_of_product=operations / seconds / machine.float_rate,
+        mean_rank=rank(0).metrics()["mean_rank"],
+        peak_bytes=machine.peak_bytes(),
+    )
+    report.ratio("seconds", seconds, "<= 10")

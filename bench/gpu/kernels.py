@@ -1,0 +1,121 @@
+"""Where a step's time goes, kernel by kernel, and which tiles of the score kernels are the fastest here.
+
+For tuning: what is found belongs into `TILES` of train/gpu/kernels/scores.py.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from bench.gpu import synthetic, throughput
+from bench.gpu.device import Machine
+from bench.gpu.throughput import Graph
+from bench.report import Report
+from bench.setting import Setting
+from train.gpu.fused_step import Group, Shape
+
+STEPS = 10
+SHAPES = ((100, 100), (100, 1000), (400, 1000))
+TILES = {
+    128: (
+        (64, 64, 4, 3),
+        (64, 64, 4, 2),
+        (128, 64, 8, 3),
+        (128, 64, 8, 2),
+        (64, 128, 8, 2),
+        (128, 128, 8, 2),
+    ),
+    512: ((32, 32, 8, 2), (64, 32, 8, 2), (64, 32, 8, 3), (64, 16, 8, 2), (128, 32, 8, 2), (64, 64, 8, 1)),
+}
+
+
+class Timed:
+    """A module's functions, each of which waits for the device before and after, and notes its seconds."""
+
+    def __init__(self, module: ModuleType, machine: Machine) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._module, self._machine = module, machine
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function = getattr(self._module, name)
+
+        def timed(*arguments: Any) -> Any:
+            found = []
+            self.seconds[name] += self._machine.once_s(lambda: found.append(function(*arguments)))
+            return found[0]
+
+        return timed
+
+
+def measure(setting: Setting, machine: Machine, report: Report) -> None:
+    """Milliseconds a step of each function; then of each tile."""
+    for dimension, num_negatives in SHAPES[: 1 if machine.is_trial else None]:
+        graph = Graph(1_000_000, 10_000_000, 0, dimension, num_negatives, 0.0).sized(setting)
+        _functions(graph, machine, report)
+        if machine.device.type == "cuda":
+            _tiles(graph, machine, report)
+
+
+def _functions(graph: Graph, machine: Machine, report: Report) -> None:
+    config = throughput.configured(graph, deterministic=True, small=machine.is_trial)
+    generator = torch.Generator(machine.device).manual_seed(1)
+    edges = synthetic.edges(graph.num_nodes, graph.num_edges, machine.device, generator)
+    table = throughput.table_of(graph, machine.device, generator)
+    step = throughput.step_of(config, machine.device)
+    timed = Timed(step.kernels, machine)
+    step.kernels = timed  # type: ignore[assignment]
+    step.update_rows = timed.update_rows
+    chunk = config.train["chunk_edges"]
+    shape = Shape(Group(0, 0, graph.num_edges), config.batch_size // chunk, chunk)
+    for number in range(STEPS + 1):
+        if number == 1:
+            timed.seconds.clear()  # of compiling
+        step(edges, shape, step.related(0), (table, table))
+    total = sum(timed.seconds.values())
+    for name, seconds in sorted(timed.seconds.items(), key=lambda entry: -entry[1]):
+        report.add(
+            name,
+            dimension=graph.dimension,
+            negatives=graph.num_negatives,
+            ms_a_step=1e3 * seconds / STEPS,
+            share=seconds / total,
+        )
+
+
+def _tiles(graph: Graph, machine: Machine, report: Report) -> None:
+    from train.gpu import kernels
+    from train.gpu.kernels import scores
+
+    chunks, positives = 128, synthetic.CHUNK
+    candidates = positives + graph.num_negatives
+    query_CPD = torch.randn(chunks, positives, graph.dimension, device=machine.device).bfloat16()
+    candidate_CKD = torch.randn(chunks, candidates, graph.dimension, device=machine.device).bfloat16()
+    rows_CK = torch.randint(10**6, (chunks, candidates), device=machine.device, dtype=torch.int32)
+    weight_CP = torch.ones(chunks, positives, device=machine.device)
+    operands = (query_CPD, candidate_CKD, rows_CK, positives, weight_CP)
+    out_CKD = torch.empty(candidate_CKD.shape, device=machine.device)
+    attended = kernels.attend("softmax", 0.1, *operands)
+    width = 128 if graph.dimension <= 128 else 512
+    works: dict[scores.Kernel, Callable[[int], object]] = {
+        "attend": lambda _: kernels.attend("softmax", 0.1, *operands),
+        "spread": lambda _: kernels.spread("softmax", 0.1, *operands, attended, out_CKD),
+    }
+    for kernel, work in works.items():
+        chosen = scores.TILES[kernel][width]
+        for tile in TILES[width]:
+            scores.TILES[kernel][width] = (scores.Tile(*tile), *chosen[1:])
+            try:
+                seconds = machine.median_s(work, repeats=5)
+            except Exception as error:  # more registers or shared memory than there are
+                report.notes.append(f"{kernel}, tile {tile}: {str(error).splitlines()[0]}")
+                continue
+            report.add(
+                f"{kernel}, tile {' '.join(map(str, tile))}",
+                dimension=graph.dimension,
+                negatives=graph.num_negatives,
+                ms_a_side=1e3 * seconds,
+            )
+        scores.TILES[kernel][width] = chosen

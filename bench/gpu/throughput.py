@@ -1,0 +1,118 @@
+"""Edges a second of training on a graph that is all on the device, made there."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from bench.gpu import synthetic
+from bench.gpu.device import Machine
+from bench.report import Report
+from bench.setting import Setting
+from graphmill.config import Config, from_mapping
+from train.gpu import engine
+from train.gpu.fused_step import FusedStep, Group
+from train.gpu.twins import Edges
+from train.model import Model
+from train.optimizer import Adagrad
+from train.step import Table
+
+WARM_UP_STEPS = 64  # enough for a graph to be captured
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A made-up graph, its model, and what is wanted of it, in edges a second."""
+
+    num_nodes: int
+    num_edges: int
+    timed_edges: int  # of a pass
+    dimension: int
+    num_negatives: int
+    wanted: float
+
+    def sized(self, setting: Setting) -> "Graph":
+        """At the size of a trial, if it is one."""
+        if setting.num_rows is None:
+            return self
+        return Graph(500, setting.num_rows, setting.num_rows, 8, 16, self.wanted)
+
+
+def zipf(dimension: int, num_negatives: int, timed_edges: int, wanted: float) -> Graph:
+    """10 M nodes, 200 M edges."""
+    return Graph(10_000_000, 200_000_000, timed_edges, dimension, num_negatives, wanted)
+
+
+# Ten epochs in eight minutes. Rows and sums 16.8 GB, edges 17.6 GB; some 2 GB of steps.
+TWITTER = Graph(41_600_000, 1_470_000_000, 1_470_000_000, 100, 1000, wanted=30.6e6)
+
+
+def measure(graph: Graph, setting: Setting, machine: Machine, report: Report) -> None:
+    """Both ways of adding up gradients; of a pass over all edges one is timed, of a part of them three."""
+    is_epoch = graph.timed_edges == graph.num_edges
+    graph = graph.sized(setting)
+    generator = torch.Generator(machine.device).manual_seed(1)
+    edges = synthetic.edges(graph.num_nodes, graph.num_edges, machine.device, generator)
+    floor = machine.training_floor(graph.dimension, graph.num_negatives, synthetic.CHUNK)
+    for deterministic in (True, False):
+        seconds, loss = _passes(graph, machine, edges, generator, deterministic=deterministic)
+        what = "gradients of a row added up in order" if deterministic else "each gradient by itself"
+        rate = graph.timed_edges / seconds
+        report.add(
+            what,
+            dimension=graph.dimension,
+            negatives=graph.num_negatives,
+            edges=graph.timed_edges,
+            seconds=seconds,
+            M_edges_per_s=rate / 1e6,
+            floor_M_edges_per_s=floor / 1e6,
+            share_of_floor=rate / floor,
+            loss=loss,
+            peak_bytes=machine.peak_bytes(),
+        )
+        report.ratio(f"{what}: M edges/s", rate / 1e6, f">= {graph.wanted / 1e6:g}")
+        if is_epoch:
+            report.ratio(f"{what}: seconds of ten epochs, derived from one", 10 * seconds, "<= 480")
+
+
+def _passes(
+    graph: Graph, machine: Machine, edges: Edges, generator: torch.Generator, *, deterministic: bool
+) -> tuple[float, float]:
+    """Seconds of a pass, and its mean loss."""
+    config = configured(graph, deterministic=deterministic, small=machine.is_trial)
+    step = step_of(config, machine.device)
+    table = table_of(graph, machine.device, generator)
+    sides = {0: (table, table)}
+
+    def run(group: Group, seed: int) -> None:
+        engine.run(config, step, edges, [group], sides, seed)
+
+    run(Group(0, 0, min(graph.timed_edges, WARM_UP_STEPS * config.batch_size)), seed=0)
+    timed = Group(0, 0, graph.timed_edges)
+    if graph.timed_edges < graph.num_edges:
+        seconds = machine.median_s(lambda number: run(timed, number))
+    else:
+        seconds = machine.once_s(lambda: run(timed, 1))
+    loss = float(step.sums[0]) / graph.timed_edges
+    if not math.isfinite(loss):
+        raise RuntimeError(f"{graph}: the loss is {loss}")
+    return seconds, loss
+
+
+def configured(graph: Graph, *, deterministic: bool, small: bool) -> Config:
+    """Of a run on the graph."""
+    own = {"deterministic": deterministic, **synthetic.own_settings(small=small)}
+    shared = synthetic.settings(graph.dimension, graph.num_negatives, small=small)
+    return from_mapping(shared | {"output": "unused", "half_precision": not small, "train": own})
+
+
+def table_of(graph: Graph, device: torch.device, generator: torch.Generator) -> Table:
+    """Rows as training begins with them."""
+    rows_ND = torch.empty(graph.num_nodes, graph.dimension, device=device)
+    return Table(rows_ND.normal_(0, 1e-3, generator=generator), torch.zeros(graph.num_nodes, device=device))
+
+
+def step_of(config: Config, device: torch.device) -> FusedStep:
+    """What trains."""
+    model = Model(config, synthetic.NUM_RELATIONS, relation_init="random", seed=1).to(device)
+    return FusedStep(config, model, Adagrad(model.parameters, config.lr), device)

@@ -1,0 +1,82 @@
+"""Made-up output of GraphStorm's: embeddings, edge predictions and id maps of any size, the same each time.
+
+{root}/raw_id_mappings/user/part-*.parquet      a shuffled map, four files, as GConstruct writes it
+{root}/emb/ or {root}/pred/                     two ranks, as its inference saves them
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.synthetic import Edges
+from graphmill.formats import graphstorm_embeddings, graphstorm_predictions
+from graphmill.formats.graphstorm_embeddings import EmbInfo
+from graphmill.formats.graphstorm_predictions import ResultInfo
+
+TYPE = "user"
+EDGE_TYPE = (TYPE, "bought", TYPE)
+NUM_RANKS = 2
+NUM_MAP_FILES = 4
+DIMENSION = 128
+
+
+@dataclass(frozen=True)
+class Saved:
+    """One job: rows of embeddings or of edge predictions, over a map of `num_ids`."""
+
+    root: Path
+    num_rows: int
+    num_ids: int
+    is_edges: bool = False
+
+    @property
+    def maps(self) -> Path:
+        return self.root / "raw_id_mappings"
+
+    @property
+    def folder(self) -> Path:
+        """What is remapped."""
+        return self.root / ("pred" if self.is_edges else "emb")
+
+    @property
+    def sources(self) -> list[Path]:
+        """Every file that has to be read."""
+        return sorted([*self.maps.rglob("*.parquet"), *self.folder.rglob("*.pt")])
+
+    def write(self) -> "Saved":
+        """Write it all; memory: the map, and one rank."""
+        rng = np.random.default_rng(self.num_ids)
+        new = rng.permutation(self.num_ids)
+        ids = Edges(0, self.num_ids, num_types=1).ids(TYPE)
+        for number, part in enumerate(np.array_split(new, NUM_MAP_FILES)):
+            path = self.maps / TYPE / f"part-{number:05d}.parquet"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(pa.table({"orig": ids.take(pa.array(part)), "new": part}), path)
+        del ids
+        if self.is_edges:
+            self._write_predictions(rng)
+        else:
+            self._write_embeddings(rng, new)
+        return self
+
+    def _write_embeddings(self, rng: np.random.Generator, new: np.ndarray) -> None:
+        root = str(self.folder)
+        for rank, nids in enumerate(np.array_split(rng.permutation(new)[: self.num_rows], NUM_RANKS)):
+            vectors = rng.standard_normal((len(nids), DIMENSION), np.float32)
+            graphstorm_embeddings.write_rank(root, TYPE, rank, nids, vectors)
+        graphstorm_embeddings.write_emb_info(root, EmbInfo((TYPE,), NUM_RANKS, {TYPE: DIMENSION}))
+
+    def _write_predictions(self, rng: np.random.Generator) -> None:
+        root = str(self.folder)
+        folder = graphstorm_predictions.edge_folder(root, EDGE_TYPE)
+        for rank in range(NUM_RANKS):
+            num_rows = self.num_rows // NUM_RANKS
+            nids = {
+                stem: rng.integers(0, self.num_ids, num_rows) for stem in graphstorm_predictions.EDGE_STEMS
+            }
+            values = rng.random(num_rows, dtype=np.float32)
+            graphstorm_predictions.write_rank(folder, rank, nids, values)
+        graphstorm_predictions.write_result_info(root, ResultInfo((), (EDGE_TYPE,), NUM_RANKS))

@@ -1,0 +1,11 @@
+"""What all workers need of the stage, imported, and its machine code loaded: by a fork server, before them.
+
+Nothing but the server imports this module.
+"""
+
+import etl.job
+from etl import kernel
+
+kernel.library()
+
+__all__ = ["etl"]

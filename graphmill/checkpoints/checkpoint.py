@@ -1,0 +1,149 @@
+"""What every checkpoint offers, whatever its format.
+
+Rows are those of an entity type's partitions, in the order of their indices. Formats that know no partitions
+number the rows of a type through: integer id = rows of the partitions before + index.
+
+Shapes: N rows of a partition, D dimension.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from graphmill.checkpoints.states import row_sums
+from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.vocab import Partition
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Floats = npt.NDArray[np.float32]
+
+BATCH_BYTES = 8 << 20
+
+
+class Rows(Protocol):
+    """Rows [N, D] that are read piece by piece."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, D)."""
+
+    def read(self, start: int, stop: int) -> Floats:
+        """Rows [start, stop), float32."""
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """What belongs to no entity: operators of relations, global embeddings."""
+
+    parameters: "dict[str, Tensor]"
+    """By PBG v1's state_dict_key: `rhs_operators.0.real`, `global_embs.emb_user`; float32."""
+    optimizer_state: dict[str, Any] | None
+    """As torch.optim.Adagrad saves it, parameters numbered in the order of `parameters` (see `states`)."""
+
+
+class Checkpoint(ABC):
+    """One version of a checkpoint, opened for reading."""
+
+    format: ClassVar[str]
+
+    def __init__(self, uri: str, version: int) -> None:
+        self.uri = uri
+        self.version = version
+
+    @property
+    @abstractmethod
+    def counts(self) -> Mapping[str, Sequence[int]]:
+        """Rows of each partition of each entity type."""
+
+    @property
+    @abstractmethod
+    def dimensions(self) -> Mapping[str, int]:
+        """Dimension of each entity type's embeddings."""
+
+    @abstractmethod
+    def open_rows(self, entity_type: str, partition: Partition) -> AbstractContextManager[Rows]:
+        """The embeddings of one partition, to be read piece by piece within the block."""
+
+    @abstractmethod
+    def read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
+        """The Adagrad's state_dict() of one partition, row-wise or element-wise; None where there is none."""
+
+    @abstractmethod
+    def read_model(self) -> ModelState | None:
+        """What belongs to no entity; None where the checkpoint says nothing of it."""
+
+    @property
+    @abstractmethod
+    def config(self) -> dict[str, Any] | None:
+        """PBG's configuration, v1's keys; None where the checkpoint holds none."""
+
+    @property
+    @abstractmethod
+    def iteration(self) -> Iteration | None:
+        """The iteration that the version ends; None where the checkpoint does not say."""
+
+    @property
+    def unread(self) -> list[str]:
+        """What the files hold and nothing here has a place for."""
+        return []
+
+    @property
+    def num_partitions(self) -> dict[str, int]:
+        """Number of partitions of each entity type."""
+        return {entity_type: len(counts) for entity_type, counts in self.counts.items()}
+
+    def partitions(self) -> Iterator[tuple[str, Partition, tuple[int, int]]]:
+        """Every partition of every entity type, with its shape (N, D)."""
+        for entity_type, counts in self.counts.items():
+            for partition, count in enumerate(counts):
+                yield entity_type, partition, (count, self.dimensions[entity_type])
+
+    def batch_rows(self, entity_type: str) -> int:
+        """Rows of a type that make a batch of a few megabytes."""
+        return max(1, BATCH_BYTES // (4 * max(self.dimensions[entity_type], 1)))
+
+    def described_config(self) -> dict[str, Any]:
+        """PBG's configuration, or the part of it that the files tell."""
+        if self.config is not None:
+            return self.config
+        return {
+            "entities": {
+                entity_type: {
+                    "num_partitions": len(counts),
+                    "featurized": False,
+                    "dimension": self.dimensions[entity_type],
+                }
+                for entity_type, counts in self.counts.items()
+            },
+            "dimension": max(self.dimensions.values()),
+        }
+
+    def iter_embeddings(
+        self, entity_type: str, partition: Partition, batch_rows: int = 65536
+    ) -> Iterator[Floats]:
+        """The embeddings of one partition in order, float32 [<= batch_rows, D] at a time."""
+        with self.open_rows(entity_type, partition) as rows:
+            for start in range(0, rows.shape[0], batch_rows):
+                yield rows.read(start, min(start + batch_rows, rows.shape[0]))
+
+    def read_embeddings(self, entity_type: str, partition: Partition) -> Floats:
+        """The embeddings of one partition, float32 [N, D]."""
+        with self.open_rows(entity_type, partition) as rows:
+            return rows.read(0, rows.shape[0])
+
+    def read_optimizer_sums(self, entity_type: str, partition: Partition) -> Floats | None:
+        """Row-wise sums of the Adagrad, float32 [N]; None where the checkpoint holds none.
+
+        Raises:
+            FormatError: the optimizer's state is not that of these rows.
+        """
+        state = self.read_optimizer_state(entity_type, partition)
+        shape = self.counts[entity_type][partition], self.dimensions[entity_type]
+        return None if state is None else row_sums(state, shape, f"{self.uri}: {entity_type}_{partition}")

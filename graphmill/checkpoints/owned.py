@@ -1,0 +1,50 @@
+"""What one shard of a RecIS checkpoint owns of a table whose ids are 0 to N - 1: read as it is asked for.
+
+Every 65536 ids in a row have each hash slot once: a shard owns a run of neighbours in each of these cycles.
+"""
+
+import numpy as np
+
+from graphmill.checkpoints.checkpoint import Floats, Rows
+from graphmill.checkpoints.ordered import Numbers
+from graphmill.formats.recis import Slice
+from graphmill.formats.recis.names import NUM_HASH_SLOTS
+
+
+class OwnedIds:
+    """Those of the ids 0 to N - 1 that a shard owns, in order, made as they are asked for."""
+
+    dtype = np.dtype(np.int64)
+
+    def __init__(self, count: int, owned: Slice) -> None:
+        cycles, rest = divmod(count, NUM_HASH_SLOTS)
+        self._owned, self._width = owned, owned.end - owned.begin
+        self.shape = (cycles * self._width + min(max(rest - owned.begin, 0), self._width),)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> Numbers:
+        cycle, within = np.divmod(np.arange(*rows.indices(len(self))), self._width)
+        return np.asarray(cycle * NUM_HASH_SLOTS + self._owned.begin + within)
+
+
+class OwnedRows:
+    """Rows of the ids that a shard owns, read in runs of neighbours."""
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, rows: Rows, owned: Slice) -> None:
+        self._rows, self._ids = rows, OwnedIds(rows.shape[0], owned)
+        self.shape = len(self._ids), rows.shape[1]
+
+    def __getitem__(self, rows: slice) -> Floats:
+        ids = self._ids[rows]
+        if not len(ids):
+            return np.empty((0, self.shape[1]), np.float32)
+        starts = np.flatnonzero(np.diff(ids, prepend=ids[0] - 2) != 1)
+        runs = [
+            self._rows.read(int(ids[first]), int(ids[last - 1]) + 1)
+            for first, last in zip(starts, [*starts[1:], len(ids)], strict=True)
+        ]
+        return runs[0] if len(runs) == 1 else np.concatenate(runs)

@@ -1,0 +1,90 @@
+"""PBG v1 checkpoints as `Checkpoint`."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+from graphmill.checkpoints import states
+from graphmill.checkpoints.by_partition import PartitionFilesCheckpoint
+from graphmill.checkpoints.checkpoint import Checkpoint, ModelState, Rows
+from graphmill.errors import FormatError, NotFoundError
+from graphmill.formats import pbg_checkpoint
+from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.vocab import Partition
+
+
+class PbgCheckpoint(PartitionFilesCheckpoint):
+    """A version of a PBG v1 checkpoint."""
+
+    format = "pbg"
+
+    def __init__(self, uri: str, version: int | None = None) -> None:
+        """Raises FormatError where there is no such version."""
+        # Version 0 is what somebody has put there by hand, as initial values.
+        super().__init__(uri, pbg_checkpoint.read_version(uri) if version is None else version)
+        self._num_partitions = pbg_checkpoint.num_partitions(uri, self.version)
+        if not self._num_partitions:
+            raise FormatError(f"{uri}: version {self.version} has no embeddings")
+        states.check_complete(self._num_partitions, self.config, f"{uri}: version {self.version}")
+
+    @contextmanager
+    def open_rows(self, entity_type: str, partition: Partition) -> Iterator[Rows]:
+        """The embeddings of one partition."""
+        with pbg_checkpoint.open_embeddings(self.uri, entity_type, partition, self.version) as rows:
+            yield rows
+
+    def read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
+        """As saved beside the embeddings."""
+        return pbg_checkpoint.read_optimizer_state(self.uri, entity_type, partition, self.version)
+
+    def read_model(self) -> ModelState | None:
+        """Of the version's model file."""
+        try:
+            parameters, optimizer_state, _ = pbg_checkpoint.read_model(self.uri, self.version)
+        except NotFoundError:
+            return None
+        # HDF5 lists them by name; the optimizer numbers them as the model defines them.
+        keys = states.in_order(parameters, list((self.config or {}).get("entities", self.num_partitions)))
+        return ModelState({key: parameters[key] for key in keys}, optimizer_state)
+
+    @cached_property
+    def config(self) -> dict[str, Any] | None:
+        """Of config.json."""
+        try:
+            return pbg_checkpoint.read_config(self.uri)
+        except NotFoundError:
+            return None
+
+    @cached_property
+    def iteration(self) -> Iteration | None:
+        """Of the version's model file."""
+        try:
+            return pbg_checkpoint.read_model_iteration(self.uri, self.version)
+        except NotFoundError:
+            return None
+
+
+def write(source: Checkpoint, target_uri: str) -> list[str]:
+    """Write `source` as a checkpoint of one version; what it holds and the format does not: nothing."""
+    version = max(source.version, 1)
+    config = source.described_config()
+    pbg_checkpoint.write_config(target_uri, config)
+    for entity_type, partition, shape in source.partitions():
+        pbg_checkpoint.new_embeddings(
+            target_uri,
+            entity_type,
+            partition,
+            version,
+            shape,
+            source.iter_embeddings(entity_type, partition, source.batch_rows(entity_type)),
+            source.read_optimizer_state(entity_type, partition),
+            config,
+            source.iteration,
+        )
+    model = source.read_model() or ModelState({}, None)
+    pbg_checkpoint.write_model(
+        target_uri, version, model.parameters, model.optimizer_state, config, source.iteration
+    )
+    pbg_checkpoint.commit(target_uri, version, preserve_epoch=None)
+    return []

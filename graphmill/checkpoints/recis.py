@@ -1,0 +1,289 @@
+"""RecIS' checkpoints as `Checkpoint`: a table an entity type, ids counted through its partitions.
+
+    {type}@id, {type}@embedding                     rows
+    {type}@sparse_row_wise_adagrad_state_sum        [N, 1], as RecIS' own optimizer calls it; or
+    {type}@sparse_adagrad_state_sum                 [N, D]
+    rhs_operators.0.real, global_embs.emb_user      dense: parameters, under PBG's keys
+    rhs_operators.0.real.optimizer.sum              dense: their Adagrad sums
+    graphmill_checkpoint.json                       what the layout has no place for: version, partitions,
+                                                    configuration, iteration, scalars of optimizers
+
+Without graphmill_checkpoint.json, as RecIS itself writes, all but the tensors is unknown.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from graphmill import storage
+from graphmill.checkpoints import states
+from graphmill.checkpoints.checkpoint import Checkpoint, Floats, ModelState, Rows
+from graphmill.checkpoints.joined import JoinedRows, JoinedSums
+from graphmill.checkpoints.ordered import Numbers, OrderedTable, Part
+from graphmill.checkpoints.owned import OwnedIds, OwnedRows
+from graphmill.checkpoints.partitions import partition_counts
+from graphmill.errors import FormatError
+from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.formats.recis import CheckpointReader, HashTable, Saver, slice_of
+from graphmill.formats.recis.names import EMBEDDING_SLOT, ID_SLOT, tensor_name
+from graphmill.vocab import Partition
+
+SIDE_FILE = "graphmill_checkpoint.json"
+FORMAT_VERSION = 1
+ROW_SUMS = "sparse_row_wise_adagrad_state_sum"
+ELEMENT_SUMS = "sparse_adagrad_state_sum"
+
+_PARAMETER = re.compile(r"^((lhs|rhs)_operators\.\d+\.[^.]+|global_embs\.emb_[^./]+)$")
+_SUM_END = ".optimizer.sum"
+_WRITERS = 4
+
+
+class RecisCheckpoint(Checkpoint):
+    """A checkpoint in RecIS' layout."""
+
+    format = "recis"
+
+    def __init__(self, uri: str, entity_path: str | None = None) -> None:
+        """`entity_path` tells the partitions where the checkpoint does not. Raises FormatError on damage."""
+        self._reader = CheckpointReader(uri)
+        self._side = _read_side(storage.join(uri, SIDE_FILE))
+        super().__init__(uri, version=int((self._side or {}).get("version", 0)))
+        self._entity_path = entity_path
+        self._slots = self._reader.table_slots()
+        for name, slots in self._slots.items():
+            if EMBEDDING_SLOT not in slots:
+                raise FormatError(f"{uri}: table {name!r} has no slot {EMBEDDING_SLOT!r}, only {slots}")
+        self._tables: dict[tuple[str, str], OrderedTable] = {}
+
+    @cached_property
+    def counts(self) -> Mapping[str, Sequence[int]]:
+        """As `entity_path` or the checkpoint says, else one partition a type."""
+        totals = {name: self._table(name, EMBEDDING_SLOT).shape[0] for name in self._slots}
+        recorded = self._side["counts"] if self._side else None
+        return partition_counts(totals, recorded, self._entity_path, self.uri)
+
+    @cached_property
+    def dimensions(self) -> Mapping[str, int]:
+        """As the tensors say."""
+        return {name: self._table(name, EMBEDDING_SLOT).shape[1] for name in self._slots}
+
+    @contextmanager
+    def open_rows(self, entity_type: str, partition: Partition) -> Iterator[Rows]:
+        """The embeddings of one partition."""
+        with self._table(entity_type, EMBEDDING_SLOT).open() as rows:
+            yield self._part(rows, entity_type, partition)
+
+    def read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
+        """The sums, and what goes with them."""
+        import torch
+
+        slot = next((each for each in (ROW_SUMS, ELEMENT_SUMS) if each in self._slots[entity_type]), None)
+        if self._side is not None:
+            plain = self._recorded_state(entity_type, partition)
+        else:
+            plain = None if slot is None else _UNKNOWN_STATE
+        if plain is None:
+            return None
+        sums = {}
+        if plain["state"] and slot is not None:
+            with self._table(entity_type, slot).open() as rows:
+                part = self._part(rows, entity_type, partition)
+                found = torch.from_numpy(part.read(0, part.shape[0]))
+            sums[0] = found.reshape(-1) if slot == ROW_SUMS else found
+        return states.with_sums(plain, sums)
+
+    def read_model(self) -> ModelState | None:
+        """The dense tensors that PBG has a place for."""
+        found = [name for name in self._reader.dense_names() if _PARAMETER.match(name)]
+        if not found and self._side is None:
+            return None
+        keys = states.in_order(found, list((self.config or {}).get("entities", self._slots)))
+        parameters = {key: self._reader.read_tensor(key).float() for key in keys}
+        plain = self._side["model_state"] if self._side else None
+        if plain is None:
+            return ModelState(parameters, None)
+        dense = set(self._reader.dense_names())
+        sums = {
+            number: self._reader.read_tensor(key + _SUM_END)
+            for number, key in enumerate(keys)
+            if key + _SUM_END in dense
+        }
+        return ModelState(parameters, states.with_sums(plain, sums) if plain["param_groups"] else {})
+
+    @property
+    def config(self) -> dict[str, Any] | None:
+        """As graphmill_checkpoint.json says."""
+        return self._side["config"] if self._side else None
+
+    @property
+    def iteration(self) -> Iteration | None:
+        """As graphmill_checkpoint.json says."""
+        found = self._side["iteration"] if self._side else None
+        return Iteration(**found) if found else None
+
+    @property
+    def unread(self) -> list[str]:
+        """Tensors that nothing here has a place for."""
+        dense = [
+            name for name in self._reader.dense_names() if not _PARAMETER.match(name.removesuffix(_SUM_END))
+        ]
+        known = (EMBEDDING_SLOT, ROW_SUMS, ELEMENT_SUMS)
+        slots = [f"{name}@{slot}" for name, each in self._slots.items() for slot in each if slot not in known]
+        return dense + slots
+
+    def _recorded_state(self, entity_type: str, partition: Partition) -> Any:
+        recorded = (self._side or {})["table_states"].get(entity_type)
+        if not isinstance(recorded, list) or not recorded:
+            raise FormatError(f"{self.uri}: {SIDE_FILE}: table_states: expected a list for {entity_type!r}")
+        # Partitioned anew, by entity_path: what is not a sum is the same for all rows.
+        return recorded[partition if len(recorded) == len(self.counts[entity_type]) else 0]
+
+    def _part(self, rows: Rows, entity_type: str, partition: Partition) -> Part:
+        counts = self.counts[entity_type]
+        return Part(rows, sum(counts[:partition]), counts[partition])
+
+    def _table(self, entity_type: str, slot: str) -> OrderedTable:
+        if (entity_type, slot) not in self._tables:
+            name = tensor_name(entity_type, slot)
+            shape = self._reader.tensor_shape(name)
+            if len(shape) > 2 or not self._reader.tensor_dtype(name).is_floating_point:
+                raise FormatError(f"{self.uri}: {name!r}: expected floats (rows, dimension), found {shape}")
+            self._tables[entity_type, slot] = OrderedTable(
+                _Opener(self._reader, entity_type, slot),
+                (shape[0], shape[1] if len(shape) == 2 else 1),
+                f"{self.uri}: {name}",
+            )
+        return self._tables[entity_type, slot]
+
+
+# Of a foreign checkpoint: the sums alone are known.
+_UNKNOWN_STATE: dict[str, Any] = {
+    "state": {"0": {"step": 0}},
+    "param_groups": [{"lr": 0.01, "lr_decay": 0, "weight_decay": 0, "params": [0]}],
+}
+
+
+def write(source: Checkpoint, target_uri: str, shard_num: int = 1) -> list[str]:
+    """Write `source` in `shard_num` shards; what it holds and the layout does not: nothing."""
+    table_states: dict[str, list[Any]] = {name: [] for name in source.counts}
+    sums_dims = dict.fromkeys(source.counts, 0)
+    for name, partition, shape in source.partitions():
+        state = source.read_optimizer_state(name, partition)
+        table_states[name].append(None if state is None else states.without_sums(state))
+        sums = states.table_sums(state or {}, shape, f"{source.uri}: {name}_{partition}")
+        if sums is not None:
+            sums_dims[name] = max(sums_dims[name], sums.dim())
+        del state, sums
+    model = source.read_model()
+    tensors = _dense_tensors(model) if model else {}
+    for shard in range(shard_num):
+        with ExitStack() as stack:
+            tables = {
+                name: _owned_table(source, name, sums_dims[name], shard, shard_num, stack)
+                for name in source.counts
+            }
+            Saver(shard, shard_num, _WRITERS, target_uri, tables, tensors).save()
+    content = {
+        "format_version": FORMAT_VERSION,
+        "version": source.version,
+        "counts": {name: list(counts) for name, counts in source.counts.items()},
+        "config": source.config,
+        "iteration": asdict(source.iteration) if source.iteration else None,
+        "table_states": table_states,
+        "model_state": _plain_model_state(model),
+    }
+    storage.write_text(storage.join(target_uri, SIDE_FILE), json.dumps(content, indent=1) + "\n")
+    return []
+
+
+def _plain_model_state(model: ModelState | None) -> dict[str, Any] | None:
+    if model is None or model.optimizer_state is None:
+        return None
+    return states.without_sums({"param_groups": [], **model.optimizer_state})
+
+
+def _dense_tensors(model: ModelState) -> dict[str, Any]:
+    tensors: dict[str, Any] = dict(model.parameters)
+    saved = (model.optimizer_state or {}).get("state", {})
+    for number, key in enumerate(model.parameters):
+        if "sum" in saved.get(number, {}):
+            tensors[key + _SUM_END] = saved[number]["sum"]
+    return tensors
+
+
+def _owned_table(
+    source: Checkpoint, name: str, sums_dim: int, shard: int, shard_num: int, stack: ExitStack
+) -> HashTable:
+    owned = slice_of(shard, shard_num)
+    rows = stack.enter_context(JoinedRows(source, name))
+    slots = {EMBEDDING_SLOT: OwnedRows(rows, owned)}
+    if sums_dim:
+        slot, width = (ROW_SUMS, 1) if sums_dim == 1 else (ELEMENT_SUMS, rows.shape[1])
+        slots[slot] = OwnedRows(JoinedSums(source, name, width), owned)
+    return HashTable(OwnedIds(rows.shape[0], owned), slots, shard, shard_num)
+
+
+class _Opener:
+    """Opens the blocks of a slot, and of the ids that its rows belong to."""
+
+    def __init__(self, reader: CheckpointReader, table: str, slot: str) -> None:
+        self._reader, self._table, self._slot = reader, table, slot
+
+    @contextmanager
+    def __call__(self) -> Iterator[list["_BlockPiece"]]:
+        reader, name = self._reader, tensor_name(self._table, self._slot)
+        id_blocks = reader.blocks(tensor_name(self._table, ID_SLOT))
+        row_blocks = reader.blocks(name)
+        if [block.slots for block in id_blocks] != [block.slots for block in row_blocks]:
+            raise FormatError(f"{reader.path}: {name!r}: its slices are not those of the ids")
+        pieces = []
+        with ExitStack() as stack:
+            for ids, rows in zip(id_blocks, row_blocks, strict=True):
+                if reader.entry(ids).shape != reader.entry(rows).shape[:1]:
+                    raise FormatError(f"{reader.path}: {rows.key!r}: has not as many rows as {ids.key!r}")
+                files = (
+                    stack.enter_context(reader.open_file(ids)),
+                    stack.enter_context(reader.open_file(rows)),
+                )
+                pieces.append(_BlockPiece(files, (ids.key, rows.key), reader.entry(ids).shape[0]))
+            yield pieces
+
+
+class _BlockPiece:
+    """The rows of one block."""
+
+    def __init__(self, files: tuple[Any, Any], keys: tuple[str, str], num_rows: int) -> None:
+        self._files, self._keys, self.num_rows = files, keys, num_rows
+
+    def read_ids(self, start: int, stop: int) -> Numbers:
+        return np.asarray(self._files[0].read(self._keys[0], start, stop).numpy(), np.int64)
+
+    def read(self, start: int, stop: int) -> Floats:
+        rows = self._files[1].read(self._keys[1], start, stop).float().numpy()
+        return np.asarray(rows.reshape(stop - start, -1))
+
+
+def _read_side(uri: str) -> dict[str, Any] | None:
+    if not storage.exists(uri):
+        return None
+    try:
+        content = json.loads(storage.read_bytes(uri))
+        version = content["format_version"]
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        raise FormatError(
+            f"{uri}: expected a JSON object with format_version, found something else"
+        ) from error
+    if version != FORMAT_VERSION:
+        raise FormatError(f"{uri}: format_version is {version}; this reader knows {FORMAT_VERSION}")
+    expected = {"version": int, "counts": dict, "table_states": dict}
+    for key, kind in expected.items():
+        if not isinstance(content.get(key), kind):
+            raise FormatError(f"{uri}: {key}: expected {kind.__name__}, found {content.get(key)!r:.60}")
+    side: dict[str, Any] = {"config": None, "iteration": None, "model_state": None, **content}
+    return side

@@ -1,0 +1,158 @@
+"""States of optimizers, and the order of a model's parameters, which numbers them.
+
+Order: lhs operators, rhs operators, each by relation; then global embeddings in the order of the entity
+types; an operator's own parameters in the order in which PBG defines them.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphmill.errors import FormatError
+from graphmill.vocab import Side
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Floats = npt.NDArray[np.float32]
+
+_OPERATOR = re.compile(r"^(?P<side>lhs|rhs)_operators\.(?P<number>\d+)\.(?P<name>.+)$")
+_GLOBAL = "global_embs.emb_"
+_FIRST = ("real", "linear_transformation", "linear_transformations")
+
+
+def in_order(keys: Iterable[str], entity_types: Sequence[str]) -> list[str]:
+    """The keys of a model's parameters in the order in which its optimizer numbers them."""
+    types = {name: number for number, name in enumerate(entity_types)}
+
+    def place(key: str) -> tuple[Any, ...]:
+        if match := _OPERATOR.match(key):
+            return 0, match["side"], int(match["number"]), match["name"] not in _FIRST, match["name"]
+        entity_type = key.removeprefix(_GLOBAL)
+        return 1, "", types.get(entity_type, len(types)), False, entity_type
+
+    return sorted(keys, key=place)
+
+
+def reordered(
+    state: Mapping[str, Any] | None, before: Sequence[str], after: Sequence[str]
+) -> dict[str, Any] | None:
+    """An optimizer's state_dict() whose parameters were numbered as in `before`, numbered as in `after`."""
+    if state is None or not isinstance(state.get("state"), Mapping):
+        return None if state is None else dict(state)
+    numbers = {number: after.index(key) for number, key in enumerate(before)}
+    states = {numbers.get(number, number): each for number, each in state["state"].items()}
+    return dict(state) | {"state": dict(sorted(states.items()))}
+
+
+def table_sums(state: Mapping[str, Any], shape: tuple[int, int], where: str) -> "Tensor | None":
+    """The Adagrad sums of a table of `shape` (N, D): float32 [N] row-wise, or [N, D]; None before a step.
+
+    Raises:
+        FormatError: they are of another shape.
+    """
+    import torch
+
+    if not state.get("state"):
+        return None
+    try:
+        found = state["state"][0]["sum"]
+        found_shape = tuple(found.shape)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise FormatError(f"{where}: optimizer state: expected 'sum' of parameter 0, found none") from error
+    if found_shape not in (shape[:1], shape):
+        raise FormatError(
+            f"{where}: optimizer state: expected sums of shape {shape[:1]} or {shape}, found {found_shape}"
+        )
+    converted: Tensor = found.to(torch.float32)
+    return converted
+
+
+def row_sums(state: Mapping[str, Any], shape: tuple[int, int], where: str) -> Floats | None:
+    """Row-wise sums, float32 [N]; of element-wise ones the mean of each row; None before a step.
+
+    Raises:
+        FormatError: they are of another shape.
+    """
+    sums = table_sums(state, shape, where)
+    if sums is None:
+        return None
+    return np.asarray((sums if sums.dim() == 1 else sums.mean(1)).numpy())
+
+
+def common_dimensions(shapes: Mapping[str, Sequence[tuple[int, int]]], where: str) -> dict[str, int]:
+    """The dimension D of each entity type, whose partitions are of `shapes` (N, D).
+
+    Raises:
+        FormatError: the partitions of a type differ.
+    """
+    for entity_type, each in shapes.items():
+        if len({dimension for _, dimension in each}) > 1:
+            raise FormatError(f"{where}: partitions of {entity_type!r} differ in dimension: {each}")
+    return {entity_type: each[0][1] for entity_type, each in shapes.items()}
+
+
+def without_sums(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state_dict() as JSON types, without the tensors called `sum`.
+
+    Raises:
+        FormatError: it holds another tensor that is not a single number.
+    """
+    plain = {
+        str(number): {name: _plain(value, name) for name, value in each.items() if name != "sum"}
+        for number, each in state.get("state", {}).items()
+    }
+    groups = [{name: _plain(value, name) for name, value in each.items()} for each in state["param_groups"]]
+    return {"state": plain, "param_groups": groups}
+
+
+def with_sums(plain: Mapping[str, Any], sums: Mapping[int, "Tensor"]) -> dict[str, Any]:
+    """The state_dict() that `without_sums` has made `plain`, with these sums by number of the parameter."""
+    restored = {
+        int(number): {name: _restored(value) for name, value in each.items()}
+        for number, each in plain["state"].items()
+    }
+    for number, value in sums.items():
+        restored.setdefault(number, {})["sum"] = value
+    return {"state": restored, "param_groups": [dict(each) for each in plain["param_groups"]]}
+
+
+def _plain(value: Any, name: str) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor) and value.dim() == 0:
+        return {"tensor": str(value.dtype).removeprefix("torch."), "value": value.item()}
+    if value is None or isinstance(value, bool | int | float | str | list):
+        return value
+    raise FormatError(f"optimizer state {name!r}: expected a number, found {type(value).__name__}")
+
+
+def _restored(value: Any) -> Any:
+    import torch
+
+    if isinstance(value, dict):
+        return torch.tensor(value["value"], dtype=getattr(torch, value["tensor"]))
+    return value
+
+
+def check_complete(num_partitions: Mapping[str, int], config: Mapping[str, Any] | None, where: str) -> None:
+    """Check that there are embeddings of every entity type that a relation has, in all partitions.
+
+    Raises:
+        FormatError: some are missing.
+    """
+    declared, relations = ((config or {}).get(key) for key in ("entities", "relations"))
+    if not isinstance(declared, Mapping) or not isinstance(relations, list):
+        return
+    sides = [relation.get(side) for relation in relations if isinstance(relation, Mapping) for side in Side]
+    for name in sorted(each for each in set(sides) & declared.keys() if isinstance(each, str)):
+        entity = declared[name]
+        wanted = entity.get("num_partitions", 1) if isinstance(entity, Mapping) else 1
+        if num_partitions.get(name, 0) < wanted:
+            raise FormatError(
+                f"{where}: expected embeddings of {name!r} in {wanted} partitions, as the configuration "
+                f"beside says, found {num_partitions.get(name, 0)}"
+            )

@@ -1,0 +1,17 @@
+"""The Dask cluster a command works on, and the one way to run something on it.
+
+settings     the section `cluster`
+connecting   connect(...): a client of the cluster that --master names
+yarn         --master yarn: workers in containers of Hadoop's distributed shell
+hadoop       the commands of YARN's client
+ssh          --master ssh://h1,h2
+workers      what is made sure on every worker: the package, versions, environment
+tasks        run_tasks, run_task
+"""
+
+from graphmill.cluster.connecting import connect
+from graphmill.cluster.settings import ClusterConfig, TlsConfig, num_cores
+from graphmill.cluster.tasks import run_task, run_tasks
+from graphmill.forkserver import ENVIRONMENT
+
+__all__ = ["ENVIRONMENT", "ClusterConfig", "TlsConfig", "connect", "num_cores", "run_task", "run_tasks"]

@@ -1,0 +1,87 @@
+"""What a cluster is asked for, and what every worker process is started with."""
+
+import os
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from graphmill import storage
+from graphmill.config import Positive, Section, Strings
+from graphmill.errors import ConfigError
+
+CORES_VARIABLE = "GRAPHMILL_NUM_CORES"
+LOOPBACK = "127.0.0.1"
+
+
+class TlsConfig(Section):
+    """Files (PEM) at the same local path on every machine; of them only the paths are ever passed on."""
+
+    ca_file: str = Field(description="certificates of those who may sign the others' certificates")
+    cert_file: str = Field(description="the certificate of this cluster's processes")
+    key_file: str = Field(description="its private key")
+
+    def dask_config(self) -> dict[str, Any]:
+        """As Dask's configuration has it, for every kind of process.
+
+        Raises:
+            ConfigError: a file is not there.
+        """
+        for key in type(self).model_fields:
+            if not storage.exists(getattr(self, key)):
+                raise ConfigError(f"cluster.tls.{key}: {getattr(self, key)}: there is no such file")
+        tls = "distributed.comm.tls"
+        pairs = {
+            f"{tls}.{role}.{key}": path
+            for role in ("client", "scheduler", "worker")
+            for key, path in (("cert", self.cert_file), ("key", self.key_file))
+        }
+        return {"distributed.comm.require-encryption": True, f"{tls}.ca-file": self.ca_file, **pairs}
+
+
+class ClusterConfig(Section):
+    """The section `cluster`."""
+
+    master: str = Field(
+        "local[*]", description="local[N], local[*], cuda, yarn, ssh://h1,h2, or a tcp:// / tls:// address"
+    )
+    num_workers: Positive = Field(2, description="YARN containers, or workers on each ssh host")
+    worker_cores: Positive = Field(1, description="cores of a worker, and tasks that it runs at a time")
+    worker_memory: str = Field(
+        "auto", description="memory of a worker, as '4GiB'; auto: an equal share, and on YARN 4 GiB"
+    )
+    worker_gpus: Annotated[int, Field(ge=0)] = Field(0, description="yarn.io/gpu of a YARN container")
+    queue: str | None = Field(None, description="YARN's queue; its own default if not set")
+    name: str = Field("graphmill", pattern=r"^[\w.-]+$", description="name of the YARN application")
+    archive: str | None = Field(
+        None, description="packed Python environment (.tar.gz, local or on HDFS), unpacked on the nodes"
+    )
+    python: str | None = Field(
+        None, description="interpreter on the nodes; default: the path of the one that runs here"
+    )
+    py_files: Strings = Field((), description="modules (.py) and packages (.zip, .whl) for the workers")
+    host: str | None = Field(None, description="address of this machine that the workers can reach")
+    yarn_classpath: str | None = Field(
+        None, description="class path of YARN's client, where there is no HADOOP_HOME and no `yarn` command"
+    )
+    start_timeout_s: Positive = Field(300, description="until when one worker must have come")
+    replace_after_s: Positive = Field(
+        60, description="how long a YARN worker may be missing until it is replaced"
+    )
+    dashboard_address: str = Field(f"{LOOPBACK}:0", description="Dask's dashboard; `:8787` opens it to all")
+    tls: TlsConfig | None = Field(None, description="encrypt, and let in only whom the same CA has signed")
+    scratch_path: str | None = Field(None, description="folder on the local disk for Dask's own files")
+    connect_timeout_s: Positive = 30
+    hdfs_driver: Literal["native", "libhdfs"] = Field(
+        "native", description="libhdfs needs a JVM and libhdfs.so"
+    )
+
+    @property
+    def protocol(self) -> str:
+        """What Dask's processes speak."""
+        return "tls://" if self.tls else "tcp://"
+
+
+def num_cores() -> int:
+    """Cores that this process may use: those it is bound to, and no more than its container was given."""
+    bound = len(os.sched_getaffinity(0))
+    return min(bound, int(os.environ.get(CORES_VARIABLE) or bound))

@@ -1,0 +1,93 @@
+"""Running functions as Dask tasks: the one way all stages use."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from distributed import Client, Future, KilledWorker, as_completed
+from distributed.scheduler import NoWorkerError
+
+from graphmill import progress
+from graphmill.errors import ClusterError
+
+Result = TypeVar("Result")
+
+_POLL_S = 0.05
+
+
+def run_tasks(
+    client: Client,
+    function: Callable[..., Result],
+    arguments: Sequence[tuple[Any, ...]],
+    *,
+    description: str,
+    unit: str = "tasks",
+) -> list[Result]:
+    """Run `function(*each)` for each of `arguments` as a Dask task; the results in the same order.
+
+    The first error cancels the rest, and is raised when none of them runs any more: who asked may then clear
+    away what they worked on. A worker that dies costs its tasks only: Dask runs them again.
+
+    Raises:
+        ClusterError: a task took several workers down with it, or the cluster went away.
+    """
+    progress.tell(description, 0, len(arguments), unit)
+    futures: list[Future] = [client.submit(function, *each, pure=False) for each in arguments]
+    try:
+        for number, future in enumerate(as_completed(futures), start=1):
+            _result(future, description)
+            progress.tell(description, number, len(arguments), unit)
+        return [_result(future, description) for future in futures]
+    except Exception:
+        unfinished = {future.key for future in futures if not future.done()}
+        client.cancel(futures)
+        with suppress(OSError):  # the cluster is gone, and its tasks with it
+            while any(client.run(_holds, unfinished, on_error="ignore").values()):
+                time.sleep(_POLL_S)
+        raise
+    finally:
+        client.cancel(futures)
+
+
+def _holds(keys: set[str], dask_worker: Any) -> bool:
+    """Whether the worker still has one of these tasks; Dask does not interrupt what is cancelled."""
+    return not keys.isdisjoint(dask_worker.state.tasks)
+
+
+def run_task(client: Client, function: Callable[..., Result], *arguments: Any, description: str) -> Result:
+    """Run one long Dask task, showing what it tells of its progress.
+
+    Raises:
+        ClusterError: the task took several workers down with it, or the cluster went away.
+    """
+    client.subscribe_topic(progress.TOPIC, _show_event)
+    future = client.submit(function, *arguments, pure=False)
+    try:
+        result: Result = _result(future, description)
+        return result
+    finally:
+        client.cancel([future])
+        client.unsubscribe_topic(progress.TOPIC)
+
+
+def _show_event(event: tuple[Any, dict[str, Any]]) -> None:
+    told = {key: value for key, value in event[1].items() if key != "worker"}  # Dask adds the worker
+    progress.show(progress.Tick(**told))
+
+
+def _result(future: Future, description: str) -> Any:
+    try:
+        return future.result()
+    except KilledWorker as error:
+        raise ClusterError(
+            f"{description}: the task's worker died {error.allowed_failures + 1} times, the last on "
+            f"{error.last_worker.address if error.last_worker else 'an unknown address'}; "
+            "a worker that exceeds its memory limit is killed: see cluster.worker_memory"
+        ) from error
+    except NoWorkerError as error:
+        raise ClusterError(
+            f"{description}: all workers died, and none has come back within {error.timeout:g} s; "
+            "a worker that exceeds its memory limit is killed: see cluster.worker_memory; start again, and "
+            "what is done stays done"
+        ) from error

@@ -1,0 +1,175 @@
+"""What is made sure on workers that others have started: the package, its versions, the environment.
+
+Workers are asked by a function that travels by value: they may not have GraphMill yet.
+"""
+
+import importlib.metadata
+import importlib.util
+import logging
+import os
+import platform
+import shutil
+import signal
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from distributed import Client, UploadFile, WorkerPlugin
+
+from graphmill import storage
+from graphmill.errors import ClusterError, ConfigError
+from graphmill.forkserver import ENVIRONMENT
+
+PACKAGES = ("graphmill", "etl", "train", "remap")
+# What travels between client, scheduler and workers must be understood by all of them.
+MUST_AGREE = ("python", "graphmill", "dask", "distributed")
+MUST_BE_THERE = ("h5py", "numpy", "pyarrow", "torch")
+
+log = logging.getLogger("graphmill")
+
+
+class Environment(WorkerPlugin):  # type: ignore[misc]  # distributed is untyped here
+    """Prepares every worker, those that join later included: environment variables, signals.
+
+    A terminal sends Ctrl-C to the workers on its machine as well. They leave it to the command, which ends
+    them in order; else their nannies start them anew while the command closes them.
+    """
+
+    name = "graphmill-environment"
+
+    def __init__(self, variables: dict[str, str], *, ignores_interrupts: bool) -> None:
+        self.variables = variables
+        self.ignores_interrupts = ignores_interrupts
+
+    def setup(self, worker: Any) -> None:
+        """Called by Dask on each worker."""
+        os.environ.update(self.variables)
+        # Not too late for OpenMP, which a task is the first to load.
+        os.environ.setdefault("OMP_WAIT_POLICY", ENVIRONMENT["OMP_WAIT_POLICY"])
+        if self.ignores_interrupts:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def prepare(client: Client, py_files: Iterable[str], *, own_scheduler: bool, own_workers: bool) -> None:
+    """Bring to the workers what they lack, and refuse those that cannot work with us.
+
+    `own_scheduler`: it is in this process, with our modules. `own_workers`: they are processes of this
+    installation, and need no questions.
+
+    Raises:
+        ClusterError: versions differ, or a library is missing; the message names the worker.
+        ConfigError: one of `py_files` cannot be imported by a worker.
+    """
+    with tempfile.TemporaryDirectory(prefix="graphmill-upload-") as folder:
+        if not own_workers and any(
+            "graphmill" not in found["versions"] for found in _ask(client, own_scheduler).values()
+        ):
+            log.info("cluster: workers lack graphmill; uploading it")
+            _upload(client, _own_package(Path(folder)), own_scheduler)
+        for file in py_files:
+            _upload(client, _importable(file, Path(folder)), own_scheduler)
+    if own_workers:
+        return
+    answers = _ask(client, own_scheduler)
+    for place, found in answers.items():
+        _check_versions(place, found["versions"])
+    slow = [place for place, found in answers.items() if found["environment"] != ENVIRONMENT]
+    if slow:
+        wanted = " ".join(f"{key}={value}" for key, value in ENVIRONMENT.items())
+        log.warning(
+            "cluster: %d workers (%s, ...) are slower than they could be; start them with %s",
+            len(slow),
+            slow[0],
+            wanted,
+        )
+
+
+def _ask(client: Client, own_scheduler: bool) -> dict[str, dict[str, Any]]:
+    """Versions and environment variables of each worker, and of a scheduler that is not ours, by address."""
+    probe = _probe(("graphmill", "dask", "distributed", *MUST_BE_THERE), tuple(ENVIRONMENT))
+    answers: dict[str, dict[str, Any]] = client.run(probe)
+    if not own_scheduler:
+        scheduler = client.run_on_scheduler(probe)
+        answers["the scheduler"] = {"versions": scheduler["versions"], "environment": ENVIRONMENT}
+    return answers
+
+
+def _probe(packages: tuple[str, ...], variables: tuple[str, ...]) -> Callable[[], dict[str, Any]]:
+    def probe() -> dict[str, Any]:  # nested: pickled by value
+        import os
+        import platform
+        from contextlib import suppress
+        from importlib.metadata import PackageNotFoundError, version
+        from importlib.util import find_spec
+
+        versions = {"python": ".".join(platform.python_version_tuple()[:2])}
+        for package in packages:
+            with suppress(PackageNotFoundError):
+                if package != "graphmill" or find_spec(package):
+                    versions[package] = version(package)
+        return {
+            "versions": versions,
+            "environment": {key: os.environ[key] for key in variables if key in os.environ},
+        }
+
+    return probe
+
+
+def _check_versions(place: str, found: dict[str, str]) -> None:
+    here = {name: importlib.metadata.version(name) for name in MUST_AGREE if name != "python"}
+    here["python"] = ".".join(platform.python_version_tuple()[:2])
+    differing = [
+        f"{name} is {found.get(name, 'missing')} there and {here[name]} here"
+        for name in MUST_AGREE
+        if found.get(name) != here[name]
+    ]
+    needed = () if place == "the scheduler" else MUST_BE_THERE
+    missing = [f"{name} is missing there" for name in needed if name not in found]
+    if differing or missing:
+        raise ClusterError(
+            f"{place}: {'; '.join(differing + missing)}; install the same versions on all machines "
+            "(docs/operations.md: the packed environment)"
+        )
+
+
+def _upload(client: Client, path: Path, own_scheduler: bool) -> None:
+    if own_scheduler:
+        client.register_plugin(UploadFile(str(path)), name=f"upload-{path.name}")
+    else:
+        client.upload_file(str(path))
+
+
+def _own_package(folder: Path) -> Path:
+    """This installation as a zip that Python imports from, with the metadata that names its version."""
+    version = importlib.metadata.version("graphmill")
+    target = folder / f"graphmill-{version}.zip"
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for package in PACKAGES:
+            root = _package_root(package)
+            for path in sorted(root.rglob("*")):
+                if path.is_file() and "__pycache__" not in path.parts:
+                    archive.write(path, str(Path(package, path.relative_to(root))))
+        metadata = importlib.metadata.distribution("graphmill").read_text("METADATA") or ""
+        archive.writestr(f"graphmill-{version}.dist-info/METADATA", metadata)
+    return target
+
+
+def _package_root(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ClusterError(f"cluster: the package {package} is not installed here")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _importable(file: str, folder: Path) -> Path:
+    """A local copy of `file` under a name that Dask's workers import from."""
+    suffix = Path(storage.name(file)).suffix
+    if suffix not in (".py", ".zip", ".egg", ".whl"):
+        raise ConfigError(f"--py-files {file}: expected a .py, .zip, .egg or .whl file")
+    target = folder / storage.name(file)
+    with storage.open_input(file) as source, target.open("wb") as copy:
+        shutil.copyfileobj(source, copy)
+    # A wheel of pure Python is a zip by another name.
+    return target.rename(target.with_suffix(".zip")) if suffix == ".whl" else target

@@ -1,0 +1,208 @@
+"""safetensors files, read by ranges and written as they come, on any storage.
+
+    8 bytes         length of the header, little endian
+    header          JSON: {name: {dtype, shape, data_offsets}}, padded with spaces to 8 bytes
+    the rest        the tensors' elements, without gaps
+
+Our own reader and writer, because the library's want a local file and whole tensors.
+Source: safetensors' README.
+"""
+
+import json
+import math
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from graphmill import storage
+from graphmill.errors import FormatError
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+_MAX_HEADER_BYTES = 100_000_000
+_ALIGNMENT = 8
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor of a file: its elements are the bytes [start, stop)."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+class SafetensorsFile:
+    """An open file; its tensors are read whole or by rows."""
+
+    def __init__(self, stream: Any, uri: str) -> None:
+        """Raises FormatError where the header is not that of a whole file."""
+        self._stream, self._uri = stream, uri
+        self.entries = _read_header(stream, uri)
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> Tensor:
+        """The tensor, or its rows [start, stop).
+
+        Raises:
+            FormatError: the file ends before.
+        """
+        entry = self.entries[name]
+        shape, first, last = entry.shape, entry.start, entry.stop
+        if stop is not None:
+            row_bytes = math.prod(shape[1:]) * entry.dtype.itemsize
+            first, last = entry.start + start * row_bytes, entry.start + stop * row_bytes
+            shape = (stop - start, *shape[1:])
+        if first == last:
+            return torch.empty(shape, dtype=entry.dtype)
+        self._stream.seek(first)
+        content = bytearray(last - first)
+        view, num_read = memoryview(content), 0
+        while num_read < len(view) and (num := self._stream.readinto(view[num_read:])):
+            num_read += num
+        if num_read < len(view):
+            raise FormatError(f"{self._uri}: {name!r}: expected {len(view)} bytes, found {num_read}")
+        return torch.frombuffer(content, dtype=entry.dtype).reshape(shape)
+
+
+@contextmanager
+def open_safetensors(uri: str) -> Iterator[SafetensorsFile]:
+    """The file at `uri`, to be read within the block.
+
+    Raises:
+        NotFoundError: there is no such file.
+        FormatError: it is something else, or a part.
+    """
+    with storage.open_input(uri) as stream:
+        yield SafetensorsFile(stream, uri)
+
+
+@dataclass(frozen=True)
+class NewTensor:
+    """A tensor that is to be written; its elements come in batches of whatever shape."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    batches: Iterable[Tensor | npt.NDArray[Any]]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of its elements."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def write(uri: str, tensors: Sequence[NewTensor]) -> None:
+    """Write a file; no more than a batch is in memory.
+
+    Raises:
+        FormatError: batches of a tensor are of another dtype, or fewer or more elements than announced.
+    """
+    # Wider elements first: then all of them lie aligned.
+    ordered = sorted(tensors, key=lambda each: (-each.dtype.itemsize, each.name))
+    header: dict[str, Any] = {}
+    end = 0
+    for each in ordered:
+        start, end = end, end + each.num_bytes
+        header[each.name] = {
+            "dtype": NAMES[each.dtype],
+            "shape": list(each.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    with storage.atomic_output(uri) as stream:
+        stream.write(struct.pack("<Q", len(text)) + text)
+        for each in ordered:
+            num_written = 0
+            for batch in each.batches:
+                elements = as_bytes(batch, each.dtype, f"{uri}: {each.name!r}")
+                stream.write(elements)
+                num_written += len(elements)
+            if num_written != each.num_bytes:
+                raise FormatError(
+                    f"{uri}: {each.name!r}: expected {each.num_bytes} bytes, found {num_written}"
+                )
+
+
+def dtype_of(array: Any) -> torch.dtype:
+    """The dtype of a numpy array or a torch tensor, as torch calls it.
+
+    Raises:
+        FormatError: safetensors has none such.
+    """
+    dtype = array.dtype
+    found = dtype if isinstance(dtype, torch.dtype) else _OF_NUMPY.get(np.dtype(dtype))
+    if found not in NAMES:
+        raise FormatError(f"expected a tensor of one of {', '.join(DTYPES)}, found {dtype}")
+    return found
+
+
+_OF_NUMPY = {
+    torch.empty(0, dtype=dtype).numpy().dtype: dtype for dtype in NAMES if dtype is not torch.bfloat16
+}
+
+
+def as_bytes(array: Any, dtype: torch.dtype, where: str) -> npt.NDArray[np.uint8]:
+    """The elements of a numpy array or a torch tensor, of `dtype`, as bytes."""
+    if dtype_of(array) != dtype:
+        raise FormatError(f"{where}: expected {dtype}, found {array.dtype}")
+    if isinstance(array, Tensor):
+        return np.asarray(array.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _read_header(stream: Any, uri: str) -> dict[str, Entry]:
+    file_bytes = stream.size()
+    (length,) = struct.unpack("<Q", stream.read(8) or bytes(8)) if file_bytes >= 8 else (0,)
+    if not 2 <= length <= min(_MAX_HEADER_BYTES, file_bytes - 8):
+        raise FormatError(f"{uri}: expected a safetensors file, found something else or a part")
+    try:
+        header = json.loads(stream.read(length))
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{uri}: expected a header in JSON, found something else: {error}") from error
+    if not isinstance(header, dict):
+        raise FormatError(f"{uri}: expected a header with names, found {type(header).__name__}")
+    header.pop("__metadata__", None)
+    entries = {name: _entry(name, each, 8 + length, uri) for name, each in header.items()}
+    end = 8 + length
+    for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].stop)):
+        if entry.start != end:
+            raise FormatError(f"{uri}: {name!r}: expected its elements at byte {end}, found {entry.start}")
+        end = entry.stop
+    if end != file_bytes:
+        raise FormatError(f"{uri}: expected {end} bytes, found {file_bytes}: the file is cut short or longer")
+    return entries
+
+
+def _entry(name: str, described: Any, base: int, uri: str) -> Entry:
+    match described:
+        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(start), int(stop)]} if (
+            dtype in DTYPES
+            and all(type(each) is int and each >= 0 for each in shape)
+            and start >= 0
+            and stop - start == math.prod(shape) * DTYPES[dtype].itemsize
+        ):
+            return Entry(DTYPES[dtype], tuple(shape), base + start, base + stop)
+    raise FormatError(
+        f"{uri}: {name!r}: expected dtype, shape and offsets that fit, found {described!r:.120}"
+    )

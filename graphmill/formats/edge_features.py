@@ -1,0 +1,111 @@
+"""Lists of features in a bucket file: the edges of a side whose entity type is featurized.
+
+        edges_{lhs}_{rhs}.h5        beside the columns of edge_buckets
+            lhsd_offsets            integer [N + 1]: edge k has the features
+            lhsd_data               integer [M]: lhsd_data[offsets[k]:offsets[k + 1]], and lhs[k] = -1;
+                                    an edge of a type without features has none there, and its index in lhs
+            rhsd_offsets, rhsd_data the same of the other side
+
+Written: contiguous, int64 offsets. Source: docs/formats/pbg_v1.md.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from graphmill.errors import FormatError
+from graphmill.formats._bucket_columns import Indices, check_fits, check_not_negative, read_rows
+from graphmill.vocab import Side
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """Lists of features, one for each edge: the k-th is `indices[offsets[k]:offsets[k + 1]]`."""
+
+    offsets: npt.NDArray[np.int64]
+    """[N + 1], from 0, never falling."""
+    indices: Indices
+    """[M] rows of the type's embeddings."""
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """[N] features of each edge; 0: the edge has an entity of its own."""
+        return np.diff(self.offsets)
+
+
+def offsets_name(side: Side) -> str:
+    """The dataset that says where each edge's features begin."""
+    return f"{side}d_offsets"
+
+
+def features_name(side: Side) -> str:
+    """The dataset of all edges' features."""
+    return f"{side}d_data"
+
+
+class FeaturesWriter:
+    """Fills the two datasets of a featurized side from the front."""
+
+    def __init__(
+        self, hdf5: h5py.File, uri: str, side: Side, num_edges: int, num_features: int, dtype: npt.DTypeLike
+    ):
+        self._uri, self._side, self._num_features, self._num_written = uri, side, num_features, 0
+        self._offsets = hdf5.create_dataset(
+            offsets_name(side), shape=(num_edges + 1,), dtype=np.int64, track_times=False
+        )
+        self._indices = hdf5.create_dataset(
+            features_name(side), shape=(num_features,), dtype=np.dtype(dtype), track_times=False
+        )
+
+    def append(self, features: Features, num_edges: int, first_edge: int) -> None:
+        """Write the lists of `num_edges` edges, the first of them edge `first_edge` of the bucket.
+
+        Raises:
+            FormatError: they do not fit the edges, or what was announced.
+        """
+        stop = self._num_written + len(features.indices)
+        if len(features.offsets) != num_edges + 1 or features.offsets[-1] != len(features.indices):
+            raise FormatError(f"{self._uri}: {self._side} features: their offsets do not fit the edges")
+        if stop > self._num_features:
+            raise FormatError(
+                f"{self._uri}: expected {self._num_features} {self._side} features, found at least {stop}"
+            )
+        self._offsets[first_edge : first_edge + num_edges + 1] = features.offsets + self._num_written
+        if len(features.indices):
+            check_fits(features.indices, self._indices.dtype, features_name(self._side), self._uri)
+            self._indices[self._num_written : stop] = features.indices
+        self._num_written = stop
+
+    def check_full(self) -> None:
+        """Refuse to end with fewer features than announced."""
+        if self._num_written != self._num_features:
+            raise FormatError(
+                f"{self._uri}: expected {self._num_features} {self._side} features, found {self._num_written}"
+            )
+
+
+def read_features(datasets: Mapping[str, h5py.Dataset], side: Side, rows: slice, uri: str) -> Features | None:
+    """The lists of features of some rows.
+
+    Raises:
+        FormatError: the offsets fall, or do not lie in the list of features.
+    """
+    if offsets_name(side) not in datasets:
+        return None
+    offsets = read_rows(datasets[offsets_name(side)], slice(rows.start, rows.stop + 1), np.int64)
+    num_features = len(datasets[features_name(side)])
+    first = 0 if rows.start == 0 else int(offsets[0])
+    if (
+        int(offsets[0]) != first
+        or (np.diff(offsets) < 0).any()
+        or not 0 <= first <= offsets[-1] <= num_features
+    ):
+        raise FormatError(
+            f"{uri}: {offsets_name(side)}: expected offsets from 0 that never fall, up to {num_features}"
+        )
+    indices = read_rows(datasets[features_name(side)], slice(first, int(offsets[-1])), np.int64)
+    check_not_negative(indices, features_name(side), uri, first)
+    return Features(offsets - first, indices)

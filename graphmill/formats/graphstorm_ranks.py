@@ -1,0 +1,198 @@
+"""What GraphStorm's saved embeddings and predictions share: numbered `.pt` files, one set a rank; JSON.
+
+    {folder}/{stem}-{rank:05d}.pt       one tensor each; 5 digits, 6 from rank 100000 on
+
+The files of a rank go together row by row: one of values ([n, D], or [n]), and one or two of integer ids
+([n] int64). Source: docs/formats/graphstorm_embeddings.md.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphmill import storage
+from graphmill.errors import FormatError, NotFoundError
+from graphmill.formats._json import read_object
+from graphmill.formats._torch_tensor import TensorFile, open_tensor
+
+Array = npt.NDArray[Any]
+Numbers = npt.NDArray[np.int64]
+
+_NUMBERED = re.compile(r"^(?P<stem>.+)-(?P<number>[0-9]{1,9})\.pt$")
+
+
+@dataclass(frozen=True)
+class RankRows:
+    """One rank's rows: `shape` and `dtype` are those of the values; without files of ids they count up."""
+
+    rank: int
+    values_uri: str
+    nids_uris: tuple[str, ...]
+    dtype: str
+    shape: tuple[int, ...]
+    first_nid: int = 0
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of each of the files."""
+        return self.shape[0]
+
+    @property
+    def uris(self) -> tuple[str, ...]:
+        """All files of the rank."""
+        return (self.values_uri, *self.nids_uris)
+
+
+def file_uri(folder: str, stem: str, rank: int) -> str:
+    """One file of a rank."""
+    return storage.join(folder, f"{stem}-{rank:05d}.pt")
+
+
+def list_ranks(
+    folder: str,
+    values_stem: str,
+    nids_stems: Sequence[str],
+    *,
+    world_size: int | None,
+    optional: bool = False,
+) -> list[RankRows]:
+    """The files of all ranks, in their order, with the shapes of the values; rows are not read.
+
+    Args:
+        folder: where they lie.
+        values_stem: what files of values are called.
+        nids_stems: what files of ids are called.
+        world_size: how many ranks there must be; None: as many as there are.
+        optional: whether the files of ids may be missing, of all ranks at once.
+
+    Raises:
+        NotFoundError: a rank lacks a file.
+        FormatError: files of a rank differ in length, two files have one number, or there are too many ranks.
+    """
+    found = _numbered_files(folder, {values_stem, *nids_stems})
+    if optional and not any(found[stem] for stem in nids_stems):
+        nids_stems = ()
+    stems = (values_stem, *nids_stems)
+    ranks = sorted({rank for each in found.values() for rank in each} | set(range(world_size or 0)))
+    if not ranks:
+        raise NotFoundError(f"{folder}: expected {values_stem}-*.pt files, found none")
+    for rank in ranks:
+        for stem in stems:
+            if world_size is not None and rank in found[stem] and rank >= world_size:
+                raise FormatError(
+                    f"{found[stem][rank]}: expected files of {world_size} ranks, as the JSON beside says; "
+                    "is this one left from another run?"
+                )
+            if rank not in found[stem]:
+                raise NotFoundError(
+                    f"{file_uri(folder, stem, rank)}: there is no such file, but others that belong to it"
+                )
+    return [_measure(rank, *(found[stem][rank] for stem in stems)) for rank in ranks]
+
+
+def _numbered_files(folder: str, stems: set[str]) -> dict[str, dict[int, str]]:
+    found: dict[str, dict[int, str]] = {stem: {} for stem in stems}
+    for entry in storage.list_dir(folder):
+        match = _NUMBERED.match(storage.name(entry.uri))
+        if not match or entry.is_dir or match["stem"] not in found:
+            continue
+        earlier = found[match["stem"]].setdefault(int(match["number"]), entry.uri)
+        if earlier != entry.uri:
+            raise FormatError(f"{entry.uri}: expected one file of that number, found also {earlier}")
+    return found
+
+
+def _measure(rank: int, values_uri: str, *nids_uris: str) -> RankRows:
+    with open_tensor(values_uri) as values:
+        dtype, shape = values.dtype, values.shape
+    if len(shape) > 2 or (shape[0] and 0 in shape):
+        raise FormatError(f"{values_uri}: expected a tensor [n, D] or [n], found shape {shape}")
+    for uri in nids_uris:
+        with open_tensor(uri) as nids:
+            if nids.dtype not in ("int64", "int32") or nids.shape not in ((shape[0],), (shape[0], 1)):
+                raise FormatError(
+                    f"{uri}: expected {shape[0]} integers, as {values_uri} has {shape[0]} rows, found "
+                    f"{nids.dtype} of shape {nids.shape}"
+                )
+    return RankRows(rank, values_uri, nids_uris, dtype, shape)
+
+
+def iter_rows(
+    ranked: RankRows, batch_rows: int, start: int = 0, stop: int | None = None
+) -> Iterator[tuple[tuple[Numbers, ...], Array]]:
+    """Ids (int64 [n], one for each file of ids, or one) and values ([n, D] or [n]) of rows start..stop.
+
+    n is at most `batch_rows`; bfloat16 comes as float32, all else as it is stored.
+
+    Raises:
+        FormatError: a file is damaged.
+    """
+    end = ranked.num_rows if stop is None else min(stop, ranked.num_rows)
+    with ExitStack() as stack:
+        values = stack.enter_context(open_tensor(ranked.values_uri))
+        nids = [stack.enter_context(open_tensor(uri)) for uri in ranked.nids_uris]
+        for first in range(start, end, batch_rows):
+            last = min(first + batch_rows, end)
+            counted = np.arange(ranked.first_nid + first, ranked.first_nid + last)
+            ids = tuple(_read_ids(each, first, last) for each in nids) or (counted,)
+            yield ids, values.read(first, last)
+
+
+def _read_ids(nids: TensorFile, first: int, last: int) -> Numbers:
+    return nids.read(first, last).reshape(-1).astype(np.int64, copy=False)
+
+
+def write_tensor(folder: str, stem: str, rank: int, rows: Array) -> None:
+    """Write one file of a rank."""
+    import torch
+
+    with storage.atomic_output(file_uri(folder, stem, rank)) as stream:
+        torch.save(torch.from_numpy(np.ascontiguousarray(rows)), stream)
+
+
+def checked_name(name: Any, where: str) -> str:
+    """`name` if it is fit to be a folder's name: nothing in a JSON may lead out of the folder it is in.
+
+    Raises:
+        FormatError: it is no text, or leads elsewhere.
+    """
+    if not isinstance(name, str) or not name or name in (".", "..") or set(name) & set("/\\\0"):
+        raise FormatError(f"{where}: expected a name that can be a folder's, found {name!r}")
+    return name
+
+
+def read_pytorch_object(uri: str) -> dict[str, Any]:
+    """The JSON object at `uri`, whose `format`, if it has one, is pytorch.
+
+    Raises:
+        NotFoundError: there is no such file.
+        FormatError: it is something else.
+    """
+    content = read_object(uri)
+    kind = content.get("format", "pytorch")
+    if kind != "pytorch":
+        raise FormatError(f"{uri}: expected the format 'pytorch', found {kind!r}, which cannot be read")
+    return content
+
+
+def write_object(uri: str, content: Mapping[str, Any]) -> None:
+    """Write a JSON object as GraphStorm does."""
+    storage.write_text(uri, json.dumps(dict(content), indent=4) + "\n")
+
+
+def world_size_of(content: Mapping[str, Any], uri: str) -> int | None:
+    """How many ranks wrote, or None where the JSON does not say.
+
+    Raises:
+        FormatError: it is not a number from 1 on.
+    """
+    found = content.get("world_size")
+    if found is None or (isinstance(found, int) and not isinstance(found, bool) and found >= 1):
+        return found
+    raise FormatError(f"{uri}: world_size: expected an integer from 1 on, found {found!r}")

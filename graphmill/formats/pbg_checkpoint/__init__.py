@@ -1,0 +1,72 @@
+"""PBG v1 checkpoints: embeddings, relation parameters and optimizer states, one version at a time.
+
+    checkpoint_path/
+      checkpoint_version.txt              the latest complete version; no file means none (0)
+      config.json                         PBG's configuration
+      embeddings_{type}_{part}.v{V}.h5    embeddings [count, D] float32, optimizer/state_dict
+      model.v{V}.h5                       model/relations/..., model/entities/..., optimizer/state_dict
+      training_stats.json                 JSON lines, one a bucket
+      epoch_{N}/                          a preserved version, itself a checkpoint
+      best/                               likewise, the one with the best validation
+
+Protocol: write the embeddings of version V, the model, the stats, then `commit`. Every file appears
+whole (temporary name, rename), and only checkpoint_version.txt makes a version count, so a kill at any
+point leaves the old version or the new one. The same content gives the same bytes.
+
+Rooms: `names`, `versions`, `tables` (by `hdf5`), `texts`. Source: docs/formats/pbg_v1.md.
+"""
+
+from graphmill.formats.pbg_checkpoint.hdf5 import Iteration
+from graphmill.formats.pbg_checkpoint.names import (
+    STATS_FILE,
+    VERSION_FILE,
+    embeddings_uri,
+    epoch_path,
+    model_uri,
+    num_partitions,
+)
+from graphmill.formats.pbg_checkpoint.tables import (
+    iter_embeddings,
+    new_embeddings,
+    open_embeddings,
+    read_embeddings,
+    read_global_embedding,
+    read_model,
+    read_model_iteration,
+    read_optimizer_state,
+    shape_of,
+    write_embeddings,
+    write_model,
+)
+from graphmill.formats.pbg_checkpoint.texts import append_stats, read_config, read_stats, write_config
+from graphmill.formats.pbg_checkpoint.versions import commit, delete_uncommitted, keep, read_version, restore
+
+__all__ = [
+    "STATS_FILE",
+    "VERSION_FILE",
+    "Iteration",
+    "append_stats",
+    "commit",
+    "delete_uncommitted",
+    "embeddings_uri",
+    "epoch_path",
+    "iter_embeddings",
+    "keep",
+    "model_uri",
+    "new_embeddings",
+    "num_partitions",
+    "open_embeddings",
+    "read_config",
+    "read_embeddings",
+    "read_global_embedding",
+    "read_model",
+    "read_model_iteration",
+    "read_optimizer_state",
+    "read_stats",
+    "read_version",
+    "restore",
+    "shape_of",
+    "write_config",
+    "write_embeddings",
+    "write_model",
+]

@@ -1,0 +1,55 @@
+"""What the files of a checkpoint are called."""
+
+import re
+
+from graphmill import storage
+from graphmill.errors import FormatError
+from graphmill.vocab import Partition
+
+VERSION_FILE = "checkpoint_version.txt"
+CONFIG_FILE = "config.json"
+STATS_FILE = "training_stats.json"
+
+_EMBEDDINGS_STEM = re.compile(r"^embeddings_(?P<type>.+)_(?P<partition>\d+)$")
+VERSIONED = re.compile(r"^(?P<stem>embeddings_.+_\d+|model)\.v(?P<version>\d+)\.h5$")
+
+
+def embeddings_uri(checkpoint_path: str, entity_type: str, partition: Partition, version: int) -> str:
+    """Place of one partition's embeddings."""
+    return storage.join(checkpoint_path, f"embeddings_{entity_type}_{partition}.v{version}.h5")
+
+
+def model_uri(checkpoint_path: str, version: int) -> str:
+    """Place of the parameters that belong to no entity."""
+    return storage.join(checkpoint_path, f"model.v{version}.h5")
+
+
+def epoch_path(checkpoint_path: str, epoch: int) -> str:
+    """Folder of the preserved version of an epoch, itself a checkpoint."""
+    return storage.join(checkpoint_path, f"epoch_{epoch}")
+
+
+def versions_of(checkpoint_path: str) -> dict[int, set[str]]:
+    """The versions that have files, with the stems of their names."""
+    versions: dict[int, set[str]] = {}
+    for entry in storage.list_dir(checkpoint_path):
+        if (match := VERSIONED.match(storage.name(entry.uri))) and not entry.is_dir:
+            versions.setdefault(int(match["version"]), set()).add(match["stem"])
+    return versions
+
+
+def num_partitions(checkpoint_path: str, version: int) -> dict[str, int]:
+    """Number of partitions of each entity type that the version has embeddings of.
+
+    Raises:
+        FormatError: the files of a type are not numbered from 0 without a gap.
+    """
+    found: dict[str, set[int]] = {}
+    for stem in versions_of(checkpoint_path).get(version, set()):
+        if match := _EMBEDDINGS_STEM.match(stem):
+            found.setdefault(match["type"], set()).add(int(match["partition"]))
+    for entity_type, partitions in found.items():
+        if missing := set(range(max(partitions))) - partitions:
+            uri = embeddings_uri(checkpoint_path, entity_type, min(missing), version)
+            raise FormatError(f"{uri}: expected the embeddings of this partition, found no such file")
+    return {entity_type: len(found[entity_type]) for entity_type in sorted(found)}

@@ -1,0 +1,111 @@
+"""Which version counts: committing, keeping, restoring, cleaning up."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterable
+
+from graphmill import storage
+from graphmill.errors import FormatError
+from graphmill.formats.pbg_checkpoint import hdf5, names
+from graphmill.formats.pbg_checkpoint.names import versions_of
+
+_COPY_BYTES = 8 << 20
+
+
+def read_version(checkpoint_path: str) -> int:
+    """The committed version; 0 where there is no checkpoint.
+
+    Raises:
+        FormatError: the file is empty (PBG, killed while committing) or holds no version.
+    """
+    uri = storage.join(checkpoint_path, names.VERSION_FILE)
+    if not storage.exists(uri):
+        return 0
+    text = storage.read_text(uri).strip()
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        raise FormatError(
+            f"{uri}: expected the number of a version, found {text[:40]!r}; write the version of the "
+            "files beside it that are complete, or delete the checkpoint to start from scratch"
+        )
+    return int(text)
+
+
+def commit(checkpoint_path: str, version: int, *, preserve_epoch: int | None) -> None:
+    """Make `version`, all of whose files are written, the one that counts; delete the older ones.
+
+    The copy for `preserve_epoch` is made first: a kill in between makes it again, and never loses it.
+
+    Raises:
+        FormatError: `version` lacks a file that the committed version has, or its model.
+    """
+    committed = read_version(checkpoint_path)
+    versions = versions_of(checkpoint_path)
+    lacking = (versions.get(committed, set()) | {hdf5.MODEL}) - versions.get(version, set())
+    if lacking:
+        raise FormatError(
+            f"{checkpoint_path}: version {version} cannot be committed: it lacks {', '.join(sorted(lacking))}"
+        )
+    if preserve_epoch is not None:
+        _preserve(checkpoint_path, version, names.epoch_path(checkpoint_path, preserve_epoch))
+    storage.write_text(storage.join(checkpoint_path, names.VERSION_FILE), f"{version}\n")
+    _delete(checkpoint_path, [old for old in versions if old < version])
+
+
+def keep(checkpoint_path: str, version: int, name: str) -> None:
+    """Make the folder `name` in the checkpoint a checkpoint of that one version."""
+    _preserve(checkpoint_path, version, storage.join(checkpoint_path, name))
+
+
+def restore(checkpoint_path: str, name: str) -> None:
+    """Commit the version that the folder `name` in the checkpoint has, delete the others; may be repeated."""
+    source = storage.join(checkpoint_path, name)
+    version = read_version(source)
+    for stem in sorted(versions_of(source).get(version, set())):
+        file = f"{stem}.v{version}.h5"
+        if not storage.exists(storage.join(checkpoint_path, file)):
+            _link_or_copy(storage.join(source, file), storage.join(checkpoint_path, file))
+    storage.write_text(storage.join(checkpoint_path, names.VERSION_FILE), f"{version}\n")
+    _delete(checkpoint_path, [other for other in versions_of(checkpoint_path) if other != version])
+
+
+def delete_uncommitted(checkpoint_path: str) -> None:
+    """Delete what a kill left beside the committed version: half a successor, predecessors, temporary files.
+
+    Later versions stay: no kill leaves them, so a checkpoint that lost its version file is not touched.
+    """
+    committed = read_version(checkpoint_path)
+    left = [each for each in versions_of(checkpoint_path) if each < committed or each == committed + 1]
+    _delete(checkpoint_path, left)
+    storage.sweep(checkpoint_path)
+
+
+def _preserve(checkpoint_path: str, version: int, target_path: str) -> None:
+    """Make `target_path` a checkpoint of that one version."""
+    with storage.atomic_directory(target_path) as temporary:
+        for entry in storage.list_dir(checkpoint_path):
+            name = storage.name(entry.uri)
+            match = names.VERSIONED.match(name)
+            if name == names.CONFIG_FILE or (match and int(match["version"]) == version):
+                _link_or_copy(entry.uri, storage.join(temporary, name))
+        storage.write_text(storage.join(temporary, names.VERSION_FILE), f"{version}\n")
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    """A second name for a file that nobody will change, or a copy where there are no links."""
+    source_path, target_path = storage.local_path(source), storage.local_path(target)
+    if source_path and target_path:
+        try:
+            os.link(source_path, target_path)
+        except OSError:  # a file system without hard links
+            pass
+        else:
+            return
+    with storage.open_input(source) as reader, storage.atomic_output(target) as writer:
+        shutil.copyfileobj(reader, writer, _COPY_BYTES)
+
+
+def _delete(checkpoint_path: str, versions: Iterable[int]) -> None:
+    for version in versions:
+        for stem in versions_of(checkpoint_path).get(version, set()):
+            storage.delete(storage.join(checkpoint_path, f"{stem}.v{version}.h5"))

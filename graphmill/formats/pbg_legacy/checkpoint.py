@@ -1,0 +1,207 @@
+"""Legacy checkpoints: see the package's page for the files.
+
+Protocol: write the embeddings of version V, the metadata, then `commit`. Only CHECKPOINT_VERSION makes a
+version count. Metadata of older versions stay, as PBG left them; embeddings of older versions are deleted.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from graphmill import storage
+from graphmill.errors import FormatError, NotFoundError
+from graphmill.formats import _torch_files as torch_files
+from graphmill.formats._torch_files import TensorRows
+from graphmill.formats._torch_save import NewTensor, save
+from graphmill.formats.pbg_legacy import config as legacy_config
+from graphmill.formats.pbg_legacy import parameters as legacy_parameters
+
+VERSION_FILE = "CHECKPOINT_VERSION"
+METADATA = "METADATA_1.pt"
+
+_FILE = re.compile(r"^(?P<type>.+)_(?P<number>0|[1-9]\d*)\.pt(?:\.(?P<version>\d+))?$")
+_OTHERS = ("METADATA", "entity_count_")
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What METADATA_1.pt says, with PBG v1's names; None: the file has no such element."""
+
+    config: dict[str, Any]
+    edge_path_count: int | None = None
+    """Passes over an edge path that were begun before the iteration that the version ends."""
+    edge_chunk: int | None = None
+    """The chunk of that iteration."""
+    parameters: dict[str, Tensor] | None = None
+    optimizer_state: dict[str, Any] | None = None
+
+
+def embeddings_uri(checkpoint_path: str, entity_type: str, number: int, version: int) -> str:
+    """Place of one partition's embeddings; `number` is the one in its name."""
+    return storage.join(checkpoint_path, f"{entity_type}_{number}.pt{_suffix(version)}")
+
+
+def metadata_uri(checkpoint_path: str, version: int) -> str:
+    """Place of what belongs to no entity."""
+    return storage.join(checkpoint_path, METADATA + _suffix(version))
+
+
+def is_embeddings(name: str) -> bool:
+    """Whether a file of this name holds the embeddings of a partition."""
+    return bool(_FILE.match(name)) and not name.startswith(_OTHERS)
+
+
+def find_version(checkpoint_path: str) -> int:
+    """The committed version; without CHECKPOINT_VERSION the only one there is; 0 is the one without suffix.
+
+    Raises:
+        FormatError: CHECKPOINT_VERSION holds no number; or it is missing, and the files do not tell.
+    """
+    uri = storage.join(checkpoint_path, VERSION_FILE)
+    if storage.exists(uri):
+        text = storage.read_text(uri).strip()
+        if not re.fullmatch(r"[0-9]{1,18}", text):
+            raise FormatError(f"{uri}: expected the number of a version, found {text[:40]!r}")
+        return int(text)
+    versions = set(_embeddings_files(checkpoint_path))
+    if 0 in versions or len(versions) == 1:
+        return 0 if 0 in versions else versions.pop()
+    found = f"versions {sorted(versions)}" if versions else "no embeddings"
+    raise FormatError(f"{checkpoint_path}: no {VERSION_FILE} and {found}; say which version is meant")
+
+
+def partition_numbers(checkpoint_path: str, version: int) -> dict[str, set[int]]:
+    """Numbers in the names of each entity type's files."""
+    numbers = _embeddings_files(checkpoint_path).get(version, {})
+    return {entity_type: numbers[entity_type] for entity_type in sorted(numbers)}
+
+
+@contextmanager
+def open_embeddings(
+    checkpoint_path: str, entity_type: str, number: int, version: int
+) -> Iterator[TensorRows]:
+    """One partition's embeddings, to be read piece by piece within the block.
+
+    Raises:
+        NotFoundError: there is no such file.
+        FormatError: it is not what the format says.
+    """
+    uri = embeddings_uri(checkpoint_path, entity_type, number, version)
+    with torch_files.open_torch(uri) as file:
+        yield file.rows(_pair(file.content, uri)[0])
+
+
+def read_optimizer_state(
+    checkpoint_path: str, entity_type: str, number: int, version: int
+) -> dict[str, Any] | None:
+    """The state of one partition's optimizer, or None; the embeddings are not read.
+
+    Raises:
+        NotFoundError: there is no such file.
+        FormatError: it is not what the format says.
+    """
+    uri = embeddings_uri(checkpoint_path, entity_type, number, version)
+    with torch_files.open_torch(uri) as file:
+        state = file.loaded(_pair(file.content, uri)[1])
+    return None if state is None else legacy_parameters.numbered(state)
+
+
+def read_metadata(checkpoint_path: str, version: int) -> Metadata | None:
+    """What belongs to no entity, or None: a loadPath needs none.
+
+    Raises:
+        FormatError: the file is not what the format says.
+    """
+    uri = metadata_uri(checkpoint_path, version)
+    try:
+        content = torch_files.load(uri)
+    except NotFoundError:
+        return None
+    if not isinstance(content, tuple) or len(content) not in (2, 5) or not isinstance(content[0], Mapping):
+        found = f"{type(content).__name__} of {len(content)}" if isinstance(content, tuple) else type(content)
+        raise FormatError(f"{uri}: expected (config, edge paths, chunk, model, optimizer), found {found}")
+    config = legacy_config.from_legacy(content[0])
+    if len(content) == 2:
+        return Metadata(config)
+    match content[1:]:
+        case (int(edge_path_count), int(edge_chunk), dict(model), None | dict()) if all(
+            isinstance(value, Tensor) for value in model.values()
+        ):
+            floats = {key: value.detach().float() for key, value in model.items()}
+            return Metadata(
+                config, edge_path_count, edge_chunk, *legacy_parameters.from_legacy(floats, content[4])
+            )
+    found = ", ".join(type(each).__name__ for each in content)
+    raise FormatError(f"{uri}: expected (dict, int, int, dict of tensors, dict), found ({found})")
+
+
+def write_embeddings(
+    checkpoint_path: str,
+    entity_type: str,
+    number: int,
+    version: int,
+    shape: tuple[int, int],
+    batches: Iterable[Floats],
+    optimizer_state: Mapping[str, Any] | None,
+) -> None:
+    """Write one partition whose embeddings, of `shape` (count, D) in all, come in batches [n, D]."""
+    uri = embeddings_uri(checkpoint_path, entity_type, number, version)
+    save(uri, (NewTensor(shape, batches), optimizer_state))
+
+
+def write_metadata(checkpoint_path: str, version: int, metadata: Metadata) -> None:
+    """Write what belongs to no entity."""
+    parameters, optimizer_state = legacy_parameters.to_legacy(
+        metadata.parameters or {}, metadata.optimizer_state
+    )
+    content = (
+        legacy_config.to_legacy(metadata.config),
+        metadata.edge_path_count or 0,
+        metadata.edge_chunk or 0,
+        parameters,
+        optimizer_state,
+    )
+    save(metadata_uri(checkpoint_path, version), content)
+
+
+def commit(checkpoint_path: str, version: int) -> None:
+    """Make `version`, all of whose files are written, the one that counts; delete older embeddings."""
+    storage.write_text(storage.join(checkpoint_path, VERSION_FILE), str(version))
+    for old, numbers in _embeddings_files(checkpoint_path).items():
+        for entity_type, number in ((t, n) for t, each in numbers.items() for n in each if 0 < old < version):
+            storage.delete(embeddings_uri(checkpoint_path, entity_type, number, old))
+
+
+def _pair(content: Any, uri: str) -> tuple[Tensor, Any]:
+    match content:
+        case (Tensor() as embeddings, None | dict()) if embeddings.dim() == 2:
+            return embeddings, content[1]
+    found = (
+        ", ".join(map(torch_files.described, content))
+        if isinstance(content, tuple)
+        else type(content).__name__
+    )
+    raise FormatError(f"{uri}: expected (embeddings (count, dimension), optimizer state), found {found}")
+
+
+def _suffix(version: int) -> str:
+    return f".{version}" if version else ""
+
+
+def _embeddings_files(checkpoint_path: str) -> dict[int, dict[str, set[int]]]:
+    """Versions, entity types and partition numbers in the names of the files."""
+    found: dict[int, dict[str, set[int]]] = {}
+    for entry in storage.list_dir(checkpoint_path):
+        name = storage.name(entry.uri)
+        if (match := _FILE.match(name)) and is_embeddings(name) and not entry.is_dir:
+            types = found.setdefault(int(match["version"] or 0), {})
+            types.setdefault(match["type"], set()).add(int(match["number"]))
+    return found

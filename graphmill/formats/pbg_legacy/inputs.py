@@ -1,0 +1,195 @@
+"""Legacy input: entity counts and edge files.
+
+Indices come out from 0, and an edge below the index base is an error: it shows that the base is wrong.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from graphmill import storage
+from graphmill.errors import FormatError
+from graphmill.formats import _torch_files as torch_files
+from graphmill.formats._bucket_columns import checked_dataset, read_rows
+from graphmill.formats._torch_save import save
+from graphmill.formats.pbg_legacy import index_base as bases
+from graphmill.formats.pbg_legacy.index_base import IndexBase
+from graphmill.vocab import Bucket
+
+RELATION_COUNT = "dynamic_rel_count.pt"
+COLUMNS = ("lhs", "rel", "rhs")
+
+_COUNT = re.compile(r"^entity_count_(?P<type>.+)_(?P<number>0|[1-9]\d*)\.pt$")
+_BUCKET = re.compile(r"^edges_(?P<lhs>0|[1-9]\d*)_(?P<rhs>0|[1-9]\d*)\.h5$")
+_NOT_READ = ("lhsd_offsets", "rhsd_offsets", "weight")
+
+Indices = npt.NDArray[np.int64]
+
+
+def is_entity_path(uri: str) -> bool:
+    """Whether the folder holds legacy entity counts."""
+    return any(_COUNT.match(storage.name(entry.uri)) for entry in storage.list_dir(uri))
+
+
+def count_uri(entity_path: str, entity_type: str, number: int) -> str:
+    """The file that holds the number of rows of one partition; `number` is the one in its name."""
+    return storage.join(entity_path, f"entity_count_{entity_type}_{number}.pt")
+
+
+def bucket_uri(edge_path: str, bucket: Bucket, index_base: int) -> str:
+    """The file of a bucket, which is counted from 0."""
+    return storage.join(edge_path, f"edges_{bucket.lhs + index_base}_{bucket.rhs + index_base}.h5")
+
+
+def find_index_base(entity_path: str, edge_paths: Sequence[str], index_base: IndexBase) -> int:
+    """The base that the names of the count files and of the edge files tell.
+
+    Raises:
+        FormatError: they do not tell, or they disagree.
+    """
+    told = {entity_path: bases.of_partitions(_partition_numbers(entity_path), index_base, entity_path)}
+    for edge_path in edge_paths:
+        told[edge_path] = bases.of_buckets(_bucket_numbers(edge_path), index_base, edge_path)
+    if len(set(told.values())) > 1:
+        found = "; ".join(f"{uri} from {base}" for uri, base in told.items())
+        raise FormatError(f"numbers start differently: {found}; set index_base to 0 or 1")
+    return told[entity_path]
+
+
+def read_counts(entity_path: str, index_base: int) -> dict[str, list[int]]:
+    """Rows of every partition of every entity type.
+
+    Raises:
+        FormatError: a file holds anything but one integer that is not negative.
+    """
+    numbers = _partition_numbers(entity_path)
+    return {
+        entity_type: [
+            _read_integer(count_uri(entity_path, entity_type, number))
+            for number in range(index_base, index_base + len(numbers[entity_type]))
+        ]
+        for entity_type in sorted(numbers)
+    }
+
+
+def read_relation_count(entity_path: str) -> int | None:
+    """Number of dynamic relations; None where relations are static."""
+    uri = storage.join(entity_path, RELATION_COUNT)
+    return _read_integer(uri) if storage.exists(uri) else None
+
+
+def list_buckets(edge_path: str, index_base: int) -> list[Bucket]:
+    """The buckets that the folder has files of, counted from 0."""
+    return [Bucket(lhs - index_base, rhs - index_base) for lhs, rhs in sorted(_bucket_numbers(edge_path))]
+
+
+def count_edges(edge_path: str, bucket: Bucket, index_base: int) -> int:
+    """Number of edges in the bucket."""
+    with _open_bucket(bucket_uri(edge_path, bucket, index_base)) as datasets:
+        return len(datasets[0])
+
+
+def iter_edges(
+    edge_path: str, bucket: Bucket, index_base: int, batch_edges: int
+) -> Iterator[tuple[Indices, Indices, Indices]]:
+    """lhs, rel, rhs of the bucket's edges, counted from 0, int64 [<= batch_edges] at a time.
+
+    Raises:
+        NotFoundError: there is no such bucket.
+        FormatError: the file is not what the format says, or an index is below the base.
+    """
+    uri = bucket_uri(edge_path, bucket, index_base)
+    with _open_bucket(uri) as datasets:
+        for start in range(0, len(datasets[0]), batch_edges):
+            rows = slice(start, min(start + batch_edges, len(datasets[0])))
+            lhs, rel, rhs = (read_rows(each, rows, np.int64) - index_base for each in datasets)
+            for column, values in zip(COLUMNS, (lhs, rel, rhs), strict=True):
+                if len(values) and int(values.min()) < 0:
+                    row = int(np.flatnonzero(values < 0)[0])
+                    raise FormatError(
+                        f"{uri}: {column}[{start + row}] is {values[row] + index_base}; expected "
+                        f"{index_base} or more: is index_base {index_base} right?"
+                    )
+            yield lhs, rel, rhs
+
+
+def write_count(entity_path: str, entity_type: str, number: int, count: int) -> None:
+    """Say that the partition has `count` rows."""
+    save(count_uri(entity_path, entity_type, number), count)
+
+
+def write_relation_count(entity_path: str, count: int) -> None:
+    """Say that there are `count` dynamic relations."""
+    save(storage.join(entity_path, RELATION_COUNT), count)
+
+
+def write_bucket(
+    edge_path: str,
+    bucket: Bucket,
+    index_base: int,
+    num_edges: int,
+    batches: Iterable[tuple[Indices, Indices, Indices]],
+) -> None:
+    """Write a bucket of `num_edges` edges, counted from 0, that come in batches of lhs, rel, rhs.
+
+    Raises:
+        FormatError: the batches hold fewer or more edges.
+    """
+    uri = bucket_uri(edge_path, bucket, index_base)
+    with storage.create_hdf5(uri) as hdf5:
+        datasets = [
+            hdf5.create_dataset(column, shape=(num_edges,), dtype=np.int64, track_times=False)
+            for column in COLUMNS
+        ]
+        num_written = 0
+        for batch in batches:
+            stop = num_written + len(batch[0])
+            if stop > num_edges:
+                raise FormatError(f"{uri}: expected {num_edges} edges, found at least {stop}")
+            for dataset, values in zip(datasets, batch, strict=True):
+                if len(values):
+                    dataset[num_written:stop] = values + index_base
+            num_written = stop
+        if num_written != num_edges:
+            raise FormatError(f"{uri}: expected {num_edges} edges, found {num_written}")
+
+
+@contextmanager
+def _open_bucket(uri: str) -> Iterator[list[h5py.Dataset]]:
+    """lhs, rel, rhs of the file, checked."""
+    with storage.open_hdf5(uri) as hdf5:
+        try:
+            if found := [name for name in _NOT_READ if name in hdf5]:
+                raise FormatError(f"{uri}: expected lhs, rel and rhs alone, found {', '.join(found)} too")
+            datasets = [checked_dataset(hdf5, column, "iu", uri) for column in COLUMNS]
+            if len({len(dataset) for dataset in datasets}) > 1:
+                raise FormatError(f"{uri}: expected datasets of one length, found {list(map(len, datasets))}")
+            yield datasets
+        except (OSError, LookupError, RuntimeError, TypeError, ValueError) as error:  # h5py, of damage
+            raise FormatError(f"{uri}: the file is damaged: {error}") from error
+
+
+def _partition_numbers(entity_path: str) -> dict[str, set[int]]:
+    numbers: dict[str, set[int]] = {}
+    for entry in storage.list_dir(entity_path):
+        if match := _COUNT.match(storage.name(entry.uri)):
+            numbers.setdefault(match["type"], set()).add(int(match["number"]))
+    if not numbers:
+        raise FormatError(f"{entity_path}: expected entity_count_*.pt files, found none")
+    return numbers
+
+
+def _bucket_numbers(edge_path: str) -> set[tuple[int, int]]:
+    matches = (_BUCKET.match(storage.name(entry.uri)) for entry in storage.list_dir(edge_path))
+    return {(int(match["lhs"]), int(match["rhs"])) for match in matches if match}
+
+
+def _read_integer(uri: str) -> int:
+    found = torch_files.load(uri)
+    if type(found) is not int or found < 0:
+        raise FormatError(f"{uri}: expected one integer that is not negative, found {found!r:.40}")
+    return found

@@ -1,0 +1,30 @@
+"""RecIS' safetensors checkpoints: tables of rows by id, spread over shards, and dense tensors.
+
+    checkpoint/
+      model-000000-of-000002.safetensors    blocks; number = shard * writers + writer; gaps are legal
+      tensorkey.json                        which slice of which table a block is
+      torch_rank_weights_embs_table_multi_shard.json    one entry an embedding block or dense tensor
+      index                                 which block lies in which file; written last
+
+Rooms: `saver`, `loader`, `reader`; `tables` what is saved; `names`, `index` what things are called.
+Source: docs/formats/recis.md.
+"""
+
+from graphmill.formats.recis.loader import Loader
+from graphmill.formats.recis.names import Slice, UnknownTensorError, hash_slot, slice_of
+from graphmill.formats.recis.reader import CheckpointReader
+from graphmill.formats.recis.saver import Saver, WriteBlock
+from graphmill.formats.recis.tables import HashTable, Rows
+
+__all__ = [
+    "CheckpointReader",
+    "HashTable",
+    "Loader",
+    "Rows",
+    "Saver",
+    "Slice",
+    "UnknownTensorError",
+    "WriteBlock",
+    "hash_slot",
+    "slice_of",
+]

@@ -1,0 +1,117 @@
+"""Reading the tensors of a RecIS checkpoint by name, whole or by rows."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from graphmill import storage
+from graphmill.errors import FormatError
+from graphmill.formats import _safetensors as safetensors
+from graphmill.formats._safetensors import Entry, SafetensorsFile
+from graphmill.formats.recis import index, names
+from graphmill.formats.recis.index import Stored
+from graphmill.formats.recis.names import UnknownTensorError
+
+
+class CheckpointReader:
+    """A checkpoint's tensors by name: a dense one's own, or `table@slot` over all shards of a table."""
+
+    def __init__(self, path: str) -> None:
+        """Raises FormatError or NotFoundError where there is no checkpoint, or its index is damaged."""
+        self.path = path
+        self._blocks = index.read_index(path).blocks(storage.join(path, names.INDEX))
+        self._entries: dict[str, dict[str, Entry]] = {}
+
+    def tensor_names(self) -> list[str]:
+        """Names of all tensors, sorted."""
+        return sorted(self._blocks)
+
+    def table_slots(self) -> dict[str, list[str]]:
+        """The slots of each table, without its ids."""
+        slots: dict[str, list[str]] = {}
+        for name in self.tensor_names():
+            if self._blocks[name][0].slots is not None:
+                table, slot = names.table_and_slot(name) or ("", "")
+                slots.setdefault(table, [])
+                if slot != names.ID_SLOT:
+                    slots[table].append(slot)
+        return slots
+
+    def dense_names(self) -> list[str]:
+        """Names of the dense tensors."""
+        return [name for name in self.tensor_names() if self._blocks[name][0].slots is None]
+
+    def blocks(self, name: str) -> list[Stored]:
+        """The blocks that make up a tensor.
+
+        Raises:
+            UnknownTensorError: there is no such tensor; a KeyError.
+        """
+        if name not in self._blocks:
+            raise UnknownTensorError(
+                f"{self.path}: no tensor {name!r}; it has {', '.join(self.tensor_names()[:20]) or 'none'}"
+            )
+        return self._blocks[name]
+
+    def entry(self, block: Stored) -> Entry:
+        """dtype, shape and place of a block.
+
+        Raises:
+            FormatError: the file that the index names does not hold it.
+        """
+        if block.file not in self._entries:
+            with self.open_file(block) as file:
+                self._entries[block.file] = file.entries
+        if block.key not in self._entries[block.file]:
+            raise FormatError(
+                f"{storage.join(self.path, block.file)}: expected {block.key!r}, found no such tensor"
+            )
+        return self._entries[block.file][block.key]
+
+    @contextmanager
+    def open_file(self, block: Stored) -> Iterator[SafetensorsFile]:
+        """The file that a block lies in."""
+        with safetensors.open_safetensors(storage.join(self.path, block.file)) as file:
+            yield file
+
+    def tensor_shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor; rows of all shards together.
+
+        Raises:
+            UnknownTensorError: there is no such tensor; a KeyError.
+            FormatError: its blocks do not fit together.
+        """
+        return self._shape_and_dtype(name)[0]
+
+    def tensor_dtype(self, name: str) -> torch.dtype:
+        """dtype of a tensor.
+
+        Raises:
+            UnknownTensorError: there is no such tensor; a KeyError.
+        """
+        return self._shape_and_dtype(name)[1]
+
+    def read_tensor(self, name: str) -> Tensor:
+        """A whole tensor, rows of its shards one behind the other.
+
+        Raises:
+            UnknownTensorError: there is no such tensor; a KeyError.
+        """
+        self._shape_and_dtype(name)
+        pieces = []
+        for block in self.blocks(name):
+            self.entry(block)
+            with self.open_file(block) as file:
+                pieces.append(file.read(block.key))
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+    def _shape_and_dtype(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
+        entries = [self.entry(block) for block in self.blocks(name)]
+        first = entries[0]
+        if any((each.shape[1:], each.dtype) != (first.shape[1:], first.dtype) for each in entries):
+            raise FormatError(f"{self.path}: blocks of {name!r} differ in dtype or in the shape of a row")
+        if len(entries) == 1:
+            return first.shape, first.dtype
+        return (sum(each.shape[0] for each in entries), *first.shape[1:]), first.dtype

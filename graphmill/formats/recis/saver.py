@@ -1,0 +1,207 @@
+"""Saving a shard, or all of them, in RecIS' layout.
+
+Every shard writes its files of tensors, and then a note of what is in them; whichever shard finds the notes
+of all puts them together, `index` last. A folder holds one checkpoint: saving into it again is refused. What
+a killed save has left is overwritten by the next one; save all shards again then.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from graphmill import storage
+from graphmill.errors import FormatError, NotFoundError
+from graphmill.formats import _safetensors as safetensors
+from graphmill.formats.recis import index, names
+from graphmill.formats.recis.names import Slice
+from graphmill.formats.recis.tables import HashTable, Rows
+
+_BATCH_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class WriteBlock:
+    """One tensor of a shard that is to be written; `name` is what a reader asks for."""
+
+    name: str
+    key: str
+    slots: Slice | None
+    rows: Rows
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """As torch calls it."""
+        return safetensors.dtype_of(self.rows)
+
+    def new_tensor(self) -> safetensors.NewTensor:
+        """The block as the file's writer takes it."""
+        shape = tuple(int(size) for size in self.rows.shape)
+        return safetensors.NewTensor(self.key, self.dtype, shape, self._batches(shape))
+
+    def _batches(self, shape: tuple[int, ...]) -> Iterator[Any]:
+        if not shape:
+            yield self.rows
+            return
+        row_bytes = self.dtype.itemsize
+        for size in shape[1:]:
+            row_bytes *= size
+        batch_rows = max(1, _BATCH_BYTES // max(row_bytes, 1))
+        for start in range(0, shape[0], batch_rows):
+            batch = self.rows[start : min(start + batch_rows, shape[0])]
+            if self.slots is not None and self.name.endswith(f"@{names.ID_SLOT}"):
+                self._check_owned(batch, self.slots)
+            yield batch
+
+    def _check_owned(self, ids: Any, slots: Slice) -> None:
+        foreign = np.asarray(ids)[~slots.owns(ids)]
+        if len(foreign):
+            raise FormatError(
+                f"{self.key}: id {int(foreign[0])} has hash slot {int(names.hash_slot(foreign[:1])[0])}, "
+                f"which the shard's slice {slots} does not have: another shard owns it"
+            )
+
+
+Blocks = list[WriteBlock]
+
+
+class Saver:
+    """Saves one shard of a checkpoint with several writer threads."""
+
+    def __init__(
+        self,
+        shard_index: int = 0,
+        shard_num: int = 1,
+        parallel: int = 8,
+        path: str = ".",
+        hashtables: Mapping[str, HashTable] | None = None,
+        tensors: Mapping[str, Any] | None = None,
+        filter_func: Callable[[Blocks], Blocks] = lambda blocks: blocks,
+    ) -> None:
+        """Prepare to save.
+
+        Args:
+            shard_index: this shard's number, from 0.
+            shard_num: how many shards save into the folder.
+            parallel: writer threads; each writes a file of its own.
+            path: the folder, which must not hold a checkpoint.
+            hashtables: tables by name, of ids that this shard owns.
+            tensors: dense tensors by name, numpy or torch; shard 0 alone writes them.
+            filter_func: gets the blocks that would be written, and returns those to write.
+
+        Raises:
+            FormatError: there is no such shard, or a table is of another one.
+        """
+        if parallel < 1:
+            raise FormatError(f"parallel: expected 1 or more, found {parallel}")
+        self._slice = names.slice_of(shard_index, shard_num)
+        self._shard_index, self._shard_num = shard_index, shard_num
+        self._parallel, self._path = parallel, path
+        self._hashtables, self._tensors = dict(hashtables or {}), dict(tensors or {})
+        self._filter_func = filter_func
+        for name, table in self._hashtables.items():
+            if table.slice != self._slice:
+                raise FormatError(f"table {name!r} is of the slice {table.slice}, the shard of {self._slice}")
+
+    def save(self) -> None:
+        """Write the shard; the checkpoint counts when all shards have done so.
+
+        Raises:
+            FormatError: the folder holds a checkpoint already, or a table has an id of another shard.
+        """
+        if storage.exists(storage.join(self._path, names.INDEX)):
+            raise FormatError(f"{self._path}: holds a checkpoint already; save into a folder of its own")
+        note_uri = self._note_uri(self._shard_index)
+        storage.delete(note_uri)
+        by_writer = _spread(self._filter_func(self._blocks()), self._parallel)
+        with ThreadPoolExecutor(self._parallel, "recis-writer") as pool:
+            writes = [pool.submit(self._write, writer, blocks) for writer, blocks in by_writer.items()]
+            for write in writes:
+                write.result()
+        index.write_part(note_uri, self._index(by_writer))
+        self._commit_if_complete()
+
+    def _blocks(self) -> Blocks:
+        blocks = []
+        if self._shard_index == 0:
+            blocks += [
+                WriteBlock(name, names.dense_key(name), None, tensor)
+                for name, tensor in self._tensors.items()
+            ]
+        for table_name, table in self._hashtables.items():
+            for slot, rows in {names.ID_SLOT: table.ids, **table.slots}.items():
+                key = names.block_key(table_name, slot, self._shard_index, self._shard_num)
+                blocks.append(WriteBlock(names.tensor_name(table_name, slot), key, self._slice, rows))
+        return blocks
+
+    def _write(self, writer: int, blocks: Blocks) -> None:
+        uri = storage.join(self._path, self._file_name(writer))
+        safetensors.write(uri, [block.new_tensor() for block in blocks])
+
+    def _index(self, by_writer: Mapping[int, Blocks]) -> index.Index:
+        written = index.Index()
+        for writer, blocks in by_writer.items():
+            number = self._shard_index * self._parallel + writer
+            written.file_index[self._file_name(writer)] = number
+            for block in blocks:
+                written.block_index[block.key] = number
+                if block.slots is not None:
+                    written.tensor_keys[block.key] = f"{block.name}^{block.slots}"
+                if (entry := _multi_shard_entry(block)) is not None:
+                    written.multi_shard[block.key] = entry
+        return written.ordered()
+
+    def _commit_if_complete(self) -> None:
+        merged = index.Index()
+        notes = [self._note_uri(shard) for shard in range(self._shard_num)]
+        try:
+            for note in notes:
+                merged.update(index.read_part(note))
+        except NotFoundError:
+            return  # the last one of the others will
+        index.write_index(self._path, merged)
+        for note in notes:
+            storage.delete(note)
+
+    def _file_name(self, writer: int) -> str:
+        return names.file_name(self._shard_index * self._parallel + writer, self._shard_num * self._parallel)
+
+    def _note_uri(self, shard: int) -> str:
+        return storage.join(self._path, f"shard-{shard:06d}-of-{self._shard_num:06d}.json")
+
+
+def _spread(blocks: Blocks, num_writers: int) -> dict[int, Blocks]:
+    """The largest first, each to the writer that has least; a writer without blocks is left out."""
+    loads = [0] * num_writers
+    spread: dict[int, Blocks] = {}
+    for block in sorted(blocks, key=lambda each: (-each.new_tensor().num_bytes, each.key)):
+        writer = loads.index(min(loads))
+        loads[writer] += block.new_tensor().num_bytes + 1
+        spread.setdefault(writer, []).append(block)
+    return spread
+
+
+def _multi_shard_entry(block: WriteBlock) -> dict[str, Any] | None:
+    """What a tensor's entry in multi_shard.json says; ids and optimizer slots have none."""
+    described = {
+        "name": block.key,
+        "dtype": str(block.dtype).removeprefix("torch."),
+        "shape": list(block.new_tensor().shape),
+    }
+    if block.slots is None:
+        return described | {"dense": True, "dimension": 0, "is_hashmap": False}
+    table, slot = names.table_and_slot(block.name) or ("", "")
+    if slot != names.EMBEDDING_SLOT:
+        return None
+    part = block.key.rpartition("/")[2]
+    return described | {
+        "dense": False,
+        "dimension": described["shape"][-1],
+        "hashmap_key": f"{table}.{names.ID_SLOT}/{part}",
+        "hashmap_key_dtype": "int64",
+        "hashmap_value": block.key,
+        "is_hashmap": True,
+    }

@@ -1,0 +1,117 @@
+"""Hash tables as they are saved and loaded: ids, and slots of rows that belong to them.
+
+A slot is a numpy array, a torch tensor, or anything else that has a shape and a dtype and gives its rows for
+a slice, such as an HDF5 dataset: it is then never whole in memory.
+"""
+
+import threading
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphmill.errors import FormatError
+from graphmill.formats._safetensors import dtype_of
+from graphmill.formats.recis import names
+from graphmill.formats.recis.names import Numbers, Slice
+
+
+class Rows(Protocol):
+    """What a slot must offer."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(rows, ...)."""
+
+    @property
+    def dtype(self) -> Any:
+        """numpy's or torch's."""
+
+    def __getitem__(self, rows: slice) -> Any:
+        """Some rows, as an array or a tensor."""
+
+
+class HashTable:
+    """One shard of a table: row k of every slot belongs to id k."""
+
+    def __init__(
+        self,
+        ids: Any,
+        slots: Mapping[str, Rows],
+        shard_index: int = 0,
+        shard_num: int = 1,
+    ) -> None:
+        """Raises FormatError where a slot's length is not that of the ids, or its dtype cannot be saved."""
+        self.slice: Slice = names.slice_of(shard_index, shard_num)
+        self._ids = [ids]
+        self._slots = {name: [rows] for name, rows in slots.items()}
+        self._lock = threading.Lock()
+        if dtype_of(ids) != torch.int64 or len(ids.shape) != 1:
+            raise FormatError(f"ids: expected int64 in one dimension, found {ids.dtype} {tuple(ids.shape)}")
+        for name, rows in slots.items():
+            dtype_of(rows)
+            if not name or name == names.ID_SLOT or "." in name or "@" in name:
+                raise FormatError(f"slot {name!r}: expected a name without dot and @ that is not 'id'")
+            if rows.shape[0] != len(ids):
+                raise FormatError(f"slot {name!r}: expected {len(ids)} rows, found {rows.shape[0]}")
+
+    @classmethod
+    def empty(
+        cls, slots: Mapping[str, tuple[Any, ...]], shard_index: int = 0, shard_num: int = 1
+    ) -> "HashTable":
+        """A table to load into; a slot is told as (dtype, *shape of a row): ("float32", 8)."""
+        fresh = {
+            name: torch.empty((0, *shape), dtype=dtype)
+            if isinstance(dtype, torch.dtype)
+            else np.empty((0, *shape), dtype)
+            for name, (dtype, *shape) in slots.items()
+        }
+        return cls(np.empty(0, np.int64), fresh, shard_index, shard_num)
+
+    @property
+    def ids(self) -> Any:
+        """int64 [rows]."""
+        with self._lock:
+            return _joined(self._ids)
+
+    @property
+    def slots(self) -> dict[str, Any]:
+        """[rows, ...] each."""
+        with self._lock:
+            return {name: _joined(pieces) for name, pieces in self._slots.items()}
+
+    def __len__(self) -> int:
+        return sum(len(piece) for piece in self._ids)
+
+    def insert(self, ids: Numbers, rows: Mapping[str, Tensor]) -> None:
+        """Add rows that are loaded; safe from several threads.
+
+        Raises:
+            FormatError: a slot has rows of another shape.
+        """
+        converted = {name: _like(pieces[0], rows[name], name) for name, pieces in self._slots.items()}
+        with self._lock:
+            self._ids.append(ids)
+            for name, piece in converted.items():
+                self._slots[name].append(piece)
+
+
+def _like(first: Any, rows: Tensor, name: str) -> Any:
+    if tuple(rows.shape[1:]) != tuple(first.shape[1:]):
+        raise FormatError(
+            f"slot {name!r}: expected rows of shape {tuple(first.shape[1:])}, found {tuple(rows.shape[1:])}"
+        )
+    if isinstance(first, Tensor):
+        return rows.to(first.dtype)
+    wanted = dtype_of(first)
+    return rows.to(wanted).numpy()
+
+
+def _joined(pieces: list[Any]) -> Any:
+    if len(pieces) > 1:
+        filled = [piece for piece in pieces if len(piece)] or pieces[:1]
+        joined = torch.cat(filled) if isinstance(filled[0], Tensor) else np.concatenate(filled)
+        pieces[:] = [joined]
+    return pieces[0]

@@ -1,0 +1,54 @@
+"""The nearest of many vectors, read in parts.
+
+Shapes: D dimension, N rows of a part, Q queries, K neighbours.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Floats = npt.NDArray[np.float32]
+
+
+class Neighbor(NamedTuple):
+    """A raw id, and the cosine of its vector with that which was asked for."""
+
+    id: str
+    similarity: float
+
+
+def nearest(
+    parts: Iterable[tuple[pa.Array, Floats]], queries_QD: Floats, leave_out: Sequence[str | None], k: int
+) -> list[list[Neighbor]]:
+    """The `k` rows with the largest cosine to each query, nearest first; of equal ones the earlier row.
+
+    Memory: one part, and K rows a query.
+
+    Args:
+        parts: ids (string [N]) and float32 [N, D].
+        queries_QD: float32.
+        leave_out: for each query, the id that is not its own neighbour.
+        k: K, at most.
+    """
+    unit_QD = unit(queries_QD)
+    best: list[list[Neighbor]] = [[] for _ in leave_out]
+    for ids, vectors_ND in parts:
+        cosine_NQ = unit(vectors_ND) @ unit_QD.T
+        for query, own in enumerate(leave_out):
+            cosine_N = cosine_NQ[:, query]
+            few = min(k + 1, len(cosine_N))  # one more, for the id that is left out
+            rows = np.sort(np.argpartition(-cosine_N, few - 1)[:few]) if few else np.empty(0, np.int64)
+            names = ids.take(pa.array(rows)).to_pylist()
+            found = zip(names, cosine_N[rows].tolist(), strict=True)
+            candidates = best[query] + [Neighbor(name, cosine) for name, cosine in found if name != own]
+            best[query] = sorted(candidates, key=lambda each: -each.similarity)[:k]
+    return best
+
+
+def unit(vectors_ND: Floats) -> Floats:
+    """The vectors scaled to length 1; zero vectors stay."""
+    lengths = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
+    return np.asarray(vectors_ND / np.where(lengths > 0, lengths, 1), np.float32)

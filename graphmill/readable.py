@@ -1,0 +1,40 @@
+"""Figures as people read them."""
+
+from typing import Any
+
+
+def number(value: Any, digits: int = 4) -> str:
+    """A figure as people read it: 1,234,567; 0.2831; `-` where there is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "-" if value is None else str(value)
+    if isinstance(value, int) or (abs(value) >= 1000 and value == value):
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}"
+
+
+def size(num_bytes: Any) -> str:
+    """Bytes with a unit."""
+    if not isinstance(num_bytes, int | float):
+        return "-"
+    amount = float(num_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(amount) < 1000:
+            return f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:,.3g} TB"
+
+
+def duration(seconds: Any) -> str:
+    """Seconds as people say them."""
+    if not isinstance(seconds, int | float):
+        return "-"
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def shortened(text: str, length: int = 24) -> str:
+    """The text, or its beginning with an ellipsis."""
+    return text if len(text) <= length else text[: length - 1] + "…"

@@ -1,0 +1,156 @@
+"""Two or more runs side by side: metrics, settings that differ, curves over each other."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from graphmill import storage
+from graphmill.library import Run
+from graphmill.readable import duration, number
+from graphmill.redaction import redacted
+from graphmill.report.blocks import Bars, Block, Curves, Note, Page, Section, Series, Table
+from graphmill.report.reading import flattened, mapping, records, total
+from graphmill.report.section_ranking import band_name
+from graphmill.report.section_settings import shown
+from graphmill.report.section_training import speed
+
+SMALL_IS_GOOD = ("mean_rank",)
+ABSENT = "-"
+PLACES = ("output", "entity_path", "edge_root", "edge_paths", "checkpoint_path", "embedding_path")
+
+Named = Mapping[str, Run]
+
+
+def page_of_runs(runs: Sequence[Run]) -> Page:
+    """The report of several runs."""
+    named = dict(zip(names(runs), runs, strict=True))
+    makers = {
+        "metrics": ("Metrics", _metrics),
+        "settings": ("Settings that differ", _settings),
+        "curves": ("Training", _curves),
+        "figures": ("Figures", _figures),
+    }
+    sections = [Section(name, title, list(make(named))) for name, (title, make) in makers.items()]
+    status = "done" if all(run.status == "done" for run in runs) else "not all done"
+    return Page(
+        f"{len(runs)} runs side by side", redacted(" · ".join(run.uri for run in runs)), status, sections
+    )
+
+
+def names(runs: Sequence[Run]) -> list[str]:
+    """Names that tell the runs apart: the ends of their URIs, as long as it takes."""
+    parts = [storage.absolute(redacted(run.uri)).rstrip("/").split("/") for run in runs]
+    for length in range(1, max(map(len, parts)) + 1):
+        found = ["/".join(each[-length:]) for each in parts]
+        if len(set(found)) == len(found):
+            return found
+    return [f"{'/'.join(each)} #{place}" for place, each in enumerate(parts, start=1)]
+
+
+def _metrics(runs: Named) -> Iterator[Block]:
+    keys = dict.fromkeys(
+        key for run in runs.values() for key in run.metrics if not key.endswith("_pessimistic")
+    )
+    if not keys:
+        yield Note("None of the runs has been evaluated.")
+        return
+    rows = [[key, *(number(run.metrics.get(key)) for run in runs.values())] for key in keys]
+    best = {row: _best(key, [run.metrics.get(key) for run in runs.values()]) for row, key in enumerate(keys)}
+    marked = {row: column + 1 for row, column in best.items() if column is not None}
+    yield Table("Metrics", ["metric", *runs], rows, best=marked)
+    counts = {run.metrics.get("num_edges") for run in runs.values()}
+    if len(counts) > 1:
+        yield Note("The runs ranked different numbers of edges; compare with care.", "warning")
+    if "mrr" in keys:
+        ranked = {name: run for name, run in runs.items() if "mrr" in run.metrics}
+        yield Bars(
+            "mrr", "MRR", "MRR", list(ranked), {"mrr": [run.metrics["mrr"] for run in ranked.values()]}
+        )
+    bands = {
+        name: records(mapping(run.stages, "evaluate"), "metrics_by_degree") for name, run in runs.items()
+    }
+    labels = dict.fromkeys(band_name(each) for found in bands.values() for each in found)
+    if labels:
+        by_band = {name: {band_name(each): each for each in found} for name, found in bands.items()}
+        groups = {
+            name: [_both_sides(found.get(label, {})) for label in labels] for name, found in by_band.items()
+        }
+        title = "MRR by the degree of the entity asked for, both sides"
+        yield Bars("degrees", title, "MRR", [f"{label} edges" for label in labels], groups)
+
+
+def _both_sides(band: Mapping[str, Any]) -> float:
+    sides = [mapping(band, side) for side in ("lhs", "rhs")]
+    edges = sum(each.get("num_edges", 0) for each in sides)
+    return sum(each.get("num_edges", 0) * each.get("mrr", 0) for each in sides) / edges if edges else 0.0
+
+
+def _best(key: str, values: Sequence[float | None]) -> int | None:
+    """Which value is the best, if one is."""
+    known = [value for value in values if value is not None]
+    if key == "num_edges" or len(known) < 2 or len(set(known)) == 1:
+        return None
+    return values.index(min(known) if key in SMALL_IS_GOOD else max(known))
+
+
+def _settings(runs: Named) -> Iterator[Block]:
+    configs = {
+        name: {key: value for key, value in flattened(run.config).items() if key not in PLACES}
+        for name, run in runs.items()
+    }
+    versions = {name: mapping(run.record, "versions") for name, run in runs.items()}
+    for title, kind in (("Settings", configs), ("Versions", versions)):
+        rows = list(_differing(kind))
+        if rows:
+            yield Table(title, ["key", *runs], rows, num_text_columns=len(runs) + 1)
+        else:
+            yield Note(f"{title}: no difference.")
+
+
+def _differing(kind: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
+    for key in dict.fromkeys(key for each in kind.values() for key in each):
+        values = [shown(each[key]) if key in each else ABSENT for each in kind.values()]
+        if len(set(values)) > 1:
+            yield [key, *values]
+
+
+def _curves(runs: Named) -> Iterator[Block]:
+    kinds: tuple[tuple[str, str, str, Callable[[Mapping[str, Any]], float | None]], ...] = (
+        ("loss", "loss", "epochs", lambda epoch: epoch.get("loss")),
+        ("mrr", "MRR of the held-out sample", "epochs", lambda epoch: epoch.get("mrr")),
+        ("validation", "MRR in validation", "validation", lambda ranking: ranking.get("mrr")),
+        ("edges_per_s", "edges a second", "epochs", speed),
+    )
+    drawn = False
+    for key, label, told_in, value_of in kinds:
+        series = []
+        for name, run in runs.items():
+            found = records(mapping(run.stages, "train"), told_in)
+            points = [(each["epoch"], value) for each in found if (value := value_of(each)) is not None]
+            if points:
+                places, values = zip(*points, strict=True)
+                series.append(Series(name, places, values))
+        if series:
+            drawn = True
+            title = label[0].upper() + label[1:]
+            yield Curves(key, title, "epoch", label, series, from_zero=key != "loss", whole_x=True)
+    if not drawn:
+        yield Note("None of the runs tells of its epochs.")
+
+
+def _figures(runs: Named) -> Iterator[Block]:
+    figures: dict[str, Callable[[Run], str]] = {
+        "status": lambda run: str(run.status or ABSENT),
+        "started": lambda run: str(run.record.get("started", ABSENT)),
+        "rows in": lambda run: number(mapping(run.stages, "etl").get("num_rows")),
+        "edges": lambda run: number(total(mapping(run.stages, "etl").get("num_edges"))),
+        "entities": lambda run: number(total(mapping(run.stages, "etl").get("num_entities"))),
+        "edges a second": lambda run: number(mapping(run.stages, "train").get("edges_per_s")),
+        "final loss": lambda run: number(mapping(run.stages, "train").get("loss")),
+    }
+    stages = dict.fromkeys(name for run in runs.values() for name in run.stages)
+    rows = [[label, *(read(run) for run in runs.values())] for label, read in figures.items()]
+    rows += [
+        [f"{name}, time", *(duration(mapping(run.stages, name).get("seconds")) for run in runs.values())]
+        for name in stages
+    ]
+    yield Table("Figures", ["what", *runs], rows)

@@ -1,0 +1,169 @@
+"""ETL: what became of the rows, entities, relations, buckets, degrees."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from graphmill.readable import duration, number, size
+from graphmill.report.blocks import (
+    Bars,
+    Block,
+    Curves,
+    HeatMap,
+    Note,
+    Scale,
+    Section,
+    Series,
+    Table,
+    Tile,
+    Tiles,
+)
+from graphmill.report.reading import mapping, total
+
+MAX_RELATIONS = 30
+TRAIN = "train"
+
+
+def etl(entry: Mapping[str, Any]) -> Section:
+    """The section of the stage's entry in run.json."""
+    return Section("etl", "Tables to buckets", list(_blocks(entry)))
+
+
+def _blocks(entry: Mapping[str, Any]) -> Iterator[Block]:
+    yield Tiles(list(_tiles(entry)))
+    rows = dict(_rows(entry))
+    yield Bars("rows", "What became of the rows", "rows", list(rows), {"rows": list(rows.values())})
+    types = mapping(entry, "num_entities")
+    if types:
+        yield from _entities(types)
+    if by_relation := mapping(entry, "num_edges_by_relation"):
+        yield _relations(by_relation)
+    yield from _buckets(entry)
+    yield from _degrees(entry)
+
+
+def _tiles(entry: Mapping[str, Any]) -> Iterator[Tile]:
+    rows, seconds = entry.get("num_rows", 0), entry.get("seconds")
+    edges = mapping(entry, "num_edges")
+    yield Tile("rows in", number(rows), size(entry.get("bytes_in")))
+    splits = ", ".join(f"{name} {number(count)}" for name, count in edges.items())
+    yield Tile("edges kept", number(total(edges)), splits)
+    yield Tile("rows set aside", number(entry.get("num_rows_quarantined", 0)), "quarantined")
+    yield Tile("edges left out", number(total(entry.get("num_edges_left_out", {}))), "as the settings asked")
+    yield Tile("entities", number(total(entry.get("num_entities", {}))))
+    yield Tile("relations", number(entry.get("num_relations", 0)))
+    speed = f"{number(round(rows / seconds))} rows/s" if seconds else ""
+    yield Tile("time", duration(seconds), speed)
+
+
+def _rows(entry: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    yield "rows in", entry.get("num_rows", 0)
+    for split, count in mapping(entry, "num_edges").items():
+        yield f"kept: {split}", count
+    for reason, count in mapping(entry, "num_edges_left_out").items():
+        if count:
+            yield f"left out: {reason}", count
+    for reason, count in mapping(entry, "quarantined").items():
+        yield f"bad row: {reason}", count
+
+
+def _entities(types: Mapping[str, list[int]]) -> Iterator[Block]:
+    totals = [total(counts) for counts in types.values()]
+    scale = _scale(totals)
+    yield Bars(
+        "entities", "Entities of each type", "entities", list(types), {"entities": totals}, scale=scale
+    )
+    partitioned = {name: counts for name, counts in types.items() if len(counts) > 1}
+    if partitioned:
+        series = [Series(name, list(range(len(counts))), counts) for name, counts in partitioned.items()]
+        yield Curves(
+            "partitions",
+            "Entities of each partition",
+            "partition",
+            "entities",
+            series,
+            from_zero=True,
+            whole_x=True,
+        )
+
+
+def _relations(by_relation: Mapping[str, int]) -> Block:
+    most = sorted(by_relation.items(), key=lambda pair: (-pair[1], pair[0]))
+    shown, rest = most[:MAX_RELATIONS], most[MAX_RELATIONS:]
+    names, counts = [name for name, _ in shown], [count for _, count in shown]
+    scale = _scale(counts)
+    note = (
+        f"The {MAX_RELATIONS} largest; {len(rest)} more have {number(sum(count for _, count in rest))} edges."
+        if rest
+        else ""
+    )
+    return Bars(
+        "relations", "Edges of each relation", "edges", names, {"edges": counts}, scale=scale, note=note
+    )
+
+
+def _scale(counts: Sequence[int]) -> Scale:
+    """A log scale where the small ones would not be seen."""
+    return "log" if max(counts, default=1) > 50 * max(min(counts, default=1), 1) else "linear"
+
+
+def _buckets(entry: Mapping[str, Any]) -> Iterator[Block]:
+    grids = mapping(entry, "edges_by_bucket")
+    grid = mapping(grids, TRAIN) or next(iter(grids.values()), {})
+    cells = grid.get("counts", [])
+    summary = mapping(entry, "buckets")
+    if len(cells) > 1 or (cells and len(cells[0]) > 1):
+        step = grid["partitions_a_cell"]
+        note = f"A cell is {step} by {step} partitions." if step > 1 else ""
+        yield HeatMap(
+            "buckets",
+            "Edges of each bucket (train)",
+            "rhs partition",
+            "lhs partition",
+            "edges",
+            cells,
+            step,
+            note,
+        )
+        columns = ["split", "buckets", "empty", "smallest", "mean", "largest"]
+        keys = ("num_buckets", "num_empty", "min_edges", "mean_edges", "max_edges")
+        rows = [[split, *(number(each.get(key)) for key in keys)] for split, each in summary.items()]
+        yield Table("Buckets", columns, rows)
+
+
+def _degrees(entry: Mapping[str, Any]) -> Iterator[Block]:
+    series = []
+    for name, bins in mapping(entry, "degree_histogram").items():
+        seen = [each for each in bins if each[0] > 0 and each[2]]  # a log axis has no place for degree 0
+        if seen:
+            middle = [(first * last) ** 0.5 for first, last, _ in seen]
+            density = [entities / (last - first + 1) for first, last, entities in seen]
+            tips = [f"{name}: {entities:,} with {_span(first, last)}" for first, last, entities in seen]
+            series.append(Series(name, middle, density, labels=tips))
+    if series:
+        yield Curves(
+            "degrees",
+            "How many entities have which degree",
+            "train edges of an entity",
+            "entities a degree",
+            series,
+            x_scale="log",
+            y_scale="log",
+            note="A straight line is a power law: few ids have most of the edges.",
+        )
+    quantiles = mapping(entry, "train_degree")
+    if quantiles:
+        columns = ["type", *dict.fromkeys(key for each in quantiles.values() for key in each)]
+        rows = [[name, *(number(each.get(key)) for key in columns[1:])] for name, each in quantiles.items()]
+        yield Table("Degrees", columns, rows)
+    highest = mapping(entry, "highest_degrees")
+    rows = [[name, str(raw_id), number(degree)] for name, few in highest.items() for degree, raw_id in few]
+    if rows:
+        yield Table("Ids with most train edges", ["type", "id", "edges"], rows, num_text_columns=2)
+    outside = {name: count for name, count in mapping(entry, "num_entities_outside_train").items() if count}
+    if outside:
+        counts = ", ".join(f"{number(count)} {name}" for name, count in outside.items())
+        yield Note(f"No train edge has these entities, so nothing trains their vectors: {counts}.", "warning")
+
+
+def _span(first: int, last: int) -> str:
+    return f"{first:,} edges" if first == last else f"{first:,} to {last:,} edges"

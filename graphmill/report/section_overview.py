@@ -1,0 +1,62 @@
+"""What ran, how it ended, where the time went."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from graphmill.readable import duration, number
+from graphmill.report.blocks import Bars, Block, Note, Section, Tile, Tiles
+from graphmill.report.reading import mapping, total
+
+PARTS = ("etl", "train", "evaluate", "remap")
+
+
+def overview(record: Mapping[str, Any]) -> Section:
+    """The first section."""
+    return Section("overview", "Overview", list(_blocks(record)))
+
+
+def _blocks(record: Mapping[str, Any]) -> Iterator[Block]:
+    stages = mapping(record, "stages")
+    yield from _errors(record, stages)
+    yield Tiles(list(_tiles(record, stages)))
+    times = dict(_times(stages))
+    if times:
+        yield Bars("time", "Where the time went", "seconds", list(times), {"seconds": list(times.values())})
+
+
+def _errors(record: Mapping[str, Any], stages: Mapping[str, Any]) -> Iterator[Block]:
+    if record.get("error"):
+        failed = [name for name, entry in stages.items() if entry.get("status") == "failed"]
+        where = f" in {', '.join(failed)}" if failed else ""
+        traces = [str(stages[name]["traceback"]) for name in failed if "traceback" in stages[name]]
+        yield Note(f"The run failed{where}.", "error", "\n\n".join([str(record["error"]), *traces]))
+    elif record.get("status") == "running":
+        yield Note("The run had not ended when this was written.", "warning")
+
+
+def _tiles(record: Mapping[str, Any], stages: Mapping[str, Any]) -> Iterator[Tile]:
+    etl, train = mapping(stages, "etl"), mapping(stages, "train")
+    if "num_entities" in etl:
+        yield Tile("entities", number(total(etl["num_entities"])), f"{len(etl['num_entities'])} types")
+    if "num_edges" in etl:
+        yield Tile("edges", number(total(etl["num_edges"])), ", ".join(etl["num_edges"]))
+    metrics = mapping(record, "metrics")
+    if "mrr" in metrics:
+        yield Tile("MRR", number(metrics["mrr"]), f"of {number(metrics.get('num_edges'))} held-out edges")
+    if train.get("edges_per_s"):
+        yield Tile("training", f"{number(train['edges_per_s'])}", "edges a second")
+    seconds = sum(entry.get("seconds", 0) for entry in stages.values())
+    yield Tile("time of all stages", duration(seconds), ", ".join(stages))
+
+
+def _times(stages: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name in [
+        *(part for part in PARTS if part in stages),
+        *(each for each in stages if each not in PARTS),
+    ]:
+        entry = stages[name]
+        if isinstance(entry.get("seconds"), int | float):
+            yield name, entry["seconds"]
+            steps = entry.get("step_seconds")
+            if isinstance(steps, dict):
+                yield from ((f"{name}: {step}", seconds) for step, seconds in steps.items())

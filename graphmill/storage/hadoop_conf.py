@@ -1,0 +1,104 @@
+"""What HADOOP_CONF_DIR says, where hdfs-native does not look or has another default than we want.
+
+Of new files it leaves everything to the namenode's defaults.
+"""
+
+import os
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from graphmill.errors import ConfigError
+
+VARIABLE = "HADOOP_CONF_DIR"
+
+# In a block whose datanodes fail, go on with those that are left where no other can take their place: the
+# namenode makes up for the copies later. A small cluster has none to spare.
+_CLIENT_DEFAULTS = {"dfs.client.block.write.replace-datanode-on-failure.best-effort": "true"}
+
+_FILES = ("core-site.xml", "hdfs-site.xml")
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_DEFAULT_UMASK = "022"
+
+
+@dataclass(frozen=True)
+class NewFiles:
+    """How files and folders are made; None: as the namenode has it."""
+
+    replication: int | None
+    block_size_bytes: int | None
+    umask: int
+
+
+def client_defaults() -> dict[str, str]:
+    """The client's settings of ours that this process's configuration does not have.
+
+    Raises:
+        ConfigError: a file is not XML.
+    """
+    settings = _settings(os.environ.get(VARIABLE) or "")
+    return {key: value for key, value in _CLIENT_DEFAULTS.items() if key not in settings}
+
+
+def new_files() -> NewFiles:
+    """`dfs.replication`, `dfs.blocksize` and `fs.permissions.umask-mode` of this process's configuration.
+
+    Raises:
+        ConfigError: a file is not XML, or a value is none.
+    """
+    return _new_files(os.environ.get(VARIABLE) or "")
+
+
+@lru_cache(maxsize=8)
+def _new_files(conf_dir: str) -> NewFiles:
+    settings = _settings(conf_dir)
+    replication = settings.get("dfs.replication")
+    block_size = settings.get("dfs.blocksize")
+    umask = settings.get("fs.permissions.umask-mode", _DEFAULT_UMASK)
+    try:
+        return NewFiles(
+            int(replication) if replication else None,
+            _size_bytes(block_size) if block_size else None,
+            _umask(umask),
+        )
+    except ValueError as error:
+        raise ConfigError(f"{conf_dir}: {error}") from error
+
+
+def _settings(conf_dir: str) -> dict[str, str]:
+    settings: dict[str, str] = {}
+    for path in (Path(conf_dir, name) for name in _FILES if conf_dir):
+        if path.is_file():
+            try:
+                properties = ET.parse(path).getroot().iter("property")
+            except ET.ParseError as error:
+                raise ConfigError(f"{path}: expected Hadoop's XML: {error}") from error
+            for each in properties:
+                settings[(each.findtext("name") or "").strip()] = (each.findtext("value") or "").strip()
+    return settings
+
+
+def _size_bytes(text: str) -> int:
+    found = re.fullmatch(r"(\d+)([kmgt]?)", text.lower())
+    if found is None:
+        raise ValueError(f"dfs.blocksize: expected bytes or a number with k, m, g or t, found {text!r}")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def _umask(text: str) -> int:
+    if re.fullmatch(r"[0-7]{1,4}", text):
+        return int(text, 8) & 0o777
+    allowed = 0
+    for part in text.split(","):  # u=rwx,g=rx,o=
+        found = re.fullmatch(r"([ugoa]+)=([rwx]*)", part.strip())
+        if found is None:
+            raise ValueError(
+                f"fs.permissions.umask-mode: expected octal digits or u=rwx,g=rx,o=, found {text!r}"
+            )
+        bits = sum({"r": 4, "w": 2, "x": 1}[each] for each in set(found[2]))
+        for who, shift in (("u", 6), ("g", 3), ("o", 0)):
+            if who in found[1] or "a" in found[1]:
+                allowed |= bits << shift
+    return 0o777 & ~allowed

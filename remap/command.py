@@ -1,0 +1,190 @@
+"""The commands of `python -m remap`: a run of ours, what GraphStorm saved, and looking things up."""
+
+import contextlib
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from graphmill import config, door, storage
+from graphmill.errors import ConfigError
+
+# GraphStorm's flags that take one value or several: `--pred-ntypes user item`.
+_LISTS = ("--column-names", "--pred-etypes", "--pred-ntypes")
+_SAVED = ("node_id_mapping", "node_emb_dir", "prediction_dir", "yaml_config_file")
+
+
+class _RemapByDefault(click.Group):
+    """A group whose command `remap` need not be named, and lists of values as GraphStorm takes them."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        is_named = bool(args) and args[0] in self.commands
+        return super().parse_args(ctx, _spread(args if is_named else ["remap", *args]))
+
+
+def _spread(args: list[str]) -> list[str]:
+    """`--flag a b` as `--flag a --flag b`, for the flags that take several values."""
+    spread: list[str] = []
+    flag: str | None = None
+    for arg, following in zip(args, [*args[1:], "--"], strict=True):
+        if not arg.startswith("--"):
+            spread += [flag, arg] if flag else [arg]
+            continue
+        flag = arg if arg in _LISTS else None
+        if flag and following.startswith("--"):
+            raise click.UsageError(f"{flag}: expected one value or several, found none")
+        spread += [] if flag else [arg]
+    return spread
+
+
+class _Truth(click.ParamType[bool]):
+    """GraphStorm's true|false, which its own command takes for false whenever it is not true."""
+
+    name = "true|false"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
+        if isinstance(value, bool):
+            return value
+        known = {"true": True, "1": True, "false": False, "0": False}
+        if str(value).lower() not in known:
+            self.fail(f"expected true or false, found {value!r}", param, ctx)
+        return known[str(value).lower()]
+
+
+@click.group(cls=_RemapByDefault)
+def command() -> None:
+    """Embeddings and predictions under the ids that they came with."""
+
+
+@command.command("remap", epilog="`python -m remap neighbors --help`: look up what is near to an id.")
+@door.run_options
+@click.option("--node-id-mapping", metavar="FOLDER", help="GraphStorm's maps: raw_id_mappings.")
+@click.option("--node-emb-dir", metavar="FOLDER", help="GraphStorm's embeddings: save_embed_path.")
+@click.option("--prediction-dir", metavar="FOLDER", help="GraphStorm's predictions: save_prediction_path.")
+@click.option("--yaml_config_file", "--cf", metavar="FILE", help="GraphStorm's YAML, in the place of these.")
+@click.option("--pred-etypes", multiple=True, metavar="SRC,REL,DST ...", help="Default: as result_info.json.")
+@click.option("--pred-ntypes", multiple=True, metavar="TYPE ...", help="Default: as result_info.json.")
+@click.option("--output-dir", metavar="FOLDER", help="Where tables go (default: beside the input).")
+@click.option("--output-format", type=click.Choice(["parquet", "csv"]), help="Default: parquet.")
+@click.option("--output-delimiter", metavar="CHARACTER", help="Of CSV (default: a comma).")
+@click.option("--column-names", multiple=True, metavar="OLD,NEW ...", help="Rename columns.")
+@click.option("--output-chunk-size", type=click.IntRange(1), help="Rows of an output file (default: all).")
+@click.option("--preserve-input", type=_Truth(), help="Keep the input, which is else deleted in the end.")
+@click.option(
+    "--num-processes", type=click.IntRange(1), help="Worker processes, where --master says nothing."
+)
+@click.option("--rank", type=click.IntRange(0), default=0, help="Rank 0 does the work of all ranks.")
+@click.option("--world-size", type=click.IntRange(1), default=1, help="How often the launcher starts this.")
+@click.option("--with-shared-fs", type=_Truth(), help="false: each rank has its own files, on its own disk.")
+@click.option(
+    "--checkpoint-path", metavar="FOLDER", help="A checkpoint: ours, PBG's (v1, legacy), or RecIS'."
+)
+@click.option("--entity-path", metavar="FOLDER", help="The raw ids of its rows: entity counts and index.")
+@click.option("--compression", type=click.Choice(["none", "snappy", "lz4", "zstd"]), help="Of ids (snappy).")
+@click.option(
+    "--value-compression", type=click.Choice(["none", "snappy", "lz4", "zstd"]), help="Of vectors (none)."
+)
+@click.option("--fixed-size-list", is_flag=True, default=None, help="Vectors as fixed_size_list, not list.")
+@click.option(
+    "--logging-level", type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False)
+)
+def remap(
+    conf: str | None, overrides: tuple[str, ...], master: str | None, logging_level: str | None, **flags: Any
+) -> None:
+    """Remap what a run of ours trained (--conf), or what GraphStorm saved (its own flags)."""
+    if logging_level is not None:
+        logging.getLogger("graphmill").setLevel(logging_level.upper())
+    given = {name: value for name, value in flags.items() if value not in (None, ())}
+    master = master or (f"local[{given['num_processes']}]" if "num_processes" in given else None)
+    if any(name in given for name in _SAVED):
+        _remap_saved(conf, overrides, master, given)
+        return
+    from remap.from_flags import load_settings
+
+    settings = load_settings(conf, overrides, given)
+    with door.session(settings, master) as run:
+        run("remap", resume=False)
+
+
+def _remap_saved(
+    conf: str | None, overrides: tuple[str, ...], master: str | None, given: dict[str, Any]
+) -> None:
+    from graphmill import cluster, progress
+    from remap.graphstorm import job, options
+
+    ours = [override for override in overrides if not override.startswith("cluster.")]
+    if ours or {"checkpoint_path", "entity_path"} & set(given):
+        raise ConfigError(
+            "--checkpoint-path, --entity-path, --set (but of cluster): they are for a run of ours, and "
+            "cannot be used with GraphStorm's flags"
+        )
+    section = config.read_raw(conf, overrides).get("cluster", {})
+    settings = config.validated(cluster.ClusterConfig, section, prefix=("cluster",))
+    rank, world_size = given.pop("rank"), given.pop("world_size")
+    if rank >= world_size:
+        raise ConfigError(f"--rank {rank}: expected a rank below --world-size, {world_size}")
+    given.pop("num_processes", None)
+    yaml_uri = given.pop("yaml_config_file", None)
+    given["column_names"] = options.parse_column_names(given.pop("column_names", ()))
+    if "pred_etypes" in given:
+        given["pred_etypes"] = options.parse_edge_types(given["pred_etypes"])
+    wanted = options.make_options(given, yaml_uri)
+    if rank and wanted.with_shared_fs:
+        logging.getLogger("graphmill").info("remap: rank 0 does the work of all ranks")
+        return
+
+    @contextlib.contextmanager
+    def connect() -> Iterator[Any]:
+        with progress.displayed(), cluster.connect(master, settings) as client:
+            yield client
+
+    click.echo(json.dumps(job.run(wanted, connect)))
+
+
+@command.command()
+@click.option("--conf", envvar=door.CONF_VARIABLE, metavar="FILE", help="Configuration of the run.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY.PATH=VALUE", help="Override one setting.")
+@click.option("--embeddings", metavar="FOLDER", help="Tables of vectors (default: the run's embedding_path).")
+@click.option("--id", "raw_id", required=True, help="Whose neighbours.")
+@click.option("--k", type=click.IntRange(1), default=10, show_default=True, help="How many.")
+@click.option("--type", "entity_type", metavar="TYPE", help="Of the id (default: the first that has it).")
+@click.option(
+    "--relation", metavar="NAME", help="Ask the model where this relation leads to, by its own score."
+)
+@click.option("--inverse", is_flag=True, help="With --relation: where it comes from.")
+@click.option(
+    "--approximate/--exact", "is_approximate", default=None, help="Use an index (default: for many)."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def neighbors(
+    conf: str | None,
+    overrides: tuple[str, ...],
+    embeddings: str | None,
+    raw_id: str,
+    k: int,
+    entity_type: str | None,
+    relation: str | None,
+    inverse: bool,
+    is_approximate: bool | None,
+    as_json: bool,
+) -> None:
+    """Print what lies nearest to an id."""
+    from remap import neighbors as lookup
+    from remap import relations
+
+    settings = config.load(conf, overrides) if conf or overrides else None
+    folder = embeddings or (settings.embedding_path if settings else None)
+    if folder is None or (relation and settings is None):
+        raise click.UsageError("--conf: missing; or --embeddings, where no --relation is asked about")
+    folder = storage.absolute(folder)
+    if relation and settings:
+        found_type, found = relations.along_relation(settings, folder, raw_id, k, relation, inverse)
+    else:
+        found_type, found = lookup.neighbors(folder, raw_id, k, entity_type, is_approximate)
+    if as_json:
+        click.echo(json.dumps({"type": found_type, "neighbors": [each._asdict() for each in found]}))
+    else:
+        for place, each in enumerate(found, start=1):
+            click.echo(f"{place:3d}  {each.similarity:9.4f}  {each.id}")

@@ -1,0 +1,72 @@
+"""The relations' parameters as a table beside the embeddings.
+
+embeddings/_relations.parquet       readers of folders leave out names that begin with _
+    relation    string              its name
+    lhs, rhs    string              the entity types that it joins
+    operator    string
+    side        string              which end of an edge the operator transforms
+    parameter   string              as in a checkpoint: diagonal, real, ...
+    shape       list<int64>
+    values      list<float>         in the order of rows
+"""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from graphmill import storage
+from graphmill.checkpoints import open_checkpoint
+from graphmill.config import Config
+from graphmill.errors import ConfigError
+from graphmill.formats import entity_counts
+
+RELATIONS = "_relations.parquet"
+_SCHEMA = pa.schema(
+    [
+        *((name, pa.string()) for name in ("relation", "lhs", "rhs", "operator", "side", "parameter")),
+        ("shape", pa.list_(pa.int64())),
+        ("values", pa.list_(pa.float32())),
+    ]
+)
+
+
+def write_relations(config: Config, checkpoint_path: str, version: int | None, folder: str) -> int:
+    """Write the table; its number of rows, a parameter of a relation each.
+
+    Raises:
+        ConfigError: the checkpoint holds no relations.
+    """
+    checkpoint = open_checkpoint(checkpoint_path, version=version, entity_path=config.entity_path)
+    model = checkpoint.read_model()
+    if model is None:
+        raise ConfigError(f"remap.relations: {checkpoint_path} holds no relations; set it to false")
+    names = entity_counts.read_relation_names(config.entity_path) if config.dynamic_relations else None
+    rows: list[dict[str, Any]] = []
+    for key, value in model.parameters.items():
+        place, _, rest = key.partition("_operators.")
+        if not rest:
+            continue
+        number, _, parameter = rest.partition(".")
+        relation = config.relations[int(number)]
+        arrays = value.numpy() if config.dynamic_relations else value.numpy()[None]
+        for row, array in enumerate(arrays):
+            name = relation.name
+            if config.dynamic_relations:
+                name = names[row] if names and row < len(names) else str(row)
+            rows.append(
+                {
+                    "relation": name,
+                    "lhs": relation.lhs,
+                    "rhs": relation.rhs,
+                    "operator": relation.operator,
+                    "side": place,
+                    "parameter": parameter,
+                    "shape": list(array.shape),
+                    "values": np.asarray(array, np.float32).reshape(-1),
+                }
+            )
+    with storage.atomic_output(storage.join(folder, RELATIONS)) as stream:
+        pq.write_table(pa.Table.from_pylist(rows, _SCHEMA), stream)
+    return len(rows)

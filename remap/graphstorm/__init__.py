@@ -1,0 +1,1 @@
+"""What GraphStorm saved -> tables keyed by raw id: its own remap command, with nothing lost."""

@@ -1,0 +1,227 @@
+"""From integer ids back to raw ids, by tables on the machine's disk that all its workers map.
+
+    {scratch}/{number of the type}/
+        place       uint32 or uint64 [N]    1 + the row of each integer id, 0 while it is not seen
+        chars       the raw ids, one after the other
+        offsets     int64 [more than N]     where each row begins in it, and the next ends
+        numbers     int64 [N]               instead of the two, by integer id, where raw ids are integers
+        taken       int64 [2]               rows and bytes that batches have been given
+
+The map's files are read once on each machine, in parts, by whichever workers are there; none of them ever
+holds more than a batch of ids. A batch is given the next rows and bytes, one row more than it has ids, as an
+end; those of a worker that dies are never looked at.
+What a worker maps counts as its memory, but the system takes it back.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from graphmill import progress, storage
+from graphmill.errors import FormatError
+from graphmill.formats import graphstorm
+from graphmill.formats.graphstorm import MapFile
+from graphmill.storage import scratch
+from remap.texts import Texts
+
+PART_ROWS = 1 << 20
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class MapPart:
+    """Row groups of one file of the map."""
+
+    name: str
+    file: MapFile
+    groups: tuple[int, ...]
+    first_row: int
+    num_rows: int
+
+
+@dataclass(frozen=True)
+class MapPlan:
+    """How the map of one entity type is read; small, for it travels with every task."""
+
+    entity_type: str
+    folder: str
+    is_integer: bool
+    num_ids: int
+    parts: tuple[MapPart, ...]
+
+    @property
+    def place_dtype(self) -> npt.DTypeLike:
+        """Narrow where it can be: this table is the one that is looked into at random."""
+        return np.uint32 if self.num_ids < 1 << 31 else np.uint64
+
+
+def plan_map(mapping_path: str, entity_type: str, folder: str) -> MapPlan:
+    """How to read the map of a type; only the files' footers are read here.
+
+    Raises:
+        NotFoundError: there is no map of the type.
+        FormatError: a file is not one of a map.
+    """
+    files = graphstorm.list_raw_id_map(mapping_path, entity_type)
+    parts: list[MapPart] = []
+    for file in files:
+        first_row, group = 0, 0
+        while group < len(file.group_rows):
+            groups, num_rows = [group], file.group_rows[group]
+            while groups[-1] + 1 < len(file.group_rows) and num_rows < PART_ROWS:
+                groups.append(groups[-1] + 1)
+                num_rows += file.group_rows[groups[-1]]
+            name = f"part-{len(parts)}"
+            parts.append(MapPart(name, file, tuple(groups), first_row, num_rows))
+            group = groups[-1] + 1
+            first_row += num_rows
+    num_ids = sum(part.num_rows for part in parts)
+    return MapPlan(entity_type, folder, files[0].is_integer, num_ids, tuple(parts))
+
+
+class IdTable:
+    """The finished table of one type."""
+
+    def __init__(self, plan: MapPlan, folder: str) -> None:
+        self.plan = plan
+        self._place = scratch.map_array(storage.join(folder, "place"), plan.place_dtype)
+        if plan.is_integer:
+            self._numbers = scratch.map_array(storage.join(folder, "numbers"), np.int64)
+            return
+        chars = scratch.map_array(storage.join(folder, "chars"), np.uint8)
+        offsets = scratch.map_array(storage.join(folder, "offsets"), np.int64)
+        self._texts = Texts(self._place, offsets, chars)
+
+    @property
+    def type(self) -> pa.DataType:
+        """Arrow type of the raw ids."""
+        return pa.int64() if self.plan.is_integer else pa.string()
+
+    def take(self, nids: Numbers, where: str, first_row: int) -> pa.ChunkedArray:
+        """The raw ids of integer ids [n]; `where` and `first_row` say which they are, for an error.
+
+        Raises:
+            FormatError: an id is not in the map.
+        """
+        if len(nids) and (nids.min() < 0 or nids.max() >= self.plan.num_ids):
+            row = int(np.flatnonzero((nids < 0) | (nids >= self.plan.num_ids))[0])
+            raise FormatError(
+                f"{where}: row {first_row + row}: the id is {nids[row]}; expected 0 to "
+                f"{self.plan.num_ids - 1}, the ids that the map of {self.plan.entity_type!r} has"
+            )
+        if self.plan.is_integer:
+            return pa.chunked_array([np.take(self._numbers, np.take(self._place, nids) - 1)], self.type)
+        return self._texts.take(nids)
+
+
+def open_table(plan: MapPlan, scratch_path: str) -> IdTable:
+    """The table of a type, made on this machine if it is not there; one a process."""
+    return _open_table(plan, storage.join(scratch_path, plan.folder))
+
+
+def forget_tables() -> None:
+    """Let go of the tables that this process has mapped."""
+    _open_table.cache_clear()
+
+
+@lru_cache(maxsize=64)
+def _open_table(plan: MapPlan, folder: str) -> IdTable:
+    _Making(plan, folder).make()
+    return IdTable(plan, folder)
+
+
+class _Making:
+    """The table while it is being made, by all workers of the machine together."""
+
+    def __init__(self, plan: MapPlan, folder: str) -> None:
+        self.plan, self.folder = plan, folder
+        self.parts = {part.name: part for part in plan.parts}
+
+    def make(self) -> None:
+        scratch.make_folder(self.folder)
+        scratch.make_together(self.folder, ["reserved"], self._reserve)
+        scratch.make_together(self.folder, list(self.parts), self._read_part)
+        scratch.make_together(self.folder, ["complete"], self._check_complete)
+
+    @cached_property
+    def _place(self) -> npt.NDArray[Any]:
+        return scratch.map_array(self._file("place"), self.plan.place_dtype, writable=True)
+
+    def _file(self, name: str) -> str:
+        return storage.join(self.folder, name)
+
+    def _reserve(self, name: str) -> None:
+        scratch.reserve(self._file("place"), self.plan.num_ids * np.dtype(self.plan.place_dtype).itemsize)
+        for table in ["numbers"] if self.plan.is_integer else ["chars", "offsets"]:
+            scratch.reserve(self._file(table), 0)  # they grow
+
+    def _read_part(self, name: str) -> None:
+        part = self.parts[name]
+        row = 0
+        for orig, new in graphstorm.iter_raw_id_map(part.file, part.groups):
+            self._check_range(part, new, row)
+            first = self._write(orig)
+            self._place[new] = np.arange(first + 1, first + 1 + len(new), dtype=self.plan.place_dtype)
+            row += len(new)
+            progress.tell(f"reading the map of {self.plan.entity_type}", row, part.num_rows, "rows")
+        if row != part.num_rows:
+            raise FormatError(
+                f"{part.file.uri}: expected {part.num_rows} rows as its footer says, found {row}"
+            )
+
+    def _write(self, raw_ids: pa.Array) -> int:
+        """Write a batch of raw ids; its first row."""
+        if self.plan.is_integer:
+            (row,) = scratch.allot(self._file("taken"), [len(raw_ids)])
+            scratch.write_at(self._file("numbers"), row * 8, raw_ids.to_numpy())
+            return row
+        chars, ends = _split(raw_ids)
+        row, first_byte = scratch.allot(self._file("taken"), [len(ends), len(chars)])
+        scratch.write_at(self._file("chars"), first_byte, chars)
+        scratch.write_at(self._file("offsets"), row * 8, ends + first_byte)
+        return row
+
+    def _check_range(self, part: MapPart, new: Numbers, row: int) -> None:
+        num_ids = self.plan.num_ids
+        if len(new) and (new.min() < 0 or new.max() >= num_ids):
+            wrong = int(np.flatnonzero((new < 0) | (new >= num_ids))[0])
+            raise FormatError(
+                f"{part.file.uri}: row {part.first_row + row + wrong}: {part.file.new} is "
+                f"{new[wrong]}; expected 0 to {num_ids - 1}, as the map of {self.plan.entity_type!r} has "
+                f"{num_ids} rows: is one of its files missing?"
+            )
+
+    def _check_complete(self, name: str) -> None:
+        place = self._place
+        if np.count_nonzero(place) == self.plan.num_ids:
+            return
+        missing = int(np.flatnonzero(place == 0)[0])
+        seen = np.zeros(self.plan.num_ids, np.bool_)
+        for part in self.plan.parts:
+            row = part.first_row
+            for _, new in graphstorm.iter_raw_id_map(part.file, part.groups):
+                is_first = np.zeros(len(new), np.bool_)
+                is_first[np.unique(new, return_index=True)[1]] = True
+                again = np.flatnonzero(seen[new] | ~is_first)
+                if len(again):
+                    raise FormatError(
+                        f"{part.file.uri}: row {row + int(again[0])}: {part.file.new} {new[again[0]]} comes "
+                        f"again in the map of {self.plan.entity_type!r}; {missing} does not come at all"
+                    )
+                seen[new] = True
+                row += len(new)
+        raise FormatError(f"{self.plan.parts[0].file.uri}: the map has changed while it was being read")
+
+
+def _split(raw_ids: pa.StringArray) -> tuple[npt.NDArray[np.uint8], Numbers]:
+    """The bytes of strings [n], one after the other, and where each begins among them, and the last ends."""
+    _, offsets_buffer, chars_buffer = raw_ids.buffers()
+    first = raw_ids.offset
+    offsets = np.frombuffer(offsets_buffer, np.int32)[first : first + len(raw_ids) + 1]
+    chars = np.frombuffer(chars_buffer or b"", np.uint8)[offsets[0] : offsets[-1]]
+    return chars, offsets.astype(np.int64) - offsets[0]

@@ -1,0 +1,247 @@
+"""The plot: find files, read maps, write tables, verify, commit, and only then delete the inputs."""
+
+import functools
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from distributed import Client, get_worker
+
+from graphmill import cluster, lock, progress, storage
+from graphmill.errors import ClusterError, StorageError
+from graphmill.formats import graphstorm_ranks
+from graphmill.storage import scratch
+from remap import tables
+from remap.graphstorm import commit
+from remap.graphstorm.commit import Journal, Move
+from remap.graphstorm.discover import EMBEDDINGS, PREDICTIONS, OutputFile, check_folders, find_outputs
+from remap.graphstorm.id_map import MapPlan, forget_tables, open_table, plan_map
+from remap.graphstorm.options import Options
+
+SCRATCH = "graphmill-remap"
+BATCH_BYTES = 32 << 20
+_MAX_BATCH_ROWS = 1 << 18
+_MIN_BATCH_ROWS = 64
+_ID_BYTES = 64  # an integer id and what it becomes, roughly
+
+Connect = Callable[[], AbstractContextManager[Client]]
+
+log = logging.getLogger("graphmill")
+
+
+def run(options: Options, connect: Connect) -> dict[str, Any]:
+    """Do the whole job, or finish one that was interrupted; figures: rows and files.
+
+    `connect` gives a cluster, and is called only when there is work for one.
+
+    Raises:
+        GraphMillError: anything is wrong: then all inputs are still there.
+        LockedError: another job is at work in one of the output folders.
+    """
+    check_folders(options)
+    with ExitStack() as stack:
+        for root in _roots(options):
+            stack.enter_context(lock.held(root))
+        return _run(options, connect)
+
+
+def _run(options: Options, connect: Connect) -> dict[str, Any]:
+    started = time.monotonic()
+    for root in _roots(options):
+        journal = commit.read_journal(root)
+        if journal is not None:
+            log.info("remap: finishing the job that was interrupted in %s", root)
+            earlier = Options.model_validate(journal.options, strict=False)
+            with connect() as client:
+                are_the_same = commit.finish(journal, _counting(client, earlier))
+            if earlier == options and are_the_same and not options.preserve_input:
+                return journal.figures
+    outputs, sources = find_outputs(options)
+    inputs = commit.describe_inputs(sources)
+    plans = _plan_maps(options, outputs)
+    roots = list(dict.fromkeys(output.root for output in outputs)) or _roots(options)
+    commit.discard_unfinished(roots)
+    suffix = f".{options.output_format}"
+    with connect() as client:
+        mapped = time.monotonic()
+        with commit.discarded_on_error(roots):
+            moves = _write_all(client, options, outputs, plans, suffix)
+            figures = _figures(outputs, plans)
+            targets = {move.target for move in moves}
+            journal = Journal(
+                options.model_dump(mode="json"),
+                roots,
+                moves,
+                [uri for uri in _earlier_tables(outputs) if uri not in targets],
+                [] if options.preserve_input else inputs,
+                figures,
+            )
+        written = time.monotonic()
+        commit.write_journal(journal)
+        commit.finish(journal, _counting(client, options))
+    log.info(
+        "remap: %d rows in %d files; %.1f s to find and connect, %.1f s to remap, %.1f s to commit",
+        figures["num_rows"],
+        figures["num_files"],
+        mapped - started,
+        written - mapped,
+        time.monotonic() - written,
+    )
+    return figures | {"seconds": round(time.monotonic() - mapped, 3)}
+
+
+def _roots(options: Options) -> list[str]:
+    roots = [options.output_dir or each for each in (options.node_emb_dir, options.prediction_dir) if each]
+    return list(dict.fromkeys(roots))
+
+
+def _plan_maps(options: Options, outputs: Sequence[OutputFile]) -> dict[str, MapPlan]:
+    types = dict.fromkeys(entity_type for output in outputs for _, entity_type in output.ids)
+    return {
+        entity_type: plan_map(options.node_id_mapping, entity_type, str(number))
+        for number, entity_type in enumerate(types)
+    }
+
+
+def _write_all(
+    client: Client,
+    options: Options,
+    outputs: Sequence[OutputFile],
+    plans: Mapping[str, MapPlan],
+    suffix: str,
+) -> list[Move]:
+    """Write every table into the work folder; what they are and where they belong."""
+    token = uuid.uuid4().hex
+    num_workers = len(client.scheduler_info(n_workers=-1)["workers"])
+    try:
+        if plans:
+            cluster.run_tasks(
+                client,
+                read_maps,
+                [(list(plans.values()), token)] * num_workers,
+                description="reading the maps",
+                unit="workers",
+            )
+        moves = [
+            Move(
+                commit.work_uri(output.root, "files", output.path + suffix),
+                storage.join(output.root, output.path + suffix),
+                output.num_rows,
+            )
+            for output in outputs
+        ]
+        arguments = [
+            (output, move.written, options, [plans[entity_type] for _, entity_type in output.ids], token)
+            for output, move in zip(outputs, moves, strict=True)
+        ]
+        cluster.run_tasks(client, write_table, arguments, description="remapping", unit="files")
+    finally:
+        _forget_scratch(client, token)
+    return moves
+
+
+def _forget_scratch(client: Client, token: str) -> None:
+    try:
+        client.run(_remove_scratch, token, on_error="ignore")
+    except (OSError, ClusterError, ValueError):  # a cluster that is gone; the next job cleans up
+        log.debug("scratch folders could not be removed", exc_info=True)
+
+
+def _counting(client: Client, options: Options) -> commit.CountRows:
+    count = functools.partial(tables.count_rows, options=options.tables)
+
+    def count_rows(uris: list[str]) -> list[int]:
+        if options.output_format == "parquet":  # footers, which take longer to ask for than to read
+            return [count(uri) for uri in uris]
+        return cluster.run_tasks(
+            client, count, [(uri,) for uri in uris], description="verifying", unit="files"
+        )
+
+    return count_rows
+
+
+def read_maps(plans: Sequence[MapPlan], token: str) -> None:
+    """In a task: help to make the tables of ids on this machine."""
+    for plan in plans:
+        open_table(plan, _scratch_path(token))
+
+
+def write_table(output: OutputFile, uri: str, options: Options, plans: Sequence[MapPlan], token: str) -> int:
+    """In a task: write one table and count its rows.
+
+    Raises:
+        FormatError: an id is out of range, or an input damaged.
+        StorageError: the table has not the rows that it should have.
+    """
+    ranked = output.ranked
+    id_tables = [open_table(plan, _scratch_path(token)) for plan in plans]
+    kind = tables.values_type(ranked.dtype, ranked.shape, options.tables)
+    fields = [(options.column(output.values_column), kind)]
+    fields += [
+        (options.column(column), each.type) for (column, _), each in zip(output.ids, id_tables, strict=True)
+    ]
+    where = ranked.nids_uris or (ranked.values_uri,)
+    row = output.start
+    with tables.open_table(uri, pa.schema(fields), options.tables) as table:
+        for ids, values in graphstorm_ranks.iter_rows(ranked, _batch_rows(ranked), output.start, output.stop):
+            found = [
+                id_table.take(nids, nids_uri, row)
+                for id_table, nids, nids_uri in zip(id_tables, ids, where, strict=True)
+            ]
+            table.append([values, *found])
+            row += len(values)
+            # Ends the task here if it has been cancelled.
+            progress.tell(f"remapping {output.path}", row - output.start, output.num_rows, "rows")
+    counted = tables.count_rows(uri, options.tables)
+    if counted != output.num_rows:
+        raise StorageError(f"{uri}: expected {output.num_rows} rows as written, found {counted}")
+    return counted
+
+
+def _batch_rows(ranked: graphstorm_ranks.RankRows) -> int:
+    width = ranked.shape[1] if len(ranked.shape) == 2 else 1
+    row_bytes = 8 * width + _ID_BYTES
+    return max(_MIN_BATCH_ROWS, min(_MAX_BATCH_ROWS, BATCH_BYTES // row_bytes))
+
+
+def _scratch_path(token: str) -> str:
+    return scratch.use_folder(_scratch_root(get_worker()), SCRATCH, token)
+
+
+def _remove_scratch(token: str, dask_worker: Any) -> None:
+    forget_tables()
+    scratch.remove_folder(_scratch_root(dask_worker), SCRATCH, token)
+
+
+def _scratch_root(worker: Any) -> str:
+    # Beside Dask's own files, where the configuration has put them.
+    return str(Path(worker.local_directory).parent)
+
+
+def _earlier_tables(outputs: Sequence[OutputFile]) -> list[str]:
+    """Tables of an earlier job in the same folders, which nobody should take for a part of this one."""
+    places = {(storage.parent(storage.join(output.root, output.path)), _stem(output)) for output in outputs}
+    return [
+        entry.uri
+        for folder, stem in sorted(places)
+        for entry in storage.list_dir(folder)
+        if re.fullmatch(rf"{re.escape(stem)}-\d+_\d+\.(parquet|csv)", storage.name(entry.uri))
+    ]
+
+
+def _stem(output: OutputFile) -> str:
+    return EMBEDDINGS if output.values_column == "emb" else PREDICTIONS
+
+
+def _figures(outputs: Sequence[OutputFile], plans: Mapping[str, MapPlan]) -> dict[str, Any]:
+    return {
+        "num_rows": sum(output.num_rows for output in outputs),
+        "num_files": len(outputs),
+        "num_ids": {entity_type: plan.num_ids for entity_type, plan in plans.items()},
+    }

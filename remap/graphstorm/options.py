@@ -1,0 +1,138 @@
+"""What the command was asked to do with what GraphStorm saved, checked as far as it can be without files.
+
+From flags, or from GraphStorm's own YAML file, whose keys they override.
+"""
+
+from dataclasses import fields
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import Field, model_validator
+
+from graphmill import storage
+from graphmill.config import Positive, Section
+from graphmill.config.checking import validated
+from graphmill.errors import ConfigError
+from graphmill.formats import graphstorm
+from graphmill.formats.graphstorm_predictions import EdgeType, checked_edge_type
+from remap.tables import Codec, TableOptions
+
+COLUMNS = ("nid", "pred", "src_nid", "dst_nid", "emb")
+
+
+class Options(Section):
+    """One job. Field names are GraphStorm's flags; those that are ours say so."""
+
+    node_id_mapping: str = Field(description="folder with a folder of map files for each type")
+    node_emb_dir: str | None = None
+    prediction_dir: str | None = None
+    pred_etypes: tuple[tuple[str, str, str], ...] = ()
+    pred_ntypes: tuple[str, ...] = ()
+    output_dir: str | None = Field(None, description="ours: where tables go; null: beside the input")
+    output_format: Literal["parquet", "csv"] = "parquet"
+    output_delimiter: Annotated[str, Field(pattern=r"^[\t !#-~]$", description="one character")] = ","
+    column_names: dict[str, str] = Field(default_factory=dict)
+    output_chunk_size: Positive | None = Field(
+        None, description="rows of an output file; null: all of an input"
+    )
+    preserve_input: bool = False
+    with_shared_fs: bool = True
+    compression: Codec = Field("snappy", description="ours: of all columns but lists of floats")
+    value_compression: Codec = Field("none", description="ours: of lists of floats")
+    fixed_size_list: bool = Field(False, description="ours: vectors as fixed_size_list, not list")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.node_emb_dir is None and self.prediction_dir is None:
+            raise ValueError("--node-emb-dir, --prediction-dir: expected at least one of them")
+        if self.prediction_dir is None and (self.pred_etypes or self.pred_ntypes):
+            raise ValueError("--pred-etypes, --pred-ntypes: they need --prediction-dir")
+        unknown = set(self.column_names) - set(COLUMNS)
+        if unknown:
+            found = ", ".join(sorted(unknown))
+            raise ValueError(f"--column-names: expected old names among {', '.join(COLUMNS)}, found {found}")
+        return self
+
+    @property
+    def tables(self) -> TableOptions:
+        """How the tables are written."""
+        return TableOptions(**{each.name: getattr(self, each.name) for each in fields(TableOptions)})
+
+    def column(self, name: str) -> str:
+        """What a column is called in the output."""
+        return self.column_names.get(name, name)
+
+
+def make_options(given: dict[str, Any], yaml_uri: str | None) -> Options:
+    """The options from flags, and from GraphStorm's YAML file where flags leave something out.
+
+    Raises:
+        ConfigError: something is missing, unknown, or contradicts.
+        NotFoundError: there is no such YAML file.
+    """
+    settings = (_read_yaml(yaml_uri) if yaml_uri else {}) | {
+        key: value for key, value in given.items() if value is not None
+    }
+    for key in ("node_id_mapping", "node_emb_dir", "prediction_dir", "output_dir"):
+        if isinstance(settings.get(key), str):
+            settings[key] = storage.absolute(settings[key])
+    return validated(Options, settings)
+
+
+def parse_column_names(pairs: tuple[str, ...]) -> dict[str, str]:
+    """`old,new` of --column-names.
+
+    Raises:
+        ConfigError: one is not a pair, or two columns get one name.
+    """
+    names = {}
+    for pair in pairs:
+        old, comma, new = pair.partition(",")
+        if not comma or not new or "," in new:
+            raise ConfigError(f"--column-names {pair}: expected OLD,NEW")
+        names[old] = new
+    renamed = [names.get(each, each) for each in COLUMNS]
+    if len(set(renamed)) < len(renamed):
+        raise ConfigError(f"--column-names: two columns are called the same: {', '.join(renamed)}")
+    return names
+
+
+def parse_edge_types(texts: tuple[str, ...]) -> tuple[EdgeType, ...]:
+    """`src,rel,dst` of --pred-etypes.
+
+    Raises:
+        FormatError: one is not three names.
+    """
+    return tuple(checked_edge_type(text.split(","), "--pred-etypes") for text in texts)
+
+
+def _read_yaml(uri: str) -> dict[str, Any]:
+    """Where GraphStorm's run had its graph, and where it saved."""
+    try:
+        content = yaml.safe_load(storage.read_text(uri))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{uri}: not YAML: {error}") from error
+    sections = content.get("gsf") if isinstance(content, dict) else None
+    if not isinstance(sections, dict):
+        raise ConfigError(f"{uri}: expected GraphStorm's YAML with the key 'gsf'")
+    found: dict[str, Any] = {}
+    for section in sections.values():
+        found |= section if isinstance(section, dict) else {}
+    settings: dict[str, Any] = {
+        "node_emb_dir": found.get("save_embed_path"),
+        "prediction_dir": found.get("save_prediction_path"),
+    }
+    if isinstance(found.get("part_config"), str):
+        graph = str(storage.parent(found["part_config"]))
+        settings["node_id_mapping"] = storage.join(graph, graphstorm.FOLDER)
+    if "multi_task_learning" not in sections and settings["prediction_dir"]:
+        # A multi-task run has a folder, and in it a result_info.json, for each task.
+        task = str(found.get("task_type", ""))
+        if task.startswith("edge_") and found.get("target_etype"):
+            targets = found["target_etype"]
+            listed = [targets] if isinstance(targets, str) else targets
+            settings["pred_etypes"] = parse_edge_types(tuple(map(str, listed)))
+        if task.startswith("node_") and found.get("target_ntype"):
+            targets = found["target_ntype"]
+            settings["pred_ntypes"] = (targets,) if isinstance(targets, str) else tuple(targets)
+    return {key: value for key, value in settings.items() if value is not None}

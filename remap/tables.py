@@ -1,0 +1,118 @@
+"""One output table of vectors or numbers and ids, batch by batch, as parquet or CSV.
+
+Values [n, D] are a column of lists, [n] one of numbers; in CSV a list is `a;b;c`.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+
+from graphmill import storage
+from graphmill.formats._parquet import open_parquet
+from graphmill.formats._parquet_vectors import Column, Table, as_arrow, new_table
+
+Codec = Literal["none", "snappy", "lz4", "zstd"]
+
+_CSV_SPECIAL = r'["\r\n\x{:02x}]|^\s|\s$|^$'
+_EXACT = {"float16": pa.float32(), "bfloat16": pa.float32(), "bool": pa.bool_()}
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How tables are written."""
+
+    output_format: Literal["parquet", "csv"] = "parquet"
+    output_delimiter: str = ","
+    compression: Codec = "snappy"
+    value_compression: Codec = "none"
+    fixed_size_list: bool = False
+
+
+def values_type(dtype: str, shape: Sequence[int], options: TableOptions) -> pa.DataType:
+    """Arrow type of values of `shape`; float16 and bfloat16 become float32, which holds them exactly."""
+    scalar = _EXACT.get(dtype) or pa.from_numpy_dtype(np.dtype(dtype))
+    if len(shape) == 1:
+        return scalar
+    if options.fixed_size_list:
+        return pa.list_(scalar, shape[1])
+    return pa.list_(pa.field("element", scalar))
+
+
+@contextmanager
+def open_table(uri: str, schema: pa.Schema, options: TableOptions) -> Iterator[Table]:
+    """A new table, to be written within the block; atomic."""
+    with storage.atomic_output(uri, is_large=True) as stream:
+        if options.output_format == "csv":
+            yield _Csv(stream, schema, options.output_delimiter)
+            return
+        lists = {field.name for field in schema if pa.types.is_nested(field.type)}
+        codecs = {
+            f"{name}.list.element" if name in lists else name: (
+                options.value_compression if name in lists else options.compression
+            )
+            for name in schema.names
+        }
+        with new_table(
+            stream,
+            schema,
+            is_plain=options.value_compression == "none",
+            use_dictionary=False,  # ids hardly repeat, floats never
+            write_statistics=False,  # of no use to a reader: rows come in no order
+            compression=codecs,
+        ) as table:
+            yield table
+
+
+def count_rows(uri: str, options: TableOptions) -> int:
+    """Rows of a finished table: parquet's footer, or the lines of CSV."""
+    if options.output_format == "parquet":
+        with open_parquet(uri) as parquet:
+            return int(parquet.metadata.num_rows)
+    with storage.open_input(uri) as stream:
+        parse = pacsv.ParseOptions(delimiter=options.output_delimiter, newlines_in_values=True)
+        read = pacsv.ReadOptions(block_size=16 << 20, use_threads=False)
+        with pacsv.open_csv(stream, read_options=read, parse_options=parse) as reader:
+            return sum(len(batch) for batch in reader)
+
+
+class _Csv:
+    def __init__(self, stream: pa.NativeFile, schema: pa.Schema, delimiter: str) -> None:
+        self._stream, self._delimiter = stream, delimiter
+        self._special = _CSV_SPECIAL.format(ord(delimiter))
+        self._schema = schema
+        header = pa.table({name: pa.array([], pa.string()) for name in schema.names})
+        quoting = "needed" if self._needs_quotes(pa.array(schema.names)) else "none"
+        pacsv.write_csv(header, stream, pacsv.WriteOptions(delimiter=delimiter, quoting_header=quoting))
+
+    def append(self, columns: Sequence[Column]) -> None:
+        texts = [_as_text(column) for column in as_arrow(columns, self._schema)]
+        is_special = any(self._needs_quotes(each) for each in texts if pa.types.is_string(each.type))
+        pacsv.write_csv(
+            pa.Table.from_arrays(texts, self._schema.names),
+            self._stream,
+            pacsv.WriteOptions(
+                include_header=False,
+                delimiter=self._delimiter,
+                quoting_style="needed" if is_special else "none",
+            ),
+        )
+
+    def _needs_quotes(self, texts: pa.Array) -> bool:
+        return bool(pc.any(pc.match_substring_regex(texts, self._special)).as_py())
+
+
+def _as_text(column: pa.Array) -> pa.Array:
+    """Vectors as `a;b;c`; numbers with as many digits as a double has, as GraphStorm's tool writes them."""
+    if not pa.types.is_nested(column.type):
+        return column.cast(pa.float64()) if pa.types.is_floating(column.type) else column
+    values = column.flatten()
+    texts = (values.cast(pa.float64()) if pa.types.is_floating(values.type) else values).cast(pa.string())
+    width = len(values) // max(len(column), 1)
+    offsets = pa.array(np.arange(len(column) + 1, dtype=np.int32) * width)
+    return pc.binary_join(pa.ListArray.from_arrays(offsets, texts), ";")

@@ -1,0 +1,154 @@
+"""Dates in a configuration, the date before, and which dates may go."""
+
+import json
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphmill import lock, schedule, storage
+from graphmill.errors import ConfigError
+
+DAY = date(2026, 11, 20)
+
+GRAPH = {
+    "dimension": 2,
+    "entities": {"a": {"num_partitions": 1}},
+    "relations": [{"name": "r", "lhs": "a", "rhs": "a"}],
+}
+
+
+@pytest.fixture(params=["local", pytest.param("hdfs", marks=pytest.mark.hdfs)])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path) if request.param == "local" else request.getfixturevalue("hdfs_uri")
+
+
+def conf(folder: Path, **settings: Any) -> str:
+    path = folder / "daily.yaml"
+    path.write_text(yaml.safe_dump(GRAPH | settings))
+    return str(path)
+
+
+def finish(output: str, previous: str | None = None, *, whole: bool = True, done: bool = True) -> None:
+    """What a run with --date leaves."""
+    run = {"config": {"schedule": {"previous_date": previous}}}
+    storage.write_text(f"{output}/run.json", json.dumps(run))
+    for folder in ("entities", "checkpoint", "embeddings")[: 3 if whole else 2]:
+        storage.write_marker(f"{output}/{folder}", {})
+    if done:
+        storage.write_marker(output, {})
+
+
+def test_dates_are_filled_in_everywhere(root: str, tmp_path: Path) -> None:
+    finish(f"{root}/run-20261117-v1")
+    finish(f"{root}/run-20261118-v1", "2026-11-17")
+    finish(f"{root}/run-20261119-v1", "2026-11-18", done=False)  # failed: nobody goes on from it
+    finish(f"{root}/run-20261121-v1", "2026-11-18")  # later
+    finish(f"{root}/run-2026-v1")  # no date of this form
+    path = conf(
+        tmp_path,
+        output=f"{root}/run-{{date:%Y%m%d}}-v1",
+        init_path=f"{root}/run-{{previous_date:%Y%m%d}}-v1/checkpoint",
+        etl={"tables": [{"path": "clicks/day={date}/*.parquet"}]},
+        schedule={"keep": 3},
+    )
+    settings = schedule.load(path, ("etl.previous_entity_path=x/{previous_date}/entities",), DAY)
+    assert settings.output == f"{root}/run-20261120-v1"
+    assert settings.init_path == f"{root}/run-20261118-v1/checkpoint"
+    assert settings.etl["tables"][0]["path"] == "clicks/day=2026-11-20/*.parquet"
+    assert settings.etl["previous_entity_path"] == "x/2026-11-18/entities"
+    assert settings.schedule == {"keep": 3, "date": "2026-11-20", "previous_date": "2026-11-18"}
+
+
+def test_the_first_date_starts_from_nothing(root: str, tmp_path: Path) -> None:
+    path = conf(
+        tmp_path,
+        output=f"{root}/{{date}}",
+        init_path=f"{root}/{{previous_date}}/checkpoint",
+        etl={"tables": ["x/{date}", "x/{previous_date}"]},
+    )
+    settings = schedule.load(path, (), DAY)
+    assert settings.init_path is None
+    assert settings.etl["tables"] == ["x/2026-11-20"]
+    assert settings.schedule["previous_date"] is None
+
+
+def test_a_rerun_goes_on_from_where_the_first_run_did(root: str, tmp_path: Path) -> None:
+    path = conf(tmp_path, output=f"{root}/{{date}}")
+    finish(f"{root}/2026-11-17")
+    finish(f"{root}/2026-11-20", "2026-11-17", done=False)
+    finish(f"{root}/2026-11-18", "2026-11-17")  # a date that was caught up on meanwhile
+    assert schedule.load(path, (), DAY).schedule["previous_date"] == "2026-11-17"
+    storage.delete(f"{root}/2026-11-17")
+    assert schedule.load(path, (), DAY).schedule["previous_date"] == "2026-11-18"
+
+
+def test_a_finished_date_whose_predecessor_is_gone_stays_as_it_is(root: str, tmp_path: Path) -> None:
+    path = conf(tmp_path, output=f"{root}/{{date}}")
+    finish(f"{root}/2026-11-19")
+    finish(f"{root}/2026-11-20", "2026-11-19")
+    assert not schedule.is_finished(schedule.load(path, (), DAY))
+    storage.delete(f"{root}/2026-11-19")
+    assert schedule.is_finished(schedule.load(path, (), DAY))
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (None, "output: --date needs it"),
+        ("out", "expected {date} once"),
+        ("out/{date}/{date:%H}", "expected {date} once"),
+        ("out/{previous_date}", "expected {date} once"),
+    ],
+)
+def test_an_output_that_does_not_tell_dates_apart(tmp_path: Path, output: str | None, message: str) -> None:
+    settings = {"output": output} if output else {"entity_path": "e"}
+    with pytest.raises(ConfigError, match=message):
+        schedule.load(conf(tmp_path, **settings), (), DAY)
+
+
+def test_a_place_for_a_date_without_a_date() -> None:
+    with pytest.raises(ConfigError, match=r"\{date:%Y\}: .* give --date"):
+        schedule.refuse_places({"etl": {"tables": [{"path": "x/{date:%Y}"}]}})
+    assert schedule.refuse_places({"a": "{other}"}) == {"a": "{other}"}
+
+
+DAYS = [f"2026-11-{day:02d}" for day in range(10, 20)]
+
+
+def test_the_newest_stay(root: str) -> None:
+    for before, day in zip([None, *DAYS], DAYS, strict=False):
+        finish(f"{root}/{day}", before)
+    assert schedule.retire(f"{root}/{{date}}", 3) == [f"{root}/{day}" for day in DAYS[:7]]
+    assert [storage.name(each.uri) for each in storage.list_dir(root)] == DAYS[7:]
+    assert storage.list_hidden(root) == []
+    assert schedule.retire(f"{root}/{{date}}", 3) == []
+
+
+def test_what_has_no_verified_successor_stays(root: str) -> None:
+    for day in DAYS[:4]:
+        finish(f"{root}/{day}", whole=False)
+    assert schedule.retire(f"{root}/{{date}}", 1) == []
+    finish(f"{root}/{DAYS[4]}", DAYS[1], done=False)  # is to go on from the second
+    finish(f"{root}/{DAYS[5]}")
+    with lock.held(f"{root}/{DAYS[3]}"):  # somebody works on that one
+        assert schedule.retire(f"{root}/{{date}}", 1) == [f"{root}/{DAYS[0]}", f"{root}/{DAYS[2]}"]
+
+
+def test_a_deletion_that_was_killed_is_finished(root: str) -> None:
+    finish(f"{root}/{DAYS[0]}")
+    storage.write_text(f"{root}/.2026-11-01.retired-0123/embeddings/part-0.parquet", "x")
+    schedule.retire(f"{root}/{{date}}", 5)
+    assert storage.list_hidden(root) == []
+
+
+@given(
+    st.dates(date(1990, 1, 1), date(2100, 1, 1)), st.sampled_from([None, "%Y%m%d", "%Y.%m.%d", "%d-%m-%Y"])
+)
+def test_a_folder_s_name_gives_its_date_back(day: date, form: str | None) -> None:
+    place = "{date}" if form is None else f"{{date:{form}}}"
+    assert schedule._parsed(schedule._filled(place, day, None), form or "%Y-%m-%d") == day

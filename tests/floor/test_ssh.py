@@ -1,0 +1,80 @@
+"""--master ssh://, against a real SSH server: asyncssh's, with commands run by the shell."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from graphmill import cluster
+from graphmill.cluster import ClusterConfig
+from graphmill.cluster.ssh import _parse
+from graphmill.errors import ClusterError, ConfigError
+
+REPOSITORY = Path(__file__).parents[2]
+
+asyncssh = pytest.importorskip("asyncssh", reason="asyncssh is not installed: pip install 'graphmill[ssh]'")
+
+
+@pytest.fixture
+def ssh_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """`user@127.0.0.1:port` of a server that this user may enter, and whose key is known."""
+    folder = tmp_path / "home" / ".ssh"
+    folder.mkdir(parents=True)
+    for name in ("host", "id_ed25519"):
+        key = asyncssh.generate_private_key("ssh-ed25519")
+        key.write_private_key(folder / name)
+        key.write_public_key(folder / f"{name}.pub")
+    for name in (*cluster.ENVIRONMENT, "HADOOP_CONF_DIR"):  # a host's own would count
+        monkeypatch.delenv(name, raising=False)
+    command = [sys.executable, "-m", "tests.floor.ssh_server", folder / "host", folder / "id_ed25519.pub"]
+    with subprocess.Popen(
+        command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        port = server.stdout.readline().strip()
+        (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {(folder / 'host.pub').read_text()}")
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+        yield f"tester@127.0.0.1:{port}"
+        assert server.stdin is not None
+        server.stdin.close()
+
+
+def environment(name: str) -> str | None:
+    return os.environ.get(name)
+
+
+@pytest.mark.slow
+def test_workers_come_by_ssh(ssh_host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop/of-this-test")
+    with cluster.connect(f"ssh://{ssh_host}", ClusterConfig(num_workers=2)) as client:
+        assert len(client.scheduler_info(n_workers=-1)["workers"]) == 2
+        pids = client.run(os.getpid).values()
+        assert os.getpid() not in pids
+        for variable, value in cluster.ENVIRONMENT.items():
+            assert client.submit(environment, variable).result() == value
+        assert client.submit(environment, "HADOOP_CONF_DIR").result() == "/etc/hadoop/of-this-test"
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_host_whose_key_is_not_known_is_refused(ssh_host: str, tmp_path: Path) -> None:
+    (tmp_path / "home" / ".ssh" / "known_hosts").write_text("")
+    with (
+        pytest.raises(ClusterError, match="does not answer"),
+        cluster.connect(f"ssh://{ssh_host}", ClusterConfig(num_workers=1)),
+    ):
+        pass
+
+
+def test_hosts_as_they_are_written() -> None:
+    hosts, options = _parse("ssh://a,me@b.example:2222")
+    assert hosts == ["a", "b.example"]
+    assert options == [{}, {"username": "me", "port": 2222}]
+    with pytest.raises(ConfigError, match=r"expected ssh://\[USER@\]HOST"):
+        _parse("ssh://a,,b")

@@ -1,0 +1,146 @@
+"""What is asked of YARN's client, and the script of a container, as far as that goes without a YARN."""
+
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from graphmill.cluster import ClusterConfig, container, hadoop
+from graphmill.errors import ConfigError
+
+JAR = "hadoop-yarn-applications-distributedshell-3.4.2.jar"
+
+
+@pytest.fixture
+def conf_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A HADOOP_CONF_DIR, and no Hadoop."""
+    folder = tmp_path / "conf"
+    folder.mkdir()
+    (folder / "yarn-site.xml").write_text("<configuration/>")
+    (folder / "core-site.xml").write_text("<configuration/>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(folder))
+    for variable in ("HADOOP_HOME", "HADOOP_YARN_HOME", "JAVA_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    return folder
+
+
+def test_by_class_path(conf_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / JAR).touch()
+    (tmp_path / "lib" / JAR.replace(".jar", "-tests.txt")).touch()
+    client = hadoop.find(f"{tmp_path}/other/*:{tmp_path}/lib/*")
+    assert client.shell_jar_path == str(tmp_path / "lib" / JAR)
+    command = client.shell_command(["-num_containers", "3"])
+    assert command[:3] == ["java", "-cp", f"{conf_dir}:{tmp_path}/other/*:{tmp_path}/lib/*"]
+    assert command[3:] == [hadoop.SHELL_CLIENT, "-jar", client.shell_jar_path, "-num_containers", "3"]
+
+
+def test_by_hadoop_home(conf_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "hadoop"
+    jars = home / "share" / "hadoop" / "yarn"
+    jars.mkdir(parents=True)
+    (jars / JAR).touch()
+    (home / "bin").mkdir()
+    yarn = home / "bin" / "yarn"
+    yarn.write_text(f"#!/bin/sh\necho '{conf_dir}:{home}/share/hadoop/common/*:{jars}/*'\n")
+    yarn.chmod(0o755)
+    monkeypatch.setenv("HADOOP_HOME", str(home))
+    client = hadoop.find(None)
+    jar = str(jars / JAR)
+    assert client.shell_command(["x"]) == [str(yarn), "jar", jar, hadoop.SHELL_CLIENT, "-jar", jar, "x"]
+
+
+def test_what_is_missing_is_named(conf_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"no command `yarn`.*set HADOOP_HOME, or cluster\.yarn_classpath"):
+        hadoop.find(None)
+    with pytest.raises(ConfigError, match="no hadoop-yarn-applications-distributedshell"):
+        hadoop.find(f"{tmp_path}/*")
+    (conf_dir / "yarn-site.xml").unlink()
+    with pytest.raises(ConfigError, match=r"HADOOP_CONF_DIR must be a folder with yarn-site\.xml"):
+        hadoop.find("x")
+
+
+@pytest.mark.parametrize(
+    ("asked", "worker", "whole"),
+    [("auto", 4096, 4505), ("1GiB", 1024, 1408), ("10GiB", 10240, 11264), ("512MiB", 512, 896)],
+)
+def test_a_container_has_room_beside_its_worker(asked: str, worker: int, whole: int) -> None:
+    assert container.memory_mib(ClusterConfig(worker_memory=asked)) == (worker, whole)
+
+
+@pytest.mark.parametrize("asked", ["much", "-1GiB", "10KiB"])
+def test_no_memory_size(asked: str) -> None:
+    with pytest.raises(ConfigError, match=r"cluster\.worker_memory: expected"):
+        container.memory_mib(ClusterConfig(worker_memory=asked))
+
+
+def run_script(settings: ClusterConfig, port: int, folder: Path) -> subprocess.Popen[str]:
+    script = folder / "ExecScript.sh"
+    script.write_text(container.script(settings, f"tcp://127.0.0.1:{port}", "app-0"))
+    return subprocess.Popen(
+        ["bash", script],
+        cwd=folder,
+        env={**os.environ, "CONTAINER_ID": "container_1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.usefixtures("conf_dir")
+def test_the_script_s_exit_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """YARN starts again what ends with 1: a failure, but not the end of a worker without a scheduler."""
+    monkeypatch.setattr(container, "_SCHEDULER_GONE_S", 1)
+    monkeypatch.setattr(container, "_SETTLE_S", 0)
+    monkeypatch.setenv("GRAPHMILL_TEST", "it's")
+    failing = tmp_path / "python"
+    failing.write_text('#!/bin/sh\necho "$GRAPHMILL_TEST $HADOOP_CONF_DIR $*"\nkill -9 $$\n')
+    failing.chmod(0o755)
+    settings = ClusterConfig(python=str(failing), worker_cores=3)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with run_script(settings, port, tmp_path) as script:
+            output, errors = script.communicate(timeout=30)
+        assert script.returncode == 1, errors  # not 137, which YARN takes for its own kill
+        assert output.startswith(f"it's {tmp_path} -m dask worker tcp://127.0.0.1:{port} --nthreads 3")
+        assert "--name app-0-container_1" in output
+    with run_script(settings, port, tmp_path) as script:
+        output, errors = script.communicate(timeout=30)
+    assert (script.returncode, output) == (0, "")
+    assert "nothing to do" in errors
+
+
+@pytest.mark.usefixtures("conf_dir")
+def test_a_worker_with_gpus_is_dask_cuda_s() -> None:
+    text = container.script(ClusterConfig(worker_gpus=2, worker_cores=8), "tls://h:1", "app-0")
+    assert '"$python" -m dask cuda worker tls://h:1 --nthreads 1' in text
+
+
+@pytest.mark.usefixtures("conf_dir")
+def test_an_archive_is_unpacked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of containers that start at the same time on a node, one unpacks and all wait for it."""
+    monkeypatch.setattr(container, "_SETTLE_S", 0)
+    environment = tmp_path / "environment" / "bin"
+    environment.mkdir(parents=True)
+    (environment / "python").write_text("#!/bin/sh\necho $0\n")
+    (environment / "python").chmod(0o755)
+    unpacker = environment / "conda-unpack"
+    unpacker.write_text("")
+    localized = tmp_path / "filecache"
+    localized.mkdir()
+    subprocess.run(["tar", "-czf", localized / "env.tar.gz", "-C", tmp_path / "environment", "."], check=True)
+    runs = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        for number in range(3):
+            folder = tmp_path / f"container-{number}"
+            folder.mkdir()
+            (folder / "env.tar.gz").symlink_to(localized / "env.tar.gz")
+            settings = ClusterConfig(archive=str(localized / "env.tar.gz"))
+            runs.append(run_script(settings, server.getsockname()[1], folder))
+        outputs = [run.communicate(timeout=30)[0].split() for run in runs]
+    unpacked = str(localized / "env.tar.gz.unpacked" / "bin" / "python")
+    assert [output[-1] for output in outputs] == [unpacked] * 3
+    assert sum(len(output) for output in outputs) == 4  # conda-unpack ran once

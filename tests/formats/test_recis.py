@@ -1,0 +1,370 @@
+"""RecIS checkpoints: the worked example of the format's page, shards, names, and the library as a reader."""
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from graphmill.checkpoints import open_checkpoint
+from graphmill.errors import FormatError, NotFoundError
+from graphmill.formats.recis import CheckpointReader, HashTable, Loader, Saver, hash_slot, slice_of
+
+DTYPES = [
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+]
+
+
+def _rows_of(ids: np.ndarray, dimension: int = 2) -> np.ndarray:
+    """Rows that tell which id they belong to."""
+    return (ids[:, None] % 10007 + np.arange(dimension) / 16).astype(np.float32)
+
+
+def _save_shards(
+    path: str, name: str, ids: np.ndarray, shard_num: int, parallel: int = 1, **slots: np.ndarray
+) -> None:
+    """Save a table, each id by the shard that owns it."""
+    for shard in range(shard_num):
+        owned = slice_of(shard, shard_num).owns(ids)
+        table = HashTable(ids[owned], {slot: rows[owned] for slot, rows in slots.items()}, shard, shard_num)
+        Saver(shard, shard_num, parallel, path, {name: table}, {"fc.weight": torch.ones(1, 2)}).save()
+
+
+def test_worked_example(tmp_path: Path) -> None:
+    """The page's example, byte for byte where the page is explicit."""
+    ids = np.array([7, 65543, 40000, 123456789, -3])
+    assert hash_slot(ids).tolist() == [7, 7, 40000, 52501, 65533]
+    _save_shards(str(tmp_path), "user_id", ids, 2, embedding=_rows_of(ids))
+
+    assert {each.name for each in tmp_path.iterdir()} == {
+        "index",
+        "tensorkey.json",
+        "torch_rank_weights_embs_table_multi_shard.json",
+        "model-000000-of-000002.safetensors",
+        "model-000001-of-000002.safetensors",
+    }
+    assert (tmp_path / "index").read_text() == (
+        '{"block_index": {"fc.weight^ ": 0, "user_id.embedding/part_0_2": 0, "user_id.id/part_0_2": 0, '
+        '"user_id.embedding/part_1_2": 1, "user_id.id/part_1_2": 1}, "file_index": '
+        '{"model-000000-of-000002.safetensors": 0, "model-000001-of-000002.safetensors": 1}}'
+    )
+    assert (tmp_path / "tensorkey.json").read_text() == (
+        '{"user_id.embedding/part_0_2": "user_id@embedding^00000@32768@65536", '
+        '"user_id.id/part_0_2": "user_id@id^00000@32768@65536", '
+        '"user_id.embedding/part_1_2": "user_id@embedding^32768@65536@65536", '
+        '"user_id.id/part_1_2": "user_id@id^32768@65536@65536"}'
+    )
+    first = load_file(tmp_path / "model-000000-of-000002.safetensors")
+    second = load_file(tmp_path / "model-000001-of-000002.safetensors")
+    assert first.keys() == {"fc.weight^ ", "user_id.embedding/part_0_2", "user_id.id/part_0_2"}
+    assert first["user_id.id/part_0_2"].tolist() == [7, 65543]
+    assert second["user_id.id/part_1_2"].tolist() == [40000, 123456789, -3]
+    assert second["user_id.id/part_1_2"].dtype == torch.int64
+    np.testing.assert_array_equal(second["user_id.embedding/part_1_2"], _rows_of(ids[2:]))
+    with safe_open(tmp_path / "model-000000-of-000002.safetensors", "pt") as file:
+        assert file.metadata() is None
+
+    described = json.loads((tmp_path / "torch_rank_weights_embs_table_multi_shard.json").read_text())
+    assert described == {
+        "fc.weight^ ": {
+            "name": "fc.weight^ ",
+            "dense": True,
+            "dimension": 0,
+            "dtype": "float32",
+            "shape": [1, 2],
+            "is_hashmap": False,
+        },
+        **{
+            f"user_id.embedding/part_{part}_2": {
+                "name": f"user_id.embedding/part_{part}_2",
+                "dense": False,
+                "dimension": 2,
+                "dtype": "float32",
+                "hashmap_key": f"user_id.id/part_{part}_2",
+                "hashmap_key_dtype": "int64",
+                "hashmap_value": f"user_id.embedding/part_{part}_2",
+                "shape": [rows, 2],
+                "is_hashmap": True,
+            }
+            for part, rows in ((0, 2), (1, 3))
+        },
+    }
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(
+    ids=st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, max_size=60),
+    saved=st.integers(1, 7),
+    loaded=st.integers(1, 7),
+    parallel=st.integers(1, 9),
+)
+def test_any_number_of_shards_to_any_other(
+    tmp_path_factory: pytest.TempPathFactory, ids: list[int], saved: int, loaded: int, parallel: int
+) -> None:
+    """Every id is loaded by the shard that owns it, with its own rows, once."""
+    path = str(tmp_path_factory.mktemp("recis"))
+    numbers = np.array(ids, np.int64)
+    _save_shards(
+        path, "t", numbers, saved, parallel, embedding=_rows_of(numbers, 3), sums=_rows_of(numbers, 1)
+    )
+    found: list[int] = []
+    for shard in range(loaded):
+        table = HashTable.empty({"embedding": ("float32", 3), "sums": ("float32", 1)}, shard, loaded)
+        Loader(path, {"t": table}, parallel=3).load()
+        assert slice_of(shard, loaded).owns(table.ids).all()
+        np.testing.assert_array_equal(table.slots["embedding"], _rows_of(table.ids, 3))
+        np.testing.assert_array_equal(table.slots["sums"], _rows_of(table.ids, 1))
+        found += table.ids.tolist()
+    assert sorted(found) == sorted(ids)
+
+
+@given(count=st.integers(1, 300))
+def test_slices_cover_all_slots_once(count: int) -> None:
+    slices = [slice_of(shard, count) for shard in range(count)]
+    assert [each.begin for each in slices] == [0, *(each.end for each in slices[:-1])]
+    assert slices[-1].end == 65536
+    sizes = [each.end - each.begin for each in slices]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes.count(sizes[0]) in (65536 % count, count)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
+    """Dense and in tables, numpy and torch, scalars and empty ones."""
+    values = torch.arange(6).reshape(3, 2).to(dtype)
+    tensors: dict[str, Any] = {"w": values, "scalar": values[1, 1], "none": values[:0], "turned": values.T}
+    if dtype != torch.bfloat16:
+        tensors["array"] = values.numpy()
+    table = HashTable(torch.tensor([5, 6, 7]), {"embedding": values})
+    Saver(path=str(tmp_path), hashtables={"t": table}, tensors=tensors, parallel=2).save()
+    reader = CheckpointReader(str(tmp_path))
+    assert reader.tensor_names() == sorted([*tensors, "t@embedding", "t@id"])
+    for name, value in {**tensors, "t@embedding": values}.items():
+        read = reader.read_tensor(name)
+        assert reader.tensor_dtype(name) == read.dtype == dtype
+        assert reader.tensor_shape(name) == tuple(read.shape) == tuple(value.shape)
+        assert torch.equal(read, torch.as_tensor(value))
+    targets = {name: torch.zeros_like(torch.as_tensor(value)) for name, value in tensors.items()}
+    loaded = HashTable.empty({"embedding": (dtype, 2)})
+    Loader(str(tmp_path), {"t": loaded}, targets).load()
+    assert all(torch.equal(targets[name], torch.as_tensor(value)) for name, value in tensors.items())
+    assert torch.equal(loaded.slots["embedding"], values)
+
+
+def test_fewer_blocks_than_writers_and_gaps(tmp_path: Path) -> None:
+    """RecIS never returns from this; here writers without a block write no file."""
+    Saver(0, 1, 8, str(tmp_path), tensors={"a": torch.ones(2)}).save()
+    index = json.loads((tmp_path / "index").read_text())
+    assert index["file_index"] == {"model-000000-of-000008.safetensors": 0}
+    assert len(list(tmp_path.glob("*.safetensors"))) == 1
+    assert torch.equal(CheckpointReader(str(tmp_path)).read_tensor("a"), torch.ones(2))
+
+
+def test_names_are_matched_whole(tmp_path: Path) -> None:
+    """A slot whose name begins another's, a table that is called as a slot, a tensor with the sign in it."""
+    ids = np.arange(4)
+    slots = {"embedding": _rows_of(ids), "exp_avg": 2 * _rows_of(ids), "exp_avg_sq": 3 * _rows_of(ids)}
+    tables = {
+        name: HashTable(ids, {slot: factor * rows for slot, rows in slots.items()})
+        for name, factor in (("user", 1), ("user.embedding", 10), ("user@id", 100))
+    }
+    Saver(
+        path=str(tmp_path), hashtables=tables, tensors={"user": torch.ones(1), "a@b": torch.zeros(1)}
+    ).save()
+    reader = CheckpointReader(str(tmp_path))
+    for name, factor in (("user", 1), ("user.embedding", 10), ("user@id", 100)):
+        for slot, rows in slots.items():
+            np.testing.assert_array_equal(reader.read_tensor(f"{name}@{slot}"), factor * rows)
+    for unknown in ("user@exp", "use", "user@exp_avg_s", "user.embedding", "fc"):
+        for ask in (reader.read_tensor, reader.tensor_shape, reader.tensor_dtype):
+            with pytest.raises(KeyError, match="no tensor"):
+                ask(unknown)
+    assert torch.equal(reader.read_tensor("a@b"), torch.zeros(1))
+    described = json.loads((tmp_path / "torch_rank_weights_embs_table_multi_shard.json").read_text())
+    assert described["user.embedding.embedding/part_0_1"]["hashmap_key"] == "user.embedding.id/part_0_1"
+    assert "user.exp_avg/part_0_1" not in described
+
+
+def test_what_is_missing_is_an_error_unless_allowed(tmp_path: Path) -> None:
+    _save_shards(str(tmp_path), "t", np.arange(4), 1, embedding=_rows_of(np.arange(4)))
+    table = HashTable.empty({"embedding": ("float32", 2), "sums": ("float32", 1)})
+    tensors = {"fc.weight": torch.zeros(1, 2), "fc.bias": torch.full((1,), 7.0)}
+    with pytest.raises(KeyError, match=r"no tensors fc\.bias, t@sums"):
+        Loader(str(tmp_path), {"t": table}, tensors).load()
+    Loader(str(tmp_path), {"t": table}, tensors, allow_missing=True).load()
+    assert tensors["fc.weight"].tolist() == [[1, 1]]
+    assert tensors["fc.bias"].tolist() == [7]
+    assert not len(table)  # rows without one of their slots are none
+
+    tensors = {"head.weight": torch.zeros(1, 2), "fc.bias": torch.zeros(1)}
+
+    def renamed(load_info: dict[str, str]) -> dict[str, str]:
+        assert load_info == {"head.weight": "head.weight", "fc.bias": "fc.bias"}
+        return {"head.weight": "fc.weight"}
+
+    Loader(str(tmp_path), None, tensors, filter_func=renamed).load()
+    assert tensors["head.weight"].tolist() == [[1, 1]]
+    with pytest.raises(FormatError, match=r"'fc\.weight' has shape \(1, 2\), expected \(2, 2\)"):
+        Loader(str(tmp_path), None, {"fc.weight": torch.zeros(2, 2)}).load()
+    wide = HashTable.empty({"embedding": ("float32", 3)})
+    with pytest.raises(FormatError, match=r"expected rows of shape \(3,\), found \(2,\)"):
+        Loader(str(tmp_path), {"t": wide}).load()
+
+
+def test_only_filtered_blocks_are_written(tmp_path: Path) -> None:
+    tables = {"t": HashTable(np.arange(3), {"embedding": np.ones((3, 1), np.float32), "sums": np.ones(3)})}
+    Saver(
+        path=str(tmp_path),
+        hashtables=tables,
+        filter_func=lambda blocks: [each for each in blocks if each.name != "t@sums"],
+    ).save()
+    assert CheckpointReader(str(tmp_path)).tensor_names() == ["t@embedding", "t@id"]
+
+
+def test_an_id_of_another_shard_is_refused(tmp_path: Path) -> None:
+    table = HashTable(np.array([7, 40000]), {"embedding": np.ones((2, 1), np.float32)}, 0, 2)
+    with pytest.raises(
+        FormatError, match=r"id 40000 has hash slot 40000, which the shard's slice 00000@32768"
+    ):
+        Saver(0, 2, 1, str(tmp_path), {"t": table}).save()
+    with pytest.raises(FormatError, match="table 't' is of the slice"):
+        Saver(1, 2, 1, str(tmp_path), {"t": table})
+    assert not (tmp_path / "index").exists()
+
+
+def test_index_comes_last_and_a_folder_holds_one_checkpoint(tmp_path: Path) -> None:
+    """Until every shard has saved there is no checkpoint; then there is no room for another."""
+    path = str(tmp_path)
+    for shard in range(3):
+        with pytest.raises(NotFoundError, match="index"):
+            CheckpointReader(path)
+        table = HashTable.empty({"embedding": ("float32", 2)}, shard, 3)
+        Saver(shard, 3, 1, path, {"t": table}).save()
+    assert CheckpointReader(path).tensor_shape("t@embedding") == (0, 2)
+    assert not [each.name for each in tmp_path.iterdir() if each.name.startswith(("shard", "."))]
+    with pytest.raises(FormatError, match="holds a checkpoint already"):
+        Saver(0, 1, 1, path, tensors={"a": torch.ones(1)}).save()
+
+
+def test_shards_that_save_at_the_same_time(tmp_path: Path) -> None:
+    ids = np.arange(5000) * 7919
+    errors: list[BaseException] = []
+
+    def save(shard: int) -> None:
+        owned = ids[slice_of(shard, 6).owns(ids)]
+        try:
+            table = HashTable(owned, {"embedding": _rows_of(owned)}, shard, 6)
+            Saver(shard, 6, 2, str(tmp_path), {"t": table}).save()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=save, args=(shard,)) for shard in range(6)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert not errors
+    table = HashTable.empty({"embedding": ("float32", 2)})
+    Loader(str(tmp_path), {"t": table}).load()
+    assert sorted(table.ids) == sorted(ids)
+    np.testing.assert_array_equal(table.slots["embedding"], _rows_of(table.ids))
+
+
+def _edit(path: Path, name: str, change: Any) -> None:
+    content = json.loads((path / name).read_text())
+    change(content)
+    (path / name).write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        (
+            "index",
+            lambda each: each["file_index"].update({"../../etc/x": 0}),
+            "names of files in the same folder",
+        ),
+        ("index", lambda each: each["block_index"].update({"t.id/part_0_2": 9}), "lies in file 9"),
+        ("index", lambda each: each["block_index"].pop("t.id/part_0_2"), "has no ids of the hash slots 0"),
+        ("index", lambda each: each.pop("file_index"), "file_index: expected numbers by name"),
+        ("tensorkey.json", lambda each: each.pop("t.id/part_0_2"), "neither a dense tensor nor in tensorkey"),
+        (
+            "tensorkey.json",
+            lambda each: each.update({"t.id/part_0_2": "t@id^00@50@99"}),
+            r"spread over 99 hash slots; this reader knows 65536",
+        ),
+        (
+            "tensorkey.json",
+            lambda each: each.update({"t.id/part_0_2": "t@id^00000@40000@65536"}),
+            "slices overlap",
+        ),
+        ("tensorkey.json", lambda each: each.update({"t.id/part_0_2": "t"}), "expected table@slot"),
+    ],
+)
+def test_indexes_that_contradict(tmp_path: Path, name: str, change: Any, message: str) -> None:
+    ids = np.array([7, 40000])
+    _save_shards(str(tmp_path), "t", ids, 2, embedding=_rows_of(ids))
+    _edit(tmp_path, name, change)
+    with pytest.raises(FormatError, match=message):
+        Loader(str(tmp_path), {"t": HashTable.empty({"embedding": ("float32", 2)})}).load()
+
+
+def test_slots_are_read_as_they_are_written(tmp_path: Path) -> None:
+    """A slot is anything with a shape, a dtype and slices: it is asked for pieces, never for all."""
+    asked: list[int] = []
+
+    class Lazy:
+        shape, dtype = (1 << 20, 8), np.dtype(np.float32)
+
+        def __getitem__(self, rows: slice) -> np.ndarray:
+            asked.append(rows.stop - rows.start)
+            return np.broadcast_to(
+                np.arange(rows.start, rows.stop, dtype=np.float32)[:, None], (asked[-1], 8)
+            )
+
+    ids = np.arange(1 << 20)
+    Saver(path=str(tmp_path), hashtables={"t": HashTable(ids, {"embedding": Lazy()})}, parallel=2).save()
+    assert sum(asked) == 1 << 20
+    assert max(asked) * 8 * 4 <= 4 << 20
+    read = CheckpointReader(str(tmp_path)).read_tensor("t@embedding")
+    np.testing.assert_array_equal(read[:, 3], ids.astype(np.float32))
+
+
+def test_files_of_recis_itself_are_read(tmp_path: Path) -> None:
+    """An extra key in a header's entries, metadata, blanks, and blocks of one part in two files."""
+    first = {"t.id/part_0_1": torch.tensor([1, 0, 2]), "fc.weight^ ": torch.ones(1)}
+    second = {"t.embedding/part_0_1": torch.tensor([[10.0], [0.0], [20.0]])}
+    for number, tensors in enumerate((first, second)):
+        save_file(tensors, tmp_path / f"model-{number:06d}-of-000002.safetensors", {"format": "pt"})
+    blocks = {"fc.weight^ ": 0, "t.id/part_0_1": 0, "t.embedding/part_0_1": 1}
+    files = {f"model-{number:06d}-of-000002.safetensors": number for number in range(2)}
+    (tmp_path / "index").write_text(json.dumps({"block_index": blocks, "file_index": files}))
+    slots = {f"t.{slot}/part_0_1": f"t@{slot}^00000@65536@65536" for slot in ("id", "embedding")}
+    (tmp_path / "tensorkey.json").write_text(json.dumps(slots, indent=4))
+    table = HashTable.empty({"embedding": ("float32", 1)})
+    Loader(str(tmp_path), {"t": table}).load()
+    assert dict(zip(table.ids.tolist(), table.slots["embedding"][:, 0].tolist(), strict=True)) == {
+        0: 0,
+        1: 10,
+        2: 20,
+    }
+    found = open_checkpoint(str(tmp_path))
+    assert (found.version, found.config, found.counts) == (0, None, {"t": [3]})
+    np.testing.assert_array_equal(found.read_embeddings("t", 0), [[0], [10], [20]])
+    assert found.unread == ["fc.weight"]

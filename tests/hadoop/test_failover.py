@@ -1,0 +1,167 @@
+"""Two namenodes behind a name service, three datanodes: a run goes on when one of either kind goes away."""
+
+import gc
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from graphmill import storage
+from graphmill.formats import edge_buckets
+from graphmill.formats.edge_buckets import Edges
+from graphmill.storage import hdfs_writer
+from graphmill.vocab import Bucket
+from tests.hadoop.cluster import MiniHdfs, mini_hdfs
+from tests.hadoop.jars import why_not
+from tests.hadoop.yarn import environment_of, wait_until
+
+pytestmark = [pytest.mark.hdfs, pytest.mark.slow]
+
+DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
+
+CONF = """
+entities: {node: {num_partitions: 2}}
+relations: [{name: r, lhs: node, rhs: node, operator: diagonal}]
+dimension: 8
+num_epochs: 25
+comparator: dot
+loss_fn: softmax
+lr: 0.1
+global_emb: false
+eval_fraction: 0
+workers: 1
+etl:
+  tables: [{path: "edges/*.parquet", lhs: lhs, rhs: rhs, relation: r}]
+  chunk_rows: 5000
+  holdout: {test: 0.01}
+evaluate: {split: test}
+"""
+
+
+SETTINGS = {
+    "mini.namenodes": "2",
+    # A datanode is stale, and not written to where others are, after seconds instead of half a minute.
+    "dfs.namenode.avoid.write.stale.datanode": "true",
+    "dfs.namenode.stale.datanode.interval": "3000",
+    "dfs.heartbeat.interval": "1",
+}
+
+
+@pytest.fixture
+def available(request: pytest.FixtureRequest) -> Iterator[MiniHdfs]:
+    """An HDFS with a name service; HADOOP_CONF_DIR names it while the test lasts."""
+    if reason := why_not():
+        pytest.skip(f"no HDFS: {reason}")
+    with (
+        tempfile.TemporaryDirectory(prefix="graphmill-ha-", ignore_cleanup_errors=True) as base,
+        mini_hdfs(Path(base), num_datanodes=3, settings=SETTINGS) as cluster,
+        pytest.MonkeyPatch.context() as environment,
+    ):
+        environment.setenv("HADOOP_CONF_DIR", str(cluster.conf_dir))
+        yield cluster
+
+
+def write_edges(uri: str, num_files: int, rows: int) -> None:
+    rng = np.random.default_rng(3)
+    for number in range(num_files):
+        ends = rng.integers(0, 5000, (2, rows))
+        table = pa.table({side: [f"node-{each}" for each in ids] for side, ids in zip(("lhs", "rhs"), ends)})  # noqa: B905
+        with storage.atomic_output(f"{uri}/edges/part-{number}.parquet") as stream:
+            pq.write_table(table, stream)
+
+
+def run(cluster: MiniHdfs, folder: Path, root: str, log: Path) -> subprocess.Popen[bytes]:
+    conf = folder / "c.yaml"
+    conf.write_text(CONF)
+    overrides = ["--set", f"input={root}", "--set", f"output={root}/out"]
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [DASK_SUBMIT, "--master", "local[2]", "pipeline.py", "--conf", str(conf), *overrides],
+            env=environment_of(cluster),
+            stdout=output,
+            stderr=output,
+        )
+
+
+def test_a_failover_in_the_middle_of_a_run(available: MiniHdfs, tmp_path: Path) -> None:
+    """The active namenode is stopped, the other takes over, and the output is that of an undisturbed run."""
+    roots = {"hdfs": f"{available.uri}/failover", "local": str(tmp_path / "undisturbed")}
+    assert available.uri == "hdfs://graphmill"
+    for root in roots.values():
+        write_edges(root, 4, 10_000)
+    undisturbed = run(available, tmp_path, roots["local"], tmp_path / "local.log")
+    assert undisturbed.wait(300) == 0, (tmp_path / "local.log").read_text()
+    log = tmp_path / "hdfs.log"
+    with run(available, tmp_path, roots["hdfs"], log) as disturbed:
+        begun = f"{roots['hdfs']}/out/checkpoint/checkpoint_version.txt"
+        wait_until(lambda: storage.exists(begun), "the first epoch")
+        available.tell("failover")
+        assert b"train: done" not in log.read_bytes()
+        assert disturbed.wait(400) == 0, log.read_text()
+    for folder in ("edges/train", "entities/entity_index/node", "embeddings/node"):
+        written = {
+            name: {
+                storage.name(each.uri): storage.read_bytes(each.uri)
+                for each in storage.list_dir(f"{root}/out/{folder}")
+                if storage.name(each.uri) != storage.MARKER
+            }
+            for name, root in roots.items()
+        }
+        assert written["hdfs"] == written["local"]
+        assert written["hdfs"]
+
+
+def test_a_datanode_stopped_while_a_file_is_written_loses_nothing(
+    available: MiniHdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of a block, and then for new files that the namenode still places on the stopped one."""
+    monkeypatch.setattr(hdfs_writer, "STALL_S", 10.0)
+    blocks = [bytes([number]) * (1 << 20) for number in range(8)]
+    for number in range(3):
+        with storage.open_output(f"{available.uri}/slowly/{number}") as stream:
+            for at, block in enumerate(blocks):
+                stream.write(block)
+                time.sleep(0.1)
+                if (number, at) == (0, 3):
+                    available.tell("stop-datanode 0")
+    hdfs_writer.within(30, gc.collect)  # closing what was given up could take for ever
+    for number in range(3):
+        assert storage.read_bytes(f"{available.uri}/slowly/{number}") == b"".join(blocks)
+
+
+@pytest.mark.slow
+def test_a_datanode_stopped_while_bucket_files_are_written_loses_nothing(
+    available: MiniHdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At full speed hdfs-native can wait for ever for the one that has stopped."""
+    monkeypatch.setattr(hdfs_writer, "STALL_S", 10.0)
+    rng = np.random.default_rng(4)
+    edges = Edges(*(rng.integers(0, 1 << 30, 700_000) for _ in range(3)), weight=None)  # 8 MB of file
+    folder = f"{available.uri}/buckets/edges"
+    buckets = [Bucket(lhs, rhs) for lhs in range(4) for rhs in range(4)]
+    begun = threading.Event()
+
+    def write() -> None:
+        for bucket in buckets:
+            edge_buckets.write_bucket(folder, bucket, edges)
+            begun.set()
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    assert begun.wait(60)
+    available.tell("stop-datanode 1")
+    assert writer.is_alive()  # the rest is written with a datanode less
+    writer.join(200)
+    assert not writer.is_alive()
+    for bucket in buckets:
+        found = edge_buckets.read_bucket(folder, bucket)
+        for column in ("lhs", "rel", "rhs"):
+            np.testing.assert_array_equal(getattr(found, column), getattr(edges, column))

@@ -1,0 +1,96 @@
+"""A secured HDFS: Kerberos by keytab and by ticket cache, everything on the wire encrypted."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from ctypes.util import find_library
+from pathlib import Path
+
+import pytest
+
+from tests.hadoop.cluster import MiniHdfs, mini_hdfs
+from tests.hadoop.jars import why_not
+
+pytestmark = [pytest.mark.hdfs, pytest.mark.slow]
+
+SETTINGS = {
+    "mini.kerberos": "alice,hdfs",
+    "hadoop.rpc.protection": "privacy",
+    "dfs.data.transfer.protection": "privacy",
+    "dfs.permissions.superusergroup": "nobody",
+}
+
+# Writes and reads a file as a worker would: in a process of its own, with what the environment says.
+SCRIPT = """
+import sys
+from graphmill import storage
+uri = sys.argv[1]
+storage.write_text(uri, "secret of " + sys.argv[2])
+print(storage.read_text(uri), storage.status(uri).size_bytes)
+"""
+
+
+@pytest.fixture(scope="module")
+def secured() -> Iterator[MiniHdfs]:
+    """An HDFS that nobody enters without a ticket."""
+    if reason := why_not():
+        pytest.skip(f"no HDFS: {reason}")
+    if find_library("gssapi_krb5") is None:
+        pytest.skip("no libgssapi_krb5, which hdfs-native loads for Kerberos; install libgssapi-krb5-2")
+    with (
+        tempfile.TemporaryDirectory(prefix="graphmill-kerberos-", ignore_cleanup_errors=True) as base,
+        mini_hdfs(Path(base), settings=SETTINGS) as cluster,
+    ):
+        yield cluster
+
+
+def attempt(cluster: MiniHdfs, uri: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    base = cluster.conf_dir.parent
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("KRB5", "HADOOP"))}
+    environment = {
+        **kept,
+        "HADOOP_CONF_DIR": str(cluster.conf_dir),
+        "KRB5_CONFIG": str(base / "krb5.conf"),
+        "KRB5CCNAME": f"FILE:{base}/none",
+        **variables,
+    }
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT, uri, "somebody"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+
+def test_a_keytab_then_the_ticket_that_it_gave(secured: MiniHdfs) -> None:
+    base = secured.conf_dir.parent
+    cache = f"FILE:{base}/tickets"
+    keytab = str(base / "hdfs.keytab")
+    by_keytab = attempt(secured, f"{secured.uri}/a", KRB5_CLIENT_KTNAME=keytab, KRB5CCNAME=cache)
+    assert by_keytab.stdout == "secret of somebody 18\n", by_keytab.stderr
+    by_ticket = attempt(secured, f"{secured.uri}/b", KRB5CCNAME=cache)
+    assert by_ticket.stdout == "secret of somebody 18\n", by_ticket.stderr
+
+
+def test_without_a_ticket_the_reason_is_told(secured: MiniHdfs) -> None:
+    refused = attempt(secured, f"{secured.uri}/c")
+    assert refused.returncode == 1
+    assert re.search(r"StorageError: .*(?i:kerberos|gss|credential|ticket)", refused.stderr), refused.stderr
+
+
+def test_a_user_is_who_the_ticket_says(secured: MiniHdfs) -> None:
+    """HADOOP_USER_NAME is no password: what only the superuser may do stays refused."""
+    base = secured.conf_dir.parent
+    refused = attempt(
+        secured,
+        f"{secured.uri}/d",
+        KRB5_CLIENT_KTNAME=str(base / "alice.keytab"),
+        KRB5CCNAME=f"FILE:{base}/tickets-of-alice",
+        HADOOP_USER_NAME="hdfs",
+    )
+    assert "Permission denied: user=alice" in refused.stderr

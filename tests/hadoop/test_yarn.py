@@ -1,0 +1,269 @@
+"""dask-submit --master yarn, on a real YARN: the demo end to end, killed containers, every way to end."""
+
+import getpass
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tarfile
+import textwrap
+import venv
+from pathlib import Path
+from typing import Any
+
+import hdfs_native
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from graphmill import cluster, storage
+from tests.floor.certificates import certificates
+from tests.hadoop import yarn as rm
+from tests.hadoop.cluster import MiniHdfs
+from tests.hadoop.jars import ensure_jars
+
+pytestmark = [pytest.mark.yarn, pytest.mark.slow]
+
+REPOSITORY = Path(__file__).parents[2]
+DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
+SMALL = ["--worker-memory", "1GiB"]
+
+
+def arguments(name: str, *more: str, num_workers: int = 1) -> list[str]:
+    return [
+        *(DASK_SUBMIT, "--master", "yarn", "--name", name, "--num-workers", str(num_workers)),
+        *(*SMALL, *more),
+    ]
+
+
+def conf_of(folder: Path, **cluster: Any) -> str:
+    """A configuration for scripts: a graph that nobody looks at, and the section `cluster`."""
+    graph = {
+        "output": str(folder / "o"),
+        "dimension": 2,
+        "entities": {"a": {"num_partitions": 1}},
+        "relations": [{"name": "r", "lhs": "a", "rhs": "a"}],
+    }
+    settings = {"yarn_classpath": f"{ensure_jars()}/*", "host": "127.0.0.1", **cluster}
+    path = folder / "cluster.yaml"
+    path.write_text(json.dumps({**graph, "cluster": settings}))
+    return str(path)
+
+
+def demo_cut(uri: str, num_packages: int) -> list[str]:
+    """Upload the part of the demo's tables that is about its first packages; their names."""
+    source = REPOSITORY / "demo" / "debian"
+    tables = {path.name: pq.read_table(path) for path in sorted(source.glob("*.parquet"))}
+    packages = pc.unique(tables["in_section.parquet"]["package"]).sort()[:num_packages]
+    for name, table in tables.items():
+        ends = ("source", "target") if name == "package_relations.parquet" else ("package",)
+        for end in ends:
+            table = table.filter(pc.is_in(table[end], value_set=packages))
+        with storage.atomic_output(f"{uri}/{name}") as stream:
+            pq.write_table(table, stream)
+    return list(packages.to_pylist())
+
+
+def test_the_demo_runs_though_a_container_is_killed(yarn: MiniHdfs, tmp_path: Path) -> None:
+    root = f"{yarn.uri}/demo"
+    packages = demo_cut(f"{root}/in", 3000)
+    settings = {
+        "input": f"{root}/in",
+        "output": f"{root}/out",
+        "dimension": 16,
+        "num_epochs": 30,
+        "cluster.host": "127.0.0.1",
+        "cluster.yarn_classpath": f"{ensure_jars()}/*",
+        "cluster.replace_after_s": 3,
+    }
+    overrides = [f"--set={key}={value}" for key, value in settings.items()]
+    command = arguments("demo", num_workers=2)
+    command += ["pipeline.py", "--conf", str(REPOSITORY / "conf" / "demo.yaml"), *overrides]
+    with (
+        (tmp_path / "log").open("w") as log,
+        subprocess.Popen(command, env=rm.environment_of(yarn), stdout=log, stderr=log) as run,
+    ):
+        trained = f"{root}/out/checkpoint/checkpoint_version.txt"
+        rm.wait_until(lambda: storage.exists(trained) or run.poll() is not None, "the first epoch")
+        first = sorted(rm.containers("demo"))
+        assert len(first) == 2, (tmp_path / "log").read_text()
+        for container in first:  # one of them is training
+            for pid in rm.processes(container):
+                os.kill(pid, signal.SIGKILL)
+        assert run.wait(400) == 0, (tmp_path / "log").read_text()
+    record = json.loads(storage.read_text(f"{root}/out/run.json"))
+    assert record["status"] == "done"
+    parts = storage.list_dir(f"{root}/out/embeddings/package")
+    tables = [pq.read_table(pa.BufferReader(storage.read_bytes(each.uri))) for each in parts]
+    ids = {each for table in tables for each in table["id"].to_pylist()}
+    assert ids == set(packages)
+    assert len(rm.named(yarn, "demo")) >= 2  # the containers came back by a further application
+    assert "missing, asking for others" in (tmp_path / "log").read_text()
+    assert rm.is_over(yarn, "demo")
+    assert left_on_hdfs(yarn, "demo") == []
+
+
+SLEEPER = """
+    import os, time
+    from distributed import get_client
+    client = get_client()
+    print("workers", *client.run(os.getpid).values(), flush=True)
+    time.sleep(600)
+"""
+
+
+def test_every_way_to_end_ends_the_application(yarn: MiniHdfs, tmp_path: Path) -> None:
+    (tmp_path / "sleeper.py").write_text(textwrap.dedent(SLEEPER))
+    (tmp_path / "failing.py").write_text("raise SystemExit(7)")
+    conf = conf_of(tmp_path)
+    ways = {
+        "ctrl-c": (signal.SIGINT, 130),
+        "sigterm": (signal.SIGTERM, 143),
+        "sigkill": (signal.SIGKILL, -9),
+        "failing": (None, 7),
+    }
+    runs = {}
+    for way in ways:
+        script = "failing.py" if way == "failing" else "sleeper.py"
+        runs[way] = subprocess.Popen(
+            arguments(way, "--conf", conf, script),
+            cwd=tmp_path,
+            env=rm.environment_of(yarn, TMPDIR=str(tmp_path)),  # a killed one leaves its folder
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            # Where the suite itself runs in the background, SIGINT is ignored, and children inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+    workers = []
+    for way, (number, _) in ways.items():
+        if number is not None:
+            stdout = runs[way].stdout
+            assert stdout is not None
+            workers += [int(word) for word in stdout.readline().split()[1:]]
+            os.killpg(runs[way].pid, number)
+    assert len(workers) == 3
+    for way, (_, code) in ways.items():
+        _, errors = runs[way].communicate(timeout=240)
+        assert runs[way].returncode == code, errors
+        if way != "sigkill":  # nobody was left to see to that one: it ends by itself
+            assert rm.is_over(yarn, way), errors
+            assert left_on_hdfs(yarn, way) == []
+    rm.wait_until(lambda: rm.is_over(yarn, "sigkill"), "the application without its command")
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+
+
+def left_on_hdfs(cluster: MiniHdfs, name: str) -> list[str]:
+    """What YARN's client uploaded for applications, and nobody has deleted."""
+    user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+    return [each.uri for each in storage.list_dir(f"{cluster.uri}/user/{user}/{name}")]
+
+
+def test_workers_that_do_not_come(yarn: MiniHdfs, tmp_path: Path) -> None:
+    """The message quotes YARN, whether time is up or the application has ended by itself."""
+    (tmp_path / "never.py").write_text("print('never')")
+    cases = {
+        "late": (["--python", "/nonexistent/python"], "no worker came within 20 s"),
+        "refused": (["--queue", "no-such-queue"], "no-such-queue"),
+    }
+    runs = {}
+    for name, (options, _) in cases.items():
+        conf = conf_of(tmp_path, start_timeout_s=20)
+        command = arguments(name, *options, "--conf", conf, "never.py")
+        runs[name] = subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            env=rm.environment_of(yarn),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    for name, (_, message) in cases.items():
+        output, errors = runs[name].communicate(timeout=240)
+        assert (runs[name].returncode, output) == (1, "")
+        assert "error: --master yarn: no worker came" in errors
+        assert message in errors
+    assert rm.is_over(yarn, "late")
+
+
+ENVIRONMENT_SCRIPT = """
+    import json, os, sys
+    from distributed import get_client
+
+    def about(dask_worker):
+        import os, sys
+        return {"prefix": sys.prefix, "environment": dict(os.environ), "address": dask_worker.address}
+
+    found = list(get_client().run(about).values())
+    print(json.dumps(found))
+"""
+
+# What Hadoop's own `yarn` does of it: three commands, by java with the class path of its jars.
+YARN_COMMAND = """#!/bin/bash
+case "$1" in
+  classpath) echo "{jars}/*" ;;
+  jar) shift 2; exec java -cp "$HADOOP_CONF_DIR:{jars}/*" "$@" ;;
+  *) exec java -cp "$HADOOP_CONF_DIR:{jars}/*" org.apache.hadoop.yarn.client.cli.ApplicationCLI "$@" ;;
+esac
+"""
+
+
+def test_a_packed_environment_and_the_command_yarn(yarn: MiniHdfs, tmp_path: Path) -> None:
+    """--archive on HDFS is unpacked on the nodes; HADOOP_HOME's client; containers get what they must."""
+    hdfs_native.Client(yarn.uri).mkdirs("/user/alice", 0o777, create_parent=True)
+    command = tmp_path / "hadoop" / "bin" / "yarn"
+    command.parent.mkdir(parents=True)
+    command.write_text(YARN_COMMAND.format(jars=ensure_jars()))
+    command.chmod(command.stat().st_mode | stat.S_IXUSR)
+    archive = f"{yarn.uri}/environments/small.tar.gz"
+    with storage.atomic_output(archive) as stream:
+        stream.write(packed_environment(tmp_path))
+    (tmp_path / "about.py").write_text(textwrap.dedent(ENVIRONMENT_SCRIPT))
+    conf = conf_of(tmp_path, yarn_classpath=None, tls=certificates(tmp_path))
+    done = subprocess.run(
+        arguments(
+            "packed", "--archive", archive, "--queue", "nightly", "--conf", conf, "about.py", num_workers=2
+        ),
+        cwd=tmp_path,
+        env=rm.environment_of(
+            yarn, HADOOP_HOME=str(command.parents[1]), GRAPHMILL_HDFS_TIMEOUT_S="17", HADOOP_USER_NAME="alice"
+        ),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(found) == 2
+    for worker in found:
+        assert worker["prefix"].endswith("small.tar.gz.unpacked")
+        environment = worker["environment"]
+        for variable, value in cluster.ENVIRONMENT.items():
+            assert environment[variable] == value
+        assert environment["GRAPHMILL_HDFS_TIMEOUT_S"] == "17"
+        assert environment["HADOOP_USER_NAME"] == "alice"
+        assert environment["GRAPHMILL_NUM_CORES"] == "1"
+        assert worker["address"].startswith("tls://")
+    application = rm.named(yarn, "packed")[0]
+    assert application.queue.endswith("nightly")
+    assert application.final_status == "SUCCEEDED"
+    assert f"logs: yarn logs -applicationId {application.id}" in done.stderr
+
+
+def packed_environment(folder: Path) -> bytes:
+    """A virtual environment in a tar.gz, small since it borrows this one's packages."""
+    home = folder / "environment"
+    venv.create(home, symlinks=True)
+    site = next(home.glob("lib/python*/site-packages"))
+    (site / "borrowed.pth").write_text(
+        "\n".join(path for path in sys.path if "site-packages" in path or path == str(REPOSITORY))
+    )
+    packed = folder / "small.tar.gz"
+    with tarfile.open(packed, "w:gz") as tar:
+        tar.add(home, arcname=".")
+    return packed.read_bytes()

@@ -1,0 +1,127 @@
+"""What GraphStorm would have saved: small trees of maps, embeddings and predictions, and what is in them."""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from distributed import Client
+
+from graphmill import cluster, door
+from remap.command import command
+from tests.remap.graph import snapshot
+
+Cli = Callable[..., int]
+
+__all__ = ["Cli", "cli_on", "save", "snapshot"]
+
+
+def cli_on(client: Client, monkeypatch: Any) -> Cli:
+    """The command, in this process and on this cluster; returns its exit code."""
+
+    @contextlib.contextmanager
+    def connect(*_: Any) -> Iterator[Client]:
+        yield client
+
+    monkeypatch.setattr(cluster, "connect", connect)
+    return lambda *args: door.exit_code(
+        lambda: command.main([str(arg) for arg in args], standalone_mode=False)
+    )
+
+
+def save(path: Path, rows: Any) -> None:
+    """One tensor, by torch."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(torch.as_tensor(rows), path)
+
+
+def raw_id(entity_type: str, nid: int) -> str:
+    return f"{entity_type}:{nid:03d}-ß"
+
+
+class Tree:
+    """Maps in `raw_id_mappings`, embeddings in `emb`, predictions in `pred`, under one folder."""
+
+    def __init__(self, root: Path, rng: np.random.Generator) -> None:
+        self.root, self.rng = root, rng
+        self.maps, self.emb, self.pred = root / "raw_id_mappings", root / "emb", root / "pred"
+
+    def write_map(
+        self, entity_type: str, num_ids: int, num_files: int = 2, *, as_integers: bool = False
+    ) -> None:
+        """A shuffled map over several files; integers as raw ids are 1000 - nid."""
+        new = self.rng.permutation(num_ids)
+        for number, part in enumerate(np.array_split(new, num_files)):
+            orig = (
+                [1000 - int(nid) for nid in part]
+                if as_integers
+                else [raw_id(entity_type, nid) for nid in part]
+            )
+            self.write_map_file(entity_type, number, orig, part.tolist())
+
+    def write_map_file(self, entity_type: str, number: int, orig: Sequence[Any], new: Sequence[int]) -> Path:
+        path = self.maps / entity_type / f"part-{number:05d}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"orig": orig, "new": pa.array(new, pa.int64())}), path, row_group_size=3)
+        return path
+
+    def write_embeddings(
+        self,
+        entity_type: str,
+        rows_of_ranks: Sequence[int],
+        *,
+        dtype: torch.dtype = torch.float32,
+        folder: str = "",
+    ) -> dict[str, list[float]]:
+        """Random vectors for shuffled ids; what each raw id should get."""
+        nids = self.rng.permutation(sum(rows_of_ranks))
+        expected: dict[str, list[float]] = {}
+        start = 0
+        for rank, num_rows in enumerate(rows_of_ranks):
+            vectors = torch.from_numpy(self.rng.standard_normal((num_rows, 4), np.float32)).to(dtype)
+            part = nids[start : start + num_rows]
+            save(self.emb / folder / entity_type / f"embed-{rank:05d}.pt", vectors)
+            save(self.emb / folder / entity_type / f"embed_nids-{rank:05d}.pt", part)
+            rows = vectors.double().tolist()
+            expected |= {raw_id(entity_type, nid): row for nid, row in zip(part, rows, strict=True)}
+            start += num_rows
+        return expected
+
+    def write_emb_info(self, types: Any, world_size: int) -> None:
+        self.emb.mkdir(parents=True, exist_ok=True)
+        content = {"format": "pytorch", "emb_name": types, "world_size": world_size}
+        (self.emb / "emb_info.json").write_text(json.dumps(content))
+
+    def embeddings(self) -> dict[str, list[float]]:
+        """What the tables of embeddings say now."""
+        found: dict[str, list[float]] = {}
+        for path in sorted(self.emb.glob("*/embed-*.parquet")):  # hidden folders have one level more
+            table = pq.read_table(path).to_pydict()
+            for key, vector in zip(table["nid"], table["emb"], strict=True):
+                assert key not in found
+                found[key] = vector
+        return found
+
+    def arguments(self, *more: Any) -> list[Any]:
+        """Flags that remap the embeddings."""
+        return ["--node-id-mapping", self.maps, "--node-emb-dir", self.emb, *more]
+
+    def prediction_arguments(self, *more: Any) -> list[Any]:
+        """Flags that remap the predictions."""
+        return ["--node-id-mapping", self.maps, "--prediction-dir", self.pred, *more]
+
+    def inputs(self) -> dict[str, bytes]:
+        """Every .pt file with its bytes."""
+        return {name: content for name, content in snapshot(self.root).items() if name.endswith(".pt")}
+
+    def tables(self) -> list[str]:
+        """Every table, hidden and unfinished ones included."""
+        names = snapshot(self.root)
+        return sorted(
+            n for n in names if not n.startswith("raw_id_mappings") and n.endswith((".parquet", ".csv"))
+        )

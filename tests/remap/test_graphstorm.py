@@ -1,0 +1,267 @@
+"""Remapping what GraphStorm saved: the same tables as its own command writes, and the odd forms of input."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from tests.remap.saved import Cli, Tree, raw_id, save, snapshot
+
+
+@pytest.fixture
+def golden(shared_dir: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(shared_dir / "golden/graphstorm", tmp_path / "golden"))
+
+
+def check_tables(found: Path, expected: Path) -> None:
+    """The same files, columns, types and values, in the same order."""
+    tables = {path.relative_to(found) for path in found.rglob("*.parquet")}
+    assert tables == {path.relative_to(expected) for path in expected.rglob("*.parquet")}
+    assert tables
+    for path in tables:
+        ours, theirs = pq.read_table(found / path), pq.read_table(expected / path)
+        assert ours.schema.remove_metadata() == theirs.schema.remove_metadata()
+        assert ours.to_pydict() == theirs.to_pydict()
+
+
+def test_golden_embeddings(golden: Path, cli: Cli) -> None:
+    arguments = ["--node-id-mapping", golden / "raw_id_mappings", "--node-emb-dir", golden / "emb"]
+    assert cli(*arguments, "--output-chunk-size", 40, "--num-processes", 2) == 0
+    check_tables(golden / "emb", golden / "output/emb")
+    assert not list((golden / "emb").rglob("*.pt"))
+    assert sorted(path.name for path in (golden / "emb").iterdir()) == [
+        "_SUCCESS",
+        "emb_info.json",
+        "item",
+        "user",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["pred_node", "pred_edge"])
+def test_golden_predictions(golden: Path, tmp_path: Path, cli: Cli, kind: str) -> None:
+    before = snapshot(golden / kind)
+    arguments = ["--node-id-mapping", golden / "raw_id_mappings", "--prediction-dir", golden / kind]
+    assert cli(*arguments, "--output-dir", tmp_path / "out", "--preserve-input", "True") == 0
+    check_tables(tmp_path / "out", golden / "output" / kind)
+    assert snapshot(golden / kind) == before
+
+
+def test_both_at_once_and_types_by_flags(golden: Path, cli: Cli) -> None:
+    code = cli(
+        *("--node-id-mapping", golden / "raw_id_mappings"),
+        *("--prediction-dir", golden / "pred_edge"),
+        *("--node-emb-dir", golden / "emb"),
+        *("--pred-etypes", "item,also_viewed,item"),
+        *("--preserve-input", "0"),
+    )
+    assert code == 0
+    folder = "item_also_viewed_item"
+    check_tables(golden / "pred_edge" / folder, golden / "output/pred_edge" / folder)
+    # What was not asked for is left alone.
+    assert len(list((golden / "pred_edge/user_rated-by_item").glob("*.pt"))) == 6
+    assert len(list((golden / "emb").rglob("*.parquet"))) == 4
+
+
+@pytest.mark.parametrize("form", ["nested", "older columns", "one file", "integers as text"])
+def test_every_form_of_map(tree: Tree, cli: Cli, form: str) -> None:
+    tree.write_map("user", 10)
+    files = sorted((tree.maps / "user").iterdir())
+    if form == "nested":
+        (tree.maps / "user/parquet").mkdir()
+        for number, path in enumerate(files):
+            path.rename(tree.maps / f"user/parquet/part-0000{number}-c0ffee.c000.snappy.parquet")
+        (tree.maps / "user/parquet/_SUCCESS").touch()
+    elif form == "older columns":
+        for path in files:
+            table = pq.read_table(path).rename_columns(["node_str_id", "node_int_id"])
+            pq.write_table(table, path)
+    elif form == "one file":
+        table = pa.concat_tables(map(pq.read_table, files))
+        shutil.rmtree(tree.maps / "user")
+        pq.write_table(table, tree.maps / "user_id_remap.parquet")
+    else:
+        for path in files:
+            table = pq.read_table(path)
+            large = table.set_column(0, "orig", table["orig"].cast(pa.large_string()).dictionary_encode())
+            pq.write_table(large.set_column(1, "new", table["new"].cast(pa.int32())), path)
+    expected = tree.write_embeddings("user", [4, 6])
+    tree.write_emb_info(["user"], 2)
+    assert cli(*tree.arguments()) == 0
+    assert tree.embeddings() == expected
+
+
+def test_integer_raw_ids_stay_integers(tree: Tree, cli: Cli) -> None:
+    tree.write_map("user", 10, as_integers=True)
+    expected = tree.write_embeddings("user", [10])
+    tree.write_emb_info(["user"], 1)
+    assert cli(*tree.arguments()) == 0
+    table = pq.read_table(tree.emb / "user/embed-00000_00000.parquet")
+    assert table.schema.field("nid").type == pa.int64()
+    found = {
+        raw_id("user", 1000 - nid): row
+        for nid, row in zip(*table.select(["nid", "emb"]).to_pydict().values(), strict=True)
+    }
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("dtype", "arrow"),
+    [
+        (torch.float16, pa.float32()),
+        (torch.bfloat16, pa.float32()),
+        (torch.float64, pa.float64()),
+    ],
+)
+def test_other_floats(tree: Tree, cli: Cli, dtype: torch.dtype, arrow: pa.DataType) -> None:
+    tree.write_map("user", 9)
+    expected = tree.write_embeddings("user", [4, 5], dtype=dtype)
+    tree.write_emb_info("user", 2)
+    assert cli(*tree.arguments()) == 0
+    assert tree.embeddings() == expected
+    schema = pq.read_schema(tree.emb / "user/embed-00000_00000.parquet")
+    assert schema.field("emb").type == pa.list_(pa.field("element", arrow))
+
+
+def test_empty_ranks_write_no_table_and_are_no_fault(tree: Tree, cli: Cli) -> None:
+    tree.write_map("user", 5)
+    expected = tree.write_embeddings("user", [0, 5, 0])
+    tree.write_emb_info(["user"], 3)
+    assert cli(*tree.arguments()) == 0
+    assert tree.embeddings() == expected
+    assert tree.tables() == ["emb/user/embed-00001_00000.parquet"]
+    assert tree.inputs() == {}
+
+
+def test_without_files_of_ids(tree: Tree, cli: Cli) -> None:
+    tree.write_map("user", 7)
+    vectors = tree.rng.standard_normal((7, 4), np.float32)
+    for rank, part in enumerate((vectors[:2], vectors[2:4], vectors[4:])):
+        save(tree.emb / f"user/embed-{rank:05d}.pt", part)
+    tree.write_emb_info("user", 3)
+    assert cli(*tree.arguments()) == 0
+    assert tree.embeddings() == {raw_id("user", nid): row for nid, row in enumerate(vectors.tolist())}
+
+
+def test_tasks_of_a_multi_task_run(tree: Tree, cli: Cli) -> None:
+    tree.write_map("user", 6)
+    tree.write_map("item", 3, 1)
+    tree.write_embeddings("user", [6])
+    tree.write_embeddings("user", [6], folder="link_prediction-all")
+    tree.write_emb_info(["user"], 1)
+    for task, entity_type, num_rows in (("nc-user", "user", 6), ("nr-item", "item", 3)):
+        save(tree.pred / task / entity_type / "predict-00000.pt", torch.arange(num_rows) * 0.5)
+        save(tree.pred / task / entity_type / "predict_nids-00000.pt", torch.arange(num_rows))
+        (tree.pred / task / "result_info.json").write_text(
+            json.dumps({"ntypes": [entity_type], "world_size": 1})
+        )
+    assert cli(*tree.arguments("--prediction-dir", tree.pred)) == 0
+    assert tree.tables() == [
+        "emb/link_prediction-all/user/embed-00000_00000.parquet",
+        "emb/user/embed-00000_00000.parquet",
+        "pred/nc-user/user/pred.predict-00000_00000.parquet",
+        "pred/nr-item/item/pred.predict-00000_00000.parquet",
+    ]
+    table = pq.read_table(tree.root / tree.tables()[-1]).to_pydict()
+    assert table == {"pred": [0.0, 0.5, 1.0], "nid": [raw_id("item", nid) for nid in range(3)]}
+    assert tree.inputs() == {}
+
+
+def test_csv(tree: Tree, cli: Cli) -> None:
+    odd = ["plain", 'quo"te', "com,ma", "new\nline", "", " space"]
+    tree.write_map_file("user", 0, odd, range(6))
+    vectors = torch.tensor([[0.1, 1e-30], [1.0, -2.5], [3e38, 0.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0]])
+    save(tree.emb / "user/embed-00000.pt", vectors)
+    save(tree.emb / "user/embed_nids-00000.pt", torch.arange(6))
+    tree.write_emb_info(["user"], 1)
+    assert (
+        cli(*tree.arguments("--output-format", "csv", "--column-names", "nid,~id", "emb,vector:Float[]")) == 0
+    )
+    with (tree.emb / "user/embed-00000_00000.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["~id"] for row in rows] == odd
+    found = [[float(text) for text in row["vector:Float[]"].split(";")] for row in rows]
+    assert found == vectors.double().tolist()
+
+
+def test_csv_of_predictions_with_a_tab(tree: Tree, cli: Cli) -> None:
+    tree.write_map("user", 3, 1)
+    save(tree.pred / "user/predict-00000.pt", torch.tensor([5, -1, 0]))
+    save(tree.pred / "user/predict_nids-00000.pt", torch.tensor([2, 0, 1]))
+    arguments = tree.prediction_arguments("--pred-ntypes", "user", "--output-format", "csv")
+    assert cli(*arguments, "--output-delimiter", "\t") == 0
+    text = (tree.pred / "user/pred.predict-00000_00000.csv").read_text()
+    assert text.splitlines() == ["pred\tnid", "5\tuser:002-ß", "-1\tuser:000-ß", "0\tuser:001-ß"]
+
+
+def test_vectors_of_fixed_size_and_compression(tree: Tree, cli: Cli) -> None:
+    tree.write_map("user", 8)
+    expected = tree.write_embeddings("user", [8])
+    tree.write_emb_info(["user"], 1)
+    more = ["--fixed-size-list", "--value-compression", "zstd", "--compression", "lz4"]
+    assert cli(*tree.arguments(*more)) == 0
+    parquet = pq.ParquetFile(tree.emb / "user/embed-00000_00000.parquet")
+    assert parquet.schema_arrow.field("emb").type == pa.list_(pa.float32(), 4)
+    assert [parquet.metadata.row_group(0).column(n).compression for n in range(2)] == ["ZSTD", "LZ4"]
+    assert tree.embeddings() == expected
+
+
+def test_tables_of_an_earlier_job_are_replaced(tree: Tree, cli: Cli) -> None:
+    tree.write_map("user", 8)
+    tree.write_emb_info(["user"], 1)
+    tree.write_embeddings("user", [8])
+    assert cli(*tree.arguments("--output-chunk-size", 2)) == 0
+    expected = tree.write_embeddings("user", [8])
+    assert cli(*tree.arguments("--output-chunk-size", 5)) == 0
+    assert tree.tables() == [f"emb/user/embed-00000_0000{n}.parquet" for n in range(2)]
+    assert tree.embeddings() == expected
+
+
+def test_the_launchers_yaml(tree: Tree, cli: Cli, tmp_path: Path) -> None:
+    tree.write_map("user", 4)
+    tree.write_map("item", 4)
+    tree.write_embeddings("user", [4])
+    tree.write_emb_info(["user"], 1)
+    folder = tree.pred / "user_likes_a_lot_item"
+    for stem in ("predict", "src_nids", "dst_nids"):
+        save(folder / f"{stem}-00000.pt", torch.arange(4))
+    (tree.root / "gs.yaml").write_text(
+        f"""
+gsf:
+  basic: {{part_config: {tree.root}/graph.json, num_layers: 1}}
+  output: {{save_embed_path: {tree.emb}, save_prediction_path: {tree.pred}}}
+  edge_classification: {{target_etype: ["user,likes_a_lot,item"], task_type: edge_classification}}
+"""
+    )
+    assert cli("--cf", tree.root / "gs.yaml", "--logging-level", "warning") == 0
+    assert tree.tables() == [
+        "emb/user/embed-00000_00000.parquet",
+        "pred/user_likes_a_lot_item/pred.predict-00000_00000.parquet",
+    ]
+    assert tree.inputs() == {}
+
+
+def test_ranks(tree: Tree, cli: Cli) -> None:
+    tree.write_map("user", 4)
+    expected = tree.write_embeddings("user", [2, 2])
+    tree.write_emb_info(["user"], 2)
+    before = snapshot(tree.root)
+    assert cli(*tree.arguments("--rank", 1, "--world-size", 2)) == 0  # rank 0 does it all
+    assert snapshot(tree.root) == before
+    assert cli(*tree.arguments("--rank", 0, "--world-size", 2)) == 0
+    assert tree.embeddings() == expected
+
+
+def test_a_rank_with_files_of_its_own(tree: Tree, cli: Cli) -> None:
+    tree.write_map("user", 4)
+    tree.write_embeddings("user", [2, 2])
+    for path in (tree.emb / "user").glob("*-00000.pt"):
+        path.unlink()
+    assert cli(*tree.arguments("--rank", 1, "--world-size", 2, "--with-shared-fs", "false")) == 0
+    assert tree.tables() == ["emb/user/embed-00001_00000.parquet"]
+    assert tree.inputs() == {}

@@ -1,0 +1,166 @@
+"""Tables whose vectors are written as they lie in memory: others read them as they read pyarrow's."""
+
+import errno
+import io
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphmill import storage
+from graphmill.errors import FormatError
+from graphmill.formats import _parquet_vectors
+from graphmill.formats._parquet_vectors import new_table
+from graphmill.formats._thrift import decode, encode
+
+DTYPES = {"int32": pa.int32(), "int64": pa.int64(), "float32": pa.float32(), "float64": pa.float64()}
+
+
+@given(
+    dtype=st.sampled_from(sorted(DTYPES)),
+    width=st.sampled_from([1, 2, 7, 8, 64, 65, 300]),
+    is_fixed=st.booleans(),
+    is_nullable=st.booleans(),
+    place=st.integers(0, 2),
+    sizes=st.lists(st.sampled_from([0, 1, 2, 40]), max_size=4),
+    page_bytes=st.sampled_from([1, 1000, 1 << 20]),
+)
+def test_they_are_what_pyarrow_would_have_written(
+    tmp_path_factory: pytest.TempPathFactory,
+    dtype: str,
+    width: int,
+    is_fixed: bool,
+    is_nullable: bool,
+    place: int,
+    sizes: list[int],
+    page_bytes: int,
+) -> None:
+    path = tmp_path_factory.mktemp("table") / "t.parquet"
+    kind = pa.list_(DTYPES[dtype], width) if is_fixed else pa.list_(pa.field("element", DTYPES[dtype]))
+    fields = [pa.field("id", pa.string(), nullable=False), pa.field("n", pa.int64())]
+    fields.insert(place, pa.field("vector", kind, nullable=is_nullable))
+    schema = pa.schema(fields)
+    rng = np.random.default_rng(width)
+    rows: list[list[pa.Array | np.ndarray]] = []
+    for size in sizes:
+        ids = pa.array([f"{number}é" for number in range(size)], pa.string())
+        columns = [ids, pa.array(np.arange(size))]
+        columns.insert(place, (rng.standard_normal((size, width)) * 1e6).astype(dtype))
+        rows.append(columns)
+    with pytest.MonkeyPatch.context() as patch, pa.OSFile(str(path), "wb") as stream:
+        patch.setattr(_parquet_vectors, "_PAGE_BYTES", page_bytes)
+        with new_table(stream, schema, is_plain=True, compression="snappy") as table:
+            for columns in rows:
+                table.append(columns)
+    sink = io.BytesIO()
+    with new_table(sink, schema, is_plain=False, compression={"vector.list.element": "none"}) as table:
+        for columns in rows:
+            table.append(columns)
+    expected, found = pq.read_table(sink), pq.read_table(path)
+    found.validate(full=True)
+    assert found.equals(expected, check_metadata=True)
+    metadata = pq.read_metadata(path)
+    assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == [
+        size for size in sizes if size
+    ]
+    assert encode(decode(_thrift_bytes(metadata))) == _thrift_bytes(metadata)
+
+
+def _thrift_bytes(metadata: pq.FileMetaData) -> bytes:
+    sink = io.BytesIO()
+    metadata.write_metadata_file(sink)
+    return sink.getvalue()[4:-8]
+
+
+def test_duckdb_reads_them(tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    rows_ND = np.random.default_rng(0).standard_normal((3000, 100), np.float32)
+    ids = pa.array([f"id {number}" for number in range(3000)])
+    schema = pa.schema([("vector", pa.list_(pa.float32())), ("id", pa.string())])
+    path = str(tmp_path / "t.parquet")
+    with pa.OSFile(path, "wb") as stream, new_table(stream, schema, is_plain=True) as table:
+        for start in (0, 1000, 2000):
+            table.append([rows_ND[start : start + 1000], ids[start : start + 1000]])
+    found = duckdb.sql(f"select vector, id from '{path}'").fetchall()
+    assert [text for _, text in found] == ids.to_pylist()
+    np.testing.assert_array_equal(np.array([vector for vector, _ in found], np.float32), rows_ND)
+
+
+def test_vectors_of_another_length_are_refused() -> None:
+    schema = pa.schema([("vector", pa.list_(pa.float32())), ("id", pa.int64())])
+    with new_table(io.BytesIO(), schema, is_plain=True) as table:
+        table.append([np.zeros((1, 3), np.float32), pa.array([1])])
+        for width in (2, 0):
+            with pytest.raises(FormatError, match=f"expected vectors of length 3, found {width}"):
+                table.append([np.zeros((1, width), np.float32), pa.array([1])])
+
+
+class _FullDisk(io.BytesIO):
+    """Takes so many bytes and no more."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room = room
+
+    def write(self, content: Any) -> int:
+        if self.tell() + len(content) > self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(content)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("share", [0.001, 0.05, 0.3, 0.9, 0.999])
+def test_a_full_disk_is_told_whoever_writes(place: int, share: float) -> None:
+    fields = [pa.field("id", pa.int64())]
+    fields.insert(place, pa.field("vector", pa.list_(pa.float32(), 4)))
+
+    def write(stream: io.BytesIO) -> None:
+        with new_table(pa.PythonFile(stream, "w"), pa.schema(fields), is_plain=True) as table:
+            for _ in range(3):
+                columns: list[Any] = [pa.array(range(500))]
+                columns.insert(place, np.ones((500, 4), np.float32))
+                table.append(columns)
+
+    whole = io.BytesIO()
+    write(whole)
+    with pytest.raises(OSError, match="No space left"):
+        write(_FullDisk(int(whole.getbuffer().nbytes * share)))
+
+
+def test_a_large_file_goes_to_the_disk_while_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[tuple[int, int]] = []
+    advise = os.posix_fadvise
+
+    def noted(descriptor: int, start: int, size: int, advice: int) -> None:
+        begun.append((start, start + size))
+        advise(descriptor, start, size, advice)
+
+    monkeypatch.setattr("graphmill.storage.commit._WRITE_BACK_S", 0.001)
+    monkeypatch.setattr(os, "posix_fadvise", noted)
+    num_threads = threading.active_count()
+    content = np.random.default_rng(0).bytes(1 << 20)
+    with storage.atomic_output(str(tmp_path / "a"), is_large=True) as stream:
+        for number in range(1, 4):
+            stream.write(content)
+            while not begun or begun[-1][1] < number << 20:
+                time.sleep(0.001)
+    assert (tmp_path / "a").read_bytes() == content * 3
+    assert [start for start, _ in begun] == [0, *(end for _, end in begun[:-1])]
+    with (
+        pytest.raises(KeyError),
+        storage.atomic_output(str(tmp_path / "b"), is_large=True) as stream,
+    ):
+        stream.write(content)
+        raise KeyError
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert threading.active_count() == num_threads

@@ -1,0 +1,183 @@
+"""Every kernel against its twin in float64: on the GPU, or in Triton's interpreter where there is none."""
+
+from typing import Any, get_args
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from train.gpu import twins
+from train.gpu.twins import Loss, Operator
+
+pytest.importorskip("triton", reason="triton comes with torch's builds for CUDA")
+
+from train.gpu import kernels
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+NUM_ROWS, NUM_RELATIONS = 40, 5
+
+
+class Problem:
+    """One side of a step on random numbers, in any dtype."""
+
+    def __init__(self, seed: int, chunks: int, positives: int, drawn: int, dimension: int) -> None:
+        generator = torch.Generator(DEVICE).manual_seed(seed)
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator, device=DEVICE)
+
+        def number(limit: int, *shape: int) -> Tensor:
+            return torch.randint(limit, shape, generator=generator, device=DEVICE, dtype=torch.int32)
+
+        self.table_ND = normal(NUM_ROWS, dimension) / 2
+        self.sums_N = normal(NUM_ROWS).square()
+        self.parameters_RD = normal(NUM_RELATIONS, dimension)
+        self.rows_CK = number(NUM_ROWS, chunks, positives + drawn)
+        self.others_CP = number(NUM_ROWS, chunks, positives + 3)[:, :positives]
+        self.rel_CP = number(NUM_RELATIONS, chunks, positives)
+        self.weight_CP = normal(chunks, positives).square() + 0.5
+
+    def to(self, dtype: torch.dtype) -> "Problem":
+        other = object.__new__(Problem)
+        vars(other).update({k: v.to(dtype) if v.is_floating_point() else v for k, v in vars(self).items()})
+        return other
+
+
+def side_of_a_step(
+    module: Any,
+    problem: Problem,
+    operator: Operator,
+    loss: Loss,
+    adjoint: bool,
+    first: int,
+    operand: torch.dtype,
+) -> dict[str, Tensor]:
+    """All results of all functions, in the order of a step."""
+    parameters_RD = None if operator == "none" else problem.parameters_RD
+    made_of = (operator, adjoint, problem.table_ND, problem.others_CP, parameters_RD, problem.rel_CP)
+    query_CPD = module.query(*made_of, operand)
+    candidate_CKD = module.stage(problem.table_ND, problem.rows_CK, operand)
+    compared = (loss, 0.1, query_CPD, candidate_CKD, problem.rows_CK, first, problem.weight_CP)
+    attended = module.attend(*compared)
+    spread_CKD = torch.full_like(candidate_CKD, torch.nan, dtype=problem.table_ND.dtype)
+    module.spread(*compared, attended, spread_CKD)
+    row_CPD = torch.full_like(attended.gradient_CPD, torch.nan)
+    related_CPD, cost_CP = module.backward(*made_of, attended.gradient_CPD, (0.03, 0.02), row_CPD)
+    results = {"query": query_CPD, "candidates": candidate_CKD, "spread": spread_CKD, "row": row_CPD}
+    results |= {
+        name: value for name, value in attended._asdict().items() if name != "norm_CP" or loss == "softmax"
+    }
+    results["cost"] = cost_CP
+    rows_T, gradient_TD = problem.rows_CK.flatten(), spread_CKD.flatten(0, 1)
+    for update in (module.update_rows, module.update_rows_fast):
+        table_ND, sums_N = problem.table_ND.clone(), problem.sums_N.clone()
+        update(table_ND, sums_N, rows_T, gradient_TD, 0.1)
+        results |= {f"{update.__name__} table": table_ND, f"{update.__name__} sums": sums_N}
+    if related_CPD is not None:
+        values_RD, sums_RD = problem.parameters_RD.clone(), problem.parameters_RD.square()
+        module.update_parameters(values_RD, sums_RD, problem.rel_CP.flatten(), related_CPD.flatten(0, 1), 0.1)
+        results |= {"related": related_CPD, "parameters": values_RD, "parameter sums": sums_RD}
+    return results
+
+
+def assert_alike(
+    found: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float, *skipped: str
+) -> None:
+    assert found.keys() == wanted.keys()
+    for name, expected in wanted.items():
+        if name not in skipped:
+            distance = (found[name].double() - expected.double()).norm() / (expected.double().norm() + 1e-9)
+            assert distance < tolerance, f"{name}: {float(distance):.1e} away"  # false for NaN too
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    operator=st.sampled_from(get_args(Operator)),
+    loss=st.sampled_from(get_args(Loss)),
+    adjoint=st.booleans(),
+    chunks=st.integers(1, 3),
+    positives=st.integers(1, 70),
+    drawn=st.integers(0, 70),
+    half=st.integers(1, 70),
+    in_batch=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_kernels_compute_what_their_twins_define(
+    operator: Operator, loss: Loss, adjoint: bool, chunks: int, positives: int, drawn: int, half: int,
+    in_batch: bool, seed: int,
+) -> None:  # fmt: skip
+    kernels.set_exact(True)
+    problem = Problem(seed, chunks, positives, drawn, 2 * half)
+    first = 0 if in_batch else positives
+    wanted = side_of_a_step(twins, problem.to(torch.float64), operator, loss, adjoint, first, torch.float64)
+    found = side_of_a_step(kernels, problem, operator, loss, adjoint, first, torch.float32)
+    # on a GPU occurrences come in any order, and every order gives other rows, if the same sums
+    assert_alike(found, wanted, 1e-4, *(("update_rows_fast table",) if DEVICE == "cuda" else ()))
+
+
+def test_rows_that_occur_once_move_alike_in_either_mode() -> None:
+    problem = Problem(5, 1, NUM_ROWS, 0, 46)
+    generator = torch.Generator().manual_seed(6)
+    rows_T = torch.randperm(NUM_ROWS, generator=generator)[:17].to(DEVICE, torch.int32)
+    gradient_TD = torch.randn(17, 46, generator=generator).to(DEVICE)
+    moved = []
+    for module, name, dtype in (
+        (twins, "update_rows", torch.float64),
+        (kernels, "update_rows", torch.float32),
+        (kernels, "update_rows_fast", torch.float32),
+    ):
+        table_ND, sums_N = problem.table_ND.to(dtype, copy=True), problem.sums_N.to(dtype, copy=True)
+        getattr(module, name)(table_ND, sums_N, rows_T, gradient_TD.to(dtype), 0.1)
+        moved.append({"table": table_ND, "sums": sums_N})
+    for found in moved[1:]:
+        assert_alike(found, moved[0], 1e-6)
+
+
+@pytest.mark.parametrize("loss", get_args(Loss))
+def test_operands_of_half_width(loss: Loss) -> None:
+    # Triton's interpreter multiplies the bits of bfloat16 as integers
+    half = torch.bfloat16 if DEVICE == "cuda" else torch.float16
+    problem = Problem(1, 2, 65, 40, 50)
+    wanted = side_of_a_step(
+        twins, problem.to(torch.float64), "complex_diagonal", loss, False, 0, torch.float64
+    )
+    found = side_of_a_step(kernels, problem, "complex_diagonal", loss, False, 0, half)
+    names = {"query", "candidates", "loss_CP", "gradient_CPD", "spread", "row"}
+    assert_alike({n: found[n] for n in names}, {n: wanted[n] for n in names}, 2e-2)
+
+
+@pytest.mark.parametrize("others", [0, 3, 40])
+def test_a_row_in_almost_every_place_is_summed_whole(others: int) -> None:
+    num_rows = 3300  # more than 32 blocks of 32
+    problem = Problem(2, 1, num_rows, 0, 24)
+    gradient_TD = problem.table_ND[problem.rows_CK.flatten().long()]
+    before_D = problem.table_ND[7].clone()
+    results = []
+    for module, dtype in ((twins, torch.float64), (kernels, torch.float32)):
+        table_ND, sums_N = problem.table_ND.to(dtype, copy=True), problem.sums_N.to(dtype, copy=True)
+        rows_T = torch.full((num_rows,), 7, dtype=torch.int32, device=DEVICE)
+        rows_T[:others] = torch.arange(others, dtype=torch.int32, device=DEVICE) // 2
+        module.update_rows(table_ND, sums_N, rows_T, gradient_TD.to(dtype), 0.1)  # type: ignore[attr-defined]
+        results.append({"table": table_ND, "sums": sums_N})
+    assert_alike(results[1], results[0], 1e-5)
+    assert not torch.equal(results[1]["table"][7].float(), before_D)
+
+
+@pytest.mark.parametrize(("first", "size"), [(0, 1000), (100, 333), (5, 7)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_samples_are_the_same_numbers(first: int, size: int, weighted: bool) -> None:
+    generator = torch.Generator().manual_seed(3)
+    columns = [torch.randint(30, (1000,), generator=generator, dtype=torch.int32) for _ in range(3)]
+    weight = torch.rand(1000, generator=generator).to(DEVICE) if weighted else None
+    edges = twins.Edges(*(column.to(DEVICE) for column in columns), weight)
+    clock_2 = torch.tensor([0xDEADBEEF, size // 3], device=DEVICE)
+    positives = min(size // 4 + 1, 37)
+    shape = (2, positives, positives // 2, 11)
+    wanted = twins.sample(edges, (first, size), clock_2, (30, 20), shape)
+    found = kernels.sample(edges, (first, size), clock_2, (30, 20), shape)
+    pairs = [*zip(found.rows, wanted.rows, strict=True), *zip(found[1:], wanted[1:], strict=True)]
+    for ours, theirs in pairs:
+        assert torch.equal(ours, theirs)
+    assert wanted.rows[1].max() < 30

@@ -1,0 +1,74 @@
+"""What only a GPU can show: captured steps, copies beside them, Dask's workers on GPUs, NCCL."""
+
+import numpy as np
+import pytest
+import torch
+
+from graphmill.cluster.connecting import connect
+from graphmill.cluster.settings import ClusterConfig
+from tests.train.graphs import embeddings, make_config, random_triples, write_graph
+from train import job
+from train.gpu import engine
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU"),
+]
+NUM_GPUS = torch.cuda.device_count()
+
+
+def graph(root, **settings):
+    """640 edges, in batches of ten."""
+    config = make_config(
+        root,
+        entities={"node": {"num_partitions": 4}},
+        global_emb=False,
+        dimension=32,
+        batch_size=10,
+        num_gpus=1,
+        **settings,
+    )
+    write_graph(config, {"node": 100}, random_triples(np.random.default_rng(1), 100, 1, 100, 640))
+    return config
+
+
+@pytest.mark.parametrize("resident", ["always", "never"])
+def test_a_captured_step_is_the_step(tmp_path, monkeypatch, resident):
+    tables = []
+    for captured_from in (2, 10**9):
+        monkeypatch.setattr(engine, "CAPTURED_FROM", captured_from)
+        config = graph(tmp_path / str(captured_from), train={"engine": "fused", "resident": resident})
+        job.train(config)
+        tables.append(embeddings(config, "node", 100))
+    assert torch.equal(*tables)
+
+
+def test_copies_beside_the_steps_change_no_byte(tmp_path):
+    tables = []
+    for prefetch in (False, True):
+        own = {"engine": "fused", "resident": "never", "device_partitions": 2, "prefetch": prefetch}
+        config = graph(tmp_path / str(prefetch), train=own)
+        job.train(config)
+        tables.append(embeddings(config, "node", 100))
+    assert torch.equal(*tables)
+
+
+def test_training_on_a_worker_of_dask_cuda(tmp_path):
+    pytest.importorskip("dask_cuda", reason="pip install 'graphmill[cuda]'")
+    config = graph(tmp_path)
+    with connect("cuda", ClusterConfig(scratch_path=str(tmp_path / "scratch"))) as client:
+        assert job.run(config, client)["device"] == "cuda:0"
+    assert embeddings(config, "node", 100).isfinite().all()
+
+
+@pytest.mark.skipif(NUM_GPUS < 2, reason="NCCL reduces between GPUs, and there are not two")
+def test_workers_on_two_gpus_reduce_by_nccl(tmp_path):
+    pytest.importorskip("dask_cuda", reason="pip install 'graphmill[cuda]'")
+    tables = []
+    with connect("cuda", ClusterConfig(scratch_path=str(tmp_path / "scratch"))) as client:
+        for all_reduce in ("files", "nccl"):
+            own = {"num_workers": 2, "bucket_assignment": "tournament", "all_reduce": all_reduce}
+            config = graph(tmp_path / all_reduce, train=own)
+            job.run(config, client)
+            tables.append(embeddings(config, "node", 100))
+    torch.testing.assert_close(*tables, rtol=1e-3, atol=1e-5)

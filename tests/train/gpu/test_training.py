@@ -1,0 +1,242 @@
+"""Training by the engine: whole graphs and buckets, by twins on a CPU as by kernels on a GPU."""
+
+import logging
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+
+from graphmill.cluster.connecting import connect
+from graphmill.cluster.settings import ClusterConfig
+from graphmill.errors import ClusterError, ConfigError
+from graphmill.formats import pbg_checkpoint
+from tests.train.graphs import (
+    contents,
+    embeddings,
+    make_config,
+    mean_reciprocal_rank,
+    random_triples,
+    write_graph,
+)
+from tests.train.test_quality import planted
+from train import job
+from train.bucket_order import order_of
+from train.config import TrainConfig
+from train.gpu import memory
+from train.gpu.buffer import DeviceBuffer, order_slots
+from train.schedule import keys_of
+from train.start import Start
+
+NUM_GPUS = 1 if torch.cuda.is_available() else 0
+RELATIONS = [
+    {"name": f"r{number}", "lhs": "user", "rhs": "item", "operator": "complex_diagonal"}
+    for number in range(2)
+]
+COUNTS = {"user": 25, "item": 20}
+
+
+def two_types(root, *, dynamic: bool, num_partitions: int = 1, **settings):
+    return make_config(
+        root,
+        entities={name: {"num_partitions": num_partitions} for name in COUNTS},
+        relations=RELATIONS[:1] if dynamic else RELATIONS,
+        dynamic_relations=dynamic,
+        global_emb=False,
+        dimension=32,
+        num_epochs=60,
+        num_batch_negs=20,
+        num_uniform_negs=20,
+        init_scale=0.1,
+        num_gpus=NUM_GPUS,
+        **settings,
+    )
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "num_partitions", "resident"),
+    [(False, 1, "never"), (True, 1, "never"), (False, 2, "always"), (True, 2, "always")],
+)
+def test_the_engine_fits_a_small_graph(tmp_path, dynamic, num_partitions, resident):
+    settings = {"engine": "fused", "resident": resident}
+    config = two_types(tmp_path, dynamic=dynamic, num_partitions=num_partitions, train=settings)
+    triples = random_triples(np.random.default_rng(1), 25, 2, 20, 60)
+    write_graph(config, COUNTS, triples)
+    figures = job.train(config)
+    assert figures["num_edges"] == 60 * 60
+    assert mean_reciprocal_rank(config, COUNTS, triples, triples) > 0.9
+
+
+def test_the_same_seed_on_either_engine_ends_at_the_same_quality(tmp_path):
+    """One configuration, by the plain trainer on the CPU, and by the engine, on a GPU if there is one."""
+    count, *parts = planted(np.random.default_rng(5), num_groups=20, size=30, degree=10)
+    known = np.concatenate(parts)
+    test, train = known[:800], known[800:]
+    ranks = {}
+    for engine, resident, num_gpus in (
+        ("plain", "never", 0),
+        ("fused", "always", NUM_GPUS),
+        ("fused", "never", NUM_GPUS),
+    ):
+        config = make_config(
+            tmp_path / f"{engine}-{resident}",
+            entities={"node": {"num_partitions": 2}},
+            global_emb=False,
+            dimension=32,
+            num_epochs=25,
+            regularization_coef=0.01,
+            num_batch_negs=50,
+            num_uniform_negs=50,
+            batch_size=500,
+            num_gpus=num_gpus,
+            train={"engine": engine, "resident": resident, "chunk_edges": 100},
+        )
+        write_graph(config, {"node": count}, train)
+        job.train(config)
+        ranks[engine, resident] = mean_reciprocal_rank(config, {"node": count}, known, test)
+    plain = ranks.pop(("plain", "never"))
+    assert plain > 0.15  # a blind guess scores .01
+    assert ranks == pytest.approx(dict.fromkeys(ranks, plain), abs=0.01)
+
+
+@pytest.mark.parametrize("capacity", [2, 4, 5, 6])
+def test_a_buffer_of_partitions_changes_no_byte(tmp_path, capacity):
+    triples = random_triples(np.random.default_rng(1), 25, 2, 20, 60)
+    tables = []
+    # of both types, half the buffer; with room for one of each, buckets come as bucket_order says
+    in_files = {"memory_partitions": capacity // 2} if capacity > 3 else {}
+    for name, own in (
+        ("files", {"device_partitions": 0} | in_files),
+        ("buffer", {"device_partitions": capacity}),
+    ):
+        settings = {"engine": "fused", "resident": "never"} | own
+        config = two_types(tmp_path / name, dynamic=True, num_partitions=3, train=settings)
+        config = config.model_copy(update={"num_epochs": 3})
+        write_graph(config, COUNTS, triples)
+        figures = job.train(config)
+        tables.append(torch.cat([embeddings(config, kind, count) for kind, count in COUNTS.items()]))
+    assert torch.equal(*tables)
+    # nine buckets of two types: with room for six partitions each comes once
+    moved = figures["epochs"][-1]["partitions_read"]
+    assert moved == 0 if capacity == 6 else 0 < moved <= (18 if capacity == 2 else 12)
+
+
+def visited(config, capacity):
+    """How often partitions came to a device that holds so many, in the order of an epoch with 16 of them."""
+    start = Start(config)
+    buffer = DeviceBuffer(start, 0, capacity)
+    order = order_of(config, start.schedule.iteration(0), order_slots(config, capacity))
+    buffer.begin(order)
+    most = 0
+    for bucket, then in zip(order, [*order[1:], None], strict=True):
+        here = buffer.enter(bucket, then, start.schedule.iteration(0))
+        assert keys_of(config, bucket) <= here.keys()
+        # the next bucket's partitions are on their way while this one is trained
+        assert then is None or keys_of(config, then) <= here.keys()
+        most = max(most, len(here))
+    return buffer.num_read, buffer.num_written, most
+
+
+@pytest.mark.parametrize(("capacity", "wanted"), [(4, 46), (8, 25), (16, 16)])
+def test_partitions_come_as_seldom_as_the_order_allows(tmp_path, capacity, wanted):
+    config = make_config(
+        tmp_path, entities={"node": {"num_partitions": 16}}, train={"device_partitions": capacity}
+    )
+    write_graph(config, {"node": 64}, random_triples(np.random.default_rng(1), 64, 1, 64, 400))
+    num_read, num_written, most = visited(config, capacity)
+    assert num_read <= wanted  # of Marius' order, arXiv:2101.08358, and what fits comes once
+    assert num_written == num_read - min(capacity, 16)  # the last ones stay
+    assert most <= capacity + 2
+
+
+def test_what_fits_is_decided_by_sizes_and_said(tmp_path, caplog):
+    config = make_config(
+        tmp_path, entities={"node": {"num_partitions": 8}}, dimension=100, batch_size=10, global_emb=False
+    )
+    write_graph(config, {"node": 80_000}, random_triples(np.random.default_rng(1), 80_000, 1, 80_000, 1000))
+    start = Start(config)
+    with caplog.at_level(logging.INFO, "graphmill"):
+        rows = 80_000 * 4 * 101
+        needed = memory.resident_bytes(start)
+        assert rows < needed < 1.1 * rows
+        assert memory.fits(start, "auto", int(needed / memory.SHARE) + 1, 10**11)
+        assert "all stays on it" in caplog.text
+        assert not memory.fits(start, "auto", int(needed / memory.SHARE) - 1, 10**11)
+        assert "partitions come and go" in caplog.text
+        assert memory.fits(start, "always", needed // 2, 10**11)
+        # a bucket's two and the two that come and go, wherever they are
+        assert memory.buffer_partitions(start, rows // 8, 10**11) == 2
+        assert memory.buffer_partitions(start, int(0.9 * rows), 10**11) == 4
+        assert "holds 4 of 8 partitions" in caplog.text
+        assert memory.buffer_partitions(start, 10**11, 10**11) == 8
+        assert memory.buffer_partitions(start, 10**11, rows) == 0
+        assert "partitions come from files" in caplog.text
+    assert 0 < memory.host_free_bytes() < 2**50
+
+
+def test_a_buffer_smaller_than_a_bucket_is_refused(tmp_path):
+    config = two_types(tmp_path, dynamic=True, num_partitions=3, train={"device_partitions": 1})
+    write_graph(config, COUNTS, random_triples(np.random.default_rng(1), 25, 2, 20, 60))
+    with pytest.raises(ConfigError, match="a bucket needs 2"):
+        job.train(config)
+
+
+@pytest.mark.parametrize("resident", ["always", "never"])
+def test_a_run_that_stops_and_goes_on_ends_with_the_same_bytes(tmp_path, resident):
+    triples = random_triples(np.random.default_rng(1), 25, 2, 20, 60)
+    folders = []
+    for name, epochs in (("once", [4]), ("twice", [2, 4])):
+        for num_epochs in epochs:
+            config = two_types(
+                tmp_path / name,
+                dynamic=True,
+                num_partitions=2,
+                train={"engine": "fused", "resident": resident},
+            )
+            config = config.model_copy(update={"num_epochs": num_epochs})
+            if num_epochs == epochs[0]:
+                write_graph(config, COUNTS, triples)
+            job.train(config)
+        folders.append(torch.cat([embeddings(config, kind, count) for kind, count in COUNTS.items()]))
+    assert torch.equal(*folders)
+
+
+def test_a_checkpoint_moves_between_engines_and_modes(tmp_path):
+    triples = random_triples(np.random.default_rng(1), 25, 2, 20, 60)
+    modes = [("plain", "never"), ("fused", "always"), ("fused", "never"), ("plain", "never")]
+    for number, (engine, resident) in enumerate(modes, start=1):
+        config = two_types(
+            tmp_path, dynamic=False, num_partitions=2, train={"engine": engine, "resident": resident}
+        )
+        # the plain ones on the CPU, whatever there is
+        num_gpus = NUM_GPUS if engine == "fused" else 0
+        config = config.model_copy(update={"num_epochs": number, "num_gpus": num_gpus})
+        if number == 1:
+            write_graph(config, COUNTS, triples)
+        assert job.train(config)["first_version"] == number - 1
+        assert pbg_checkpoint.read_version(config.checkpoint_path) == number
+    assert len(contents(tmp_path / "checkpoint"))
+
+
+def test_what_the_kernels_do_not_know_is_refused(tmp_path):
+    config = make_config(tmp_path, comparator="cos", train={"engine": "fused"})
+    write_graph(config, {"node": 5}, random_triples(np.random.default_rng(1), 5, 1, 5, 10))
+    with pytest.raises(ConfigError, match="comparator 'cos'"):
+        job.train(config)
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "train", "wanted"), [(0, {}, 1), (1, {}, 1), (4, {}, 4), (4, {"num_workers": 1}, 1)]
+)
+def test_several_gpus_are_several_workers(tmp_path, num_gpus, train, wanted):
+    config = job.one_worker_a_gpu(make_config(tmp_path, num_gpus=num_gpus, train=train))
+    assert config.section("train", TrainConfig).num_workers == wanted
+
+
+@pytest.mark.skipif(find_spec("dask_cuda") is not None, reason="dask-cuda is there")
+def test_a_cluster_of_gpus_needs_dask_cuda():
+    with (
+        pytest.raises(ClusterError, match=r"pip install 'graphmill\[cuda\]'"),
+        connect("cuda", ClusterConfig()),
+    ):
+        pass

@@ -1,0 +1,129 @@
+"""Copies between host and device, on streams of their own beside that of the steps.
+
+    steps          the default stream
+    in             partitions that come; waits for a slot's last partition to have left
+    out            partitions that go; waits for the steps that moved them
+    edges          a stream for each bucket's edges (`beside`)
+
+Without a GPU every copy is done when its call returns.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from train.batches import EdgeTensors
+from train.step import Table
+
+_ALIGNED = 64  # numbers; the kernels load 16 bytes at a time where an address allows
+
+
+class Slot:
+    """Room on the device for one partition, of whatever shape.
+
+    Attributes:
+        left: when the last partition that was here has been copied away.
+    """
+
+    def __init__(self, num_floats: int, device: torch.device) -> None:
+        self.numbers = torch.empty(num_floats, device=device)
+        self.left: Any = None  # torch.cuda.Event
+
+    def table(self, like: Table) -> Table:
+        """A table of the same shape, here."""
+        rows, sums = like.embeddings_ND, like.sums
+        start = aligned(rows.numel())
+        return Table(
+            self.numbers[: rows.numel()].view(rows.shape),
+            self.numbers[start : start + sums.numel()].view(sums.shape),
+        )
+
+
+def aligned(num_floats: int) -> int:
+    """The next place after so many numbers that a tensor may start at."""
+    return -(-num_floats // _ALIGNED) * _ALIGNED
+
+
+def num_floats_of(table: Table) -> int:
+    """The size of a slot for the table."""
+    return aligned(table.embeddings_ND.numel()) + table.sums.numel()
+
+
+class Copies:
+    """Moves partitions between their tables on the host, which are pinned, and slots."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.is_cuda = device.type == "cuda"
+        self._in = torch.cuda.Stream(device) if self.is_cuda else None  # type: ignore[no-untyped-call]
+        self._out = torch.cuda.Stream(device) if self.is_cuda else None  # type: ignore[no-untyped-call]
+
+    def steps_done(self) -> None:
+        """What is taken from now on waits for the steps so far."""
+        if self._out is not None:
+            self._out.wait_stream(torch.cuda.current_stream(self.device))
+
+    def await_arrivals(self) -> None:
+        """Steps from now on wait for what was brought so far."""
+        if self._in is not None:
+            torch.cuda.current_stream(self.device).wait_stream(self._in)
+
+    def bring(self, host: Table, slot: Slot, after: Iterable[Any]) -> Table:
+        """A copy of the table in the slot, once `after`, events of `take`, have passed."""
+        here = slot.table(host)
+        if self._in is not None:
+            for event in (slot.left, *after):
+                if event is not None:
+                    self._in.wait_event(event)
+        self._copy(host, here, self._in)
+        return here
+
+    def take(self, here: Table, host: Table) -> Any:
+        """Copy a table back to where it came from; the event of its having left."""
+        self._copy(here, host, self._out)
+        return self.passed()
+
+    def passed(self) -> Any:
+        """The event of the steps and of all that was taken so far."""
+        return None if self._out is None else self._out.record_event()
+
+    def settle(self) -> None:
+        """Wait until all copies are where they belong."""
+        if self.is_cuda:
+            torch.cuda.synchronize(self.device)
+
+    def pinned(self, table: Table) -> Table:
+        """A table on the host that copies can run from."""
+        if not self.is_cuda:
+            return table
+        return Table(table.embeddings_ND.pin_memory(), table.sums.pin_memory())
+
+    def _copy(self, source: Table, target: Table, stream: Any) -> None:
+        with torch.cuda.stream(stream):  # does nothing for None
+            target.embeddings_ND.copy_(source.embeddings_ND, non_blocking=True)
+            target.sums.copy_(source.sums, non_blocking=True)
+
+
+def beside(device: torch.device, read: Callable[[], EdgeTensors]) -> EdgeTensors:
+    """What `read` brings to the device, in a thread beside the steps: waits for its copies, not for steps."""
+    if device.type != "cuda":
+        return read()
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(stream):
+        edges = read()
+    stream.synchronize()
+    for tensor in _tensors(vars(edges)):
+        # its memory is this stream's again when the steps that read it are done
+        tensor.record_stream(torch.cuda.default_stream(device))
+    return edges
+
+
+def _tensors(fields: Mapping[Any, Any]) -> Iterable[Tensor]:
+    for value in fields.values():
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, Mapping):
+            for part in value.values():
+                yield from _tensors(vars(part))

@@ -1,0 +1,22 @@
+"""The kernels, in Triton: each computes what the function of its name in train/gpu/twins.py defines."""
+
+from train.gpu.kernels.drawing import sample
+from train.gpu.kernels.ranks import count_above, pair_scores
+from train.gpu.kernels.rows import backward, query, stage
+from train.gpu.kernels.scores import attend, set_exact, spread
+from train.gpu.kernels.updates import update_parameters, update_rows, update_rows_fast
+
+__all__ = [
+    "attend",
+    "backward",
+    "count_above",
+    "pair_scores",
+    "query",
+    "sample",
+    "set_exact",
+    "spread",
+    "stage",
+    "update_parameters",
+    "update_rows",
+    "update_rows_fast",
+]

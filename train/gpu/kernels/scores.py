@@ -1,0 +1,255 @@
+"""Kernels that compare queries with candidates, a program for each tile: no score is ever in memory.
+
+Products take operands of the queries' dtype and add up in float32; float32 operands multiply in tf32 or
+exactly (`set_exact`). Softmax runs along the candidates as flash attention does (arXiv:2205.14135): what
+attention would give out is the query's gradient.
+
+Tiles: BP queries, BK candidates, DB columns, the power of two that holds D.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from train.gpu.twins import Attended, Loss
+
+_LOSSES: dict[str, int] = {"softmax": 0, "logistic": 1, "ranking": 2}
+LOWEST = tl.constexpr(-1e30)  # stands for minus infinity, whose differences are not numbers
+
+_precision = "tf32"
+
+
+def set_exact(exact: bool) -> None:
+    """Whether float32 operands multiply as float32, or in tf32 (10 bits)."""
+    global _precision
+    _precision = "ieee" if exact else "tf32"
+
+
+class Tile(NamedTuple):
+    """Sizes of a program's tile, its warps, and how many tiles are on their way at a time."""
+
+    BP: int
+    BK: int
+    num_warps: int
+    num_stages: int
+
+
+# By the width that holds the dimension: for operands in bfloat16, in tf32, and in exact float32, which no
+# matrix unit multiplies. wgmma wants 64 rows; a block has 64 K registers and 227 KB of shared memory.
+Kernel = Literal["attend", "spread"]
+_EXACT, _EXACT_WIDE = Tile(16, 16, 8, 1), Tile(16, 16, 16, 1)
+TILES: dict[Kernel, dict[int, tuple[Tile, Tile, Tile]]] = {
+    "attend": {
+        128: (Tile(64, 64, 4, 3), Tile(64, 64, 4, 2), _EXACT),
+        256: (Tile(64, 32, 8, 2), Tile(64, 32, 8, 2), _EXACT),
+        512: (Tile(32, 32, 8, 2), Tile(32, 32, 8, 1), _EXACT_WIDE),
+        1024: (Tile(16, 32, 8, 1), Tile(16, 16, 8, 1), _EXACT_WIDE),
+    },
+    "spread": {
+        128: (Tile(64, 64, 4, 3), Tile(64, 64, 4, 2), _EXACT),
+        256: (Tile(64, 32, 8, 2), Tile(64, 32, 8, 2), _EXACT),
+        512: (Tile(64, 32, 8, 2), Tile(32, 32, 8, 1), _EXACT_WIDE),
+        1024: (Tile(32, 16, 8, 1), Tile(16, 16, 8, 1), _EXACT_WIDE),
+    },
+}
+
+
+def sizes_of(kernel: Kernel, operands: Tensor) -> dict[str, Any]:
+    """What a score kernel is launched with for operands [..., D]."""
+    width = triton.next_power_of_2(max(operands.shape[-1], 16))
+    kinds = TILES[kernel][max(width, min(TILES[kernel]))]
+    kind = 0 if operands.element_size() == 2 else 1 if _precision == "tf32" else 2
+    return {"DB": width, **kinds[kind]._asdict()}
+
+
+@triton.jit
+def _operands(pointer, row, NUM: tl.constexpr, D: tl.constexpr, DB: tl.constexpr):
+    """Some of the NUM rows of a chunk. Offsets are within the chunk: 32 bits save registers."""
+    column = tl.arange(0, DB)
+    mask = (row < NUM)[:, None] & (column < D)[None, :]
+    return tl.load(pointer + (row[:, None] * D + column[None, :]), mask=mask, other=0.0)
+
+
+@triton.jit
+def _put(pointer, row, value, NUM: tl.constexpr, D: tl.constexpr, DB: tl.constexpr):
+    column = tl.arange(0, DB)
+    mask = (row < NUM)[:, None] & (column < D)[None, :]
+    tl.store(pointer + (row[:, None] * D + column[None, :]), value, mask=mask)
+
+
+@triton.jit
+def _negatives(rows, p, k, P: tl.constexpr, K: tl.constexpr, FIRST: tl.constexpr):
+    """Which of candidates `k` are negatives of positives `p`."""
+    own = tl.load(rows + p, mask=p < P, other=-1)
+    other = tl.load(rows + k, mask=k < K, other=-1)
+    return ((p < P)[:, None] & ((k >= FIRST) & (k < K))[None, :]) & (own[:, None] != other[None, :])
+
+
+@triton.jit
+def _pulls(score, real, positive, norm, weight, margin, share, LOSS: tl.constexpr):
+    """Gradients of the scores of negatives."""
+    if LOSS == 0:
+        pull = tl.exp(score - norm[:, None]) * weight[:, None]
+    elif LOSS == 1:
+        pull = tl.sigmoid(score) * (weight * share)[:, None]
+    else:
+        pull = tl.where(score - positive[:, None] + margin > 0, 1.0, 0.0) * weight[:, None]
+    return tl.where(real, pull, 0.0)
+
+
+@triton.jit
+def _softplus(x):
+    return tl.maximum(x, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(x)))
+
+
+@triton.jit
+def _attend(
+    query, candidate, rows, weight, loss, violators, positive, norm, pull, gradient, margin, share,
+    LOSS: tl.constexpr, P: tl.constexpr, K: tl.constexpr, FIRST: tl.constexpr, D: tl.constexpr,
+    DB: tl.constexpr, BP: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    # the programs of a chunk, which share its candidates, follow each other
+    chunk = (tl.program_id(0) // tl.cdiv(P, BP)).to(tl.int64)
+    query += chunk * P * D
+    candidate += chunk * K * D
+    rows += chunk * K
+    p = tl.program_id(0) % tl.cdiv(P, BP) * BP + tl.arange(0, BP)
+    q = _operands(query, p, P, D, DB)
+    own_score = tl.sum(q.to(tl.float32) * _operands(candidate, p, P, D, DB).to(tl.float32), axis=1)
+    w = tl.load(weight + chunk * P + p, mask=p < P, other=0.0)
+    highest = own_score
+    total = tl.full([BP], 1.0, tl.float32)  # of exponentials, the positive's among them
+    cost = tl.zeros([BP], tl.float32)
+    above = tl.zeros([BP], tl.float32)
+    violating = tl.zeros([BP], tl.float32)
+    accumulated = tl.zeros([BP, DB], tl.float32)
+    for k0 in range(FIRST // BK * BK, K, BK):
+        k = k0 + tl.arange(0, BK)
+        c = _operands(candidate, k, K, D, DB)
+        score = tl.dot(q, tl.trans(c), input_precision=PRECISION)
+        real = _negatives(rows, p, k, P, K, FIRST)
+        above += tl.sum(tl.where(real & (score > own_score[:, None]), 1.0, 0.0), axis=1)
+        if LOSS == 0:
+            score = tl.where(real, score, LOWEST)
+            higher = tl.maximum(highest, tl.max(score, axis=1))
+            odds = tl.exp(score - higher[:, None])
+            shrink = tl.exp(highest - higher)
+            total = total * shrink + tl.sum(odds, axis=1)
+            accumulated = accumulated * shrink[:, None]
+            highest = higher
+            pulls = odds
+        else:
+            pulls = _pulls(score, real, own_score, own_score, w, margin, share, LOSS)
+            if LOSS == 1:
+                cost += tl.sum(tl.where(real, _softplus(score), 0.0), axis=1)
+            else:
+                excess = tl.where(real, score - own_score[:, None] + margin, 0.0)
+                cost += tl.sum(tl.maximum(excess, 0.0), axis=1)
+                violating += tl.sum(tl.where(excess > 0, 1.0, 0.0), axis=1)
+        accumulated = tl.dot(pulls.to(c.dtype), c, accumulated, input_precision=PRECISION)
+    out_norm = highest + tl.log(total)
+    if LOSS == 0:
+        accumulated = accumulated * (w / total)[:, None]
+        cost = out_norm - own_score
+        own_pull = tl.exp(own_score - out_norm) - 1.0
+    elif LOSS == 1:
+        cost = cost * share + _softplus(-own_score)
+        own_pull = -tl.sigmoid(-own_score)
+    else:
+        own_pull = -violating
+    own_pull = own_pull * w
+    # read again: kept since the beginning they would cost the loop its registers
+    accumulated += own_pull[:, None] * _operands(candidate, p, P, D, DB).to(tl.float32)
+    _put(gradient + chunk * P * D, p, accumulated, P, D, DB)
+    out = chunk * P + p
+    tl.store(loss + out, cost * w, mask=p < P)
+    tl.store(violators + out, above, mask=p < P)
+    tl.store(positive + out, own_score, mask=p < P)
+    tl.store(norm + out, out_norm, mask=p < P)
+    tl.store(pull + out, own_pull, mask=p < P)
+
+
+def attend(
+    loss: Loss,
+    margin: float,
+    query_CPD: Tensor,
+    candidate_CKD: Tensor,
+    rows_CK: Tensor,
+    first: int,
+    weight_CP: Tensor,
+) -> Attended:
+    """See twins.attend."""
+    sizes, constants = sizes_of("attend", query_CPD), _constants(loss, query_CPD, rows_CK, first)
+    chunks, positives, _ = query_CPD.shape
+    loss_CP, violators_CP, positive_CP, norm_CP, pull_CP = (
+        torch.empty(chunks, positives, device=query_CPD.device) for _ in range(5)
+    )
+    gradient_CPD = torch.empty(query_CPD.shape, device=query_CPD.device)
+    _attend[triton.cdiv(positives, sizes["BP"]) * chunks,](
+        query_CPD, candidate_CKD, rows_CK, weight_CP, loss_CP, violators_CP, positive_CP, norm_CP, pull_CP,
+        gradient_CPD, margin, _share(rows_CK, first), **constants, **sizes,
+    )  # fmt: skip
+    return Attended(loss_CP, violators_CP, positive_CP, norm_CP, pull_CP, gradient_CPD)
+
+
+def _constants(loss: Loss, query_CPD: Tensor, rows_CK: Tensor, first: int) -> dict[str, Any]:
+    """What else the kernels are compiled for."""
+    _, positives, dimension = query_CPD.shape
+    sizes = {"P": positives, "K": rows_CK.shape[1], "FIRST": first, "D": dimension}
+    return {"LOSS": _LOSSES[loss], "PRECISION": _precision, **sizes}
+
+
+def _share(rows_CK: Tensor, first: int) -> float:
+    """Of each negative in logistic's mean."""
+    return 1.0 / max(rows_CK.shape[1] - first, 1)
+
+
+@triton.jit
+def _spread(
+    query, candidate, rows, weight, positive, norm, pull, gradient, margin, share,
+    LOSS: tl.constexpr, P: tl.constexpr, K: tl.constexpr, FIRST: tl.constexpr, D: tl.constexpr,
+    DB: tl.constexpr, BP: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    chunk = (tl.program_id(0) // tl.cdiv(K, BK)).to(tl.int64)
+    query += chunk * P * D
+    rows += chunk * K
+    k0 = tl.program_id(0) % tl.cdiv(K, BK) * BK
+    k = k0 + tl.arange(0, BK)
+    accumulated = tl.zeros([BK, DB], tl.float32)
+    if k0 + BK > FIRST:
+        c = _operands(candidate + chunk * K * D, k, K, D, DB)
+        for p0 in range(0, P, BP):
+            p = p0 + tl.arange(0, BP)
+            q = _operands(query, p, P, D, DB)
+            score = tl.dot(q, tl.trans(c), input_precision=PRECISION)
+            real = _negatives(rows, p, k, P, K, FIRST)
+            w = tl.load(weight + chunk * P + p, mask=p < P, other=0.0)
+            s = tl.load(positive + chunk * P + p, mask=p < P, other=0.0)
+            n = tl.load(norm + chunk * P + p, mask=p < P, other=0.0)
+            pulls = _pulls(score, real, s, n, w, margin, share, LOSS)
+            accumulated = tl.dot(tl.trans(pulls.to(q.dtype)), q, accumulated, input_precision=PRECISION)
+    own_pull = tl.load(pull + chunk * P + k, mask=k < P, other=0.0)
+    accumulated += own_pull[:, None] * _operands(query, k, P, D, DB).to(tl.float32)
+    _put(gradient + chunk * K * D, k, accumulated, K, D, DB)
+
+
+def spread(
+    loss: Loss,
+    margin: float,
+    query_CPD: Tensor,
+    candidate_CKD: Tensor,
+    rows_CK: Tensor,
+    first: int,
+    weight_CP: Tensor,
+    attended: Attended,
+    out_CKD: Tensor,
+) -> None:
+    """See twins.spread."""
+    sizes, constants = sizes_of("spread", query_CPD), _constants(loss, query_CPD, rows_CK, first)
+    _spread[triton.cdiv(rows_CK.shape[1], sizes["BK"]) * len(rows_CK),](
+        query_CPD, candidate_CKD, rows_CK, weight_CP, attended.positive_CP, attended.norm_CP,
+        attended.pull_CP, out_CKD, margin, _share(rows_CK, first), **constants, **sizes,
+    )  # fmt: skip

@@ -1,0 +1,199 @@
+"""Compiled steps: hands the addresses of a batch's tensors to the kernel, which moves what they hold.
+
+The calls let other threads run, and each thread has a workspace of its own: threads may step at the same
+time on the same tables (Hogwild). Shapes: as in train/negatives.py.
+"""
+
+import ctypes
+import threading
+import weakref
+from collections.abc import Mapping
+from ctypes import c_double, c_int32, c_int64, c_void_p
+
+import torch
+from torch import Tensor
+
+from graphmill.config import Config
+from graphmill.errors import TrainingError
+from graphmill.vocab import Side
+from train.config import TrainConfig
+from train.model import Model, global_key
+from train.negatives import Batch, Block, Sampling
+from train.optimizer import Adagrad
+from train.step import StepFigures, Table
+
+_OPERATORS = {"none": 0, "diagonal": 1, "translation": 2, "complex_diagonal": 3}
+_COMPARATORS = {"dot": 0, "cos": 0, "l2": 1, "squared_l2": 2}
+_LOSSES = {"ranking": 0, "logistic": 1, "softmax": 2}
+
+
+# The structures below are those of native/step.cpp. Types of arrays are made once: that takes long.
+class _Table(ctypes.Structure):
+    _fields_ = (
+        ("embeddings", c_void_p),
+        ("sums", c_void_p),
+        ("element_wise", c_int64),
+        ("global_value", c_void_p),
+        ("global_sum", c_void_p),
+    )
+
+
+class _Relations(ctypes.Structure):
+    _fields_ = (("values", c_void_p * 2), ("sums", c_void_p * 2))
+
+
+class _Block(ctypes.Structure):
+    _fields_ = (
+        ("num_chunks", c_int64),
+        ("num_positives", c_int64),
+        ("rows", c_void_p * 2),
+        ("num_candidates", c_int64 * 2),
+        ("first_negative", c_int64 * 2),
+        ("relations", c_void_p),
+        ("weights", c_void_p),
+    )
+
+
+_Tables, _BothRelations, _Blocks = _Table * 2, _Relations * 2, _Block * 2
+
+
+class _Settings(ctypes.Structure):
+    _fields_ = (
+        *((name, c_int32) for name in ("dimension", "op", "comparator", "cosine", "loss", "two_sided")),
+        *((name, c_int32) for name in ("half", "same_table")),
+        *((name, c_double) for name in ("margin", "lr", "relation_lr", "max_norm", "regularization")),
+    )
+
+
+class _Figures(ctypes.Structure):
+    _fields_ = (("loss", c_double), ("reg", c_double), ("violators", c_int64 * 2))
+
+
+def supports(config: Config) -> bool:
+    """Whether the kernel is wanted, and can do all that the configuration asks of a step."""
+    operators = {relation.operator for relation in config.relations}
+    wanted = config.section("train", TrainConfig).engine == "auto"
+    return wanted and not config.num_gpus and not config.bias and operators <= _OPERATORS.keys()
+
+
+class KernelStep:
+    """Trains on batches, by the kernel; does what `train.step.Step` does."""
+
+    def __init__(self, config: Config, model: Model, adagrad: Adagrad, library: ctypes.CDLL) -> None:
+        self.config = config
+        self.model = model
+        self.adagrad = adagrad
+        self.library = library
+        self.sampling = Sampling.of_training(config)
+        self.lr_scale = 1.0
+        self.half = config.half_precision and bool(library.graphmill_has_half())
+        self._itemsize: int = library.graphmill_bytes_of_real()
+        self._threads = threading.local()
+
+    def __call__(self, batch: Batch, tables: Mapping[Side, Table], generator: torch.Generator) -> StepFigures:
+        """Move the rows and parameters that the batch touches."""
+        all_negs = self.config.relations[batch.relation].all_negs
+        dtype = tables[Side.LHS].embeddings_ND.dtype
+        keep: list[Tensor] = []  # what the addresses below point at
+        drawn = self.sampling.blocks(batch, batch.num_entities(tables), all_negs, generator)
+        blocks = [_block(block, dtype, keep) for block in drawn]
+        figures = _Figures()
+        failed = self.library.graphmill_step(
+            self._workspace(),
+            ctypes.byref(self._settings(batch.relation, tables)),
+            _Tables(*(self._table(batch.relation, side, tables[side]) for side in Side)),
+            _BothRelations(*(self._relations(batch.relation, side) for side in Side)),
+            _Blocks(*blocks),
+            len(blocks),
+            batch.num_steps,
+            ctypes.byref(figures),
+        )
+        if failed:
+            raise TrainingError(
+                f"out of memory for a batch of {len(batch)} edges and its negatives; lower batch_size, "
+                "num_batch_negs or num_uniform_negs"
+            )
+        for key in self.model.keys_of(batch.relation):
+            self.adagrad.steps[key] += batch.num_steps
+        return StepFigures(
+            *torch.tensor([figures.loss, figures.reg, *figures.violators], dtype=torch.float64).unbind()
+        )
+
+    def _workspace(self) -> int:
+        """This thread's, freed when the thread or the step ends."""
+        found: int | None = getattr(self._threads, "workspace", None)
+        if found is None:
+            found = self.library.graphmill_workspace()
+            if not found:
+                raise TrainingError("out of memory for the buffers of a training step")
+            self._threads.workspace = found
+            self._threads.end = _End()
+            weakref.finalize(self._threads.end, self.library.graphmill_free, found)
+        return found
+
+    def _settings(self, relation: int, tables: Mapping[Side, Table]) -> _Settings:
+        config = self.config
+        lhs, rhs = tables[Side.LHS], tables[Side.RHS]
+        return _Settings(
+            dimension=lhs.embeddings_ND.shape[1],
+            op=_OPERATORS[config.relations[relation].operator],
+            comparator=_COMPARATORS[config.comparator],
+            cosine=config.comparator == "cos",
+            loss=_LOSSES[config.loss_fn],
+            two_sided=self.model.two_sided,
+            half=self.half,
+            same_table=lhs is rhs,
+            margin=config.margin,
+            lr=config.lr * self.lr_scale,
+            relation_lr=self.adagrad.lr * self.lr_scale,
+            max_norm=config.max_norm or 0.0,
+            regularization=config.regularization_coef,
+        )
+
+    def _table(self, relation: int, side: Side, table: Table) -> _Table:
+        if table.embeddings_ND.itemsize != self._itemsize:
+            raise TrainingError(f"the kernel knows {self._itemsize * 8}-bit numbers, the table has others")
+        key = global_key(self.config.relations[relation].entity_type(side))
+        value, sums = self.model.parameters.get(key), self.adagrad.sums.get(key)
+        return _Table(
+            embeddings=_address(table.embeddings_ND),
+            sums=_address(table.sums),
+            element_wise=table.sums.dim() == 2,
+            global_value=None if value is None else _address(value),
+            global_sum=None if sums is None else _address(sums),
+        )
+
+    def _relations(self, relation: int, side: Side) -> _Relations:
+        found = _Relations()
+        for number, key in enumerate(self.model.operator_keys(relation, side)):
+            found.values[number] = _address(self.model.parameters[key])
+            found.sums[number] = _address(self.adagrad.sums[key])
+        return found
+
+
+class _End:
+    """Ends with the thread that it belongs to."""
+
+
+def _block(block: Block, dtype: torch.dtype, keep: list[Tensor]) -> _Block:
+    found = _Block(*block.weight_CP.shape)
+    for number, side in enumerate(Side):
+        rows_CK = block.rows[side]
+        found.rows[number] = _kept(rows_CK.contiguous(), keep)
+        found.num_candidates[number] = rows_CK.shape[1]
+        found.first_negative[number] = block.first_negative[side]
+    if block.rel_CP is not None:
+        found.relations = _kept(block.rel_CP.contiguous(), keep)
+    found.weights = _kept(block.weight_CP.to(dtype).contiguous(), keep)
+    return found
+
+
+def _kept(tensor: Tensor, keep: list[Tensor]) -> int:
+    keep.append(tensor)
+    return tensor.data_ptr()
+
+
+def _address(tensor: Tensor) -> int:
+    if not tensor.is_contiguous():
+        raise TrainingError("a table is not contiguous in memory; this is a defect of GraphMill")
+    return tensor.data_ptr()

@@ -1,0 +1,54 @@
+"""Curves for TensorBoard: `tensorboard --logdir OUTPUT/tensorboard`.
+
+    {output}/tensorboard/events.out.tfevents.*     one an epoch, whole when it appears
+
+An epoch gets a file of its own because storage has no appending: TensorBoard reads them one after another,
+while the run goes on.
+
+Scalars: epoch/{loss, reg, mrr, edges_per_s, swap_wait_s, peak_bytes} by epoch, and bucket/{loss, reg, mrr}
+by the number of edges trained until then.
+"""
+
+import importlib.util
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from graphmill import storage
+from graphmill.config import Config
+from graphmill.errors import ConfigError
+
+_EPOCH = ("loss", "reg", "mrr", "seconds", "edges_per_s", "swap_wait_s", "peak_bytes")
+_BUCKET = ("loss", "reg", "mrr", "seconds", "wait_s")
+
+
+class Curves:
+    """Writes the event files of a run."""
+
+    def __init__(self, config: Config) -> None:
+        """Raises ConfigError where tensorboard is not installed."""
+        if importlib.util.find_spec("tensorboard") is None:
+            raise ConfigError(
+                "train.tensorboard: tensorboard is not installed here; pip install 'graphmill[tensorboard]', "
+                "or set train.tensorboard: false"
+            )
+        self.uri = storage.join(config.output or config.checkpoint_path, "tensorboard")
+
+    def write(self, epoch: Mapping[str, Any], num_edges: int) -> None:
+        """Write an epoch, as it stands in run.json, before which `num_edges` had been trained."""
+        from torch.utils.tensorboard import SummaryWriter  # seconds to import
+
+        with tempfile.TemporaryDirectory(prefix="graphmill-") as folder:
+            with SummaryWriter(folder) as writer:
+                for bucket in epoch["buckets"]:
+                    num_edges += bucket["edges"]
+                    for name in (each for each in _BUCKET if each in bucket):
+                        writer.add_scalar(f"bucket/{name}", bucket[name], num_edges)
+                for name in (each for each in _EPOCH if each in epoch):
+                    writer.add_scalar(f"epoch/{name}", epoch[name], epoch["epoch"])
+            for file in Path(folder).iterdir():
+                target = storage.join(self.uri, file.name)
+                with file.open("rb") as source, storage.atomic_output(target) as stream:
+                    shutil.copyfileobj(source, stream)
