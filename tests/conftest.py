@@ -1,5 +1,6 @@
 """Fixtures of the whole suite."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import hypothesis
 import numpy as np
 import pytest
 
+from graphmill import terminal
 from tests.hadoop.fixture import hdfs, hdfs_uri, yarn
 
 __all__ = ["client", "hdfs", "hdfs_uri", "rng", "shared_dir", "yarn"]
@@ -17,6 +19,17 @@ hypothesis.settings.register_profile("suite", deadline=None)
 hypothesis.settings.load_profile("suite")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def log_as_at_start(caplog: pytest.LogCaptureFixture) -> None:
+    """What a test before changed for the whole process, which may be more than it undoes."""
+    log = logging.getLogger("graphmill")
+    log.handlers, log.propagate, log.disabled = [], True, False
+    log.setLevel(logging.NOTSET)  # not by assignment: loggers remember what they let through
+    # A LocalCluster raises the level of every handler of distributed's log, pytest's own among them.
+    caplog.handler.setLevel(logging.NOTSET)
+    vars(terminal.look).update(vars(terminal.Look()))
 
 
 @pytest.fixture(scope="session")

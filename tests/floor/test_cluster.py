@@ -148,10 +148,7 @@ def test_an_unknown_master(master: str) -> None:
         pass
 
 
-def test_log_lines_where_there_is_no_terminal(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(progress.log, "propagate", True)
+def test_log_lines_where_there_is_no_terminal(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "graphmill")
     with progress.displayed():
         for done in range(0, 101, 10):

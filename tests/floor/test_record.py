@@ -74,9 +74,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_finished_stage_is_skipped_until_something_changes(
-    folder: Path, client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    folder: Path, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(record.log, "propagate", True)
     caplog.set_level("INFO", "graphmill")
     stage = Counting()
     first = run(stage, folder, client)

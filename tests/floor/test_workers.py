@@ -49,10 +49,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_the_package_is_brought_to_workers_that_lack_it(
-    bare: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("graphmill.cluster.workers.log.propagate", True)
+def test_the_package_is_brought_to_workers_that_lack_it(bare: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "graphmill")
     with cluster.connect(bare, ClusterConfig()) as client:
         assert cluster.run_tasks(client, cluster.num_cores, [()], description="counting")

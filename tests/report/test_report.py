@@ -151,10 +151,7 @@ def test_whatever_run_json_holds_there_is_a_report(
     assert "</html>" in render(report.page_of(graphmill.open(str(folder))))
 
 
-def test_a_report_that_fails_fails_nothing_else(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(door.log, "propagate", True)
+def test_a_report_that_fails_fails_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     chosen = config.from_mapping(
         {
             "output": str(tmp_path),

@@ -74,7 +74,6 @@ def test_checkpoint_trained_otherwise_is_moved_aside(config, client, tmp_path, c
     job.run(config, client)
     first = contents(config.checkpoint_path)
     with caplog.at_level(logging.INFO, "graphmill"):
-        logging.getLogger("graphmill").propagate = True
         figures = job.run(changed(config, lr=0.2), client)
     assert figures["first_version"] == 0
     assert contents(tmp_path / "checkpoint.stale") == first
@@ -114,7 +113,6 @@ def test_unknown_setting_is_refused(config):
 
 def test_keys_without_effect_are_told_once(config, client, caplog):
     with caplog.at_level(logging.INFO, "graphmill"):
-        logging.getLogger("graphmill").propagate = True
         job.run(changed(config, num_machines=2, num_partition_servers=1, hogwild_delay=0.5), client)
     told = [line for line in caplog.messages if "has no effect" in line]
     assert len(told) == 3

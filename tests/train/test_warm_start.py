@@ -218,7 +218,6 @@ class TestRelations:
         first = self.day(tmp_path / "first", 3)
         job.train(first)
         second = self.day(tmp_path / "second", 3, ["a", "b", "c"], init_path=first.checkpoint_path)
-        logging.getLogger("graphmill").propagate = True
         with caplog.at_level(logging.INFO, "graphmill"):
             self.check_grown(second, first)
         assert "relations of" in caplog.text
@@ -232,7 +231,6 @@ class TestRelations:
         elsewhere = json.loads(config_json.read_text()) | {"entity_path": "nowhere://there/entities"}
         config_json.write_text(json.dumps(elsewhere))
         second = self.day(tmp_path / "second", 3, ["a", "b", "c"], init_path=first.checkpoint_path)
-        logging.getLogger("graphmill").propagate = True
         with caplog.at_level(logging.INFO, "graphmill"):
             self.check_grown(second, first)
         assert "nowhere://there/entities" in caplog.text
@@ -296,7 +294,6 @@ class TestAddedTypesAndRelations:
         assert embeddings(config, "shop", 7).abs().sum(1).min() > 0
 
     def test_what_is_gone_is_left_out(self, first, tmp_path, caplog):
-        logging.getLogger("graphmill").propagate = True
         with caplog.at_level(logging.INFO, "graphmill"):
             config = self.day_two(tmp_path / "second", first, RELATIONS[:1], {"user": TYPES["user"]})
             trainer = Trainer(config)
