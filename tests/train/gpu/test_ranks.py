@@ -57,6 +57,7 @@ def check_counts(dimension: int, num_queries: int, num_rows: int, seed: int) -> 
         assert torch.equal(found, wanted)
 
 
+@pytest.mark.skipif(DEVICE == "cpu", reason="the interpreter multiplies by numpy, which rounds by place")
 def test_a_row_ties_with_itself_to_the_last_bit() -> None:
     generator = torch.Generator().manual_seed(2)
     query_QD, table_ND = (torch.randn(rows, 100, generator=generator).to(DEVICE) for rows in (50, 300))
