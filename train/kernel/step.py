@@ -177,13 +177,14 @@ class _End:
 
 def _block(block: Block, dtype: torch.dtype, keep: list[Tensor]) -> _Block:
     found = _Block(*block.weight_CP.shape)
+    # the edges of a whole graph (train.resident) come in 32 bits, the kernel reads 64
     for number, side in enumerate(Side):
         rows_CK = block.rows[side]
-        found.rows[number] = _kept(rows_CK.contiguous(), keep)
+        found.rows[number] = _kept(rows_CK.long().contiguous(), keep)
         found.num_candidates[number] = rows_CK.shape[1]
         found.first_negative[number] = block.first_negative[side]
     if block.rel_CP is not None:
-        found.relations = _kept(block.rel_CP.contiguous(), keep)
+        found.relations = _kept(block.rel_CP.long().contiguous(), keep)
     found.weights = _kept(block.weight_CP.to(dtype).contiguous(), keep)
     return found
 

@@ -201,6 +201,23 @@ def test_a_run_that_stops_and_goes_on_ends_with_the_same_bytes(tmp_path, residen
     assert torch.equal(*folders)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_the_compiled_step_trains_a_whole_graph_as_the_plain_one_does(tmp_path, dynamic):
+    triples = random_triples(np.random.default_rng(1), 25, 2, 20, 60)
+    tables = []
+    for engine in ("auto", "plain"):
+        config = two_types(
+            tmp_path / engine,
+            dynamic=dynamic,
+            num_partitions=2,
+            train={"engine": engine, "resident": "always"},
+        ).model_copy(update={"num_epochs": 4, "num_gpus": 0})
+        write_graph(config, COUNTS, triples)
+        job.train(config)
+        tables.append(torch.cat([embeddings(config, kind, count) for kind, count in COUNTS.items()]))
+    torch.testing.assert_close(*tables, rtol=1e-3, atol=1e-5)
+
+
 def test_a_checkpoint_moves_between_engines_and_modes(tmp_path):
     triples = random_triples(np.random.default_rng(1), 25, 2, 20, 60)
     modes = [("plain", "never"), ("fused", "always"), ("fused", "never"), ("plain", "never")]
