@@ -256,7 +256,12 @@ def _check_type(config: Config, entity_type: str) -> None:
 
 def _read_labels(uri: str, columns: Sequence[str]) -> tuple[pa.Array, list[str]]:
     with storage.open_input(uri) as stream:
-        table = pq.read_table(stream) if uri.endswith(".parquet") else pacsv.read_csv(stream)
+        # as they stand: the id 007 of a CSV file is neither a number nor 7, and an empty cell is no label
+        as_text = pacsv.ConvertOptions(
+            column_types=dict.fromkeys(columns, pa.string()), null_values=[""], strings_can_be_null=True
+        )
+        is_parquet = uri.endswith(".parquet")
+        table = pq.read_table(stream) if is_parquet else pacsv.read_csv(stream, convert_options=as_text)
     for column in columns:
         if column not in table.column_names:
             raise ConfigError(f"{uri}: expected a column {column!r}, found {', '.join(table.column_names)}")

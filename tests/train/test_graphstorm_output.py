@@ -178,6 +178,13 @@ def test_labels(config, client, tmp_path):
     assert right.mean() > 0.6
 
 
+def test_labels_of_a_csv_file_are_text(tmp_path):
+    (tmp_path / "labels.csv").write_text("id,label\n007,01\n7,1\n1e3,true\nNA,null\nalice,\n")
+    ids, labels = predict._read_labels(str(tmp_path / "labels.csv"), ("id", "label"))
+    assert ids.to_pylist() == ["007", "7", "1e3", "NA"]
+    assert labels == ["01", "1", "true", "null"]
+
+
 def test_the_command_and_its_errors(config, client, tmp_path, monkeypatch, capsys):
     with pytest.raises(NotFoundError, match="no checkpoint to predict with"):
         predict.predict_edges(config, "train", str(tmp_path / "pred"))
