@@ -1,15 +1,18 @@
 """Compiles all kernels that a step and a ranking launch, for Hopper, on any machine; runs none of them.
 
     python -m tests.train.gpu.compile_kernels D N LOSS float32|tf32|bfloat16 ...        (four words a case)
+    python -m tests.train.gpu.compile_kernels sizes E ...       (passes over so many edges)
 
 They are launched by what launches them in earnest, so that they are compiled for the very arguments that they
-would have. Prints for each: name, matrix instruction, bytes of shared memory, bytes of registers spilled.
+would have. Prints for each: name, matrix instruction, bytes of shared memory, bytes of registers spilled; of
+passes: name, how often it was compiled.
 """
 
 import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,7 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from graphmill.config import from_mapping
-from train.gpu import kernels
+from train.gpu import engine, kernels
 from train.gpu.fused_step import FusedStep, Group, Shape
 from train.gpu.twins import Edges
 from train.model import Model
@@ -78,8 +81,8 @@ def spilled_bytes(ptx: str) -> int:
     return max(int(number) for number in re.findall(r"(\d+) bytes spill stores", run.stderr))
 
 
-def step(dimension: int, num_negatives: int, loss: str, operands: str) -> None:
-    """Launch what a step on one chunk launches, in either mode of the updates."""
+def fused_step(dimension: int, num_negatives: int, loss: str, operands: str) -> FusedStep:
+    """A step whose kernels are compiled."""
     config = from_mapping(
         {
             "output": "unused",
@@ -100,13 +103,31 @@ def step(dimension: int, num_negatives: int, loss: str, operands: str) -> None:
     fused = FusedStep(config, model, Adagrad(model.parameters, 0.1), torch.device("cpu"))
     fused.kernels = kernels
     kernels.set_exact(operands == "float32")
-    column = torch.zeros(CHUNK, dtype=torch.int32)
-    table = Table(torch.zeros(10, dimension), torch.zeros(10))
-    group = Group(0, 0, CHUNK)
+    return fused
+
+
+def launch(fused: FusedStep, shape: Shape) -> None:
+    """Launch what a step launches."""
+    column = torch.zeros(shape.group.size, dtype=torch.int32)
+    table = Table(torch.zeros(10, fused.config.dimension), torch.zeros(10))
+    fused(Edges(column, column, column, None), shape, fused.related(0), (table, table))
+
+
+def step(*case: Any) -> None:
+    """A step on two chunks, in either mode of the updates."""
+    fused = fused_step(*case)
     for update_rows in (kernels.update_rows, kernels.update_rows_fast):
         fused.update_rows = update_rows
-        edges = Edges(column, column, column, None)
-        fused(edges, Shape(group, 1, CHUNK), fused.related(0), (table, table))
+        launch(fused, Shape(Group(0, 0, 2 * CHUNK), 2, CHUNK))
+
+
+def passes(sizes: list[int]) -> None:
+    """A pass over as many edges, for each of some sizes."""
+    fused = fused_step(16, 100, "softmax", "tf32")
+    fused.update_rows = kernels.update_rows
+    for size in sizes:
+        for shape, _ in engine._pieces(fused.config, [Group(0, 0, size)]):
+            launch(fused, shape)
 
 
 def ranking(dimension: int) -> None:
@@ -119,6 +140,11 @@ def ranking(dimension: int) -> None:
 
 def main(words: list[str]) -> None:
     compiled = Compiled()
+    if words[0] == "sizes":
+        passes([int(each) for each in words[1:]])
+        for name, count in Counter(compiled.kernels.values()).items():
+            sys.stdout.write(f"{name} {count}\n")
+        return
     while words:
         dimension, num_negatives, loss, operands, *words = words
         sys.stdout.write(f"# {dimension} {num_negatives} {loss} {operands}\n")

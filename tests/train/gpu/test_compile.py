@@ -26,18 +26,22 @@ RANKING = {"_pairs", "_count"}
 SHARED_BYTES = 227 * 1024  # that a block can have
 
 
-def compiled(*cases: str) -> dict[str, list[tuple[str, str, int, int]]]:
-    """What each case compiles: name, matrix instruction, bytes of shared memory, bytes spilled a thread."""
+def told(*words: str) -> list[str]:
+    """What compile_kernels says."""
     # in a process of its own: in this one Triton may be interpreting
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    words = [word for case in cases for word in case.split()]
     run = subprocess.run(
         [sys.executable, "-m", "tests.train.gpu.compile_kernels", *words],
         env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
+    return run.stdout.splitlines()
+
+
+def compiled(*cases: str) -> dict[str, list[tuple[str, str, int, int]]]:
+    """What each case compiles: name, matrix instruction, bytes of shared memory, bytes spilled a thread."""
     found: dict[str, list[tuple[str, str, int, int]]] = {}
-    for line in run.stdout.splitlines():
+    for line in told(*[word for case in cases for word in case.split()]):
         if line.startswith("# "):
             found[line[2:]] = []
         else:
@@ -63,6 +67,13 @@ def check(*cases: str) -> None:
 
 def test_the_kernels_of_the_benchmark() -> None:
     check("100 1000 softmax bfloat16", "400 1000 softmax bfloat16")
+
+
+def test_what_is_left_of_many_groups_compiles_nothing_anew() -> None:
+    sizes = (str(size) for size in (2003, 2101, 2205, 2307, 2409, 93, 205))
+    counts = {name: int(count) for name, count in (line.split() for line in told("sizes", *sizes))}
+    # the networks that permute the edges of a group are few, by the bits of its size
+    assert max(counts[name] for name in ("_sample", "_attend", "_spread")) <= 3
 
 
 @pytest.mark.slow

@@ -8,6 +8,9 @@ from torch import Tensor
 from train.gpu import counter
 from train.gpu.twins import Edges, Sample
 
+# Not compiled for: groups, and the chunks that their last edges make, are of any size.
+_SIZES = ["first", "size", "num_lhs", "num_rhs", "C", "P", "AGAIN", "DRAWN"]
+
 
 @triton.jit
 def _mixed(key, counter):
@@ -32,13 +35,12 @@ def _network(key, value, BITS: tl.constexpr, ROUNDS: tl.constexpr):
     return (left << BITS) | right
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def _sample(
     lhs, rel, rhs, weight, clock, out_lhs, out_rhs, out_rel, out_weight, first, size, num_lhs, num_rhs, C,
-    P: tl.constexpr, AGAIN: tl.constexpr, DRAWN: tl.constexpr, BITS: tl.constexpr, ROUNDS: tl.constexpr,
-    WEIGHTED: tl.constexpr, BR: tl.constexpr,
+    P, AGAIN, DRAWN, BITS: tl.constexpr, ROUNDS: tl.constexpr, WEIGHTED: tl.constexpr, BR: tl.constexpr,
 ):  # fmt: skip
-    K: tl.constexpr = P + AGAIN + DRAWN
+    K = P + AGAIN + DRAWN
     key = tl.load(clock).to(tl.uint32)
     position = tl.load(clock + 1)
     place = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)

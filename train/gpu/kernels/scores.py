@@ -17,6 +17,9 @@ from torch import Tensor
 from train.gpu.twins import Attended, Loss
 
 _LOSSES: dict[str, int] = {"softmax": 0, "logistic": 1, "ranking": 2}
+# Compiled for where a step has several chunks: what is left of a relation's edges, or of a bucket's, is one
+# of any size, and a compilation takes a second.
+_SIZES = ["P", "K", "FIRST"]
 LOWEST = tl.constexpr(-1e30)  # stands for minus infinity, whose differences are not numbers
 
 _precision = "tf32"
@@ -66,7 +69,7 @@ def sizes_of(kernel: Kernel, operands: Tensor) -> dict[str, Any]:
 
 
 @triton.jit
-def _operands(pointer, row, NUM: tl.constexpr, D: tl.constexpr, DB: tl.constexpr):
+def _operands(pointer, row, NUM, D: tl.constexpr, DB: tl.constexpr):
     """Some of the NUM rows of a chunk. Offsets are within the chunk: 32 bits save registers."""
     column = tl.arange(0, DB)
     mask = (row < NUM)[:, None] & (column < D)[None, :]
@@ -74,14 +77,14 @@ def _operands(pointer, row, NUM: tl.constexpr, D: tl.constexpr, DB: tl.constexpr
 
 
 @triton.jit
-def _put(pointer, row, value, NUM: tl.constexpr, D: tl.constexpr, DB: tl.constexpr):
+def _put(pointer, row, value, NUM, D: tl.constexpr, DB: tl.constexpr):
     column = tl.arange(0, DB)
     mask = (row < NUM)[:, None] & (column < D)[None, :]
     tl.store(pointer + (row[:, None] * D + column[None, :]), value, mask=mask)
 
 
 @triton.jit
-def _negatives(rows, p, k, P: tl.constexpr, K: tl.constexpr, FIRST: tl.constexpr):
+def _negatives(rows, p, k, P, K, FIRST):
     """Which of candidates `k` are negatives of positives `p`."""
     own = tl.load(rows + p, mask=p < P, other=-1)
     other = tl.load(rows + k, mask=k < K, other=-1)
@@ -105,11 +108,11 @@ def _softplus(x):
     return tl.maximum(x, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(x)))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def _attend(
     query, candidate, rows, weight, loss, violators, positive, norm, pull, gradient, margin, share,
-    LOSS: tl.constexpr, P: tl.constexpr, K: tl.constexpr, FIRST: tl.constexpr, D: tl.constexpr,
-    DB: tl.constexpr, BP: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+    P, K, FIRST, LOSS: tl.constexpr, D: tl.constexpr, DB: tl.constexpr, BP: tl.constexpr, BK: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     # the programs of a chunk, which share its candidates, follow each other
     chunk = (tl.program_id(0) // tl.cdiv(P, BP)).to(tl.int64)
@@ -196,10 +199,11 @@ def attend(
 
 
 def _constants(loss: Loss, query_CPD: Tensor, rows_CK: Tensor, first: int) -> dict[str, Any]:
-    """What else the kernels are compiled for."""
-    _, positives, dimension = query_CPD.shape
-    sizes = {"P": positives, "K": rows_CK.shape[1], "FIRST": first, "D": dimension}
-    return {"LOSS": _LOSSES[loss], "PRECISION": _precision, **sizes}
+    """What else the kernels take, or are compiled for."""
+    chunks, positives, dimension = query_CPD.shape
+    numbers = dict(zip(_SIZES, (positives, rows_CK.shape[1], first), strict=True))
+    sizes = {name: tl.constexpr(each) if chunks > 1 else each for name, each in numbers.items()}
+    return {"LOSS": _LOSSES[loss], "PRECISION": _precision, "D": dimension, **sizes}
 
 
 def _share(rows_CK: Tensor, first: int) -> float:
@@ -207,11 +211,11 @@ def _share(rows_CK: Tensor, first: int) -> float:
     return 1.0 / max(rows_CK.shape[1] - first, 1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def _spread(
     query, candidate, rows, weight, positive, norm, pull, gradient, margin, share,
-    LOSS: tl.constexpr, P: tl.constexpr, K: tl.constexpr, FIRST: tl.constexpr, D: tl.constexpr,
-    DB: tl.constexpr, BP: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+    P, K, FIRST, LOSS: tl.constexpr, D: tl.constexpr, DB: tl.constexpr, BP: tl.constexpr, BK: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     chunk = (tl.program_id(0) // tl.cdiv(K, BK)).to(tl.int64)
     query += chunk * P * D
