@@ -60,10 +60,11 @@ def fused_buckets(
     """The engine, where the configuration asks for it or, on a GPU, allows it.
 
     Raises:
-        ConfigError: train.engine is `fused`, and the configuration has what the kernels do not know.
+        ConfigError: train.engine is `fused`, and the configuration has what the kernels do not know, or the
+            device is too small for them.
     """
     choice = config.section("train", TrainConfig).engine
-    reason = obstacle(config)
+    reason = obstacle(config) or _too_small(config, device)
     if choice == "fused" and reason:
         raise ConfigError(
             f"train.engine: fused cannot train {reason}; set train.engine to auto or plain, or do without it"
@@ -74,3 +75,22 @@ def fused_buckets(
         log.info("training: steps of plain torch on the GPU: the kernels do not know %s", reason)
         return None
     return FusedBuckets(config, model, adagrad, device)
+
+
+def _too_small(config: Config, device: torch.device) -> str | None:
+    """What the kernels would ask of a GPU that it has not, or None: their tiles are made for Hopper."""
+    if device.type != "cuda":
+        return None
+    from train.gpu import kernels
+
+    gpu = torch.cuda.get_device_properties(device)
+    kernels.set_exact(config.section("train", TrainConfig).exact_products)
+    dimension = max(config.entity_dimension(name) for name in config.entities)
+    needed = kernels.shared_bytes(dimension, torch.bfloat16 if config.half_precision else torch.float32)
+    there: int = gpu.shared_memory_per_block_optin  # type: ignore[attr-defined]  # not in the stub
+    if gpu.major >= 8 and needed <= there:
+        return None
+    return (
+        f"dimension {dimension} on this {gpu.name}, with {there >> 10} KiB of "
+        f"shared memory a block (at most {needed >> 10} are needed, and compute capability 8.0)"
+    )

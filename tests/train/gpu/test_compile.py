@@ -5,10 +5,13 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from tests.conftest import REPOSITORY
 
 pytest.importorskip("triton", reason="triton comes with torch's builds for CUDA")
+
+from train.gpu import kernels
 
 STEP = {
     "_sample",
@@ -52,10 +55,15 @@ def compiled(*cases: str) -> dict[str, list[tuple[str, str, int, int]]]:
 
 
 def check(*cases: str) -> None:
-    for case, kernels in compiled(*cases).items():
-        assert {name for name, *_ in kernels} == STEP | RANKING
-        for name, product, shared, spilled in kernels:
-            assert shared <= SHARED_BYTES, (case, name)
+    for case, found in compiled(*cases).items():
+        assert {name for name, *_ in found} == STEP | RANKING
+        dimension, _, _, operands = case.split()
+        kernels.set_exact(operands == "float32")
+        dtype = torch.bfloat16 if operands == "bfloat16" else torch.float32
+        most = kernels.shared_bytes(int(dimension), dtype)
+        for name, product, shared, spilled in found:
+            assert shared <= (most if name in ("_attend", "_spread") else SHARED_BYTES), (case, name)
+            assert most <= SHARED_BYTES
             if name not in ("_attend", "_spread"):
                 assert spilled == 0, (case, name)
             elif case.endswith("float32"):

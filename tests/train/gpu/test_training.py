@@ -2,6 +2,7 @@
 
 import logging
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from train import job
 from train.bucket_order import order_of
 from train.config import TrainConfig
 from train.gpu import memory
+from train.gpu.bucket import _too_small
 from train.gpu.buffer import DeviceBuffer, order_slots
 from train.schedule import keys_of
 from train.start import Start
@@ -240,6 +242,30 @@ def test_what_the_kernels_do_not_know_is_refused(tmp_path):
     write_graph(config, {"node": 5}, random_triples(np.random.default_rng(1), 5, 1, 5, 10))
     with pytest.raises(ConfigError, match="comparator 'cos'"):
         job.train(config)
+
+
+@pytest.mark.parametrize(
+    ("major", "kilobytes", "dimension", "half", "known"),
+    [
+        (9, 227, 1024, False, True),  # H100
+        (8, 163, 128, False, True),  # A100
+        (8, 163, 400, False, False),
+        (8, 163, 256, True, True),
+        (8, 99, 200, False, False),  # A10, L4
+        (7, 96, 100, True, False),  # V100
+    ],
+)
+def test_a_gpu_too_small_for_the_kernels_takes_plain_steps(
+    tmp_path, monkeypatch, major, kilobytes, dimension, half, known
+):
+    pytest.importorskip("triton")
+    gpu = SimpleNamespace(name="GPU", major=major, shared_memory_per_block_optin=kilobytes << 10)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
+    config = make_config(tmp_path, global_emb=False, dimension=dimension, half_precision=half)
+    reason = _too_small(config, torch.device("cuda", 0))
+    assert (reason is None) == known
+    if reason is not None:
+        assert f"dimension {dimension} on this GPU, with {kilobytes} KiB" in reason
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from train.gpu.kernels.drawing import sample
 from train.gpu.kernels.ranks import count_above, pair_scores
 from train.gpu.kernels.rows import backward, query, stage
-from train.gpu.kernels.scores import attend, set_exact, spread
+from train.gpu.kernels.scores import attend, set_exact, shared_bytes, spread
 from train.gpu.kernels.updates import update_parameters, update_rows, update_rows_fast
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "query",
     "sample",
     "set_exact",
+    "shared_bytes",
     "spread",
     "stage",
     "update_parameters",

@@ -68,6 +68,17 @@ def sizes_of(kernel: Kernel, operands: Tensor) -> dict[str, Any]:
     return {"DB": width, **kinds[kind]._asdict()}
 
 
+def shared_bytes(dimension: int, dtype: torch.dtype) -> int:
+    """Shared memory that a block of either score kernel takes, at most."""
+    needed: list[int] = []
+    for kernel in TILES:
+        sizes = sizes_of(kernel, torch.empty(0, dimension, dtype=dtype))
+        own, others = (sizes["BP"], sizes["BK"]) if kernel == "attend" else (sizes["BK"], sizes["BP"])
+        rows = own + max(sizes["num_stages"], 2) * others
+        needed.append(rows * sizes["DB"] * dtype.itemsize + 4 * sizes["BP"] * sizes["BK"] + 1024)
+    return max(needed)
+
+
 @triton.jit
 def _operands(pointer, row, NUM, D: tl.constexpr, DB: tl.constexpr):
     """Some of the NUM rows of a chunk. Offsets are within the chunk: 32 bits save registers."""
