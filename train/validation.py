@@ -83,7 +83,14 @@ class Validation:
         best = int(self._best["version"])
         if best != version:
             log.info("training: epoch %d was the best: back to version %d", self._best["epoch"], best)
-        pbg_checkpoint.restore(self._config.checkpoint_path, BEST)
+        elif not storage.exists(storage.join(self._config.checkpoint_path, BEST)):
+            return best  # somebody has deleted the copy: what is committed is all there is
+        try:
+            pbg_checkpoint.restore(self._config.checkpoint_path, BEST)
+        except FormatError as error:
+            raise FormatError(
+                f"{error}; to end with version {version}, which is committed, delete {self._uri}"
+            ) from error
         return best
 
     def figures(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Early stopping: the best version is what a run ends with, whenever it is stopped or killed."""
 
 import json
+import shutil
 
 import pytest
 
@@ -69,6 +70,31 @@ def test_a_run_that_has_ended_does_nothing_and_goes_on_when_asked_for_more(confi
     best = figures["best_epoch"]
     assert job.train(patient)["num_edges"] == (14 - best) * 150
     assert [entry["epoch"] for entry in read(patient)["epochs"]] == list(range(1, 15))
+
+
+def test_a_run_that_has_ended_stays_where_its_copy_of_the_best_is_deleted(config):
+    job.train(config)
+    shutil.rmtree(f"{config.checkpoint_path}/best")
+    before = contents(config.checkpoint_path)
+    figures = job.train(config)
+    assert figures["version"] == read(config)["best"]
+    assert contents(config.checkpoint_path) == before
+
+
+def test_there_is_no_way_back_without_the_copy(config, monkeypatch):
+    after = Validation.after
+
+    def after_and_delete(self, version):
+        goes_on = after(self, version)
+        if not goes_on:
+            shutil.rmtree(f"{config.checkpoint_path}/best")
+        return goes_on
+
+    monkeypatch.setattr(Validation, "after", after_and_delete)
+    with pytest.raises(FormatError, match=r"best: expected the version to go back to.*validation\.json"):
+        job.train(config)
+    version = pbg_checkpoint.read_version(config.checkpoint_path)
+    assert f"model.v{version}.h5" in contents(config.checkpoint_path)
 
 
 @pytest.mark.parametrize("killed_in", ["keep", "restore", "delete"])

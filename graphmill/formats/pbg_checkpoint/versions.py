@@ -58,10 +58,17 @@ def keep(checkpoint_path: str, version: int, name: str) -> None:
 
 
 def restore(checkpoint_path: str, name: str) -> None:
-    """Commit the version that the folder `name` in the checkpoint has, delete the others; may be repeated."""
+    """Commit the version that the folder `name` in the checkpoint has, delete the others; may be repeated.
+
+    Raises:
+        FormatError: the folder has no version.
+    """
     source = storage.join(checkpoint_path, name)
     version = read_version(source)
-    for stem in sorted(versions_of(source).get(version, set())):
+    stems = versions_of(source).get(version, set())
+    if not version or hdf5.MODEL not in stems:
+        raise FormatError(f"{source}: expected the version to go back to, found none")
+    for stem in sorted(stems):
         file = f"{stem}.v{version}.h5"
         if not storage.exists(storage.join(checkpoint_path, file)):
             _link_or_copy(storage.join(source, file), storage.join(checkpoint_path, file))
