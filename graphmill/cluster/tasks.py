@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from distributed import Client, Future, KilledWorker, as_completed
+from distributed.client import FutureCancelledError
 from distributed.scheduler import NoWorkerError
 
 from graphmill import progress
@@ -91,3 +92,5 @@ def _result(future: Future, description: str) -> Any:
             "a worker that exceeds its memory limit is killed: see cluster.worker_memory; start again, and "
             "what is done stays done"
         ) from error
+    except FutureCancelledError as error:  # nobody here cancels what is waited for
+        raise ClusterError(f"{description}: the cluster went away: {error.msg or error.reason}") from error

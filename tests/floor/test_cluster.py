@@ -1,8 +1,12 @@
 """Dask clusters: started, joined, and what happens when a worker goes away."""
 
 import os
+import re
 import signal
+import subprocess
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import dask
@@ -165,3 +169,23 @@ def test_tasks_do_not_wait_for_ever_where_all_workers_are_lost() -> None:
         pytest.raises(ClusterError, match="counting: all workers died, and none has come back within 1 s"),
     ):
         cluster.run_tasks(client, square, [(1,), (2,)], description="counting")
+
+
+def rest() -> None:
+    time.sleep(60)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_scheduler_that_goes_away_is_the_cluster_s_failure() -> None:
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--port=0", "--no-dashboard"]
+    with subprocess.Popen([*command, "--host=127.0.0.1"], stderr=subprocess.PIPE, text=True) as scheduler:
+        assert scheduler.stderr is not None
+        lines = (re.search(r"tcp://127\.0\.0\.1:\d+", line) for line in scheduler.stderr)
+        address = next(found[0] for found in lines if found)
+        with Client(address, timeout=1) as client, ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(cluster.run_tasks, client, rest, [()], description="resting")
+            while not client.futures:
+                time.sleep(0.05)
+            scheduler.kill()
+            with pytest.raises(ClusterError, match="resting: the cluster went away: Client lost the connec"):
+                asked.result()
