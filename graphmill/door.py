@@ -180,7 +180,10 @@ def exit_code(action: Callable[[], Any]) -> int:
         terminal.show_error("stopped by Ctrl-C")
         return 130
     except SystemExit as error:
-        return error.code if isinstance(error.code, int) else int(error.code is not None)
+        if error.code is None or isinstance(error.code, int):
+            return error.code or 0
+        terminal.show_error(str(error.code))  # a script's own last words
+        return 1
     except OSError as error:
         terminal.show_error(error)
         return 1

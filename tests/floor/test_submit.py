@@ -103,6 +103,13 @@ def test_a_defect_exits_with_1_and_a_traceback(tmp_path: Path) -> None:
     assert done.returncode == 1
 
 
+def test_a_script_s_last_words_are_told(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import sys; sys.exit('no [input]: give a folder')")
+    done = submit("--master", "local[1]", "mine.py", cwd=tmp_path)
+    assert "no [input]: give a folder" in done.stderr
+    assert done.returncode == 1
+
+
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
