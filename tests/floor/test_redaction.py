@@ -28,6 +28,13 @@ def test_what_is_taken_out(text: str, clean: str) -> None:
     assert redacted(text) == clean
 
 
+@pytest.mark.parametrize("after", ['": denied', "\nand more", "\\x", "é"])
+def test_json_stays_json(after: str) -> None:
+    text = json.loads(redacted(json.dumps(f'cannot open "s3://b/x?secret_key={SECRET}{after}')))
+    assert text.startswith('cannot open "s3://b/x?secret_key=***')
+    assert SECRET not in text
+
+
 @given(st.text())
 def test_once_is_enough(text: str) -> None:
     assert redacted(redacted(text)) == redacted(text)
