@@ -98,7 +98,9 @@ def command(
     elif script in BUNDLED:
         sys.argv = [script, *arguments]
         job: click.Command = importlib.import_module(BUNDLED[script]).command
-        overrides = [f"--set=cluster.{key}={json.dumps(value)}" for key, value in chosen.items()]
+        overrides = [
+            f"--set=cluster.{key}={json.dumps(value, ensure_ascii=False)}" for key, value in chosen.items()
+        ]
         job.main([*overrides, *arguments], prog_name=script, standalone_mode=False)
     else:
         raise ConfigError(
