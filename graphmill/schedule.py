@@ -53,9 +53,12 @@ def load(conf_uri: str | None, overrides: tuple[str, ...], day: date) -> Config:
         if not isinstance(output, str):
             raise ConfigError("output: --date needs it, with {date} in it")
         previous = _previous(output, day)
-        filled = _filled(raw, day, previous)
+        filled: dict[str, Any] = _filled(raw, day, previous)
         dates = {"date": str(day), "previous_date": str(previous) if previous else None}
-        return {**filled, "schedule": {**raw.get("schedule", {}), **dates}}
+        section = raw.get("schedule", {})
+        if not isinstance(section, Mapping):
+            return filled  # refused with all else that is wrong
+        return {**filled, "schedule": {**section, **dates}}
 
     settings = config.load(conf_uri, overrides, transform=fill)
     settings.section("schedule", ScheduleConfig)
@@ -68,7 +71,7 @@ def refuse_places(raw: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: it has a place for one.
     """
-    if found := _PLACE.search(json.dumps(raw, default=str)):
+    if found := _PLACE.search(json.dumps(raw, default=str, skipkeys=True)):
         raise ConfigError(f"{found[0]}: the configuration is for a date; give --date YYYY-MM-DD")
     return raw
 
@@ -141,7 +144,7 @@ def _split(output_template: str) -> tuple[str, str, str]:
             f"found {output_template!r}"
         )
     at = numbers[0]
-    return "/".join(parts[:at]) or ("/" if at else "."), parts[at], "/".join(parts[at + 1 :])
+    return storage.parent("/".join(parts[: at + 1])), parts[at], "/".join(parts[at + 1 :])
 
 
 def _dated_outputs(output_template: str) -> dict[date, str]:

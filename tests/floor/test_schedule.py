@@ -115,6 +115,30 @@ def test_a_place_for_a_date_without_a_date() -> None:
     with pytest.raises(ConfigError, match=r"\{date:%Y\}: .* give --date"):
         schedule.refuse_places({"etl": {"tables": [{"path": "x/{date:%Y}"}]}})
     assert schedule.refuse_places({"a": "{other}"}) == {"a": "{other}"}
+    odd = {"etl": {date(2026, 1, 1): "YAML's own idea of a date"}}
+    assert schedule.refuse_places(odd) == odd  # what is wrong with it, others say better
+
+
+@pytest.mark.parametrize(
+    ("template", "base"),
+    [
+        ("hdfs:///{date}", "hdfs:///"),
+        ("hdfs:///{date}/out", "hdfs:///"),
+        ("hdfs://nn/{date}", "hdfs://nn"),
+        ("/{date}", "/"),
+        ("./{date}", "."),
+        ("{date}", "."),
+    ],
+)
+def test_where_dates_are_looked_for(template: str, base: str) -> None:
+    assert schedule._split(template)[0] == base
+
+
+@pytest.mark.parametrize("section", [None, [14]])
+def test_a_section_that_is_none(tmp_path: Path, section: Any) -> None:
+    path = conf(tmp_path, output=f"{tmp_path}/{{date}}", schedule=section)
+    with pytest.raises(ConfigError, match="schedule: input should be a valid dictionary"):
+        schedule.load(path, (), DAY)
 
 
 DAYS = [f"2026-11-{day:02d}" for day in range(10, 20)]
