@@ -102,6 +102,8 @@ def _fill_paths(filled: dict[str, Any]) -> None:
     if isinstance(edge_paths, list | tuple) and edge_paths and isinstance(edge_paths[0], str):
         filled.setdefault("edge_root", storage.parent(edge_paths[0]))
     output = filled.get("output")
+    if output == "":
+        raise ConfigError("output: expected a folder's URI, found an empty string")
     if isinstance(output, str):
         filled.setdefault("entity_path", storage.join(output, "entities"))
         filled.setdefault("edge_root", storage.join(output, "edges"))
@@ -135,10 +137,15 @@ def _read_pbg_python(conf_uri: str) -> dict[str, Any]:
     path = storage.local_path(conf_uri)
     if path is None or not Path(path).is_file():
         raise ConfigError(f"{conf_uri}: a Python configuration must be a local file")
-    function = runpy.run_path(path).get("get_torchbiggraph_config")
-    if not callable(function):
-        raise ConfigError(f"{conf_uri}: expected a function get_torchbiggraph_config(), found none")
-    return dict(function())
+    try:
+        function = runpy.run_path(path).get("get_torchbiggraph_config")
+        if not callable(function):
+            raise ConfigError(f"{conf_uri}: expected a function get_torchbiggraph_config(), found none")
+        return dict(function())
+    except ConfigError:
+        raise
+    except Exception as error:  # of the user's own code
+        raise ConfigError(f"{conf_uri}: cannot be run: {type(error).__name__}: {error}") from error
 
 
 def _apply(raw: dict[str, Any], override: str) -> None:

@@ -161,6 +161,27 @@ def test_without_any_root_the_message_says_what_to_set() -> None:
         config.from_mapping({k: v for k, v in raw().items() if k != "output"})
 
 
+def test_an_empty_output_is_not_the_root_of_the_disk() -> None:
+    with pytest.raises(ConfigError, match="output: expected a folder's URI, found an empty string"):
+        config.from_mapping(raw(output=""))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def get_torchbiggraph_config(:", "SyntaxError"),
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("def get_torchbiggraph_config(): pass", "TypeError"),
+        ("x = 1", "expected a function"),
+    ],
+)
+def test_a_pbg_config_that_does_not_run(tmp_path: Path, text: str, message: str) -> None:
+    conf = tmp_path / "c.py"
+    conf.write_text(text)
+    with pytest.raises(ConfigError, match=rf"c\.py: .*{message}"):
+        config.load(str(conf))
+
+
 def test_overrides_reach_everywhere(tmp_path: Path) -> None:
     conf = tmp_path / "c.yaml"
     conf.write_text(json.dumps(raw()))
