@@ -75,7 +75,7 @@ def _target(master: str, settings: ClusterConfig, stack: ExitStack) -> Any:
         from graphmill.cluster.ssh import ssh_cluster
 
         return stack.enter_context(ssh_cluster(master, settings))
-    if local := re.fullmatch(r"local(?:\[(\d+|\*)\])?", master):
+    if local := re.fullmatch(r"local(?:\[(\d*[1-9]\d*|\*)\])?", master):
         if forkserver.is_started():
             distributed.utils._forkserver_preload_set = True  # else Dask imports all it knows, here and now
             stack.enter_context(

@@ -79,13 +79,10 @@ def memory_mib(settings: ClusterConfig) -> tuple[int, int]:
     """MiB of a worker by Dask's count, and of its container by YARN's.
 
     Raises:
-        ConfigError: `worker_memory` is no size.
+        ConfigError: `worker_memory` is 0, which no container can be asked for.
     """
     asked = DEFAULT_MEMORY if settings.worker_memory == "auto" else settings.worker_memory
-    try:
-        worker = parse_bytes(asked) // _MIB
-    except ValueError as error:
-        raise ConfigError(f"cluster.worker_memory: expected a size as 4GiB, found {asked!r}") from error
+    worker = parse_bytes(asked) // _MIB
     if worker < 1:
         raise ConfigError(f"cluster.worker_memory: expected at least 1 MiB, found {asked!r}")
     return worker, worker + max(_OVERHEAD_MIN_MIB, int(worker * _OVERHEAD_SHARE))

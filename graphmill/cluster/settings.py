@@ -3,7 +3,8 @@
 import os
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from dask.utils import parse_bytes
+from pydantic import Field, field_validator
 
 from graphmill import storage
 from graphmill.config import Positive, Section, Strings
@@ -11,6 +12,8 @@ from graphmill.errors import ConfigError
 
 CORES_VARIABLE = "GRAPHMILL_NUM_CORES"
 LOOPBACK = "127.0.0.1"
+
+_MIN_MEMORY_BYTES = 1 << 20
 
 
 class TlsConfig(Section):
@@ -74,6 +77,19 @@ class ClusterConfig(Section):
     hdfs_driver: Literal["native", "libhdfs"] = Field(
         "native", description="libhdfs needs a JVM and libhdfs.so"
     )
+
+    @field_validator("worker_memory")
+    @classmethod
+    def _check_memory(cls, asked: str) -> str:
+        if asked == "auto":
+            return asked
+        try:
+            size_bytes = parse_bytes(asked)
+        except ValueError as error:
+            raise ValueError(f"expected a size as 4GiB, found {asked!r}") from error
+        if size_bytes < _MIN_MEMORY_BYTES and size_bytes != 0:  # to Dask 0 is no limit
+            raise ValueError(f"expected at least 1 MiB, found {asked!r}; a size has a unit, as 4GiB")
+        return asked
 
     @property
     def protocol(self) -> str:

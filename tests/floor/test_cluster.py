@@ -146,7 +146,7 @@ def test_nobody_at_the_address() -> None:
         pass
 
 
-@pytest.mark.parametrize("master", ["yarn?", "local[x]", "spark://h:1", "local[]"])
+@pytest.mark.parametrize("master", ["yarn?", "local[x]", "spark://h:1", "local[]", "local[0]"])
 def test_an_unknown_master(master: str) -> None:
     with pytest.raises(ConfigError, match="expected local"), cluster.connect(master, ClusterConfig()):
         pass

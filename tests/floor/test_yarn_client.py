@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from graphmill.cluster import ClusterConfig, container, hadoop
+from graphmill.config import validated
 from graphmill.errors import ConfigError
 
 JAR = "hadoop-yarn-applications-distributedshell-3.4.2.jar"
@@ -71,10 +72,15 @@ def test_a_container_has_room_beside_its_worker(asked: str, worker: int, whole: 
     assert container.memory_mib(ClusterConfig(worker_memory=asked)) == (worker, whole)
 
 
-@pytest.mark.parametrize("asked", ["much", "-1GiB", "10KiB"])
+@pytest.mark.parametrize("asked", ["much", "-1GiB", "10KiB", "4"])
 def test_no_memory_size(asked: str) -> None:
     with pytest.raises(ConfigError, match=r"cluster\.worker_memory: expected"):
-        container.memory_mib(ClusterConfig(worker_memory=asked))
+        validated(ClusterConfig, {"worker_memory": asked}, prefix=("cluster",))
+
+
+def test_a_container_has_a_limit() -> None:
+    with pytest.raises(ConfigError, match=r"cluster\.worker_memory: expected at least 1 MiB"):
+        container.memory_mib(ClusterConfig(worker_memory="0"))
 
 
 def run_script(settings: ClusterConfig, port: int, folder: Path) -> subprocess.Popen[str]:
