@@ -60,6 +60,7 @@ def find(classpath: str | None) -> YarnClient:
 
     Raises:
         ConfigError: there is none, or HADOOP_CONF_DIR is not set.
+        ClusterError: it does not work; the message quotes it.
     """
     conf_dir = os.environ.get(CONF_VARIABLE)
     if not conf_dir or not Path(conf_dir, "yarn-site.xml").is_file():
@@ -71,7 +72,13 @@ def find(classpath: str | None) -> YarnClient:
         java = str(Path(java_home, "bin", "java")) if java_home else "java"
         return YarnClient((java, "-cp", f"{conf_dir}:{classpath}"), _shell_jar(classpath))
     yarn = _yarn_command()
-    return YarnClient((yarn,), _shell_jar(_run([yarn, "classpath"]).stdout))
+    done = _run([yarn, "classpath"])
+    if done.returncode != 0:
+        raise ClusterError(
+            f"--master yarn: `{yarn} classpath` ended with exit code {done.returncode}: "
+            f"{(done.stderr or done.stdout).strip()[-500:]}"
+        )
+    return YarnClient((yarn,), _shell_jar(done.stdout))
 
 
 def _yarn_command() -> str:

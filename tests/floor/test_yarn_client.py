@@ -9,7 +9,7 @@ import pytest
 
 from graphmill.cluster import ClusterConfig, container, hadoop
 from graphmill.config import validated
-from graphmill.errors import ConfigError
+from graphmill.errors import ClusterError, ConfigError
 
 JAR = "hadoop-yarn-applications-distributedshell-3.4.2.jar"
 
@@ -52,6 +52,17 @@ def test_by_hadoop_home(conf_dir: Path, tmp_path: Path, monkeypatch: pytest.Monk
     client = hadoop.find(None)
     jar = str(jars / JAR)
     assert client.shell_command(["x"]) == [str(yarn), "jar", jar, hadoop.SHELL_CLIENT, "-jar", jar, "x"]
+
+
+@pytest.mark.usefixtures("conf_dir")
+def test_a_client_that_does_not_work_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    yarn = tmp_path / "bin" / "yarn"
+    yarn.write_text("#!/bin/sh\necho 'ERROR: JAVA_HOME is not set and could not be found.' >&2\nexit 1\n")
+    yarn.chmod(0o755)
+    monkeypatch.setenv("HADOOP_HOME", str(tmp_path))
+    with pytest.raises(ClusterError, match="classpath` ended with exit code 1: ERROR: JAVA_HOME is not set"):
+        hadoop.find(None)
 
 
 def test_what_is_missing_is_named(conf_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
