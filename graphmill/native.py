@@ -77,7 +77,7 @@ def _compiled(source_path: Path, compiler: str, flags: Sequence[str], name: str)
                 return path
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle, temporary = tempfile.mkstemp(suffix=".so", dir=folder)
-        except OSError:  # the user has no folder to write to: compiled in each process
+        except (OSError, RuntimeError):  # the user has no folder to write to, or no home: in each process
             continue
         os.close(handle)
         log.info("%s: compiling, once on this machine", name)

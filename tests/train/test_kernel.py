@@ -3,6 +3,7 @@
 import shutil
 import stat
 import tempfile
+from pathlib import Path
 
 import hypothesis.strategies as st
 import numpy as np
@@ -225,9 +226,15 @@ def test_compiled_once(monkeypatch, tmp_path):
     assert not list((tmp_path / "tmp").iterdir())
 
 
-def test_compiled_where_nobody_has_a_home(monkeypatch, tmp_path):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+def no_home(path):
+    raise RuntimeError("Could not determine home directory.")
+
+
+@pytest.mark.parametrize("cache", ["a file", "no home"])
+def test_compiled_where_nobody_has_a_home(monkeypatch, tmp_path, cache):
+    (tmp_path / "a file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", "" if cache == "no home" else str(tmp_path / "a file"))
+    monkeypatch.setattr(Path, "expanduser", no_home)  # of a user without a name, where HOME is not set
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     monkeypatch.setattr(build, "FLAGS", ("-std=c++17", "-O0", "-march=native", "-shared", "-fPIC"))
