@@ -145,7 +145,8 @@ def _own_package(folder: Path) -> Path:
     """This installation as a zip that Python imports from, with the metadata that names its version."""
     version = importlib.metadata.version("graphmill")
     target = folder / f"graphmill-{version}.zip"
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+    # Images that can be built again have files of 1970, which a zip knows no time for.
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
         for package in PACKAGES:
             root = _package_root(package)
             for path in sorted(root.rglob("*")):

@@ -1,6 +1,7 @@
 """Workers that others have started: what they lack is brought, and what cannot work is named."""
 
 import importlib.metadata
+import os
 import subprocess
 import sys
 import venv
@@ -13,7 +14,7 @@ import pytest
 from distributed import Client
 
 from graphmill import cluster
-from graphmill.cluster import ClusterConfig
+from graphmill.cluster import ClusterConfig, workers
 from graphmill.errors import ClusterError, ConfigError
 
 MODULE = "def answer():\n    return 42\n"
@@ -57,6 +58,16 @@ def test_the_package_is_brought_to_workers_that_lack_it(bare: str, caplog: pytes
     assert f"graphmill-{importlib.metadata.version('graphmill')}.zip/etl" in place
     assert any("workers lack graphmill; uploading it" in message for message in caplog.messages)
     assert any("MALLOC_TRIM_THRESHOLD_=268435456" in message for message in caplog.messages)
+
+
+def test_the_package_may_have_files_of_1970(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tmp_path / "installed" / "module.py"
+    module.parent.mkdir()
+    module.write_text(MODULE)
+    os.utime(module, (0, 0))
+    monkeypatch.setattr(workers, "_package_root", lambda name: module.parent)
+    with zipfile.ZipFile(workers._own_package(tmp_path)) as package:
+        assert package.read("graphmill/module.py").decode() == MODULE
 
 
 @pytest.mark.slow
