@@ -106,7 +106,8 @@ def _bars(chart: Bars) -> Any:
     # A log axis has no zero to start from.
     least = min((v for values in chart.groups.values() for v in values if v > 0), default=1)
     left = least / 2 if chart.scale == "log" else 0
-    for position, (colour, (name, values)) in enumerate(zip(COLOURS, chart.groups.items(), strict=False)):
+    groups = zip(cycle(COLOURS), chart.groups.items(), strict=False)
+    for position, (colour, (name, values)) in enumerate(groups):
         offset = (position - (num_groups - 1) / 2) * thickness
         source = ColumnDataSource(
             {

@@ -44,8 +44,9 @@ def _blocks(run: Run, entry: Mapping[str, Any], etl: Mapping[str, Any]) -> Itera
             Tile("time", duration(entry.get("seconds"))),
         ]
     )
-    for dimension in sorted(set(dimensions.values())):
-        yield from _map(run, [name for name, own in dimensions.items() if own == dimension], dimension)
+    filled = [name for name, count in run.num_entities.items() if count]
+    for dimension in sorted({dimensions[name] for name in filled}):
+        yield from _map(run, [name for name in filled if dimensions[name] == dimension], dimension)
     yield from _neighbors(run, mapping(etl, "highest_degrees"))
     rows = [
         [name, number(count), number(dimensions[name]), size(sizes[name])]

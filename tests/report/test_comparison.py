@@ -5,6 +5,8 @@ from pathlib import Path
 
 import graphmill
 from graphmill import report
+from graphmill.report.blocks import Bars
+from graphmill.report.charts import COLOURS, to_json
 from graphmill.report.comparison import names, page_of_runs
 from tests.report.browser import show
 from tests.report.runs import record, write_run
@@ -41,6 +43,12 @@ def test_a_browser_draws_the_comparison(tmp_path: Path) -> None:
     shown = show(target)
     assert shown.console == []
     assert shown.num_charts == 6
+
+
+def test_there_are_bars_of_every_run() -> None:
+    groups = {f"run-{number}": [number / 10] for number in range(len(COLOURS) + 2)}
+    drawn = to_json(Bars("degrees", "MRR", "MRR", ["3-9 edges"], groups), "chart")
+    assert all(f'"{name}"' in drawn for name in groups)
 
 
 def test_names_are_as_long_as_it_takes(tmp_path: Path) -> None:

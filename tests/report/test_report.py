@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphmill
 from graphmill import config, door, report
+from graphmill.formats import remapped
 from graphmill.report.page import render
 from graphmill.report.section_vectors import project
 from tests.report.browser import show, show_probed
@@ -72,6 +74,14 @@ def test_it_tells_what_run_json_and_the_embeddings_hold(page: Path) -> None:
     for hostile in HOSTILE:
         assert hostile in words  # as text: among the ids with most edges, and the relations
     assert re.findall(r'id="(chart-[^"]*)"', page.read_text()) == EXPECTED
+
+
+def test_a_type_without_entities_costs_nothing_of_the_page(folder: Path) -> None:
+    with remapped.new_part(str(folder / "embeddings"), "nobody", 0, 8) as part:
+        part.append(pa.array([], pa.string()), np.empty((0, 8), np.float32))
+    page = Path(report.write(graphmill.open(str(folder))))
+    assert "could not be made" not in page.read_text()
+    assert "chart-vectors-map-8" in page.read_text()
 
 
 def test_it_is_one_file_of_bounded_size_that_names_no_other(page: Path) -> None:
