@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,18 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Locks that look as if another machine had made them."""
     monkeypatch.setattr(lock, "_machine", iter(f"machine {number}" for number in range(1000)).__next__)
     return
+
+
+@pytest.fixture
+def long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first lock of an output looks as if it had not been touched for ages; those after it do not."""
+    read = lock._read
+
+    def aged(uri: str) -> lock._Link | None:
+        link = read(uri)
+        return replace(link, mtime_ns=0) if link and uri.endswith(lock.NAME) else link
+
+    monkeypatch.setattr(lock, "_read", aged)
 
 
 def test_of_many_one_gets_it(output: str) -> None:
@@ -88,9 +101,10 @@ def test_a_silent_owner_elsewhere_is_waited_for(output: str, monkeypatch: pytest
     silent.acquire()
     with pytest.raises(LockedError, match="showed life"), lock.held(output):
         pass
-    monkeypatch.setattr(lock, "EXPIRY_S", 0.5)
-    time.sleep(1)
-    with lock.held(output):
+    with ExitStack() as stack:
+        with monkeypatch.context() as patience:
+            patience.setattr(lock, "EXPIRY_S", -1.0)
+            stack.enter_context(lock.held(output))
         silent.release()  # what it wakes up to is not its own to delete
         assert not silent.is_ours()
         with pytest.raises(LockedError), lock.held(output):
@@ -98,11 +112,9 @@ def test_a_silent_owner_elsewhere_is_waited_for(output: str, monkeypatch: pytest
     assert storage.list_hidden(output) == []
 
 
-@pytest.mark.usefixtures("elsewhere")
-def test_of_many_one_takes_it_over(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("elsewhere", "long_ago")
+def test_of_many_one_takes_it_over(output: str) -> None:
     lock._Lock(f"{output}/{lock.NAME}").acquire()
-    time.sleep(1.5)
-    monkeypatch.setattr(lock, "EXPIRY_S", 1.0)
     barrier = threading.Barrier(4)
 
     def compete() -> bool:
@@ -121,9 +133,13 @@ def test_of_many_one_takes_it_over(output: str, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.usefixtures("elsewhere")
 def test_an_owner_that_shows_life_keeps_it(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "BEAT_S", 0.1)
-    monkeypatch.setattr(lock, "EXPIRY_S", 1.5)
     with lock.held(output):
-        time.sleep(2.5)
+        begun = storage.status(f"{output}/{lock.NAME}")
+        assert begun is not None
+        deadline = time.monotonic() + 60
+        while storage.status(f"{output}/{lock.NAME}") in (begun, None):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         with pytest.raises(LockedError), lock.held(output):
             pass
 

@@ -57,7 +57,7 @@ def test_workers_come_by_ssh(ssh_host: str, monkeypatch: pytest.MonkeyPatch) -> 
         for variable, value in cluster.ENVIRONMENT.items():
             assert client.submit(environment, variable).result() == value
         assert client.submit(environment, "HADOOP_CONF_DIR").result() == "/etc/hadoop/of-this-test"
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while any(Path(f"/proc/{pid}").exists() for pid in pids):
         assert time.monotonic() < deadline
         time.sleep(0.1)

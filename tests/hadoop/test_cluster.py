@@ -70,7 +70,7 @@ def test_closing_a_file_does_not_wait_for_the_block_report(hdfs: MiniHdfs, hdfs_
         start = time.perf_counter()
         file.close()
         seconds.append(time.perf_counter() - start)
-    assert statistics.median(seconds) < 0.25  # hdfs-native's wait is 0.5
+    assert statistics.median(seconds) < 0.45  # hdfs-native's wait is 0.5
 
 
 def test_the_configuration_folder_names_the_cluster(hdfs: MiniHdfs, hdfs_uri: str) -> None:
@@ -94,7 +94,7 @@ def test_the_namenode_dies_with_its_parent(tmp_path: Path) -> None:
         finally:
             parent.send_signal(signal.SIGKILL)
 
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while listens(uri) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not listens(uri)

@@ -163,4 +163,4 @@ def test_a_large_file_goes_to_the_disk_while_it_is_written(
         stream.write(content)
         raise KeyError
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
-    assert threading.active_count() == num_threads
+    assert threading.active_count() <= num_threads  # those of earlier tests may end meanwhile

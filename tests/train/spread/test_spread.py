@@ -193,7 +193,7 @@ def test_worker_that_dies_costs_a_bucket(tmp_path):
 def test_everything_is_killed_and_resumes(tmp_path):
     """SIGKILL to client, scheduler and workers in mid-epoch: the next run ends with the same bytes."""
     count, train, _ = planted(np.random.default_rng(5))
-    configs = [spread(tmp_path / name, 2, "tournament", num_epochs=4) for name in ("a", "b")]
+    configs = [spread(tmp_path / name, 2, "tournament", num_epochs=6) for name in ("a", "b")]
     for config in configs:
         write_graph(config, {"node": count}, train)
     conf = tmp_path / "conf.yaml"
@@ -208,11 +208,12 @@ def test_everything_is_killed_and_resumes(tmp_path):
             assert child.poll() is None
             time.sleep(0.01)
         while not storage.fs.list_hidden(configs[0].checkpoint_path):
+            assert child.poll() is None
             time.sleep(0.005)
     finally:
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-    assert 2 <= pbg_checkpoint.read_version(configs[0].checkpoint_path) < 4
+    assert 2 <= pbg_checkpoint.read_version(configs[0].checkpoint_path) < 6
     with workers(2) as client:
         assert job.run(configs[0], client)["first_version"] >= 2
         job.run(configs[1], client)
