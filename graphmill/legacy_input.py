@@ -119,7 +119,9 @@ def edge_targets(edge_paths: Sequence[str], target_uri: str) -> list[str]:
     targets: list[str] = []
     for number, edge_path in enumerate(edge_paths):
         target = storage.join(target_uri, EDGES, storage.name(edge_path))
-        targets.append(f"{target}-{number}" if target in targets else target)
+        while target in targets:
+            target = f"{target}-{number}"
+        targets.append(target)
     return targets
 
 

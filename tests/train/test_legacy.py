@@ -7,7 +7,7 @@ import distributed
 import numpy as np
 import pytest
 
-from graphmill import storage
+from graphmill import legacy_input, storage
 from graphmill.checkpoints import open_checkpoint
 from graphmill.config import Config, from_mapping
 from graphmill.convert import convert
@@ -52,6 +52,13 @@ def _legacy_twin(config: Config, root: Path) -> dict[str, Any]:
 def _rows(checkpoint_path: str) -> np.ndarray:
     found = open_checkpoint(checkpoint_path)
     return np.concatenate([found.read_embeddings("node", each) for each in range(NUM_PARTITIONS)])
+
+
+def test_every_edge_path_has_a_folder_of_its_own() -> None:
+    paths = ["x/a", "z/a-2", "y/a", "w/a", "b"]
+    targets = legacy_input.edge_targets(paths, "t")
+    assert targets[:2] == ["t/edges/a", "t/edges/a-2"]
+    assert len(set(targets)) == len(paths)
 
 
 def test_legacy_input_trains_the_same(graph: Config, tmp_path: Path, client: distributed.Client) -> None:
