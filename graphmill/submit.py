@@ -72,9 +72,17 @@ def _scripts(context: click.Context, parameter: click.Parameter, typed: str) -> 
     ),
 )
 @click.option(
-    "--master", metavar="MASTER", help="Dask cluster: local[N], cuda, yarn, ssh://HOST,HOST, tcp://HOST:PORT."
+    "--master",
+    envvar="GRAPHMILL_MASTER",
+    metavar="MASTER",
+    help="Dask cluster: local[N], cuda, yarn, ssh://HOST,HOST, tcp://HOST:PORT.",
 )
-@click.option("--conf", metavar="FILE", help="Configuration; scripts find it in $GRAPHMILL_CONF.")
+@click.option(
+    "--conf",
+    envvar="GRAPHMILL_CONF",
+    metavar="FILE",
+    help="Configuration; scripts find it in $GRAPHMILL_CONF.",
+)
 @_cluster_options
 @click.argument("script", shell_complete=_scripts)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)

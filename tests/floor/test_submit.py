@@ -51,6 +51,20 @@ def test_a_script_gets_its_arguments_the_cluster_and_its_exit_code(tmp_path: Pat
     assert done.returncode == 7
 
 
+def test_the_environment_names_a_script_s_cluster_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text("print('ran')")
+    monkeypatch.setenv("GRAPHMILL_MASTER", "spark://x")
+    done = submit("mine.py", cwd=tmp_path)
+    assert "--master spark://x: expected local" in done.stderr
+    assert (done.returncode, done.stdout) == (2, "")
+    (tmp_path / "c.yaml").write_text(GRAPH + "cluster: {master: 'spark://y'}}")
+    monkeypatch.delenv("GRAPHMILL_MASTER")
+    monkeypatch.setenv("GRAPHMILL_CONF", "c.yaml")
+    assert "--master spark://y: expected local" in submit("mine.py", cwd=tmp_path).stderr
+
+
 def test_a_file_goes_before_a_bundled_job(tmp_path: Path) -> None:
     (tmp_path / "etl.py").write_text("print('my own etl')")
     done = submit("--master", "local[1]", "etl.py", cwd=tmp_path)
