@@ -12,14 +12,13 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from graphmill.errors import NotFoundError, StorageError
 from graphmill.storage import hadoop_conf, hdfs, hdfs_writer
-from graphmill.storage.uri import join, local_path, name, scheme
+from graphmill.storage.uri import below, local_path, scheme, split
 
 
 class FileStatus(NamedTuple):
@@ -57,10 +56,9 @@ def filesystem(uri: str) -> tuple[pafs.FileSystem, str]:
     path = local_path(uri)
     if path is not None:
         return _LOCAL, path
-    parts = urlsplit(uri)
+    root, path_below = split(uri)
     with explained("connect", uri):
-        root = f"{parts.scheme}://{parts.netloc}"
-        return _remote(root, os.environ.get(hadoop_conf.VARIABLE)), parts.path or "/"
+        return _remote(root, os.environ.get(hadoop_conf.VARIABLE)), path_below or "/"
 
 
 _LOCAL = pafs.LocalFileSystem(use_mmap=False)
@@ -145,7 +143,7 @@ def list_dir(uri: str, recursive: bool = False) -> list[FileStatus]:
         selector = pafs.FileSelector(path, allow_not_found=True, recursive=recursive)
         found = file_system.get_file_info(selector)
     root = path.rstrip("/") + "/"
-    entries = [_status(each, join(uri, each.path.removeprefix(root))) for each in found]
+    entries = [_status(each, below(uri, each.path.removeprefix(root))) for each in found]
     visible = [each for each in entries if "/." not in each.uri[len(uri.rstrip("/")) :]]
     return sorted(visible, key=lambda each: each.uri)
 
@@ -225,4 +223,4 @@ def list_hidden(uri: str) -> list[str]:
     file_system, path = filesystem(uri)
     with explained("list", uri):
         found = file_system.get_file_info(pafs.FileSelector(path, allow_not_found=True))
-    return sorted(join(uri, name(each.path)) for each in found if name(each.path).startswith("."))
+    return sorted(below(uri, each.base_name) for each in found if each.base_name.startswith("."))

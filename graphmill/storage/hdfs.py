@@ -41,8 +41,15 @@ def connect(uri: str) -> pafs.FileSystem:
     native = HdfsFileSystem(
         authority.hostname, authority.port, skip_instance_cache=True, **hadoop_conf.client_defaults()
     )
+    native._strip_protocol = (
+        _unchanged  # it would cut off what follows a `?` or a `#`, and touch another file
+    )
     _probe(native.client)
     return pafs.PyFileSystem(_Handler(native))
+
+
+def _unchanged(path: str) -> str:
+    return path
 
 
 def reason_of(error: RuntimeError) -> str:

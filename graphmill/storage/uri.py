@@ -2,14 +2,25 @@
 
 import os
 import re
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
+_ROOT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(://[^/]*)")
+_LOOKS_QUOTED = re.compile(r"%(?=[0-9A-Fa-f]{2})")
 
 
 def scheme(uri: str) -> str:
     """The URI's scheme; a plain path has the scheme `file`."""
-    return urlsplit(uri).scheme.lower() if _SCHEME.match(uri) else "file"
+    return split(uri)[0].partition("://")[0] if _SCHEME.match(uri) else "file"
+
+
+def split(uri: str) -> tuple[str, str]:
+    """The root of a URI with a scheme, `scheme://authority`, and the path in it.
+
+    A path has no query and no fragment: `?` and `#` are parts of names.
+    """
+    root = _ROOT.match(uri)
+    return (root[1].lower() + root[2], uri[root.end() :]) if root else ("", uri)
 
 
 def is_local(uri: str) -> bool:
@@ -26,7 +37,7 @@ def local_path(uri: str) -> str | None:
     """The absolute local path of `uri`, or None if it is not on this machine's disks."""
     if not is_local(uri):
         return None
-    return os.path.abspath(unquote(urlsplit(uri).path) if _SCHEME.match(uri) else uri)  # noqa: PTH100 (no resolving of links)
+    return os.path.abspath(unquote(split(uri)[1]) if _SCHEME.match(uri) else uri)  # noqa: PTH100 (no resolving of links)
 
 
 def absolute(uri: str) -> str:
@@ -41,6 +52,12 @@ def join(root: str, *parts: str) -> str:
         folder = joined if joined.endswith(":///") else joined.rstrip("/") + "/"
         joined = part if is_absolute(part) else folder + part
     return joined
+
+
+def below(folder: str, path: str) -> str:
+    """The URI of what a listing of `folder` calls `path`."""
+    is_quoted = is_local(folder) and _SCHEME.match(folder)
+    return join(folder, _LOOKS_QUOTED.sub("%25", path) if is_quoted else path)
 
 
 def name(uri: str) -> str:

@@ -71,6 +71,7 @@ def test_local_paths_of_uris() -> None:
     assert storage.local_path("/a/b%20c") == "/a/b%20c"
     assert storage.local_path("x") == str(Path.cwd() / "x")
     assert storage.local_path("hdfs://h/a") is None
+    assert storage.local_path("file://localhost/a?b#c") == "/a?b#c"
 
 
 # ---- reading and writing
@@ -89,6 +90,33 @@ def test_a_file_is_written_listed_read_and_deleted(root: str) -> None:
     storage.delete(storage.join(root, "deep"))
     assert not storage.exists(uri)
     assert storage.list_dir(root) == []
+
+
+@pytest.mark.parametrize("name", ["a b", "a%20b", "50%", "ä#b", "a?b", "[a]", "a+b&c=d"])
+def test_any_name_is_written_listed_read_and_deleted(root: str, name: str) -> None:
+    beside = storage.join(
+        root, "a"
+    )  # what is left of some of the names where a query or a fragment is cut off
+    storage.write_text(beside, "beside")
+    storage.write_text(storage.join(root, name, name), "x")
+    (found,) = (each for each in storage.list_dir(root, recursive=True) if each.size_bytes == 1)
+    assert storage.read_text(found.uri) == "x"
+    assert storage.status(found.uri) == found
+    storage.delete(storage.join(root, name))
+    assert names(root) == ["a"]
+    assert storage.read_text(beside) == "beside"
+
+
+@pytest.mark.parametrize("name", ["a b", "a%20b", "50%", "ä#b", "a?b", "a\nb"])
+def test_any_name_below_a_file_uri(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / name).write_text("x")
+    (tmp_path / f".{name}").write_text("y")
+    root = tmp_path.as_uri()
+    (found,) = (each for each in storage.list_dir(root, recursive=True) if not each.is_dir)
+    assert storage.read_text(found.uri) == "x"
+    (hidden,) = fs.list_hidden(root)
+    assert storage.read_text(hidden) == "y"
 
 
 def test_times_are_those_of_the_last_write(root: str) -> None:
