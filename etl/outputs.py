@@ -57,8 +57,10 @@ def check_outputs(config: Config) -> None:
         ConfigError: an output folder holds other files, or another output folder.
     """
     uris = output_uris(config)
-    for uri in uris:
-        inside = next((other for other in uris if other.startswith(uri.rstrip("/") + "/")), None)
+    folders = [(storage.local_path(uri) or uri).rstrip("/") + "/" for uri in uris]
+    for number, uri in enumerate(uris):
+        others = [other for other in range(len(uris)) if other != number]
+        inside = next((uris[other] for other in others if folders[other].startswith(folders[number])), None)
         if inside:
             raise ConfigError(
                 f"{uri} is replaced as a whole, and {inside} lies in it: set entity_path and edge_paths to "

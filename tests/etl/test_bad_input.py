@@ -115,6 +115,19 @@ def test_nothing_foreign_is_replaced(near_client: distributed.Client, tmp_path: 
     nested = {"entity_path": str(tmp_path / "graph"), "edge_root": str(tmp_path / "graph")}
     with pytest.raises(ConfigError, match="graph/train lies in it"):
         job.run(config_of(tmp_path / "out", [table], top=nested, **SHAPE), near_client)
+    for entity_path in ("graph/train", "graph/other/../train/"):
+        same = nested | {"entity_path": str(tmp_path / "out") + "/../" + entity_path}
+        with pytest.raises(ConfigError, match=r"graph/train/? lies in it"):
+            job.run(config_of(tmp_path / "out", [table], top=same, **SHAPE), near_client)
+
+
+def test_a_slash_at_the_end_of_a_folder_does_no_harm(near_client: distributed.Client, tmp_path: Path) -> None:
+    table = TABLE | {"path": write_parquet(tmp_path / "t.parquet", l=["a"], t=["b"])}
+    folders = {"entity_path": f"{tmp_path}/entities/", "edge_root": f"{tmp_path}/edges/"}
+    for _ in range(2):
+        job.run(config_of(f"{tmp_path}/out/", [table], top=folders, **SHAPE), near_client)
+    assert (tmp_path / "entities/entity_count_node_0.txt").exists()
+    assert (tmp_path / "edges/train/edges_1_1.h5").exists()
 
 
 def test_splits_of_an_earlier_run_are_no_longer_taken_for_whole(
