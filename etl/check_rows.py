@@ -164,7 +164,7 @@ def _features(column: pa.ChunkedArray, part: str, at: Place, delimiter: str) -> 
         _refuse(part, column.is_null(), "null", "null; every row needs features")
     if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
         column = pc.split_pattern(_strings(column, part, at), delimiter)
-    lists = pa.concat_arrays(column.chunks).cast(pa.list_(column.type.value_type))
+    lists = column.combine_chunks().cast(pa.list_(column.type.value_type))
     lengths = pc.list_value_length(lists).to_numpy()
     _refuse(part, lengths == 0, "no feature", "a list without features")
     values = lists.flatten()

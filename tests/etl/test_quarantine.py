@@ -91,6 +91,22 @@ def test_text_with_missing_and_surplus_fields(
     assert figures["num_edges"] == {"train": 3}
 
 
+def test_a_block_without_a_good_list_of_features(near_client: distributed.Client, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "in/bad.parquet", l=pa.array([None], pa.list_(pa.string())), t=["x"])
+    write_parquet(tmp_path / "in/good.parquet", l=[["a", "b"]], t=["x"])
+    config = config_of(
+        tmp_path / "out",
+        [{"path": str(tmp_path / "in"), "lhs": "l", "rhs": "t", "relation": "to"}],
+        entities={"words": 1, "n": 1},
+        relations=[("to", "words", "n")],
+        featurized="words",
+        on_bad_row="quarantine",
+        max_bad_fraction=0.5,
+    )
+    assert job.run(config, near_client)["num_edges"] == {"train": 1}
+    assert [row["reason"] for row in quarantined(tmp_path)] == ["lhs: null"]
+
+
 def test_too_many(near_client: distributed.Client, tmp_path: Path) -> None:
     write_parquet(tmp_path / "t.parquet", l=["a"] * 9 + [None], t=["b"] * 10)
     table = {"path": "t.parquet", "lhs": "l", "rhs": "t", "relation": "to"}
