@@ -18,6 +18,8 @@ import pyarrow.compute as pc
 from graphmill.errors import RawTableError
 
 _FIRST_NOT_ASCII = 0x80
+_WITHOUT_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+_OF_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ def checked(block: pa.Table, at: Place, rules: Rules) -> tuple[pa.Table, list[Ba
         RawTableError: a row cannot become an edge, and bad rows are not set aside; or a column is of a
             type that cannot hold its part.
     """
+    block = pa.table({part: _told_honestly(block[part]) for part in block.column_names})
     row_N = np.arange(block.num_rows)
     bad: list[BadRows] = []
     while True:
@@ -90,6 +93,25 @@ def checked(block: pa.Table, at: Place, rules: Rules) -> tuple[pa.Table, list[Ba
             good_N = np.ones(block.num_rows, bool)
             good_N[error.rows] = False
             block, row_N = block.filter(pa.array(good_N)), row_N[good_N]
+
+
+def _told_honestly(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column without views, and as bytes where its strings are not UTF-8: no reader looks at that."""
+    column = column.cast(_replaced(column.type, _WITHOUT_VIEWS))
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    of_bytes = _replaced(kind, _OF_BYTES)
+    if of_bytes != kind:
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid:
+            return column.cast(kind).cast(of_bytes)
+    return column
+
+
+def _replaced(kind: pa.DataType, by: dict[pa.DataType, pa.DataType]) -> pa.DataType:
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_replaced(kind.value_type, by))
+    return by.get(kind, kind)
 
 
 def _checked(column: pa.ChunkedArray, part: str, at: Place, rules: Rules) -> pa.ChunkedArray:
@@ -207,7 +229,9 @@ def _named_relations(column: pa.ChunkedArray, at: Place) -> pa.ChunkedArray:
 def _weights(column: pa.ChunkedArray, at: Place) -> pa.ChunkedArray:
     if column.null_count:
         _refuse("weight", column.is_null(), "null", "null; every edge needs a weight")
-    if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if column.type in (*_OF_BYTES, *_OF_BYTES.values()):
         column = _parsed(column)
     try:
         weights = column.cast(pa.float32(), safe=False)

@@ -91,6 +91,21 @@ def test_text_with_missing_and_surplus_fields(
     assert figures["num_edges"] == {"train": 3}
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
+def test_strings_that_are_not_utf8(
+    near_client: distributed.Client, tmp_path: Path, kind: pa.DataType
+) -> None:
+    bad = pa.array([b"1", b"\xff", b"1"]).cast(pa.string(), safe=False).cast(kind)
+    weights = pa.array(["1", "1", "x"], kind)
+    columns: dict[str, Any] = {name: values[:3] for name, values in GOOD.items()}
+    write_parquet(tmp_path / "t.parquet", **(columns | {"l": bad, "w": weights}))
+    job.run(config_with(tmp_path, {"path": "t.parquet", **NAMED}, max_bad_fraction=1), near_client)
+    assert [(row["row"], row["reason"], row["lhs"], row["weight"]) for row in quarantined(tmp_path)] == [
+        (2, "lhs: not UTF-8", "\\xff", "1"),
+        (3, "weight: not a number", "1", "x"),
+    ]
+
+
 def test_a_block_without_a_good_list_of_features(near_client: distributed.Client, tmp_path: Path) -> None:
     write_parquet(tmp_path / "in/bad.parquet", l=pa.array([None], pa.list_(pa.string())), t=["x"])
     write_parquet(tmp_path / "in/good.parquet", l=[["a", "b"]], t=["x"])

@@ -94,6 +94,7 @@ def test_quoting(tmp_path: Path) -> None:
         pa.array([1, -2, 3], pa.int64()),
         pa.array(["1", "-2", "3"]).dictionary_encode(),
         pa.array(["1", "-2", "3"], pa.large_string()),
+        pa.array(["1", "-2", "3"], pa.string_view()),
         pa.array([b"1", b"-2", b"3"], pa.binary()),
     ],
     ids=str,
@@ -105,7 +106,15 @@ def test_types_of_raw_ids(tmp_path: Path, ids: pa.Array) -> None:
     assert integers == (("tables[4].lhs", "tables[4].rhs") if pa.types.is_integer(ids.type) else ())
 
 
-@pytest.mark.parametrize("weights", [np.array([1, 2, 3]), np.array([1, 2, 3], np.float32), ["1", "2", "3"]])
+@pytest.mark.parametrize(
+    "weights",
+    [
+        np.array([1, 2, 3]),
+        np.array([1, 2, 3], np.float32),
+        ["1", "2", "3"],
+        pa.array(["1", "2", "3"], pa.string_view()),
+    ],
+)
 def test_types_of_weights(tmp_path: Path, weights: Any) -> None:
     path = write_parquet(tmp_path / "t.parquet", l=["a"] * 3, r=["b"] * 3, w=weights)
     assert [row[-1] for row in rows_of(table_of(path, weight="w"), path)] == [1.0, 2.0, 3.0]
@@ -171,6 +180,26 @@ def test_bytes_that_are_not_utf8_in_parquet(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "t.parquet", l=[b"a", b"\xff"], r=["x", "y"])
     with pytest.raises(RawTableError, match=r"row 2 .*not UTF-8"):
         rows_of(table_of(path), path)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
+@pytest.mark.parametrize("column", ["lhs", "rhs", "rel", "w"])
+def test_strings_that_are_not_utf8(tmp_path: Path, column: str, kind: pa.DataType) -> None:
+    """Some writers do not look what they call a string, and pyarrow's readers do not either."""
+    bad = pa.array([b"r", b"\xff", b"r"]).cast(pa.string(), safe=False).cast(kind)
+    pq.write_table(pa.table({**COLUMNS, column: bad}), tmp_path / "t.parquet")
+    first = (
+        rf"column '{column}' .*found b'r'" if column == "w" else rf"row 2 .*'{column}' .*not UTF-8: b'.xff'"
+    )
+    with pytest.raises(RawTableError, match=first):
+        rows_of(table_of(tmp_path / "t.parquet", **NAMED), str(tmp_path / "t.parquet"))
+
+
+def test_json_that_is_not_utf8(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(b'{"l": "a", "r": "x"}\n{"l": "\xff", "r": "y"}\n')
+    with pytest.raises(RawTableError, match=r"row 2 .*column 'l' .*not UTF-8: b'.xff'"):
+        rows_of(table_of(path, lhs="l", rhs="r"), str(path))
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.orc", "t.csv"])
