@@ -26,15 +26,15 @@ BLOCK_BYTES = 64 << 20  # a block ends here too, so that long ids do not make it
 class _Skipped:
     """Lines of a text file that have too few or too many fields, set aside by the reader."""
 
-    def __init__(self, header: bool) -> None:
-        self._header = header
+    def __init__(self, num_head_rows: int) -> None:
+        self._num_head_rows = num_head_rows
         self._lines: list[tuple[int, str]] = []
         self._num_told = 0
 
     def skip(self, row: pacsv.InvalidRow) -> str:
         """pyarrow's `invalid_row_handler`."""
         # Numbered from 1, the header counted, as is this row itself.
-        self._lines.append((row.number - self._header, row.text))
+        self._lines.append((row.number - self._num_head_rows, row.text))
         return "skip"
 
     def renumbered(self, bad: BadRows) -> BadRows:
@@ -70,7 +70,7 @@ def read_blocks(
     unit = {"csv": "byte", "json": "byte", "orc": "stripe"}.get(file_format, "")
     head = 0 if source.cut is None or not unit else source.cut[0]
     columns = {part: str(column) for part, column in source.table.parts().items()}
-    skipped = _Skipped(source.cut is None and source.table.header)
+    skipped = _Skipped(source.num_head_rows)
     num_good = source.first_row
     with reading(source.uri):
         batches = readers[file_format](source, skipped if rules.sets_bad_rows_aside else None)
@@ -125,7 +125,6 @@ def _read_json(source: Source, skipped: _Skipped | None) -> Iterator[pa.RecordBa
 def _read_text(source: Source, skipped: _Skipped | None) -> Iterator[pa.RecordBatch]:
     table, uri = source.table, source.uri
     quoting = quoting_of(uri, table)
-    has_header = source.cut is None and table.header
     with open_lines(source) as stream:
         if stream is None:
             return
@@ -135,7 +134,7 @@ def _read_text(source: Source, skipped: _Skipped | None) -> Iterator[pa.RecordBa
             pacsv.ReadOptions(
                 use_threads=False,
                 column_names=[f"f{number}" for number in range(source.num_columns)],
-                skip_rows_after_names=int(has_header),
+                skip_rows_after_names=source.num_head_rows,
             ),
             pacsv.ParseOptions(
                 delimiter=delimiter_of(uri, table),

@@ -40,6 +40,8 @@ class Source:
     """[start, stop) of row groups, stripes or bytes; None: the whole file."""
     first_row: int = 0
     """Rows of the file before the source, where that is known."""
+    num_head_rows: int = 0
+    """Of text: rows of the source that are none of the table's: blank lines, and the column names."""
     num_rows: int = 0
     """Roughly."""
     num_bytes: int = 0
@@ -61,6 +63,8 @@ class _Columns:
     types: dict[str, pa.DataType]
     cuts: Sequence[tuple[int, int, tuple[int, int] | None]]
     """First row, number of rows, and [start, stop) of each source."""
+    num_head_rows: int = 0
+    """Of a file of text that is not cut."""
 
 
 def find_sources(label: str, table: FilesConfig, uri: str, chunk_rows: int) -> list[Source]:
@@ -92,6 +96,7 @@ def find_sources(label: str, table: FilesConfig, uri: str, chunk_rows: int) -> l
             columns,
             cut,
             first,
+            found.num_head_rows if cut is None else 0,
             num,
             0 if n else num_bytes,
             len(found.names),
@@ -209,7 +214,7 @@ def _look_at_text(uri: str, table: FilesConfig, chunk_rows: int) -> _Columns:
         quoting=csv.QUOTE_MINIMAL if quoting else csv.QUOTE_NONE,
     )
     try:
-        first = next((line for line in lines if line), [])
+        num_blank, first = next(((number, line) for number, line in enumerate(lines) if line), (0, []))
     except csv.Error as error:
         raise RawTableError(f"{uri}: its first row cannot be read as text: {error}") from error
     if table.header and not first:
@@ -218,7 +223,8 @@ def _look_at_text(uri: str, table: FilesConfig, chunk_rows: int) -> _Columns:
         return _Columns([], {}, [])
     names = first if table.header else [f"f{number}" for number in range(len(first))]
     head = _first_line_bytes(sample) if table.header else 0
-    return _Columns(names, {}, _cut_lines(uri, sample, head, chunk_rows, cuttable=not quoting and head >= 0))
+    cuts = _cut_lines(uri, sample, head, chunk_rows, cuttable=not quoting and head >= 0)
+    return _Columns(names, {}, cuts, num_blank + 1 if table.header else 0)
 
 
 def _first_line_bytes(sample: bytes) -> int:

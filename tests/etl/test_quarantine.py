@@ -72,12 +72,13 @@ def test_parquet(near_client: distributed.Client, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("num_blank", [0, 2])
 @pytest.mark.parametrize("chunk_rows", [1, 3, 1000])
 def test_text_with_missing_and_surplus_fields(
-    near_client: distributed.Client, tmp_path: Path, chunk_rows: int
+    near_client: distributed.Client, tmp_path: Path, chunk_rows: int, num_blank: int
 ) -> None:
     lines = ["a,b", "a", "c,d", ",e", "a,b,c", "x,y", ",z"]
-    (tmp_path / "t.csv").write_text("\n".join(["l,t", *lines]) + "\n")
+    (tmp_path / "t.csv").write_text("\n" * num_blank + "\n".join(["l,t", *lines]) + "\n")
     table = {"path": "t.csv", "lhs": "l", "rhs": "t", "relation": "to"}
     figures = job.run(config_with(tmp_path, table, max_bad_fraction=0.6, chunk_rows=chunk_rows), near_client)
     found = quarantined(tmp_path)

@@ -74,6 +74,16 @@ def test_without_header_and_with_any_delimiter(tmp_path: Path) -> None:
     assert rows_of(table, str(path)) == [("a", "x"), ("b", "y"), ("007", "z")]
 
 
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.csv.gz"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_blank_lines_before_the_header(tmp_path: Path, name: str, end: bytes) -> None:
+    lines = b"\n\n" + text("\t" if name == "t.tsv" else ",")
+    content = lines.replace(b"\n", end)
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    rows = rows_of(table_of(tmp_path / name, rhs=2), str(tmp_path / name))
+    assert rows == [("a", "x"), ("b", "y"), ("007", "z")]
+
+
 def test_quoting(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text('l,r\n"a, or ""b""\nc",x\n')
