@@ -18,7 +18,7 @@ def balanced(sources: Sequence[Source], num_workers: int) -> list[Source]:
     sources that a last incomplete round costs little.
     """
     files = [list(of_file) for _, of_file in groupby(sources, key=lambda each: (each.table, each.uri))]
-    num_missing = -len(sources) % num_workers
+    num_missing = -len(sources) % max(num_workers, 1)  # none, while all of them are being replaced
     largest = max(files, key=_range_bytes, default=[])
     num_ranges = len(largest) + num_missing
     if (

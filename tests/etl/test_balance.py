@@ -46,7 +46,7 @@ def test_a_round_is_filled(sources: list[Source], monkeypatch: pytest.MonkeyPatc
     assert max(sizes) - min(sizes) <= 1
 
 
-@pytest.mark.parametrize(("num_workers", "min_bytes"), [(4, 1), (1, 1), (3, 1 << 21)])
+@pytest.mark.parametrize(("num_workers", "min_bytes"), [(4, 1), (1, 1), (0, 1), (3, 1 << 21)])
 def test_what_is_well_as_it_is(
     sources: list[Source], num_workers: int, min_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
