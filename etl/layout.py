@@ -105,7 +105,7 @@ class Layout:
             drops_loops=etl.self_loops == "drop",
             quarantines=etl.on_bad_row == "quarantine",
             graphstorm_maps=etl.graphstorm_maps,
-            previous_uri=etl.previous_entity_path,
+            previous_uri=etl.previous_entity_path and storage.absolute(etl.previous_entity_path),
             seed=config.seed,
             chunk_rows=etl.chunk_rows,
             index_bytes=etl.index_bytes,

@@ -92,6 +92,15 @@ def test_the_same_bytes_whatever_the_cut(
     assert made[0] == made[1]
 
 
+def test_a_relative_path_is_meant_from_the_folder_of_the_command(
+    client: distributed.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.run(config_for(tmp_path, 1, [("a", "x")]), client)
+    monkeypatch.chdir(tmp_path)  # where the workers are not
+    config = config_for(tmp_path, 2, [("b", "y")], previous_entity_path="out1/entities")
+    assert job.run(config, client)["num_entities_from_previous"] == {"user": 1, "shop": 1}
+
+
 def test_rare_ids_that_were_there_stay(near_client: distributed.Client, tmp_path: Path) -> None:
     job.run(config_for(tmp_path, 1, [("old", "s"), ("old", "s")]), near_client)
     pairs = [("old", "s"), ("new", "s"), ("newer", "s"), ("newer", "s")]
