@@ -13,7 +13,7 @@ import pyarrow as pa
 from etl import hashing, spill
 from etl.blocks import cut
 from etl.hashing import HASH_NAME
-from etl.layout import Layout
+from etl.layout import Layout, Part
 from etl.spill import Int32
 from graphmill import storage
 from graphmill.config import Config
@@ -69,14 +69,30 @@ def num_previous_ids(previous_uri: str | None) -> int:
 
 
 def previous_counts(layout: Layout) -> list[int]:
-    """Rows that each partition had."""
+    """Rows that each partition had.
+
+    Raises:
+        FormatError: its count and its ids are not from the same run.
+    """
     if layout.previous_uri is None:
         return [0] * len(layout.parts())
     known = entity_index.read_manifest(layout.previous_uri).num_partitions
     return [
-        entity_counts.read_count(layout.previous_uri, *part) if part.entity_type in known else 0
+        _previous_count(layout.previous_uri, part) if part.entity_type in known else 0
         for part in layout.parts()
     ]
+
+
+def _previous_count(previous_uri: str, part: Part) -> int:
+    count = entity_counts.read_count(previous_uri, *part)
+    num_ids = entity_index.count_part(previous_uri, *part)
+    if count != num_ids:  # new ids would get the indices of others
+        raise FormatError(
+            f"{entity_index.part_uri(previous_uri, *part)}: expected {count} ids, as "
+            f"{entity_counts.count_uri(previous_uri, *part)} says, found {num_ids}: they are not from the "
+            "same run"
+        )
+    return count
 
 
 def file_previous(layout: Layout, part_number: int) -> list[PreviousBlock]:

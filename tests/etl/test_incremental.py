@@ -150,6 +150,16 @@ def test_an_index_that_is_not_by_its_hash(near_client: distributed.Client, tmp_p
         job.run(config_for(tmp_path, 2, [("a", "s")]), near_client)
 
 
+@pytest.mark.parametrize("count", ["0", "2", "4"])
+def test_a_count_that_is_not_of_this_index(
+    near_client: distributed.Client, tmp_path: Path, count: str
+) -> None:
+    job.run(config_for(tmp_path, 1, [("a", "x"), ("b", "y"), ("c", "z")]), near_client)
+    (tmp_path / "out1/entities/entity_count_shop_0.txt").write_text(count)
+    with pytest.raises(FormatError, match=rf"shop/part-00000.parquet: expected {count} ids.*found 3"):
+        job.run(config_for(tmp_path, 2, [("a", "w")]), near_client)
+
+
 def test_the_earlier_index_is_an_input(near_client: distributed.Client, tmp_path: Path) -> None:
     job.run(config_for(tmp_path, 1, [("a", "s")]), near_client)
     config = config_for(tmp_path, 2, [("a", "s")])
