@@ -40,7 +40,7 @@ def check_previous(config: Config, previous_uri: str) -> None:
     Raises:
         ConfigError: the number of partitions, the hash or the seed has changed, or it is to be replaced.
     """
-    if storage.absolute(previous_uri) == storage.absolute(config.entity_path):
+    if storage.absolute(previous_uri).rstrip("/") == storage.absolute(config.entity_path).rstrip("/"):
         raise ConfigError(
             f"etl.previous_entity_path: {previous_uri} is where this run's entities go; give it an `output` "
             "of its own, and keep the earlier one"
