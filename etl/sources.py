@@ -89,6 +89,9 @@ def find_sources(label: str, table: FilesConfig, uri: str, chunk_rows: int) -> l
     status = storage.status(uri)
     num_bytes = status.size_bytes if status else 0
     types = {name: found.types[name] for name in columns.values()} if file_format == "json" else {}
+    weight = columns.get("weight", "")
+    if pa.types.is_integer(types.get(weight, pa.null())):
+        types[weight] = pa.float64()  # further on in the file there may be fractions
     return [
         Source(
             table,

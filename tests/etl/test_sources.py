@@ -115,6 +115,17 @@ def test_json_that_has_no_edges(tmp_path: Path, content: str, message: str) -> N
         rows_of(table_of(path, lhs="lhs", rhs="rhs"), str(path))
 
 
+def test_json_whose_weights_are_no_integers_further_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "_PEEK_BYTES", 200)
+    weights = [*range(20), 0.5]
+    lines = [json.dumps({"lhs": "a", "rhs": "b", "w": weight}) for weight in weights]
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    table = table_of(tmp_path / "t.jsonl", lhs="lhs", rhs="rhs", weight="w")
+    assert [row[-1] for row in rows_of(table, str(tmp_path / "t.jsonl"))] == weights
+
+
 def test_json_without_rows(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text("\n")
     assert find_sources("t", table_of(tmp_path / "t.jsonl"), str(tmp_path / "t.jsonl"), 10) == []
