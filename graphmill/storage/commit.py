@@ -117,6 +117,7 @@ def create_text(uri: str, text: str) -> bool:
 @contextmanager
 def atomic_directory(uri: str) -> Iterator[str]:
     """A temporary folder that becomes the folder `uri`, whole, when the block ends without an error."""
+    fs.check_moves_folders(uri)
     recover(uri)
     temporary = temporary_sibling(uri)
     fs.make_dir(temporary)

@@ -58,18 +58,22 @@ def filesystem(uri: str) -> tuple[pafs.FileSystem, str]:
         return _LOCAL, path
     root, path_below = split(uri)
     with explained("connect", uri):
-        return _remote(root, os.environ.get(hadoop_conf.VARIABLE)), path_below or "/"
+        file_system, bucket = _remote(root, os.environ.get(hadoop_conf.VARIABLE))
+        return file_system, bucket + path_below or "/"
 
 
 _LOCAL = pafs.LocalFileSystem(use_mmap=False)
+_WITHOUT_FOLDERS = ("s3", "gs", "gcs")
 
 
 @lru_cache(maxsize=16)
-def _remote(root: str, _hadoop_conf_dir: str | None) -> pafs.FileSystem:
+def _remote(root: str, _hadoop_conf_dir: str | None) -> tuple[pafs.FileSystem, str]:
+    """The file system, and what its paths start with: of s3://bucket/x the path is bucket/x."""
     if scheme(root) == "hdfs":
-        return hdfs.connect(root)
+        return hdfs.connect(root), ""
     try:
-        return pafs.FileSystem.from_uri(root + "/")[0]
+        file_system, path = pafs.FileSystem.from_uri(root + "/")
+        return file_system, path.rstrip("/")
     except pa.ArrowInvalid as error:
         raise StorageError(f"{root}: no file system is known for the scheme {scheme(root)!r}") from error
 
@@ -160,6 +164,19 @@ def move(source: str, target: str) -> None:
     file_system, source_path = filesystem(source)
     with explained(f"rename to {target}", source):
         file_system.move(source_path, filesystem(target)[1])
+
+
+def check_moves_folders(uri: str) -> None:
+    """Refuse a place for a folder that is to get its name by a rename, where that is not possible.
+
+    Raises:
+        StorageError: it is in an object store.
+    """
+    if scheme(uri) in _WITHOUT_FOLDERS:
+        raise StorageError(
+            f"{uri}: an output folder gets its name by a rename, and {scheme(uri)}:// renames no folders; it "
+            "can be read from: put outputs on HDFS or a local disk"
+        )
 
 
 def copy_permissions(source: str, target: str) -> None:

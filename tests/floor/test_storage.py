@@ -363,6 +363,18 @@ def test_an_unknown_scheme() -> None:
         storage.read_bytes("gopher://host/x")
 
 
+def test_a_bucket_is_a_part_of_the_path() -> None:
+    for uri, path in (("a/b#c", "bucket/a/b#c"), ("a/", "bucket/a/"), ("", "bucket/")):
+        assert storage.filesystem(f"gs://anonymous@bucket/{uri}")[1] == path
+    assert storage.filesystem("gs://anonymous@bucket")[1] == "bucket"
+
+
+def test_an_object_store_is_refused_before_anything_is_written_there() -> None:
+    with pytest.raises(StorageError, match="s3://bucket/x: an output folder gets its name by a rename"):  # noqa: SIM117
+        with storage.atomic_directory("s3://bucket/x"):
+            pytest.fail("nobody asks before")
+
+
 def test_an_unknown_hdfs_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(hdfs.DRIVER_VARIABLE, "java")
     with pytest.raises(ConfigError, match="expected one of native, libhdfs, found 'java'"):
