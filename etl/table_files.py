@@ -113,10 +113,10 @@ def _is_note(path: str) -> bool:
 
 def _matches(pattern: str) -> list[str]:
     """What the glob pattern matches, component by component: `*`, `?` and `[...]` stay within one."""
-    magic = [number for number, part in enumerate(pattern.split("/")) if set(part) & set("*?[")]
+    parts = pattern.rstrip("/").split("/")
+    magic = [number for number, part in enumerate(parts) if set(part) & set("*?[")]
     if not magic:
         return []
-    parts = pattern.split("/")
     roots = ["/".join(parts[: magic[0]]) or "/"]
     for part in parts[magic[0] :]:
         entries = [entry.uri for root in roots for entry in storage.list_dir(root)]

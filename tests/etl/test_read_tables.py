@@ -300,7 +300,7 @@ def test_files_folders_and_patterns(tmp_path: Path) -> None:
     assert found("a") == ["a/1.csv", "a/2.csv"]
     assert found("a/2.csv", "a/1.csv", "a") == ["a/1.csv", "a/2.csv"]
     assert found("?/*.csv") == ["a/1.csv", "a/2.csv"]
-    assert found("[bc]") == ["b/deep/3.csv", "b/x.txt"]
+    assert found("[bc]") == found("[bc]/") == ["b/deep/3.csv", "b/x.txt"]
     assert found(str(tmp_path / "b/*")) == ["b/deep/3.csv", "b/x.txt"]
     assert found("c[1].csv") == ["c[1].csv"]
     for nothing in ("nowhere.csv", "a/*.parquet", "nowhere/*.csv"):
