@@ -81,6 +81,9 @@ def find_sources(label: str, table: FilesConfig, uri: str, chunk_rows: int) -> l
     positions, values = _positions(table, found.names, uri)
     names = [f"f{number}" for number in range(len(found.names))] if file_format == "csv" else found.names
     columns = {part: names[position] for part, position in positions.items()}
+    twice = next((column for column in columns.values() if names.count(column) > 1), None)
+    if twice is not None:
+        raise RawTableError(f"{uri}: two columns are named {twice!r}, and cannot be told apart; rename one")
     integers = tuple(
         f"{label}.{part}"
         for part, column in columns.items()

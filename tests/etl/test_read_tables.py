@@ -230,6 +230,9 @@ def test_columns_that_are_ambiguous(tmp_path: Path) -> None:
         rows_of(table_of(path, lhs="id", rhs="x"), str(path))
     with pytest.raises(RawTableError, match="are the same column"):
         rows_of(table_of(path, lhs="x", rhs=2), str(path))
+    pq.write_table(pa.table([["a"], ["b"]], names=["id", "id"]), tmp_path / "t.parquet")
+    with pytest.raises(RawTableError, match="two columns are named 'id', and cannot be told apart"):
+        rows_of(table_of(tmp_path / "t.parquet", lhs=0, rhs=1), str(tmp_path / "t.parquet"))
 
 
 def test_columns_that_are_no_ids(tmp_path: Path) -> None:
