@@ -96,13 +96,19 @@ def _files(batches: Iterator[Rows], rows_per_file: int | None) -> Iterator[Itera
         yield one_file(first)
 
 
-@lru_cache(maxsize=1)
 def read_ids(uri: str) -> pa.Array:
     """The raw ids that are asked for: all of the file's first column of strings.
 
     Raises:
+        NotFoundError: there is no such file.
         FormatError: there is no such column.
     """
+    return _read_ids(uri, storage.status(uri))
+
+
+@lru_cache(maxsize=1)
+def _read_ids(uri: str, _status: storage.FileStatus | None) -> pa.Array:
+    """The ids of the file as it is now: a worker outlives a run, and the next one's ids may be others."""
     with storage.open_input(uri) as stream:
         try:
             table = pq.read_table(stream)

@@ -84,6 +84,15 @@ def test_some_ids_alone(client: Client, output: str, tmp_path: Path) -> None:
         job.run(graph.configured(output, ids_path=str(tmp_path / "numbers.parquet")), client)
 
 
+def test_ids_that_were_written_anew(client: Client, output: str, tmp_path: Path) -> None:
+    """Workers of a running cluster outlive a run: each run has the ids that are there."""
+    config = graph.configured(output, ids_path=str(tmp_path / "ids.parquet"))
+    for num_wanted in (1, 3, 2):
+        wanted = [graph.raw_id("user", 2, row) for row in range(num_wanted)]
+        pq.write_table(pa.table({"who": wanted}), tmp_path / "ids.parquet")
+        assert job.run(config, client)["num_rows"] == num_wanted
+
+
 @given(sizes=st.lists(st.integers(1, 9), max_size=8), rows_per_file=st.integers(1, 10))
 def test_any_batches_into_files_of_one_size(sizes: list[int], rows_per_file: int) -> None:
     total = sum(sizes)
