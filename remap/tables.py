@@ -19,6 +19,7 @@ from graphmill.formats._parquet_vectors import Column, Table, as_arrow, new_tabl
 
 Codec = Literal["none", "snappy", "lz4", "zstd"]
 
+_CSV_BLOCK_BYTES = 16 << 20
 _CSV_SPECIAL = r'["\r\n\x{:02x}]|^\s|\s$|^$'
 _EXACT = {"float16": pa.float32(), "bfloat16": pa.float32(), "bool": pa.bool_()}
 
@@ -76,8 +77,13 @@ def count_rows(uri: str, options: TableOptions) -> int:
             return int(parquet.metadata.num_rows)
     with storage.open_input(uri) as stream:
         parse = pacsv.ParseOptions(delimiter=options.output_delimiter, newlines_in_values=True)
-        read = pacsv.ReadOptions(block_size=16 << 20, use_threads=False)
+        read = pacsv.ReadOptions(block_size=_CSV_BLOCK_BYTES, use_threads=False)
         with pacsv.open_csv(stream, read_options=read, parse_options=parse) as reader:
+            names = reader.schema.names
+        stream.seek(0)
+        # Else pyarrow takes what looks like numbers in the first block for numbers, and refuses the rest.
+        texts = pacsv.ConvertOptions(column_types=dict.fromkeys(names, pa.binary()))
+        with pacsv.open_csv(stream, read_options=read, parse_options=parse, convert_options=texts) as reader:
             return sum(len(batch) for batch in reader)
 
 

@@ -20,7 +20,7 @@ from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import graphstorm_embeddings
 from graphmill.formats.graphstorm_embeddings import EmbInfo
-from remap import job, shaped
+from remap import job, shaped, tables
 from tests.remap import graph
 from tests.remap.graph import COUNTS
 from tests.remap.saved import Cli
@@ -69,6 +69,19 @@ def test_csv(client: Client, output: str) -> None:
             for row in csv.DictReader(stream, delimiter="\t"):
                 found[row["type"], row["id"]] = [float(text) for text in row["embedding"].split(";")]
     assert found == graph.expected_rows()
+
+
+def test_csv_is_counted_whatever_its_first_block_looks_like(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "_CSV_BLOCK_BYTES", 1 << 10)
+    uri, options = str(tmp_path / "table.csv"), tables.TableOptions(output_format="csv")
+    ids = [*map(str, range(500)), "2020-01-01", "a\nb", 'say ""', *map("é{}".format, range(500))]
+    scores = np.repeat(np.array([1, 0.5], np.float32), [500, 503])
+    schema = pa.schema([("nid", pa.string()), ("pred", pa.float32())])
+    with tables.open_table(uri, schema, options) as table:
+        table.append([pa.array(ids), scores])
+    assert tables.count_rows(uri, options) == 1003
 
 
 def test_some_ids_alone(client: Client, output: str, tmp_path: Path) -> None:
