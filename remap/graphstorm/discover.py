@@ -97,14 +97,13 @@ def _embeddings(options: Options, root: str) -> Iterator[_Group]:
         emb_info = graphstorm_embeddings.read_emb_info(root)
         types, dimensions = emb_info.entity_types, dict(emb_info.dimensions)
         world_size = emb_info.world_size if options.with_shared_fs else None
-    tasks = [
-        task
+    of_tasks = {
+        task: [each for each in types if _has_embeddings(storage.join(root, task, each))]
         for task in _folders(root)
-        if task not in types and set(_folders(storage.join(root, task))) & set(types)
-    ]
-    for task in ["", *tasks]:
+        if task not in types
+    }
+    for task, there in {"": types, **of_tasks}.items():
         place = storage.join(root, task) if task else root
-        there = types if not task else [each for each in _folders(place) if each in types]
         for entity_type in there:
             ranks = graphstorm_embeddings.list_ranks(
                 place, entity_type, world_size, None if task else dimensions.get(entity_type)
@@ -155,6 +154,13 @@ def _cut(group: _Group, options: Options) -> Iterator[OutputFile]:
                 group.values_column,
                 group.ids,
             )
+
+
+def _has_embeddings(folder: str) -> bool:
+    """Whether it is a type's of a task: predictions, models and tables have folders of types too."""
+    stems = (f"{graphstorm_embeddings.EMBED}-", f"{graphstorm_embeddings.NIDS}-")
+    names = [storage.name(entry.uri) for entry in storage.list_dir(folder)]
+    return any(name.startswith(stems) and name.endswith(".pt") for name in names)
 
 
 def _folders(uri: str) -> list[str]:

@@ -172,6 +172,26 @@ def test_tasks_of_a_multi_task_run(tree: Tree, cli: Cli) -> None:
     assert tree.inputs() == {}
 
 
+def test_other_folders_of_types_among_the_embeddings(tree: Tree, cli: Cli) -> None:
+    """Predictions, a model and an earlier output below the embeddings are not tasks of theirs."""
+    tree.write_map("user", 8)
+    tree.write_embeddings("user", [3, 5])
+    tree.write_emb_info(["user"], 2)
+    predictions = tree.emb / "predictions"
+    save(predictions / "user/predict-00000.pt", torch.arange(8) * 0.5)
+    save(predictions / "user/predict_nids-00000.pt", torch.arange(8))
+    (predictions / "result_info.json").write_text(json.dumps({"world_size": 1, "ntypes": ["user"]}))
+    save(tree.emb / "epoch-0/user/sparse_emb_00000.pt", torch.ones(8, 4))
+    arguments = tree.arguments("--output-dir", tree.emb / "out", "--preserve-input", "true")
+    for _ in range(2):
+        assert cli(*arguments, "--prediction-dir", predictions) == 0
+        assert tree.tables() == [
+            "emb/out/user/embed-00000_00000.parquet",
+            "emb/out/user/embed-00001_00000.parquet",
+            "emb/out/user/pred.predict-00000_00000.parquet",
+        ]
+
+
 def test_csv(tree: Tree, cli: Cli) -> None:
     odd = ["plain", 'quo"te', "com,ma", "new\nline", "", " space"]
     tree.write_map_file("user", 0, odd, range(6))
