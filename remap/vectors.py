@@ -1,6 +1,7 @@
 """Tables of vectors by raw id, whoever wrote them: ours, or GraphStorm's names, or renamed columns.
 
-{folder}/{type}/*.parquet       one column of ids (strings or integers), one of lists of floats
+{folder}/{type}/*.parquet       one column of ids (strings or integers), one of lists of floats; or as remap
+                                writes lists, id, type and vector
 """
 
 from collections.abc import Iterator
@@ -78,6 +79,8 @@ def _open(uri: str) -> VectorTable:
         num_rows = parquet.metadata.num_rows
     vectors = [field.name for field in fields if _is_vector(field.type)]
     ids = [f.name for f in fields if pa.types.is_string(f.type) or pa.types.is_integer(f.type)]
+    if [pa.types.is_string(f.type) for f in fields] == [True, True, False]:  # id, type, vector: ours
+        ids = ids[:1]
     if len(vectors) != 1 or len(ids) != 1:
         raise FormatError(
             f"{uri}: expected one column of ids and one of lists of floats, found "

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from distributed import Client
 
 from graphmill import config as configuration
 from graphmill import door
@@ -16,8 +17,9 @@ from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import entity_counts, pbg_checkpoint, remapped
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Side
-from remap import neighbors, relations, vectors
+from remap import job, neighbors, relations, vectors
 from remap.command import command
+from tests.remap import graph
 from tests.remap.saved import Cli
 from train.model import Model
 
@@ -62,6 +64,19 @@ def test_tables_of_other_names_and_integer_ids(tmp_path: Path, rows: np.ndarray)
     entity_type, found = neighbors.neighbors(str(tmp_path), "7", 3, None, None)
     assert entity_type == "user"
     assert [f"n{each.id}" for each in found] == [name for name, _ in cosines(rows, 7)[:3]]
+
+
+@pytest.mark.parametrize("names", [{}, {"id": "nid", "type": "kind", "embedding": "emb"}])
+def test_tables_of_ours_in_another_shape(client: Client, tmp_path: Path, names: dict[str, str]) -> None:
+    output = str(tmp_path)
+    graph.write_entities(output)
+    graph.write_checkpoint(output)
+    config = graph.configured(output, vectors="list", column_names=names, rows_per_file=2)
+    job.run(config, client)
+    mine = graph.raw_id("user", 2, 3)
+    entity_type, found = neighbors.neighbors(config.embedding_path, mine, 20, None, None)
+    assert entity_type == "user"
+    assert {each.id for each in found} == {i for t, i in graph.expected_rows() if t == "user"} - {mine}
 
 
 def test_by_an_index_that_is_kept(
