@@ -118,8 +118,10 @@ class Run:
 
     def vectors(self, entity_type: str) -> tuple[list[str], Floats]:
         """Raw ids [N], and their embeddings, float32 [N, D], in the same order."""
+        none = np.empty((0, self.dimension(entity_type)), np.float32)
         parts = list(self.iter_vectors(entity_type))
-        return [name for ids, _ in parts for name in ids.to_pylist()], np.concatenate([v for _, v in parts])
+        names = [name for ids, _ in parts for name in ids.to_pylist()]
+        return names, np.concatenate([none, *(vectors_ND for _, vectors_ND in parts)])
 
     def iter_vectors(self, entity_type: str, batch_rows: int = 65536) -> Iterator[tuple[pa.Array, Floats]]:
         """Raw ids (string [N]) and embeddings [N, D] in batches, for what does not fit in memory."""

@@ -67,6 +67,15 @@ def test_embeddings_are_those_of_the_files(output: Path, vectors: np.ndarray) ->
     np.testing.assert_array_equal(np.stack(frame["embedding"]), vectors)
 
 
+def test_a_type_without_entities(output: Path) -> None:
+    with remapped.new_part(str(output / "vectors"), "tag", 0, 3):
+        pass
+    run = graphmill.open(str(output))
+    ids, found_ND = run.vectors("tag")
+    assert (ids, found_ND.shape, found_ND.dtype) == ([], (0, 3), np.float32)
+    assert (run.num_entities["tag"], len(run.embeddings("tag")), run.find("tag", ["t"])) == (0, 0, {})
+
+
 def test_a_lazy_table_has_a_partition_a_file(output: Path, vectors: np.ndarray) -> None:
     pytest.importorskip("pandas")
     lazy = graphmill.open(str(output)).lazy_embeddings("user")
