@@ -59,7 +59,7 @@ def convert(
         ConfigError: the target holds files.
         FormatError: the source is not recognised, or damaged.
     """
-    if storage.list_dir(target_uri):
+    if storage.list_dir(target_uri) or storage.list_hidden(target_uri):
         raise ConfigError(f"{target_uri}: expected a folder that is empty or does not exist; name another")
     started = time.monotonic()
     source = checkpoints.open_checkpoint(

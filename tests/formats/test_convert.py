@@ -32,8 +32,10 @@ def test_it_says_what_it_read_and_what_is_not_kept(tmp_path: Path) -> None:
 def test_what_it_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 2 and one line: what was expected, what was found."""
     WRITERS["pbg"](sample(), str(tmp_path / "source"))
+    (tmp_path / "home/.ssh").mkdir(parents=True)
     for arguments, message in (
         (["source", "source", "--format", "recis"], "expected a folder that is empty or does not exist"),
+        (["source", "home", "--format", "recis"], "expected a folder that is empty or does not exist"),
         (["nowhere", "target", "--format", "recis"], "expected the folder of a checkpoint, found none"),
         (["source", "target", "--format", "hdf5"], "is not one of"),
         (["source", "target", "--format", "pbg", "--version", "3"], "version 3 has no embeddings"),
@@ -44,7 +46,8 @@ def test_what_it_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         )
         assert code == 2
         assert message in capsys.readouterr().err
-    assert {each.name for each in tmp_path.iterdir()} == {"source"}
+    assert {each.name for each in tmp_path.iterdir()} == {"source", "home"}
+    assert (tmp_path / "home/.ssh").is_dir()
 
 
 @pytest.mark.parametrize("golden", ["pbg_v1_static", "pbg_v1_dyn"])
