@@ -30,7 +30,7 @@ def load_settings(conf: str | None, overrides: Sequence[str], given: dict[str, A
     """
     chosen = [f"{_SETTINGS[name]}={_yaml(name, value)}" for name, value in given.items() if name in _SETTINGS]
     names = dict(pair.partition(",")[::2] for pair in given.get("column_names", ()))
-    chosen += [f"remap.column_names={json.dumps(names)}"] if names else []
+    chosen += [f"remap.column_names={json.dumps(names, ensure_ascii=False)}"] if names else []
     foreign = set(given) - {*_SETTINGS, *_IGNORED, "column_names"}
     if foreign:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(foreign))
@@ -41,7 +41,8 @@ def load_settings(conf: str | None, overrides: Sequence[str], given: dict[str, A
 
 
 def _yaml(name: str, value: Any) -> str:
-    return json.dumps(storage.absolute(value) if name.endswith(("_path", "_dir")) else value)
+    given = storage.absolute(value) if name.endswith(("_path", "_dir")) else value
+    return json.dumps(given, ensure_ascii=False)  # YAML does not know JSON's pairs of \u for one character
 
 
 def _from_checkpoint(given: dict[str, Any], overrides: Sequence[str]) -> Config:

@@ -162,6 +162,13 @@ def test_flags_over_a_configuration(output: str, cli: Cli, tmp_path: Path) -> No
     assert len(table) == 1
 
 
+def test_flags_hold_any_text(output: str, cli: Cli, tmp_path: Path) -> None:
+    target = tmp_path / "ü 🦆=1 %20" / "out"
+    flags = ["--checkpoint-path", f"{output}/checkpoint", "--entity-path", f"{output}/entities"]
+    assert cli(*flags, "--output-dir", target, "--column-names", "id,🦆: é") == 0
+    assert pq.read_table(target / "item/part-00000.parquet").schema.names == ["🦆: é", "type", "embedding"]
+
+
 def test_flags_that_do_not_go_together(output: str, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint = ["--checkpoint-path", f"{output}/checkpoint"]
     assert cli(*checkpoint) == ConfigError.exit_code
