@@ -53,10 +53,11 @@ def _from_checkpoint(given: dict[str, Any], overrides: Sequence[str]) -> Config:
     checkpoint = open_checkpoint(path, entity_path=storage.absolute(given["entity_path"]))
     first = next(iter(checkpoint.num_partitions))
     embeddings = storage.absolute(given.get("output_dir", storage.join(storage.parent(path), "embeddings")))
-    settings: dict[str, Any] = checkpoint.config or {
-        # No relation is needed to remap, but a configuration has one.
+    settings: dict[str, Any] = {
+        # No relation is needed to remap, but a configuration has one; that of a converted checkpoint may not.
         "relations": [{"name": "unknown", "lhs": first, "rhs": first}],
         "dimension": checkpoint.dimensions[first],
+        **(checkpoint.config or {}),
     }
     settings |= {
         "entities": {

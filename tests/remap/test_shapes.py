@@ -198,6 +198,18 @@ def test_a_checkpoint_of_another_format(client: Client, output: str, tmp_path: P
         job.run(wrong, client)
 
 
+@pytest.mark.parametrize("target_format", ["pbg", "pbg-legacy"])
+def test_a_converted_checkpoint_that_knows_no_relations(
+    output: str, cli: Cli, tmp_path: Path, target_format: convert.Format
+) -> None:
+    """From GraphStorm, whose configuration convert does not know."""
+    saved, target, entities = str(tmp_path / "emb"), str(tmp_path / "target"), f"{output}/entities"
+    convert.convert(f"{output}/checkpoint", saved, "graphstorm")
+    convert.convert(saved, target, target_format, entity_path=entities)
+    assert cli("--checkpoint-path", target, "--entity-path", entities) == 0
+    assert graph.read_rows(tmp_path / "embeddings") == graph.expected_rows()
+
+
 @pytest.mark.parametrize("target_format", ["pbg-legacy", "recis", "graphstorm"])
 def test_whatever_convert_writes_is_remapped(
     client: Client, output: str, tmp_path: Path, target_format: convert.Format
