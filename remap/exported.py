@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.checkpoints import open_checkpoint
-from graphmill.config import Config
+from graphmill.config import Config, RelationConfig
 from graphmill.errors import ConfigError
 from graphmill.formats import entity_counts
 
@@ -36,7 +36,7 @@ def write_relations(config: Config, checkpoint_path: str, version: int | None, f
     """Write the table; its number of rows, a parameter of a relation each.
 
     Raises:
-        ConfigError: the checkpoint holds no relations.
+        ConfigError: the checkpoint holds no relations, or others than the configuration.
     """
     checkpoint = open_checkpoint(checkpoint_path, version=version, entity_path=config.entity_path)
     model = checkpoint.read_model()
@@ -49,7 +49,7 @@ def write_relations(config: Config, checkpoint_path: str, version: int | None, f
         if not rest:
             continue
         number, _, parameter = rest.partition(".")
-        relation = config.relations[int(number)]
+        relation = _relation(config, int(number), f"{checkpoint_path}: {key}")
         arrays = value.numpy() if config.dynamic_relations else value.numpy()[None]
         for row, array in enumerate(arrays):
             name = relation.name
@@ -70,3 +70,12 @@ def write_relations(config: Config, checkpoint_path: str, version: int | None, f
     with storage.atomic_output(storage.join(folder, RELATIONS)) as stream:
         pq.write_table(pa.Table.from_pylist(rows, _SCHEMA), stream)
     return len(rows)
+
+
+def _relation(config: Config, number: int, where: str) -> RelationConfig:
+    if number < len(config.relations) and config.relations[number].operator != "none":
+        return config.relations[number]
+    raise ConfigError(
+        f"remap.relations: {where}: the configuration has no operator of a relation {number}; "
+        "give --conf with the relations that were trained, or set it to false"
+    )

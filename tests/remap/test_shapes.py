@@ -145,6 +145,18 @@ def test_relations_beside(client: Client, output: str) -> None:
     assert graph.read_rows(config.embedding_path) == graph.expected_rows(version=2)
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_relations_that_the_configuration_does_not_have(
+    output: str, cli: Cli, capsys: pytest.CaptureFixture[str], number: int
+) -> None:
+    """A checkpoint without a configuration: which relation a parameter belongs to is not known."""
+    graph.write_checkpoint(output, version=2, state={f"rhs_operators.{number}.diagonal": torch.ones(4)})
+    flags = ["--checkpoint-path", f"{output}/checkpoint", "--entity-path", f"{output}/entities"]
+    assert cli(*flags, "--set", "remap.relations=true") == ConfigError.exit_code
+    assert f"the configuration has no operator of a relation {number}" in capsys.readouterr().err
+    assert not Path(output, "embeddings").exists()
+
+
 def test_a_checkpoint_and_its_entities_are_enough(output: str, cli: Cli, tmp_path: Path) -> None:
     flags = ["--checkpoint-path", f"{output}/checkpoint", "--entity-path", f"{output}/entities"]
     assert cli(*flags, "--output-dir", tmp_path / "out/embeddings") == 0
