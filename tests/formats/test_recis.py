@@ -2,6 +2,7 @@
 
 import json
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -218,8 +219,15 @@ def test_what_is_missing_is_an_error_unless_allowed(tmp_path: Path) -> None:
         assert load_info == {"head.weight": "head.weight", "fc.bias": "fc.bias"}
         return {"head.weight": "fc.weight"}
 
+    def without(name: str, load_info: dict[str, str]) -> dict[str, str]:
+        return {key: source for key, source in load_info.items() if key != name}
+
     Loader(str(tmp_path), None, tensors, filter_func=renamed).load()
     assert tensors["head.weight"].tolist() == [[1, 1]]
+    for left_out in ("t@sums", "t@id"):
+        with pytest.raises(FormatError, match=f"filter_func left out {left_out}: rows are loaded with all"):
+            Loader(str(tmp_path), {"t": table}, filter_func=partial(without, left_out)).load()
+    Loader(str(tmp_path), {"t": table}, filter_func=lambda _: {}).load()
     with pytest.raises(FormatError, match=r"'fc\.weight' has shape \(1, 2\), expected \(2, 2\)"):
         Loader(str(tmp_path), None, {"fc.weight": torch.zeros(2, 2)}).load()
     wide = HashTable.empty({"embedding": ("float32", 3)})

@@ -42,7 +42,7 @@ class Loader:
             tensors: dense tensors by name, numpy or torch, filled in place.
             parallel: reader threads.
             filter_func: gets the names that would be filled, each with the name that it is read from, and
-                returns those to fill; a table's slots are `table@slot`.
+                returns those to fill; a table's slots are `table@slot`, to be filled all or none.
             allow_missing: leave alone what the checkpoint does not have.
 
         Raises:
@@ -59,10 +59,12 @@ class Loader:
 
         Raises:
             UnknownTensorError: names are missing in the checkpoint, and that is not allowed; a KeyError.
-            FormatError: a tensor is of another shape, a table lacks a slice, or a file is damaged.
+            FormatError: a tensor is of another shape, a table lacks a slice, or a file is damaged; or the
+                filter leaves out some of a table's slots.
         """
         wanted = [*self._tensors, *(name for table in self._hashtables for name in self._slot_names(table))]
         load_info = self._filter_func({name: name for name in wanted})
+        self._check_whole_tables(load_info)
         known = set(self._reader.tensor_names())
         missing = sorted(name for name, source in load_info.items() if source not in known)
         if missing and not self._allow_missing:
@@ -85,6 +87,15 @@ class Loader:
                     ]
             for read in reads:
                 read.result()
+
+    def _check_whole_tables(self, load_info: LoadInfo) -> None:
+        for table in self._hashtables:
+            left_out = [name for name in self._slot_names(table) if name not in load_info]
+            if left_out and len(left_out) < len(self._slot_names(table)):
+                raise FormatError(
+                    f"table {table!r}: filter_func left out {', '.join(left_out)}: rows are loaded with all "
+                    "slots of their table, or not at all; give a table without that slot"
+                )
 
     def _slot_names(self, table: str) -> list[str]:
         slots = [names.ID_SLOT, *self._hashtables[table].slots]
