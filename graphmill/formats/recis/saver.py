@@ -1,8 +1,8 @@
 """Saving a shard, or all of them, in RecIS' layout.
 
 Every shard writes its files of tensors, and then a note of what is in them; whichever shard finds the notes
-of all puts them together, `index` last. A folder holds one checkpoint: saving into it again is refused. What
-a killed save has left is overwritten by the next one; save all shards again then.
+of all puts them together, `index` last. A folder holds one checkpoint: saving into it again is refused. After
+a killed save empty it: the notes of its shards would be put together with those of the next one.
 """
 
 from collections.abc import Callable, Iterator, Mapping
