@@ -104,8 +104,20 @@ def remap(
     from remap.from_flags import load_settings
 
     settings = load_settings(conf, overrides, given)
+    if _is_idle(given["rank"], given["world_size"]):
+        return
     with door.session(settings, master) as run:
         run("remap", resume=False)
+
+
+def _is_idle(rank: int, world_size: int, with_shared_fs: bool = True) -> bool:
+    """Whether the launcher started this process for work that another one does."""
+    if rank >= world_size:
+        raise ConfigError(f"--rank {rank}: expected a rank below --world-size, {world_size}")
+    if rank and with_shared_fs:
+        logging.getLogger("graphmill").info("remap: rank 0 does the work of all ranks")
+        return True
+    return False
 
 
 def _remap_saved(
@@ -122,17 +134,14 @@ def _remap_saved(
         )
     section = config.read_raw(conf, overrides).get("cluster", {})
     settings = config.validated(cluster.ClusterConfig, section, prefix=("cluster",))
-    rank, world_size = given.pop("rank"), given.pop("world_size")
-    if rank >= world_size:
-        raise ConfigError(f"--rank {rank}: expected a rank below --world-size, {world_size}")
+    is_idle = _is_idle(given.pop("rank"), given.pop("world_size"), given.get("with_shared_fs", True))
     given.pop("num_processes", None)
     yaml_uri = given.pop("yaml_config_file", None)
     given["column_names"] = options.parse_column_names(given.pop("column_names", ()))
     if "pred_etypes" in given:
         given["pred_etypes"] = options.parse_edge_types(given["pred_etypes"])
     wanted = options.make_options(given, yaml_uri)
-    if rank and wanted.with_shared_fs:
-        logging.getLogger("graphmill").info("remap: rank 0 does the work of all ranks")
+    if is_idle:
         return
 
     @contextlib.contextmanager

@@ -164,6 +164,16 @@ def test_a_checkpoint_and_its_entities_are_enough(output: str, cli: Cli, tmp_pat
     assert (tmp_path / "out/run.json").exists()
 
 
+def test_rank_0_does_the_work_of_all(output: str, cli: Cli) -> None:
+    flags = ["--checkpoint-path", f"{output}/checkpoint", "--entity-path", f"{output}/entities"]
+    before = graph.snapshot(output)
+    assert cli(*flags, "--rank", 1, "--world-size", 2) == 0
+    assert cli(*flags, "--rank", 2, "--world-size", 2) == ConfigError.exit_code
+    assert graph.snapshot(output) == before
+    assert cli(*flags, "--rank", 0, "--world-size", 2) == 0
+    assert graph.read_rows(f"{output}/embeddings") == graph.expected_rows()
+
+
 def test_flags_over_a_configuration(output: str, cli: Cli, tmp_path: Path) -> None:
     Path(output, "conf.yaml").write_text(json.dumps(graph.configured(output).model_dump(mode="json")))
     conf = ["--conf", f"{output}/conf.yaml"]
