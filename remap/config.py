@@ -1,8 +1,8 @@
 """The section `remap` of the configuration."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from graphmill.config import Name, Positive, Section
 from graphmill.formats.remapped import Compression
@@ -40,6 +40,13 @@ class RemapConfig(Section):
     checkpoint_version: Positive | None = Field(
         None, description="a committed version, the latest or one that was preserved; null: the latest"
     )
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        names = [self.column_names.get(name, name) for name in ("id", "type", "embedding")]
+        if "" in names or len(set(names)) < len(names):
+            raise ValueError(f"column_names: expected three different names, found {', '.join(names)}")
+        return self
 
     @property
     def is_standard(self) -> bool:

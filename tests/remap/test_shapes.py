@@ -191,6 +191,13 @@ def test_flags_hold_any_text(output: str, cli: Cli, tmp_path: Path) -> None:
     assert pq.read_table(target / "item/part-00000.parquet").schema.names == ["🦆: é", "type", "embedding"]
 
 
+@pytest.mark.parametrize("pair", ["id,type", "embedding,", "id"])
+def test_columns_of_one_name(output: str, cli: Cli, capsys: pytest.CaptureFixture[str], pair: str) -> None:
+    flags = ["--checkpoint-path", f"{output}/checkpoint", "--entity-path", f"{output}/entities"]
+    assert cli(*flags, "--column-names", pair) == ConfigError.exit_code
+    assert "column_names: expected three different names" in capsys.readouterr().err
+
+
 def test_flags_that_do_not_go_together(output: str, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint = ["--checkpoint-path", f"{output}/checkpoint"]
     assert cli(*checkpoint) == ConfigError.exit_code
