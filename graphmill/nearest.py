@@ -25,6 +25,8 @@ def nearest(
 ) -> list[list[Neighbor]]:
     """The `k` rows with the largest cosine to each query, nearest first; of equal ones the earlier row.
 
+    Rows that hold a NaN are near to nothing.
+
     Memory: one part, and K rows a query.
 
     Args:
@@ -41,6 +43,7 @@ def nearest(
             cosine_N = cosine_NQ[:, query]
             few = min(k + 1, len(cosine_N))  # one more, for the id that is left out
             rows = np.sort(np.argpartition(-cosine_N, few - 1)[:few]) if few else np.empty(0, np.int64)
+            rows = rows[np.isfinite(cosine_N[rows])]  # what is no number cannot be put in order
             names = ids.take(pa.array(rows)).to_pylist()
             found = zip(names, cosine_N[rows].tolist(), strict=True)
             candidates = best[query] + [Neighbor(name, cosine) for name, cosine in found if name != own]

@@ -60,13 +60,14 @@ def find_id(tables: dict[str, list[VectorTable]], raw_id: str, entity_type: str 
 
 
 def nearest(tables: Iterable[VectorTable], score: Score, leave_out: str | None, k: int) -> list[Neighbor]:
-    """The `k` best of all vectors, best first; of equal ones the earlier."""
+    """The `k` best of all vectors, best first; of equal ones the earlier. Those with a NaN are left out."""
     best: list[Neighbor] = []
     for table in tables:
         for ids, rows_ND in table.batches():
             score_N = score(rows_ND)
             few = min(k + 1, len(score_N))  # one more, for the id that is left out
             rows = np.sort(np.argpartition(-score_N, few - 1)[:few])
+            rows = rows[np.isfinite(score_N[rows])]  # what is no number cannot be put in order
             names = ids.take(pa.array(rows)).to_pylist()
             found = zip(names, score_N[rows].tolist(), strict=True)
             best += [Neighbor(name, value) for name, value in found if name != leave_out]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from distributed import Client
 
+import graphmill
 from graphmill import config as configuration
 from graphmill import door
 from graphmill.config import Config
@@ -53,6 +54,17 @@ def test_exact(tmp_path: Path, rows: np.ndarray) -> None:
     assert [each.id for each in found] == [name for name, _ in expected]
     assert [each.similarity for each in found] == pytest.approx([value for _, value in expected], abs=1e-6)
     assert len(neighbors.neighbors(str(tmp_path), "n7", 500, None, None)[1]) == 49
+
+
+def test_vectors_that_are_no_numbers(tmp_path: Path, rows: np.ndarray) -> None:
+    expected = [name for name, _ in cosines(rows, 7) if name not in ("n3", "n30")]
+    rows[[3, 30], 2] = np.nan
+    write_ours(tmp_path / "embeddings", rows)
+    found = neighbors.neighbors(str(tmp_path / "embeddings"), "n7", 50, None, None)[1]
+    assert [each.id for each in found] == expected
+    found = graphmill.open(str(tmp_path)).neighbors("node", "n7", 50)
+    assert [each.id for each in found] == expected
+    assert neighbors.neighbors(str(tmp_path / "embeddings"), "n3", 50, None, None)[1] == []
 
 
 def test_tables_of_other_names_and_integer_ids(tmp_path: Path, rows: np.ndarray) -> None:
