@@ -30,7 +30,9 @@ class Options(Section):
     pred_ntypes: tuple[str, ...] = ()
     output_dir: str | None = Field(None, description="ours: where tables go; null: beside the input")
     output_format: Literal["parquet", "csv"] = "parquet"
-    output_delimiter: Annotated[str, Field(pattern=r"^[\t !#-~]$", description="one character")] = ","
+    output_delimiter: Annotated[
+        str, Field(pattern=r"^[\t !#-*,/:-@\[-`{-~]$", description="one character that is in no number")
+    ] = ","
     column_names: dict[str, str] = Field(default_factory=dict)
     output_chunk_size: Positive | None = Field(
         None, description="rows of an output file; null: all of an input"

@@ -196,6 +196,8 @@ def test_edges_whose_files_differ_in_length(tree: Tree, cli: Cli, capsys: pytest
         (["--column-names"], "expected one value or several"),
         (["--output-format", "json"], "json"),
         (["--output-delimiter", ";;"], "output_delimiter"),
+        (["--output-delimiter", "."], "output_delimiter"),  # which numbers hold
+        (["--output-delimiter", "e"], "output_delimiter"),
         (["--pred-etypes", "a,b"], r"--pred-etypes: expected .source type"),
         (["--pred-ntypes", "user"], "they need --prediction-dir"),
         (["--rank", "2", "--world-size", "2"], "expected a rank below --world-size"),
