@@ -146,13 +146,12 @@ def finish(journal: Journal, count_rows: CountRows) -> bool:
     for move in journal.moves:
         if storage.exists(move.written):
             storage.move(move.written, move.target)
+        elif not storage.exists(move.target):
+            raise _wrong_table(journal, move, "none")
     counted = count_rows([move.target for move in journal.moves])
     for move, num_rows in zip(journal.moves, counted, strict=True):
         if num_rows != move.num_rows:
-            raise StorageError(
-                f"{move.target}: expected {move.num_rows} rows, found {num_rows}; the inputs are kept; "
-                f"delete {work_uri(journal.roots[0])} to remap them anew"
-            )
+            raise _wrong_table(journal, move, num_rows)
     are_the_same = True
     for each in journal.inputs:
         status = storage.status(each.uri)
@@ -167,3 +166,11 @@ def finish(journal: Journal, count_rows: CountRows) -> bool:
     for root in journal.roots:
         storage.delete(work_uri(root))
     return are_the_same
+
+
+def _wrong_table(journal: Journal, move: Move, found: int | str) -> StorageError:
+    places = " and ".join(map(work_uri, journal.roots))
+    return StorageError(
+        f"{move.target}: expected {move.num_rows} rows, found {found}; the inputs are kept; "
+        f"delete {places} to remap them anew"
+    )

@@ -3,6 +3,7 @@
 import os
 import pickle
 import re
+import shutil
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -331,6 +332,26 @@ def test_a_table_that_lost_rows_after_it_was_written(
     assert re.search(r"embed-00000_00000\.parquet: expected 4 rows, found 3", capsys.readouterr().err)
     assert tree.inputs() == before
     monkeypatch.undo()
+
+
+def test_a_table_that_was_deleted_before_the_job_was_finished(
+    tree: Tree, cli: Cli, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tree(tree)
+    before = tree.inputs()
+    with pytest.MonkeyPatch.context() as patch:
+        count_events(patch, 3)
+        with pytest.raises(KilledError):
+            cli(*tree.arguments())
+    (tree.emb / "user/embed-00000_00000.parquet").unlink()
+    assert cli(*tree.arguments()) == StorageError.exit_code
+    work = str(tree.emb / commit.WORK)
+    message = rf"embed-00000_00000\.parquet: expected 4 rows, found none; .*; delete {work} to remap"
+    assert re.search(message, " ".join(capsys.readouterr().err.split()))
+    assert tree.inputs() == before
+    shutil.rmtree(work)
+    assert cli(*tree.arguments()) == 0
+    assert (len(tree.embeddings()), tree.inputs()) == (12, {})
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"format_version": 2}', '{"format_version": 1}'])
