@@ -41,9 +41,8 @@ def connect(uri: str) -> pafs.FileSystem:
     native = HdfsFileSystem(
         authority.hostname, authority.port, skip_instance_cache=True, **hadoop_conf.client_defaults()
     )
-    native._strip_protocol = (
-        _unchanged  # it would cut off what follows a `?` or a `#`, and touch another file
-    )
+    # What fsspec has here cuts off what follows a `?` or a `#`: another file would be touched.
+    native._strip_protocol = _unchanged
     _probe(native.client)
     return pafs.PyFileSystem(_Handler(native))
 
