@@ -95,6 +95,7 @@ class _Lock:
                     )
             if storage.create_text(uri, self._text):
                 self._uri = uri
+                self._sweep()
                 return
 
     def keep(self, ring: Callable[[GraphMillError], None]) -> None:
@@ -130,6 +131,15 @@ class _Lock:
 
     def _after(self, link: _Link) -> str:
         return f"{self._root}.after-{hashlib.sha256(link.text.encode()).hexdigest()[:16]}"
+
+    def _sweep(self) -> None:
+        """Delete the temporaries of killed runs: those that are too old to be of others who try just now."""
+        prefix = f".{storage.name(self._root)}"
+        leftovers = [uri for uri in storage.list_hidden(storage.parent(self._root)) if ".tmp-" in uri]
+        for uri in (each for each in leftovers if storage.name(each).startswith(prefix)):
+            found = storage.status(uri)
+            if found and (self._now_ns() - found.mtime_ns) / 1e9 > EXPIRY_S:
+                storage.delete(uri)
 
     def _now_ns(self) -> int:
         """The storage's own time."""

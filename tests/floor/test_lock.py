@@ -70,6 +70,16 @@ def test_of_many_one_gets_it(output: str) -> None:
     assert storage.read_text(f"{output}/{lock.NAME}") == winner
 
 
+def test_what_killed_runs_left_is_removed(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    leftover = storage.temporary_sibling(f"{output}/{lock.NAME}")
+    storage.write_text(leftover, "")
+    with lock.held(output):
+        assert storage.exists(leftover)  # it may be of somebody who tries just now
+    monkeypatch.setattr(lock, "EXPIRY_S", 0.0)
+    with lock.held(output):
+        assert not storage.exists(leftover)
+
+
 def test_it_is_free_again_afterwards(output: str) -> None:
     for _ in range(2):
         with (

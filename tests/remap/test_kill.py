@@ -28,14 +28,14 @@ SETTINGS: dict[str, Any] = {"batch_rows": 20}
 DIE_AT_MOVE = """
 import os, signal, sys
 from graphmill import door
-from graphmill.storage import fs
+from graphmill.storage import fs, name
 from remap.command import command
 
 real_move = fs.move
 
 def move(source, target):
     global moves_left
-    if "embeddings" in fs.name(source):
+    if "embeddings" in name(source):
         if not moves_left:
             os.kill(os.getpid(), signal.SIGKILL)
         moves_left -= 1
