@@ -119,6 +119,8 @@ public class MiniCluster {
     effective.set("yarn.scheduler.capacity.root.default.capacity", "50");
     effective.set("yarn.scheduler.capacity.root.nightly.capacity", "50");
     effective.set("yarn.scheduler.capacity.root.default.maximum-capacity", "100");
+    // Else one user gets no more than the queue's half: commands that wait for each other would for ever.
+    effective.set("yarn.scheduler.capacity.root.default.user-limit-factor", "2");
     effective.set("yarn.scheduler.capacity.maximum-am-resource-percent", "0.9");
     effective.set(
         "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage", "99.5");

@@ -144,7 +144,9 @@ def test_every_way_to_end_ends_the_application(yarn: MiniHdfs, tmp_path: Path) -
         if number is not None:
             stdout = runs[way].stdout
             assert stdout is not None
-            workers += [int(word) for word in stdout.readline().split()[1:]]
+            told = stdout.readline()
+            assert told, (way, runs[way].communicate(timeout=240)[1])
+            workers += [int(word) for word in told.split()[1:]]
             os.killpg(runs[way].pid, number)
     assert len(workers) == 3
     for way, (_, code) in ways.items():
