@@ -40,15 +40,21 @@ def nearest(
     for ids, vectors_ND in parts:
         cosine_NQ = unit(vectors_ND) @ unit_QD.T
         for query, own in enumerate(leave_out):
-            cosine_N = cosine_NQ[:, query]
-            few = min(k + 1, len(cosine_N))  # one more, for the id that is left out
-            rows = np.sort(np.argpartition(-cosine_N, few - 1)[:few]) if few else np.empty(0, np.int64)
-            rows = rows[np.isfinite(cosine_N[rows])]  # what is no number cannot be put in order
-            names = ids.take(pa.array(rows)).to_pylist()
-            found = zip(names, cosine_N[rows].tolist(), strict=True)
-            candidates = best[query] + [Neighbor(name, cosine) for name, cosine in found if name != own]
-            best[query] = sorted(candidates, key=lambda each: -each.similarity)[:k]
+            best[query] = merged(best[query], ids, cosine_NQ[:, query], own, k)
     return best
+
+
+def merged(
+    best: list[Neighbor], ids: pa.Array, score_N: Floats, leave_out: str | None, k: int
+) -> list[Neighbor]:
+    """The `k` best of those so far and of a part's rows; of equal ones the earlier. NaN is no score."""
+    few = min(k + 1, len(score_N))  # one more, for the id that is left out
+    rows = np.sort(np.argpartition(-score_N, few - 1)[:few]) if few else np.empty(0, np.int64)
+    rows = rows[np.isfinite(score_N[rows])]  # what is no number cannot be put in order
+    names = ids.take(pa.array(rows)).to_pylist()
+    found = zip(names, score_N[rows].tolist(), strict=True)
+    candidates = best + [Neighbor(name, score) for name, score in found if name != leave_out]
+    return sorted(candidates, key=lambda each: -each.similarity)[:k]
 
 
 def unit(vectors_ND: Floats) -> Floats:

@@ -16,12 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphmill import record, storage
 from graphmill.errors import ConfigError, NotFoundError
-from graphmill.nearest import Neighbor, unit
+from graphmill.nearest import Neighbor, merged, unit
 from remap.vectors import Floats, VectorTable, find_types
 
 EXACT_ROWS = 5_000_000
@@ -64,14 +63,7 @@ def nearest(tables: Iterable[VectorTable], score: Score, leave_out: str | None, 
     best: list[Neighbor] = []
     for table in tables:
         for ids, rows_ND in table.batches():
-            score_N = score(rows_ND)
-            few = min(k + 1, len(score_N))  # one more, for the id that is left out
-            rows = np.sort(np.argpartition(-score_N, few - 1)[:few])
-            rows = rows[np.isfinite(score_N[rows])]  # what is no number cannot be put in order
-            names = ids.take(pa.array(rows)).to_pylist()
-            found = zip(names, score_N[rows].tolist(), strict=True)
-            best += [Neighbor(name, value) for name, value in found if name != leave_out]
-            best = sorted(best, key=lambda each: -each.similarity)[:k]
+            best = merged(best, ids, score(rows_ND), leave_out, k)
     return best
 
 
