@@ -134,11 +134,12 @@ class _Lock:
 
     def _sweep(self) -> None:
         """Delete the temporaries of killed runs: those that are too old to be of others who try just now."""
-        prefix = f".{storage.name(self._root)}"
-        leftovers = [uri for uri in storage.list_hidden(storage.parent(self._root)) if ".tmp-" in uri]
-        for uri in (each for each in leftovers if storage.name(each).startswith(prefix)):
+        hidden = storage.list_hidden(storage.parent(self._root))
+        leftovers = [uri for uri in hidden if storage.name(uri).startswith(f".{NAME}") and ".tmp-" in uri]
+        now_ns = self._now_ns() if leftovers else 0
+        for uri in leftovers:
             found = storage.status(uri)
-            if found and (self._now_ns() - found.mtime_ns) / 1e9 > EXPIRY_S:
+            if found and (now_ns - found.mtime_ns) / 1e9 > EXPIRY_S:
                 storage.delete(uri)
 
     def _now_ns(self) -> int:
