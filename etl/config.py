@@ -9,7 +9,7 @@ from graphmill.vocab import TRAIN_SPLIT
 
 Column = str | Annotated[int, Field(ge=0)]
 Format = Literal["auto", "parquet", "csv", "orc", "json"]
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
 KeepOrDrop = Literal["keep", "drop"]
 Compression = Literal["lz4", "zstd", "none"]
 

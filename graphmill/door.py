@@ -176,7 +176,10 @@ def exit_code(action: Callable[[], Any]) -> int:
     except GraphMillError as error:
         terminal.show_error(error)
         return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort) as error:
+        if isinstance(error.__cause__, EOFError):  # click takes it for Ctrl-D at a prompt; we have none
+            terminal.show_error(error.__cause__, defect=True)
+            return 1
         terminal.show_error("stopped by Ctrl-C")
         return 130
     except SystemExit as error:

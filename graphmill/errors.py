@@ -2,7 +2,8 @@
 
     GraphMillError            1   a failure that is not the user's
     |- StorageError           1   a path cannot be read or written
-    |  '- NotFoundError       2   a path does not exist
+    |  |- NotFoundError       2   a path does not exist
+    |  '- PathError           2   a path is none, or something else is there
     |- ClusterError           1   no cluster, or it went away
     |- LockedError          75   another run has the output; trying again later will help
     |- TrainingError          1   training cannot go on (a loss that is not finite, ...)
@@ -27,6 +28,12 @@ class StorageError(GraphMillError):
 
 class NotFoundError(StorageError):
     """A path that should exist does not."""
+
+    exit_code = 2
+
+
+class PathError(StorageError):
+    """A path that no file system can have, or a file where a folder is expected, or a folder for a file."""
 
     exit_code = 2
 

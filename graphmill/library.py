@@ -4,7 +4,6 @@ Reads run.json and the embeddings; nothing is written, and nothing outside the r
 unless the caller names it.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -211,12 +210,7 @@ class Run:
 def _read_record(uri: str) -> Mapping[str, Any]:
     if not storage.exists(uri):
         return {}
-    try:
-        record: Any = json.loads(storage.read_text(uri))
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{uri}: expected JSON, found something else: {error}") from error
-    if not isinstance(record, dict):
-        raise FormatError(f"{uri}: expected an object, found {type(record).__name__}")
+    record: dict[str, Any] = storage.read_json(uri)
     for key in ("config", "stages", "metrics"):
         if not isinstance(record.get(key, {}), dict):
             raise FormatError(f"{uri}: {key}: expected an object, found {type(record[key]).__name__}")

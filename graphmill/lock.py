@@ -27,7 +27,7 @@ from typing import Any
 
 from graphmill import storage
 from graphmill.alarm import alarm, on_main_thread
-from graphmill.errors import GraphMillError, LockedError, NotFoundError, StorageError
+from graphmill.errors import FormatError, GraphMillError, LockedError, NotFoundError, StorageError
 
 NAME = ".graphmill.lock"
 BEAT_S = 15.0
@@ -68,10 +68,9 @@ class _Link:
 
     @property
     def owner(self) -> dict[str, Any]:
-        with suppress(json.JSONDecodeError):
-            content = json.loads(self.text)
-            if isinstance(content, dict):
-                return content
+        with suppress(FormatError):
+            content: dict[str, Any] = storage.json_in(self.text, self.uri)
+            return content
         return {}
 
 

@@ -182,10 +182,10 @@ def _read_json(uri: str) -> dict[str, Any]:
     if not storage.exists(uri):
         return {}
     try:
-        content = json.loads(storage.read_text(uri))
-    except json.JSONDecodeError as error:
-        raise FormatError(f"{uri}: expected JSON, found something else: {error}; move it away") from error
-    return content if isinstance(content, dict) else {}
+        content: dict[str, Any] = storage.read_json(uri)
+    except FormatError as error:
+        raise FormatError(f"{error}; move it away") from error
+    return content
 
 
 def _brief(value: Any) -> str:

@@ -177,8 +177,8 @@ def _recorded_schedule(output: str) -> dict[str, Any]:
     if not storage.exists(uri):
         return {}
     try:
-        schedule = json.loads(storage.read_text(uri))["config"]["schedule"]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        schedule = storage.read_json(uri)["config"]["schedule"]
+    except (FormatError, KeyError, TypeError) as error:
         raise FormatError(f"{uri}: expected run.json of a run with --date: {error}; move it away") from error
     return schedule if isinstance(schedule, dict) else {}
 

@@ -3,6 +3,7 @@
 import functools
 import importlib
 import json
+import logging
 import os
 import runpy
 import sys
@@ -13,6 +14,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from graphmill import forkserver
+
+log = logging.getLogger("graphmill")
 
 BUNDLED = {
     "etl.py": "etl.__main__",
@@ -91,8 +94,8 @@ def command(
 ) -> None:
     """Run SCRIPT with ARGUMENTS on a Dask cluster.
 
-    SCRIPT is the path of a Python file, which finds the cluster as Dask's default client; or, where there
-    is no such file, the name of a bundled job.
+    SCRIPT is the name of a bundled job; or the path of a Python file, which finds the cluster as Dask's
+    default client. A file that is called as a bundled job is meant by ./NAME.
     """
     from graphmill import door
     from graphmill.errors import ConfigError
@@ -101,15 +104,17 @@ def command(
     for variable, value in ((door.MASTER_VARIABLE, master), (door.CONF_VARIABLE, conf)):
         if value is not None:
             os.environ[variable] = value
-    if Path(script).is_file():
-        _run_script(script, arguments, master, conf, chosen)
-    elif script in BUNDLED:
+    if script in BUNDLED:
+        if os.path.isfile(script):  # noqa: PTH113 (which raises nothing)
+            log.warning("%s: the bundled job runs; the file %s here is meant by ./%s", script, script, script)
         sys.argv = [script, *arguments]
         job: click.Command = importlib.import_module(BUNDLED[script]).command
         overrides = [
             f"--set=cluster.{key}={json.dumps(value, ensure_ascii=False)}" for key, value in chosen.items()
         ]
         job.main([*overrides, *arguments], prog_name=script, standalone_mode=False)
+    elif os.path.isfile(script):  # noqa: PTH113
+        _run_script(script, arguments, master, conf, chosen)
     else:
         raise ConfigError(
             f"{script}: there is no such file, and no bundled job of that name: {', '.join(BUNDLED)}"
@@ -145,7 +150,7 @@ def main() -> None:
     """Entry of the console script."""
     words = sys.argv[1:]
     job = next((word for word in words if word in BUNDLED), None)
-    if job and not Path(job).is_file():
+    if job:
         forkserver.start_for(Path(job).stem, words)
     from graphmill import door
 

@@ -107,7 +107,7 @@ def _open_index(folder: str, entity_type: str, tables: Sequence[VectorTable]) ->
     faiss = _faiss()
     place = storage.join(folder.rstrip("/") + ".faiss", entity_type)
     made_from = {"vectors": record.describe_inputs([table.uri for table in tables])}
-    if storage.exists(f"{place}.json") and json.loads(storage.read_text(f"{place}.json")) == made_from:
+    if storage.exists(f"{place}.json") and storage.read_json(f"{place}.json") == made_from:
         stored = np.frombuffer(storage.read_bytes(f"{place}.index"), np.uint8)
         return faiss.deserialize_index(stored)
     log.info("neighbors: making an index of %s", entity_type)

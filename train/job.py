@@ -17,7 +17,7 @@ from distributed import Client
 
 from graphmill import cluster, record, storage
 from graphmill.config import Config
-from graphmill.errors import ConfigError, FormatError
+from graphmill.errors import ConfigError
 from graphmill.formats import pbg_checkpoint
 from train.adopted import adopted
 from train.config import TrainConfig
@@ -146,7 +146,7 @@ def claim_checkpoint(config: Config) -> None:
     ours = trained_with(config)
     version = pbg_checkpoint.read_version(path)
     if version and storage.exists(uri):
-        if not (differences := record.changes(_read(uri), ours)):
+        if not (differences := record.changes(storage.read_json(uri), ours)):
             log.info("training: resuming version %d of %s", version, path)
             return
         stale = path.rstrip("/") + ".stale"
@@ -159,10 +159,3 @@ def claim_checkpoint(config: Config) -> None:
     else:  # what a kill before the first commit left may be of another configuration
         storage.delete(storage.join(path, pbg_checkpoint.STATS_FILE))
     storage.write_text(uri, json.dumps(ours, indent=1, sort_keys=True) + "\n")
-
-
-def _read(uri: str) -> Any:
-    try:
-        return json.loads(storage.read_text(uri))
-    except json.JSONDecodeError as error:
-        raise FormatError(f"{uri}: expected JSON, found something else: {error}") from error

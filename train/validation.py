@@ -122,14 +122,14 @@ class Validation:
 
     def _read(self, version: int) -> None:
         try:
-            found = json.loads(storage.read_text(self._uri))
+            found = storage.read_json(self._uri)
             epochs = [
                 {"epoch": int(entry["epoch"]), "version": int(entry["version"])}
                 | {key: float(entry[key]) for key in ("mrr", "hits@10")}
                 for entry in found["epochs"]
             ]
             self._ended = None if found["ended"] is None else int(found["ended"])
-        except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        except (FormatError, KeyError, TypeError, ValueError) as error:
             raise FormatError(
                 f"{self._uri}: expected the MRR of each epoch, found something else: {error}"
             ) from error

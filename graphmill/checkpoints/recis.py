@@ -272,13 +272,8 @@ class _BlockPiece:
 def _read_side(uri: str) -> dict[str, Any] | None:
     if not storage.exists(uri):
         return None
-    try:
-        content = json.loads(storage.read_bytes(uri))
-        version = content["format_version"]
-    except (ValueError, RecursionError, KeyError, TypeError) as error:
-        raise FormatError(
-            f"{uri}: expected a JSON object with format_version, found something else"
-        ) from error
+    content = storage.read_json(uri)
+    version = content.get("format_version")
     if version != FORMAT_VERSION:
         raise FormatError(f"{uri}: format_version is {version}; this reader knows {FORMAT_VERSION}")
     expected = {"version": int, "counts": dict, "table_states": dict}

@@ -13,6 +13,7 @@ from graphmill.config.schema import (
     Strings,
     TypeName,
 )
+from graphmill.config.yaml_text import parsed as parsed_yaml
 
 __all__ = [
     "Config",
@@ -27,6 +28,7 @@ __all__ = [
     "TypeName",
     "from_mapping",
     "load",
+    "parsed_yaml",
     "read_raw",
     "validated",
 ]

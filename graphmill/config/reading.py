@@ -6,25 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from graphmill import storage
+from graphmill.config import yaml_text
 from graphmill.config.checking import validated
 from graphmill.config.schema import Config
 from graphmill.errors import ConfigError
 from graphmill.vocab import TRAIN_SPLIT
 
-
-class _Yaml(yaml.SafeLoader):
-    """Safe YAML in which 1e-3 is a number, as YAML 1.2 has it (PyYAML asks for a dot)."""
-
-
-_Yaml.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
-    list("-+0123456789"),
-)
-
+_MAX_DEPTH = 50
 
 Transform = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -124,10 +113,7 @@ def _fill_paths(filled: dict[str, Any]) -> None:
 def _read(conf_uri: str) -> dict[str, Any]:
     if conf_uri.endswith(".py"):
         return _read_pbg_python(conf_uri)
-    try:
-        raw = yaml.load(storage.read_text(conf_uri), _Yaml)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{conf_uri}: not YAML: {error}") from error
+    raw = yaml_text.parsed(storage.read_text(conf_uri), conf_uri)
     if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):
         raise ConfigError(f"{conf_uri}: expected a mapping of keys to values, found {type(raw).__name__}")
     return raw
@@ -152,12 +138,9 @@ def _apply(raw: dict[str, Any], override: str) -> None:
     """Set one `key.path=value`; a number in the path (`relations[0].operator`) is a position in a list."""
     path, equals, text = override.partition("=")
     keys = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
-    if not equals or not all(keys):
+    if not equals or not all(keys) or len(keys) > _MAX_DEPTH:
         raise ConfigError(f"--set {override}: expected key.path=value")
-    try:
-        value = yaml.load(text, _Yaml)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--set {override}: the value is not YAML: {error}") from error
+    value = yaml_text.parsed(text, f"--set {override}")
     node: Any = raw
     try:
         for key in keys[:-1]:

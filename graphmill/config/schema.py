@@ -9,18 +9,34 @@ Source of the keys: docs/formats/pbg_v1.md.
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from graphmill import storage
 from graphmill.config.checking import AnySection, Section, validated
 from graphmill.vocab import Side
 
+_MAX_NAME_BYTES = 200
+
+
+def _fits_file_name(name: str) -> str:
+    if (size := len(name.encode(errors="replace"))) > _MAX_NAME_BYTES:
+        raise ValueError(
+            f"expected a name of at most {_MAX_NAME_BYTES} bytes, found {size}: {name[:40]!r}..."
+        )
+    return name
+
+
 Name = Annotated[
-    str, Field(pattern=r"^[^./\s][^./]*$", description="no dot or slash: names become file names")
+    str,
+    Field(
+        pattern=r"^[^./\s\x00-\x1f\x7f][^./\x00-\x1f\x7f]*$",
+        description="no dot, slash or control character: names become file names",
+    ),
+    AfterValidator(_fits_file_name),
 ]
-TypeName = Annotated[str, Field(pattern=r"^[^./:\s][^./:]*$", description="also no colon: HDFS refuses it")]
+TypeName = Annotated[Name, Field(pattern=r"^[^:]*$", description="also no colon: HDFS refuses it")]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[int, Field(gt=0)]
+Positive = Annotated[int, Field(gt=0, lt=2**63)]
 Strings = Annotated[tuple[str, ...], Field(strict=False)]
 
 

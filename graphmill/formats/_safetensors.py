@@ -176,12 +176,7 @@ def _read_header(stream: Any, uri: str) -> dict[str, Entry]:
     (length,) = struct.unpack("<Q", stream.read(8) or bytes(8)) if file_bytes >= 8 else (0,)
     if not 2 <= length <= min(_MAX_HEADER_BYTES, file_bytes - 8):
         raise FormatError(f"{uri}: expected a safetensors file, found something else or a part")
-    try:
-        header = json.loads(stream.read(length))
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{uri}: expected a header in JSON, found something else: {error}") from error
-    if not isinstance(header, dict):
-        raise FormatError(f"{uri}: expected a header with names, found {type(header).__name__}")
+    header = storage.json_in(stream.read(length), f"{uri}: header")
     header.pop("__metadata__", None)
     entries = {name: _entry(name, each, 8 + length, uri) for name, each in header.items()}
     end = 8 + length

@@ -132,12 +132,7 @@ def _write_strings(uri: str, strings: Iterable[str]) -> None:
 
 
 def _read_strings(uri: str) -> list[str]:
-    try:
-        strings: Any = json.loads(storage.read_bytes(uri))
-    except (ValueError, RecursionError) as error:  # not UTF-8 is a ValueError too
-        raise FormatError(f"{uri}: expected a JSON list of strings, found no JSON: {error}") from error
-    if not isinstance(strings, list):
-        raise FormatError(f"{uri}: expected a JSON list of strings, found {type(strings).__name__}")
+    strings: list[Any] = storage.read_json(uri, list)
     for row, string in enumerate(strings):
         if not (isinstance(string, str) and _is_encodable(string)):
             raise FormatError(f"{uri}: expected strings only, found {string!r} at position {row}")

@@ -148,11 +148,8 @@ def read_manifest(entity_path: str) -> Manifest:
         FormatError: it is not what docs/formats/entity_index.md says, or of another version.
     """
     uri = _manifest_uri(entity_path)
-    try:
-        content: Any = json.loads(storage.read_bytes(uri))
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{uri}: expected JSON, found something else: {error}") from error
-    if not isinstance(content, dict) or "format_version" not in content:
+    content = storage.read_json(uri)
+    if "format_version" not in content:
         raise FormatError(f"{uri}: expected an object with the key 'format_version', found none")
     if content["format_version"] != FORMAT_VERSION:
         raise FormatError(

@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats._json import read_object
 from graphmill.formats._torch_tensor import TensorFile, open_tensor
 
 Array = npt.NDArray[Any]
@@ -174,7 +173,7 @@ def read_pytorch_object(uri: str) -> dict[str, Any]:
         NotFoundError: there is no such file.
         FormatError: it is something else.
     """
-    content = read_object(uri)
+    content: dict[str, Any] = storage.read_json(uri)
     kind = content.get("format", "pytorch")
     if kind != "pytorch":
         raise FormatError(f"{uri}: expected the format 'pytorch', found {kind!r}, which cannot be read")

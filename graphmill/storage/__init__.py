@@ -31,6 +31,7 @@ from graphmill.storage.fs import (
     read_text,
     status,
 )
+from graphmill.storage.json_files import json_in, read_json
 from graphmill.storage.staging import create_hdf5, open_hdf5, staged_output
 from graphmill.storage.uri import absolute, is_absolute, is_local, join, local_path, name, parent, scheme
 
@@ -51,6 +52,7 @@ __all__ = [
     "is_dir",
     "is_local",
     "join",
+    "json_in",
     "list_dir",
     "list_hidden",
     "local_path",
@@ -63,6 +65,7 @@ __all__ = [
     "open_output",
     "parent",
     "read_bytes",
+    "read_json",
     "read_marker",
     "read_text",
     "recover",

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from graphmill.errors import FormatError, StorageError
 from graphmill.storage import fs
+from graphmill.storage.json_files import json_in
 from graphmill.storage.uri import join, local_path, name, parent
 
 MARKER = "_SUCCESS"
@@ -172,11 +173,9 @@ def read_marker(directory: str) -> dict[str, Any] | None:
     if not fs.exists(uri):
         return None
     try:
-        fingerprint = json.loads(fs.read_text(uri) or "{}")
-    except json.JSONDecodeError as error:
-        raise FormatError(
-            f"{uri}: expected JSON, found something else: {error}; delete it to redo"
-        ) from error
+        fingerprint = json_in(fs.read_text(uri) or "{}", uri, object)
+    except FormatError as error:
+        raise FormatError(f"{error}; delete it to redo") from error
     return fingerprint if isinstance(fingerprint, dict) else {}
 
 

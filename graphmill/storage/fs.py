@@ -16,9 +16,13 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from graphmill.errors import NotFoundError, StorageError
+from graphmill.errors import FormatError, NotFoundError, PathError, StorageError
 from graphmill.storage import hadoop_conf, hdfs, hdfs_writer
 from graphmill.storage.uri import below, local_path, scheme, split
+
+# What is wrong with the path itself: trying again will not help.
+_OF_PATHS = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP)
+_MAX_NAME_BYTES = 255  # of local disks, and of HDFS by default
 
 
 class FileStatus(NamedTuple):
@@ -40,7 +44,10 @@ def explained(action: str, uri: str) -> Iterator[None]:
     except OSError as error:
         # HDF5's reasons take several lines; a namenode's first is its reason, the rest a stack of its calls
         reason = " ".join(re.split(r"\n\s*at ", str(error.strerror or error))[0].split())
-        raise StorageError(f"{uri}: cannot {action}: {reason}") from error
+        kind = PathError if error.errno in _OF_PATHS else StorageError
+        raise kind(f"{uri}: cannot {action}: {reason}") from error
+    except EOFError as error:
+        raise StorageError(f"{uri}: cannot {action}: it ends too early: {error}") from error
     except RuntimeError as error:
         if type(error) is not RuntimeError or not hdfs_writer.is_own_error(error):
             raise
@@ -53,6 +60,7 @@ def filesystem(uri: str) -> tuple[pafs.FileSystem, str]:
     Raises:
         StorageError: nothing is known to open such a URI, or its service does not answer.
     """
+    _check_path(uri)
     path = local_path(uri)
     if path is not None:
         return _LOCAL, path
@@ -60,6 +68,18 @@ def filesystem(uri: str) -> tuple[pafs.FileSystem, str]:
     with explained("connect", uri):
         file_system, bucket = _remote(root, os.environ.get(hadoop_conf.VARIABLE))
         return file_system, bucket + path_below or "/"
+
+
+def _check_path(uri: str) -> None:
+    if "\0" in uri:
+        raise PathError(f"{uri!r}: expected a path, found one with a NUL character")
+    if len(uri) > _MAX_NAME_BYTES and scheme(uri) in ("file", "hdfs"):
+        longest = max(uri.split("/"), key=len)
+        if (size := len(longest.encode(errors="replace"))) > _MAX_NAME_BYTES:
+            raise PathError(
+                f"{uri}: expected names of at most {_MAX_NAME_BYTES} bytes between its slashes, found "
+                f"{size}; choose a shorter one"
+            )
 
 
 _LOCAL = pafs.LocalFileSystem(use_mmap=False)
@@ -108,12 +128,12 @@ def read_text(uri: str) -> str:
     """The whole file, as UTF-8.
 
     Raises:
-        StorageError: it is not UTF-8.
+        FormatError: it is not UTF-8.
     """
     try:
         return read_bytes(uri).decode()
     except UnicodeDecodeError as error:
-        raise StorageError(
+        raise FormatError(
             f"{uri}: expected UTF-8 text, found byte {error.object[error.start]:#x} at offset {error.start}"
         ) from error
 

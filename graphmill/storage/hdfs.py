@@ -26,7 +26,7 @@ def connect(uri: str) -> pafs.FileSystem:
     """The file system of `uri`'s authority, by the driver that GRAPHMILL_HDFS_DRIVER names (native).
 
     Raises:
-        ConfigError: there is no such driver.
+        ConfigError: there is no such driver, or no namenode is known for the URI.
         OSError: the namenode does not answer in time.
     """
     driver = os.environ.get(DRIVER_VARIABLE) or DRIVERS[0]
@@ -37,14 +37,26 @@ def connect(uri: str) -> pafs.FileSystem:
         return pafs.HadoopFileSystem(authority.hostname or "default", authority.port or 0)
     from hdfs_native.fsspec import HdfsFileSystem
 
-    # No instance cache: a client must not outlive the test or process that it was made for.
-    native = HdfsFileSystem(
-        authority.hostname, authority.port, skip_instance_cache=True, **hadoop_conf.client_defaults()
-    )
+    try:
+        # No instance cache: a client must not outlive the test or process that it was made for.
+        native = HdfsFileSystem(
+            authority.hostname, authority.port, skip_instance_cache=True, **hadoop_conf.client_defaults()
+        )
+    except RuntimeError as error:  # of the configuration: nothing has been asked yet
+        raise ConfigError(_unknown(uri, str(error))) from error
     # What fsspec has here cuts off what follows a `?` or a `#`: another file would be touched.
     native._strip_protocol = _unchanged
     _probe(native.client)
     return pafs.PyFileSystem(_Handler(native))
+
+
+def _unknown(uri: str, reason: str) -> str:
+    conf_dir = os.environ.get(hadoop_conf.VARIABLE)
+    found = f"which is {conf_dir}, and does not name it" if conf_dir else "which is not set"
+    return (
+        f"{uri}: no namenode is known for it ({reason}); set {hadoop_conf.VARIABLE}, {found}, to the folder "
+        "of core-site.xml and hdfs-site.xml, or name host and port: hdfs://HOST:PORT/..."
+    )
 
 
 def _unchanged(path: str) -> str:

@@ -109,7 +109,7 @@ def read_journal(root: str) -> Journal | None:
     if not storage.exists(uri):
         return None
     try:
-        content = json.loads(storage.read_text(uri))
+        content = storage.read_json(uri)
         version = content.pop("format_version")
         if version != FORMAT_VERSION:
             raise FormatError(f"{uri}: format_version is {version!r}; this reader knows {FORMAT_VERSION}")
@@ -118,7 +118,7 @@ def read_journal(root: str) -> Journal | None:
             "inputs": [Input(**each) for each in content["inputs"]],
         }
         return Journal(**content | lists)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise FormatError(f"{uri}: expected the journal of a job, found something else: {error}") from error
 
 

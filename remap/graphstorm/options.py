@@ -6,10 +6,9 @@ From flags, or from GraphStorm's own YAML file, whose keys they override.
 from dataclasses import fields
 from typing import Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import Field, model_validator
 
-from graphmill import storage
+from graphmill import config, storage
 from graphmill.config import Positive, Section
 from graphmill.config.checking import validated
 from graphmill.errors import ConfigError
@@ -110,10 +109,7 @@ def parse_edge_types(texts: tuple[str, ...]) -> tuple[EdgeType, ...]:
 
 def _read_yaml(uri: str) -> dict[str, Any]:
     """Where GraphStorm's run had its graph, and where it saved."""
-    try:
-        content = yaml.safe_load(storage.read_text(uri))
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{uri}: not YAML: {error}") from error
+    content = config.parsed_yaml(storage.read_text(uri), uri)
     sections = content.get("gsf") if isinstance(content, dict) else None
     if not isinstance(sections, dict):
         raise ConfigError(f"{uri}: expected GraphStorm's YAML with the key 'gsf'")

@@ -187,7 +187,7 @@ def test_text_must_be_utf8(root: str) -> None:
     uri = storage.join(root, "x")
     with storage.atomic_output(uri) as stream:
         stream.write(b"ab\xff")
-    with pytest.raises(StorageError, match="0xff at offset 2"):
+    with pytest.raises(FormatError, match="0xff at offset 2"):
         storage.read_text(uri)
 
 

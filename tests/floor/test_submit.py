@@ -65,11 +65,14 @@ def test_the_environment_names_a_script_s_cluster_too(
     assert "--master spark://y: expected local" in submit("mine.py", cwd=tmp_path).stderr
 
 
-def test_a_file_goes_before_a_bundled_job(tmp_path: Path) -> None:
+def test_a_bundled_job_goes_before_a_file_that_is_not_named_as_one(tmp_path: Path) -> None:
     (tmp_path / "etl.py").write_text("print('my own etl')")
-    done = submit("--master", "local[1]", "etl.py", cwd=tmp_path)
-    assert done.stdout == "my own etl\n"
-    assert done.returncode == 0
+    done = submit("--master", "local[1]", "etl.py", "--help", cwd=tmp_path)
+    assert "Usage: etl.py" in done.stdout
+    assert "the file etl.py here is meant by ./etl.py" in done.stderr
+    done = submit("--master", "local[1]", "./etl.py", cwd=tmp_path)
+    assert (done.stdout, done.returncode) == ("my own etl\n", 0)
+    assert "bundled" not in done.stderr
 
 
 def test_bundled_jobs_are_found_from_any_folder(tmp_path: Path) -> None:

@@ -135,8 +135,9 @@ GOOD = {"format_version": 1, "hash_name": "h", "seed": 0, "num_partitions": {"us
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "expected JSON"),
-        ("[]", "expected an object with the key 'format_version'"),
+        ("", "expected a JSON object, found something else"),
+        ("[]", "expected a JSON object, found list"),
+        ("[" * 200_000, "expected a JSON object, found lists or objects nested too deep"),
         ("{}", "expected an object with the key 'format_version'"),
         (json.dumps(GOOD | {"format_version": 2}), "format_version is 2; this reader knows 1"),
         (json.dumps(GOOD | {"seed": "0"}), "seed"),

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from graphmill import storage
-from graphmill.formats import _json
 from graphmill.formats.pbg_checkpoint.names import CONFIG_FILE, STATS_FILE
 
 
@@ -22,7 +21,8 @@ def read_config(checkpoint_path: str) -> dict[str, Any]:
         FormatError: it is not a JSON object.
     """
     uri = storage.join(checkpoint_path, CONFIG_FILE)
-    return _json.read_object(uri)
+    content: dict[str, Any] = storage.read_json(uri)
+    return content
 
 
 def append_stats(checkpoint_path: str, lines: Iterable[Mapping[str, Any]]) -> None:
@@ -44,7 +44,7 @@ def read_stats(checkpoint_path: str) -> list[dict[str, Any]]:
     if not storage.exists(uri):
         return []
     lines = storage.read_text(uri).splitlines()
-    return [_json.object_in(line, f"{uri}: line {number}") for number, line in enumerate(lines, 1) if line]
+    return [storage.json_in(line, f"{uri}: line {number}") for number, line in enumerate(lines, 1) if line]
 
 
 def _bucket_visit(line: Mapping[str, Any]) -> tuple[Any, ...] | None:

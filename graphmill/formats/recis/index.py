@@ -11,7 +11,6 @@ from typing import Any
 
 from graphmill import storage
 from graphmill.errors import FormatError
-from graphmill.formats._json import read_object
 from graphmill.formats.recis import names
 from graphmill.formats.recis.names import Slice
 
@@ -88,13 +87,13 @@ def read_index(path: str) -> Index:
         FormatError: a file is not what the format says.
     """
     uri = storage.join(path, names.INDEX)
-    content = read_object(uri)
+    content = storage.read_json(uri)
     block_index, file_index = (_numbers(content.get(key), f"{uri}: {key}") for key in _KEYS)
     for name in file_index:
         if storage.name(name) != name or name in ("", ".", ".."):
             raise FormatError(f"{uri}: expected names of files in the same folder, found {name!r}")
     keys_uri = storage.join(path, names.TENSOR_KEYS)
-    tensor_keys = read_object(keys_uri)
+    tensor_keys = storage.read_json(keys_uri)
     if not all(isinstance(value, str) for value in tensor_keys.values()):
         raise FormatError(f"{keys_uri}: expected names as text")
     return Index(block_index, file_index, tensor_keys)
@@ -114,7 +113,7 @@ def read_part(uri: str) -> Index:
         NotFoundError: it has not ended, or all have, and another has put the parts together.
         FormatError: the file is not ours.
     """
-    content = read_object(uri)
+    content = storage.read_json(uri)
     if content.keys() != vars(Index()).keys():
         raise FormatError(f"{uri}: expected what a shard says that it has written, found {sorted(content)}")
     return Index(**content)

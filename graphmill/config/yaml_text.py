@@ -1,0 +1,64 @@
+"""YAML as configurations are written in it: safe, and each key once."""
+
+import re
+from typing import Any
+
+import yaml
+
+from graphmill.errors import ConfigError
+
+_INTEGER = "tag:yaml.org,2002:int"
+_MAX_INTEGER_BITS = 128
+
+
+class _Yaml(yaml.SafeLoader):
+    """Safe YAML in which 1e-3 is a number, as YAML 1.2 has it (PyYAML asks for a dot)."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """As PyYAML has it, which lets the last of several equal keys win in silence."""
+        node = super().compose_mapping_node(anchor)
+        first: dict[tuple[str, str], yaml.Node] = {}
+        for key, _ in node.value:
+            if (
+                isinstance(key, yaml.ScalarNode)
+                and (other := first.setdefault((key.tag, key.value), key)) is not key
+            ):
+                raise yaml.MarkedYAMLError(
+                    f"the key {key.value!r} stands first", other.start_mark, "and again", key.start_mark
+                )
+        return node
+
+    def construct_integer(self, node: yaml.ScalarNode) -> int:
+        """As PyYAML has it, for numbers that anything can be set to."""
+        try:
+            number = int(self.construct_yaml_int(node))
+        except ValueError:
+            number = 1 << _MAX_INTEGER_BITS
+        if number.bit_length() > _MAX_INTEGER_BITS:
+            raise yaml.MarkedYAMLError(
+                problem=f"expected at most {_MAX_INTEGER_BITS} bits, found {len(node.value)} digits",
+                problem_mark=node.start_mark,
+            )
+        return number
+
+
+_Yaml.add_constructor(_INTEGER, _Yaml.construct_integer)
+_Yaml.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
+
+
+def parsed(text: str, where: str) -> Any:
+    """What the YAML says.
+
+    Raises:
+        ConfigError: it is not YAML, or has a key twice; `where` says what it was read from.
+    """
+    try:
+        return yaml.load(text, _Yaml)
+    except RecursionError as error:
+        raise ConfigError(f"{where}: not YAML to be read: lists or mappings are nested too deep") from error
+    except (yaml.YAMLError, ValueError, ArithmeticError) as error:  # a date of month 13, a year 0
+        raise ConfigError(f"{where}: not YAML to be read: {error}") from error

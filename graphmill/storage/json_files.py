@@ -1,0 +1,37 @@
+"""JSON that is read: whatever is wrong with it is a `FormatError` that names the file."""
+
+import json
+from typing import Any
+
+from graphmill.errors import FormatError
+from graphmill.storage import fs
+
+_NAMES: dict[type, str] = {dict: "object", list: "list"}
+
+
+def read_json(uri: str, kind: type = dict) -> Any:
+    """The content of the JSON file at `uri`, which is to be a `kind`.
+
+    Raises:
+        NotFoundError: there is no such file.
+        FormatError: it is something else.
+    """
+    return json_in(fs.read_bytes(uri), uri, kind)
+
+
+def json_in(text: str | bytes, where: str, kind: type = dict) -> Any:
+    """The content of JSON, which is to be a `kind`.
+
+    Raises:
+        FormatError: it is something else; `where` says what it was read from.
+    """
+    expected = f"{where}: expected a JSON {_NAMES.get(kind, kind.__name__)}"
+    try:
+        content = json.loads(text)
+    except RecursionError as error:
+        raise FormatError(f"{expected}, found lists or objects nested too deep") from error
+    except ValueError as error:  # no JSON, no UTF-8, an integer of too many digits
+        raise FormatError(f"{expected}, found something else: {error}") from error
+    if not isinstance(content, kind):
+        raise FormatError(f"{expected}, found {type(content).__name__}")
+    return content
