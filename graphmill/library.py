@@ -202,8 +202,9 @@ class Run:
         before, output = self.config.get("embedding_path"), self.config.get("output")
         if isinstance(before, str) and isinstance(output, str):
             inside = before.removeprefix(output.rstrip("/") + "/")
-            if inside != before and ".." not in inside.split("/"):
-                return storage.join(self.uri, inside)
+            there = storage.join(self.uri, inside)
+            if inside != before and storage.within(self.uri, there):
+                return there
         return storage.join(self.uri, "embeddings")
 
 

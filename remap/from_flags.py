@@ -17,6 +17,8 @@ _SETTINGS = {
     "output_delimiter": "remap.output_delimiter",
     "output_chunk_size": "remap.rows_per_file",
 }
+# A checkpoint may come from anybody: of its configuration no path, no cluster and no other section is taken.
+_OF_THE_MODEL = ("relations", "dimension", "dynamic_relations", "global_emb", "comparator", "loss_fn")
 _IGNORED = ("rank", "world_size", "num_processes")
 
 
@@ -57,7 +59,7 @@ def _from_checkpoint(given: dict[str, Any], overrides: Sequence[str]) -> Config:
         # No relation is needed to remap, but a configuration has one; that of a converted checkpoint may not.
         "relations": [{"name": "unknown", "lhs": first, "rhs": first}],
         "dimension": checkpoint.dimensions[first],
-        **(checkpoint.config or {}),
+        **{key: value for key, value in (checkpoint.config or {}).items() if key in _OF_THE_MODEL},
     }
     settings |= {
         "entities": {

@@ -124,7 +124,9 @@ def test_a_damaged_run_json_is_refused(tmp_path: Path, content: str) -> None:
         graphmill.open(str(tmp_path))
 
 
-@pytest.mark.parametrize("path", ["/elsewhere/secret", "/was/here/../secret", "/was/hereafter"])
+@pytest.mark.parametrize(
+    "path", ["/elsewhere/secret", "/was/here/../secret", "/was/hereafter", "/was/here/hdfs://there/x"]
+)
 def test_no_path_in_run_json_leads_out_of_the_folder(tmp_path: Path, path: str) -> None:
     config = {"output": "/was/here", "embedding_path": path}
     (tmp_path / "run.json").write_text(json.dumps({"config": config}))

@@ -2,7 +2,8 @@
 
 A partition, and the table of dynamic relations, may have grown since: ETL with `previous_entity_path`
 appends. Whether the old rows are indeed the first is looked up in the entities that the checkpoint was
-trained with, which its config.json names; where these are not to be found, positions are trusted.
+trained with, which its config.json names. A checkpoint may come from anybody: what it names is opened only
+beside it, or where the configuration names it too. Where it is not opened, positions are trusted.
 Entity types and static relations may have been added or removed: they go by their names.
 """
 
@@ -182,12 +183,22 @@ class WarmStart:
             )
 
     def _find_former_entities(self) -> str | None:
-        """The entities that the checkpoint was trained with, if they can still be read."""
+        """The entities that the checkpoint was trained with, if they may be opened and can still be read."""
         former = self.former.get("entity_path")
+        set_here = [self.entity_path, self.config.etl.get("previous_entity_path")]
+        roots = [storage.parent(self.path), *(each for each in set_here if isinstance(each, str))]
+        if isinstance(former, str) and not any(storage.within(root, former) for root in roots):
+            log.info(
+                "training: %s says that its entities are %s; they are not beside it, and not opened; rows are"
+                " taken by position; set etl.previous_entity_path to them to have their raw ids compared",
+                self.path,
+                former,
+            )
+            return None
         try:
             if isinstance(former, str) and storage.exists(former):
                 return former
-        except GraphMillError as error:  # such as another cluster's storage: the check is not worth the run
+        except GraphMillError as error:  # such as storage that is down: the check is not worth the run
             log.info("training: %s", error)
         log.info(
             "training: the entities that %s was trained with (%s) cannot be read; rows are taken by position",

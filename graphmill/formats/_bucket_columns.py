@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphmill.errors import FormatError
+from graphmill.formats._hdf5 import check_stored
 
 Indices = npt.NDArray[np.int64] | npt.NDArray[np.int32]
 
@@ -27,6 +28,7 @@ def checked_dataset(hdf5: h5py.File, column: str, kinds: str, uri: str) -> h5py.
         raise FormatError(
             f"{uri}: {column!r}: expected {kind} in one dimension, found {dataset.dtype} {dataset.shape}"
         )
+    check_stored(dataset, uri)
     return dataset
 
 

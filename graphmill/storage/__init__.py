@@ -33,7 +33,17 @@ from graphmill.storage.fs import (
 )
 from graphmill.storage.json_files import json_in, read_json
 from graphmill.storage.staging import create_hdf5, open_hdf5, staged_output
-from graphmill.storage.uri import absolute, is_absolute, is_local, join, local_path, name, parent, scheme
+from graphmill.storage.uri import (
+    absolute,
+    is_absolute,
+    is_local,
+    join,
+    local_path,
+    name,
+    parent,
+    scheme,
+    within,
+)
 
 __all__ = [
     "MARKER",
@@ -74,6 +84,7 @@ __all__ = [
     "status",
     "sweep",
     "temporary_sibling",
+    "within",
     "write_marker",
     "write_text",
 ]

@@ -7,6 +7,7 @@ Every function takes a URI (see `uri`). What the file systems raise comes out as
 import errno
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -18,7 +19,7 @@ import pyarrow.fs as pafs
 
 from graphmill.errors import FormatError, NotFoundError, PathError, StorageError
 from graphmill.storage import hadoop_conf, hdfs, hdfs_writer
-from graphmill.storage.uri import below, local_path, scheme, split
+from graphmill.storage.uri import below, is_local, local_path, scheme, split
 
 # What is wrong with the path itself: trying again will not help.
 _OF_PATHS = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP)
@@ -99,10 +100,33 @@ def _remote(root: str, _hadoop_conf_dir: str | None) -> tuple[pafs.FileSystem, s
 
 
 def open_input(uri: str) -> pa.NativeFile:
-    """Open for reading with random access."""
+    """Open for reading with random access.
+
+    Raises:
+        FormatError: it is a pipe, a device or a socket, which could keep a reader waiting for ever.
+    """
     file_system, path = filesystem(uri)
     with explained("open", uri):
+        if is_local(uri):
+            _check_regular(path, uri)
         return file_system.open_input_file(path)
+
+
+def _check_regular(path: str, uri: str) -> None:
+    mode = Path(path).stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        found = next((name for is_kind, name in _NO_FILES if is_kind(mode)), "something else")
+        raise FormatError(
+            f"{uri}: expected a file, found {found}, which is not read; write what it gives to a file"
+        )
+
+
+_NO_FILES = (
+    (stat.S_ISFIFO, "a named pipe (FIFO)"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISSOCK, "a socket"),
+)
 
 
 def open_output(uri: str, *, replication: int | None = None) -> pa.NativeFile:

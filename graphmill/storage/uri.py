@@ -1,7 +1,9 @@
 """URIs as plain strings: `/tmp/x`, `x/y`, `file:///tmp/x`, `hdfs://nameservice/x`."""
 
 import os
+import posixpath
 import re
+from pathlib import Path
 from urllib.parse import unquote
 
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
@@ -71,3 +73,19 @@ def parent(uri: str) -> str:
     if above.endswith("://"):  # the root of a file system without a host
         return above + "/"
     return above or ("/" if uri.startswith("/") else ".")
+
+
+def within(root: str, path: str) -> bool:
+    """Whether `path`, read from a file, lies in the folder `root`: the rule by which it may be opened.
+
+    Local links are followed first. Another scheme or host is elsewhere, as is a remote path with `..` in it.
+    """
+    root_path, found_path = local_path(root), local_path(path)
+    if root_path is not None and found_path is not None:
+        return Path(os.path.realpath(found_path)).is_relative_to(os.path.realpath(root_path))
+    (root_of_root, above), (root_of_path, path_below) = split(root), split(path)
+    if root_of_root != root_of_path or ".." in path_below.split("/"):
+        return False
+    return (posixpath.normpath("/" + path_below) + "/").startswith(
+        posixpath.normpath("/" + above).rstrip("/") + "/"
+    )

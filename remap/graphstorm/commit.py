@@ -122,6 +122,28 @@ def read_journal(root: str) -> Journal | None:
         raise FormatError(f"{uri}: expected the journal of a job, found something else: {error}") from error
 
 
+def check_places(journal: Journal, named: Sequence[str]) -> None:
+    """Refuse a journal of places that are not in the folders `named` by the command: it could be anybody's.
+
+    A folder beside them that holds the same journal is the job's too.
+
+    Raises:
+        FormatError: one lies elsewhere.
+    """
+    beside = [
+        root for root in journal.roots if any(storage.within(storage.parent(each), root) for each in named)
+    ]
+    known = [*named, *(root for root in beside if read_journal(root) == journal)]
+    moved = [place for move in journal.moves for place in (move.written, move.target)]
+    for uri in [*journal.roots, *moved, *journal.replaced, *(each.uri for each in journal.inputs)]:
+        if not any(storage.within(folder, uri) for folder in known):
+            places = " and ".join(work_uri(folder) for folder in known)
+            raise FormatError(
+                f"{uri}: an interrupted job's journal names it; it is in no folder that this command names, "
+                f"and is left alone; repeat the command that was interrupted, or delete {places}"
+            )
+
+
 def write_journal(journal: Journal) -> None:
     """Write the journal: all tables are verified, from here on the job is only ever finished."""
     content = {"format_version": FORMAT_VERSION} | asdict(journal)

@@ -56,6 +56,7 @@ def _run(options: Options, connect: Connect) -> dict[str, Any]:
     for root in _roots(options):
         journal = commit.read_journal(root)
         if journal is not None:
+            commit.check_places(journal, _named(options))
             log.info("remap: finishing the job that was interrupted in %s", root)
             earlier = Options.model_validate(journal.options, strict=False)
             with connect() as client:
@@ -94,6 +95,10 @@ def _run(options: Options, connect: Connect) -> dict[str, Any]:
         time.monotonic() - written,
     )
     return figures | {"seconds": round(time.monotonic() - mapped, 3)}
+
+
+def _named(options: Options) -> list[str]:
+    return [each for each in (options.node_emb_dir, options.prediction_dir, options.output_dir) if each]
 
 
 def _roots(options: Options) -> list[str]:

@@ -77,6 +77,65 @@ def test_local_paths_of_uris() -> None:
 # ---- reading and writing
 
 
+def test_what_lies_within_a_folder(tmp_path: Path) -> None:
+    """Neither `..`, nor a link, nor another scheme or host leads out."""
+    root = str(tmp_path / "run")
+    (tmp_path / "run" / "real").mkdir(parents=True)
+    (tmp_path / "run" / "out").symlink_to("/etc")
+    (tmp_path / "alias").symlink_to("run")
+    inside = [root, f"{root}/x", f"file://{root}/x", f"{root}/./a/../b", str(tmp_path / "alias" / "real")]
+    outside = [
+        f"{root}/../x",
+        f"{root}x",
+        f"{root}/out/x",
+        "/",
+        f"hdfs://host{root}/x",
+        f"file://{root}/%2e%2e",
+    ]
+    for remote in ("hdfs://host:9/a/run", "hdfs://host:9/a/run/"):
+        assert all(storage.within(remote, f"hdfs://host:9{each}") for each in ("/a/run", "/a//run/x"))
+        for each in ("host:9/a/run/../x", "host:9/a/runs", "other:9/a/run", "/a/run", "host:9"):
+            assert not storage.within(remote, f"hdfs://{each}"), each
+        assert not storage.within(remote, "/a/run")
+        assert not storage.within(remote, "s3://host:9/a/run")
+    assert storage.within("hdfs://host/", "hdfs://host/a")
+    assert [each for each in inside if not storage.within(root, each)] == []
+    assert [each for each in outside if storage.within(root, each)] == []
+
+
+_OPEN_ALL = """
+import sys
+from graphmill import storage
+from graphmill.errors import FormatError
+for uri in sys.argv[1:]:
+    for open_it in (storage.read_text, lambda uri: storage.open_hdf5(uri).__enter__()):
+        try:
+            open_it(uri)
+        except FormatError as error:
+            print(error)
+"""
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+    """A pipe that nobody writes to would keep its reader for ever."""
+    fifo, linked, unix = (str(tmp_path / name) for name in ("fifo", "linked", "unix"))
+    os.mkfifo(fifo)
+    Path(linked).symlink_to(fifo)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(unix)
+        done = subprocess.run(
+            [sys.executable, "-c", _OPEN_ALL, fifo, linked, unix, "/dev/zero"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+    found = ["a named pipe (FIFO)"] * 4 + ["a socket"] * 2 + ["a device"] * 2
+    told = done.stdout.splitlines()
+    assert len(told) == len(found)
+    assert all(f"expected a file, found {kind}" in line for kind, line in zip(found, told, strict=True))
+
+
 def test_a_file_is_written_listed_read_and_deleted(root: str) -> None:
     uri = storage.join(root, "deep", "down", "x.txt")
     storage.write_text(uri, "häuser")

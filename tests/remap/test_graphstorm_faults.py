@@ -1,5 +1,6 @@
 """Damage of every kind: exit code not 0, a message with file and row, and not one input or row lost."""
 
+import json
 import os
 import pickle
 import re
@@ -365,6 +366,40 @@ def test_a_damaged_journal(tree: Tree, cli: Cli, capsys: pytest.CaptureFixture[s
     assert re.search(
         r"journal\.json: (expected (the journal|a JSON object)|format_version is 2)", capsys.readouterr().err
     )
+    assert snapshot(tree.root) == before
+
+
+@pytest.mark.parametrize("kind", ["roots", "replaced", "inputs", "moves"])
+def test_a_journal_of_places_elsewhere(
+    tree: Tree, cli: Cli, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    """Whoever fills the folder could have any file deleted: what the command does not name stays."""
+    write_tree(tree)
+    (tree.root / "elsewhere").mkdir()
+    victim = tree.root / "elsewhere" / "precious"
+    victim.write_text("mine")
+    uri, seen = str(victim), victim.stat()
+    places: dict[str, Any] = {
+        "roots": [str(tree.emb)],
+        "replaced": [uri],
+        "inputs": [vars(commit.Input(uri, seen.st_size, seen.st_mtime_ns))],
+        "moves": [vars(commit.Move(uri, f"{tree.emb}/user/x.parquet", 0))],
+    }
+    if kind == "roots":
+        places["roots"] = [str(tree.emb), str(victim.parent)]
+    content = {
+        "format_version": 1,
+        "options": {"node_id_mapping": "maps", "node_emb_dir": "emb"},
+        "figures": {},
+        "roots": places["roots"],
+    }
+    content |= {each: places[each] if each == kind else [] for each in ("replaced", "inputs", "moves")}
+    journal = tree.emb / commit.WORK / commit.JOURNAL
+    journal.parent.mkdir()
+    journal.write_text(json.dumps(content))
+    before = snapshot(tree.root)
+    assert cli(*tree.arguments()) == 2
+    assert "journal names it; it is in no folder that this command names" in capsys.readouterr().err
     assert snapshot(tree.root) == before
 
 

@@ -164,6 +164,23 @@ def test_a_checkpoint_and_its_entities_are_enough(output: str, cli: Cli, tmp_pat
     assert (tmp_path / "out/run.json").exists()
 
 
+def test_no_setting_of_a_foreign_checkpoint_is_taken(output: str, cli: Cli, tmp_path: Path) -> None:
+    """Its config.json may name any place, and any cluster."""
+    config_json = Path(output, "checkpoint/config.json")
+    hostile = {
+        "remap": {"ids_path": str(tmp_path / "no such file")},
+        "embedding_path": str(tmp_path / "chosen by the file"),
+        "cluster": {"master": "tcp://nowhere:1"},
+        "init_path": "hdfs://nowhere:1/x",
+    }
+    config_json.write_text(json.dumps(hostile))
+    flags = ["--checkpoint-path", f"{output}/checkpoint", "--entity-path", f"{output}/entities"]
+    assert cli(*flags, "--output-dir", tmp_path / "out/embeddings") == 0
+    assert graph.read_rows(tmp_path / "out/embeddings") == graph.expected_rows()
+    recorded = json.loads((tmp_path / "out/run.json").read_text())["config"]
+    assert (recorded["remap"], recorded["cluster"], recorded["init_path"]) == ({}, {}, None)
+
+
 def test_rank_0_does_the_work_of_all(output: str, cli: Cli) -> None:
     flags = ["--checkpoint-path", f"{output}/checkpoint", "--entity-path", f"{output}/entities"]
     before = graph.snapshot(output)

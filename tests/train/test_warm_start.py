@@ -3,6 +3,8 @@
 import json
 import logging
 import shutil
+import socket
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -141,6 +143,37 @@ def test_entities_that_moved_are_refused(first, tmp_path):
     write_ids(second, list("abxcde"))
     with pytest.raises(FormatError, match=r"row 2 is raw id 'x', which was 'c' .*previous_entity_path"):
         tables(second)
+
+
+def name_entities(config, entity_path):
+    """Have the checkpoint say that it was trained with other entities."""
+    config_json = Path(config.checkpoint_path, "config.json")
+    former = json.loads(config_json.read_text())
+    config_json.write_text(json.dumps(former | {"entity_path": entity_path}))
+
+
+def test_entities_elsewhere_are_opened_only_if_a_setting_names_them(first, tmp_path, caplog):
+    """The checkpoint may come from anybody."""
+    elsewhere = tmp_path / "first" / ".." / "elsewhere"
+    second = day(tmp_path / "second", AFTER, init_path=first.checkpoint_path)
+    write_ids(changed(first, entity_path=str(elsewhere)), list("vwxyz"))
+    write_ids(second, list("abcdef"))
+    name_entities(first, str(elsewhere))
+    with caplog.at_level(logging.INFO, "graphmill"):
+        tables(second)
+    assert "elsewhere; they are not beside it, and not opened" in caplog.text
+    assert "set etl.previous_entity_path" in caplog.text
+    with pytest.raises(FormatError, match=r"row 0 is raw id 'a', which was 'v' "):
+        tables(changed(second, etl={"previous_entity_path": str(tmp_path / "elsewhere")}))
+
+
+def test_no_host_is_asked_that_a_checkpoint_names(first, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        name_entities(first, f"hdfs://127.0.0.1:{listening.getsockname()[1]}/entities")
+        tables(day(tmp_path / "second", AFTER, init_path=first.checkpoint_path))
+        with pytest.raises(BlockingIOError):  # nobody has called
+            listening.accept()
 
 
 class TestRelations:

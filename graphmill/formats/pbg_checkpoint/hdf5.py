@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from graphmill import storage
 from graphmill.errors import FormatError
+from graphmill.formats._hdf5 import check_stored
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -249,11 +250,7 @@ def _dataset(hdf5: h5py.File, name: str, uri: str) -> h5py.Dataset | None:
         node = node[part]
     if not isinstance(node, h5py.Dataset):
         return None
-    if node.is_virtual or node.external:
-        raise FormatError(f"{uri}: {name!r}: expected a dataset of this file, found one in other files")
-    if node.chunks is None and node.id.get_storage_size() < node.nbytes:
-        # else a few bytes could ask for any amount of memory
-        raise FormatError(f"{uri}: {name!r}: expected {node.nbytes} bytes, found fewer")
+    check_stored(node, uri)
     return node
 
 
