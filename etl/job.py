@@ -54,8 +54,11 @@ from graphmill.config import Config
 from graphmill.errors import RawTableError
 from graphmill.formats import graphstorm
 from graphmill.formats.entity_index import Manifest, part_uri, write_manifest
+from graphmill.lock import NO_CLAIM, Claim
 
-__all__ = ["fingerprint", "output_uris", "run"]
+__all__ = ["check", "fingerprint", "output_uris", "run", "written_uris"]
+
+written_uris = output_uris
 
 # Settings that decide how the work is cut or where things go, and not what comes out.
 _CUTTING = {
@@ -69,7 +72,17 @@ _CUTTING = {
 }
 
 
-def run(config: Config, client: Client) -> dict[str, Any]:
+def check(config: Config) -> None:
+    """Refuse what cannot be done, before anything is changed.
+
+    Raises:
+        ConfigError: the tables do not fit the relations, or the outputs would replace foreign files.
+    """
+    check_config(config, config.section("etl", EtlConfig))
+    check_outputs(config)
+
+
+def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
     """Do the stage's work; its figures.
 
     Raises:
@@ -77,9 +90,8 @@ def run(config: Config, client: Client) -> dict[str, Any]:
         RawTableError: a table lacks a column, or holds a row that cannot become an edge.
         NotFoundError: a table's file does not exist.
     """
+    check(config)
     etl = config.section("etl", EtlConfig)
-    check_config(config, etl)
-    check_outputs(config)
     clock = _Clock()
     with work_folder(config, etl) as work_uri, output_folders(config, etl, work_uri) as folders:
         with clock("plan"):
@@ -88,7 +100,7 @@ def run(config: Config, client: Client) -> dict[str, Any]:
         num_ids = 2 * num_rows + num_previous_ids(etl.previous_entity_path)
         layout = Layout.of(config, etl, folders, num_ids)
         with clock("encode"):
-            encoded = _encode(client, config, layout, sources)
+            encoded = _encode(client, config, layout, sources, claim)
         chunks = [chunk for of_source in encoded for chunk in of_source.chunks]
         with clock("index"):
             index = _index(client, layout, chunks)
@@ -101,6 +113,7 @@ def run(config: Config, client: Client) -> dict[str, Any]:
         counts = Counts(sources, encoded, index, translated, num_edges)
         found = figures.figures(layout, counts)
         figures.warn_if_uneven(layout, num_edges)
+        claim.check()
         hide_outputs(config)
     return found | {"step_seconds": clock.seconds}
 
@@ -142,7 +155,9 @@ def _plan(client: Client, config: Config, etl: EtlConfig) -> list[Source]:
     return balanced(sources, sum(client.nthreads().values()))
 
 
-def _encode(client: Client, config: Config, layout: Layout, sources: list[Source]) -> list[Encoded]:
+def _encode(
+    client: Client, config: Config, layout: Layout, sources: list[Source], claim: Claim
+) -> list[Encoded]:
     tasks = [(layout, source, number) for number, source in enumerate(sources)]
     encoded = run_tasks(client, encode_source, tasks, description="etl: encode", unit="sources")
     if layout.folders.quarantine is not None:
@@ -151,6 +166,7 @@ def _encode(client: Client, config: Config, layout: Layout, sources: list[Source
         try:
             figures.check_bad_rows(encoded, etl.max_bad_fraction, uri)
         except RawTableError:  # the rows are what the user wants to see
+            claim.check()
             storage.delete_marker(uri)
             storage.commit_directory(layout.folders.quarantine, uri)
             raise

@@ -4,7 +4,7 @@ from typing import Literal, cast
 
 import click
 
-from graphmill import checkpoints, door, terminal
+from graphmill import checkpoints, door, lock, terminal
 from graphmill import convert as conversion
 from graphmill.convert import Format
 
@@ -49,15 +49,17 @@ def convert(
     shard_num: int,
 ) -> None:
     """Write the checkpoint at SOURCE_URI as another format to TARGET_URI."""
-    done = conversion.convert(
-        source_uri,
-        target_uri,
-        cast("Format", target_format),
-        version=version,
-        entity_path=entity_path,
-        index_base=_index_base(index_base),
-        shard_num=shard_num,
-    )
+    with lock.held(whole=[target_uri]) as claim:
+        done = conversion.convert(
+            source_uri,
+            target_uri,
+            cast("Format", target_format),
+            version=version,
+            entity_path=entity_path,
+            index_base=_index_base(index_base),
+            shard_num=shard_num,
+            claim=claim,
+        )
     click.echo(f"source  {done.source.format:<10} {conversion.described(done.source)}")
     click.echo(f"target  {done.target.format:<10} {conversion.described(done.target)}")
     for each in done.not_kept:
@@ -87,11 +89,12 @@ def convert_input(
     """
     from graphmill import legacy_input
 
-    if target_format == "pbg":
-        legacy_input.adopt(entity_path, edge_paths, target_uri, _index_base(index_base))
-        return
-    for each in legacy_input.export(entity_path, edge_paths, target_uri):
-        click.echo(f"not kept: {each}")
+    with lock.held(whole=[target_uri]) as claim:
+        if target_format == "pbg":
+            legacy_input.adopt(entity_path, edge_paths, target_uri, _index_base(index_base), claim)
+            return
+        for each in legacy_input.export(entity_path, edge_paths, target_uri, claim):
+            click.echo(f"not kept: {each}")
 
 
 def _index_base(text: str) -> Literal["auto", 0, 1]:

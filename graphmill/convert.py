@@ -15,6 +15,7 @@ import numpy as np
 from graphmill import checkpoints, storage
 from graphmill.checkpoints import Checkpoint
 from graphmill.errors import ConfigError, FormatError
+from graphmill.lock import NO_CLAIM, Claim
 
 log = logging.getLogger("graphmill")
 
@@ -43,6 +44,7 @@ def convert(
     entity_path: str | None = None,
     index_base: Literal["auto", 0, 1] = "auto",
     shard_num: int = 1,
+    claim: Claim = NO_CLAIM,
 ) -> Converted:
     """Write the checkpoint at `source_uri` to `target_uri`, a folder that does not exist or is empty.
 
@@ -54,6 +56,7 @@ def convert(
         entity_path: entity counts, for sources that know no partitions.
         index_base: first number in a legacy source; as the files say by default.
         shard_num: shards of a RecIS target.
+        claim: checked before the target gets its name.
 
     Raises:
         ConfigError: the target holds files.
@@ -72,6 +75,7 @@ def convert(
         counts = _partition_path(source, entity_path)
         written = checkpoints.open_checkpoint(temporary, entity_path=counts)
         _check_same(source, written, temporary)
+        claim.check()
     target = checkpoints.open_checkpoint(target_uri, entity_path=counts)
     num_bytes = sum(4 * count * dimension for _, _, (count, dimension) in source.partitions())
     return Converted(source, target, not_kept, num_bytes, time.monotonic() - started)

@@ -10,23 +10,35 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn
 
 import click
+from distributed import Client
 
-from graphmill import cluster, config, lock, progress, record, storage, terminal
+from graphmill import cluster, config, lock, progress, record, terminal
 from graphmill.aside import Aside
 from graphmill.config import Config
-from graphmill.errors import GraphMillError
+from graphmill.errors import ConfigError, GraphMillError, LockedError
 from graphmill.summary import summary
 
 MASTER_VARIABLE = "GRAPHMILL_MASTER"
 CONF_VARIABLE = "GRAPHMILL_CONF"
 
 STAGES = {"etl": "etl.job", "train": "train.job", "evaluate": "train.evaluate", "remap": "remap.job"}
+
+# Where a section's class is found, by name as well.
+SECTIONS = {
+    "etl": ("etl.config", "EtlConfig"),
+    "train": ("train.config", "TrainConfig"),
+    "evaluate": ("train.config", "EvaluateConfig"),
+    "remap": ("remap.config", "RemapConfig"),
+    "cluster": ("graphmill.cluster", "ClusterConfig"),
+    "schedule": ("graphmill.schedule", "ScheduleConfig"),
+}
 
 Command = Callable[..., Any]
 
@@ -91,7 +103,7 @@ def stage_command(name: str) -> click.Command:
     @run_options
     def command(conf: str | None, overrides: tuple[str, ...], master: str | None) -> None:
         settings = config.load(conf, overrides)
-        with session(settings, master) as run:
+        with session(settings, master, [name]) as run:
             entry = run(name, resume=False)
         terminal.show_table(name, summary({name: entry}))
 
@@ -103,40 +115,87 @@ def stage_job(name: str) -> Any:
     return importlib.import_module(STAGES[name])
 
 
+@dataclass(frozen=True)
+class Session:
+    """What runs stages by name: locks, run.json and a cluster."""
+
+    settings: Config
+    client: Client
+    record: record.RunRecord
+
+    def __call__(self, name: str, *, resume: bool) -> dict[str, Any]:
+        """Run the stage `name`, unless `resume` finds it finished; its entry in run.json."""
+        return record.run_stage(name, stage_job(name), self.settings, self.client, self.record, resume=resume)
+
+
 @contextmanager
-def session(settings: Config, master: str | None) -> Iterator[Callable[..., dict[str, Any]]]:
-    """A cluster, a run.json and a progress display; yields the function that runs a stage by name.
+def session(
+    settings: Config, master: str | None, stages: Iterable[str], *, keeps_config: bool = False
+) -> Iterator[Session]:
+    """Locks of all that `stages` write, a cluster, a run.json and a progress display.
+
+    With `keeps_config` run.json keeps the configuration that it has.
 
     Raises:
-        LockedError: another run is at work on the same output.
+        ConfigError: a section is not what it should be; nothing has been written.
+        LockedError: another run is at work on the same places.
     """
+    check_sections(settings)
+    written = [uri for name in stages for uri in stage_job(name).written_uris(settings)]
+    outputs = [settings.output] if settings.output else []
+    if not outputs:  # run.json lies in the checkpoint, which may be moved aside
+        written.append(settings.checkpoint_path)
     with (
-        lock.held(storage.parent(settings.record_uri(settings.checkpoint_path))),
-        _recorded(settings, master) as run,
+        lock.held(*outputs, whole=written) as claim,
+        _recorded(settings, master, claim, keeps_config) as run,
     ):
         yield run
 
 
+def check_sections(settings: Config) -> None:
+    """Check the sections that are not empty, also those of stages that are not to run.
+
+    Raises:
+        ConfigError: a key is unknown, missing, or of the wrong type.
+    """
+    for name, (module, model) in SECTIONS.items():
+        if getattr(settings, name):
+            settings.section(name, getattr(importlib.import_module(module), model))
+
+
 @contextmanager
-def _recorded(settings: Config, master: str | None) -> Iterator[Callable[..., dict[str, Any]]]:
-    job = record.RunRecord(settings.record_uri(settings.checkpoint_path), settings)
+def _recorded(
+    settings: Config, master: str | None, claim: lock.Claim, keeps_config: bool
+) -> Iterator[Session]:
+    uri = settings.record_uri(settings.checkpoint_path)
+    job = record.RunRecord(uri, settings, claim, keeps_config=keeps_config)
     options = settings.section("cluster", cluster.ClusterConfig)
     reports = Aside("graphmill.report")  # the library of charts is large
     try:
         with progress.displayed(), cluster.connect(master, options) as client:
-
-            def run(name: str, *, resume: bool) -> dict[str, Any]:
-                return record.run_stage(name, stage_job(name), settings, client, job, resume=resume)
-
-            yield run
+            yield Session(settings, client, job)
             job.finish("done")
             reports.ask("write_at", job.uri, settings.embedding_path)  # done while the cluster closes
     except BaseException as error:
-        job.finish("failed", f"{type(error).__name__}: {error}")
-        if isinstance(error, Exception):  # a signal asks for an end at once
+        if _record_failure(job, error) and isinstance(error, Exception):  # a signal asks for an end at once
             write_report(job.uri, settings)
         raise
     _tell_of_report(reports.answer)
+
+
+def _record_failure(job: record.RunRecord, error: BaseException) -> bool:
+    """Write to run.json how the run ended; whether it was done.
+
+    A wrong option leaves an earlier run's as it was, and so does a run whose output is another's by now.
+    """
+    is_wrong_option = isinstance(error, GraphMillError) and error.exit_code == ConfigError.exit_code
+    if is_wrong_option and not job.is_begun:
+        return False
+    try:
+        job.finish("failed", f"{type(error).__name__}: {error}")
+    except LockedError:
+        return False
+    return True
 
 
 def write_report(record_uri: str, settings: Config) -> None:

@@ -14,6 +14,7 @@ from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats.edge_buckets import Edges
 from graphmill.formats.pbg_legacy import inputs as legacy
 from graphmill.formats.pbg_legacy.index_base import IndexBase
+from graphmill.lock import NO_CLAIM, Claim
 from graphmill.vocab import Bucket
 
 ENTITIES = "entities"
@@ -25,7 +26,11 @@ log = logging.getLogger("graphmill")
 
 
 def adopt(
-    entity_path: str, edge_paths: Sequence[str], target_uri: str, index_base: IndexBase
+    entity_path: str,
+    edge_paths: Sequence[str],
+    target_uri: str,
+    index_base: IndexBase,
+    claim: Claim = NO_CLAIM,
 ) -> tuple[str, tuple[str, ...]]:
     """The entity path and edge paths below `target_uri`, made where they are missing or out of date.
 
@@ -41,6 +46,7 @@ def adopt(
         with storage.atomic_directory(entities) as temporary:
             _write_counts(temporary, counts, legacy.read_relation_count(entity_path))
             storage.write_marker(temporary, made_from)
+            claim.check()
     adopted = edge_targets(edge_paths, target_uri)
     for edge_path, edges in zip(edge_paths, adopted, strict=True):
         made_from = {"source": record.describe_inputs([entity_path, edge_path]), "index_base": base}
@@ -49,6 +55,7 @@ def adopt(
                 for bucket in legacy.list_buckets(edge_path, base):
                     _write_bucket(temporary, edge_path, bucket, base, counts)
                 storage.write_marker(temporary, made_from)
+                claim.check()
     return entities, tuple(adopted)
 
 
@@ -91,7 +98,9 @@ def _largest(counts: Mapping[str, Sequence[int]], partition: int) -> int:
     return max((each[partition] for each in tables if partition < len(each)), default=0)
 
 
-def export(entity_path: str, edge_paths: Sequence[str], target_uri: str) -> list[str]:
+def export(
+    entity_path: str, edge_paths: Sequence[str], target_uri: str, claim: Claim = NO_CLAIM
+) -> list[str]:
     """Write v1's input in the legacy layout, numbered from 1; says what it has no place for.
 
     Raises:
@@ -103,6 +112,7 @@ def export(entity_path: str, edge_paths: Sequence[str], target_uri: str) -> list
                 legacy.write_count(temporary, entity_type, partition + 1, count)
         if storage.exists(storage.join(entity_path, entity_counts.RELATION_COUNT)):
             legacy.write_relation_count(temporary, entity_counts.read_relation_count(entity_path))
+        claim.check()
     weighted = False
     for edge_path, edges in zip(edge_paths, edge_targets(edge_paths, target_uri), strict=True):
         with storage.atomic_directory(edges) as temporary:
@@ -111,6 +121,7 @@ def export(entity_path: str, edge_paths: Sequence[str], target_uri: str) -> list
                 weighted = weighted or edge_buckets.has_weights(edge_path, bucket)
                 batches = _columns(edge_path, bucket, num_edges)
                 legacy.write_bucket(temporary, bucket, 1, num_edges, batches)
+            claim.check()
     return ["weights of edges"] if weighted else []
 
 

@@ -1,31 +1,36 @@
-"""One run at a time on an output, whoever starts it and wherever.
+"""One run at a time on a place, whoever starts it and wherever.
 
-    output/.graphmill.lock              JSON: who has it; rewritten every `BEAT_S`: its time shows life
-    output/.graphmill.lock.after-3f9c   who has taken it over from the owner whose file has that hash
+    output/.graphmill.lock                JSON: who has what lies in `output` itself: run.json, _SUCCESS, ...
+    output/.entities.graphmill.lock       the same of the folder `entities`, all of it
+    ...graphmill.lock.after-3f9c          who is taking it over from the owner whose file has that hash
+    output/.graphmill.life-{token}        rewritten every `BEAT_S`: its time shows life of all these locks
 
-A file appears by a rename that replaces nothing: of many who try, one succeeds. Files are a chain, and the
-last one's owner has the lock; nobody ever changes another's. A killed run leaves its lock behind. That is
-taken over at once where its process is seen to be gone (same machine), else when it has shown no life for
-`EXPIRY_S`. Ages are differences of the storage's own times, so that clocks need not agree. A run that
-finds itself succeeded, since it was silent for so long, ends.
+A lock of a whole folder lies beside it, as the folder may be replaced by a rename. Where the folder above
+cannot be written, a mount point say, it lies inside: such a folder cannot be renamed.
+
+A file appears by a rename that replaces nothing: of many who try, one succeeds. A lock file is never
+rewritten by its owner, so whoever finds another text in it has lost it. A killed run leaves its locks
+behind. These are taken over at once where its process is seen to be gone (same machine), and never while
+it is there; elsewhere when it has shown no life for `EXPIRY_S`, by the storage's own times, and shows none
+while it is watched: the storage's clock may jump, in either direction.
+
+Locks of other names may be about one place: a folder in a folder. So who has made its own looks at those
+above and below; of two who make theirs at the same time at least one sees the other.
 """
 
-import getpass
 import hashlib
 import json
+import logging
 import os
-import socket
-import sys
+import re
 import threading
-import uuid
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from graphmill import storage
+from graphmill import owner, storage
 from graphmill.alarm import alarm, on_main_thread
 from graphmill.errors import FormatError, GraphMillError, LockedError, NotFoundError, StorageError
 
@@ -33,171 +38,315 @@ NAME = ".graphmill.lock"
 BEAT_S = 15.0
 EXPIRY_S = 180.0
 
+_LIFE = ".graphmill.life-"
+_SETTLE_S = 0.5  # a file system without hard links shows a lock while it is written
+_LEFTOVER = re.compile(
+    r"\.graphmill\.life-\w+"  # of killed runs, all of them
+    r"|\..*graphmill\.lock\.after-\w+"
+    r"|\.\..*graphmill\.(lock|life-\w+)(\.after-\w+)?\.tmp-\w+"
+)
+_ROOT = re.compile(r"\w[^/]*://[^/]*")
+_TOKEN = re.compile(r"[0-9a-f]{32}")
+
+log = logging.getLogger("graphmill")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The locks that a run holds: goes to the tasks that commit for it. One of no locks is never lost."""
+
+    uris: tuple[str, ...] = ()
+    text: str = ""
+
+    def check(self) -> None:
+        """Make sure that all of it is still held: the last thing to do before a commit.
+
+        Raises:
+            LockedError: another run has taken a lock over, or somebody has deleted it.
+        """
+        for uri in self.uris:
+            if _read_text(uri) != self.text:
+                link = _read(uri)
+                now = owner.told(link.owner) if link else "nobody has it"
+                raise LockedError(
+                    f"{uri}: lost, as this run showed no life for a while; {now}; this run ends here, and "
+                    "has written nothing since"
+                )
+
+
+NO_CLAIM = Claim()
+
 
 @contextmanager
-def held(output: str) -> Iterator[None]:
-    """Hold the lock of the folder `output` during the block.
+def held(*folders: str, whole: Iterable[str] = ()) -> Iterator[Claim]:
+    """Hold locks during the block: all of them, or none.
+
+    Args:
+        folders: what lies in them by our names, as run.json in `output`; not their subfolders.
+        whole: folders that may be replaced, with all that is in them.
 
     Raises:
-        LockedError: somebody else has it, or has taken it over because we showed no life.
+        LockedError: somebody else has one of them, or has taken it over because we showed no life.
+        FormatError: a lock is no lock file.
     """
-    lock = _Lock(storage.join(output, NAME))
-    lock.acquire()
-    with alarm() if on_main_thread() else nullcontext(_nobody) as ring:
-        keeper = threading.Thread(target=lock.keep, args=(ring,), daemon=True, name="output-lock")
-        keeper.start()
-        try:
-            yield
-        finally:
-            lock.released.set()
-            keeper.join()
-            lock.release()
+    locks = _Locks()
+    try:
+        locks.acquire(list(map(_resolved, folders)), list(map(_resolved, whole)))
+        with alarm() if on_main_thread() else nullcontext(_nobody) as ring:
+            keeper = threading.Thread(target=locks.keep, args=(ring,), daemon=True, name="lock-keeper")
+            keeper.start()
+            try:
+                yield locks.claim
+            finally:
+                locks.released.set()
+                keeper.join()
+    finally:
+        locks.release()
+
+
+def holder(folder: str) -> str | None:
+    """Who else is at work on the run at `folder`, in words; None if nobody is."""
+    link = _last(storage.join(_resolved(folder), NAME))
+    if link is None or _is_own_process(link.owner):
+        return None
+    is_there = owner.is_there(link.owner)
+    if is_there is None:
+        is_there = _is_fresh(link, link.uri)
+    return owner.told(link.owner) if is_there else None
 
 
 def _nobody(error: GraphMillError) -> None:
-    """Where no alarm can be set the run goes on, and others find what it writes."""
+    """Where no alarm can be set the run goes on, up to its next commit."""
 
 
 @dataclass(frozen=True)
 class _Link:
-    """One file of the chain."""
+    """A lock file, or one that is about to succeed it."""
 
     uri: str
     text: str
     mtime_ns: int
 
     @property
-    def owner(self) -> dict[str, Any]:
+    def owner(self) -> Mapping[str, Any]:
+        """Who has written it; empty if that is not what is in it."""
         with suppress(FormatError):
             content: dict[str, Any] = storage.json_in(self.text, self.uri)
-            return content
+            if _TOKEN.fullmatch(str(content.get("token"))):
+                return content
         return {}
 
+    @property
+    def life_uri(self) -> str:
+        """The file that its owner rewrites."""
+        return storage.join(storage.parent(self.uri), _LIFE + self.owner["token"])
 
-class _Lock:
-    def __init__(self, root: str) -> None:
+
+class _Locks:
+    def __init__(self) -> None:
+        this = owner.this_process()
         self.released = threading.Event()
-        self._root = root
-        self._text = json.dumps(_this_process()) + "\n"
-        self._uri = root  # the file of ours, once we have it
+        self.claim = Claim((), json.dumps(this) + "\n")
+        self._life_name = _LIFE + this["token"]
+        self._silent: set[str] = set()  # texts of owners that have been watched
 
-    def acquire(self) -> None:
-        while True:
-            chain = self._chain()
-            uri = self._after(chain[-1]) if chain else self._root
-            if chain:
-                last = chain[-1]
-                age_s = (self._now_ns() - last.mtime_ns) / 1e9
-                if not _is_gone(last.owner) and age_s < EXPIRY_S:
-                    raise LockedError(
-                        f"{last.uri}: {_told(last.owner)}, and showed life {age_s:.0f} s ago; try again later"
-                    )
-            if storage.create_text(uri, self._text):
-                self._uri = uri
-                self._sweep()
-                return
+    def acquire(self, folders: list[str], whole: list[str]) -> None:
+        """Take the locks, in an order that is everybody's, then look above and below."""
+        places = {storage.join(folder, NAME): "" for folder in folders}
+        places |= {_beside(folder): folder for folder in whole}
+        for uri, folder in sorted(places.items()):
+            self._take(uri, storage.join(folder, NAME) if folder and storage.is_dir(folder) else None)
+        above = {_beside(each) for folder in (*folders, *whole) for each in _with_ancestors(folder)}
+        below = [
+            uri
+            for folder in whole
+            for uri in storage.list_hidden(folder, recursive=True)
+            if storage.name(uri).endswith(NAME)
+        ]
+        for uri in (*sorted(above), *below):
+            if link := _last(uri):
+                self._refuse_others(link)
+        for folder in self._folders():
+            self._sweep(folder)
 
     def keep(self, ring: Callable[[GraphMillError], None]) -> None:
         """Show life, until released; an alarm tells if another has taken over."""
         while not self.released.wait(BEAT_S):
             with suppress(StorageError):  # an outage: there will be a next time, or a successor
-                if not self.is_ours():
-                    chain = self._chain()
-                    now = _told(chain[-1].owner) if chain else "nobody has it"
-                    ring(
-                        LockedError(
-                            f"{self._root}: lost after {EXPIRY_S:.0f} s without a sign of life; {now}"
-                        )
-                    )
+                try:
+                    self.claim.check()
+                except (LockedError, FormatError) as error:
+                    ring(error)
                     return
-                storage.write_text(self._uri, self._text)
-
-    def is_ours(self) -> bool:
-        chain = self._chain()
-        return bool(chain) and chain[-1].text == self._text
+                for folder in self._folders():
+                    storage.write_text(storage.join(folder, self._life_name), "")
 
     def release(self) -> None:
-        with suppress(StorageError):  # then it expires
-            if self.is_ours():
-                for link in self._chain():  # the first is the one that stands in others' way
-                    storage.delete(link.uri)
+        """Give back what is still ours."""
+        for uri in reversed(self.claim.uris):
+            with suppress(StorageError):  # then it expires
+                if _read_text(uri) == self.claim.text:
+                    storage.delete(uri)
+        for folder in self._folders():
+            with suppress(StorageError):
+                storage.delete(storage.join(folder, self._life_name))
 
-    def _chain(self) -> list[_Link]:
-        chain: list[_Link] = []
-        while link := _read(self._after(chain[-1]) if chain else self._root):
-            chain.append(link)
-        return chain
+    def _folders(self) -> list[str]:
+        return sorted({storage.parent(uri) for uri in self.claim.uris})
 
-    def _after(self, link: _Link) -> str:
-        return f"{self._root}.after-{hashlib.sha256(link.text.encode()).hexdigest()[:16]}"
+    def _take(self, uri: str, inside: str | None = None) -> None:
+        """Make the lock file `uri` ours; or `inside`, where the folder of `uri` cannot be written."""
+        while True:
+            last = _last(uri)
+            if last:
+                self._refuse_others(last)
+            try:
+                created = storage.create_text(_after(uri, last) if last else uri, self.claim.text)
+            except StorageError:
+                if inside is None:
+                    raise
+                self._take(inside)
+                return
+            if created and (last is None or self._succeeds(uri, last)):
+                self.claim = Claim((*self.claim.uris, uri), self.claim.text)
+                return
 
-    def _sweep(self) -> None:
-        """Delete the temporaries of killed runs: those that are too old to be of others who try just now."""
-        hidden = storage.list_hidden(storage.parent(self._root))
-        leftovers = [uri for uri in hidden if storage.name(uri).startswith(f".{NAME}") and ".tmp-" in uri]
-        now_ns = self._now_ns() if leftovers else 0
+    def _succeeds(self, uri: str, last: _Link) -> bool:
+        """Take the place of a dead owner, unless another one has done so since we looked."""
+        own = _after(uri, last)
+        found = _last(uri)
+        if found is None or found.uri != own or found.text != self.claim.text:
+            storage.delete(own)
+            return False
+        storage.write_text(uri, self.claim.text)
+        successors = f"{storage.name(uri)}.after-"
+        for each in storage.list_hidden(storage.parent(uri)):
+            if storage.name(each).startswith(successors):
+                storage.delete(each)
+        return True
+
+    def _refuse_others(self, link: _Link) -> None:
+        if link.text == self.claim.text or not self._is_alive(link):
+            return
+        raise LockedError(f"{link.uri}: {owner.told(link.owner)}, and is alive; try again later")
+
+    def _is_alive(self, link: _Link) -> bool:
+        is_there = owner.is_there(link.owner)
+        if is_there is not None:
+            return is_there
+        if _is_fresh(link, (*self.claim.uris, link.uri)[0]):
+            return True
+        if link.text in self._silent:
+            return False
+        watch_s = 2 * BEAT_S
+        told = owner.told(link.owner)
+        log.info("lock: %s: %s; watching for %.0f s whether it shows life", link.uri, told, watch_s)
+        before = _life_ns(link)
+        time.sleep(watch_s)
+        if _life_ns(link) != before:
+            return True
+        self._silent.add(link.text)
+        return False
+
+    def _sweep(self, folder: str) -> None:
+        """Delete what killed runs left: if it is too old to be of others who are at it just now."""
+        hidden = storage.list_hidden(folder)
+        leftovers = [uri for uri in hidden if _LEFTOVER.fullmatch(storage.name(uri))]
+        now_ns = _now_ns(storage.join(folder, NAME)) if leftovers else 0
         for uri in leftovers:
             found = storage.status(uri)
             if found and (now_ns - found.mtime_ns) / 1e9 > EXPIRY_S:
                 storage.delete(uri)
 
-    def _now_ns(self) -> int:
-        """The storage's own time."""
-        probe = storage.temporary_sibling(self._root)
-        storage.write_text(probe, "")
-        found = storage.status(probe)
-        storage.delete(probe)
-        return found.mtime_ns if found else 0
+
+def _resolved(folder: str) -> str:
+    """`folder` as others may spell it who come by other links: local ones above it are followed."""
+    path = storage.local_path(folder)
+    if path is None:
+        return folder.rstrip("/")
+    return os.path.join(os.path.realpath(storage.parent(path)), storage.name(path))  # noqa: PTH118
+
+
+def _beside(folder: str) -> str:
+    return storage.join(storage.parent(folder), f".{storage.name(folder)}{NAME}")
+
+
+def _with_ancestors(folder: str) -> Iterator[str]:
+    """The folder, and those above it but for the root."""
+    root = _ROOT.match(folder)
+    while folder.rstrip("/") not in ("", ".", root[0] if root else ""):
+        yield folder
+        folder = storage.parent(folder)
+
+
+def _after(uri: str, link: _Link) -> str:
+    return f"{uri}.after-{hashlib.sha256(link.text.encode()).hexdigest()[:16]}"
+
+
+def _last(uri: str) -> _Link | None:
+    """The last of those who have taken over one from another at `uri`."""
+    link = _read(uri)
+    while link and (following := _read(_after(uri, link))):
+        link = following
+    return link
 
 
 def _read(uri: str) -> _Link | None:
+    """A lock file, if there is one.
+
+    Raises:
+        FormatError: something else is there.
+        StorageError: it cannot be read.
+    """
+    for wait_s in (_SETTLE_S, 0.0):
+        found = storage.status(uri)
+        if found is None or found.is_dir:
+            break
+        try:
+            link = _Link(uri, storage.read_text(uri), found.mtime_ns)
+        except NotFoundError:
+            return None
+        except StorageError as error:
+            raise StorageError(f"{error}; {_advice(uri)}") from error
+        if link.owner:
+            return link
+        time.sleep(wait_s)
+    if found is None:
+        return None
+    kind = "a folder" if found.is_dir else "another text, or half of it"
+    raise FormatError(f"{uri}: expected the lock of a run, JSON, found {kind}; {_advice(uri)}")
+
+
+def _advice(uri: str) -> str:
+    return f"nothing can tell whether a run is at work there; if none is, delete {uri}"
+
+
+def _read_text(uri: str) -> str | None:
     try:
-        found, text = storage.status(uri), storage.read_text(uri)
+        return storage.read_text(uri)
     except NotFoundError:
         return None
-    return _Link(uri, text, found.mtime_ns) if found else None
 
 
-def _this_process() -> dict[str, Any]:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        user = str(os.getuid())
-    return {
-        "token": uuid.uuid4().hex,
-        "user": user,
-        "host": socket.gethostname(),
-        "machine": _machine(),
-        "pid": os.getpid(),
-        "process_started": _process_started(os.getpid()),
-        "since": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": Path(sys.argv[0]).name,
-    }
+def _is_own_process(found: Mapping[str, Any]) -> bool:
+    return found.get("pid") == os.getpid() and owner.is_there(found) is True
 
 
-def _machine() -> str | None:
-    """What only processes share that see each other: this boot of this machine, this container."""
-    with suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    return None
+def _is_fresh(link: _Link, near: str) -> bool:
+    """Whether the owner has shown life of late, by the time of the storage, which is asked at `near`."""
+    shown_ns = _life_ns(link)
+    return 0 <= (_now_ns(near) - shown_ns) / 1e9 < EXPIRY_S
 
 
-def _process_started(pid: int) -> str | None:
-    """Tells a process from a later one of the same number; None if there is none."""
-    with suppress(OSError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return fields[19] if fields[0] != "Z" else None
-    return None
+def _life_ns(link: _Link) -> int:
+    life = storage.status(link.life_uri)
+    return max(link.mtime_ns, life.mtime_ns) if life else link.mtime_ns
 
 
-def _is_gone(owner: dict[str, Any]) -> bool:
-    machine = _machine()
-    if machine is None or owner.get("machine") != machine or not isinstance(owner.get("pid"), int):
-        return False
-    return _process_started(owner["pid"]) != owner.get("process_started")
-
-
-def _told(owner: dict[str, Any]) -> str:
-    known = {key: owner.get(key, "?") for key in ("command", "pid", "host", "user", "since")}
-    return "{command} (process {pid} on {host}, user {user}) has it since {since}".format(**known)
+def _now_ns(uri: str) -> int:
+    """The storage's own time, in the folder of `uri`."""
+    probe = storage.temporary_sibling(uri)
+    storage.write_text(probe, "")
+    found = storage.status(probe)
+    storage.delete(probe)
+    return found.mtime_ns if found else 0

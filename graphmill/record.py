@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, Protocol
@@ -21,7 +22,8 @@ from distributed import Client
 
 from graphmill import storage
 from graphmill.config import Config
-from graphmill.errors import FormatError, GraphMillError
+from graphmill.errors import FormatError, GraphMillError, LockedError
+from graphmill.lock import NO_CLAIM, Claim
 from graphmill.redaction import redacted
 
 LIBRARIES = ("graphmill", "dask", "distributed", "h5py", "numpy", "pyarrow", "torch")
@@ -34,8 +36,11 @@ log = logging.getLogger("graphmill")
 class Stage(Protocol):
     """What a stage's job module offers."""
 
-    def run(self, config: Config, client: Client) -> dict[str, Any]:
-        """Do the work; the stage's figures."""
+    def run(self, config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
+        """Do the work, checking `claim` before each commit; the stage's figures."""
+
+    def check(self, config: Config) -> None:
+        """Refuse what can be told to be wrong before anything is changed."""
 
     def fingerprint(self, config: Config) -> dict[str, Any]:
         """All that the output depends on, as JSON types."""
@@ -43,24 +48,36 @@ class Stage(Protocol):
     def output_uris(self, config: Config) -> list[str]:
         """The folders that are marked as finished."""
 
+    def written_uris(self, config: Config) -> list[str]:
+        """All folders that it writes or replaces."""
+
 
 class RunRecord:
     """run.json: what ran, with which settings and versions, how long, and what came out.
 
-    Stages of earlier runs at the same place are kept, so that the file explains the whole output.
+    Stages of earlier runs at the same place are kept, so that the file explains the whole output. So is their
+    configuration, if ours is not one (`keeps_config`): of a checkpoint and flags alone, say.
+
+    Attributes:
+        is_begun: whether this run has written anything there.
     """
 
-    def __init__(self, uri: str, config: Config) -> None:
+    def __init__(
+        self, uri: str, config: Config, claim: Claim = NO_CLAIM, *, keeps_config: bool = False
+    ) -> None:
         self.uri = uri
+        self.claim = claim
+        self.is_begun = False
         storage.recover(uri)
         earlier = _read_json(uri)
+        own = config.model_dump(mode="json")
         self.content: dict[str, Any] = {
             "status": "running",
             "command": sys.argv,
             "started": _now(),
             "python": platform.python_version(),
             "versions": {name: version(name) for name in LIBRARIES},
-            "config": config.model_dump(mode="json"),
+            "config": earlier.get("config", own) if keeps_config else own,
             "stages": earlier.get("stages", {}),
             "metrics": earlier.get("metrics", {}),
         }
@@ -82,14 +99,23 @@ class RunRecord:
         self.save()
 
     def save(self) -> None:
-        """Write run.json atomically, without the secrets of URIs."""
+        """Write run.json atomically, without the secrets of URIs.
+
+        Raises:
+            LockedError: the output is another run's by now.
+        """
+        self.claim.check()
+        self.is_begun = True
         storage.write_text(self.uri, redacted(json.dumps(self.content, indent=1)) + "\n")
 
 
 def run_stage(
     name: str, stage: Stage, config: Config, client: Client, record: RunRecord, *, resume: bool
 ) -> dict[str, Any]:
-    """Run one stage unless `resume` finds it finished; its entry in run.json."""
+    """Run one stage unless `resume` finds it finished; its entry in run.json.
+
+    What `check` refuses has changed nothing.
+    """
     fingerprint = stage.fingerprint(config)
     outputs = stage.output_uris(config)
     if resume:
@@ -98,18 +124,22 @@ def run_stage(
             log.info("%s: finished before, nothing has changed", name)
             return record.stage(name)
         log.info("%s: %s", name, stale)
+    stage.check(config)
+    record.claim.check()
     for uri in (storage.parent(record.uri), *outputs):
         storage.delete_marker(uri)
     entry: dict[str, Any] = {"status": "running", "started": _now()}
     record.write_stage(name, entry)
     start = time.monotonic()
     try:
-        figures = stage.run(config, client)
+        figures = stage.run(config, client, record.claim)
+        record.claim.check()
     except BaseException as error:
         told = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
         if isinstance(error, Exception) and not isinstance(error, GraphMillError):
             told["traceback"] = traceback.format_exc()  # a defect; the terminal shows it with --debug alone
-        record.write_stage(name, entry | told)
+        with suppress(LockedError):  # then run.json tells of another run
+            record.write_stage(name, entry | told)
         raise
     for uri in outputs:
         storage.write_marker(uri, fingerprint)

@@ -8,12 +8,17 @@ In every string of a configuration that is loaded for a date
     base/2026-11-19/_SUCCESS      `output: base/{date}`: finished
     base/2026-11-20/run.json      config.schedule says which date it is, and which one it goes on from
     base/.2026-11-01.retired-*    being deleted
+
+A date goes on from another one: a chain. So that it does not fork, a date does not start while an earlier
+one is at work that it would go on from. So that it does not break, a run writes to run.json what it goes on
+from, and then looks whether that is still finished; who retires a date takes its `_SUCCESS` away, and then
+looks whether a run.json names it. Of the two at least one sees the other.
 """
 
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from typing import Any
 
@@ -46,13 +51,15 @@ def load(conf_uri: str | None, overrides: tuple[str, ...], day: date) -> Config:
 
     Raises:
         ConfigError: as `config.load`; or `output` does not tell dates apart.
+        LockedError: a date is at work that this one would go on from.
     """
 
     def fill(raw: dict[str, Any]) -> dict[str, Any]:
         output = raw.get("output")
         if not isinstance(output, str):
             raise ConfigError("output: --date needs it, with {date} in it")
-        previous = _previous(output, day)
+        is_chain = "{previous_date" in _text(raw)
+        previous = _free_previous(output, day) if is_chain else _previous(output, day)[0]
         filled: dict[str, Any] = _filled(raw, day, previous)
         dates = {"date": str(day), "previous_date": str(previous) if previous else None}
         section = raw.get("schedule", {})
@@ -71,9 +78,27 @@ def refuse_places(raw: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: it has a place for one.
     """
-    if found := _PLACE.search(json.dumps(raw, default=str, skipkeys=True)):
+    if found := _PLACE.search(_text(raw)):
         raise ConfigError(f"{found[0]}: the configuration is for a date; give --date YYYY-MM-DD")
     return raw
+
+
+def hold_previous(settings: Config, output_template: str, save: Callable[[], None]) -> None:
+    """Have run.json say what the date goes on from (`save` writes it), before any of that is read.
+
+    Raises:
+        LockedError: it has been retired meanwhile.
+    """
+    own = settings.section("schedule", ScheduleConfig)
+    if settings.output is None or own.previous_date is None:
+        return
+    if _recorded_schedule(settings.output).get("previous_date") != own.previous_date:
+        save()
+    previous = _filled(output_template, date.fromisoformat(own.previous_date), None)
+    if storage.read_marker(previous) is None:
+        raise LockedError(
+            f"{previous}: this date was to go on from it, and it is not finished any more; try again"
+        )
 
 
 def is_finished(settings: Config) -> bool:
@@ -88,33 +113,60 @@ def is_finished(settings: Config) -> bool:
 def retire(output_template: str, keep: int) -> list[str]:
     """Delete finished dates but the newest `keep`, and never one that has no verified successor.
 
-    Dates that are not finished stay, as do those that an unfinished one goes on from, and those that a run is
-    at work on. Returns the URIs of the deleted outputs.
+    Dates that are not finished stay, and those that a run is at work on; so do those that one of these has
+    gone on from. Returns the URIs of the deleted outputs.
     """
     outputs = _dated_outputs(output_template)
     _finish_deletions(output_template)
     finished = sorted(day for day, uri in outputs.items() if storage.read_marker(uri) is not None)
     verified = [day for day in finished if _is_whole(outputs[day])]
-    needed = {
-        _recorded_schedule(uri).get("previous_date") for day, uri in outputs.items() if day not in finished
-    }
+    needed = _needed(outputs)
     victims = [day for day in finished if sum(v > day for v in verified) >= keep and str(day) not in needed]
-    return [outputs[day] for day in victims if _delete(outputs[day])]
+    return [outputs[day] for day in victims if _delete(output_template, day, outputs[day])]
 
 
-def _previous(output_template: str, day: date) -> date | None:
+def _needed(outputs: Mapping[date, str]) -> set[str | None]:
+    """The dates that others have gone on from which are not finished, or are at work."""
+    return {
+        _recorded_schedule(uri).get("previous_date")
+        for uri in outputs.values()
+        if storage.read_marker(uri) is None or lock.holder(uri)
+    }
+
+
+def _free_previous(output_template: str, day: date) -> date | None:
+    """The date to go on from: the newest earlier one that is finished, if none after it is at work.
+
+    Raises:
+        LockedError: one is.
+    """
+    while True:
+        previous, is_rerun = _previous(output_template, day)
+        for each, uri in _dated_outputs(output_template).items():
+            is_after = each < day and (previous is None or each > previous)
+            if each != previous and (is_rerun or not is_after):
+                continue
+            if who := lock.holder(uri):
+                raise LockedError(f"{uri}: {who}, and {day} would go on from it; try again later")
+            if each != previous:
+                log.info("schedule: %s is not finished and nobody is at work on it; it is left out", uri)
+        if _previous(output_template, day)[0] == previous:  # else one has been finished meanwhile
+            return previous
+
+
+def _previous(output_template: str, day: date) -> tuple[date | None, bool]:
+    """The date to go on from, and whether a first attempt went on from there."""
     outputs = _dated_outputs(output_template)
-    earlier = [each for each in outputs if each < day and storage.read_marker(outputs[each]) is not None]
     own = outputs.get(day)
     recorded = _recorded_schedule(own) if own else {}
-    if own and "previous_date" in recorded:  # a rerun goes on from where the first run went on from
+    if "previous_date" in recorded:
         before = recorded["previous_date"]
-        if before is None:
-            return None
-        with_text = {str(each): each for each in earlier}
-        if before in with_text:
-            return with_text[before]
-    return max(earlier, default=None)
+        same = [each for each in outputs if str(each) == before and each < day]
+        if before is None or any(storage.read_marker(outputs[each]) is not None for each in same):
+            return next(iter(same), None), True
+    earlier = sorted((each for each in outputs if each < day), reverse=True)
+    finished = (each for each in earlier if storage.read_marker(outputs[each]) is not None)
+    return next(finished, None), False
 
 
 def _filled(value: Any, day: date, previous: date | None) -> Any:
@@ -132,6 +184,10 @@ def _filled(value: Any, day: date, previous: date | None) -> Any:
         return chosen.strftime(place[2] or _ISO) if chosen else ""
 
     return _PLACE.sub(text, value)
+
+
+def _text(raw: Mapping[str, Any]) -> str:
+    return json.dumps(raw, default=str, skipkeys=True)
 
 
 def _split(output_template: str) -> tuple[str, str, str]:
@@ -188,10 +244,18 @@ def _is_whole(output: str) -> bool:
     return all(storage.read_marker(storage.join(output, folder)) is not None for folder in _STAGE_FOLDERS)
 
 
-def _delete(output: str) -> bool:
+def _delete(output_template: str, day: date, output: str) -> bool:
     try:
-        with lock.held(output):
+        with lock.held(whole=[output]) as claim:
+            marker = storage.read_marker(output)
+            if marker is None:
+                return False
             storage.delete_marker(output)  # from here on it is nobody's predecessor
+            if str(day) in _needed(_dated_outputs(output_template)):
+                storage.write_marker(output, marker)
+                log.info("schedule: %s stays: a run has begun to go on from it", output)
+                return False
+            claim.check()
             retired = storage.temporary_sibling(output, "retired")
             storage.move(output, retired)
     except LockedError as error:

@@ -106,7 +106,8 @@ def remap(
     settings = load_settings(conf, overrides, given)
     if _is_idle(given["rank"], given["world_size"]):
         return
-    with door.session(settings, master) as run:
+    is_whole = conf is not None or "checkpoint_path" not in given
+    with door.session(settings, master, ["remap"], keeps_config=not is_whole) as run:
         run("remap", resume=False)
 
 

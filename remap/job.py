@@ -13,6 +13,7 @@ from graphmill import record, storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.errors import ConfigError, StorageError
+from graphmill.lock import NO_CLAIM, Claim
 from remap.config import RemapConfig
 from remap.discover import Part, check_partitions, find_source, measure_part, select_types
 from remap.exported import RELATIONS, write_relations
@@ -21,7 +22,19 @@ from remap.join import write_part
 _OURS = re.compile(r"part-[0-9]{5,}(_[0-9]{5,})?\.(parquet|csv)")
 
 
-def run(config: Config, client: Client) -> dict[str, Any]:
+def check(config: Config) -> None:
+    """Refuse what cannot be done, before anything is changed.
+
+    Raises:
+        ConfigError: an entity type or a version is not there, or the output folder holds other files.
+    """
+    settings = config.section("remap", RemapConfig)
+    select_types(config, settings)
+    find_source(config, settings)
+    _check_replaceable(config.embedding_path)
+
+
+def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
     """Write the embeddings of every entity under its raw id; figures: rows and files of each type.
 
     What was there stays until the new folder is complete, and is then replaced.
@@ -53,6 +66,7 @@ def run(config: Config, client: Client) -> dict[str, Any]:
             written[uri] = 0
             num_parameters = write_relations(config, source.checkpoint_path, source.version or None, folder)
         _check_complete(folder, set(written))
+        claim.check()
     return {
         "checkpoint_version": source.version,
         "raw_ids_from": source.id_source.value,
@@ -92,6 +106,9 @@ def fingerprint(config: Config) -> dict[str, Any]:
 def output_uris(config: Config) -> list[str]:
     """The one folder that the stage writes."""
     return [config.embedding_path]
+
+
+written_uris = output_uris
 
 
 def _check_replaceable(embedding_path: str) -> None:

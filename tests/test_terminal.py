@@ -104,7 +104,7 @@ def test_a_defect_says_that_it_is_one_and_where_and_the_record_has_the_trace(con
     program = f"""
 import etl.job, sys
 from graphmill import door
-def broken(config, client): return 1 / 0
+def broken(config, client, claim): return 1 / 0
 etl.job.run = broken
 door.main(door.stage_command("etl"), ["--conf", {str(conf)!r}, "--quiet"])
 """

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from graphmill import cluster, config, door, progress, storage
+from graphmill import cluster, config, door, lock, progress, storage
 
 
 class _TrainByDefault(click.Group):
@@ -50,7 +50,7 @@ def evaluate(
     chosen = [f"evaluate.split={split}"] if split is not None else []
     chosen += [f"evaluate.filtered={str(filtered).lower()}"] if filtered is not None else []
     settings = config.load(conf, (*overrides, *chosen))
-    with door.session(settings, master) as run:
+    with door.session(settings, master, ["evaluate"]) as run:
         metrics = run("evaluate", resume=False)["metrics"]
     if as_json:
         click.echo(json.dumps(metrics))
@@ -95,8 +95,12 @@ def predict(
         name = "predict_labels"
         arguments = (settings, kind, storage.absolute(str(labels)), label_columns, place)
     options = settings.section("cluster", cluster.ClusterConfig)
-    with progress.displayed(), cluster.connect(master, options) as client:
-        figures = cluster.run_task(client, _predict, name, arguments, description="predict")
+    with (
+        lock.held(whole=[place]) as claim,
+        progress.displayed(),
+        cluster.connect(master, options) as client,
+    ):
+        figures = cluster.run_task(client, _predict, name, (*arguments, claim), description="predict")
     click.echo(json.dumps(figures))
 
 

@@ -1,10 +1,10 @@
-"""The section `train`: what PBG's keys do not say."""
+"""The sections `train` and `evaluate`: what PBG's keys do not say."""
 
 from typing import Literal
 
 from pydantic import Field
 
-from graphmill.config import Fraction, Positive, Section
+from graphmill.config import Fraction, Positive, Section, Strings
 
 
 class TrainConfig(Section):
@@ -108,3 +108,18 @@ class TrainConfig(Section):
         description="on a GPU: gradients of equal rows are summed in one order, so that a run repeats to the "
         "last bit; false lets each occurrence move its row by itself, which is faster",
     )
+
+
+class EvaluateConfig(Section):
+    """The section `evaluate`."""
+
+    split: str = Field("test", description="folder under edge_root whose edges are ranked")
+    filtered: bool = Field(True, description="no known edge is a rival of another one")
+    filter_paths: Strings | None = Field(
+        None, description="folders of known edges; default: edge_paths and all splits under edge_root"
+    )
+    checkpoint_version: Positive | None = Field(None, description="default: the latest")
+    block_bytes: Positive | None = Field(
+        None, ge=1 << 10, description="scores in memory at once, a thread; default: 4 MiB, on a GPU 256 MiB"
+    )
+    query_bytes: Positive = Field(1 << 30, description="embeddings of ranked edges in memory at once")

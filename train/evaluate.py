@@ -11,17 +11,18 @@ from typing import Any
 
 import torch
 from distributed import Client
-from pydantic import Field
 from torch import Tensor
 
 from graphmill import cluster, progress, storage
-from graphmill.config import Config, Positive, Section, Strings
+from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
+from graphmill.lock import NO_CLAIM, Claim
 from graphmill.record import describe_inputs
 from graphmill.vocab import Bucket, Partition, Side
 from train import breakdown, ranking, runtime
 from train.adopted import adopted
+from train.config import EvaluateConfig
 from train.model import Model
 from train.queries import Slots, Triples
 from train.ranks import Ranks, joined
@@ -31,29 +32,25 @@ READ_EDGES = 1 << 20
 log = logging.getLogger("graphmill")
 
 
-class EvaluateConfig(Section):
-    """The section `evaluate`."""
-
-    split: str = Field("test", description="folder under edge_root whose edges are ranked")
-    filtered: bool = Field(True, description="no known edge is a rival of another one")
-    filter_paths: Strings | None = Field(
-        None, description="folders of known edges; default: edge_paths and all splits under edge_root"
-    )
-    checkpoint_version: Positive | None = Field(None, description="default: the latest")
-    block_bytes: Positive | None = Field(
-        None, ge=1 << 10, description="scores in memory at once, a thread; default: 4 MiB, on a GPU 256 MiB"
-    )
-    query_bytes: Positive = Field(1 << 30, description="embeddings of ranked edges in memory at once")
-
-
 # What makes a score: in these the configuration must be that of the checkpoint.
 _SCORE_KEYS = ("dimension", "comparator", "bias", "global_emb", "dynamic_relations")
 _RELATION_KEYS = ("name", "lhs", "rhs", "operator")
 
 
-def run(config: Config, client: Client) -> dict[str, Any]:
-    """Evaluate in one task of the cluster; the metrics, and what was evaluated."""
+def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
+    """Evaluate in one task of the cluster; the metrics, and what was evaluated. Nothing is committed."""
     return cluster.run_task(client, evaluate, adopted(config), description="evaluate")
+
+
+def check(config: Config) -> None:
+    """Refuse what cannot be evaluated, before anything is changed.
+
+    Raises:
+        ConfigError: the split does not exist, or the checkpoint belongs to another model.
+    """
+    _split_path(config, config.section("evaluate", EvaluateConfig).split)
+    if pbg_checkpoint.read_version(config.checkpoint_path):
+        _check_same_model(config)
 
 
 def fingerprint(config: Config) -> dict[str, Any]:
@@ -70,6 +67,11 @@ def fingerprint(config: Config) -> dict[str, Any]:
 
 def output_uris(config: Config) -> list[str]:
     """No folders: the metrics go to run.json."""
+    return []
+
+
+def written_uris(config: Config) -> list[str]:
+    """None either; so that a checkpoint can be evaluated while it is trained."""
     return []
 
 

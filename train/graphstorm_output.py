@@ -24,25 +24,27 @@ from graphmill.config import Config
 from graphmill.formats import graphstorm_embeddings, pbg_checkpoint
 from graphmill.formats.graphstorm_embeddings import EmbInfo
 from graphmill.formats.graphstorm_ranks import Array
+from graphmill.lock import NO_CLAIM, Claim
 
 BATCH_ROWS = 1 << 16
 
 _RANK_FILE = re.compile(r"embed(_nids)?-[0-9]+\.pt")
 
 
-def save(config: Config, embed_path: str | None, model_path: str | None) -> None:
+def save(config: Config, embed_path: str | None, model_path: str | None, claim: Claim = NO_CLAIM) -> None:
     """Write what was asked for of the committed version; emb_info.json comes last, models appear whole.
 
     Memory: one partition of embeddings.
     """
     version = pbg_checkpoint.read_version(config.checkpoint_path)
     if embed_path:
-        _save_embeddings(config, version, embed_path)
+        _save_embeddings(config, version, embed_path, claim)
     if model_path:
-        _save_model(config, version, model_path)
+        _save_model(config, version, model_path, claim)
 
 
-def _save_embeddings(config: Config, version: int, embed_path: str) -> None:
+def _save_embeddings(config: Config, version: int, embed_path: str, claim: Claim) -> None:
+    claim.check()
     storage.delete(graphstorm_embeddings.emb_info_uri(embed_path))
     world_size = max(entity.num_partitions for entity in config.entities.values())
     for name, entity in config.entities.items():
@@ -59,13 +61,15 @@ def _save_embeddings(config: Config, version: int, embed_path: str) -> None:
             if added_D is not None:
                 rows_ND += added_D
             nids = np.arange(first, first + len(rows_ND))
+            claim.check()
             graphstorm_embeddings.write_rank(embed_path, name, rank, nids, rows_ND)
             first += len(rows_ND)
     dimensions = {name: config.entity_dimension(name) for name in config.entities}
+    claim.check()
     graphstorm_embeddings.write_emb_info(embed_path, EmbInfo(tuple(config.entities), world_size, dimensions))
 
 
-def _save_model(config: Config, version: int, model_path: str) -> None:
+def _save_model(config: Config, version: int, model_path: str, claim: Claim) -> None:
     parameters, dense, iteration = pbg_checkpoint.read_model(config.checkpoint_path, version)
     name = f"epoch-{iteration.epoch_idx if iteration else 0}"
     if iteration is not None and not _ends_epoch(iteration):
@@ -87,6 +91,7 @@ def _save_model(config: Config, version: int, model_path: str) -> None:
             sparse[entity_type] = {"num_rows": sum(counts), "num_ranks": len(counts)}
         _save(storage.join(folder, "optimizers.bin"), {"dense": dense or {}, "sparse": sparse})
         _save(storage.join(folder, "model.bin"), {"decoder": parameters})
+        claim.check()
 
 
 def _in_shares(

@@ -19,9 +19,11 @@ from graphmill import cluster, record, storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.formats import pbg_checkpoint
+from graphmill.lock import NO_CLAIM, Claim
 from train.adopted import adopted
 from train.config import TrainConfig
 from train.replaced import tell_replaced
+from train.spread.assignment import backend_of
 from train.spread.coordinator import Coordinator
 
 TRAINED_WITH = "graphmill.json"
@@ -65,17 +67,35 @@ _OWN_WAYS = {  # of the section `train`
 log = logging.getLogger("graphmill")
 
 
-def run(config: Config, client: Client) -> dict[str, Any]:
+def check(config: Config) -> None:
+    """Refuse what cannot be trained, before anything is changed.
+
+    Raises:
+        ConfigError: settings contradict each other.
+    """
+    if config.init_path and storage.absolute(config.init_path) == storage.absolute(config.checkpoint_path):
+        raise ConfigError(
+            f"init_path: {config.init_path} is also checkpoint_path; a new run needs a checkpoint_path of "
+            "its own, and one that goes on needs no init_path"
+        )
+    backend_of(config)
+
+
+def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
     """Train until all epochs are done; the figures: edges, edges per second, loss, parameters."""
+    check(config)
     config = one_worker_a_gpu(adopted(config))
     tell_replaced(config)
+    claim.check()
     claim_checkpoint(config)
     if config.section("train", TrainConfig).num_workers > 1:
-        figures = Coordinator(config, client).run()
+        figures = Coordinator(config, client, claim).run()
     else:
-        figures = cluster.run_task(client, train, config, description="training")
+        figures = cluster.run_task(client, train, config, claim, description="training")
     if paths := _graphstorm_paths(config):
-        cluster.run_task(client, save_for_graphstorm, config, paths, description="saving for GraphStorm")
+        cluster.run_task(
+            client, save_for_graphstorm, config, paths, claim, description="saving for GraphStorm"
+        )
     return figures
 
 
@@ -97,21 +117,26 @@ def output_uris(config: Config) -> list[str]:
     return [config.checkpoint_path]
 
 
-def train(config: Config) -> dict[str, Any]:
+def written_uris(config: Config) -> list[str]:
+    """The checkpoint, and what GraphStorm is to read."""
+    return [config.checkpoint_path, *_graphstorm_paths(config).values()]
+
+
+def train(config: Config, claim: Claim = NO_CLAIM) -> dict[str, Any]:
     """Train in this process, from where the checkpoint ends; safe to run again after a kill."""
     from train import runtime  # torch is for the worker: the client can do without it
     from train.trainer import Trainer
 
     runtime.keep_freed_memory()
     with runtime.cpu_threads(config.workers):
-        return Trainer(config).run()
+        return Trainer(config, claim).run()
 
 
-def save_for_graphstorm(config: Config, paths: dict[str, str]) -> None:
+def save_for_graphstorm(config: Config, paths: dict[str, str], claim: Claim = NO_CLAIM) -> None:
     """Write GraphStorm's layouts of the committed version in this process."""
     from train import graphstorm_output  # it needs torch
 
-    graphstorm_output.save(config, paths.get("save_embed_path"), paths.get("save_model_path"))
+    graphstorm_output.save(config, paths.get("save_embed_path"), paths.get("save_model_path"), claim)
 
 
 def _graphstorm_paths(config: Config) -> dict[str, str]:
@@ -137,11 +162,6 @@ def trained_with(config: Config) -> dict[str, Any]:
 def claim_checkpoint(config: Config) -> None:
     """Make sure that what is at checkpoint_path may be resumed under `config`, or move it aside."""
     path = config.checkpoint_path
-    if config.init_path and storage.absolute(config.init_path) == storage.absolute(path):
-        raise ConfigError(
-            f"init_path: {path} is also checkpoint_path; a new run needs a checkpoint_path of its own, "
-            "and one that goes on needs no init_path"
-        )
     uri = storage.join(path, TRAINED_WITH)
     ours = trained_with(config)
     version = pbg_checkpoint.read_version(path)

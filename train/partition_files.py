@@ -32,6 +32,7 @@ class PartitionFiles:
         self.optimizer = self.config.section("train", TrainConfig).optimizer
         self._warm_start = start.warm_start
         self._pbg = self.config.pbg()
+        self._claim = start.claim
 
     def load(self, key: Key, version: int, path: str | None = None) -> Table:
         """The table as the files of `version` at `path` have it; with version 0, as it begins."""
@@ -49,6 +50,7 @@ class PartitionFiles:
 
         Raises:
             TrainingError: training has made it infinite.
+            LockedError: the checkpoint is another run's by now.
         """
         rows_ND = table.embeddings_ND
         # a finite sum needs no memory, and hardly ever is anything else asked
@@ -57,6 +59,7 @@ class PartitionFiles:
                 f"embeddings of {key[0]!r}, partition {key[1]}: not finite after training on epoch "
                 f"{iteration.epoch_idx + 1}; lower lr (now {self.config.lr}), or set max_norm"
             )
+        self._claim.check()
         pbg_checkpoint.write_embeddings(
             path or self.config.checkpoint_path,
             *key,

@@ -35,6 +35,7 @@ from graphmill.formats import (
     pbg_checkpoint,
 )
 from graphmill.formats.graphstorm_predictions import EDGE_STEMS, NODE_STEMS, EdgeType, ResultInfo
+from graphmill.lock import NO_CLAIM, Claim
 from graphmill.vocab import Bucket, Side
 from train.evaluate import Tables
 from train.model import Model, global_key
@@ -84,7 +85,7 @@ class Trained:
         return [(relations[0].lhs, name, relations[0].rhs) for name in called]
 
 
-def predict_edges(config: Config, split: str, output: str) -> dict[str, Any]:
+def predict_edges(config: Config, split: str, output: str, claim: Claim = NO_CLAIM) -> dict[str, Any]:
     """Score every edge of a split; the number of edges.
 
     Raises:
@@ -100,7 +101,7 @@ def predict_edges(config: Config, split: str, output: str) -> dict[str, Any]:
     buckets = [Bucket(lhs, rhs) for lhs in sides[0] for rhs in sides[1]]
     edge_types = trained.edge_types()
     num_edges = 0
-    with _new_folder(output) as folder:
+    with _new_folder(output, claim) as folder:
         for rank, bucket in enumerate(buckets):
             scored = _score_bucket(trained, slots, path, bucket)
             for relation, edge_type in enumerate(edge_types):
@@ -148,7 +149,9 @@ def _gather(trained: Trained, slots: Slots, side: Side, rel: Numbers, ids: Numbe
     return gathered_ED
 
 
-def predict_neighbors(config: Config, entity_type: str, k: int, output: str) -> dict[str, Any]:
+def predict_neighbors(
+    config: Config, entity_type: str, k: int, output: str, claim: Claim = NO_CLAIM
+) -> dict[str, Any]:
     """Find each node's `k` nearest of its type, by cosine, itself left out; the number of nodes.
 
     Raises:
@@ -161,7 +164,7 @@ def predict_neighbors(config: Config, entity_type: str, k: int, output: str) -> 
         raise ConfigError(f"--neighbors {k}: expected 1 to {total - 1}, as there are {total} nodes")
     edge_type = (entity_type, "neighbor", entity_type)
     num_partitions = len(trained.counts[entity_type])
-    with _new_folder(output) as folder:
+    with _new_folder(output, claim) as folder:
         place = graphstorm_predictions.edge_folder(folder, edge_type)
         for rank in range(num_partitions):
             queries_QD = torch.nn.functional.normalize(trained.vectors(entity_type, rank))
@@ -197,7 +200,12 @@ def _nearest(
 
 
 def predict_labels(
-    config: Config, entity_type: str, labels_uri: str, columns: tuple[str, str], output: str
+    config: Config,
+    entity_type: str,
+    labels_uri: str,
+    columns: tuple[str, str],
+    output: str,
+    claim: Claim = NO_CLAIM,
 ) -> dict[str, Any]:
     """Fit a logistic regression to the labelled nodes' vectors and apply it to all; how well it fits.
 
@@ -224,7 +232,7 @@ def predict_labels(
         )
     classifier = LogisticRegression(max_iter=1000).fit(vectors_LD, label_L)
     num_partitions = len(trained.counts[entity_type])
-    with _new_folder(output) as folder:
+    with _new_folder(output, claim) as folder:
         for rank in range(num_partitions):
             vectors_ND = trained.vectors(entity_type, rank).numpy()
             shape = (0, len(names))
@@ -239,7 +247,7 @@ def predict_labels(
 
 
 @contextmanager
-def _new_folder(output: str) -> Iterator[str]:
+def _new_folder(output: str, claim: Claim) -> Iterator[str]:
     """The folder of predictions while it is written; it replaces nothing but earlier predictions."""
     if storage.list_dir(output) and not storage.exists(graphstorm_predictions.result_info_uri(output)):
         raise ConfigError(
@@ -247,6 +255,7 @@ def _new_folder(output: str) -> Iterator[str]:
         )
     with storage.atomic_directory(output) as folder:
         yield folder
+        claim.check()
 
 
 def _check_type(config: Config, entity_type: str) -> None:

@@ -6,6 +6,7 @@ import torch
 
 from graphmill.config import Config
 from graphmill.formats import entity_counts, pbg_checkpoint
+from graphmill.lock import NO_CLAIM, Claim
 from train import schedule, seeds
 from train.config import TrainConfig
 from train.model import Model
@@ -23,10 +24,14 @@ class Start:
         num_dynamic: number of dynamic relations; None with static ones.
         version: the committed version of the checkpoint.
         warm_start: the checkpoint at init_path, while there is no version yet.
+        claim: what is checked before a file of the checkpoint is written.
     """
 
-    def __init__(self, config: Config, plan: schedule.Schedule | None = None) -> None:
+    def __init__(
+        self, config: Config, plan: schedule.Schedule | None = None, claim: Claim = NO_CLAIM
+    ) -> None:
         self.config = config
+        self.claim = claim
         self.device: torch.device = device_of(config)
         partitions = {name: entity.num_partitions for name, entity in config.entities.items()}
         self.num_rows = entity_counts.read_counts(config.entity_path, partitions)

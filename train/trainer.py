@@ -17,6 +17,7 @@ from typing import Any
 from graphmill.config import Config
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.lock import NO_CLAIM, Claim
 from graphmill.vocab import Bucket
 from train.background import Background
 from train.batches import EdgeTensors
@@ -37,11 +38,13 @@ from train.watch import Visit, Watch, peak_bytes
 class Trainer:
     """One run of training, resumed where its checkpoint ends."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, claim: Claim = NO_CLAIM) -> None:
         self.config = config
-        self.start = Start(config)
+        self.claim = claim
+        self.start = Start(config, claim=claim)
         self.schedule = self.start.schedule
         self.version = self.start.version
+        claim.check()
         pbg_checkpoint.delete_uncommitted(config.checkpoint_path)
         self.model, self.adagrad = self.start.load_model()
         resident = is_resident(self.start)
@@ -51,7 +54,7 @@ class Trainer:
         self.device_slots: int | None = None  # that the buckets' order is to suit
         self.store = self._store(resident)
         self.watch = Watch(config, self.schedule, self.version)
-        self.validation = Validation(config, self.schedule.per_epoch, self.version, evaluate)
+        self.validation = Validation(config, self.schedule.per_epoch, self.version, self._rank)
         self._edges: dict[Bucket, Future[EdgeTensors]] = {}  # read, or being read
 
     def run(self) -> dict[str, Any]:
@@ -60,6 +63,7 @@ class Trainer:
         try:
             while self.validation.after(self.version) and self.version < self.schedule.num_iterations:
                 self._iterate(self.schedule.iteration(self.version))
+            self.claim.check()
             self.version = self.validation.end(self.version)
         finally:
             self.background.close()
@@ -71,6 +75,12 @@ class Trainer:
             **self.watch.figures(),
             **self.validation.figures(),
         }
+
+    def _rank(self, config: Config) -> dict[str, Any]:
+        """Evaluate a version, which takes long; what comes of it is then written."""
+        found = evaluate(config)
+        self.claim.check()
+        return found
 
     def _store(self, resident: bool) -> Store:
         if resident:
@@ -116,6 +126,7 @@ class Trainer:
         version = self.version + 1
         before = self.background.wait_s, self.store.num_written
         self.store.write_all(iteration)
+        self.claim.check()
         pbg_checkpoint.write_model(
             config.checkpoint_path,
             version,
@@ -125,6 +136,7 @@ class Trainer:
             iteration,
         )
         pbg_checkpoint.append_stats(config.checkpoint_path, self.watch.lines())
+        self.claim.check()
         pbg_checkpoint.commit(
             config.checkpoint_path, version, preserve_epoch=self.schedule.preserved_epoch(config, version)
         )

@@ -89,10 +89,7 @@ def _written_back(path: str) -> Iterator[None]:
 
 def commit_file(temporary: str, uri: str) -> None:
     """Give a finished temporary file its name, replacing what has it; on local disks it is synced first."""
-    path = local_path(temporary)
-    if path is not None:
-        with fs.explained("sync", temporary):
-            _sync(path)
+    _sync_local(temporary)
     fs.copy_permissions(uri, temporary)
     fs.move(temporary, uri)
 
@@ -109,6 +106,7 @@ def create_text(uri: str, text: str) -> bool:
     with discarded_on_error(temporary):
         with fs.explained("write", uri), fs.open_output(temporary) as stream:
             stream.write(text.encode())
+        _sync_local(temporary)
         created = fs.move_new(temporary, uri)
     if not created:
         fs.delete(temporary)
@@ -184,9 +182,14 @@ def delete_marker(directory: str) -> None:
     fs.delete(join(directory, MARKER))
 
 
-def _sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _sync_local(uri: str) -> None:
+    """Have a local file on the disk before it gets its name: no crash leaves half of it under that."""
+    path = local_path(uri)
+    if path is None:
+        return
+    with fs.explained("sync", uri):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

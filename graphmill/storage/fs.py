@@ -279,9 +279,12 @@ def _status(found: pafs.FileInfo, uri: str) -> FileStatus:
     return FileStatus(uri, is_folder, 0 if is_folder else found.size or 0, found.mtime_ns or 0)
 
 
-def list_hidden(uri: str) -> list[str]:
-    """URIs of the folder's own hidden entries (`.name`)."""
+def list_hidden(uri: str, recursive: bool = False) -> list[str]:
+    """URIs of the folder's hidden entries (`.name`): its own, or also those of the folders in it."""
     file_system, path = filesystem(uri)
     with explained("list", uri):
-        found = file_system.get_file_info(pafs.FileSelector(path, allow_not_found=True))
-    return sorted(below(uri, each.base_name) for each in found if each.base_name.startswith("."))
+        selector = pafs.FileSelector(path, allow_not_found=True, recursive=recursive)
+        found = file_system.get_file_info(selector)
+    root = path.rstrip("/") + "/"
+    hidden = (each for each in found if each.base_name.startswith("."))
+    return sorted(below(uri, each.path.removeprefix(root)) for each in hidden)

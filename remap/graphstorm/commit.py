@@ -21,6 +21,7 @@ from typing import Any
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError, StorageError
+from graphmill.lock import NO_CLAIM, Claim
 
 WORK = ".graphmill-remap"
 JOURNAL = "journal.json"
@@ -151,14 +152,16 @@ def write_journal(journal: Journal) -> None:
         storage.write_text(work_uri(root, JOURNAL), json.dumps(content, indent=1) + "\n")
 
 
-def finish(journal: Journal, count_rows: CountRows) -> bool:
+def finish(journal: Journal, count_rows: CountRows, claim: Claim = NO_CLAIM) -> bool:
     """Do, or do again, all that the journal says; whether all inputs were still those that were read.
 
     Inputs that somebody has written anew since then are kept.
 
     Raises:
         StorageError: a table is not where it belongs with all its rows; no input has been deleted then.
+        LockedError: another job has taken over.
     """
+    claim.check()
     for root in journal.roots:
         storage.delete_marker(root)
     for uri in journal.replaced:
@@ -174,6 +177,7 @@ def finish(journal: Journal, count_rows: CountRows) -> bool:
     for move, num_rows in zip(journal.moves, counted, strict=True):
         if num_rows != move.num_rows:
             raise _wrong_table(journal, move, num_rows)
+    claim.check()
     are_the_same = True
     for each in journal.inputs:
         status = storage.status(each.uri)

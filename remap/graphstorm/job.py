@@ -6,7 +6,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +45,11 @@ def run(options: Options, connect: Connect) -> dict[str, Any]:
         LockedError: another job is at work in one of the output folders.
     """
     check_folders(options)
-    with ExitStack() as stack:
-        for root in _roots(options):
-            stack.enter_context(lock.held(root))
-        return _run(options, connect)
+    with lock.held(*_roots(options)) as claim:
+        return _run(options, connect, claim)
 
 
-def _run(options: Options, connect: Connect) -> dict[str, Any]:
+def _run(options: Options, connect: Connect, claim: lock.Claim) -> dict[str, Any]:
     started = time.monotonic()
     for root in _roots(options):
         journal = commit.read_journal(root)
@@ -60,7 +58,7 @@ def _run(options: Options, connect: Connect) -> dict[str, Any]:
             log.info("remap: finishing the job that was interrupted in %s", root)
             earlier = Options.model_validate(journal.options, strict=False)
             with connect() as client:
-                are_the_same = commit.finish(journal, _counting(client, earlier))
+                are_the_same = commit.finish(journal, _counting(client, earlier), claim)
             if earlier == options and are_the_same and not options.preserve_input:
                 return journal.figures
     outputs, sources = find_outputs(options)
@@ -84,8 +82,9 @@ def _run(options: Options, connect: Connect) -> dict[str, Any]:
                 figures,
             )
         written = time.monotonic()
+        claim.check()
         commit.write_journal(journal)
-        commit.finish(journal, _counting(client, options))
+        commit.finish(journal, _counting(client, options), claim)
     log.info(
         "remap: %d rows in %d files; %.1f s to find and connect, %.1f s to remap, %.1f s to commit",
         figures["num_rows"],

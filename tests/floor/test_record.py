@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from graphmill import config, record, storage
 from graphmill.config import Config
-from graphmill.errors import FormatError
+from graphmill.errors import ConfigError, FormatError, LockedError
+from graphmill.lock import NO_CLAIM, Claim
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -30,18 +31,24 @@ class Counting:
         self.runs = 0
         self.fails = False
 
-    def run(self, settings: Config, client: Client) -> dict[str, Any]:
+    def check(self, config: Config) -> None:
+        if config.dimension == 7:
+            raise ConfigError("dimension: not 7")
+
+    def run(self, config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
         self.runs += 1
         if self.fails:
             raise RuntimeError("broken")
-        storage.write_text(storage.join(settings.entity_path, "x"), "x")
+        storage.write_text(storage.join(config.entity_path, "x"), "x")
         return {"rows": 7}
 
-    def fingerprint(self, settings: Config) -> dict[str, Any]:
-        return {"dimension": settings.dimension, "inputs": record.describe_inputs([settings.input or ""])}
+    def fingerprint(self, config: Config) -> dict[str, Any]:
+        return {"dimension": config.dimension, "inputs": record.describe_inputs([config.input or ""])}
 
-    def output_uris(self, settings: Config) -> list[str]:
-        return [settings.entity_path]
+    def output_uris(self, config: Config) -> list[str]:
+        return [config.entity_path]
+
+    written_uris = output_uris
 
 
 def settings_at(folder: Path, dimension: int = 4) -> Config:
@@ -108,6 +115,26 @@ def test_a_failed_stage_is_recorded_and_runs_again(folder: Path, client: Client)
     stage.fails = False
     assert run(stage, folder, client)["rows"] == 7
     assert stage.runs == 3
+
+
+def test_what_a_check_refuses_has_changed_nothing(folder: Path, client: Client) -> None:
+    run(Counting(), folder, client)
+    before = (folder / "out" / "run.json").read_bytes()
+    with pytest.raises(ConfigError):
+        run(Counting(), folder, client, dimension=7, resume=False)
+    assert (folder / "out" / "run.json").read_bytes() == before
+    assert storage.read_marker(str(folder / "out" / "entities")) is not None
+
+
+def test_who_has_lost_the_lock_writes_nothing_more(folder: Path, client: Client) -> None:
+    run(Counting(), folder, client)
+    before = (folder / "out" / "run.json").read_bytes()
+    settings, lost = settings_at(folder), Claim((str(folder / "out" / ".graphmill.lock"),), "ours")
+    run_record = record.RunRecord(settings.record_uri(""), settings, lost)
+    with pytest.raises(LockedError):
+        record.run_stage("etl", Counting(), settings, client, run_record, resume=False)
+    assert (folder / "out" / "run.json").read_bytes() == before
+    assert storage.read_marker(str(folder / "out" / "entities")) is not None
 
 
 def test_run_json_explains_the_run(folder: Path, client: Client) -> None:

@@ -23,6 +23,7 @@ from graphmill.config import Config
 from graphmill.errors import ClusterError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.lock import NO_CLAIM, Claim
 from graphmill.vocab import Bucket
 from train import schedule
 from train.bucket_order import order_of
@@ -43,8 +44,9 @@ log = logging.getLogger("graphmill")
 class Coordinator:
     """One run of training over several workers, resumed where its checkpoint ends."""
 
-    def __init__(self, config: Config, client: Client) -> None:
+    def __init__(self, config: Config, client: Client, claim: Claim = NO_CLAIM) -> None:
         self.config = config
+        self.claim = claim
         self.settings = config.section("train", TrainConfig)
         self.backend = backend_of(config)
         self.client = client
@@ -72,6 +74,7 @@ class Coordinator:
             try:
                 while self.validation.after(self.version) and self.version < self.schedule.num_iterations:
                     self._run_epoch()
+                self.claim.check()
                 self.version = self.validation.end(self.version)
             finally:
                 self.crew.cancel()
@@ -83,6 +86,7 @@ class Coordinator:
     def _rank(self, config: Config) -> dict[str, Any]:
         """Evaluate a version, on a worker."""
         found: dict[str, Any] = cluster.run_task(self.client, _evaluate, config, description="evaluate")
+        self.claim.check()
         return found
 
     def _run_epoch(self) -> None:
@@ -245,9 +249,11 @@ class Coordinator:
     def _commit(self, iteration: Iteration) -> None:
         begun = time.monotonic()
         config, version = self.config, self.version + 1
+        self.claim.check()
         self.places.complete(self.shared_keys)
         pbg_checkpoint.append_stats(config.checkpoint_path, self.watch.lines())
         preserved = self.schedule.preserved_epoch(config, version)
+        self.claim.check()
         pbg_checkpoint.commit(config.checkpoint_path, version, preserve_epoch=preserved)
         self.places.committed()
         self.version = version
