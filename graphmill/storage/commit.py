@@ -8,11 +8,13 @@ leftovers that `sweep` removes:
     .embeddings.tmp-3f9c...            a folder that was being written
     .embeddings.old-3f9c...            the predecessor, while the new folder takes its name
 
+What is finished and in the way of something else is moved aside, `checkpoint.stale-1`, and never deleted.
 A finished folder holds the marker `_SUCCESS`: JSON, the fingerprint of what it was made from.
 """
 
 import json
 import os
+import re
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
@@ -147,6 +149,22 @@ def recover(uri: str) -> None:
             fs.move(aside, uri)
     for leftover in (each for each in hidden if name(each).startswith(f".{name(uri)}.tmp-")):
         fs.delete(leftover)
+
+
+def moved_aside(uri: str) -> list[str]:
+    """What `move_aside` has made of earlier ones at `uri`, oldest first."""
+    form = re.compile(re.escape(name(uri)) + r"\.stale-([0-9]{1,18})")
+    found = [(form.fullmatch(name(entry.uri)), entry.uri) for entry in fs.list_dir(parent(uri))]
+    return [place for _, place in sorted((int(match[1]), place) for match, place in found if match)]
+
+
+def move_aside(uri: str) -> str:
+    """Give the folder `uri` a name of its own, `{uri}.stale-N`; the name. Only the user deletes it."""
+    fs.check_moves_folders(uri)
+    last = (moved_aside(uri) or [".stale-0"])[-1]
+    target = f"{uri.rstrip('/')}.stale-{int(last.rpartition('-')[2]) + 1}"
+    fs.move(uri, target)
+    return target
 
 
 def sweep(directory: str) -> None:

@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -194,6 +195,35 @@ def list_dir(uri: str, recursive: bool = False) -> list[FileStatus]:
     entries = [_status(each, below(uri, each.path.removeprefix(root))) for each in found]
     visible = [each for each in entries if "/." not in each.uri[len(uri.rstrip("/")) :]]
     return sorted(visible, key=lambda each: each.uri)
+
+
+def links_below(uri: str) -> dict[str, str]:
+    """Symbolic links in the folders below `uri`, with the paths that they hold; none but on local disks.
+
+    A link to a folder is followed where it lies in `uri` itself, and no further.
+    """
+    path = local_path(uri)
+    if path is None:
+        return {}
+
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError | PermissionError):  # went meanwhile; nothing of ours
+            raise error
+
+    with explained("list", uri):
+        own, *others = [*os.walk(path, onerror=refuse)] or [(path, [], [])]
+        for folder in (Path(path, name) for name in own[1]):
+            if folder.is_symlink():
+                others += islice(os.walk(folder, onerror=refuse), 1)
+        files = (Path(folder, name) for folder, _, names in others for name in names)
+        links = {str(file.relative_to(path)): str(file.readlink()) for file in files if file.is_symlink()}
+    return {below(uri, link): target for link, target in links.items()}
+
+
+def resolved(uri: str) -> str:
+    """`uri` without symbolic links, as far as it exists; as it is, if it is not on local disks."""
+    path = local_path(uri)
+    return uri if path is None else os.path.realpath(path)
 
 
 def make_dir(uri: str) -> None:

@@ -150,3 +150,36 @@ def test_each_goes_on_where_the_other_stopped(
     assert (sums[2] >= sums[1]).all()
     assert sums[2].sum() > sums[1].sum() > sums[0].sum()
     assert len(pbg_checkpoint.read_stats(config.checkpoint_path)) == 6 * 4
+
+
+def _vectors_of(config: Config, path: str) -> dict[tuple[str, int], bytes]:
+    """The embeddings of the version that is committed in the folder, by type and partition."""
+    version = pbg_checkpoint.read_version(path)
+    pbg_checkpoint.read_model(path, version)
+    keys = [(name, part) for name, entity in config.entities.items() for part in range(entity.num_partitions)]
+    return {key: pbg_checkpoint.read_embeddings(path, *key, version)[0].tobytes() for key in keys}
+
+
+def test_epochs_that_pbg_has_preserved_stay_readable(
+    tmp_path: Path, client: distributed.Client, python: Path
+) -> None:
+    """PBG preserves an epoch by absolute symbolic links to the files of its version."""
+    raw = {**DYNAMIC, "num_epochs": 3, "checkpoint_preservation_interval": 1}
+    config = _graph(raw, tmp_path / "run", client, num_partitions=2)
+    Pbg(python, tmp_path / "pbg").train(config.pbg())
+    epochs = [pbg_checkpoint.epoch_path(config.checkpoint_path, epoch) for epoch in (1, 2, 3)]
+    assert all(link.is_symlink() for epoch in epochs for link in Path(epoch).glob("*.h5"))
+    before = [_vectors_of(config, epoch) for epoch in epochs]
+    assert before[0] != before[1] != before[2]
+
+    for num_epochs in (3, 5):  # nothing to train; two more epochs
+        config = config.model_copy(update={"num_epochs": num_epochs})
+        figures = train_job.run(config, client)
+        assert (figures["first_version"], figures["version"]) == (3, num_epochs)
+        assert [_vectors_of(config, epoch) for epoch in epochs] == before
+
+    wider = config.model_copy(update={"dimension": 12})  # not resumed: what is there is moved aside
+    assert train_job.run(wider, client)["first_version"] == 0
+    aside = f"{config.checkpoint_path}.stale-1"
+    assert [_vectors_of(config, f"{aside}/epoch_{epoch}") for epoch in (1, 2, 3)] == before
+    assert len(_vectors_of(wider, epochs[0])) == len(before[0])

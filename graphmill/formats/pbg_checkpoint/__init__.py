@@ -6,14 +6,14 @@
       embeddings_{type}_{part}.v{V}.h5    embeddings [count, D] float32, optimizer/state_dict
       model.v{V}.h5                       model/relations/..., model/entities/..., optimizer/state_dict
       training_stats.json                 JSON lines, one a bucket
-      epoch_{N}/                          a preserved version, itself a checkpoint
+      epoch_{N}/                          a preserved version, itself a checkpoint; PBG's is one of links
       best/                               likewise, the one with the best validation
 
 Protocol: write the embeddings of version V, the model, the stats, then `commit`. Every file appears
 whole (temporary name, rename), and only checkpoint_version.txt makes a version count, so a kill at any
 point leaves the old version or the new one. The same content gives the same bytes.
 
-Rooms: `names`, `versions`, `tables` (by `hdf5`), `texts`. Source: docs/formats/pbg_v1.md.
+Rooms: `names`, `versions` (by `links`), `tables` (by `hdf5`), `texts`. Source: docs/formats/pbg_v1.md.
 """
 
 from graphmill.formats.pbg_checkpoint.hdf5 import Iteration
@@ -39,7 +39,14 @@ from graphmill.formats.pbg_checkpoint.tables import (
     write_model,
 )
 from graphmill.formats.pbg_checkpoint.texts import append_stats, read_config, read_stats, write_config
-from graphmill.formats.pbg_checkpoint.versions import commit, delete_uncommitted, keep, read_version, restore
+from graphmill.formats.pbg_checkpoint.versions import (
+    commit,
+    delete_uncommitted,
+    keep,
+    move_aside,
+    read_version,
+    restore,
+)
 
 __all__ = [
     "STATS_FILE",
@@ -53,6 +60,7 @@ __all__ = [
     "iter_embeddings",
     "keep",
     "model_uri",
+    "move_aside",
     "new_embeddings",
     "num_partitions",
     "open_embeddings",

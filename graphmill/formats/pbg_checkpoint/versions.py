@@ -1,16 +1,18 @@
-"""Which version counts: committing, keeping, restoring, cleaning up."""
+"""Which version counts: committing, keeping, restoring, moving aside, cleaning up."""
 
-import os
+import logging
 import re
-import shutil
 from collections.abc import Iterable
 
 from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats.pbg_checkpoint import hdf5, names
+from graphmill.formats.pbg_checkpoint.links import link_or_copy, links_of, make_own
 from graphmill.formats.pbg_checkpoint.names import versions_of
 
-_COPY_BYTES = 8 << 20
+_COMPARED_BYTES = 8 << 20
+
+log = logging.getLogger("graphmill")
 
 
 def read_version(checkpoint_path: str) -> int:
@@ -34,7 +36,8 @@ def read_version(checkpoint_path: str) -> int:
 def commit(checkpoint_path: str, version: int, *, preserve_epoch: int | None) -> None:
     """Make `version`, all of whose files are written, the one that counts; delete the older ones.
 
-    The copy for `preserve_epoch` is made first: a kill in between makes it again, and never loses it.
+    The copy for `preserve_epoch` is made first: a kill in between makes it again, and never loses it. Another
+    one that has been preserved under that number is moved aside.
 
     Raises:
         FormatError: `version` lacks a file that the committed version has, or its model.
@@ -47,7 +50,7 @@ def commit(checkpoint_path: str, version: int, *, preserve_epoch: int | None) ->
             f"{checkpoint_path}: version {version} cannot be committed: it lacks {', '.join(sorted(lacking))}"
         )
     if preserve_epoch is not None:
-        _preserve(checkpoint_path, version, names.epoch_path(checkpoint_path, preserve_epoch))
+        _preserve_epoch(checkpoint_path, version, names.epoch_path(checkpoint_path, preserve_epoch))
     storage.write_text(storage.join(checkpoint_path, names.VERSION_FILE), f"{version}\n")
     _delete(checkpoint_path, [old for old in versions if old < version])
 
@@ -71,7 +74,7 @@ def restore(checkpoint_path: str, name: str) -> None:
     for stem in sorted(stems):
         file = f"{stem}.v{version}.h5"
         if not storage.exists(storage.join(checkpoint_path, file)):
-            _link_or_copy(storage.join(source, file), storage.join(checkpoint_path, file))
+            link_or_copy(storage.join(source, file), storage.join(checkpoint_path, file))
     storage.write_text(storage.join(checkpoint_path, names.VERSION_FILE), f"{version}\n")
     _delete(checkpoint_path, [other for other in versions_of(checkpoint_path) if other != version])
 
@@ -80,11 +83,52 @@ def delete_uncommitted(checkpoint_path: str) -> None:
     """Delete what a kill left beside the committed version: half a successor, predecessors, temporary files.
 
     Later versions stay: no kill leaves them, so a checkpoint that lost its version file is not touched.
+    Training will write them again: links to them, of preserved epochs, get files of their own.
     """
     committed = read_version(checkpoint_path)
+    for file, links in links_of(checkpoint_path).items():
+        if (match := names.VERSIONED.match(file)) and int(match["version"]) > committed:
+            make_own(checkpoint_path, links)
     left = [each for each in versions_of(checkpoint_path) if each < committed or each == committed + 1]
     _delete(checkpoint_path, left)
     storage.sweep(checkpoint_path)
+
+
+def move_aside(checkpoint_path: str) -> str:
+    """Give the folder another name, for ever, with its preserved epochs whole; the name."""
+    for links in links_of(checkpoint_path).values():
+        make_own(checkpoint_path, links)
+    return storage.move_aside(checkpoint_path)
+
+
+def _preserve_epoch(checkpoint_path: str, version: int, target_path: str) -> None:
+    if storage.exists(target_path):
+        if _has_same(checkpoint_path, version, target_path):
+            return  # a run that was killed has made it
+        aside = storage.move_aside(target_path)
+        log.info("checkpoint: another epoch had been preserved as %s: it is moved to %s", target_path, aside)
+    _preserve(checkpoint_path, version, target_path)
+
+
+def _has_same(checkpoint_path: str, version: int, other_path: str) -> bool:
+    """Whether a folder holds just that version, byte for byte."""
+    stems = versions_of(checkpoint_path).get(version, set())
+    if versions_of(other_path) != {version: stems} or read_version(other_path) != version:
+        return False
+    files = [f"{stem}.v{version}.h5" for stem in stems]
+    return all(
+        _same_bytes(*(storage.join(path, file) for path in (checkpoint_path, other_path))) for file in files
+    )
+
+
+def _same_bytes(one_uri: str, two_uri: str) -> bool:
+    with storage.open_input(one_uri) as one, storage.open_input(two_uri) as two:
+        if one.size() != two.size():
+            return False
+        while chunk := one.read(_COMPARED_BYTES):
+            if chunk != two.read(_COMPARED_BYTES):
+                return False
+    return True
 
 
 def _preserve(checkpoint_path: str, version: int, target_path: str) -> None:
@@ -94,25 +138,13 @@ def _preserve(checkpoint_path: str, version: int, target_path: str) -> None:
             name = storage.name(entry.uri)
             match = names.VERSIONED.match(name)
             if name == names.CONFIG_FILE or (match and int(match["version"]) == version):
-                _link_or_copy(entry.uri, storage.join(temporary, name))
+                link_or_copy(entry.uri, storage.join(temporary, name))
         storage.write_text(storage.join(temporary, names.VERSION_FILE), f"{version}\n")
 
 
-def _link_or_copy(source: str, target: str) -> None:
-    """A second name for a file that nobody will change, or a copy where there are no links."""
-    source_path, target_path = storage.local_path(source), storage.local_path(target)
-    if source_path and target_path:
-        try:
-            os.link(source_path, target_path)
-        except OSError:  # a file system without hard links
-            pass
-        else:
-            return
-    with storage.open_input(source) as reader, storage.atomic_output(target) as writer:
-        shutil.copyfileobj(reader, writer, _COPY_BYTES)
-
-
 def _delete(checkpoint_path: str, versions: Iterable[int]) -> None:
-    for version in versions:
-        for stem in versions_of(checkpoint_path).get(version, set()):
-            storage.delete(storage.join(checkpoint_path, f"{stem}.v{version}.h5"))
+    """Delete versions, but for files that preserved epochs link to, and initial values: version 0."""
+    found, linked = versions_of(checkpoint_path), links_of(checkpoint_path)
+    files = {f"{stem}.v{version}.h5" for version in versions if version for stem in found.get(version, set())}
+    for file in sorted(files - linked.keys()):
+        storage.delete(storage.join(checkpoint_path, file))

@@ -1,0 +1,187 @@
+"""Epochs that PBG has preserved, as links into the checkpoint, outlive all that is done to the checkpoint."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from graphmill.formats import pbg_checkpoint as checkpoint
+
+CONFIG = {"dimension": 4, "entities": {"user": {"num_partitions": 2}}}
+
+
+def write_version(root: Path, version: int, fill: float | None = None) -> None:
+    rows = np.full((5, 4), version if fill is None else fill, np.float32)
+    for partition in range(2):
+        checkpoint.write_embeddings(str(root), "user", partition, version, rows, None, CONFIG, None)
+    checkpoint.write_model(str(root), version, {}, None, CONFIG, None)
+
+
+def preserve_as_pbg(root: Path, version: int, epoch: int, *, relative: bool = False) -> Path:
+    """What `CheckpointManager.preserve_current_version` of PBG makes: links, and a version of its own."""
+    folder = root / f"epoch_{epoch}"
+    folder.mkdir()
+    for file in root.glob(f"*.v{version}.h5"):
+        (folder / file.name).symlink_to(Path("..", file.name) if relative else file.resolve())
+    (folder / "checkpoint_version.txt").write_text(f"{version}\n")
+    return folder
+
+
+def vectors(folder: Path, version: int) -> list[float]:
+    """The one value that each partition is filled with."""
+    assert checkpoint.read_version(str(folder)) == version
+    checkpoint.read_model(str(folder), version)
+    tables = [checkpoint.read_embeddings(str(folder), "user", part, version)[0] for part in range(2)]
+    assert all((table == table[0, 0]).all() for table in tables)
+    return [float(table[0, 0]) for table in tables]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """PBG's checkpoint of version 4, with epochs 1 to 3 preserved; of the first version nothing is left."""
+    root = tmp_path / "checkpoint"
+    for version in range(1, 5):
+        write_version(root, version)
+    for version in (2, 3):
+        preserve_as_pbg(root, version, version)
+    for file in root.glob("*.v1.h5"):
+        file.unlink()
+    (root / "checkpoint_version.txt").write_text("4\n")
+    return root
+
+
+def test_what_a_kill_left_is_deleted_but_not_what_epochs_link_to(root: Path) -> None:
+    write_version(root, 1)
+    checkpoint.delete_uncommitted(str(root))
+    assert [vectors(root / f"epoch_{epoch}", epoch) for epoch in (2, 3)] == [[2, 2], [3, 3]]
+    assert vectors(root, 4) == [4, 4]
+    assert not list(root.glob("*.v1.h5"))
+    assert (root / "epoch_2" / "model.v2.h5").is_symlink()  # nothing of theirs is touched
+
+
+def test_a_commit_keeps_what_epochs_link_to(root: Path) -> None:
+    write_version(root, 5)
+    checkpoint.commit(str(root), 5, preserve_epoch=None)
+    assert [vectors(root / f"epoch_{epoch}", epoch) for epoch in (2, 3)] == [[2, 2], [3, 3]]
+    assert vectors(root, 5) == [5, 5]
+    assert not list(root.glob("*.v4.h5"))
+
+
+def test_going_back_keeps_what_epochs_link_to(root: Path) -> None:
+    write_version(root, 5)
+    checkpoint.keep(str(root), 4, "best")
+    checkpoint.commit(str(root), 5, preserve_epoch=None)
+    checkpoint.restore(str(root), "best")
+    assert [vectors(root / f"epoch_{epoch}", epoch) for epoch in (2, 3)] == [[2, 2], [3, 3]]
+    assert vectors(root, 4) == [4, 4]
+    assert not list(root.glob("*.v5.h5"))
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_in_a_checkpoint_that_was_moved_the_files_of_its_epochs_stay(root: Path, relative: bool) -> None:
+    """Absolute links dangle there: the files are what the user can still repair the epochs with."""
+    for epoch in (2, 3):
+        for link in (root / f"epoch_{epoch}").glob("*.h5"):
+            link.unlink()
+            link.symlink_to(Path("..", link.name) if relative else root / link.name)
+    moved = root.rename(root.with_name("moved"))
+    write_version(moved, 5)
+    checkpoint.delete_uncommitted(str(moved))
+    write_version(moved, 5)
+    checkpoint.commit(str(moved), 5, preserve_epoch=None)
+    kept = {file.name for version in (2, 3) for file in moved.glob(f"*.v{version}.h5")}
+    assert len(kept) == 6
+
+
+@pytest.mark.parametrize("where", ["good/of_may", "elsewhere"])
+def test_epochs_that_were_renamed_or_lie_on_another_disk_count_too(root: Path, where: str) -> None:
+    if where == "elsewhere":
+        (root / "epoch_2").rename(root.parent / "elsewhere")
+        (root / "epoch_2").symlink_to(root.parent / "elsewhere")
+        place = root / "epoch_2"
+    else:
+        (root / "good").mkdir()
+        place = (root / "epoch_2").rename(root / where)
+    (root / "endless").symlink_to(root)
+    checkpoint.delete_uncommitted(str(root))
+    assert vectors(place, 2) == [2, 2]
+
+
+def test_an_epoch_is_not_changed_by_training_its_version_again(root: Path) -> None:
+    """Somebody has gone back to version 2 by hand: versions 3 and 4 are written anew."""
+    preserve_as_pbg(root, 4, 4)
+    (root / "checkpoint_version.txt").write_text("2\n")
+    checkpoint.delete_uncommitted(str(root))
+    for version in (3, 4):
+        write_version(root, version, fill=-version)
+        checkpoint.commit(str(root), version, preserve_epoch=None)
+    assert [vectors(root / f"epoch_{epoch}", epoch) for epoch in (2, 3, 4)] == [[2, 2], [3, 3], [4, 4]]
+    assert vectors(root, 4) == [-4, -4]
+
+
+def test_initial_values_stay(root: Path) -> None:
+    """Version 0 is what somebody has put there by hand; PBG never deletes it."""
+    write_version(root, 0)
+    checkpoint.delete_uncommitted(str(root))
+    write_version(root, 5)
+    checkpoint.commit(str(root), 5, preserve_epoch=None)
+    assert len(list(root.glob("*.v0.h5"))) == 3
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_epochs_of_a_checkpoint_that_is_moved_aside_are_readable_there(root: Path, relative: bool) -> None:
+    preserve_as_pbg(root, 4, 4, relative=relative)
+    checkpoint.keep(str(root), 4, "best")
+    aside = Path(checkpoint.move_aside(str(root)))
+    assert aside == root.with_name("checkpoint.stale-1")
+    assert not root.exists()
+    write_version(root, 2, fill=-1)
+    write_version(root, 3, fill=-1)
+    read = [vectors(aside / f"epoch_{epoch}", epoch) for epoch in (2, 3, 4)]
+    assert read == [[2, 2], [3, 3], [4, 4]]
+    assert vectors(aside, 4) == vectors(aside / "best", 4) == [4, 4]
+
+
+def test_what_is_moved_aside_has_a_name_of_its_own(tmp_path: Path) -> None:
+    root = tmp_path / "checkpoint"
+    for number in (1, 2, 12, 13):
+        write_version(root, number)
+        (root / "checkpoint_version.txt").write_text(f"{number}\n")
+        assert checkpoint.move_aside(f"{root}/") == str(tmp_path / f"checkpoint.stale-{number}")
+        if number == 2:  # of two, the user deletes the older one; and the numbers have gone on meanwhile
+            (tmp_path / "checkpoint.stale-1" / "model.v1.h5").unlink()
+            for file in (tmp_path / "checkpoint.stale-1").iterdir():
+                file.unlink()
+            (tmp_path / "checkpoint.stale-1").rmdir()
+            (tmp_path / "checkpoint.stale-11").touch()
+            (tmp_path / "checkpoint.stale-x").touch()
+    assert vectors(tmp_path / "checkpoint.stale-2", 2) == [2, 2]
+
+
+def test_a_preserved_epoch_is_not_replaced_by_another_one_of_its_number(tmp_path: Path) -> None:
+    """After a way back an epoch is preserved again, with other vectors; what a kill repeats is the same."""
+    root = tmp_path / "checkpoint"
+    for fill in (7.0, 7.0, 8.0):
+        write_version(root, 1, fill)
+        checkpoint.commit(str(root), 1, preserve_epoch=1)
+        (root / "checkpoint_version.txt").unlink()
+    assert vectors(root / "epoch_1", 1) == [8, 8]
+    assert vectors(root / "epoch_1.stale-1", 1) == [7, 7]
+    assert [path.name for path in root.glob("epoch*")] in (
+        ["epoch_1", "epoch_1.stale-1"],
+        ["epoch_1.stale-1", "epoch_1"],
+    )
+
+
+def test_a_version_whose_files_are_links_is_preserved_for_good(root: Path) -> None:
+    """Somebody has made an epoch current again by links to it: a hard link to a link would be a link."""
+    for file in root.glob("*.v4.h5"):
+        file.unlink()
+    (root / "checkpoint_version.txt").write_text("2\n")
+    for file in [*root.glob("*.v2.h5")]:
+        file.rename(root / "epoch_2" / file.name)
+        file.symlink_to(Path("epoch_2", file.name))
+    checkpoint.keep(str(root), 2, "best")
+    assert vectors(root / "best", 2) == [2, 2]
+    checkpoint.delete_uncommitted(str(root))
+    assert vectors(root, 2) == [2, 2]
