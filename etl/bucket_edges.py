@@ -22,7 +22,8 @@ from etl import spill
 from etl.duplicates import first_of_equals
 from etl.encode_edges import Chunk, read_features
 from etl.gather import NOWHERE, counted, grouped, taken
-from etl.index_entities import MAX_COUNTED_RELATIONS, Shard, relation_rows_uri, rows_uri
+from etl.index_entities import MAX_COUNTED_RELATIONS, relation_rows_uri
+from etl.index_shard import Shard, rows_uri
 from etl.layout import Layout
 from etl.spill import Int32, Int64
 from graphmill.formats import edge_buckets

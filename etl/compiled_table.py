@@ -1,6 +1,7 @@
 """The table of strings that is compiled, see native/strings.cpp."""
 
 import ctypes
+import secrets
 import weakref
 from typing import Any
 
@@ -12,13 +13,16 @@ from etl.kernel import text_arguments
 from etl.string_table import Distinct, Int32
 from graphmill.native import address
 
+_SECRET_BYTES = 32
+
 
 class CompiledTable:
     """A `StringTable`."""
 
     def __init__(self, library: ctypes.CDLL, seed: int) -> None:
         self._library = library
-        self._table = library.graphmill_strings(seed, hashing.MASK)
+        secret = np.frombuffer(secrets.token_bytes(_SECRET_BYTES), np.uint64)
+        self._table = library.graphmill_strings(seed, hashing.MASK, address(secret))
         _check(self._table)
         weakref.finalize(self, library.graphmill_strings_free, self._table)
 

@@ -35,6 +35,14 @@ def count_degrees(degrees: Int64) -> DegreeCounts:
     return DegreeCounts(floors, counts, int(degrees.max(initial=0)))
 
 
+def merge_counts(parts: Iterable[DegreeCounts]) -> DegreeCounts:
+    """Counts of all parts together."""
+    found = list(parts)
+    floors, places = np.unique(np.concatenate([part.floors for part in found]), return_inverse=True)
+    counts = np.bincount(places, np.concatenate([part.counts for part in found])).astype(np.int64)
+    return DegreeCounts(floors, counts, max(part.largest for part in found))
+
+
 def histogram(parts: Iterable[DegreeCounts]) -> list[list[int]]:
     """Entities by degree, in up to four bins an octave: [first degree, last, entities], ascending."""
     found = [part for part in parts if len(part.floors)]
@@ -55,12 +63,11 @@ def summarize(parts: Iterable[DegreeCounts]) -> dict[str, int]:
     found = [part for part in parts if len(part.floors)]
     if not found:
         return {}
-    floors, places = np.unique(np.concatenate([part.floors for part in found]), return_inverse=True)
-    counts = np.bincount(places, np.concatenate([part.counts for part in found])).astype(np.int64)
-    below = np.cumsum(counts)
+    merged = merge_counts(found)
+    floors, below = merged.floors, np.cumsum(merged.counts)
     ranks = [int(np.ceil(quantile * below[-1])) for quantile in QUANTILES]
     names = [f"p{100 * quantile:g}" for quantile in QUANTILES]
     quantiles = {
         name: int(floors[np.searchsorted(below, rank)]) for name, rank in zip(names, ranks, strict=True)
     }
-    return {"min": int(floors[0]), **quantiles, "max": max(part.largest for part in found)}
+    return {"min": int(floors[0]), **quantiles, "max": merged.largest}

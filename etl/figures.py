@@ -11,7 +11,9 @@ import numpy as np
 from etl import degrees
 from etl.bucket_edges import Translated
 from etl.encode_edges import Encoded
-from etl.index_entities import Index, IndexedShard, top_degrees
+from etl.hashing import HASH_NAME
+from etl.index_entities import Index
+from etl.index_shard import IndexedShard, top_degrees
 from etl.layout import Layout
 from etl.sources import Source
 from etl.spill import Int64
@@ -22,6 +24,8 @@ log = logging.getLogger("graphmill")
 
 UNEVEN_RATIO = 3
 UNEVEN_EDGES = 10_000
+CROWDED_RATIO = 2
+CROWDED_IDS = 1000  # with these two no honest id is told of: 10 standard deviations and more
 MAX_SHOWN_CELLS = 64
 
 
@@ -68,6 +72,29 @@ def warn_if_uneven(layout: Layout, num_edges: Int64) -> None:
                 bucket,
                 largest,
                 mean,
+            )
+
+
+def warn_if_crowded(layout: Layout, index: Index) -> None:
+    """Tell of partitions with many more ids in a range of hashes than a hash of other ids puts there."""
+    parts = layout.parts()
+    counts: list[Int64] = [np.zeros(layout.num_slots[part.entity_type], np.int64) for part in parts]
+    for shard, indexed in zip(index.shards, index.indexed, strict=True):
+        counts[shard.part_number][shard.slots.start : shard.slots.stop] = indexed.num_by_slot
+    for part, of_part in zip(parts, counts, strict=True):
+        of_type = [each for other, each in zip(parts, counts, strict=True) if other[0] == part.entity_type]
+        mean = float(np.mean(of_type))
+        crowded = of_part[of_part > CROWDED_RATIO * mean + CROWDED_IDS]
+        if len(crowded):
+            log.warning(
+                "etl: partition %d of %s is crowded: %d of its ids have hashes (%s) that no more than %.0f "
+                "ids should have; such ids are made on purpose; the partition and its buckets are larger "
+                "than others, and take longer: look where the ids come from",
+                part.partition,
+                part.entity_type,
+                int(crowded.sum()),
+                HASH_NAME,
+                mean * len(crowded),
             )
 
 

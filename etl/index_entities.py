@@ -1,67 +1,34 @@
 """Step 2: the distinct ids of all chunks -> one index a partition, ordered by (hash, raw id).
 
 A partition is a range of hashes. Where its ids are too many for the memory that a task may use, the range
-is cut into shards of adjacent slots, a task each; the result is the same. Then the shards are joined. Ids
-that an earlier run has indexed come first, in the places that they had. Files, beside the outputs:
+is cut into shards of adjacent slots, a task each (`index_shard`); the result is the same. Then the shards are
+joined. Ids that an earlier run has indexed come first, in the places that they had. In the work folder:
 
-    {type}-{partition}-{shard}.arrow      id: string; the shard's new ids, in the order of their indices
-    {type}-{partition}-{shard}.rows.i32   for each chunk, for each of its ids: r >= 0, the r-th new id of the
-                                          shard; -1, left out; else -2 - index, of an id that was there before
-    relations.rows.i32                    for each chunk, for each of its relation names: its number, or -1
+    relations.rows.i32        for each chunk, for each of its relation names: its number, or -1
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl import spill
 from etl.blocks import cut
-from etl.degrees import DegreeCounts, count_degrees
-from etl.distinct import distinct
-from etl.encode_edges import LISTED, Chunk
-from etl.gather import taken
+from etl.encode_edges import Chunk
+from etl.index_shard import LEFT_OUT, ROW_GROUP_ROWS, IndexedShard, Shard, shard_uri
 from etl.layout import ID_OVERHEAD_BYTES, Layout, Part
-from etl.previous import PreviousBlock, previous_relations
-from etl.spill import Int32, Int64
-from etl.string_table import Distinct
+from etl.passes import num_passes
+from etl.previous import previous_relations
+from etl.spill import Int64
 from graphmill import storage
 from graphmill.errors import RawTableError
 from graphmill.formats import entity_counts, entity_index, graphstorm
 
-ROW_GROUP_ROWS = 1 << 20
 MAX_INDEX = np.iinfo(np.int32).max
-LEFT_OUT = -1
 MAX_COUNTED_RELATIONS = 1000
-NUM_HIGHEST = 10
-MAX_SHOWN_CHARS = 200  # ids of which run.json tells
-_SHARD_SCHEMA = pa.schema([("id", pa.string())])
-
-
-@dataclass(frozen=True)
-class Shard:
-    """Adjacent slots of a partition, whose ids one task orders."""
-
-    part_number: int
-    number: int
-    slots: range
-    """Among the partition's."""
-
-
-@dataclass(frozen=True)
-class IndexedShard:
-    """Counts of one shard."""
-
-    num_new: int
-    num_outside_train: int
-    num_left_out: int
-    degrees: DegreeCounts
-    highest: list[tuple[int, str]]
-    """Its ids with most train edges, and how many, most first."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +65,11 @@ def plan_shards(layout: Layout, num_ids: Int64, id_bytes: Int64) -> list[Shard]:
     shards: list[Shard] = []
     costs = num_ids * ID_OVERHEAD_BYTES + id_bytes * 3
     for part_number, slots in enumerate(layout.part_slots()):
-        groups = _groups(costs[slots.start : slots.stop].tolist(), layout.index_bytes)
-        shards += [Shard(part_number, number, group) for number, group in enumerate(groups)]
+        of_slots = costs[slots.start : slots.stop]
+        groups = _groups(of_slots.tolist(), layout.index_bytes)
+        for number, group in enumerate(groups):
+            count = 1 if len(group) > 1 else num_passes(int(of_slots[group.start]), layout.index_bytes)
+            shards.append(Shard(part_number, number, group, max(count, 1)))
     return shards
 
 
@@ -114,88 +84,9 @@ def _groups(costs: list[int], budget_bytes: int) -> list[range]:
     return [*groups, range(start, len(costs))]
 
 
-def rows_uri(layout: Layout, shard: Shard) -> str:
-    """The file that says which index each chunk's ids have in the shard."""
-    return f"{_shard_uri(layout, shard)}.rows.i32"
-
-
 def relation_rows_uri(layout: Layout) -> str:
     """The file that says which number each chunk's relation names have."""
     return storage.join(layout.folders.work, "relations.rows.i32")
-
-
-def _shard_uri(layout: Layout, shard: Shard) -> str:
-    part = layout.parts()[shard.part_number]
-    return storage.join(layout.folders.work, f"{part.entity_type}-{part.partition}-{shard.number}")
-
-
-def index_shard(
-    layout: Layout, shard: Shard, chunk_uris: list[str], previous: list[PreviousBlock]
-) -> IndexedShard:
-    """Order the ids of one shard, and write its two files."""
-    first_slot = layout.part_slots()[shard.part_number].start
-    batches = [first_slot + slot for slot in shard.slots]
-    chunks = [spill.read_batches(f"{uri}.ids.arrow", batches) for uri in chunk_uris]
-    # A batch a slot of this one partition.
-    earlier = [spill.read_batches(block.uri, shard.slots) for block in previous]
-    found, codes = _distinct([*earlier, *chunks], layout.seed)
-    num_earlier = sum(map(len, earlier))
-    earlier_codes, codes = np.split(codes, [num_earlier])
-    kept, degrees = _kept(layout, shard, found, codes, chunks)
-    known = np.full(len(found), LEFT_OUT, np.int32)
-    if num_earlier:
-        known[earlier_codes] = np.concatenate([each["index"].to_numpy() for each in earlier])
-    is_new = (known < 0) & kept
-    row_of = np.where(known < 0, LEFT_OUT, -2 - known)
-    row_of[is_new] = np.arange(int(is_new.sum()))
-    with spill.new_file(rows_uri(layout, shard)) as rows:
-        rows.write(taken(row_of.astype(np.int32), codes))
-    new_ids = found.strings.filter(pa.array(is_new))
-    spill.write_batches(
-        f"{_shard_uri(layout, shard)}.arrow",
-        _SHARD_SCHEMA,
-        (
-            pa.RecordBatch.from_arrays(
-                [new_ids.slice(at, ROW_GROUP_ROWS).cast(pa.string())], schema=_SHARD_SCHEMA
-            )
-            for at in range(0, len(new_ids), ROW_GROUP_ROWS)
-        ),
-        layout.spill_compression,
-    )
-    indexed = is_new | (known >= 0)
-    return IndexedShard(
-        int(is_new.sum()),
-        int((indexed & (degrees == 0)).sum()),
-        int((~kept & (known < 0)).sum()),
-        count_degrees(degrees[indexed]),
-        _highest(found, np.where(indexed, degrees, 0)),
-    )
-
-
-def _highest(found: Distinct, degrees: Int64) -> list[tuple[int, str]]:
-    few = np.argpartition(-degrees, NUM_HIGHEST)[:NUM_HIGHEST] if len(degrees) > NUM_HIGHEST else slice(None)
-    rows = np.arange(len(degrees))[few]
-    ids = found.strings.take(pa.array(rows)).to_pylist()
-    pairs = zip(degrees[rows].tolist(), ids, strict=True)
-    return top_degrees(pair for pair in pairs if pair[0] and len(pair[1]) <= MAX_SHOWN_CHARS)
-
-
-def top_degrees(pairs: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
-    """The few with most edges; of equal ones the first by raw id."""
-    return sorted(pairs, key=lambda pair: (-pair[0], pair[1]))[:NUM_HIGHEST]
-
-
-def _kept(
-    layout: Layout, shard: Shard, found: Distinct, codes: Int32, chunks: list[pa.Table]
-) -> tuple[npt.NDArray[np.bool_], Int64]:
-    """Which ids occur often enough, or are listed in a table of entities; and the train edges of each."""
-    counts = np.concatenate([each["train_count"].to_numpy() for each in chunks] or [np.zeros(0, np.int32)])
-    listed = np.zeros(len(found), bool)
-    listed[codes[counts == LISTED]] = True
-    weights = np.maximum(counts, 0)
-    degrees = np.bincount(codes, weights, minlength=len(found)).astype(np.int64)
-    entity_type = layout.parts()[shard.part_number].entity_type
-    return listed | (degrees >= layout.min_entity_counts[entity_type]), degrees
 
 
 def count_entities(shards: list[Shard], indexed: list[IndexedShard], num_previous: list[int]) -> list[int]:
@@ -258,7 +149,7 @@ def _part_ids(layout: Layout, part: Part, shards: list[Shard]) -> Iterator[pa.Ta
             for ids in entity_index.iter_part(layout.previous_uri, *part):
                 yield pa.table({"id": ids})
     for shard in shards:
-        yield from spill.iter_batches(f"{_shard_uri(layout, shard)}.arrow")
+        yield from spill.iter_batches(f"{shard_uri(layout, shard)}.arrow")
 
 
 def index_relations(layout: Layout, chunk_uris: list[str]) -> IndexedRelations:
@@ -324,8 +215,3 @@ def first_ids(layout: Layout, num_entities: list[int]) -> list[int]:
     return [
         earlier[number] - earlier[first_part[part.entity_type]] for number, part in enumerate(layout.parts())
     ]
-
-
-def _distinct(tables: list[pa.Table], seed: int) -> tuple[Distinct, Int32]:
-    chunks = [chunk for table in tables for chunk in table["id"].chunks]
-    return distinct(pa.chunked_array(chunks, pa.string()), seed)

@@ -31,17 +31,16 @@ from etl.index_entities import (
     MAX_COUNTED_RELATIONS,
     Index,
     IndexedRelations,
-    Shard,
     count_entities,
     first_ids,
     first_indices,
     id_ranges,
     index_relations,
-    index_shard,
     plan_shards,
     rare_relations,
     write_part,
 )
+from etl.index_shard import Shard, index_shard
 from etl.layout import Layout
 from etl.outputs import check_outputs, hide_outputs, output_folders, output_uris, quarantine_uri, work_folder
 from etl.previous import file_previous, num_previous_ids, previous_counts
@@ -104,6 +103,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         chunks = [chunk for of_source in encoded for chunk in of_source.chunks]
         with clock("index"):
             index = _index(client, layout, chunks)
+        figures.warn_if_crowded(layout, index)
         with clock("translate"):
             translated = _translate(client, layout, chunks, index)
         with clock("merge"):

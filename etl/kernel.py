@@ -17,7 +17,7 @@ SOURCE = Path(__file__).with_name("native") / "strings.cpp"
 
 # Result, and arguments: pointers, but for what is said.
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
-    "strings": (c_void_p, [c_uint64, c_uint64]),
+    "strings": (c_void_p, [c_uint64, c_uint64, c_void_p]),
     "strings_free": (None, [c_void_p]),
     "strings_number": (c_bool, [c_void_p, c_void_p, c_bool, c_void_p, c_int64, c_void_p, c_void_p]),
     "strings_count": (None, [c_void_p] * 3),

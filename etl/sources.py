@@ -21,6 +21,7 @@ from etl.config import FilesConfig
 from etl.table_files import CODECS, delimiter_of, format_of, path_values, quoting_of, suffixes_of
 from graphmill import storage
 from graphmill.errors import RawTableError, StorageError
+from graphmill.storage.fs import explained
 
 _PEEK_BYTES = 1 << 20
 _MIN_RANGE_BYTES = 1 << 20
@@ -123,6 +124,9 @@ def reading(uri: str) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:  # the disk or the network, not the table
             raise StorageError(f"{uri}: cannot read: {error.strerror}") from error
         raise RawTableError(f"{uri}: cannot be read as a table: {error}") from error
+    except RuntimeError:
+        with explained("read", uri):  # what hdfs-native raises has no type of its own
+            raise
 
 
 @contextmanager

@@ -1,8 +1,11 @@
 // Distinct strings: hashed, numbered, put in order. What the compiled table is, and why, stands in
 // etl/string_table.py; nothing here throws past its C functions, which return false where memory ends.
 //
-// A string is looked up in a table of slots, each a record's address with a tag of its hash. A slot and the
+// A string is looked up in a table of slots, each a record's address with a tag of its key. A slot and the
 // record it points to are two misses of the cache; rows are taken some at a time, so that these overlap.
+//
+// Anybody can make strings that share a MurmurHash64A, which orders them. So they are looked up by another hash,
+// of a secret that each table has anew.
 
 #include <algorithm>
 #include <cstdint>
@@ -62,6 +65,27 @@ uint64_t hash_of(const uint8_t* at, size_t length, uint64_t seed) {
   return value ^ (value >> kR);
 }
 
+struct Secret {
+  uint64_t words[4];
+};
+
+uint64_t folded(uint64_t one, uint64_t other) {
+  const unsigned __int128 product = static_cast<unsigned __int128>(one) * other;
+  return uint64_t(product) ^ uint64_t(product >> 64);
+}
+
+// wyhash's products, with constants that nobody knows: to find strings that share it one has to see it.
+uint64_t keyed_hash_of(const uint8_t* at, size_t length, const Secret& secret) {
+  uint64_t value = secret.words[0] ^ length;
+  size_t left = length;
+  for (; left > 16; at += 16, left -= 16)
+    value = folded(word_at(at) ^ secret.words[1], word_at(at + 8) ^ value);
+  const uint64_t one = left >= 8 ? word_at(at) : left ? tail(at + left, left, length) : 0;
+  const uint64_t other = left >= 8 ? word_at(at + left - 8) : 0;
+  value = folded(one ^ secret.words[1], other ^ value);
+  return folded(value ^ secret.words[2], secret.words[3]);
+}
+
 bool equal(const uint8_t* one, const uint8_t* other, size_t length) {
   if (length < 8) return !length || tail(one + length, length, length) == tail(other + length, length, length);
   size_t at = 0;
@@ -72,7 +96,7 @@ bool equal(const uint8_t* one, const uint8_t* other, size_t length) {
 
 // What is known of a distinct string; its bytes follow.
 struct Record {
-  uint64_t hash;
+  uint64_t key;
   uint32_t code;
   uint32_t length;
   uint32_t kind;
@@ -83,6 +107,7 @@ constexpr size_t kHead = offsetof(Record, text);
 struct Strings {
   uint64_t seed;
   uint64_t hash_mask;
+  Secret secret;
   std::vector<uint64_t> slots = std::vector<uint64_t>(kFirstSlots);
   std::vector<const Record*> records;  // by code
   std::vector<std::unique_ptr<uint8_t[]>> arenas;
@@ -90,8 +115,10 @@ struct Strings {
   size_t num_free = 0;
 };
 
-// Slot and tag come of a hash that tells kinds apart.
-uint64_t key_of(uint64_t hash, uint64_t kind) { return hash ^ (kind * kKindSalt); }
+// Slot and tag come of a keyed hash that tells kinds apart.
+uint64_t key_of(const Strings& table, const uint8_t* text, size_t length, uint64_t kind) {
+  return (keyed_hash_of(text, length, table.secret) & table.hash_mask) ^ (kind * kKindSalt);
+}
 
 uint64_t slot_of(uint64_t key, const Record* record) {
   return (key & ~kAddress) | reinterpret_cast<uint64_t>(record);
@@ -105,22 +132,21 @@ void make_room(Strings& table, size_t num_more) {
   if (num_slots == table.slots.size()) return;
   std::vector<uint64_t> slots(num_slots);
   for (const Record* record : table.records) {
-    const uint64_t key = key_of(record->hash, record->kind);
-    size_t at = key & (num_slots - 1);
+    size_t at = record->key & (num_slots - 1);
     while (slots[at]) at = (at + 1) & (num_slots - 1);
-    slots[at] = slot_of(key, record);
+    slots[at] = slot_of(record->key, record);
   }
   table.slots.swap(slots);
 }
 
-const Record* added(Strings& table, const uint8_t* text, size_t length, uint64_t hash, uint32_t kind) {
+const Record* added(Strings& table, const uint8_t* text, size_t length, uint64_t key, uint32_t kind) {
   const size_t num_bytes = (kHead + length + 7) / 8 * 8;
   if (num_bytes > table.num_free) {
     table.num_free = std::max(kArenaBytes, num_bytes);
     table.arenas.emplace_back(new uint8_t[table.num_free]);
     table.free = table.arenas.back().get();
   }
-  Record* record = new (table.free) Record{hash, uint32_t(table.records.size()), uint32_t(length), kind, {}};
+  Record* record = new (table.free) Record{key, uint32_t(table.records.size()), uint32_t(length), kind, {}};
   std::memcpy(table.free + kHead, text, length);
   table.free += num_bytes;
   table.num_free -= num_bytes;
@@ -134,13 +160,12 @@ void number(Strings& table, const Offset* offsets, const uint8_t* text, int64_t 
   make_room(table, num);
   const size_t mask = table.slots.size() - 1;
   uint64_t* slots = table.slots.data();
-  uint64_t hashes[kRowsAtOnce], keys[kRowsAtOnce];
+  uint64_t keys[kRowsAtOnce];
   for (int64_t begin = 0; begin < num; begin += kRowsAtOnce) {
     const int count = int(std::min<int64_t>(kRowsAtOnce, num - begin));
     const Offset* starts = offsets + begin;
     for (int row = 0; row < count; ++row) {
-      hashes[row] = hash_of(text + starts[row], starts[row + 1] - starts[row], table.seed) & table.hash_mask;
-      keys[row] = key_of(hashes[row], uint32_t(kinds[begin + row]));
+      keys[row] = key_of(table, text + starts[row], starts[row + 1] - starts[row], uint32_t(kinds[begin + row]));
       __builtin_prefetch(slots + (keys[row] & mask), 1);
     }
     for (int row = 0; row < count; ++row) {
@@ -157,14 +182,14 @@ void number(Strings& table, const Offset* offsets, const uint8_t* text, int64_t 
       for (uint64_t slot; (slot = slots[at]); at = (at + 1) & mask) {
         if ((slot ^ keys[row]) & ~kAddress) continue;
         const Record* found = record_of(slot);
-        if (found->hash == hashes[row] && found->length == length && found->kind == kind &&
+        if (found->key == keys[row] && found->length == length && found->kind == kind &&
             equal(found->text, string, length)) {
           record = found;
           break;
         }
       }
       if (!record) {
-        record = added(table, string, length, hashes[row], kind);
+        record = added(table, string, length, keys[row], kind);
         slots[at] = slot_of(keys[row], record);
       }
       codes[begin + row] = int32_t(record->code);
@@ -173,7 +198,6 @@ void number(Strings& table, const Offset* offsets, const uint8_t* text, int64_t 
 }
 
 bool before(const Record* one, const Record* other) {
-  if (one->hash != other->hash) return one->hash < other->hash;
   const int order = std::memcmp(one->text, other->text, std::min(one->length, other->length));
   return order ? order < 0 : one->length < other->length;
 }
@@ -188,7 +212,8 @@ std::vector<Entry> in_order(const Strings& table, uint32_t kind) {
   std::vector<Entry> members;
   members.reserve(table.records.size());
   for (const Record* record : table.records)
-    if (record->kind == kind) members.push_back({record->hash, record});
+    if (record->kind == kind)
+      members.push_back({hash_of(record->text, record->length, table.seed) & table.hash_mask, record});
   int bits = 1;
   while ((members.size() >> bits) > 8) ++bits;
   std::vector<size_t> ends((size_t{1} << bits) + 1);
@@ -223,9 +248,9 @@ void take(const Value* values, int64_t num_values, const int32_t* at, int64_t nu
 
 extern "C" {
 
-Strings* graphmill_strings(uint64_t seed, uint64_t hash_mask) {
+Strings* graphmill_strings(uint64_t seed, uint64_t hash_mask, const uint64_t* secret) {
   try {
-    return new Strings{seed, hash_mask};
+    return new Strings{seed, hash_mask, {secret[0], secret[1], secret[2], secret[3]}};
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
@@ -262,7 +287,7 @@ bool graphmill_strings_order(const Strings* table, int32_t kind, int32_t first, 
     for (size_t at = 0; at < order.size(); ++at) {
       if (at + kAhead < order.size()) __builtin_prefetch(order[at + kAhead].record);
       const Record* record = order[at].record;
-      hashes[at] = record->hash;
+      hashes[at] = order[at].hash;
       offsets[at] = num_bytes;
       std::memcpy(text + num_bytes, record->text, record->length);
       num_bytes += record->length;

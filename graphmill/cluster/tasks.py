@@ -1,5 +1,6 @@
 """Running functions as Dask tasks: the one way all stages use."""
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -10,11 +11,15 @@ from distributed.client import FutureCancelledError
 from distributed.scheduler import NoWorkerError
 
 from graphmill import progress
-from graphmill.errors import ClusterError
+from graphmill.errors import ClusterError, NotFoundError, StorageError
 
 Result = TypeVar("Result")
 
+RETRY_DELAYS_S = (1.0, 4.0, 15.0)
+"""A task that storage has failed is run again after each of these."""
 _POLL_S = 0.05
+
+log = logging.getLogger("graphmill")
 
 
 def run_tasks(
@@ -27,18 +32,38 @@ def run_tasks(
 ) -> list[Result]:
     """Run `function(*each)` for each of `arguments` as a Dask task; the results in the same order.
 
-    The first error cancels the rest, and is raised when none of them runs any more: who asked may then clear
-    away what they worked on. A worker that dies costs its tasks only: Dask runs them again.
+    A task may run more than once, and must do no harm by it: what it writes has the same names each time. A
+    worker that dies costs its tasks only: Dask runs them again. So it is done with a task that ends with a
+    StorageError, a few times; not where a file does not exist.
+
+    The first other error cancels the rest, and is raised when none of them runs any more: who asked may then
+    clear away what they worked on.
 
     Raises:
         ClusterError: a task took several workers down with it, or the cluster went away.
     """
     progress.tell(description, 0, len(arguments), unit)
     futures: list[Future] = [client.submit(function, *each, pure=False) for each in arguments]
+    number_of = {future.key: number for number, future in enumerate(futures)}
+    delays = [iter(RETRY_DELAYS_S) for _ in futures]
+    completed = as_completed(futures)
+    num_done = 0
     try:
-        for number, future in enumerate(as_completed(futures), start=1):
-            _result(future, description)
-            progress.tell(description, number, len(arguments), unit)
+        for future in completed:
+            number = number_of[future.key]
+            try:
+                _result(future, description)
+            except StorageError as error:
+                delay_s = None if isinstance(error, NotFoundError) else next(delays[number], None)
+                if delay_s is None:
+                    raise
+                log.warning("%s: once more in %g s: %s", description, delay_s, error)
+                again = client.submit(_later, delay_s, function, *arguments[number], pure=False)
+                futures[number], number_of[again.key] = again, number
+                completed.add(again)
+            else:
+                num_done += 1
+                progress.tell(description, num_done, len(arguments), unit)
         return [_result(future, description) for future in futures]
     except Exception:
         unfinished = {future.key for future in futures if not future.done()}
@@ -49,6 +74,11 @@ def run_tasks(
         raise
     finally:
         client.cancel(futures)
+
+
+def _later(delay_s: float, function: Callable[..., Result], *arguments: Any) -> Result:
+    time.sleep(delay_s)
+    return function(*arguments)
 
 
 def _holds(keys: set[str], dask_worker: Any) -> bool:

@@ -14,8 +14,16 @@ import pytest
 from distributed import Client, LocalCluster
 
 from graphmill import cluster, progress, storage
-from graphmill.cluster import ClusterConfig
-from graphmill.errors import ClusterError, ConfigError, FormatError
+from graphmill.cluster import ClusterConfig, tasks
+from graphmill.errors import (
+    ClusterError,
+    ConfigError,
+    FormatError,
+    GraphMillError,
+    NotFoundError,
+    RawTableError,
+    StorageError,
+)
 from graphmill.storage import hdfs
 
 
@@ -56,6 +64,16 @@ def count_up(steps: int) -> int:
     return steps
 
 
+def fail_at_first(path: str, num_failures: int, error: type[GraphMillError]) -> int:
+    """How many attempts it took."""
+    with Path(path).open("a") as attempts:
+        attempts.write("x")
+        attempt = attempts.tell()
+    if attempt <= num_failures:
+        raise error(f"attempt {attempt} of {num_failures} failed")
+    return attempt
+
+
 def environment(name: str) -> str | None:
     return os.environ.get(name)
 
@@ -90,6 +108,39 @@ def test_results_come_in_order(client: Client) -> None:
 def test_the_first_error_is_raised_as_it_was(client: Client) -> None:
     with pytest.raises(FormatError, match="file 3 is bad"):
         cluster.run_tasks(client, refuse, [(3,)], description="reading")
+
+
+def test_a_task_that_storage_failed_is_run_again(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tasks, "RETRY_DELAYS_S", (0.0, 0.1, 0.1))
+    seen = Seen()
+    arguments = [(str(tmp_path / f"task-{number}"), number, StorageError) for number in range(4)]
+    with progress._shown_by(seen), caplog.at_level("WARNING", "graphmill"):
+        results = cluster.run_tasks(client, fail_at_first, arguments, description="reading")
+    assert results == [1, 2, 3, 4]
+    assert [tick.done for tick in seen.ticks] == [0, 1, 2, 3, 4]
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 6
+    assert "reading: once more in 0.1 s: attempt 2 of 3 failed" in told
+
+
+@pytest.mark.parametrize("error", [FormatError, RawTableError, ConfigError, NotFoundError])
+def test_a_task_that_is_given_something_bad_is_not(
+    client: Client, tmp_path: Path, error: type[GraphMillError]
+) -> None:
+    with pytest.raises(error, match="attempt 1 of 2 failed"):
+        cluster.run_tasks(client, fail_at_first, [(str(tmp_path / "a"), 2, error)], description="reading")
+
+
+def test_a_task_that_storage_fails_for_good(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "RETRY_DELAYS_S", (0.0, 0.0))
+    with pytest.raises(StorageError, match="attempt 3 of 9 failed"):
+        cluster.run_tasks(
+            client, fail_at_first, [(str(tmp_path / "a"), 9, StorageError)], description="reading"
+        )
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
