@@ -55,7 +55,7 @@ from graphmill.errors import RawTableError
 from graphmill.formats import graphstorm
 from graphmill.formats.entity_index import Manifest, part_uri, write_manifest
 
-__all__ = ["fingerprint", "output_uris", "run"]
+__all__ = ["check_outputs", "fingerprint", "output_uris", "run"]
 
 # Settings that decide how the work is cut or where things go, and not what comes out.
 _CUTTING = {

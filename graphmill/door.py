@@ -10,23 +10,25 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
 
 import click
 
-from graphmill import cluster, config, lock, progress, record, storage, terminal
+from graphmill import cluster, config, lock, places, progress, record, storage, terminal
 from graphmill.aside import Aside
 from graphmill.config import Config
-from graphmill.errors import GraphMillError
+from graphmill.errors import ConfigError, GraphMillError
 from graphmill.summary import summary
 
 MASTER_VARIABLE = "GRAPHMILL_MASTER"
 CONF_VARIABLE = "GRAPHMILL_CONF"
 
 STAGES = {"etl": "etl.job", "train": "train.job", "evaluate": "train.evaluate", "remap": "remap.job"}
+
+TABLES = "etl.table_files"
 
 Command = Callable[..., Any]
 
@@ -91,7 +93,7 @@ def stage_command(name: str) -> click.Command:
     @run_options
     def command(conf: str | None, overrides: tuple[str, ...], master: str | None) -> None:
         settings = config.load(conf, overrides)
-        with session(settings, master) as run:
+        with session(settings, master, [name]) as run:
             entry = run(name, resume=False)
         terminal.show_table(name, summary({name: entry}))
 
@@ -104,17 +106,44 @@ def stage_job(name: str) -> Any:
 
 
 @contextmanager
-def session(settings: Config, master: str | None) -> Iterator[Callable[..., dict[str, Any]]]:
+def session(
+    settings: Config, master: str | None, stages: Sequence[str]
+) -> Iterator[Callable[..., dict[str, Any]]]:
     """A cluster, a run.json and a progress display; yields the function that runs a stage by name.
 
+    `stages` are those that will be asked for.
+
     Raises:
+        ConfigError: a place that they write to holds tables, or files of others; nothing has been written.
         LockedError: another run is at work on the same output.
     """
+    check_places(settings, stages)
     with (
         lock.held(storage.parent(settings.record_uri(settings.checkpoint_path))),
         _recorded(settings, master) as run,
     ):
         yield run
+
+
+def check_places(settings: Config, stages: Sequence[str]) -> None:
+    """Refuse to write where tables or files of others are.
+
+    Raises:
+        ConfigError: a place that the stages write to holds such.
+    """
+    jobs = {name: stage_job(name) for name in stages}
+    roots = [
+        (f"the output of {name}", uri) for name, job in jobs.items() for uri in job.output_uris(settings)
+    ]
+    if settings.output is not None:
+        roots.insert(0, ("output", settings.output))
+    tables: list[str] = []
+    with suppress(*([] if "etl" in stages else [ConfigError])):  # another stage has no need of its section
+        tables = importlib.import_module(TABLES).table_roots(settings)
+    places.check_tables(roots, tables)
+    places.check_output(settings)
+    for job in jobs.values():
+        job.check_outputs(settings)
 
 
 @contextmanager

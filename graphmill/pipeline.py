@@ -43,7 +43,7 @@ def command(conf: str | None, overrides: tuple[str, ...], master: str | None, da
     _check(settings)
     for name in STAGES:  # a typo in the last stage's section must not wait for the first ones
         door.stage_job(name).fingerprint(settings)
-    with door.session(settings, master) as run:
+    with door.session(settings, master, STAGES) as run:
         entries = {name: run(name, resume=True) for name in STAGES}
         _finish(settings, conf, overrides)
     terminal.show_table("pipeline", summary(entries))

@@ -43,6 +43,9 @@ class Stage(Protocol):
     def output_uris(self, config: Config) -> list[str]:
         """The folders that are marked as finished."""
 
+    def check_outputs(self, config: Config) -> None:
+        """Refuse folders in which something is that the stage must not replace."""
+
 
 class RunRecord:
     """run.json: what ran, with which settings and versions, how long, and what came out.

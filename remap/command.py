@@ -106,7 +106,7 @@ def remap(
     settings = load_settings(conf, overrides, given)
     if _is_idle(given["rank"], given["world_size"]):
         return
-    with door.session(settings, master) as run:
+    with door.session(settings, master, ["remap"]) as run:
         run("remap", resume=False)
 
 

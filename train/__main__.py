@@ -50,7 +50,7 @@ def evaluate(
     chosen = [f"evaluate.split={split}"] if split is not None else []
     chosen += [f"evaluate.filtered={str(filtered).lower()}"] if filtered is not None else []
     settings = config.load(conf, (*overrides, *chosen))
-    with door.session(settings, master) as run:
+    with door.session(settings, master, ["evaluate"]) as run:
         metrics = run("evaluate", resume=False)["metrics"]
     if as_json:
         click.echo(json.dumps(metrics))

@@ -33,7 +33,18 @@ from graphmill.storage.fs import (
 )
 from graphmill.storage.json_files import json_in, read_json
 from graphmill.storage.staging import create_hdf5, open_hdf5, staged_output
-from graphmill.storage.uri import absolute, is_absolute, is_local, join, local_path, name, parent, scheme
+from graphmill.storage.uri import (
+    absolute,
+    contains,
+    is_absolute,
+    is_local,
+    join,
+    local_path,
+    name,
+    parent,
+    path_below,
+    scheme,
+)
 
 __all__ = [
     "MARKER",
@@ -42,6 +53,7 @@ __all__ = [
     "atomic_directory",
     "atomic_output",
     "commit_directory",
+    "contains",
     "create_hdf5",
     "create_text",
     "delete",
@@ -64,6 +76,7 @@ __all__ = [
     "open_input",
     "open_output",
     "parent",
+    "path_below",
     "read_bytes",
     "read_json",
     "read_marker",
