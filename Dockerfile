@@ -23,7 +23,7 @@ RUN if ! command -v python3 >/dev/null; then \
       rm -rf /var/lib/apt/lists/*; \
     fi
 WORKDIR /opt/source
-COPY pyproject.toml constraints.txt README.md ./
+COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY graphmill graphmill
 COPY etl etl
 COPY train train

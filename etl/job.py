@@ -55,7 +55,7 @@ from graphmill.formats import graphstorm
 from graphmill.formats.entity_index import Manifest, part_uri, write_manifest
 from graphmill.lock import NO_CLAIM, Claim
 
-__all__ = ["check", "fingerprint", "output_uris", "run", "written_uris"]
+__all__ = ["check", "check_outputs", "fingerprint", "output_uris", "run", "written_uris"]
 
 written_uris = output_uris
 

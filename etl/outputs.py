@@ -1,7 +1,6 @@
 """The folders that the stage writes: what may be in them beforehand, and how they are replaced."""
 
 import hashlib
-import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -11,9 +10,10 @@ from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.formats.edge_buckets import bucket_uri
+from graphmill.places import check_folder
 from graphmill.vocab import Bucket
 
-_OURS = re.compile(
+_OURS = (
     r"_SUCCESS|entity_index|raw_id_mappings|part-\d+-\d+\.parquet|entity_count_.+\.txt|entity_names_.+\.json|dynamic_rel_(count\.txt|names\.json)"
     r"|edges_\d+_\d+\.h5"
 )
@@ -66,13 +66,7 @@ def check_outputs(config: Config) -> None:
                 f"{uri} is replaced as a whole, and {inside} lies in it: set entity_path and edge_paths to "
                 "folders of their own"
             )
-        names = [storage.name(entry.uri) for entry in storage.list_dir(uri)]
-        foreign = [name for name in names if not _OURS.fullmatch(name)]
-        if foreign:
-            raise ConfigError(
-                f"{uri}: this folder is replaced as a whole, and holds {foreign[0]!r}, which is no output of "
-                "etl; choose another folder, or move that away"
-            )
+        check_folder(uri, _OURS, "etl", "and is replaced as a whole")
 
 
 def hide_outputs(config: Config) -> None:

@@ -1,11 +1,12 @@
 """From the paths that a table's configuration names to its files, and what kind of files they are."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Literal
 from urllib.parse import unquote
 
-from etl.config import FilesConfig
+from etl import table_formats
+from etl.config import EtlConfig, FilesConfig
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import NotFoundError, RawTableError
@@ -32,13 +33,18 @@ CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 def files_of(config: Config, table: FilesConfig) -> list[str]:
     """URIs of the table's files, sorted, each once, whatever way its paths name them.
 
+    Neither names that begin with `_` or `.` count in a folder, nor what this run writes.
+
     Raises:
         NotFoundError: a path names no file.
+        RawTableError: a path lies in a table of Delta Lake, Iceberg or Hudi.
     """
     found: set[str] = set()
     for path in table.path:
-        root = storage.join(config.input, path) if config.input else path
-        files = list(_files_at(storage.absolute(root)))
+        root = _place(config, path)
+        fixed = _fixed(root)
+        table_formats.refuse_around(fixed)
+        files = list(_files_at(root, _written_below(config, fixed)))
         if not files:
             raise NotFoundError(
                 f"{root}: no file there to read rows from (path {path!r} of a table); relative paths "
@@ -94,31 +100,86 @@ def _split_suffix(name: str) -> tuple[str, str]:
     return (stem, dot + suffix.lower()) if dot else (name, "")
 
 
-def _files_at(uri: str) -> Iterator[str]:
+def table_roots(config: Config) -> list[str]:
+    """The files and folders that tables are looked for in: of a pattern, the folder that it begins with.
+
+    Raises:
+        ConfigError: the section `etl` is wrong.
+    """
+    if not config.etl:
+        return []
+    etl = config.section("etl", EtlConfig)
+    roots = (_fixed(_place(config, path)) for table in (*etl.tables, *etl.entities) for path in table.path)
+    return list(dict.fromkeys(roots))
+
+
+def _place(config: Config, path: str) -> str:
+    return storage.absolute(storage.join(config.input, path) if config.input else path)
+
+
+def _fixed(uri: str) -> str:
+    parts = uri.rstrip("/").split("/")
+    magic = _magic(parts)
+    return "/".join(parts[: magic[0]]) or "/" if magic and not storage.exists(uri) else uri
+
+
+def _magic(parts: list[str]) -> list[int]:
+    """Numbers of the components that are patterns."""
+    return [number for number, part in enumerate(parts) if set(part) & set("*?[")]
+
+
+def _written_below(config: Config, uri: str) -> list[str]:
+    """The places below the folder `uri` that this run writes, as a listing of it calls them."""
+    written = [config.output, config.entity_path, config.edge_root, config.checkpoint_path]
+    written += [config.embedding_path, config.section("etl", EtlConfig).quarantine_path]
+    return [place for root in written if root for place in storage.path_below(uri, root)]
+
+
+def _files_at(uri: str, skipped: Sequence[str]) -> Iterator[str]:
+    """The file, or the files of the folder; of a pattern those of all that it matches."""
     status = storage.status(uri)
     if status is None:
         for match in _matches(uri):
-            yield from _files_at(match)
+            if not _is_within(match, skipped):
+                yield from _files_at(match, skipped)
     elif status.is_dir:
-        entries = storage.list_dir(uri, recursive=True)
-        yield from (e.uri for e in entries if not e.is_dir and not _is_note(e.uri[len(uri) :]))
+        entries = storage.list_dir(uri, recursive=True, hidden=True)
+        table_formats.refuse(entries)
+        for entry in entries:
+            below = entry.uri[len(uri.rstrip("/")) :]
+            if not (entry.is_dir or _is_note(below) or _is_within(entry.uri, skipped)):
+                yield entry.uri
     else:
         yield uri
 
 
+def _is_within(uri: str, places: Sequence[str]) -> bool:
+    return any((uri + "/").startswith(place + "/") for place in places)
+
+
 def _is_note(path: str) -> bool:
-    """Whether Hadoop's tools left it beside the rows: `_SUCCESS`, `_metadata`, all below `_temporary`."""
-    return any(part.startswith("_") and "=" not in part for part in path.split("/"))
+    """Whether somebody left it beside the rows: `_SUCCESS`, all below `_temporary`, what is hidden."""
+    parts = path.split("/")
+    return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in parts)
 
 
 def _matches(pattern: str) -> list[str]:
-    """What the glob pattern matches, component by component: `*`, `?` and `[...]` stay within one."""
+    """What the glob pattern matches, component by component: `*`, `?` and `[...]` stay within one.
+
+    A name that begins with `_` is matched by a pattern that does, a hidden one by none.
+    """
     parts = pattern.rstrip("/").split("/")
-    magic = [number for number, part in enumerate(parts) if set(part) & set("*?[")]
+    magic = _magic(parts)
     if not magic:
         return []
-    roots = ["/".join(parts[: magic[0]]) or "/"]
+    folders = ["/".join(parts[: magic[0]]) or "/"]
+    found: list[storage.FileStatus] = []
     for part in parts[magic[0] :]:
-        entries = [entry.uri for root in roots for entry in storage.list_dir(root)]
-        roots = [uri for uri in entries if fnmatchcase(storage.name(uri), part)]
-    return roots
+        listed = [entry for folder in folders for entry in table_formats.list_plain(folder)]
+        found = [entry for entry in listed if _is_matched(storage.name(entry.uri), part)]
+        folders = [entry.uri for entry in found if entry.is_dir]
+    return [entry.uri for entry in found]
+
+
+def _is_matched(name: str, part: str) -> bool:
+    return fnmatchcase(name, part) and (part.startswith("_") or not _is_note(name))

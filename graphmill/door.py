@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import click
 from distributed import Client
 
-from graphmill import cluster, config, lock, progress, record, terminal
+from graphmill import cluster, config, lock, places, progress, record, terminal
 from graphmill.aside import Aside
 from graphmill.config import Config
 from graphmill.errors import ConfigError, GraphMillError, LockedError
@@ -39,6 +39,7 @@ SECTIONS = {
     "cluster": ("graphmill.cluster", "ClusterConfig"),
     "schedule": ("graphmill.schedule", "ScheduleConfig"),
 }
+TABLES = "etl.table_files"
 
 Command = Callable[..., Any]
 
@@ -130,17 +131,21 @@ class Session:
 
 @contextmanager
 def session(
-    settings: Config, master: str | None, stages: Iterable[str], *, keeps_config: bool = False
+    settings: Config, master: str | None, stages: Sequence[str], *, keeps_config: bool = False
 ) -> Iterator[Session]:
     """Locks of all that `stages` write, a cluster, a run.json and a progress display.
 
     With `keeps_config` run.json keeps the configuration that it has.
 
+    `stages` are those that will be asked for.
+
     Raises:
-        ConfigError: a section is not what it should be; nothing has been written.
+        ConfigError: a section is not what it should be, or a place that is written to holds tables or files
+            of others; nothing has been written.
         LockedError: another run is at work on the same places.
     """
     check_sections(settings)
+    check_places(settings, stages)
     written = [uri for name in stages for uri in stage_job(name).written_uris(settings)]
     outputs = [settings.output] if settings.output else []
     if not outputs:  # run.json lies in the checkpoint, which may be moved aside
@@ -161,6 +166,27 @@ def check_sections(settings: Config) -> None:
     for name, (module, model) in SECTIONS.items():
         if getattr(settings, name):
             settings.section(name, getattr(importlib.import_module(module), model))
+
+
+def check_places(settings: Config, stages: Sequence[str]) -> None:
+    """Refuse to write where tables or files of others are.
+
+    Raises:
+        ConfigError: a place that the stages write to holds such.
+    """
+    jobs = {name: stage_job(name) for name in stages}
+    roots = [
+        (f"the output of {name}", uri) for name, job in jobs.items() for uri in job.written_uris(settings)
+    ]
+    if settings.output is not None:
+        roots.insert(0, ("output", settings.output))
+    tables: list[str] = []
+    with suppress(*([] if "etl" in stages else [ConfigError])):  # another stage has no need of its section
+        tables = importlib.import_module(TABLES).table_roots(settings)
+    places.check_tables(roots, tables)
+    places.check_output(settings)
+    for job in jobs.values():
+        job.check_outputs(settings)
 
 
 @contextmanager

@@ -10,16 +10,19 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from graphmill import record, storage
+from graphmill.errors import ConfigError
 from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats.edge_buckets import Edges
 from graphmill.formats.pbg_legacy import inputs as legacy
 from graphmill.formats.pbg_legacy.index_base import IndexBase
 from graphmill.lock import NO_CLAIM, Claim
+from graphmill.places import check_folder
 from graphmill.vocab import Bucket
 
 ENTITIES = "entities"
 EDGES = "edges"
 
+_OURS = r"_SUCCESS|entity_count_.+\.(?:txt|pt)|dynamic_rel_count\.(?:txt|pt)|edges_\d+_\d+\.h5"
 _BATCH_EDGES = 1 << 20
 
 log = logging.getLogger("graphmill")
@@ -35,8 +38,10 @@ def adopt(
     """The entity path and edge paths below `target_uri`, made where they are missing or out of date.
 
     Raises:
+        ConfigError: what would be replaced is no input of PBG's, or the source.
         FormatError: the index base cannot be told, or an edge points at no entity.
     """
+    _check_target(entity_path, edge_paths, target_uri)
     base = legacy.find_index_base(entity_path, edge_paths, index_base)
     log.info("adopting legacy input, numbered from %d: %s and its edges", base, entity_path)
     made_from = {"source": record.describe_inputs([entity_path]), "index_base": base}
@@ -106,6 +111,7 @@ def export(
     Raises:
         FormatError: the input is damaged, or has lists of features.
     """
+    _check_target(entity_path, edge_paths, target_uri)
     with storage.atomic_directory(storage.join(target_uri, ENTITIES)) as temporary:
         for entity_type, counts in entity_counts.list_counts(entity_path).items():
             for partition, count in enumerate(counts):
@@ -123,6 +129,17 @@ def export(
                 legacy.write_bucket(temporary, bucket, 1, num_edges, batches)
             claim.check()
     return ["weights of edges"] if weighted else []
+
+
+def _check_target(entity_path: str, edge_paths: Sequence[str], target_uri: str) -> None:
+    """Refuse to replace anything but input of PBG's, and the source itself."""
+    for folder in (storage.join(target_uri, ENTITIES), *edge_targets(edge_paths, target_uri)):
+        source = next((uri for uri in (entity_path, *edge_paths) if storage.contains(folder, uri)), None)
+        if source is not None:
+            raise ConfigError(
+                f"{folder} is replaced as a whole, and {source} is read from; name another target"
+            )
+        check_folder(folder, _OURS, "target", "and is replaced as a whole")
 
 
 def edge_targets(edge_paths: Sequence[str], target_uri: str) -> list[str]:

@@ -1,6 +1,9 @@
 """C++ of ours as machine code: compiled once for this source, compiler and processor, then kept.
 
-~/.cache/graphmill/{name}-{fingerprint}.so      or under $XDG_CACHE_HOME
+~/.cache/graphmill/{name}-{fingerprint}-{checksum}.so      or under $XDG_CACHE_HOME
+
+It is loaded only as it was written: from a file and a folder that are this user's, that nobody else can
+write to, and with the checksum of its name. A user without such a folder compiles in each process.
 """
 
 import ctypes
@@ -9,9 +12,12 @@ import logging
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +26,7 @@ import numpy.typing as npt
 # No -ffast-math: sums keep their order, so that the same input gives the same output.
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 TIME_LIMIT_S = 300
+_WORK = ".compile-"
 
 log = logging.getLogger("graphmill")
 
@@ -46,7 +53,8 @@ def library(
         log.info("%s: no C++ compiler (g++) on this machine: %s, which takes longer", name, instead)
         return None
     try:
-        found = ctypes.CDLL(str(_compiled(source_path, compiler, flags, name)))
+        with _compiled(source_path, compiler, flags, name) as path:
+            found = ctypes.CDLL(str(path))
         for function_name, (result, arguments) in functions.items():
             function = getattr(found, f"graphmill_{function_name}")
             function.restype, function.argtypes = result, arguments
@@ -66,43 +74,101 @@ def address(values: npt.NDArray[Any]) -> int:
     return values.ctypes.data
 
 
-def _compiled(source_path: Path, compiler: str, flags: Sequence[str], name: str) -> Path:
-    """Path of the shared object."""
-    file_name = f"{name}-{_fingerprint(source_path, compiler, flags)}.so"
-    for folder_of in (_cache_folder, _own_folder):
-        try:
-            folder = folder_of()
-            path = folder / file_name
-            if path.exists():
-                return path
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(suffix=".so", dir=folder)
-        except (OSError, RuntimeError):  # the user has no folder to write to, or no home: in each process
-            continue
-        os.close(handle)
-        log.info("%s: compiling, once on this machine", name)
-        try:
-            command = [compiler, *flags, str(source_path), "-o", temporary]
-            subprocess.run(command, check=True, capture_output=True, timeout=TIME_LIMIT_S)
-            Path(temporary).rename(path)  # whole or not at all, whatever others compile meanwhile
-        finally:
-            Path(temporary).unlink(missing_ok=True)
-        return path
-    raise OSError("no folder for compiled code can be written")
+@contextmanager
+def _compiled(source_path: Path, compiler: str, flags: Sequence[str], name: str) -> Iterator[Path]:
+    """Path of the shared object, for as long as the block lasts: it need not stay where it is."""
+    stem = f"{name}-{_fingerprint(source_path, compiler, flags)}"
+    command = [compiler, *flags, str(source_path)]
+    try:
+        folder = _cache_folder()
+        path = _kept(folder, stem) or _compile(command, folder, stem)
+    except (
+        OSError,
+        RuntimeError,
+    ) as error:  # no folder that is the user's alone, or no home: in each process
+        log.debug("%s: compiled code cannot be kept: %s", name, error)
+        with tempfile.TemporaryDirectory(prefix="graphmill-") as own:
+            yield _compile(command, Path(own), stem)
+    else:
+        yield path
 
 
 def _cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "graphmill"
+    """The folder of this user's compiled code, which nobody else can write to.
+
+    Raises:
+        OSError: there is none.
+    """
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+    folder = root / "graphmill"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _is_ours_alone(folder, stat.S_ISDIR):
+        raise PermissionError(f"{folder}: expected a folder that this user owns and nobody else can write to")
+    return folder
 
 
-def _own_folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="graphmill-"))
+def _is_ours_alone(path: Path, kind: Callable[[int], bool]) -> bool:
+    """Whether it is of that kind, no link, this user's, and not to be written by others."""
+    found = path.lstat()
+    return kind(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+
+
+def _kept(folder: Path, stem: str) -> Path | None:
+    """What was compiled before, if it is as it was written; what else has the name is deleted."""
+    for path in sorted(folder.glob(f"{stem}-*.so")):
+        with suppress(FileNotFoundError):  # another process finds it broken too
+            if _is_ours_alone(path, stat.S_ISREG) and path.name == _name_of(stem, path):
+                return path
+            log.warning("%s is not what was compiled here, and is compiled anew", path)
+            path.unlink()
+    return None
+
+
+def _name_of(stem: str, path: Path) -> str:
+    with path.open("rb") as file:
+        return f"{stem}-{hashlib.file_digest(file, _digest).hexdigest()}.so"
+
+
+def _compile(command: list[str], folder: Path, stem: str) -> Path:
+    """Path of the shared object, which appears in the folder whole and named by its checksum."""
+    log.info("%s: compiling, once on this machine", stem.partition("-")[0])
+    for leftover in folder.glob(f"{_WORK}*"):
+        with suppress(FileNotFoundError):  # its process has just done it
+            if time.time() - leftover.stat().st_mtime > 2 * TIME_LIMIT_S:
+                shutil.rmtree(leftover, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=_WORK, dir=folder) as work:
+        made = Path(work, "made.so")
+        subprocess.run(
+            [*command, "-o", str(made)],
+            check=True,
+            capture_output=True,
+            timeout=TIME_LIMIT_S,
+            env=os.environ | {"TMPDIR": work},
+        )
+        made.chmod(0o700)
+        path = folder / _name_of(stem, made)
+        _sync(made)
+        made.rename(path)
+    _sync(folder)
+    return path
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _digest() -> "hashlib.blake2b":
+    return hashlib.blake2b(digest_size=12)
 
 
 def _fingerprint(source_path: Path, compiler: str, flags: Sequence[str]) -> str:
     """Of all that the machine code depends on."""
     version = subprocess.run([compiler, "--version"], check=True, capture_output=True, timeout=60).stdout
-    digest = hashlib.blake2b(digest_size=12)
+    digest = _digest()
     for path in sorted(each for each in source_path.parent.iterdir() if each.is_file()):
         digest.update(path.read_bytes())
     for part in (version, " ".join(flags).encode(), platform.machine().encode(), _processor()):

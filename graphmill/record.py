@@ -51,6 +51,9 @@ class Stage(Protocol):
     def written_uris(self, config: Config) -> list[str]:
         """All folders that it writes or replaces."""
 
+    def check_outputs(self, config: Config) -> None:
+        """Refuse folders in which something is that the stage must not replace."""
+
 
 class RunRecord:
     """run.json: what ran, with which settings and versions, how long, and what came out.

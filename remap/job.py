@@ -4,7 +4,6 @@ embeddings/                             replaced whole, once every row is there 
     {type}/part-{partition:05d}.parquet
 """
 
-import re
 from typing import Any
 
 from distributed import Client
@@ -12,14 +11,15 @@ from distributed import Client
 from graphmill import record, storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
-from graphmill.errors import ConfigError, StorageError
+from graphmill.errors import StorageError
 from graphmill.lock import NO_CLAIM, Claim
+from graphmill.places import check_folder
 from remap.config import RemapConfig
 from remap.discover import Part, check_partitions, find_source, measure_part, select_types
 from remap.exported import RELATIONS, write_relations
 from remap.join import write_part
 
-_OURS = re.compile(r"part-[0-9]{5,}(_[0-9]{5,})?\.(parquet|csv)")
+_OURS = rf"part-[0-9]{{5,}}(?:_[0-9]{{5,}})?\.(?:parquet|csv)|{storage.MARKER}|{RELATIONS}"
 
 
 def check(config: Config) -> None:
@@ -31,7 +31,7 @@ def check(config: Config) -> None:
     settings = config.section("remap", RemapConfig)
     select_types(config, settings)
     find_source(config, settings)
-    _check_replaceable(config.embedding_path)
+    check_outputs(config)
 
 
 def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     num_partitions = select_types(config, settings)
     source = find_source(config, settings)
     check_partitions(source, num_partitions)
-    _check_replaceable(config.embedding_path)
+    check_outputs(config)
     places = [
         (source, entity_type, partition, config.entity_dimension(entity_type))
         for entity_type, num in num_partitions.items()
@@ -111,16 +111,13 @@ def output_uris(config: Config) -> list[str]:
 written_uris = output_uris
 
 
-def _check_replaceable(embedding_path: str) -> None:
-    """Refuse to replace a folder that holds anything but embeddings: it would be deleted with them."""
-    for entry in storage.list_dir(embedding_path, recursive=True):
-        name = storage.name(entry.uri)
-        is_ours = entry.is_dir or _OURS.fullmatch(name) or name in (storage.MARKER, RELATIONS)
-        if not is_ours:
-            raise ConfigError(
-                f"embedding_path: {embedding_path} is replaced as a whole, but holds something else, "
-                f"{entry.uri}; choose another folder, or move that away"
-            )
+def check_outputs(config: Config) -> None:
+    """Refuse to replace a folder that holds anything but embeddings: it would be deleted with them.
+
+    Raises:
+        ConfigError: there is something else.
+    """
+    check_folder(config.embedding_path, _OURS, "embedding_path", "and is replaced as a whole", below=True)
 
 
 def _check_complete(folder: str, expected: set[str]) -> None:

@@ -1,13 +1,16 @@
 """What is shipped for schedulers and containers, tried as far as it goes without them."""
 
 import ast
+import hashlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 import xml.etree.ElementTree as ET
+import zipfile
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -191,6 +194,35 @@ def test_the_step_that_installs(tmp_path: Path) -> None:
     assert (home / "bin" / "dask-submit").exists()
     (site,) = home.glob("lib/python*/site-packages")
     assert {"graphmill", "etl", "train", "remap"} <= {path.name for path in site.iterdir()}
+
+
+def test_the_license_is_in_wheel_and_sdist(tmp_path: Path) -> None:
+    text = (REPOSITORY / "LICENSE").read_bytes()
+    assert hashlib.sha256(text).hexdigest().startswith("cfc7749b96f63bd3"), "Apache-2.0, as Apache has it"
+    source = tmp_path / "source"  # a build leaves nothing in the repository
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    for name in (
+        each
+        for each in tracked.stdout.split("\0")
+        if each.split("/")[0] not in ("tests", "bench", "demo", "")
+    ):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(REPOSITORY / name, source / name)
+    build = [sys.executable, "-m", "hatchling", "build", "-d", str(tmp_path / "dist")]
+    subprocess.run(build, cwd=source, check=True, capture_output=True)
+    (wheel,), (sdist,) = (tmp_path / "dist").glob("*.whl"), (tmp_path / "dist").glob("*.tar.gz")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("dist-info/licenses/LICENSE"))
+        assert archive.read(name) == text
+        metadata = archive.read(name.replace("licenses/LICENSE", "METADATA")).decode()
+    assert "License-Expression: Apache-2.0\nLicense-File: LICENSE\n" in metadata
+    with tarfile.open(sdist) as tar:
+        (name,) = (name for name in tar.getnames() if name.count("/") == 1 and name.endswith("/LICENSE"))
+        file = tar.extractfile(name)
+        assert file is not None
+        assert file.read() == text
 
 
 @pytest.mark.parametrize(

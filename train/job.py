@@ -11,6 +11,7 @@ A checkpoint that was trained with something else is not resumed: the folder is 
 
 import json
 import logging
+import re
 from typing import Any
 
 from distributed import Client
@@ -20,6 +21,7 @@ from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.formats import pbg_checkpoint
 from graphmill.lock import NO_CLAIM, Claim
+from graphmill.places import check_folder
 from train.adopted import adopted
 from train.config import TrainConfig
 from train.replaced import tell_replaced
@@ -63,6 +65,14 @@ _OWN_WAYS = {  # of the section `train`
     "save_model_path",
     "tensorboard",
 }
+
+# What tells a checkpoint, ours or PBG's, also of before its version 1.
+_OF_CHECKPOINTS = (
+    r"checkpoint_version\.txt|CHECKPOINT_VERSION|graphmill\.json|(?:embeddings_.+_\d+|model)\.v\d+\.h5"
+    r"|METADATA_\d+\.pt.*"
+)
+# What there may be before the first version is; without `output` a run leaves its record there.
+_BESIDE_THEM = r"config\.json|training_stats\.json|tensorboard|run\.json|report\.html"
 
 log = logging.getLogger("graphmill")
 
@@ -120,6 +130,17 @@ def output_uris(config: Config) -> list[str]:
 def written_uris(config: Config) -> list[str]:
     """The checkpoint, and what GraphStorm is to read."""
     return [config.checkpoint_path, *_graphstorm_paths(config).values()]
+
+
+def check_outputs(config: Config) -> None:
+    """Refuse a folder of others for the checkpoint; one of PBG's, of any version, is gone on from.
+
+    Raises:
+        ConfigError: the folder holds files, and no checkpoint.
+    """
+    names = {storage.name(entry.uri) for entry in storage.list_dir(config.checkpoint_path)}
+    if not any(map(re.compile(_OF_CHECKPOINTS).fullmatch, names)):
+        check_folder(config.checkpoint_path, _BESIDE_THEM, "checkpoint_path", "and no checkpoint")
 
 
 def train(config: Config, claim: Claim = NO_CLAIM) -> dict[str, Any]:

@@ -39,12 +39,14 @@ from graphmill.storage.json_files import json_in, read_json
 from graphmill.storage.staging import create_hdf5, open_hdf5, staged_output
 from graphmill.storage.uri import (
     absolute,
+    contains,
     is_absolute,
     is_local,
     join,
     local_path,
     name,
     parent,
+    path_below,
     scheme,
     within,
 )
@@ -56,6 +58,7 @@ __all__ = [
     "atomic_directory",
     "atomic_output",
     "commit_directory",
+    "contains",
     "create_hdf5",
     "create_text",
     "delete",
@@ -81,6 +84,7 @@ __all__ = [
     "open_input",
     "open_output",
     "parent",
+    "path_below",
     "read_bytes",
     "read_json",
     "read_marker",

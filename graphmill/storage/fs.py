@@ -182,10 +182,10 @@ def is_dir(uri: str) -> bool:
     return found is not None and found.is_dir
 
 
-def list_dir(uri: str, recursive: bool = False) -> list[FileStatus]:
+def list_dir(uri: str, recursive: bool = False, *, hidden: bool = False) -> list[FileStatus]:
     """The entries of the folder, sorted by URI; a missing folder has none.
 
-    Hidden entries (`.name`) are left out: they are temporary files of ours or of others.
+    Hidden entries (`.name`) are left out unless asked for: they are temporary files of ours or of others.
     """
     file_system, path = filesystem(uri)
     with explained("list", uri):
@@ -193,8 +193,9 @@ def list_dir(uri: str, recursive: bool = False) -> list[FileStatus]:
         found = file_system.get_file_info(selector)
     root = path.rstrip("/") + "/"
     entries = [_status(each, below(uri, each.path.removeprefix(root))) for each in found]
-    visible = [each for each in entries if "/." not in each.uri[len(uri.rstrip("/")) :]]
-    return sorted(visible, key=lambda each: each.uri)
+    if not hidden:
+        entries = [each for each in entries if "/." not in each.uri[len(uri.rstrip("/")) :]]
+    return sorted(entries, key=lambda each: each.uri)
 
 
 def links_below(uri: str) -> dict[str, str]:

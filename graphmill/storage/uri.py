@@ -62,6 +62,30 @@ def below(folder: str, path: str) -> str:
     return join(folder, _LOOKS_QUOTED.sub("%25", path) if is_quoted else path)
 
 
+def contains(folder: str, uri: str) -> bool:
+    """Whether `uri` is `folder` or lies below it, whatever names or links lead there."""
+    (root, above), (other, below) = _place(folder), _place(uri)
+    # Without a host it is HADOOP_CONF_DIR's, which may be the one that is named elsewhere.
+    may_be_same = "hdfs://" in (root, other) and scheme(folder) == scheme(uri)
+    return (root == other or may_be_same) and (below + "/").startswith(above.rstrip("/") + "/")
+
+
+def path_below(folder: str, uri: str) -> list[str]:
+    """What a listing of `folder` calls `uri`, if that lies below it and is not the folder itself."""
+    (_, above), (_, inside) = _place(folder), _place(uri)
+    if not contains(folder, uri) or above == inside:
+        return []
+    return [below(folder, inside.removeprefix(above.rstrip("/") + "/"))]
+
+
+def _place(uri: str) -> tuple[str, str]:
+    path = local_path(uri)
+    if path is not None:
+        return "", os.path.realpath(path)
+    root, path = split(uri)
+    return root, posixpath.normpath("/" + path.lstrip("/"))
+
+
 def name(uri: str) -> str:
     """The last component of the path."""
     return uri.rstrip("/").rpartition("/")[2]

@@ -108,7 +108,7 @@ def test_nothing_foreign_is_replaced(near_client: distributed.Client, tmp_path: 
     for folder in ("entities", "edges/train"):
         precious = tmp_path / "out" / folder / "precious.txt"
         precious.touch()
-        with pytest.raises(ConfigError, match=rf"out/{folder}: .*'precious\.txt', which is no output of etl"):
+        with pytest.raises(ConfigError, match=rf"out/{folder} holds .*/precious\.txt, and is replaced"):
             job.run(config, near_client)
         precious.unlink()
     # PBG's users keep edges within the entities' folder; replacing that one would take the edges along.

@@ -15,7 +15,7 @@ import torch
 from graphmill import adopt, storage
 from graphmill.__main__ import command
 from graphmill.checkpoints import open_checkpoint
-from graphmill.errors import FormatError, NotFoundError
+from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import _torch_files, edge_buckets, entity_counts
 from graphmill.formats import pbg_checkpoint as v1
 from graphmill.formats.pbg_legacy import checkpoint as legacy
@@ -273,6 +273,28 @@ def test_input_goes_there_and_back(tmp_path: Path, capsys: pytest.CaptureFixture
     edge_buckets.write_bucket(str(first / "edges" / "edges"), Bucket(0, 0), weighted)
     run(tmp_path / "d", first / "entities", first / "edges" / "edges", "pbg-legacy")
     assert capsys.readouterr().out == "not kept: weights of edges\n"
+
+
+@pytest.mark.parametrize("target_format", ["pbg", "pbg-legacy"])
+def test_converted_input_replaces_nothing_else(tmp_path: Path, target_format: str) -> None:
+    def run(target: Path) -> None:
+        given = [
+            str(target),
+            "--entity-path",
+            str(tmp_path / "entities"),
+            "--edge-path",
+            str(tmp_path / "edges"),
+        ]
+        command.main(["convert-input", *given, "--format", target_format], standalone_mode=False)
+
+    _write_input(tmp_path, 1, {"user": [7, 9], "word": [4]})
+    (tmp_path / "mine" / "edges" / "edges").mkdir(parents=True)
+    (tmp_path / "mine" / "edges" / "edges" / "roads.csv").write_text("mine")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
+    for target, message in ((tmp_path, "is read from"), (tmp_path / "mine", r"roads\.csv, and is replaced")):
+        with pytest.raises(ConfigError, match=message):
+            run(target)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.*")} == before
 
 
 @pytest.mark.parametrize("base", [0, 1])

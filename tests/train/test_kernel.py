@@ -239,7 +239,7 @@ def test_compiled_where_nobody_has_a_home(monkeypatch, tmp_path, cache):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     monkeypatch.setattr(build, "FLAGS", ("-std=c++17", "-O0", "-march=native", "-shared", "-fPIC"))
     assert build.library.__wrapped__() is not None
-    assert len(list((tmp_path / "tmp").glob("graphmill-*/*.so"))) == 1
+    assert not list((tmp_path / "tmp").iterdir())  # it is loaded by then
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,86 @@
+"""What may be in the places that a run writes: nothing of others, and no table.
+
+    output/     run.json or what follows from it; else only what is called as our own
+
+All is looked at before the first file is written: the lock is one too.
+"""
+
+import re
+from collections.abc import Iterable
+
+from graphmill import storage
+from graphmill.config import Config
+from graphmill.errors import ConfigError
+
+RECORD = "run.json"
+
+_LEFTOVERS = r"\..+\.(?:tmp|old|retired)-[0-9a-f]{12}|\.graphmill\.lock.*|\..+\.crc"
+_OF_OUTPUT = (
+    r"report\.html|_SUCCESS|entities|edges|quarantine|tensorboard"
+    r"|checkpoint(?:\.adopted|\.stale.*)?|embeddings(?:\.faiss)?"
+)
+
+
+def check_output(config: Config) -> None:
+    """Refuse an `output` that others have files in, and one that has their run.json.
+
+    Raises:
+        ConfigError: it is a file, or a folder that is neither empty nor of an earlier run.
+    """
+    record_uri = config.record_uri(config.checkpoint_path)
+    has_record = _has_our_record(record_uri)
+    if config.output is None or has_record:
+        return
+    found = storage.status(config.output)
+    if found and not found.is_dir:
+        raise ConfigError(f"output: expected a folder, or none yet, found the file {config.output}")
+    check_folder(config.output, _OF_OUTPUT, "output", "which no run of ours wrote")
+
+
+def check_folder(uri: str, names: str, setting: str, reason: str, *, below: bool = False) -> None:
+    """Refuse a folder in which something, hidden or not, is called otherwise than the pattern `names` has it.
+
+    With `below` so too in its folders, which may have any name.
+
+    Raises:
+        ConfigError: there is such a thing, `reason` says what is the matter with it.
+    """
+    pattern = re.compile(f"{names}|{_LEFTOVERS}")
+    for entry in storage.list_dir(uri, recursive=below, hidden=True):
+        if not (below and entry.is_dir) and not pattern.fullmatch(storage.name(entry.uri)):
+            raise ConfigError(
+                f"{setting}: {uri} holds {entry.uri}, {reason}; choose another folder, or move that away"
+            )
+
+
+def check_tables(places: Iterable[tuple[str, str]], tables: Iterable[str]) -> None:
+    """Refuse to write over tables, or around them.
+
+    Args:
+        places: a setting, and the folder that it names.
+        tables: files of tables, and folders that tables are looked for in.
+
+    Raises:
+        ConfigError: a table is one of the folders, or lies below it.
+    """
+    tables = list(tables)
+    for setting, uri in places:
+        inside = next((table for table in tables if storage.contains(uri, table)), None)
+        if inside is not None:
+            raise ConfigError(
+                f"{setting}: a table is read from {inside}, which is {uri} or lies in it; results go to a "
+                "folder of their own, beside the tables or below them"
+            )
+
+
+def _has_our_record(uri: str) -> bool:
+    """Whether there is a run.json, which is ours.
+
+    Raises:
+        ConfigError: it is that of another program.
+    """
+    if not storage.exists(uri):
+        return False
+    if "stages" not in storage.read_json(uri):
+        raise ConfigError(f"{uri}: expected the record of a run, found another's file; move it away")
+    return True
