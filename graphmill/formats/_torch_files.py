@@ -27,6 +27,7 @@ from torch.serialization import MAGIC_NUMBER, PROTOCOL_VERSION
 
 from graphmill import storage
 from graphmill.errors import FormatError
+from graphmill.formats._torch_checks import check_content, check_file
 
 Floats = npt.NDArray[np.float32]
 
@@ -72,12 +73,13 @@ class TorchFile:
     def __init__(self, stream: Any, size_bytes: int, uri: str) -> None:
         self._stream, self._uri = stream, uri
         self._first_bytes: dict[int, int] = {}
+        check_file(stream, size_bytes, uri)
         try:
-            self.content, starts = _load_shapes(stream, uri)
+            self.content, starts = _load_shapes(stream, size_bytes, uri)
             self._locate(tensors_of(self.content), starts, size_bytes)
         except Exception:  # damage, or what is not known here: torch says what it is, or reads it whole
             self._first_bytes.clear()
-            self.content = load_stream(stream, uri)
+            self.content = load_stream(stream, size_bytes, uri)
 
     def rows(self, tensor: Tensor) -> TensorRows:
         """Rows of a tensor in `content`."""
@@ -135,12 +137,19 @@ def load(uri: str) -> Any:
         return file.loaded(file.content)
 
 
-def load_stream(stream: Any, where: str, device: str = "cpu") -> Any:
-    """What torch.save() wrote to `stream`, on `device`.
+def load_stream(stream: Any, size_bytes: int, where: str) -> Any:
+    """What torch.save() wrote to `stream`.
 
     Raises:
-        FormatError: it is something else, or more than tensors and plain values.
+        FormatError: it is something else, or more than tensors and plain values; or more than it can hold.
     """
+    check_file(stream, size_bytes, where)
+    content = _unpickled_by_torch(stream, where, "cpu")
+    check_content(content, size_bytes, where)
+    return content
+
+
+def _unpickled_by_torch(stream: Any, where: str, device: str) -> Any:
     stream.seek(0)
     try:
         return torch.load(stream, map_location=device, weights_only=True)
@@ -154,11 +163,14 @@ def load_stream(stream: Any, where: str, device: str = "cpu") -> Any:
         ) from error
 
 
-def _load_shapes(stream: Any, uri: str) -> tuple[Any, dict[int, int]]:
+def _load_shapes(stream: Any, size_bytes: int, uri: str) -> tuple[Any, dict[int, int]]:
     """The content with tensors that are shapes alone, and the first byte of each of their storages."""
     if not _is_zip(stream):
-        return _load_old_shapes(stream)
-    content = load_stream(stream, uri, "meta")
+        content, starts = _load_old_shapes(stream)
+        check_content(content, size_bytes, uri, "meta")
+        return content, starts
+    content = _unpickled_by_torch(stream, uri, "meta")
+    check_content(content, size_bytes, uri, "meta")
     return content, _zip_starts(stream, tensors_of(content))
 
 

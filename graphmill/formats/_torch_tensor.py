@@ -220,19 +220,24 @@ def _load_with_torch(uri: str) -> TensorFile:
     """A file of another form, whole."""
     import torch
 
+    from graphmill.formats._torch_checks import check_content, check_file
+
+    stream = io.BytesIO(storage.read_bytes(uri))
+    size_bytes = stream.getbuffer().nbytes
+    check_file(stream, size_bytes, uri)
+    stream.seek(0)
     try:
         with warnings.catch_warnings(action="ignore"):  # about forms that torch refuses next
-            content = torch.load(io.BytesIO(storage.read_bytes(uri)), map_location="cpu", weights_only=True)
+            content = torch.load(stream, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises whatever it meets: hostile files are refused here
         is_refused = isinstance(error, pickle.UnpicklingError)  # its advice is to load it nevertheless
         reason = "it asks for more than tensors" if is_refused else str(error).partition(". ")[0][:200]
         raise FormatError(
             f"{uri}: expected a file of one tensor, found damage or a part: {reason}"
         ) from error
-    if not isinstance(content, torch.Tensor) or content.layout != torch.strided:
+    if not isinstance(content, torch.Tensor):
         raise FormatError(f"{uri}: expected one dense tensor, found {type(content).__name__}")
-    if content.numel() * content.element_size() > content.untyped_storage().nbytes():
-        raise FormatError(f"{uri}: expected a tensor, found one that repeats itself {tuple(content.shape)}")
+    check_content(content, size_bytes, uri)
     tensor = content.detach()
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in _DTYPES.values():

@@ -41,8 +41,11 @@ def run(arguments: list[str]) -> Done:
     return Done(process.returncode, told, usage.ru_maxrss << 10)
 
 
-def check_refused(statement: str, *arguments: str, message: str) -> None:
-    """The statement, with `arguments` as `args`, is refused as an error of ours, in bounded memory."""
+def check_refused(statement: str, *arguments: str, message: str) -> str:
+    """Check that the statement is refused as an error of ours, in bounded memory; what it told.
+
+    It finds the `arguments` as `args`.
+    """
     code = (
         "import sys\nfrom graphmill.errors import BadInputError\nargs = sys.argv[1:]\n"
         f"try:\n    {statement}\nexcept BadInputError as error:\n    print(error)\n    sys.exit(2)\n"
@@ -51,3 +54,4 @@ def check_refused(statement: str, *arguments: str, message: str) -> None:
     assert done.code == 2, done.told[-2000:]
     assert message in done.told
     assert done.peak_bytes < LIMIT_BYTES
+    return done.told

@@ -1,15 +1,20 @@
 """A file of a few kilobytes that claims gigabytes is refused before any memory is taken for it."""
 
+import io
+import pickle
+import struct
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 import pytest
+import torch
 
 from graphmill.formats import edge_buckets
 from graphmill.vocab import Bucket
-from tests.formats.bounded import check_refused, run
+from tests.formats.bounded import LIMIT_BYTES, check_refused, run
 
 HUGE = 1 << 29
 
@@ -19,7 +24,8 @@ _READ_BUCKET = (
 )
 _READ_LEGACY = (
     _BUCKET
-    + "from graphmill.formats.pbg_legacy import inputs as i; list(i.iter_edges(args[0], Bucket(0, 0), 0, 1 << 40))"
+    + "from graphmill.formats.pbg_legacy.inputs import iter_edges; "
+    + "list(iter_edges(args[0], Bucket(0, 0), 0, 1 << 40))"
 )
 _READ_TABLE = "from graphmill.formats import pbg_checkpoint as p; p.read_embeddings(args[0], 'user', 0, 1)"
 
@@ -86,3 +92,97 @@ def test_what_packs_as_tightly_as_zeros_do_is_read(tmp_path: Path) -> None:
             zeros = np.zeros(1 << 20, np.int64)
             hdf5.create_dataset(column, data=zeros, chunks=(1 << 19,), compression="gzip", shuffle=True)
     assert len(edge_buckets.read_bucket(str(tmp_path), Bucket(0, 0))) == 1 << 20
+
+
+def _zipped(pickled: bytes) -> bytes:
+    """A file in torch's form with this pickle."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("a/data.pkl", pickled)
+        for name, content in (("version", b"3\n"), ("byteorder", b"little")):
+            archive.writestr(f"a/{name}", content)
+    return stream.getvalue()
+
+
+def _saved(value: Any) -> bytes:
+    stream = io.BytesIO()
+    torch.save(value, stream)
+    return stream.getvalue()
+
+
+def _packed() -> bytes:
+    """A real file whose 2 GiB of zeros are deflated."""
+    pattern = zipfile.ZipFile(io.BytesIO(_saved(torch.zeros(1 << 20))))
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for each in pattern.namelist():
+            archive.writestr(each, pattern.read(each))
+    return stream.getvalue()
+
+
+def _nested() -> Any:
+    value: Any = [0.0]
+    for _ in range(40):
+        value = [value, value]
+    return value
+
+
+_TENSORS = {
+    "repeats itself": (lambda: _saved(torch.zeros(1).expand(1 << 31, 16)), "repeats itself"),
+    "has no elements": (lambda: _saved(torch.zeros(1 << 31, 16, device="meta")), "found a shape alone"),
+    "is sparse": (
+        lambda: _saved(torch.zeros(4).to_sparse()),
+        "found the type torch._utils._rebuild_sparse_tensor",
+    ),
+    "is packed": (_packed, "found packed ones"),
+    "is made by its length": (
+        lambda: _zipped(b"\x80\x02cbuiltins\nbytearray\nJ" + struct.pack("<i", 2**31 - 1) + b"\x85R."),
+        "found the type builtins.bytearray",
+    ),
+    "is not even written": (
+        lambda: _zipped(b"\x80\x02ctorch\nFloatTensor\nJ" + struct.pack("<i", 2**31 - 1) + b"\x85R."),
+        "found the type torch.FloatTensor",
+    ),
+    "holds itself many times": (lambda: _saved(_nested()), "hold each other endlessly"),
+    "in the old form": (
+        lambda: (
+            b"".join(pickle.dumps(each, 2) for each in (0x1950A86A20F9469CFC6C, 1001, {}))
+            + b"\x80\x02cbuiltins\nbytearray\nJ"
+            + struct.pack("<i", 2**31 - 1)
+            + b"\x85R."
+        ),
+        "found the type builtins.bytearray",
+    ),
+}
+_LOAD_ALL = """
+import sys
+from graphmill.errors import FormatError
+from graphmill.formats import _torch_files
+from graphmill.formats._torch_tensor import open_tensor
+for path in sys.argv[1:]:
+    for load in (_torch_files.load, lambda path: open_tensor(path).__enter__()):
+        try:
+            load(path)
+        except FormatError as error:
+            print(error)
+"""
+
+
+def test_files_for_torch(tmp_path: Path) -> None:
+    """All of them in one process, as torch takes seconds to import."""
+    paths = [tmp_path / f"{number}.pt" for number in range(len(_TENSORS))]
+    for path, (make, _) in zip(paths, _TENSORS.values(), strict=True):
+        path.write_bytes(make())
+        assert path.stat().st_size < 16 << 10
+    done = run(["-c", _LOAD_ALL, *map(str, paths)])
+    assert done.code == 0, done.told
+    lines = done.told.splitlines()
+    assert len(lines) == 2 * len(paths), done.told
+    for path, first, second, (how, (_, message)) in zip(
+        paths, lines[::2], lines[1::2], _TENSORS.items(), strict=True
+    ):
+        assert str(path) in first
+        assert str(path) in second
+        assert message in first, how
+        assert message in second or how == "holds itself many times", how  # one tensor is expected there
+    assert done.peak_bytes < LIMIT_BYTES

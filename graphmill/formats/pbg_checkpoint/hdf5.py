@@ -149,16 +149,10 @@ def read_optimizer(hdf5: h5py.File, uri: str) -> dict[str, Any] | None:
         raise FormatError(
             f"{uri}: dataset {OPTIMIZER!r}: expected bytes of the opaque type V1, found {_described(dataset)}"
         )
-    import torch
+    from graphmill.formats import _torch_files as torch_files
 
-    try:
-        state = torch.load(io.BytesIO(dataset[...].tobytes()), map_location="cpu", weights_only=True)
-    except Exception as error:  # hostile bytes make the unpickler raise nearly anything
-        reason = str(error).partition("\n")[0]
-        raise FormatError(
-            f"{uri}: dataset {OPTIMIZER!r}: expected what torch.save() wrote, tensors and plain values "
-            f"only, found something else, which is not loaded: {reason}"
-        ) from error
+    content = dataset[...].tobytes()
+    state = torch_files.load_stream(io.BytesIO(content), len(content), f"{uri}: dataset {OPTIMIZER!r}")
     if not isinstance(state, dict):
         raise FormatError(f"{uri}: dataset {OPTIMIZER!r}: expected a dict, found {type(state).__name__}")
     return state
