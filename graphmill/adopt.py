@@ -13,7 +13,7 @@ last, makes them count.
 import logging
 from collections.abc import Sequence
 
-from graphmill import checkpoints, convert, record, storage
+from graphmill import checkpoints, convert, lock, record, storage
 from graphmill.errors import FormatError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_legacy.index_base import IndexBase
@@ -34,13 +34,15 @@ def adopt_inputs(
 
     Raises:
         FormatError: the index base cannot be told, or an edge points at no entity.
+        LockedError: another run does the same just now.
     """
     if not is_legacy_input(entity_path):
         return entity_path, tuple(edge_paths)
     # A room that needs torch, which costs a second: entered where there is something to adopt.
     from graphmill import legacy_input
 
-    return legacy_input.adopt(entity_path, edge_paths, target_uri, index_base)
+    with lock.held(whole=[target_uri]) as claim:
+        return legacy_input.adopt(entity_path, edge_paths, target_uri, index_base, claim)
 
 
 def adopt_init(init_path: str, target_uri: str, entity_path: str, index_base: IndexBase = "auto") -> str:
@@ -50,6 +52,7 @@ def adopt_init(init_path: str, target_uri: str, entity_path: str, index_base: In
 
     Raises:
         FormatError: the checkpoint is damaged, or has other rows than there are entities.
+        LockedError: another run does the same just now.
     """
     found = checkpoints.recognise(init_path)
     if found == "pbg":
@@ -58,18 +61,20 @@ def adopt_init(init_path: str, target_uri: str, entity_path: str, index_base: In
     adopted = storage.join(target_uri, "init")
     if storage.read_marker(adopted) != made_from:
         log.info("adopting init_path %s, which is %s", init_path, found)
-        storage.delete(adopted)
-        knows_partitions = found == "pbg-legacy"
-        done = convert.convert(
-            init_path,
-            adopted,
-            "pbg",
-            entity_path=None if knows_partitions else entity_path,
-            index_base=index_base,
-        )
-        for each in done.not_kept:
-            log.info("adopting init_path: not kept: %s", each)
-        storage.write_marker(adopted, made_from)
+        with lock.held(whole=[target_uri]) as claim:
+            storage.delete(adopted)
+            knows_partitions = found == "pbg-legacy"
+            done = convert.convert(
+                init_path,
+                adopted,
+                "pbg",
+                entity_path=None if knows_partitions else entity_path,
+                index_base=index_base,
+                claim=claim,
+            )
+            for each in done.not_kept:
+                log.info("adopting init_path: not kept: %s", each)
+            storage.write_marker(adopted, made_from)
     return adopted
 
 

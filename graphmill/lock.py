@@ -27,7 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from graphmill import owner, storage
@@ -55,8 +55,14 @@ log = logging.getLogger("graphmill")
 class Claim:
     """The locks that a run holds: goes to the tasks that commit for it. One of no locks is never lost."""
 
-    uris: tuple[str, ...] = ()
+    uris: Mapping[str, str] = field(default_factory=dict)
+    """Lock files, and the folders that they lock."""
     text: str = ""
+
+    def of(self, *folders: str) -> "Claim":
+        """The locks of these alone: a worker need not reach the others."""
+        wanted = set(map(_resolved, folders))
+        return Claim({uri: folder for uri, folder in self.uris.items() if folder in wanted}, self.text)
 
     def check(self) -> None:
         """Make sure that all of it is still held: the last thing to do before a commit.
@@ -146,26 +152,23 @@ class _Locks:
     def __init__(self) -> None:
         this = owner.this_process()
         self.released = threading.Event()
-        self.claim = Claim((), json.dumps(this) + "\n")
+        self.claim = Claim({}, json.dumps(this) + "\n")
         self._life_name = _LIFE + this["token"]
         self._silent: set[str] = set()  # texts of owners that have been watched
 
     def acquire(self, folders: list[str], whole: list[str]) -> None:
         """Take the locks, in an order that is everybody's, then look above and below."""
-        places = {storage.join(folder, NAME): "" for folder in folders}
+        places = {storage.join(folder, NAME): folder for folder in folders}
         places |= {_beside(folder): folder for folder in whole}
         for uri, folder in sorted(places.items()):
-            self._take(uri, storage.join(folder, NAME) if folder and storage.is_dir(folder) else None)
-        above = {_beside(each) for folder in (*folders, *whole) for each in _with_ancestors(folder)}
-        below = [
-            uri
-            for folder in whole
-            for uri in storage.list_hidden(folder, recursive=True)
-            if storage.name(uri).endswith(NAME)
-        ]
-        for uri in (*sorted(above), *below):
-            if link := _last(uri):
-                self._refuse_others(link)
+            self._take(uri, folder)
+        looked: set[str] = set()
+        for own, folder in self.claim.uris.items():
+            above = map(_beside, _with_ancestors(folder))
+            for uri in (*above, *(_locks_below(folder) if folder in whole else ())):
+                if uri not in looked and (link := _last(uri)):
+                    self._refuse_others(link, own)
+                looked.add(uri)
         for folder in self._folders():
             self._sweep(folder)
 
@@ -183,7 +186,7 @@ class _Locks:
 
     def release(self) -> None:
         """Give back what is still ours."""
-        for uri in reversed(self.claim.uris):
+        for uri in reversed(list(self.claim.uris)):
             with suppress(StorageError):  # then it expires
                 if _read_text(uri) == self.claim.text:
                     storage.delete(uri)
@@ -194,21 +197,22 @@ class _Locks:
     def _folders(self) -> list[str]:
         return sorted({storage.parent(uri) for uri in self.claim.uris})
 
-    def _take(self, uri: str, inside: str | None = None) -> None:
-        """Make the lock file `uri` ours; or `inside`, where the folder of `uri` cannot be written."""
+    def _take(self, uri: str, folder: str) -> None:
+        """Make the lock file `uri` of `folder` ours; where it cannot be written, one inside."""
         while True:
             last = _last(uri)
             if last:
-                self._refuse_others(last)
+                self._refuse_others(last, uri)
             try:
                 created = storage.create_text(_after(uri, last) if last else uri, self.claim.text)
             except StorageError:
-                if inside is None:
+                inside = storage.join(folder, NAME)
+                if uri == inside or not storage.is_dir(folder):
                     raise
-                self._take(inside)
+                self._take(inside, folder)
                 return
             if created and (last is None or self._succeeds(uri, last)):
-                self.claim = Claim((*self.claim.uris, uri), self.claim.text)
+                self.claim = Claim({**self.claim.uris, uri: folder}, self.claim.text)
                 return
 
     def _succeeds(self, uri: str, last: _Link) -> bool:
@@ -225,16 +229,16 @@ class _Locks:
                 storage.delete(each)
         return True
 
-    def _refuse_others(self, link: _Link) -> None:
-        if link.text == self.claim.text or not self._is_alive(link):
+    def _refuse_others(self, link: _Link, own: str) -> None:
+        if link.text == self.claim.text or not self._is_alive(link, own):
             return
         raise LockedError(f"{link.uri}: {owner.told(link.owner)}, and is alive; try again later")
 
-    def _is_alive(self, link: _Link) -> bool:
+    def _is_alive(self, link: _Link, own: str) -> bool:
         is_there = owner.is_there(link.owner)
         if is_there is not None:
             return is_there
-        if _is_fresh(link, (*self.claim.uris, link.uri)[0]):
+        if _is_fresh(link, own):
             return True
         if link.text in self._silent:
             return False
@@ -269,6 +273,11 @@ def _resolved(folder: str) -> str:
 
 def _beside(folder: str) -> str:
     return storage.join(storage.parent(folder), f".{storage.name(folder)}{NAME}")
+
+
+def _locks_below(folder: str) -> list[str]:
+    hidden = storage.list_hidden(folder, recursive=True)
+    return [uri for uri in hidden if storage.name(uri).endswith(NAME)]
 
 
 def _with_ancestors(folder: str) -> Iterator[str]:

@@ -14,7 +14,9 @@ from graphmill.errors import ConfigError
 
 RECORD = "run.json"
 
-_LEFTOVERS = r"\..+\.(?:tmp|old|retired)-[0-9a-f]{12}|\.graphmill\.lock.*|\..+\.crc"
+_LEFTOVERS = (
+    r"\..+\.(?:tmp|old|retired)-[0-9a-f]{12}|\.(?:.+\.)?graphmill\.lock.*|\.graphmill\.life-.+|\..+\.crc"
+)
 _OF_OUTPUT = (
     r"report\.html|_SUCCESS|entities|edges|quarantine|tensorboard"
     r"|checkpoint(?:\.adopted|\.stale.*)?|embeddings(?:\.faiss)?"

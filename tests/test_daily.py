@@ -1,8 +1,10 @@
 """A scheduled batch as a scheduler starts it: dates one after another, twice, at the same time."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+
+from graphmill import lock
 
 pytestmark = pytest.mark.slow
 
@@ -81,6 +85,19 @@ def test_dates_one_after_another(tmp_path: Path) -> None:
 
     # Two schedulers that start the same date: one runs it, the other is told to come back later.
     rivals = [start(tmp_path, DAYS[1]) for _ in range(2)]
+    # Meanwhile the next date is told so too, however long that takes: it would go on from this one.
+    deadline = time.monotonic() + 120
+    while not (out / DAYS[1] / lock.NAME).exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    for process in rivals:
+        process.send_signal(signal.SIGSTOP)
+    early = start(tmp_path, DAYS[2])
+    assert f"and {DAYS[2]} would go on from it" in early.communicate()[1]
+    assert early.returncode == 75
+    assert not (out / DAYS[2]).exists()
+    for process in rivals:
+        process.send_signal(signal.SIGCONT)
     outcomes = {process.wait(): process for process in rivals}
     errors = {code: process.communicate()[1] for code, process in outcomes.items()}
     assert sorted(outcomes) == [0, 75], errors

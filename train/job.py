@@ -101,10 +101,12 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     if config.section("train", TrainConfig).num_workers > 1:
         figures = Coordinator(config, client, claim).run()
     else:
-        figures = cluster.run_task(client, train, config, claim, description="training")
+        in_task = claim.of(config.checkpoint_path)
+        figures = cluster.run_task(client, train, config, in_task, description="training")
     if paths := _graphstorm_paths(config):
+        in_task = claim.of(*paths.values())
         cluster.run_task(
-            client, save_for_graphstorm, config, paths, claim, description="saving for GraphStorm"
+            client, save_for_graphstorm, config, paths, in_task, description="saving for GraphStorm"
         )
     return figures
 

@@ -218,6 +218,19 @@ def test_who_has_lost_it_ends(output: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert is_held(successor)
 
 
+def test_a_task_checks_the_locks_of_what_it_writes(tmp_path: Path) -> None:
+    """Those of the client may be on a disk that the worker does not have."""
+    checkpoint = f"{tmp_path}/other/checkpoint"
+    with lock.held(str(tmp_path), whole=[checkpoint, f"{tmp_path}/entities"]) as claim:
+        in_task = claim.of(checkpoint + "/")
+        assert list(in_task.uris) == [f"{tmp_path}/other/.checkpoint{lock.NAME}"]
+        in_task.check()
+        Path(f"{tmp_path}/other/.checkpoint{lock.NAME}").unlink()
+        for each in (in_task, claim):
+            with pytest.raises(LockedError, match="nobody has it"):
+                each.check()
+
+
 @pytest.mark.usefixtures("elsewhere", "long_ago")
 def test_takeovers_do_not_pile_up(output: str) -> None:
     acquired(output)

@@ -129,7 +129,7 @@ def test_what_a_check_refuses_has_changed_nothing(folder: Path, client: Client) 
 def test_who_has_lost_the_lock_writes_nothing_more(folder: Path, client: Client) -> None:
     run(Counting(), folder, client)
     before = (folder / "out" / "run.json").read_bytes()
-    settings, lost = settings_at(folder), Claim((str(folder / "out" / ".graphmill.lock"),), "ours")
+    settings, lost = settings_at(folder), Claim({str(folder / "out" / ".graphmill.lock"): "out"}, "ours")
     run_record = record.RunRecord(settings.record_uri(""), settings, lost)
     with pytest.raises(LockedError):
         record.run_stage("etl", Counting(), settings, client, run_record, resume=False)

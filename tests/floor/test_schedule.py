@@ -1,6 +1,10 @@
 """Dates in a configuration, the date before, and which dates may go."""
 
 import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -11,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmill import lock, schedule, storage
-from graphmill.errors import ConfigError
+from graphmill.errors import ConfigError, LockedError
+from tests.floor.test_lock import HOLDER, REPOSITORY
 
 DAY = date(2026, 11, 20)
 
@@ -41,6 +46,24 @@ def finish(output: str, previous: str | None = None, *, whole: bool = True, done
         storage.write_marker(f"{output}/{folder}", {})
     if done:
         storage.write_marker(output, {})
+
+
+@contextmanager
+def at_work(*outputs: str) -> Iterator[None]:
+    """Another process holds the locks of these outputs; afterwards it is dead, and they are still there."""
+    holders = [
+        subprocess.Popen([sys.executable, "-c", HOLDER, each], cwd=REPOSITORY, stdout=subprocess.PIPE)
+        for each in outputs
+    ]
+    try:
+        for each in holders:
+            assert each.stdout is not None
+            assert each.stdout.readline() == b"held\n"
+        yield
+    finally:
+        for each in holders:
+            each.kill()
+            each.communicate()
 
 
 def test_dates_are_filled_in_everywhere(root: str, tmp_path: Path) -> None:
@@ -141,6 +164,62 @@ def test_a_section_that_is_none(tmp_path: Path, section: Any) -> None:
         schedule.load(path, (), DAY)
 
 
+def chain(tmp_path: Path, root: str) -> str:
+    return conf(tmp_path, output=f"{root}/{{date}}", init_path=f"{root}/{{previous_date}}/checkpoint")
+
+
+def previous(path: str) -> Any:
+    return schedule.load(path, (), DAY).schedule["previous_date"]
+
+
+def test_a_date_does_not_start_before_an_earlier_one_that_is_at_work(
+    root: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "graphmill")
+    path = chain(tmp_path, root)
+    finish(f"{root}/2026-11-17")
+    with at_work(f"{root}/2026-11-15", f"{root}/2026-11-19"):
+        message = r"2026-11-19: .*process \d+.* and 2026-11-20 would go on from it; try again later"
+        with pytest.raises(LockedError, match=message):
+            previous(path)
+        alone = conf(tmp_path, output=f"{root}/{{date}}")  # no chain
+        assert previous(alone) == "2026-11-17"
+    chain(tmp_path, root)
+    with at_work(f"{root}/2026-11-15", f"{root}/2026-11-21"):  # neither comes into question
+        assert previous(path) == "2026-11-17"
+    assert "2026-11-19 is not finished and nobody is at work on it; it is left out" in caplog.text
+    assert "2026-11-15" not in caplog.text
+    with at_work(f"{root}/2026-11-17"), pytest.raises(LockedError, match="2026-11-17: "):  # made anew
+        previous(path)
+
+
+def test_a_rerun_does_not_wait_for_what_it_does_not_go_on_from(root: str, tmp_path: Path) -> None:
+    path = chain(tmp_path, root)
+    finish(f"{root}/2026-11-17")
+    finish(f"{root}/2026-11-20", "2026-11-17", done=False)
+    with at_work(f"{root}/2026-11-19"):
+        assert previous(path) == "2026-11-17"
+    with at_work(f"{root}/2026-11-17"), pytest.raises(LockedError):
+        previous(path)
+
+
+def test_what_a_date_goes_on_from_is_recorded_before_it_is_read(root: str, tmp_path: Path) -> None:
+    path = chain(tmp_path, root)
+    finish(f"{root}/2026-11-19")
+    settings = schedule.load(path, (), DAY)
+    template = f"{root}/{{date}}"
+
+    def save() -> None:
+        assert storage.read_marker(f"{root}/2026-11-19") is not None
+        finish(f"{root}/2026-11-20", "2026-11-19", done=False)
+        storage.delete_marker(f"{root}/2026-11-19")  # who retires it has not seen that yet
+
+    with pytest.raises(LockedError, match="2026-11-19: this date was to go on from it"):
+        schedule.hold_previous(settings, template, save)
+    finish(f"{root}/2026-11-19")
+    schedule.hold_previous(settings, template, lambda: pytest.fail("it is recorded already"))
+
+
 DAYS = [f"2026-11-{day:02d}" for day in range(10, 20)]
 
 
@@ -161,6 +240,31 @@ def test_what_has_no_verified_successor_stays(root: str) -> None:
     finish(f"{root}/{DAYS[5]}")
     with lock.held(f"{root}/{DAYS[3]}"):  # somebody works on that one
         assert schedule.retire(f"{root}/{{date}}", 1) == [f"{root}/{DAYS[0]}", f"{root}/{DAYS[2]}"]
+
+
+def test_what_a_run_at_work_has_gone_on_from_stays(root: str) -> None:
+    for before, day in zip([None, *DAYS[:3]], DAYS[:4], strict=True):
+        finish(f"{root}/{day}", before)
+    with at_work(f"{root}/{DAYS[2]}"):  # a rerun of one that is finished
+        assert schedule.retire(f"{root}/{{date}}", 1) == [f"{root}/{DAYS[0]}"]
+    assert schedule.retire(f"{root}/{{date}}", 1) == [f"{root}/{DAYS[1]}", f"{root}/{DAYS[2]}"]
+
+
+def test_what_a_run_begins_to_go_on_from_while_it_is_retired_stays(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day in DAYS[:2]:
+        finish(f"{root}/{day}")
+    delete_marker = storage.delete_marker
+
+    def begin(output: str) -> None:
+        finish(f"{root}/{DAYS[3]}", DAYS[0], done=False)
+        delete_marker(output)
+
+    monkeypatch.setattr(storage, "delete_marker", begin)
+    assert schedule.retire(f"{root}/{{date}}", 1) == []
+    assert storage.read_marker(f"{root}/{DAYS[0]}") == {}
+    assert storage.list_hidden(root) == []
 
 
 def test_a_deletion_that_was_killed_is_finished(root: str) -> None:

@@ -181,6 +181,20 @@ def test_no_setting_of_a_foreign_checkpoint_is_taken(output: str, cli: Cli, tmp_
     assert (recorded["remap"], recorded["cluster"], recorded["init_path"]) == ({}, {}, None)
 
 
+def test_a_checkpoint_alone_leaves_the_configuration_of_its_run(output: str, cli: Cli) -> None:
+    """Dates and notebooks read it from run.json; the checkpoint knows a part of it only."""
+    before = {"status": "done", "config": {"seed": 5, "schedule": {"previous_date": "2026-11-19"}}}
+    Path(output, "run.json").write_text(json.dumps(before | {"stages": {"etl": {"status": "done"}}}))
+    flags = ["--checkpoint-path", f"{output}/checkpoint", "--entity-path", f"{output}/entities"]
+    assert cli(*flags) == 0
+    after = json.loads(Path(output, "run.json").read_text())
+    assert after["config"] == before["config"]
+    assert {name: entry["status"] for name, entry in after["stages"].items()} == {
+        "etl": "done",
+        "remap": "done",
+    }
+
+
 def test_rank_0_does_the_work_of_all(output: str, cli: Cli) -> None:
     flags = ["--checkpoint-path", f"{output}/checkpoint", "--entity-path", f"{output}/entities"]
     before = graph.snapshot(output)
