@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
@@ -91,6 +91,7 @@ def stage_command(name: str) -> click.Command:
     @run_options
     def command(conf: str | None, overrides: tuple[str, ...], master: str | None) -> None:
         settings = config.load(conf, overrides)
+        check(name, settings)
         with session(settings, master) as run:
             entry = run(name, resume=False)
         terminal.show_table(name, summary({name: entry}))
@@ -101,6 +102,15 @@ def stage_command(name: str) -> click.Command:
 def stage_job(name: str) -> Any:
     """The module that does a stage's work, a `record.Stage`; found by name, for the floor knows no stage."""
     return importlib.import_module(STAGES[name])
+
+
+def check(name: str, settings: Config, coming: Collection[str] = ()) -> str:
+    """Why the stage `name` has nothing to do, or ""; what it would refuse is refused before anything changes.
+
+    `coming` are folders that are still to be written. Not every stage's module has a function `check`.
+    """
+    look = getattr(stage_job(name), "check", None)
+    return str(look(settings, coming)) if look else ""
 
 
 @contextmanager
@@ -125,7 +135,9 @@ def _recorded(settings: Config, master: str | None) -> Iterator[Callable[..., di
     try:
         with progress.displayed(), cluster.connect(master, options) as client:
 
-            def run(name: str, *, resume: bool) -> dict[str, Any]:
+            def run(name: str, *, resume: bool, left_out: str = "") -> dict[str, Any]:
+                if left_out:
+                    return record.leave_out(name, left_out, job)
                 return record.run_stage(name, stage_job(name), settings, client, job, resume=resume)
 
             yield run

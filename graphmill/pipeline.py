@@ -41,10 +41,15 @@ def command(conf: str | None, overrides: tuple[str, ...], master: str | None, da
     else:
         settings = config.load(conf, overrides, transform=schedule.refuse_places)
     _check(settings)
+    written = door.stage_job("etl").output_uris(settings)
     for name in STAGES:  # a typo in the last stage's section must not wait for the first ones
         door.stage_job(name).fingerprint(settings)
+        door.check(name, settings, written)
     with door.session(settings, master) as run:
-        entries = {name: run(name, resume=True) for name in STAGES}
+        entries = {"etl": run("etl", resume=True)}
+        # nor must what the last ones lack
+        left_out = {name: door.check(name, settings) for name in STAGES[1:]}
+        entries |= {name: run(name, resume=True, left_out=reason) for name, reason in left_out.items()}
         _finish(settings, conf, overrides)
     terminal.show_table("pipeline", summary(entries))
     terminal.say(f"embeddings: {settings.embedding_path}")

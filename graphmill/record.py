@@ -32,7 +32,7 @@ log = logging.getLogger("graphmill")
 
 
 class Stage(Protocol):
-    """What a stage's job module offers."""
+    """What a stage's job module offers; see `door.check` for a fourth function that it may have."""
 
     def run(self, config: Config, client: Client) -> dict[str, Any]:
         """Do the work; the stage's figures."""
@@ -117,6 +117,14 @@ def run_stage(
     entry |= {"status": "done", "seconds": seconds, "fingerprint": fingerprint} | figures
     record.write_stage(name, entry)
     log.info("%s: done in %.1f s", name, seconds)
+    return entry
+
+
+def leave_out(name: str, reason: str, record: RunRecord) -> dict[str, Any]:
+    """Record that a stage has nothing to do, and why; its entry in run.json."""
+    log.warning("%s: left out: %s", name, reason)
+    entry = {"status": "left out", "reason": reason, "metrics": {}}
+    record.write_stage(name, entry)
     return entry
 
 
