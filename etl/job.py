@@ -12,7 +12,7 @@ point leaves the previous output, or the new one. What a killed run left is remo
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -71,7 +71,7 @@ _CUTTING = {
 }
 
 
-def check(config: Config) -> None:
+def check(config: Config, coming: Collection[str] = ()) -> str:
     """Refuse what cannot be done, before anything is changed.
 
     Raises:
@@ -79,6 +79,7 @@ def check(config: Config) -> None:
     """
     check_config(config, config.section("etl", EtlConfig))
     check_outputs(config)
+    return ""
 
 
 def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:

@@ -104,6 +104,7 @@ def stage_command(name: str) -> click.Command:
     @run_options
     def command(conf: str | None, overrides: tuple[str, ...], master: str | None) -> None:
         settings = config.load(conf, overrides)
+        stage_job(name).check(settings)
         with session(settings, master, [name]) as run:
             entry = run(name, resume=False)
         terminal.show_table(name, summary({name: entry}))

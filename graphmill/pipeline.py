@@ -41,13 +41,18 @@ def command(conf: str | None, overrides: tuple[str, ...], master: str | None, da
     else:
         settings = config.load(conf, overrides, transform=schedule.refuse_places)
     _check(settings)
+    coming = [*door.stage_job("etl").output_uris(settings), settings.checkpoint_path]
     for name in STAGES:  # a typo in the last stage's section must not wait for the first ones
         door.stage_job(name).fingerprint(settings)
+        door.stage_job(name).check(settings, coming)
     with door.session(settings, master, STAGES) as run:
         if day:
             template = config.read_raw(conf, overrides)["output"]
             schedule.hold_previous(settings, template, run.record.save)
-        entries = {name: run(name, resume=True) for name in STAGES}
+        entries = {"etl": run("etl", resume=True)}
+        for name in STAGES[1:]:  # nor must what the last ones lack
+            door.stage_job(name).check(settings, [settings.checkpoint_path])
+        entries |= {name: run(name, resume=True) for name in STAGES[1:]}
         run.record.claim.check()
         _finish(settings, conf, overrides)
     terminal.show_table("pipeline", summary(entries))

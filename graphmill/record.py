@@ -12,7 +12,7 @@ import platform
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -22,7 +22,7 @@ from distributed import Client
 
 from graphmill import storage
 from graphmill.config import Config
-from graphmill.errors import FormatError, GraphMillError, LockedError
+from graphmill.errors import ConfigError, FormatError, GraphMillError, LockedError
 from graphmill.lock import NO_CLAIM, Claim
 from graphmill.redaction import redacted
 
@@ -39,8 +39,11 @@ class Stage(Protocol):
     def run(self, config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
         """Do the work, checking `claim` before each commit; the stage's figures."""
 
-    def check(self, config: Config) -> None:
-        """Refuse what can be told to be wrong before anything is changed."""
+    def check(self, config: Config, coming: Collection[str] = ()) -> str:
+        """Refuse what is seen to be wrong before anything is changed; why there is nothing to do, or "".
+
+        The folders `coming` are still to be written.
+        """
 
     def fingerprint(self, config: Config) -> dict[str, Any]:
         """All that the output depends on, as JSON types."""
@@ -117,7 +120,8 @@ def run_stage(
 ) -> dict[str, Any]:
     """Run one stage unless `resume` finds it finished; its entry in run.json.
 
-    What `check` refuses has changed nothing.
+    What `check` refuses has changed nothing. A stage without anything to do is left out, unless it was
+    asked for alone.
     """
     fingerprint = stage.fingerprint(config)
     outputs = stage.output_uris(config)
@@ -127,7 +131,10 @@ def run_stage(
             log.info("%s: finished before, nothing has changed", name)
             return record.stage(name)
         log.info("%s: %s", name, stale)
-    stage.check(config)
+    if nothing := stage.check(config):
+        if not resume:
+            raise ConfigError(f"{name}: {nothing}")
+        return _leave_out(name, nothing, record)
     record.claim.check()
     for uri in (storage.parent(record.uri), *outputs):
         storage.delete_marker(uri)
@@ -177,6 +184,14 @@ def changes(before: Any, after: Any, path: str = "") -> list[str]:
         )
         return [line for lines in each for line in lines]
     return [] if before == after else [f"{path}: {_brief(before)} -> {_brief(after)}"]
+
+
+def _leave_out(name: str, reason: str, record: RunRecord) -> dict[str, Any]:
+    """Record that a stage has nothing to do, and why; its entry in run.json."""
+    log.warning("%s: left out: %s", name, reason)
+    entry = {"status": "left out", "reason": reason, "metrics": {}}
+    record.write_stage(name, entry)
+    return entry
 
 
 def _staleness(entry: Mapping[str, Any], outputs: Iterable[str], fingerprint: Mapping[str, Any]) -> str:

@@ -13,6 +13,9 @@ def summary(entries: Mapping[str, Entry]) -> dict[str, str]:
     tellers = {"etl": _etl, "train": _train, "evaluate": _evaluate, "remap": _remap}
     rows: dict[str, str] = {}
     for name, entry in entries.items():
+        if "reason" in entry:
+            rows[name] = "left out"
+            continue
         rows[f"{name}, time"] = duration(entry.get("seconds"))
         rows.update(tellers[name](entry) if name in tellers else ())
     return rows

@@ -4,6 +4,7 @@ embeddings/                             replaced whole, once every row is there 
     {type}/part-{partition:05d}.parquet
 """
 
+from collections.abc import Collection
 from typing import Any
 
 from distributed import Client
@@ -22,16 +23,18 @@ from remap.join import write_part
 _OURS = rf"part-[0-9]{{5,}}(?:_[0-9]{{5,}})?\.(?:parquet|csv)|{storage.MARKER}|{RELATIONS}"
 
 
-def check(config: Config) -> None:
-    """Refuse what cannot be done, before anything is changed.
+def check(config: Config, coming: Collection[str] = ()) -> str:
+    """Refuse what cannot be done, before anything is changed; the folders `coming` are still to be written.
 
     Raises:
         ConfigError: an entity type or a version is not there, or the output folder holds other files.
     """
     settings = config.section("remap", RemapConfig)
     select_types(config, settings)
-    find_source(config, settings)
+    if config.checkpoint_path not in coming:
+        find_source(config, settings)
     check_outputs(config)
+    return ""
 
 
 def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:

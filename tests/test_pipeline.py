@@ -140,6 +140,69 @@ def test_a_second_run_does_only_what_changed(triples: Path, tmp_path: Path) -> N
     assert after["remap"]["fingerprint"] != first["remap"]["fingerprint"]
 
 
+ALL_TO_TRAIN = """
+entities: {entity: {num_partitions: 1}}
+relations: [{name: any, lhs: entity, rhs: entity, operator: complex_diagonal}]
+dynamic_relations: true
+dimension: 8
+etl:
+  tables: [{path: train.txt, format: csv, delimiter: "\t", header: false, lhs: 0, relation_column: 1, rhs: 2}]
+"""
+
+
+def run_on_all(
+    triples: Path, tmp_path: Path, *settings: str, content: str = ALL_TO_TRAIN
+) -> subprocess.CompletedProcess[str]:
+    """The pipeline where no edges are held out."""
+    conf = tmp_path / "all.yaml"
+    conf.write_text(content)
+    overrides = (f"input={triples}", f"output={tmp_path / 'out'}", "workers=1", *settings)
+    sets = [part for override in overrides for part in ("--set", override)]
+    return subprocess.run(
+        [DASK_SUBMIT, "--master", "local[1]", "pipeline.py", "--conf", str(conf), *sets],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_without_edges_held_out_evaluation_is_left_out_and_remap_runs(triples: Path, tmp_path: Path) -> None:
+    done = run_on_all(triples, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "evaluate: left out: there is no folder" in done.stderr
+    assert done.stderr.index("evaluate: left out") < done.stderr.index("remap: done")
+    content = run_json(tmp_path / "out")
+    assert content["stages"]["evaluate"]["status"] == "left out"
+    assert content["stages"]["evaluate"]["reason"].endswith("of edges held out; splits there: train")
+    assert content["metrics"] == {}
+    assert pq.read_table(tmp_path / "out" / "embeddings" / "entity").num_rows == NUM_ENTITIES
+    assert "The stage evaluate was left out" in (tmp_path / "out" / "report.html").read_text()
+
+    before = files(str(tmp_path / "out"))
+    refused = run_on_all(triples, tmp_path, "lr=0.2", "train.on_change=refuse")
+    assert refused.returncode == 2
+    assert "settings.lr: 0.01 -> 0.2" in " ".join(refused.stderr.split())
+    assert (files(str(tmp_path / "out")), run_json(tmp_path / "out")) == (before, content)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["evaluate.split=tset"], "evaluate.split: there is no folder"),
+        (["evaluate.filter_paths=[/nowhere]"], "evaluate.filter_paths: there is no folder /nowhere"),
+        (["train.validate_split=valid"], "train.validate_split: there is no folder"),
+    ],
+)
+def test_what_evaluation_needs_is_checked_before_anything_is_written(
+    triples: Path, tmp_path: Path, settings: list[str], message: str
+) -> None:
+    done = run_on_all(triples, tmp_path, *settings)
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.split())
+    assert not (tmp_path / "out").exists()
+
+
 def files(output_uri: str) -> dict[str, bytes]:
     """Contents by path, but for run.json, its report and markers, which hold times and places."""
     entries = (each.uri for each in storage.list_dir(output_uri, recursive=True) if not each.is_dir)

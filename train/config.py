@@ -8,8 +8,14 @@ from graphmill.config import Fraction, Positive, Section, Strings
 
 
 class TrainConfig(Section):
-    """Settings of the trainer that are ours."""
+    """Settings of the trainer that are ours; train/kinds.py says of which kind each is."""
 
+    on_change: Literal["restart", "resume", "refuse"] = Field(
+        "restart",
+        description="what becomes of a checkpoint that was trained with other settings: restart moves it "
+        "aside; resume goes on with it, where how it learns has changed and not what; refuse ends the run. A "
+        "configuration of PBG (.py) has resume by default, as PBG does",
+    )
     relation_init: Literal["random", "identity", "small"] = Field(
         "random",
         description="how relation operators start: random; or small, of init_scale as embeddings are; or "

@@ -6,7 +6,7 @@ files, and for a filtered ranking those of all known edges. Writes nothing; the 
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
 from graphmill.lock import NO_CLAIM, Claim
 from graphmill.record import describe_inputs
 from graphmill.vocab import Bucket, Partition, Side
-from train import breakdown, ranking, runtime
+from train import breakdown, ranking, runtime, schedule
 from train.adopted import adopted
 from train.config import EvaluateConfig
 from train.model import Model
@@ -42,17 +42,6 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     return cluster.run_task(client, evaluate, adopted(config), description="evaluate")
 
 
-def check(config: Config) -> None:
-    """Refuse what cannot be evaluated, before anything is changed.
-
-    Raises:
-        ConfigError: the split does not exist, or the checkpoint belongs to another model.
-    """
-    _split_path(config, config.section("evaluate", EvaluateConfig).split)
-    if pbg_checkpoint.read_version(config.checkpoint_path):
-        _check_same_model(config)
-
-
 def fingerprint(config: Config) -> dict[str, Any]:
     """All that the metrics depend on."""
     settings = config.section("evaluate", EvaluateConfig)
@@ -63,6 +52,29 @@ def fingerprint(config: Config) -> dict[str, Any]:
         "model": _score_settings(config.pbg()),
         "inputs": describe_inputs(dict.fromkeys([*inputs, *known])),
     }
+
+
+def check(config: Config, coming: Collection[str] = ()) -> str:
+    """Why there is nothing to evaluate, or "" if there is; the folders `coming` are still to be written.
+
+    Raises:
+        ConfigError: the configuration names a split, or a folder of known edges, that does not exist, or the
+            checkpoint belongs to another model.
+    """
+    settings = config.section("evaluate", EvaluateConfig)
+    if config.checkpoint_path not in coming and pbg_checkpoint.read_version(config.checkpoint_path):
+        _check_same_model(config)
+    path = config.split_path(settings.split)
+    named = [("evaluate.filter_paths", each) for each in settings.filter_paths or ()]
+    named += [("evaluate.split", path)] if "split" in config.evaluate else []
+    for key, each in named:
+        if storage.absolute(each) not in coming and not storage.is_dir(each):
+            raise ConfigError(f"{key}: there is no folder {each}; {_splits_there(config)}")
+    if types := schedule.featurized_types(config):
+        return f"{', '.join(types)}: a featurized type has no list of all its entities to rank"
+    if not storage.is_dir(path):
+        return f"there is no folder {path} of edges held out; {_splits_there(config)}"
+    return "" if schedule.has_edges(config, path) else f"{path} holds no edges"
 
 
 def output_uris(config: Config) -> list[str]:
@@ -222,9 +234,13 @@ def _relation_names(config: Config, num_relations: int) -> list[str]:
 def _split_path(config: Config, split: str) -> str:
     path = config.split_path(split)
     if not storage.is_dir(path):
-        found = ", ".join(storage.name(each) for each in _bucket_folders(config.edge_root)) or "none"
-        raise ConfigError(f"evaluate.split: there is no folder {path}; splits there: {found}")
+        raise ConfigError(f"evaluate.split: there is no folder {path}; {_splits_there(config)}")
     return path
+
+
+def _splits_there(config: Config) -> str:
+    found = ", ".join(storage.name(each) for each in _bucket_folders(config.edge_root)) or "none"
+    return f"splits there: {found}"
 
 
 def _filter_paths(config: Config, settings: EvaluateConfig) -> list[str]:

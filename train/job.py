@@ -1,70 +1,41 @@
 """The training stage: bucket files and entity counts -> a checkpoint.
 
-    checkpoint_path/
-      graphmill.json      what the checkpoint is trained with: settings that change the result, inputs
-      ...                 PBG v1 (graphmill/formats/pbg_checkpoint.py)
-      _SUCCESS            when all epochs are done
-
-A checkpoint that was trained with something else is not resumed: the folder is renamed to
-`{checkpoint_path}.stale` and training starts anew. One without graphmill.json, PBG's own, is resumed.
+checkpoint_path/
+  graphmill.json      what the checkpoint is trained with (train/claim.py)
+  ...                 PBG v1 (graphmill/formats/pbg_checkpoint.py)
+  _SUCCESS            when all epochs are done
 """
 
-import json
 import logging
 import re
+from collections.abc import Collection
 from typing import Any
 
 from distributed import Client
 
-from graphmill import cluster, record, storage
+from graphmill import cluster, storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError
-from graphmill.formats import pbg_checkpoint
 from graphmill.lock import NO_CLAIM, Claim
 from graphmill.places import check_folder
 from train.adopted import adopted
+from train.claim import check_claim, claim_checkpoint, moved_aside, trained_with
 from train.config import TrainConfig
 from train.replaced import tell_replaced
 from train.spread.assignment import backend_of
 from train.spread.coordinator import Coordinator
 
-TRAINED_WITH = "graphmill.json"
-
-# Totals may grow from one run to the next; paths are described by what is there; the rest is about how
-# the work is done, not about what comes out.
-_TOTALS = {"num_epochs", "checkpoint_preservation_interval"}
-_PATHS = {"entity_path", "edge_paths", "checkpoint_path", "init_path"}
-_WAYS = {
-    "workers",
-    "eval_num_batch_negs",
-    "eval_num_uniform_negs",
-    "background_io",
-    "verbose",
-    "hogwild_delay",
-    "num_machines",
-    "num_partition_servers",
-    "distributed_init_method",
-    "distributed_tree_init_order",
-    "num_gpus",
-    "num_groups_for_partition_server",
-    "num_groups_per_sharded_partition_server",
-    "partition_shard_size",
-}
-_OWN_WAYS = {  # of the section `train`
-    "all_reduce",
-    "bucket_assignment",
-    "deterministic",
-    "device_partitions",
-    "engine",
-    "exact_products",
-    "index_base",
-    "num_workers",
-    "prefetch",
-    "resident",
-    "save_embed_path",
-    "save_model_path",
-    "tensorboard",
-}
+__all__ = [
+    "check",
+    "check_outputs",
+    "claim_checkpoint",
+    "fingerprint",
+    "output_uris",
+    "run",
+    "save_for_graphstorm",
+    "train",
+    "written_uris",
+]
 
 # What tells a checkpoint, ours or PBG's, also of before its version 1.
 _OF_CHECKPOINTS = (
@@ -77,11 +48,12 @@ _BESIDE_THEM = r"config\.json|training_stats\.json|tensorboard|run\.json|report\
 log = logging.getLogger("graphmill")
 
 
-def check(config: Config) -> None:
-    """Refuse what cannot be trained, before anything is changed.
+def check(config: Config, coming: Collection[str] = ()) -> str:
+    """Refuse what cannot be trained, before anything is changed; the folders `coming` are yet to be written.
 
     Raises:
-        ConfigError: settings contradict each other.
+        ConfigError: settings contradict each other; or the checkpoint may not be resumed, and
+            `train.on_change` says not to start anew; or there is nothing to validate on.
     """
     if config.init_path and storage.absolute(config.init_path) == storage.absolute(config.checkpoint_path):
         raise ConfigError(
@@ -89,6 +61,8 @@ def check(config: Config) -> None:
             "its own, and one that goes on needs no init_path"
         )
     backend_of(config)
+    check_claim(config, coming)
+    return ""
 
 
 def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
@@ -97,12 +71,16 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     config = one_worker_a_gpu(adopted(config))
     tell_replaced(config)
     claim.check()
-    claim_checkpoint(config)
+    changes = claim_checkpoint(config)
     if config.section("train", TrainConfig).num_workers > 1:
         figures = Coordinator(config, client, claim).run()
     else:
         in_task = claim.of(config.checkpoint_path)
         figures = cluster.run_task(client, train, config, in_task, description="training")
+    if changes and not figures["num_edges"]:
+        log.warning("training: nothing was left to train: raise num_epochs, the total, to go on")
+    if aside := moved_aside(config.checkpoint_path):
+        figures |= {"moved_aside": aside}  # only the user deletes these
     if paths := _graphstorm_paths(config):
         in_task = claim.of(*paths.values())
         cluster.run_task(
@@ -165,40 +143,3 @@ def save_for_graphstorm(config: Config, paths: dict[str, str], claim: Claim = NO
 def _graphstorm_paths(config: Config) -> dict[str, str]:
     chosen = config.section("train", TrainConfig).model_dump(include={"save_embed_path", "save_model_path"})
     return {name: storage.absolute(path) for name, path in chosen.items() if path}
-
-
-def trained_with(config: Config) -> dict[str, Any]:
-    """What a checkpoint must have been trained with to be resumed under `config`."""
-    ignored = _TOTALS | _PATHS | _WAYS
-    settings = {key: value for key, value in config.pbg().items() if key not in ignored}
-    inputs = [config.entity_path, *config.edge_paths, *([config.init_path] if config.init_path else [])]
-    validate_split = config.section("train", TrainConfig).validate_split
-    if validate_split:
-        inputs.append(config.split_path(validate_split))
-    return {
-        "settings": settings | {"seed": config.seed},
-        "train": config.section("train", TrainConfig).model_dump(mode="json", exclude=_OWN_WAYS),
-        "inputs": record.describe_inputs(inputs),
-    }
-
-
-def claim_checkpoint(config: Config) -> None:
-    """Make sure that what is at checkpoint_path may be resumed under `config`, or move it aside."""
-    path = config.checkpoint_path
-    uri = storage.join(path, TRAINED_WITH)
-    ours = trained_with(config)
-    version = pbg_checkpoint.read_version(path)
-    if version and storage.exists(uri):
-        if not (differences := record.changes(storage.read_json(uri), ours)):
-            log.info("training: resuming version %d of %s", version, path)
-            return
-        stale = path.rstrip("/") + ".stale"
-        log.info("training: %s was trained with something else: %s", path, "; ".join(differences))
-        log.info("training: it is moved to %s; starting anew", stale)
-        storage.delete(stale)
-        storage.move(path, stale)
-    elif version:
-        log.info("training: resuming version %d of %s, which is not ours", version, path)
-    else:  # what a kill before the first commit left may be of another configuration
-        storage.delete(storage.join(path, pbg_checkpoint.STATS_FILE))
-    storage.write_text(uri, json.dumps(ours, indent=1, sort_keys=True) + "\n")

@@ -103,6 +103,22 @@ def plan(config: PbgConfig) -> Schedule:
     return Schedule(config.num_epochs, config.edge_paths, max(1, chunks), num_edges)
 
 
+def has_edges(config: PbgConfig, path: str) -> bool:
+    """Whether any bucket of a folder holds an edge.
+
+    Raises:
+        FormatError: a bucket is missing or not what it should be.
+    """
+    grid = product(*(range(config.num_side_partitions(side)) for side in Side))
+    return any(edge_buckets.count_edges(path, Bucket(*pair)) for pair in grid)
+
+
+def featurized_types(config: PbgConfig) -> list[str]:
+    """Entity types of relations that have no list of all their entities, so that none can be ranked."""
+    names = {relation.entity_type(side) for relation in config.relations for side in Side}
+    return sorted(name for name in names if config.entities[name].featurized)
+
+
 def key_of(config: PbgConfig, entity_type: str, side: Side, bucket: Bucket) -> Key:
     """The partition of a type that one side of a bucket needs."""
     partitioned = config.entities[entity_type].num_partitions > 1

@@ -11,13 +11,14 @@ between is harmless: what validation.json says is done is not done again.
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import pbg_checkpoint
+from train import schedule
 from train.config import TrainConfig
 
 FILE = "validation.json"
@@ -27,6 +28,36 @@ Rank = Callable[[Config], dict[str, Any]]
 log = logging.getLogger("graphmill")
 
 
+def reopen(config: Config) -> None:
+    """Let a run that has ended go on from its best version: settings have changed since."""
+    uri = storage.join(config.checkpoint_path, FILE)
+    if storage.exists(uri):
+        found = _parsed(uri)
+        storage.write_text(uri, json.dumps(found | {"ended": None}, indent=1) + "\n")
+
+
+def check_split(config: Config, coming: Collection[str] = ()) -> None:
+    """Look whether there is something to validate on; the folders `coming` are still to be written.
+
+    Raises:
+        ConfigError: there is not.
+    """
+    split = config.section("train", TrainConfig).validate_split
+    if split is None or storage.absolute(path := config.split_path(split)) in coming:
+        return
+    if not storage.is_dir(path):
+        raise ConfigError(
+            f"train.validate_split: there is no folder {path}; name a split that etl has made, or none"
+        )
+    if types := schedule.featurized_types(config):
+        raise ConfigError(
+            f"train.validate_split: {', '.join(types)}: a featurized type has no list of all its entities to "
+            "rank; name no split"
+        )
+    if not schedule.has_edges(config, path):
+        raise ConfigError(f"train.validate_split: {path} holds no edges to rank; name another split, or none")
+
+
 class Validation:
     """Decides when a run has trained enough."""
 
@@ -34,7 +65,7 @@ class Validation:
         """`per_epoch` iterations are an epoch; `version` is the checkpoint's; `rank` evaluates one.
 
         Raises:
-            ConfigError: there is no such split.
+            ConfigError: there is no such split, or nothing in it that can be ranked.
             FormatError: validation.json is not what it should be.
         """
         self._rank = rank
@@ -44,13 +75,8 @@ class Validation:
         self._uri = storage.join(config.checkpoint_path, FILE)
         self._epochs: list[dict[str, Any]] = []
         self._ended: int | None = None  # the num_epochs of the run that ended here
-        split = self.settings.validate_split
-        if split and not storage.is_dir(config.split_path(split)):
-            raise ConfigError(
-                f"train.validate_split: there is no folder {config.split_path(split)}; name a split that etl "
-                "has made, or none"
-            )
-        if version and split and storage.exists(self._uri):
+        check_split(config)
+        if version and self.settings.validate_split and storage.exists(self._uri):
             self._read(version)
 
     @property
@@ -121,18 +147,24 @@ class Validation:
         storage.write_text(self._uri, json.dumps(found | {"ended": self._ended}, indent=1) + "\n")
 
     def _read(self, version: int) -> None:
-        try:
-            found = storage.read_json(self._uri)
-            epochs = [
-                {"epoch": int(entry["epoch"]), "version": int(entry["version"])}
-                | {key: float(entry[key]) for key in ("mrr", "hits@10")}
-                for entry in found["epochs"]
-            ]
-            self._ended = None if found["ended"] is None else int(found["ended"])
-        except (FormatError, KeyError, TypeError, ValueError) as error:
-            raise FormatError(
-                f"{self._uri}: expected the MRR of each epoch, found something else: {error}"
-            ) from error
-        self._epochs = epochs
+        found = _parsed(self._uri)
+        if found["split"] != self.settings.validate_split:
+            return  # the MRR of other edges says nothing about these
+        self._epochs, self._ended = found["epochs"], found["ended"]
         if not self.ended:  # of epochs after the version there is nothing left: the run goes on from it
-            self._epochs = [entry for entry in epochs if entry["version"] <= version]
+            self._epochs = [entry for entry in self._epochs if entry["version"] <= version]
+
+
+def _parsed(uri: str) -> dict[str, Any]:
+    """What validation.json holds."""
+    try:
+        found = storage.read_json(uri)
+        epochs = [
+            {"epoch": int(entry["epoch"]), "version": int(entry["version"])}
+            | {key: float(entry[key]) for key in ("mrr", "hits@10")}
+            for entry in found["epochs"]
+        ]
+        ended = None if found["ended"] is None else int(found["ended"])
+        return {"split": found["split"], "epochs": epochs, "best": found["best"], "ended": ended}
+    except (FormatError, KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"{uri}: expected the MRR of each epoch, found something else: {error}") from error

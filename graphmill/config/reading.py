@@ -127,11 +127,14 @@ def _read_pbg_python(conf_uri: str) -> dict[str, Any]:
         function = runpy.run_path(path).get("get_torchbiggraph_config")
         if not callable(function):
             raise ConfigError(f"{conf_uri}: expected a function get_torchbiggraph_config(), found none")
-        return dict(function())
+        raw = dict(function())
     except ConfigError:
         raise
     except Exception as error:  # of the user's own code
         raise ConfigError(f"{conf_uri}: cannot be run: {type(error).__name__}: {error}") from error
+    if isinstance(section := raw.get("train", {}), Mapping):  # who lowers lr there goes on, as in PBG
+        raw["train"] = {"on_change": "resume", **section}
+    return raw
 
 
 def _apply(raw: dict[str, Any], override: str) -> None:

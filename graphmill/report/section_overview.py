@@ -32,6 +32,9 @@ def _errors(record: Mapping[str, Any], stages: Mapping[str, Any]) -> Iterator[Bl
         yield Note(f"The run failed{where}.", "error", "\n\n".join([str(record["error"]), *traces]))
     elif record.get("status") == "running":
         yield Note("The run had not ended when this was written.", "warning")
+    for name, entry in stages.items():
+        if entry.get("status") == "left out":
+            yield Note(f"The stage {name} was left out: {entry.get('reason')}.")
 
 
 def _tiles(record: Mapping[str, Any], stages: Mapping[str, Any]) -> Iterator[Tile]:

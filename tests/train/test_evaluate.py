@@ -498,6 +498,27 @@ def test_no_such_split(tmp_path: Path) -> None:
         evaluate.evaluate(_with(world, split="tset"))
 
 
+def test_what_can_be_evaluated_is_known_beforehand(tmp_path: Path) -> None:
+    world = _small(tmp_path)
+    config = world.config
+    implicit = config.model_copy(update={"evaluate": {}})
+    assert evaluate.check(implicit) == ""
+    empty = config.split_path("none")
+    for bucket in (Bucket(lhs, rhs) for lhs in range(2) for rhs in range(2)):
+        nothing = Edges(*(np.zeros(0, np.int64) for _ in range(3)))
+        edge_buckets.write_bucket(empty, bucket, nothing)
+    assert evaluate.check(_with(world, split="none")) == f"{empty} holds no edges"
+    for section, key in (({"split": "tset"}, "split"), ({"filter_paths": ["/tset"]}, "filter_paths")):
+        with pytest.raises(ConfigError, match=rf"evaluate\.{key}: there is no folder .*tset; splits there"):
+            evaluate.check(_with(world, **section))
+    evaluate.check(_with(world, split="tset"), coming=[config.split_path("tset")])
+    storage.delete(config.split_path("test"))
+    assert evaluate.check(implicit).startswith(f"there is no folder {config.split_path('test')} of edges")
+    features = {name: each.model_copy(update={"featurized": True}) for name, each in config.entities.items()}
+    featurized = config.model_copy(update={"entities": features})
+    assert evaluate.check(featurized).startswith("item, user: a featurized type has no list of all")
+
+
 def test_no_edges(tmp_path: Path) -> None:
     world = _small(tmp_path)
     for bucket in (Bucket(0, 0), Bucket(0, 1), Bucket(1, 0), Bucket(1, 1)):

@@ -72,7 +72,7 @@ def test_legacy_input_trains_the_same(graph: Config, tmp_path: Path, client: dis
     marker = storage.status(twin.checkpoint_path + ".adopted/entities/_SUCCESS")
     job.run(twin, client)
     assert storage.status(twin.checkpoint_path + ".adopted/entities/_SUCCESS") == marker
-    assert not storage.exists(twin.checkpoint_path + ".stale")
+    assert not storage.moved_aside(twin.checkpoint_path)
 
 
 def test_a_legacy_outdir_is_resumed(graph: Config, tmp_path: Path, client: distributed.Client) -> None:

@@ -24,6 +24,7 @@ from graphmill.formats.pbg_checkpoint.names import (
     epoch_path,
     model_uri,
     num_partitions,
+    versions_of,
 )
 from graphmill.formats.pbg_checkpoint.tables import (
     iter_embeddings,
@@ -74,6 +75,7 @@ __all__ = [
     "read_version",
     "restore",
     "shape_of",
+    "versions_of",
     "write_config",
     "write_embeddings",
     "write_model",
