@@ -16,6 +16,7 @@ from graphmill.storage.commit import (
 )
 from graphmill.storage.fs import (
     FileStatus,
+    check_moves_folders,
     delete,
     exists,
     filesystem,
@@ -40,6 +41,7 @@ __all__ = [
     "absolute",
     "atomic_directory",
     "atomic_output",
+    "check_moves_folders",
     "commit_directory",
     "create_hdf5",
     "create_text",
