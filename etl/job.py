@@ -49,8 +49,7 @@ from etl.work import Work, kept_work
 from graphmill import record, storage
 from graphmill.config import Config
 from graphmill.errors import FormatError, RawTableError
-from graphmill.formats import graphstorm
-from graphmill.formats.entity_index import Manifest, part_uri, write_manifest
+from graphmill.formats.entity_index import Manifest, write_manifest
 
 __all__ = ["fingerprint", "output_uris", "run"]
 
@@ -93,7 +92,7 @@ def run(config: Config, client: Client) -> dict[str, Any]:
         translated = work.step("translate", list[Translated], lambda: _translate(work, layout, chunks, index))
         num_edges = work.step("merge", Int64, lambda: _merge(work, layout, chunks, translated))
         write_manifest(work.folders.entities, Manifest(HASH_NAME, config.seed, layout.num_partitions))
-        _sweep(layout)
+        _sweep(work)
         counts = Counts(sources, encoded, index, translated, num_edges)
         found = figures.figures(layout, counts)
         figures.warn_if_uneven(layout, num_edges)
@@ -242,15 +241,9 @@ def _merge(work: Work, layout: Layout, chunks: list[Chunk], translated: list[Tra
     return np.array([count for counts in written for count in counts], np.int64)
 
 
-def _sweep(layout: Layout) -> None:
-    """Remove what workers that died left in the folders that are about to get their names."""
-    folders = layout.folders
-    swept = [folders.entities, *folders.splits.values()]
-    swept += [storage.parent(part_uri(folders.entities, name, 0)) for name in layout.entity_types]
-    if layout.graphstorm_maps:
-        uris = [graphstorm.raw_id_map_uri(folders.entities, name, 0) for name in layout.entity_types]
-        swept += [storage.parent(uri) for uri in uris]
-    if folders.quarantine is not None:
-        swept.append(folders.quarantine)
-    for folder in swept:
-        storage.sweep(folder)
+def _sweep(work: Work) -> None:
+    """Remove what workers and runs that died left in the folders that are about to get their names."""
+    for folder in work.outputs.values():
+        below = [entry.uri for entry in storage.list_dir(folder, recursive=True) if entry.is_dir]
+        for each in (folder, *below):
+            storage.sweep(each)

@@ -35,7 +35,11 @@ def test_a_full_disk(near_client: distributed.Client, tmp_path: Path) -> None:
     job.run(graph_config(tmp_path, 0), near_client)
     graph_config(tmp_path, 1)
     before = folders(tmp_path)
-    for limit, file in ((1_000, "ids.arrow"), (9_000, "ids.arrow|rows.i32|codes.arrow|parquet")):
+    for limit, file in (
+        (1_000, ".json"),
+        (6_000, "ids.arrow"),
+        (9_000, "ids.arrow|rows.i32|codes.arrow|parquet"),
+    ):
         command = [sys.executable, "-c", WITH_LIMIT, str(tmp_path), str(limit)]
         ended = subprocess.run(
             command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False
