@@ -127,7 +127,7 @@ def translate(layout: Layout, chunk: Chunk, numbering: Numbering) -> Translated:
         side: _translate_features(layout, chunk, side, index_of, column, bucket_N)
         for side in layout.feature_sides
     }
-    spill.write_sorted_edges(f"{chunk.uri}.edges.i32", starts, records)
+    spill.write_sorted_edges(f"{chunk.uri}.edges.i32", starts, records, layout.keeping)
     few = numbering.num_relations <= MAX_COUNTED_RELATIONS
     return Translated(
         np.diff(starts).astype(np.int32),
@@ -157,7 +157,9 @@ def _translate_features(
     if name in column:
         features = index_of[read_features(chunk.uri, side, int(counts_N.sum()))[places]]
     num_features = np.bincount(bucket_N[order], counts, minlength=num_all).astype(np.int64)
-    spill.write_sorted_edges(_features_uri(chunk.uri, side), _starts(num_features), features[:, None])
+    spill.write_sorted_edges(
+        _features_uri(chunk.uri, side), _starts(num_features), features[:, None], layout.keeping
+    )
     return num_features
 
 

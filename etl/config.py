@@ -91,6 +91,9 @@ class TableConfig(FilesConfig):
         return self
 
 
+Table = TableConfig | EntityTableConfig
+
+
 class EtlConfig(Section):
     """Settings of the stage. None of the memory settings changes what comes out."""
 
@@ -128,6 +131,7 @@ class EtlConfig(Section):
         "auto", description="of the ids and codes in the work folder; auto: none on local disks, else lz4"
     )
     entity_names: bool = Field(False, description="also write PBG's entity_names JSON files")
+    work_replication: Positive = Field(2, description="copies of intermediate files on HDFS")
     work_path: str | None = Field(
         None, description="folder for intermediate files, reached by all workers; null: beside the entities"
     )

@@ -169,14 +169,14 @@ def _write_edges(layout: Layout, table: TableConfig, rows: EncodedRows, uri: str
     train_N = split_N == layout.train
     num_ids, id_bytes = _write_ids(layout, rows.ids, _count_ids(rows, train_N), uri)
     for side, positions in rows.features.items():
-        with spill.new_file(_features_uri(uri, side)) as stream:
+        with spill.new_file(_features_uri(uri, side), layout.keeping) as stream:
             stream.write(positions)
     relation_counts = np.bincount(rel_N[train_N], minlength=len(names))
     if layout.dynamic:
         batch = _batch(RELATIONS_SCHEMA, names, pa.array(relation_counts))
-        spill.write_batches(f"{uri}.relations.arrow", RELATIONS_SCHEMA, [batch], layout.spill_compression)
+        spill.write_batches(f"{uri}.relations.arrow", RELATIONS_SCHEMA, [batch], layout.keeping)
     codes_batch = pa.record_batch({name: pa.array(column) for name, column in columns.items()})
-    spill.write_batches(f"{uri}.codes.arrow", codes_batch.schema, [codes_batch], layout.spill_compression)
+    spill.write_batches(f"{uri}.codes.arrow", codes_batch.schema, [codes_batch], layout.keeping)
     return Chunk(
         uri,
         num_ids,
@@ -239,7 +239,7 @@ def _write_ids(layout: Layout, ids: list[Distinct], counts: Int32, uri: str) -> 
                 yield batch.slice(first, count)
             start = stop
 
-    spill.write_batches(f"{uri}.ids.arrow", IDS_SCHEMA, batches(), layout.spill_compression)
+    spill.write_batches(f"{uri}.ids.arrow", IDS_SCHEMA, batches(), layout.keeping)
     return np.concatenate(num_ids).astype(np.int32), np.concatenate(id_bytes).astype(np.int32)
 
 

@@ -177,7 +177,7 @@ def index_relations(layout: Layout, chunk_uris: list[str]) -> IndexedRelations:
             continue
         number_of[listed[at]] = len(number_of)
     numbers = np.array([number_of.get(name, LEFT_OUT) for name in listed], np.int32)
-    with spill.new_file(relation_rows_uri(layout)) as rows:
+    with spill.new_file(relation_rows_uri(layout), layout.keeping) as rows:
         rows.write(numbers[codes])
     entity_counts.write_relation_count(layout.folders.entities, len(number_of))
     entity_counts.write_relation_names(layout.folders.entities, list(number_of))

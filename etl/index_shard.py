@@ -11,13 +11,14 @@ that do not, as ids may that share a hash, are ordered in several passes. Files,
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Self
+from typing import Annotated, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from etl import hashing, spill
+from etl.as_json import AsJson
 from etl.degrees import DegreeCounts, count_degrees, merge_counts
 from etl.distinct import distinct
 from etl.encode_edges import LISTED
@@ -42,7 +43,7 @@ class Shard:
 
     part_number: int
     number: int
-    slots: range
+    slots: Annotated[range, AsJson]
     """Among the partition's."""
     num_passes: int = 1
     """More, where the ids of a single slot are too many for the memory."""
@@ -105,10 +106,8 @@ def index_shard(
                 ids = ordered.new_ids.slice(at, ROW_GROUP_ROWS).cast(pa.string())
                 yield pa.RecordBatch.from_arrays([ids], schema=_SHARD_SCHEMA)
 
-    spill.write_batches(
-        f"{shard_uri(layout, shard)}.arrow", _SHARD_SCHEMA, new_ids(), layout.spill_compression
-    )
-    with spill.new_file(rows_uri(layout, shard)) as rows:
+    spill.write_batches(f"{shard_uri(layout, shard)}.arrow", _SHARD_SCHEMA, new_ids(), layout.keeping)
+    with spill.new_file(rows_uri(layout, shard), layout.keeping) as rows:
         rows.write(row_of)
     return _summed(passes)
 

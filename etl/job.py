@@ -8,12 +8,11 @@
 
 Only paths and counts pass through Dask; everything else goes through files in a work folder on storage that
 all workers reach. The outputs grow in temporary folders, which get their names at the end: a kill at any
-point leaves the previous output, or the new one. What a killed run left is removed by the next.
+point leaves the previous output, or the new one. The next run goes on after the last step that is finished
+(`etl.work`).
 """
 
-import time
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from etl import figures
 from etl.balance import balanced
 from etl.bucket_edges import Numbering, Translated, merge, plan_runs, translate
 from etl.check_config import check_config
-from etl.config import EtlConfig, FilesConfig
+from etl.config import EtlConfig, Table
 from etl.encode_edges import Chunk, Encoded, encode_source
 from etl.figures import Counts
 from etl.hashing import HASH_NAME
@@ -42,17 +41,16 @@ from etl.index_entities import (
 )
 from etl.index_shard import Shard, index_shard
 from etl.layout import Layout
-from etl.outputs import check_outputs, hide_outputs, output_folders, output_uris, quarantine_uri, work_folder
+from etl.outputs import check_outputs, hide_outputs, output_uris, quarantine_uri
 from etl.previous import file_previous, num_previous_ids, previous_counts
 from etl.sources import Source, find_sources
 from etl.spill import Int64
 from etl.table_files import files_of
+from etl.work import Work, kept_work
 from graphmill import record, storage
-from graphmill.cluster import run_tasks
 from graphmill.config import Config
-from graphmill.errors import RawTableError
-from graphmill.formats import graphstorm
-from graphmill.formats.entity_index import Manifest, part_uri, write_manifest
+from graphmill.errors import FormatError, RawTableError
+from graphmill.formats.entity_index import Manifest, write_manifest
 from graphmill.lock import NO_CLAIM, Claim
 
 __all__ = ["check", "check_outputs", "fingerprint", "output_uris", "run", "written_uris"]
@@ -66,6 +64,7 @@ _CUTTING = {
     "merge_bytes",
     "spill_compression",
     "work_path",
+    "work_replication",
     "quarantine_path",
     "previous_entity_path",
 }
@@ -92,31 +91,28 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     """
     check(config)
     etl = config.section("etl", EtlConfig)
-    clock = _Clock()
-    with work_folder(config, etl) as work_uri, output_folders(config, etl, work_uri) as folders:
-        with clock("plan"):
-            sources = _plan(client, config, etl)
+    made_from = fingerprint(config)
+    cutting = etl.model_dump(mode="json", include=_CUTTING - {"work_path", "work_replication"})
+    with kept_work(client, config, made_from | {"cutting": cutting}) as work:
+        sources = work.step("plan", list[Source], lambda: _plan(work, client, config, etl))
         num_rows = sum(source.num_rows for source in sources)
         num_ids = 2 * num_rows + num_previous_ids(etl.previous_entity_path)
-        layout = Layout.of(config, etl, folders, num_ids)
-        with clock("encode"):
-            encoded = _encode(client, config, layout, sources, claim)
+        layout = Layout.of(config, etl, work.folders, num_ids)
+        encoded = work.step("encode", list[Encoded], lambda: _encode(work, config, layout, sources, claim))
         chunks = [chunk for of_source in encoded for chunk in of_source.chunks]
-        with clock("index"):
-            index = _index(client, layout, chunks)
+        _check_places(made_from, layout, sources, chunks)
+        index = work.step("index", Index, lambda: _index(work, layout, chunks))
         figures.warn_if_crowded(layout, index)
-        with clock("translate"):
-            translated = _translate(client, layout, chunks, index)
-        with clock("merge"):
-            num_edges = _merge(client, layout, chunks, translated)
-        write_manifest(folders.entities, Manifest(HASH_NAME, config.seed, layout.num_partitions))
-        _sweep(layout)
+        translated = work.step("translate", list[Translated], lambda: _translate(work, layout, chunks, index))
+        num_edges = work.step("merge", Int64, lambda: _merge(work, layout, chunks, translated))
+        write_manifest(work.folders.entities, Manifest(HASH_NAME, config.seed, layout.num_partitions))
+        _sweep(work)
         counts = Counts(sources, encoded, index, translated, num_edges)
         found = figures.figures(layout, counts)
         figures.warn_if_uneven(layout, num_edges)
         claim.check()
         hide_outputs(config)
-    return found | {"step_seconds": clock.seconds}
+    return found | {"step_seconds": work.seconds}
 
 
 def fingerprint(config: Config) -> dict[str, Any]:
@@ -137,7 +133,7 @@ def fingerprint(config: Config) -> dict[str, Any]:
     }
 
 
-def _tables(etl: EtlConfig) -> list[tuple[str, FilesConfig]]:
+def _tables(etl: EtlConfig) -> list[tuple[str, Table]]:
     """All tables, with the names that figures call them by."""
     return [
         *((f"tables[{number}]", table) for number, table in enumerate(etl.tables)),
@@ -145,22 +141,38 @@ def _tables(etl: EtlConfig) -> list[tuple[str, FilesConfig]]:
     ]
 
 
-def _plan(client: Client, config: Config, etl: EtlConfig) -> list[Source]:
+def _plan(work: Work, client: Client, config: Config, etl: EtlConfig) -> list[Source]:
     files = [
         (label, table, uri, etl.chunk_rows)
         for label, table in _tables(etl)
         for uri in files_of(config, table)
     ]
-    found = run_tasks(client, find_sources, files, description="etl: look at tables", unit="files")
+    found = work.run_tasks(find_sources, files, description="etl: look at tables", unit="files")
     sources = [source for of_file in found for source in of_file]
     return balanced(sources, sum(client.nthreads().values()))
 
 
-def _encode(
-    client: Client, config: Config, layout: Layout, sources: list[Source], claim: Claim
-) -> list[Encoded]:
+def _check_places(
+    made_from: dict[str, Any], layout: Layout, sources: list[Source], chunks: list[Chunk]
+) -> None:
+    """Refuse files that nobody but a journal names.
+
+    Raises:
+        FormatError: there are some.
+    """
+    inputs = {each.get("uri") for each in made_from["inputs"]}
+    found = [source.uri for source in sources if source.uri not in inputs]
+    found += [chunk.uri for chunk in chunks if storage.parent(chunk.uri) != layout.folders.work]
+    if found:
+        raise FormatError(
+            f"{layout.folders.work}: what an earlier run left there names {found[0]}, which is none of this "
+            "run's files; start again, from nothing"
+        )
+
+
+def _encode(work: Work, config: Config, layout: Layout, sources: list[Source], claim: Claim) -> list[Encoded]:
     tasks = [(layout, source, number) for number, source in enumerate(sources)]
-    encoded = run_tasks(client, encode_source, tasks, description="etl: encode", unit="sources")
+    encoded = work.run_tasks(encode_source, tasks, description="etl: encode", unit="sources")
     if layout.folders.quarantine is not None:
         etl = config.section("etl", EtlConfig)
         uri = storage.absolute(quarantine_uri(config, etl))
@@ -178,11 +190,11 @@ def _encode(
     return encoded
 
 
-def _index(client: Client, layout: Layout, chunks: list[Chunk]) -> Index:
+def _index(work: Work, layout: Layout, chunks: list[Chunk]) -> Index:
     uris = [chunk.uri for chunk in chunks]
     num_previous = previous_counts(layout)
     tasks: list[tuple[Any, ...]] = [(layout, number) for number, count in enumerate(num_previous) if count]
-    filed = iter(run_tasks(client, file_previous, tasks, description="etl: read the earlier index"))
+    filed = iter(work.run_tasks(file_previous, tasks, description="etl: read the earlier index"))
     previous = [next(filed) if count else [] for count in num_previous]
     num_ids: Int64 = np.array([chunk.num_ids for chunk in chunks]).sum(axis=0, dtype=np.int64)
     id_bytes: Int64 = np.array([chunk.id_bytes for chunk in chunks]).sum(axis=0, dtype=np.int64)
@@ -192,7 +204,7 @@ def _index(client: Client, layout: Layout, chunks: list[Chunk]) -> Index:
             id_bytes[slots.start : slots.stop] += block.id_bytes
     shards = plan_shards(layout, num_ids, id_bytes)
     tasks = [(layout, shard, uris, previous[shard.part_number]) for shard in shards]
-    indexed = run_tasks(client, index_shard, tasks, description="etl: index entities", unit="shards")
+    indexed = work.run_tasks(index_shard, tasks, description="etl: index entities", unit="shards")
     num_entities = count_entities(shards, indexed, num_previous)
     by_part: list[list[Shard]] = [[] for _ in num_entities]
     for shard in shards:
@@ -201,18 +213,18 @@ def _index(client: Client, layout: Layout, chunks: list[Chunk]) -> Index:
         (layout, number, *rest)
         for number, rest in enumerate(zip(by_part, first_ids(layout, num_entities), strict=True))
     ]
-    run_tasks(client, write_part, tasks, description="etl: write the entity index", unit="partitions")
+    work.run_tasks(write_part, tasks, description="etl: write the entity index", unit="partitions")
     rare, names = rare_relations(layout, chunks), tuple(name for name, _, _ in layout.relations)
     few = len(names) <= MAX_COUNTED_RELATIONS
     relations = IndexedRelations(len(names), len(rare), names if few else None)
     if layout.dynamic:
         with_edges = [chunk.uri for chunk in chunks if chunk.num_edges]
         description = "etl: number relations"
-        relations = run_tasks(client, index_relations, [(layout, with_edges)], description=description)[0]
+        relations = work.run_tasks(index_relations, [(layout, with_edges)], description=description)[0]
     return Index(shards, indexed, num_previous, num_entities, relations)
 
 
-def _translate(client: Client, layout: Layout, chunks: list[Chunk], index: Index) -> list[Translated]:
+def _translate(work: Work, layout: Layout, chunks: list[Chunk], index: Index) -> list[Translated]:
     first = first_indices(index)
     ranges = id_ranges(layout, chunks, index.shards)
     rare = rare_relations(layout, chunks)
@@ -225,10 +237,10 @@ def _translate(client: Client, layout: Layout, chunks: list[Chunk], index: Index
             )
             tasks.append((layout, chunk, numbering))
             first_relation += chunk.num_relations
-    return run_tasks(client, translate, tasks, description="etl: translate", unit="chunks")
+    return work.run_tasks(translate, tasks, description="etl: translate", unit="chunks")
 
 
-def _merge(client: Client, layout: Layout, chunks: list[Chunk], translated: list[Translated]) -> Int64:
+def _merge(work: Work, layout: Layout, chunks: list[Chunk], translated: list[Translated]) -> Int64:
     """Edges of each bucket of each split: [splits x buckets]."""
     with_edges = [chunk for chunk in chunks if chunk.num_edges]
     num_edges = np.array([each.num_edges for each in translated])
@@ -241,33 +253,13 @@ def _merge(client: Client, layout: Layout, chunks: list[Chunk], translated: list
         flat = run_of_buckets.flat
         holding = np.flatnonzero(num_edges[:, flat.start : flat.stop].sum(axis=1))
         tasks.append((layout, run_of_buckets, [with_edges[number].uri for number in holding]))
-    written = run_tasks(client, merge, tasks, description="etl: write buckets", unit="runs")
+    written = work.run_tasks(merge, tasks, description="etl: write buckets", unit="runs")
     return np.array([count for counts in written for count in counts], np.int64)
 
 
-def _sweep(layout: Layout) -> None:
-    """Remove what workers that died left in the folders that are about to get their names."""
-    folders = layout.folders
-    swept = [folders.entities, *folders.splits.values()]
-    swept += [storage.parent(part_uri(folders.entities, name, 0)) for name in layout.entity_types]
-    if layout.graphstorm_maps:
-        uris = [graphstorm.raw_id_map_uri(folders.entities, name, 0) for name in layout.entity_types]
-        swept += [storage.parent(uri) for uri in uris]
-    if folders.quarantine is not None:
-        swept.append(folders.quarantine)
-    for folder in swept:
-        storage.sweep(folder)
-
-
-class _Clock:
-    """Seconds that each step took."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, step: str) -> Iterator[None]:
-        """Time one step."""
-        start = time.monotonic()
-        yield
-        self.seconds[step] = round(time.monotonic() - start, 3)
+def _sweep(work: Work) -> None:
+    """Remove what workers and runs that died left in the folders that are about to get their names."""
+    for folder in work.outputs.values():
+        below = [entry.uri for entry in storage.list_dir(folder, recursive=True) if entry.is_dir]
+        for each in (folder, *below):
+            storage.sweep(each)

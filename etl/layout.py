@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from etl.config import Compression, EtlConfig, TableConfig
 from etl.hashing import Hashes, mix, scale
+from etl.spill import Keeping
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.vocab import TRAIN_SPLIT, Bucket, Side
@@ -68,7 +69,7 @@ class Layout:
     chunk_rows: int
     index_bytes: int
     merge_bytes: int
-    spill_compression: Compression
+    keeping: Keeping
     entity_names: bool
     folders: Folders
 
@@ -110,7 +111,7 @@ class Layout:
             chunk_rows=etl.chunk_rows,
             index_bytes=etl.index_bytes,
             merge_bytes=etl.merge_bytes,
-            spill_compression=_spill_compression(etl, folders.work),
+            keeping=Keeping(_compression(etl, folders.work), etl.work_replication),
             entity_names=etl.entity_names,
             folders=folders,
         )
@@ -186,7 +187,7 @@ class Layout:
         return scale(mix(edge_hashes ^ _SPREAD_SALTS[side]), num_slices).astype(np.int64)
 
 
-def _spill_compression(etl: EtlConfig, work_uri: str) -> Compression:
+def _compression(etl: EtlConfig, work_uri: str) -> Compression:
     """Packing takes more time than the page cache does, and less than a network."""
     if etl.spill_compression != "auto":
         return etl.spill_compression

@@ -1,11 +1,6 @@
-"""The folders that the stage writes: what may be in them beforehand, and how they are replaced."""
-
-import hashlib
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+"""The folders that the stage writes, and what may be in them beforehand."""
 
 from etl.config import EtlConfig
-from etl.layout import Folders
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError
@@ -41,15 +36,6 @@ def quarantine_uri(config: Config, etl: EtlConfig) -> str:
     return storage.join(config.output, "quarantine")
 
 
-@contextmanager
-def output_folders(config: Config, etl: EtlConfig, work_uri: str) -> Iterator[Folders]:
-    """Hidden folders for everything that the stage writes; they get their names at the end."""
-    with ExitStack() as stack:
-        folders = [stack.enter_context(storage.atomic_directory(uri)) for uri in output_uris(config)]
-        splits = dict(zip(etl.splits(), folders[1:], strict=False))
-        yield Folders(work_uri, folders[0], splits, folders[-1] if etl.on_bad_row == "quarantine" else None)
-
-
 def check_outputs(config: Config) -> None:
     """Refuse to replace anything but output of this stage.
 
@@ -79,20 +65,3 @@ def hide_outputs(config: Config) -> None:
     old_splits = [uri for uri in beside if storage.exists(bucket_uri(uri, Bucket(0, 0)))]
     for uri in dict.fromkeys([*uris, *old_splits]):
         storage.delete_marker(uri)
-
-
-@contextmanager
-def work_folder(config: Config, etl: EtlConfig) -> Iterator[str]:
-    """A new folder for intermediate files, removed afterwards; so are those that killed runs left."""
-    entity_uri = storage.absolute(config.entity_path)
-    root = storage.absolute(etl.work_path or storage.parent(entity_uri))
-    # The name says whose it is: runs with other outputs may share the work path.
-    owner = hashlib.sha256(entity_uri.encode()).hexdigest()[:12]
-    uri = storage.join(root, f"etl-work-{owner}")
-    storage.recover(uri)
-    folder = storage.temporary_sibling(uri)
-    storage.make_dir(folder)
-    try:
-        yield folder
-    finally:
-        storage.delete(folder)

@@ -130,7 +130,7 @@ def file_previous(layout: Layout, part_number: int) -> list[PreviousBlock]:
             storage.join(layout.folders.work, name), num_ids.astype(np.int32), id_bytes.astype(np.int32)
         )
         slices = (batch.slice(*each) for each in zip(starts.tolist(), num_ids.tolist(), strict=True))
-        spill.write_batches(found.uri, SCHEMA, slices, layout.spill_compression)
+        spill.write_batches(found.uri, SCHEMA, slices, layout.keeping)
         blocks.append(found)
         num_earlier += len(ids)
     return blocks

@@ -11,13 +11,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.json as pajson
 import pyarrow.orc as paorc
 import pyarrow.parquet as pq
 
-from etl.config import FilesConfig
+from etl.as_json import AsJson
+from etl.config import FilesConfig, Table
 from etl.table_files import CODECS, delimiter_of, format_of, path_values, quoting_of, suffixes_of
 from graphmill import storage
 from graphmill.errors import RawTableError, StorageError
@@ -33,7 +35,7 @@ _TYPICAL_COMPRESSION = 5
 class Source:
     """What one task reads: a file of a table, or a part of it."""
 
-    table: FilesConfig
+    table: Table
     uri: str
     columns: dict[str, str]
     """Part of an edge, or `id` -> name of its column; of a text file `f{number}`."""
@@ -50,7 +52,7 @@ class Source:
     num_columns: int = 0
     values: dict[str, str | None] = field(default_factory=dict)
     """Parts that the file's path gives."""
-    types: dict[str, pa.DataType] = field(default_factory=dict)
+    types: dict[str, Annotated[pa.DataType, AsJson]] = field(default_factory=dict)
     """Types of JSON's columns."""
     integer_columns: tuple[str, ...] = ()
     """Columns of raw ids that are integers in the table, and become decimal strings."""
@@ -68,7 +70,7 @@ class _Columns:
     """Of a file of text that is not cut."""
 
 
-def find_sources(label: str, table: FilesConfig, uri: str, chunk_rows: int) -> list[Source]:
+def find_sources(label: str, table: Table, uri: str, chunk_rows: int) -> list[Source]:
     """The sources that the file is cut into, its columns found; `label` names the table in figures.
 
     Raises:

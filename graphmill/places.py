@@ -15,7 +15,8 @@ from graphmill.errors import ConfigError
 RECORD = "run.json"
 
 _LEFTOVERS = (
-    r"\..+\.(?:tmp|old|retired)-[0-9a-f]{12}|\.(?:.+\.)?graphmill\.lock.*|\.graphmill\.life-.+|\..+\.crc"
+    r"\..+\.(?:tmp|old|retired)-[0-9a-f]{12}|\.(?:.+\.)?graphmill\.lock.*|\.graphmill\.life-.+"
+    r"|\.etl-work-[0-9a-f]{12}|\..+\.crc"
 )
 _OF_OUTPUT = (
     r"report\.html|_SUCCESS|entities|edges|quarantine|tensorboard"

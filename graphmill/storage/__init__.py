@@ -18,6 +18,7 @@ from graphmill.storage.commit import (
 )
 from graphmill.storage.fs import (
     FileStatus,
+    check_moves_folders,
     delete,
     exists,
     filesystem,
@@ -57,6 +58,7 @@ __all__ = [
     "absolute",
     "atomic_directory",
     "atomic_output",
+    "check_moves_folders",
     "commit_directory",
     "contains",
     "create_hdf5",

@@ -139,8 +139,11 @@ def commit_directory(temporary: str, uri: str) -> None:
     fs.delete(aside)
 
 
-def recover(uri: str) -> None:
-    """Put back a folder that a kill left aside, and remove what unfinished writes of `uri` left."""
+def recover(uri: str, *, keep: str | None = None) -> None:
+    """Put back a folder that a kill left aside, and remove what unfinished writes of `uri` left.
+
+    `keep` is the one temporary that is gone on with.
+    """
     hidden = fs.list_hidden(parent(uri))
     for aside in (each for each in hidden if name(each).startswith(f".{name(uri)}.old-")):
         if fs.exists(uri):
@@ -148,7 +151,8 @@ def recover(uri: str) -> None:
         else:
             fs.move(aside, uri)
     for leftover in (each for each in hidden if name(each).startswith(f".{name(uri)}.tmp-")):
-        fs.delete(leftover)
+        if keep is None or name(leftover) != name(keep):
+            fs.delete(leftover)
 
 
 def moved_aside(uri: str) -> list[str]:

@@ -69,19 +69,19 @@ def test_the_same_bytes_as_on_local_disk(
     assert len(on_hdfs) == 2 * 4 + 3 * 4 + 1
 
 
-def test_intermediate_files_are_packed_and_have_one_copy(hdfs_uri: str) -> None:
+def test_intermediate_files_are_packed_and_have_copies(hdfs_uri: str) -> None:
     schema = pa.schema([("id", pa.string())])
     batch = pa.record_batch({"id": [f"an id that is long {n}" for n in range(10_000)]})
     uri = f"{hdfs_uri}/spill/ids.arrow"
     storage.make_dir(f"{hdfs_uri}/spill")
-    spill.write_batches(uri, schema, [batch], "lz4")
+    spill.write_batches(uri, schema, [batch], spill.Keeping("lz4", 3))
     assert spill.read_batches(uri).to_batches()[0].equals(batch)
     status = storage.status(uri)
     assert status is not None
     assert status.size_bytes < batch.nbytes / 2
     file_system, path = storage.filesystem(uri)
     found = file_system.handler.fs.client.get_file_info(path)
-    assert found.replication == 1
+    assert found.replication == 3
 
 
 def test_what_is_wrong_on_hdfs_is_named(hdfs_client: distributed.Client, hdfs_uri: str) -> None:

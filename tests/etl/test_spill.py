@@ -17,7 +17,10 @@ def write(path: Path, compression: Compression) -> int:
     ids = pa.array([f"https://example.org/page/{n % 100}" for n in range(10_000)])
     batch = pa.record_batch([ids], schema=SCHEMA)
     spill.write_batches(
-        str(path), SCHEMA, (batch.slice(*at) for at in ((0, 4000), (4000, 0), (4000,))), compression
+        str(path),
+        SCHEMA,
+        (batch.slice(*at) for at in ((0, 4000), (4000, 0), (4000,))),
+        spill.Keeping(compression),
     )
     return path.stat().st_size
 
