@@ -14,7 +14,7 @@ from graphmill.formats.edge_buckets import bucket_uri
 from graphmill.vocab import Bucket
 
 _OURS = re.compile(
-    r"_SUCCESS|entity_index|raw_id_mappings|part-\d+-\d+\.parquet|entity_count_.+\.txt|entity_names_.+\.json|dynamic_rel_(count\.txt|names\.json)"
+    r"_SUCCESS|checksums\.xxh128|entity_index|raw_id_mappings|part-\d+-\d+\.parquet|entity_count_.+\.txt|entity_names_.+\.json|dynamic_rel_(count\.txt|names\.json)"
     r"|edges_\d+_\d+\.h5"
 )
 

@@ -16,6 +16,7 @@ _SETTINGS = {
     "output_format": "remap.output_format",
     "output_delimiter": "remap.output_delimiter",
     "output_chunk_size": "remap.rows_per_file",
+    "allow_non_finite": "remap.allow_non_finite",
 }
 _IGNORED = ("rank", "world_size", "num_processes")
 

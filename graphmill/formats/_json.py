@@ -7,14 +7,14 @@ from graphmill import storage
 from graphmill.errors import FormatError
 
 
-def read_object(uri: str) -> dict[str, Any]:
+def read_object(uri: str, manifest: storage.Manifest | None = None) -> dict[str, Any]:
     """The JSON object at `uri`.
 
     Raises:
         NotFoundError: there is no such file.
-        FormatError: it is something else.
+        FormatError: it is something else, or not what its checksum, where it has one, says.
     """
-    return object_in(storage.read_bytes(uri), uri)
+    return object_in(storage.read_compared(uri, manifest), uri)
 
 
 def object_in(text: str | bytes, where: str) -> dict[str, Any]:

@@ -1,5 +1,14 @@
 """Where every path is opened: local disks, HDFS, and what else pyarrow reaches, behind URIs."""
 
+from graphmill.storage.checksums import (
+    CHECKSUMS,
+    Checksums,
+    Manifest,
+    manifest_of,
+    open_compared,
+    read_checksums,
+)
+from graphmill.storage.checksums import read_bytes as read_compared
 from graphmill.storage.commit import (
     MARKER,
     atomic_directory,
@@ -11,6 +20,7 @@ from graphmill.storage.commit import (
     recover,
     sweep,
     temporary_sibling,
+    write_checksums,
     write_marker,
     write_text,
 )
@@ -35,8 +45,11 @@ from graphmill.storage.staging import create_hdf5, open_hdf5, staged_output
 from graphmill.storage.uri import absolute, is_absolute, is_local, join, local_path, name, parent, scheme
 
 __all__ = [
+    "CHECKSUMS",
     "MARKER",
+    "Checksums",
     "FileStatus",
+    "Manifest",
     "absolute",
     "atomic_directory",
     "atomic_output",
@@ -55,14 +68,18 @@ __all__ = [
     "list_hidden",
     "local_path",
     "make_dir",
+    "manifest_of",
     "move",
     "move_new",
     "name",
+    "open_compared",
     "open_hdf5",
     "open_input",
     "open_output",
     "parent",
     "read_bytes",
+    "read_checksums",
+    "read_compared",
     "read_marker",
     "read_text",
     "recover",
@@ -71,6 +88,7 @@ __all__ = [
     "status",
     "sweep",
     "temporary_sibling",
+    "write_checksums",
     "write_marker",
     "write_text",
 ]

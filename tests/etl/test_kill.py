@@ -99,9 +99,10 @@ def new_output(near_client: distributed.Client, tmp_path_factory: pytest.TempPat
     return folders(root)
 
 
-# 4 x 2 files of chunks, 2 x 2 of shards, 2 x 2 of partitions, 4 x sorted edges, 8 buckets, the manifest;
+# 4 x 2 files of chunks, 2 x 2 of shards, 2 x 2 of partitions, 4 x sorted edges, 8 buckets, the manifest,
+# 3 x checksums;
 # 3 x 2 commits.
-@pytest.mark.parametrize("rename", [1, 8, 10, 13, 16, 17, 21, 29, *range(30, 36)])
+@pytest.mark.parametrize("rename", [1, 8, 10, 13, 16, 17, 21, 29, *range(30, 39)])
 def test_killed_at_a_rename(
     near_client: distributed.Client, tmp_path: Path, rename: int, new_output: dict[str, Any]
 ) -> None:

@@ -6,12 +6,25 @@ from typing import Any
 
 from graphmill import storage
 from graphmill.formats import _json
-from graphmill.formats.pbg_checkpoint.names import CONFIG_FILE, STATS_FILE
+from graphmill.formats.pbg_checkpoint.names import CONFIG_FILE, STATS_FILE, manifest_of
+from graphmill.formats.pbg_checkpoint.versions import read_version
+from graphmill.storage import Checksums
 
 
-def write_config(checkpoint_path: str, config: Mapping[str, Any]) -> None:
-    """Write config.json: PBG's configuration, PBG's keys only."""
-    storage.write_text(storage.join(checkpoint_path, CONFIG_FILE), json.dumps(config, indent=4))
+def write_config(checkpoint_path: str, config: Mapping[str, Any]) -> Checksums:
+    """Write config.json: PBG's configuration, PBG's keys only; its checksum.
+
+    The checksums of the committed version, beside which it is, are brought up to date.
+    """
+    manifest_uri = manifest_of(checkpoint_path, read_version(checkpoint_path)).uri
+    known = storage.read_checksums(manifest_uri)
+    if known.pop(CONFIG_FILE, None):  # a kill in between leaves it without a checksum
+        storage.write_checksums(manifest_uri, known)
+    written: Checksums = {}
+    storage.write_text(storage.join(checkpoint_path, CONFIG_FILE), json.dumps(config, indent=4), written)
+    if known:
+        storage.write_checksums(manifest_uri, known | written)
+    return written
 
 
 def read_config(checkpoint_path: str) -> dict[str, Any]:
@@ -19,10 +32,10 @@ def read_config(checkpoint_path: str) -> dict[str, Any]:
 
     Raises:
         NotFoundError: the checkpoint has no config.json.
-        FormatError: it is not a JSON object.
+        FormatError: it is not a JSON object, or not what its checksum says.
     """
     uri = storage.join(checkpoint_path, CONFIG_FILE)
-    return _json.read_object(uri)
+    return _json.read_object(uri, manifest_of(checkpoint_path, read_version(checkpoint_path)))
 
 
 def append_stats(checkpoint_path: str, lines: Iterable[Mapping[str, Any]]) -> None:
