@@ -30,7 +30,7 @@ from graphmill.storage.uri import join, local_path, name, parent
 CHECKSUMS = "checksums.xxh128"
 
 _BLOCK_BYTES = 1 << 20
-_LINE = re.compile(r"(?P<escaped>\\?)(?P<checksum>[0-9a-f]{32})  (?P<path>.+)")
+_LINE = re.compile(r"(?P<escaped>\\?)(?P<checksum>[0-9a-f]{32})  (?P<path>.+)\n")
 _DAMAGE = (FormatError, OSError, LookupError, RuntimeError, TypeError, ValueError, pa.ArrowException)
 
 Checksums = dict[str, str]  # of files, by URI or by path
@@ -92,11 +92,12 @@ def read_checksums(manifest_uri: str) -> Checksums:
 def _read(manifest_uri: str, _status: fs.FileStatus) -> Checksums:
     """The manifest as it is now: a process may outlive the run that wrote it."""
     found: Checksums = {}
-    for number, line in enumerate(fs.read_text(manifest_uri).split("\n")[:-1], 1):
+    lines = io.StringIO(fs.read_text(manifest_uri), newline="\n").readlines()
+    for number, line in enumerate(lines or [""], 1):
         match = _LINE.fullmatch(line)
         if match is None:
             raise FormatError(
-                f"{manifest_uri}: line {number}: expected a checksum, two spaces and a path, found "
+                f"{manifest_uri}: line {number}: expected a checksum, two spaces, a path, a line feed, found "
                 f"{line[:60]!r}; delete the file to have nothing compared"
             )
         path = match["path"]

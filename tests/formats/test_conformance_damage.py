@@ -62,6 +62,7 @@ def test_a_missing_file_is_refused(tmp_path: Path, target_format: str) -> None:
         "embed_nids",
         "config",
         "model.v",
+        "checksums",
         "graphmill_",
         "torch_rank",
     )
