@@ -13,6 +13,7 @@ edges keep the order of the raw rows.
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from etl.spill import Int32, Int64
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges
 from graphmill.formats.edge_features import Features
+from graphmill.storage import Checksums
 from graphmill.vocab import Bucket, Side
 
 # Closing a file on HDFS waits half a second for its datanode: these waits overlap.
@@ -78,6 +80,14 @@ class Run:
     """Their numbers among all buckets of all splits."""
     num_edges: list[int]
     num_features: dict[Side, list[int]]
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Edges of each bucket of a run, and the checksums of their files."""
+
+    num_edges: list[int]
+    checksums: Checksums
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,17 +204,20 @@ def plan_runs(layout: Layout, num_edges: Int64, num_features: dict[Side, Int64])
     ]
 
 
-def merge(layout: Layout, run: Run, chunk_uris: list[str]) -> list[int]:
-    """Write the bucket files of one run from the chunks that have edges for it; the edges of each."""
+def merge(layout: Layout, run: Run, chunk_uris: list[str]) -> Merged:
+    """Write the bucket files of one run from the chunks that have edges for it."""
+    checksums: Checksums = {}
     if len(run.buckets) == 1:  # maybe larger than memory: piece by piece
-        return [_write(layout, run, 0, lambda: (each.bucket(0) for each in _read(layout, run, chunk_uris)))]
+        read = partial(_read, layout, run, chunk_uris)
+        num_edges = _write(layout, run, 0, lambda: (each.bucket(0) for each in read()), checksums)
+        return Merged([num_edges], checksums)
     pieces = list(_read(layout, run, chunk_uris))
 
     def write(number: int) -> int:
-        return _write(layout, run, number, lambda: (each.bucket(number) for each in pieces))
+        return _write(layout, run, number, lambda: (each.bucket(number) for each in pieces), checksums)
 
     with ThreadPoolExecutor(_NUM_WRITERS) as pool:
-        return list(pool.map(write, range(len(run.buckets))))
+        return Merged(list(pool.map(write, range(len(run.buckets)))), checksums)
 
 
 def _read(layout: Layout, run: Run, chunk_uris: list[str]) -> Iterator[_Piece]:
@@ -222,7 +235,7 @@ def _read(layout: Layout, run: Run, chunk_uris: list[str]) -> Iterator[_Piece]:
         )
 
 
-def _write(layout: Layout, run: Run, number: int, read: Reader) -> int:
+def _write(layout: Layout, run: Run, number: int, read: Reader, checksums: Checksums) -> int:
     """Write one bucket, read anew as often as is needed; its number of edges."""
     num_edges = run.num_edges[number]
     keep_N = None
@@ -236,6 +249,7 @@ def _write(layout: Layout, run: Run, number: int, read: Reader) -> int:
         num_edges,
         weighted=layout.weighted,
         num_features={side: counts[number] for side, counts in run.num_features.items()},
+        checksums=checksums,
     ) as writer:
         start = 0
         for records, features in read():

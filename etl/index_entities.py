@@ -8,7 +8,7 @@ joined. Ids that an earlier run has indexed come first, in the places that they 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 import numpy as np
@@ -26,6 +26,7 @@ from etl.spill import Int64
 from graphmill import storage
 from graphmill.errors import RawTableError
 from graphmill.formats import entity_counts, entity_index, graphstorm
+from graphmill.storage import Checksums
 
 MAX_INDEX = np.iinfo(np.int32).max
 MAX_COUNTED_RELATIONS = 1000
@@ -39,6 +40,8 @@ class IndexedRelations:
     num_left_out: int
     names: tuple[str, ...] | None = None
     """None: too many to count each."""
+    checksums: Checksums = field(default_factory=dict)
+    """Of the files that tell of them."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Index:
     num_entities: list[int]
     """By partition."""
     relations: IndexedRelations
+    checksums: Checksums
+    """Of all files."""
 
 
 def plan_shards(layout: Layout, num_ids: Int64, id_bytes: Int64) -> list[Shard]:
@@ -115,8 +120,10 @@ def first_indices(index: Index) -> list[int]:
     return first
 
 
-def write_part(layout: Layout, part_number: int, shards: list[Shard], first_id: int) -> int:
+def write_part(layout: Layout, part_number: int, shards: list[Shard], first_id: int) -> Checksums:
     """Join the shards of a partition: its entity index and count, and what else was asked for.
+
+    Returns the checksums of the files.
 
     Args:
         layout: the run's shape.
@@ -126,19 +133,20 @@ def write_part(layout: Layout, part_number: int, shards: list[Shard], first_id: 
     """
     part = layout.parts()[part_number]
     entity_uri = layout.folders.entities
+    checksums: Checksums = {}
     num_entities = 0
-    with entity_index.new_part(entity_uri, *part) as writer:
+    with entity_index.new_part(entity_uri, *part, checksums) as writer:
         for block in cut(_part_ids(layout, part, shards), ROW_GROUP_ROWS):
             writer.append(pa.concat_arrays(block["id"].chunks))
             num_entities += block.num_rows
-    entity_counts.write_count(entity_uri, *part, num_entities)
+    entity_counts.write_count(entity_uri, *part, num_entities, checksums)
     if layout.entity_names:
         batches = entity_index.iter_part(entity_uri, *part)
         names = (name for batch in batches for name in batch.to_pylist())
-        entity_counts.write_entity_names(entity_uri, *part, names)
+        entity_counts.write_entity_names(entity_uri, *part, names, checksums)
     if layout.graphstorm_maps:
         graphstorm.write_raw_id_map(entity_uri, *part, first_id, entity_index.iter_part(entity_uri, *part))
-    return num_entities
+    return checksums
 
 
 def _part_ids(layout: Layout, part: Part, shards: list[Shard]) -> Iterator[pa.Table]:
@@ -179,10 +187,11 @@ def index_relations(layout: Layout, chunk_uris: list[str]) -> IndexedRelations:
     numbers = np.array([number_of.get(name, LEFT_OUT) for name in listed], np.int32)
     with spill.new_file(relation_rows_uri(layout), layout.keeping) as rows:
         rows.write(numbers[codes])
-    entity_counts.write_relation_count(layout.folders.entities, len(number_of))
-    entity_counts.write_relation_names(layout.folders.entities, list(number_of))
+    checksums: Checksums = {}
+    entity_counts.write_relation_count(layout.folders.entities, len(number_of), checksums)
+    entity_counts.write_relation_names(layout.folders.entities, list(number_of), checksums)
     few = len(number_of) <= MAX_COUNTED_RELATIONS
-    return IndexedRelations(len(number_of), num_left_out, tuple(number_of) if few else None)
+    return IndexedRelations(len(number_of), num_left_out, tuple(number_of) if few else None, checksums)
 
 
 def rare_relations(layout: Layout, chunks: list[Chunk]) -> list[int]:

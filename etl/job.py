@@ -52,6 +52,7 @@ from graphmill.config import Config
 from graphmill.errors import FormatError, RawTableError
 from graphmill.formats.entity_index import Manifest, write_manifest
 from graphmill.lock import NO_CLAIM, Claim
+from graphmill.storage import Checksums
 
 __all__ = ["check", "check_outputs", "fingerprint", "output_uris", "run", "written_uris"]
 
@@ -104,8 +105,13 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         index = work.step("index", Index, lambda: _index(work, layout, chunks))
         figures.warn_if_crowded(layout, index)
         translated = work.step("translate", list[Translated], lambda: _translate(work, layout, chunks, index))
-        num_edges = work.step("merge", Int64, lambda: _merge(work, layout, chunks, translated))
-        write_manifest(work.folders.entities, Manifest(HASH_NAME, config.seed, layout.num_partitions))
+        num_edges, checksums = work.step(
+            "merge", tuple[Int64, Checksums], lambda: _merge(work, layout, chunks, translated)
+        )
+        checksums |= index.checksums
+        manifest = Manifest(HASH_NAME, config.seed, layout.num_partitions)
+        write_manifest(work.folders.entities, manifest, checksums)
+        _write_checksums(layout, checksums)
         _sweep(work)
         counts = Counts(sources, encoded, index, translated, num_edges)
         found = figures.figures(layout, counts)
@@ -213,7 +219,7 @@ def _index(work: Work, layout: Layout, chunks: list[Chunk]) -> Index:
         (layout, number, *rest)
         for number, rest in enumerate(zip(by_part, first_ids(layout, num_entities), strict=True))
     ]
-    work.run_tasks(write_part, tasks, description="etl: write the entity index", unit="partitions")
+    written = work.run_tasks(write_part, tasks, description="etl: write the entity index", unit="partitions")
     rare, names = rare_relations(layout, chunks), tuple(name for name, _, _ in layout.relations)
     few = len(names) <= MAX_COUNTED_RELATIONS
     relations = IndexedRelations(len(names), len(rare), names if few else None)
@@ -221,7 +227,12 @@ def _index(work: Work, layout: Layout, chunks: list[Chunk]) -> Index:
         with_edges = [chunk.uri for chunk in chunks if chunk.num_edges]
         description = "etl: number relations"
         relations = work.run_tasks(index_relations, [(layout, with_edges)], description=description)[0]
-    return Index(shards, indexed, num_previous, num_entities, relations)
+    checksums = _joined([*written, relations.checksums])
+    return Index(shards, indexed, num_previous, num_entities, relations, checksums)
+
+
+def _joined(parts: list[Checksums]) -> Checksums:
+    return {uri: checksum for part in parts for uri, checksum in part.items()}
 
 
 def _translate(work: Work, layout: Layout, chunks: list[Chunk], index: Index) -> list[Translated]:
@@ -240,8 +251,10 @@ def _translate(work: Work, layout: Layout, chunks: list[Chunk], index: Index) ->
     return work.run_tasks(translate, tasks, description="etl: translate", unit="chunks")
 
 
-def _merge(work: Work, layout: Layout, chunks: list[Chunk], translated: list[Translated]) -> Int64:
-    """Edges of each bucket of each split: [splits x buckets]."""
+def _merge(
+    work: Work, layout: Layout, chunks: list[Chunk], translated: list[Translated]
+) -> tuple[Int64, Checksums]:
+    """Edges of each bucket of each split, [splits x buckets], and the checksums of all bucket files."""
     with_edges = [chunk for chunk in chunks if chunk.num_edges]
     num_edges = np.array([each.num_edges for each in translated])
     num_features = {
@@ -254,7 +267,15 @@ def _merge(work: Work, layout: Layout, chunks: list[Chunk], translated: list[Tra
         holding = np.flatnonzero(num_edges[:, flat.start : flat.stop].sum(axis=1))
         tasks.append((layout, run_of_buckets, [with_edges[number].uri for number in holding]))
     written = work.run_tasks(merge, tasks, description="etl: write buckets", unit="runs")
-    return np.array([count for counts in written for count in counts], np.int64)
+    num_written = np.array([count for each in written for count in each.num_edges], np.int64)
+    return num_written, _joined([each.checksums for each in written])
+
+
+def _write_checksums(layout: Layout, checksums: Checksums) -> None:
+    """Write a manifest into each folder, of the files that are in it."""
+    for folder in (layout.folders.entities, *layout.folders.splits.values()):
+        inside = {uri: each for uri, each in checksums.items() if uri.startswith(folder + "/")}
+        storage.write_checksums(storage.manifest_of(folder).uri, inside)
 
 
 def _sweep(work: Work) -> None:

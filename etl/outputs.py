@@ -9,7 +9,7 @@ from graphmill.places import check_folder
 from graphmill.vocab import Bucket
 
 _OURS = (
-    r"_SUCCESS|entity_index|raw_id_mappings|part-\d+-\d+\.parquet|entity_count_.+\.txt|entity_names_.+\.json|dynamic_rel_(count\.txt|names\.json)"
+    r"_SUCCESS|checksums\.xxh128|entity_index|raw_id_mappings|part-\d+-\d+\.parquet|entity_count_.+\.txt|entity_names_.+\.json|dynamic_rel_(count\.txt|names\.json)"
     r"|edges_\d+_\d+\.h5"
 )
 

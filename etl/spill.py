@@ -5,28 +5,28 @@ and renamed, so that a task that runs twice does no harm. A task tells the check
 written: a run that goes on after one that failed compares them.
 """
 
-import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, ParamSpec, TypeVar
+from typing import Annotated, Generic, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.ipc as ipc
-import xxhash
 
 from etl.as_json import AsJson
 from etl.config import Compression
 from graphmill import storage
 from graphmill.errors import NotFoundError, StorageError
+from graphmill.storage import Checksums
+from graphmill.storage.checksums import HashedInput, HashedOutput
 from graphmill.storage.fs import explained
 
 Int32 = Annotated[npt.NDArray[np.int32], AsJson]
 Int64 = Annotated[npt.NDArray[np.int64], AsJson]
-Checksums = dict[str, str]  # of files, by URI: XXH3 of 128 bits
+
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
@@ -61,22 +61,6 @@ class Tracked(Generic[Parameters, Result]):
             _written.reset(token)
 
 
-class _Hashed(io.RawIOBase):
-    """A stream that is hashed as it is written."""
-
-    def __init__(self, stream: pa.NativeFile) -> None:
-        self.hash = xxhash.xxh3_128()
-        self._stream = stream
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, content: Any) -> int:
-        self.hash.update(content)
-        self._stream.write(content)
-        return len(content)
-
-
 @contextmanager
 def new_file(uri: str, keeping: Keeping) -> Iterator[pa.NativeFile]:
     """A stream that becomes the file at `uri`; not synced to the disk: its checksum tells if it is there."""
@@ -87,28 +71,20 @@ def new_file(uri: str, keeping: Keeping) -> Iterator[pa.NativeFile]:
         explained("write", temporary),
         storage.open_output(temporary, replication=keeping.replication) as stream,
     ):
-        hashed = _Hashed(stream)
+        hashed = HashedOutput(stream)
         with pa.BufferedOutputStream(pa.PythonFile(hashed, "w"), _BLOCK_BYTES) as buffered:
             yield buffered
     storage.move(temporary, uri)
-    _written.get({})[uri] = hashed.hash.hexdigest()
-
-
-def checksum_of(content: bytes) -> str:
-    """As of a file with that content."""
-    return xxhash.xxh3_128_hexdigest(content)
+    _written.get({})[uri] = hashed.checksum()
 
 
 def is_intact(uri: str, checksum: str) -> bool:
     """Whether the file is there, as it was written."""
-    found = xxhash.xxh3_128()
     try:
-        with storage.open_input(uri) as stream, explained("read", uri):
-            while block := stream.read(_BLOCK_BYTES):
-                found.update(block)
+        with storage.open_input(uri) as stream:
+            return HashedInput(stream).checksum(uri) == checksum
     except StorageError:
         return False
-    return found.hexdigest() == checksum
 
 
 def write_batches(uri: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], keeping: Keeping) -> None:

@@ -29,11 +29,12 @@ from etl import spill
 from etl.config import EtlConfig
 from etl.layout import Folders
 from etl.outputs import output_uris
-from etl.spill import Checksums
 from graphmill import record, storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.errors import BadInputError, NotFoundError, StorageError
+from graphmill.storage import Checksums
+from graphmill.storage.checksums import of_bytes
 
 _JOURNAL = "journal.json"
 
@@ -77,7 +78,7 @@ class Step(BaseModel):
     def sealed(self) -> Self:
         """The same with its checksum."""
         text = self.model_copy(update={"checksum": ""}).model_dump_json()
-        return self.model_copy(update={"checksum": spill.checksum_of(text.encode())})
+        return self.model_copy(update={"checksum": of_bytes(text.encode())})
 
 
 class Work:
@@ -129,8 +130,8 @@ class Work:
     ) -> list[Result]:
         """As the cluster's, and remember what files are written."""
         done = run_tasks(self._client, spill.Tracked(function), arguments, **told)
-        for _, checksums in done:
-            self._checksums |= {storage.name(uri): checksum for uri, checksum in checksums.items()}
+        for _, written in done:
+            self._checksums |= {storage.name(uri): checksum for uri, checksum in written.items()}
         return [result for result, _ in done]
 
     def find_steps(self) -> tuple[str, str] | None:

@@ -39,6 +39,7 @@ _index_base_option = click.option(
 @click.option(
     "--shards", "shard_num", type=click.IntRange(min=1), default=1, help="Shards of a RecIS target."
 )
+@click.option("--allow-non-finite", is_flag=True, help="Write NaN and infinity too, else an error.")
 def convert(
     source_uri: str,
     target_uri: str,
@@ -47,6 +48,7 @@ def convert(
     entity_path: str | None,
     index_base: str,
     shard_num: int,
+    allow_non_finite: bool,
 ) -> None:
     """Write the checkpoint at SOURCE_URI as another format to TARGET_URI."""
     with lock.held(whole=[target_uri]) as claim:
@@ -58,6 +60,7 @@ def convert(
             entity_path=entity_path,
             index_base=_index_base(index_base),
             shard_num=shard_num,
+            allow_non_finite=allow_non_finite,
             claim=claim,
         )
     click.echo(f"source  {done.source.format:<10} {conversion.described(done.source)}")

@@ -45,6 +45,7 @@ def convert(
     index_base: Literal["auto", 0, 1] = "auto",
     shard_num: int = 1,
     claim: Claim = NO_CLAIM,
+    allow_non_finite: bool = False,
 ) -> Converted:
     """Write the checkpoint at `source_uri` to `target_uri`, a folder that does not exist or is empty.
 
@@ -57,16 +58,21 @@ def convert(
         index_base: first number in a legacy source; as the files say by default.
         shard_num: shards of a RecIS target.
         claim: checked before the target gets its name.
+        allow_non_finite: whether to write NaN and infinity that the source holds.
 
     Raises:
         ConfigError: the target holds files.
-        FormatError: the source is not recognised, or damaged.
+        FormatError: the source is not recognised, or damaged, or holds a number that is not finite.
     """
     if storage.list_dir(target_uri) or storage.list_hidden(target_uri):
         raise ConfigError(f"{target_uri}: expected a folder that is empty or does not exist; name another")
     started = time.monotonic()
     source = checkpoints.open_checkpoint(
-        source_uri, version=version, entity_path=entity_path, index_base=index_base
+        source_uri,
+        version=version,
+        entity_path=entity_path,
+        index_base=index_base,
+        allow_non_finite=allow_non_finite,
     )
     log.info("convert: %s is %s, %s", source_uri, source.format, described(source))
     storage.delete(target_uri)

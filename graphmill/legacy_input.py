@@ -17,6 +17,7 @@ from graphmill.formats.pbg_legacy import inputs as legacy
 from graphmill.formats.pbg_legacy.index_base import IndexBase
 from graphmill.lock import NO_CLAIM, Claim
 from graphmill.places import check_folder
+from graphmill.storage import Checksums
 from graphmill.vocab import Bucket
 
 ENTITIES = "entities"
@@ -49,7 +50,8 @@ def adopt(
     counts = legacy.read_counts(entity_path, base)
     if _is_missing(entities, made_from):
         with storage.atomic_directory(entities) as temporary:
-            _write_counts(temporary, counts, legacy.read_relation_count(entity_path))
+            checksums = _write_counts(temporary, counts, legacy.read_relation_count(entity_path))
+            storage.write_checksums(storage.manifest_of(temporary).uri, checksums)
             storage.write_marker(temporary, made_from)
             claim.check()
     adopted = edge_targets(edge_paths, target_uri)
@@ -57,8 +59,10 @@ def adopt(
         made_from = {"source": record.describe_inputs([entity_path, edge_path]), "index_base": base}
         if _is_missing(edges, made_from):
             with storage.atomic_directory(edges) as temporary:
+                checksums = {}
                 for bucket in legacy.list_buckets(edge_path, base):
-                    _write_bucket(temporary, edge_path, bucket, base, counts)
+                    _write_bucket(temporary, edge_path, bucket, base, counts, checksums)
+                storage.write_checksums(storage.manifest_of(temporary).uri, checksums)
                 storage.write_marker(temporary, made_from)
                 claim.check()
     return entities, tuple(adopted)
@@ -68,23 +72,34 @@ def _is_missing(uri: str, made_from: Mapping[str, object]) -> bool:
     return storage.read_marker(uri) != made_from
 
 
-def _write_counts(entity_path: str, counts: Mapping[str, Sequence[int]], num_relations: int | None) -> None:
+def _write_counts(
+    entity_path: str, counts: Mapping[str, Sequence[int]], num_relations: int | None
+) -> Checksums:
+    checksums: Checksums = {}
     for entity_type, each in counts.items():
         for partition, count in enumerate(each):
-            entity_counts.write_count(entity_path, entity_type, partition, count)
+            entity_counts.write_count(entity_path, entity_type, partition, count, checksums)
     if num_relations is not None:
-        entity_counts.write_relation_count(entity_path, num_relations)
+        entity_counts.write_relation_count(entity_path, num_relations, checksums)
+    return checksums
 
 
 def _write_bucket(
-    target_path: str, edge_path: str, bucket: Bucket, base: int, counts: Mapping[str, Sequence[int]]
+    target_path: str,
+    edge_path: str,
+    bucket: Bucket,
+    base: int,
+    counts: Mapping[str, Sequence[int]],
+    checksums: Checksums,
 ) -> None:
     # Which type an edge's relation has there, the configuration says: training checks that.
     limits = [_largest(counts, number) for number in bucket]
     uri = legacy.bucket_uri(edge_path, bucket, base)
     num_edges = legacy.count_edges(edge_path, bucket, base)
     dtype = np.int32 if max(limits) <= np.iinfo(np.int32).max else np.int64
-    with edge_buckets.new_bucket(target_path, bucket, num_edges, index_dtype=dtype) as writer:
+    with edge_buckets.new_bucket(
+        target_path, bucket, num_edges, index_dtype=dtype, checksums=checksums
+    ) as writer:
         for first_row, edges in _batches(edge_path, bucket, base):
             edge_buckets.check_indices(edges, uri, limits[0], limits[1], np.iinfo(dtype).max, first_row)
             writer.append(edges)

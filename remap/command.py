@@ -87,6 +87,7 @@ def command() -> None:
     "--value-compression", type=click.Choice(["none", "snappy", "lz4", "zstd"]), help="Of vectors (none)."
 )
 @click.option("--fixed-size-list", is_flag=True, default=None, help="Vectors as fixed_size_list, not list.")
+@click.option("--allow-non-finite", is_flag=True, default=None, help="Write NaN and infinity, else an error.")
 @click.option(
     "--logging-level", type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False)
 )

@@ -37,6 +37,9 @@ class RemapConfig(Section):
     relations: bool = Field(
         False, description="also write the relations' parameters, to _relations.parquet in the same folder"
     )
+    allow_non_finite: bool = Field(
+        False, description="write NaN and infinity too; false: one in the checkpoint is an error"
+    )
     checkpoint_version: Positive | None = Field(
         None, description="a committed version, the latest or one that was preserved; null: the latest"
     )

@@ -39,6 +39,7 @@ class Source:
     checkpoint_path: str
     version: int
     format: str = "pbg"
+    allow_non_finite: bool = False
 
     @property
     def is_pbg(self) -> bool:
@@ -48,7 +49,12 @@ class Source:
     def open(self) -> Checkpoint:
         """The checkpoint, of whatever format."""
         version = self.version if self.is_pbg else None
-        return open_checkpoint(self.checkpoint_path, version=version, entity_path=self.entity_path)
+        return open_checkpoint(
+            self.checkpoint_path,
+            version=version,
+            entity_path=self.entity_path,
+            allow_non_finite=True,  # rows that are not are told of under their raw ids
+        )
 
     def ids_uri(self, entity_type: str, partition: int) -> str:
         """The file with the raw ids of one partition."""
@@ -87,9 +93,15 @@ def find_source(config: Config, settings: RemapConfig) -> Source:
             raise ConfigError(
                 f"remap.checkpoint_version: {path} is of the format {found}: it has one version"
             )
-        return Source(config.entity_path, _find_ids(config), path, 0, found)
+        return Source(config.entity_path, _find_ids(config), path, 0, found, settings.allow_non_finite)
     checkpoint_path, version = _find_version(path, settings.checkpoint_version)
-    return Source(config.entity_path, _find_ids(config), checkpoint_path, version)
+    return Source(
+        config.entity_path,
+        _find_ids(config),
+        checkpoint_path,
+        version,
+        allow_non_finite=settings.allow_non_finite,
+    )
 
 
 def select_types(config: Config, settings: RemapConfig) -> dict[str, int]:

@@ -32,14 +32,22 @@ _SCHEMA = pa.schema(
 )
 
 
-def write_relations(config: Config, checkpoint_path: str, version: int | None, folder: str) -> int:
+def write_relations(
+    config: Config, checkpoint_path: str, version: int | None, folder: str, *, allow_non_finite: bool = False
+) -> int:
     """Write the table; its number of rows, a parameter of a relation each.
 
     Raises:
         ConfigError: the checkpoint holds no relations, or others than the configuration.
+        FormatError: a parameter is not finite.
     """
-    checkpoint = open_checkpoint(checkpoint_path, version=version, entity_path=config.entity_path)
-    model = checkpoint.read_model()
+    checkpoint = open_checkpoint(
+        checkpoint_path,
+        version=version,
+        entity_path=config.entity_path,
+        allow_non_finite=allow_non_finite,
+    )
+    model = checkpoint.model()
     if model is None:
         raise ConfigError(f"remap.relations: {checkpoint_path} holds no relations; set it to false")
     names = entity_counts.read_relation_names(config.entity_path) if config.dynamic_relations else None

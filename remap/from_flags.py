@@ -16,6 +16,7 @@ _SETTINGS = {
     "output_format": "remap.output_format",
     "output_delimiter": "remap.output_delimiter",
     "output_chunk_size": "remap.rows_per_file",
+    "allow_non_finite": "remap.allow_non_finite",
 }
 # A checkpoint may come from anybody: of its configuration no path, no cluster and no other section is taken.
 _OF_THE_MODEL = ("relations", "dimension", "dynamic_relations", "global_emb", "comparator", "loss_fn")

@@ -44,7 +44,8 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
 
     Raises:
         NotFoundError: there is no checkpoint, or a part of it or of the raw ids is missing.
-        FormatError: checkpoint, counts and raw ids do not fit each other.
+        FormatError: checkpoint, counts and raw ids do not fit each other, or one of them is damaged, or a
+            vector is not finite.
         ConfigError: an entity type or a version is not there, or the output folder holds other files.
     """
     settings = config.section("remap", RemapConfig)
@@ -67,7 +68,13 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         if settings.relations:
             uri = storage.join(folder, RELATIONS)
             written[uri] = 0
-            num_parameters = write_relations(config, source.checkpoint_path, source.version or None, folder)
+            num_parameters = write_relations(
+                config,
+                source.checkpoint_path,
+                source.version or None,
+                folder,
+                allow_non_finite=settings.allow_non_finite,
+            )
         _check_complete(folder, set(written))
         claim.check()
     return {

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from graphmill import progress
+from graphmill.checkpoints.finite import check_finite, first_not_finite
 from graphmill.errors import FormatError
 from graphmill.formats import entity_counts, entity_index, pbg_checkpoint, remapped
 from remap.config import RemapConfig
@@ -24,7 +25,8 @@ def write_part(source: Source, part: Part, embedding_path: str, settings: RemapC
     """Write one partition's files and count their rows again; the rows of each file.
 
     Raises:
-        FormatError: ids or embeddings are not what they were when they were measured.
+        FormatError: ids or embeddings are not what they were when they were measured, or damaged, or a
+            vector is not finite.
     """
     if not settings.is_standard:
         return write_shaped(_batches(source, part, settings), part, embedding_path, settings)
@@ -50,11 +52,25 @@ def _batches(source: Source, part: Part, settings: RemapConfig) -> Iterator[tupl
         strict=False,
     )
     for ids, embeddings_ND in batches:
+        if not source.allow_non_finite:
+            _check_finite(source, part, ids, embeddings_ND, num_read)
         yield ids, embeddings_ND
         num_read += len(ids)
         # Ends the task here if it has been cancelled.
         progress.tell(f"remapping {part.entity_type} {part.partition}", num_read, part.num_rows, "rows")
     check_num_ids(source, part.entity_type, part.partition, num_read, part.num_rows)
+
+
+def _check_finite(source: Source, part: Part, ids: pa.Array, rows_ND: Floats, first_row: int) -> None:
+    """Refuse vectors of which one is not finite, naming the entity; the first is in row `first_row`."""
+    row = first_not_finite(rows_ND)
+    if row is not None:
+        raise FormatError(
+            f"{source.embeddings_uri(part.entity_type, part.partition)}: {part.entity_type!r}, partition "
+            f"{part.partition}, row {first_row + row}: the vector of the raw id {ids[row].as_py()!r} is not "
+            "finite; go back to a preserved epoch, or train again; remap.allow_non_finite: true writes it "
+            "as it is"
+        )
 
 
 def iter_ids(source: Source, part: Part, batch_rows: int) -> Iterator[pa.Array]:
@@ -80,6 +96,7 @@ def iter_rows(source: Source, part: Part, batch_rows: int) -> Iterator[Floats]:
     if not source.is_pbg:
         checkpoint = source.open()
         added = global_embedding(checkpoint, part.entity_type)
+        _check_global(source, part, added)
         for rows_ND in checkpoint.iter_embeddings(part.entity_type, part.partition, batch_rows):
             yield rows_ND if added is None else rows_ND + added
         return
@@ -90,7 +107,13 @@ def iter_rows(source: Source, part: Part, batch_rows: int) -> Iterator[Floats]:
             f"{uri}: global embedding of {part.entity_type!r}: expected dimension {part.dimension}, "
             f"found {global_D.shape[0]}"
         )
+    _check_global(source, part, global_D)
     for embeddings_ND in pbg_checkpoint.iter_embeddings(
         source.checkpoint_path, part.entity_type, part.partition, source.version, batch_rows
     ):
         yield embeddings_ND if global_D is None else embeddings_ND + global_D
+
+
+def _check_global(source: Source, part: Part, global_D: Floats | None) -> None:
+    if global_D is not None and not source.allow_non_finite:
+        check_finite(global_D, f"{source.checkpoint_path}: global embedding of {part.entity_type!r}")

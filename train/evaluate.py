@@ -14,6 +14,7 @@ from distributed import Client
 from torch import Tensor
 
 from graphmill import cluster, progress, storage
+from graphmill.checkpoints.finite import check_finite
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
@@ -180,10 +181,8 @@ class Tables:
                 f"{uri}: embeddings have shape {embeddings.shape}; entity_count and dimension ask for "
                 f"{shape}: the checkpoint belongs to other entities or another configuration"
             )
-        table = torch.from_numpy(embeddings)
-        if not torch.isfinite(table).all():
-            raise FormatError(f"{uri}: expected finite embeddings, found some that are not")
-        return table
+        check_finite(embeddings, f"{uri}: {entity_type!r}, partition {partition}")
+        return torch.from_numpy(embeddings)
 
 
 def _rank_all(

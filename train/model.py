@@ -20,6 +20,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from graphmill.checkpoints.finite import check_finite
 from graphmill.config import Config
 from graphmill.errors import FormatError
 from graphmill.vocab import Side
@@ -78,7 +79,7 @@ class Model:
         `grown` allows for fewer rows than here, those of the first dynamic relations.
 
         Raises:
-            FormatError: `state` has an unknown parameter, or one of another shape.
+            FormatError: `state` has an unknown parameter, or one of another shape, or one that is not finite.
         """
         for key, value in state.items():
             own = self.parameters.get(key)
@@ -86,6 +87,7 @@ class Model:
                 raise FormatError(
                     f"{uri}: unknown parameter {key!r}; the configuration has {', '.join(self.parameters)}"
                 )
+            check_finite(value.detach().cpu().numpy(), f"{uri}: parameter {key!r}")
             if value.shape == own.shape:
                 self.parameters[key] = value.to(own)
             elif grown and is_beginning(value, own):

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.optim.adagrad import adagrad
 
+from graphmill.checkpoints.finite import check_finite
 from graphmill.errors import FormatError
 
 EPSILON = 1e-10
@@ -199,7 +200,7 @@ class Adagrad:
         """Take over the states of some parameters; with `grown` they may be of the first rows alone.
 
         Raises:
-            FormatError: one is none, or of another parameter.
+            FormatError: one is none, or of another parameter, or not finite.
         """
         for key, state in states.items():
             try:
@@ -216,5 +217,7 @@ class Adagrad:
                     f"{uri}: optimizer/state_dict: 'sum' of parameter {key!r} has shape {shape}; "
                     f"expected {tuple(self.sums[key].shape)}"
                 )
+            of_sums = f"{uri}: optimizer sums of parameter {key!r}"
+            check_finite(accumulated.detach().cpu().float().numpy(), of_sums)
             self.sums[key][: len(accumulated)].copy_(accumulated)
             self.steps[key] = int(steps)

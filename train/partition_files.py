@@ -9,6 +9,7 @@ Shapes: R rows in the checkpoint of `init_path`, N rows of the partition, D dime
 import torch
 from torch import Tensor
 
+from graphmill.checkpoints.finite import check_finite
 from graphmill.errors import FormatError, TrainingError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
@@ -23,9 +24,14 @@ _ROUNDING = 1e-5  # rows that training shortened may be longer by this; loading 
 
 
 class PartitionFiles:
-    """Reads and writes the tables of a run; holds none of them."""
+    """Reads and writes the tables of a run; holds none of them.
+
+    Attributes:
+        checksums: of the files that were written, by URI; the run's.
+    """
 
     def __init__(self, start: Start) -> None:
+        self.checksums = start.checksums
         self.config = start.config
         self.num_rows = start.num_rows
         self.device = start.device
@@ -68,6 +74,7 @@ class PartitionFiles:
             optimizer.table_state(table.sums.cpu(), self.config.lr),
             self._pbg,
             iteration,
+            self.checksums,
         )
 
     def _take_over(self, key: Key, warm_start: WarmStart) -> Table:
@@ -97,11 +104,15 @@ class PartitionFiles:
     def _read(self, checkpoint_path: str, key: Key, version: int) -> tuple[Tensor, Tensor]:
         saved, state = pbg_checkpoint.read_embeddings(checkpoint_path, *key, version)
         uri = pbg_checkpoint.embeddings_uri(checkpoint_path, *key, version)
+        where = f"{uri}: {key[0]!r}, partition {key[1]}"
+        check_finite(saved, where)
         saved_RD = torch.from_numpy(saved)
         if state is None:
             return saved_RD, optimizer.fresh_sums(self.optimizer, saved_RD)
         shape = (saved.shape[0], saved.shape[1])
-        return saved_RD, optimizer.sums_of_table_state(state, self.optimizer, shape, uri)
+        sums = optimizer.sums_of_table_state(state, self.optimizer, shape, uri)
+        check_finite(sums.numpy(), f"{where}: optimizer sums")
+        return saved_RD, sums
 
     def _draw(self, key: Key) -> Tensor:
         generator = seeds.generator(self.config.seed, "embeddings", *key)

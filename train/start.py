@@ -7,6 +7,7 @@ import torch
 from graphmill.config import Config
 from graphmill.formats import entity_counts, pbg_checkpoint
 from graphmill.lock import NO_CLAIM, Claim
+from graphmill.storage import Checksums
 from train import schedule, seeds
 from train.config import TrainConfig
 from train.model import Model
@@ -25,6 +26,7 @@ class Start:
         version: the committed version of the checkpoint.
         warm_start: the checkpoint at init_path, while there is no version yet.
         claim: what is checked before a file of the checkpoint is written.
+        checksums: of the files that this process writes, by URI.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Start:
         )
         self.schedule = plan or schedule.plan(config)
         self.version = pbg_checkpoint.read_version(config.checkpoint_path)
+        self.checksums: Checksums = {}
         warm = not self.version and config.init_path
         self.warm_start = WarmStart(config, warm) if warm else None
 

@@ -18,6 +18,7 @@ from graphmill.config import Config
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.lock import NO_CLAIM, Claim
+from graphmill.storage import Checksums
 from graphmill.vocab import Bucket
 from train.background import Background
 from train.batches import EdgeTensors
@@ -56,10 +57,11 @@ class Trainer:
         self.watch = Watch(config, self.schedule, self.version)
         self.validation = Validation(config, self.schedule.per_epoch, self.version, self._rank)
         self._edges: dict[Bucket, Future[EdgeTensors]] = {}  # read, or being read
+        self._of_config: Checksums = {}
 
     def run(self) -> dict[str, Any]:
         """Train what is left; the figures of the run."""
-        pbg_checkpoint.write_config(self.config.checkpoint_path, self.config.pbg())
+        self._of_config = pbg_checkpoint.write_config(self.config.checkpoint_path, self.config.pbg())
         try:
             while self.validation.after(self.version) and self.version < self.schedule.num_iterations:
                 self._iterate(self.schedule.iteration(self.version))
@@ -134,12 +136,17 @@ class Trainer:
             self.adagrad.state_dict(),
             config.pbg(),
             iteration,
+            self.start.checksums,
         )
         pbg_checkpoint.append_stats(config.checkpoint_path, self.watch.lines())
         self.claim.check()
         pbg_checkpoint.commit(
-            config.checkpoint_path, version, preserve_epoch=self.schedule.preserved_epoch(config, version)
+            config.checkpoint_path,
+            version,
+            preserve_epoch=self.schedule.preserved_epoch(config, version),
+            checksums=self.start.checksums | self._of_config,
         )
+        self.start.checksums.clear()
         self.store.committed()
         self.version = version
         self.watch.end_iteration(

@@ -54,6 +54,7 @@ def open_checkpoint(
     version: int | None = None,
     entity_path: str | None = None,
     index_base: Literal["auto", 0, 1] = "auto",
+    allow_non_finite: bool = False,
 ) -> Checkpoint:
     """The checkpoint in the folder `uri`, of whatever format.
 
@@ -62,11 +63,20 @@ def open_checkpoint(
         version: which version, where the format has several; the committed one by default.
         entity_path: entity counts, for formats that know no partitions; one partition by default.
         index_base: number of the first partition in legacy names: 0, 1, or "auto": as the files say.
+        allow_non_finite: whether to read rows, sums and parameters that are not finite like others.
 
     Raises:
         NotFoundError: there is no such folder.
         FormatError: it holds no checkpoint, or a damaged one.
     """
+    checkpoint = _open(uri, version, entity_path, index_base)
+    checkpoint.allow_non_finite = allow_non_finite
+    return checkpoint
+
+
+def _open(
+    uri: str, version: int | None, entity_path: str | None, index_base: Literal["auto", 0, 1]
+) -> Checkpoint:
     # Each room is entered only when it is needed: torch takes a second to import.
     match recognise(uri):
         case "pbg":

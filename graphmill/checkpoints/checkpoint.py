@@ -8,14 +8,15 @@ Shapes: N rows of a partition, D dimension.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from graphmill.checkpoints.states import row_sums
+from graphmill.checkpoints import states
+from graphmill.checkpoints.finite import check_finite
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Partition
 
@@ -49,9 +50,14 @@ class ModelState:
 
 
 class Checkpoint(ABC):
-    """One version of a checkpoint, opened for reading."""
+    """One version of a checkpoint, opened for reading.
+
+    Attributes:
+        allow_non_finite: whether rows, sums and parameters that are not finite are read like others.
+    """
 
     format: ClassVar[str]
+    allow_non_finite = False
 
     def __init__(self, uri: str, version: int) -> None:
         self.uri = uri
@@ -70,6 +76,10 @@ class Checkpoint(ABC):
     @abstractmethod
     def open_rows(self, entity_type: str, partition: Partition) -> AbstractContextManager[Rows]:
         """The embeddings of one partition, to be read piece by piece within the block."""
+
+    def open_compared(self, entity_type: str, partition: Partition) -> AbstractContextManager[Rows]:
+        """The same, where all rows will be read: the file is compared with its checksum, if it has one."""
+        return self.open_rows(entity_type, partition)
 
     @abstractmethod
     def read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
@@ -98,6 +108,43 @@ class Checkpoint(ABC):
     def num_partitions(self) -> dict[str, int]:
         """Number of partitions of each entity type."""
         return {entity_type: len(counts) for entity_type, counts in self.counts.items()}
+
+    @contextmanager
+    def open_whole(self, entity_type: str, partition: Partition) -> Iterator[Rows]:
+        """The embeddings of one partition, all of which will be read within the block.
+
+        Raises:
+            FormatError: the file is damaged, or a row is not finite.
+        """
+        with self.open_compared(entity_type, partition) as rows:
+            yield rows if self.allow_non_finite else _FiniteRows(rows, self._place(entity_type, partition))
+
+    def optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
+        """As `read_optimizer_state`.
+
+        Raises:
+            FormatError: a sum is not finite.
+        """
+        state = self.read_optimizer_state(entity_type, partition)
+        if not self.allow_non_finite:
+            states.check_state(state, [None], self._place(entity_type, partition))
+        return state
+
+    def model(self) -> ModelState | None:
+        """As `read_model`.
+
+        Raises:
+            FormatError: a parameter, or a sum of its optimizer, is not finite.
+        """
+        model = self.read_model()
+        if model is not None and not self.allow_non_finite:
+            for key, value in model.parameters.items():
+                check_finite(value.numpy(), f"{self.uri}: parameter {key!r}")
+            states.check_state(model.optimizer_state, list(model.parameters), self.uri)
+        return model
+
+    def _place(self, entity_type: str, partition: Partition) -> str:
+        return f"{self.uri}: {entity_type!r}, partition {partition}"
 
     def partitions(self) -> Iterator[tuple[str, Partition, tuple[int, int]]]:
         """Every partition of every entity type, with its shape (N, D)."""
@@ -129,13 +176,13 @@ class Checkpoint(ABC):
         self, entity_type: str, partition: Partition, batch_rows: int = 65536
     ) -> Iterator[Floats]:
         """The embeddings of one partition in order, float32 [<= batch_rows, D] at a time."""
-        with self.open_rows(entity_type, partition) as rows:
+        with self.open_whole(entity_type, partition) as rows:
             for start in range(0, rows.shape[0], batch_rows):
                 yield rows.read(start, min(start + batch_rows, rows.shape[0]))
 
     def read_embeddings(self, entity_type: str, partition: Partition) -> Floats:
         """The embeddings of one partition, float32 [N, D]."""
-        with self.open_rows(entity_type, partition) as rows:
+        with self.open_whole(entity_type, partition) as rows:
             return rows.read(0, rows.shape[0])
 
     def read_optimizer_sums(self, entity_type: str, partition: Partition) -> Floats | None:
@@ -144,6 +191,21 @@ class Checkpoint(ABC):
         Raises:
             FormatError: the optimizer's state is not that of these rows.
         """
-        state = self.read_optimizer_state(entity_type, partition)
+        state = self.optimizer_state(entity_type, partition)
         shape = self.counts[entity_type][partition], self.dimensions[entity_type]
-        return None if state is None else row_sums(state, shape, f"{self.uri}: {entity_type}_{partition}")
+        return (
+            None if state is None else states.row_sums(state, shape, f"{self.uri}: {entity_type}_{partition}")
+        )
+
+
+class _FiniteRows:
+    """Rows that are looked at as they pass."""
+
+    def __init__(self, rows: Rows, where: str) -> None:
+        self._rows, self._where = rows, where
+        self.shape = rows.shape
+
+    def read(self, start: int, stop: int) -> Floats:
+        found = self._rows.read(start, stop)
+        check_finite(found, self._where, start)
+        return found

@@ -41,7 +41,7 @@ class JoinedRows(AbstractContextManager["JoinedRows"]):
 
     def _rows(self, partition: int) -> Rows:
         if partition not in self._opened:
-            opening = self._source.open_rows(self._entity_type, partition)
+            opening = self._source.open_whole(self._entity_type, partition)
             self._opened[partition] = self._stack.enter_context(opening)
         return self._opened[partition]
 
@@ -70,7 +70,7 @@ class JoinedSums:
         if self._held[0] != partition:
             source, name = self._source, self._entity_type
             count = source.counts[name][partition]
-            state = source.read_optimizer_state(name, partition) or {}
+            state = source.optimizer_state(name, partition) or {}
             where = f"{source.uri}: {name}_{partition}"
             sums = states.table_sums(state, (count, source.dimensions[name]), where)
             shaped = np.zeros((count, self.shape[1])) if sums is None else sums.reshape(count, -1).numpy()

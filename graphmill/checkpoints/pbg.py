@@ -34,6 +34,13 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
         with pbg_checkpoint.open_embeddings(self.uri, entity_type, partition, self.version) as rows:
             yield rows
 
+    @contextmanager
+    def open_compared(self, entity_type: str, partition: Partition) -> Iterator[Rows]:
+        """The same, compared with its checksum."""
+        place = self.uri, entity_type, partition, self.version
+        with pbg_checkpoint.open_embeddings(*place, whole=True) as rows:
+            yield rows
+
     def read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
         """As saved beside the embeddings."""
         return pbg_checkpoint.read_optimizer_state(self.uri, entity_type, partition, self.version)
@@ -69,7 +76,7 @@ def write(source: Checkpoint, target_uri: str) -> list[str]:
     """Write `source` as a checkpoint of one version; what it holds and the format does not: nothing."""
     version = max(source.version, 1)
     config = source.described_config()
-    pbg_checkpoint.write_config(target_uri, config)
+    checksums = pbg_checkpoint.write_config(target_uri, config)
     for entity_type, partition, shape in source.partitions():
         pbg_checkpoint.new_embeddings(
             target_uri,
@@ -78,13 +85,14 @@ def write(source: Checkpoint, target_uri: str) -> list[str]:
             version,
             shape,
             source.iter_embeddings(entity_type, partition, source.batch_rows(entity_type)),
-            source.read_optimizer_state(entity_type, partition),
+            source.optimizer_state(entity_type, partition),
             config,
             source.iteration,
+            checksums,
         )
-    model = source.read_model() or ModelState({}, None)
+    model = source.model() or ModelState({}, None)
     pbg_checkpoint.write_model(
-        target_uri, version, model.parameters, model.optimizer_state, config, source.iteration
+        target_uri, version, model.parameters, model.optimizer_state, config, source.iteration, checksums
     )
-    pbg_checkpoint.commit(target_uri, version, preserve_epoch=None)
+    pbg_checkpoint.commit(target_uri, version, preserve_epoch=None, checksums=checksums)
     return []

@@ -103,9 +103,9 @@ def write(source: Checkpoint, target_uri: str) -> list[str]:
             version,
             shape,
             source.iter_embeddings(entity_type, partition, source.batch_rows(entity_type)),
-            source.read_optimizer_state(entity_type, partition),
+            source.optimizer_state(entity_type, partition),
         )
-    model = source.read_model() or ModelState({}, None)
+    model = source.model() or ModelState({}, None)
     iteration = source.iteration
     metadata = legacy.Metadata(
         source.described_config(),

@@ -174,13 +174,13 @@ def write(source: Checkpoint, target_uri: str, shard_num: int = 1) -> list[str]:
     table_states: dict[str, list[Any]] = {name: [] for name in source.counts}
     sums_dims = dict.fromkeys(source.counts, 0)
     for name, partition, shape in source.partitions():
-        state = source.read_optimizer_state(name, partition)
+        state = source.optimizer_state(name, partition)
         table_states[name].append(None if state is None else states.without_sums(state))
         sums = states.table_sums(state or {}, shape, f"{source.uri}: {name}_{partition}")
         if sums is not None:
             sums_dims[name] = max(sums_dims[name], sums.dim())
         del state, sums
-    model = source.read_model()
+    model = source.model()
     tensors = _dense_tensors(model) if model else {}
     for shard in range(shard_num):
         with ExitStack() as stack:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from graphmill.checkpoints.finite import check_finite
 from graphmill.errors import FormatError
 from graphmill.vocab import Side
 
@@ -81,6 +82,24 @@ def row_sums(state: Mapping[str, Any], shape: tuple[int, int], where: str) -> Fl
     if sums is None:
         return None
     return np.asarray((sums if sums.dim() == 1 else sums.mean(1)).numpy())
+
+
+def check_state(state: Mapping[str, Any] | None, parameters: Sequence[str | None], where: str) -> None:
+    """Refuse an optimizer's state_dict() with a sum that is not finite; `parameters` by their numbers.
+
+    Raises:
+        FormatError: one is not.
+    """
+    import torch
+
+    found = (state or {}).get("state")
+    for number, each in found.items() if isinstance(found, Mapping) else ():
+        sums = each.get("sum") if isinstance(each, Mapping) else None
+        if isinstance(sums, torch.Tensor) and sums.is_floating_point():
+            known = isinstance(number, int) and 0 <= number < len(parameters)
+            key = parameters[number] if known else number
+            of = "" if key is None else f" of parameter {key!r}"
+            check_finite(sums.detach().cpu().float().numpy(), f"{where}: optimizer sums{of}")
 
 
 def common_dimensions(shapes: Mapping[str, Sequence[tuple[int, int]]], where: str) -> dict[str, int]:

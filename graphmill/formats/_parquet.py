@@ -8,17 +8,20 @@ import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.errors import FormatError
+from graphmill.storage import Manifest
 
 
 @contextmanager
-def open_parquet(uri: str) -> Iterator[pq.ParquetFile]:
+def open_parquet(uri: str, manifest: Manifest | None = None) -> Iterator[pq.ParquetFile]:
     """The parquet file at `uri`; damage met while reading it within the block becomes a `FormatError`.
+
+    With the `manifest` of its checksum, all of it is read.
 
     Raises:
         NotFoundError: there is no such file.
-        FormatError: it is not parquet, or cut short, or damaged.
+        FormatError: it is not parquet, or cut short, or damaged, or not what its checksum says.
     """
-    with storage.open_input(uri) as source:
+    with storage.open_compared(uri, manifest) as source:
         try:
             with pq.ParquetFile(source) as parquet:
                 yield parquet

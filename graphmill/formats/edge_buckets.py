@@ -35,6 +35,7 @@ from graphmill.formats.edge_features import (
     offsets_name,
     read_features,
 )
+from graphmill.storage import Checksums, Manifest
 from graphmill.vocab import Bucket, Side
 
 FORMAT_VERSION = 1
@@ -149,13 +150,15 @@ def new_bucket(
     index_dtype: npt.DTypeLike = np.int32,
     weighted: bool = False,
     num_features: Mapping[Side, int] | None = None,
+    checksums: Checksums | None = None,
 ) -> Iterator[BucketWriter]:
     """A new bucket file of `num_edges` edges, to be appended within the block; atomic.
 
+    `checksums` is told of it.
     `num_features` names the featurized sides, and how many features all their lists have together.
     """
     uri = bucket_uri(edge_path, bucket)
-    with storage.create_hdf5(uri) as hdf5:
+    with storage.create_hdf5(uri, checksums) as hdf5:
         writer = BucketWriter(hdf5, uri, num_edges, index_dtype, weighted, num_features or {})
         yield writer
         writer.check_full()
@@ -199,11 +202,11 @@ def read_bucket(
     Who does not say that it takes lists of features gets none: -1 would pass for an index.
 
     Raises:
-        FormatError: the bucket is missing, or is not what docs/formats/pbg_v1.md says; or it has lists of
-            features, and they are not expected.
+        FormatError: the bucket is missing, or is not what docs/formats/pbg_v1.md or its checksum says; or it
+            has lists of features, and they are not expected.
     """
     uri = bucket_uri(edge_path, bucket)
-    with _open_bucket(uri) as datasets:
+    with _open_bucket(uri, storage.manifest_of(edge_path)) as datasets:
         for side in Side:
             if offsets_name(side) in datasets and not takes_features:
                 raise FormatError(
@@ -261,10 +264,10 @@ def check_indices(
 
 
 @contextmanager
-def _open_bucket(uri: str) -> Iterator[dict[str, h5py.Dataset]]:
+def _open_bucket(uri: str, manifest: Manifest | None = None) -> Iterator[dict[str, h5py.Dataset]]:
     """The datasets of the bucket file by name, checked; `weight` only where there is one."""
     try:
-        with storage.open_hdf5(uri) as hdf5:
+        with storage.open_hdf5(uri, manifest) as hdf5:
             yield _checked_datasets(hdf5, uri)
     except NotFoundError as error:
         raise FormatError(

@@ -16,6 +16,7 @@ from typing import Any
 
 from graphmill import storage
 from graphmill.errors import FormatError
+from graphmill.storage import Checksums
 
 RELATION_COUNT = "dynamic_rel_count.txt"
 RELATION_NAMES = "dynamic_rel_names.json"
@@ -35,9 +36,11 @@ def names_uri(entity_path: str, entity_type: str, partition: int) -> str:
     return storage.join(entity_path, f"entity_names_{entity_type}_{partition}.json")
 
 
-def write_count(entity_path: str, entity_type: str, partition: int, count: int) -> None:
-    """Say that the partition has `count` rows."""
-    storage.write_text(count_uri(entity_path, entity_type, partition), f"{count}\n")
+def write_count(
+    entity_path: str, entity_type: str, partition: int, count: int, checksums: Checksums | None = None
+) -> None:
+    """Say that the partition has `count` rows; `checksums` is told of the file."""
+    storage.write_text(count_uri(entity_path, entity_type, partition), f"{count}\n", checksums)
 
 
 def read_count(entity_path: str, entity_type: str, partition: int) -> int:
@@ -45,9 +48,9 @@ def read_count(entity_path: str, entity_type: str, partition: int) -> int:
 
     Raises:
         NotFoundError: there is no such file.
-        FormatError: it holds anything but one integer that is not negative.
+        FormatError: it holds anything but one integer that is not negative, or is not what its checksum says.
     """
-    return _read_integer(count_uri(entity_path, entity_type, partition))
+    return _read_integer(entity_path, count_uri(entity_path, entity_type, partition))
 
 
 def read_counts(entity_path: str, num_partitions: Mapping[str, int]) -> dict[str, list[int]]:
@@ -77,39 +80,48 @@ def list_counts(entity_path: str) -> dict[str, list[int]]:
     return read_counts(entity_path, {name: len(found[name]) for name in sorted(found)})
 
 
-def write_relation_count(entity_path: str, count: int) -> None:
-    """Say that there are `count` dynamic relations."""
-    storage.write_text(storage.join(entity_path, RELATION_COUNT), f"{count}\n")
+def write_relation_count(entity_path: str, count: int, checksums: Checksums | None = None) -> None:
+    """Say that there are `count` dynamic relations; `checksums` is told of the file."""
+    storage.write_text(storage.join(entity_path, RELATION_COUNT), f"{count}\n", checksums)
 
 
 def read_relation_count(entity_path: str) -> int:
     """Number of dynamic relations."""
-    return _read_integer(storage.join(entity_path, RELATION_COUNT))
+    return _read_integer(entity_path, storage.join(entity_path, RELATION_COUNT))
 
 
-def write_relation_names(entity_path: str, names: Iterable[str]) -> None:
-    """Name the dynamic relations, in the order of their numbers."""
-    _write_strings(storage.join(entity_path, RELATION_NAMES), names)
+def write_relation_names(entity_path: str, names: Iterable[str], checksums: Checksums | None = None) -> None:
+    """Name the dynamic relations, in the order of their numbers; `checksums` is told of the file."""
+    _write_strings(storage.join(entity_path, RELATION_NAMES), names, checksums)
 
 
 def read_relation_names(entity_path: str) -> list[str] | None:
     """Names of the dynamic relations, or None where nobody named them."""
     uri = storage.join(entity_path, RELATION_NAMES)
-    return _read_strings(uri) if storage.exists(uri) else None
+    return _read_strings(entity_path, uri) if storage.exists(uri) else None
 
 
-def write_entity_names(entity_path: str, entity_type: str, partition: int, names: Iterable[str]) -> None:
-    """Write the raw ids for PBG's own tools, as they come: never more than a megabyte in memory."""
-    _write_strings(names_uri(entity_path, entity_type, partition), names)
+def write_entity_names(
+    entity_path: str,
+    entity_type: str,
+    partition: int,
+    names: Iterable[str],
+    checksums: Checksums | None = None,
+) -> None:
+    """Write the raw ids for PBG's own tools, as they come: never more than a megabyte in memory.
+
+    `checksums` is told of the file.
+    """
+    _write_strings(names_uri(entity_path, entity_type, partition), names, checksums)
 
 
 def read_entity_names(entity_path: str, entity_type: str, partition: int) -> list[str]:
     """Raw ids in row order. JSON cannot be read in parts: the whole partition is in memory at once."""
-    return _read_strings(names_uri(entity_path, entity_type, partition))
+    return _read_strings(entity_path, names_uri(entity_path, entity_type, partition))
 
 
-def _read_integer(uri: str) -> int:
-    content = storage.read_bytes(uri)
+def _read_integer(entity_path: str, uri: str) -> int:
+    content = storage.read_compared(uri, storage.manifest_of(entity_path))
     match = _DECIMAL.fullmatch(content)
     if match is None or int(match[1]) < 0:
         shown = content[:40].decode(errors="backslashreplace")
@@ -117,9 +129,9 @@ def _read_integer(uri: str) -> int:
     return int(match[1])
 
 
-def _write_strings(uri: str, strings: Iterable[str]) -> None:
+def _write_strings(uri: str, strings: Iterable[str], checksums: Checksums | None) -> None:
     # The same bytes as json.dump of the whole list.
-    with storage.atomic_output(uri) as stream:
+    with storage.atomic_output(uri, checksums=checksums) as stream:
         pending, num_pending_chars, separator = ["["], 1, ""
         for string in strings:
             pending.append(separator + json.dumps(string))
@@ -131,8 +143,9 @@ def _write_strings(uri: str, strings: Iterable[str]) -> None:
         stream.write(("".join(pending) + "]").encode())
 
 
-def _read_strings(uri: str) -> list[str]:
-    strings: list[Any] = storage.read_json(uri, list)
+def _read_strings(entity_path: str, uri: str) -> list[str]:
+    content = storage.read_compared(uri, storage.manifest_of(entity_path))
+    strings: list[Any] = storage.json_in(content, uri, list)
     for row, string in enumerate(strings):
         if not (isinstance(string, str) and _is_encodable(string)):
             raise FormatError(f"{uri}: expected strings only, found {string!r} at position {row}")

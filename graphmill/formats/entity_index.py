@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats._parquet import check_schema, open_parquet
+from graphmill.storage import Checksums
 
 FORMAT_VERSION = 1
 FOLDER = "entity_index"
@@ -73,11 +74,13 @@ class PartWriter:
 
 
 @contextmanager
-def new_part(entity_path: str, entity_type: str, partition: int) -> Iterator[PartWriter]:
-    """A new part of the index, to be appended within the block; atomic."""
+def new_part(
+    entity_path: str, entity_type: str, partition: int, checksums: Checksums | None = None
+) -> Iterator[PartWriter]:
+    """A new part of the index, to be appended within the block; atomic. `checksums` is told of it."""
     uri = part_uri(entity_path, entity_type, partition)
     with (
-        storage.atomic_output(uri) as stream,
+        storage.atomic_output(uri, checksums=checksums) as stream,
         pq.ParquetWriter(
             stream,
             SCHEMA,
@@ -103,11 +106,11 @@ def iter_part(
 
     Raises:
         NotFoundError: there is no such part.
-        FormatError: it is not what docs/formats/entity_index.md says.
+        FormatError: it is not what docs/formats/entity_index.md says, or what its checksum says.
     """
     uri = part_uri(entity_path, entity_type, partition)
     num_read = 0
-    with open_parquet(uri) as parquet:
+    with open_parquet(uri, storage.manifest_of(entity_path)) as parquet:
         check_schema(parquet, _ACCEPTED, uri)
         for batch in parquet.iter_batches(batch_rows, columns=["id", "index"]):
             ids, index = batch.column("id"), batch.column("index")
@@ -129,15 +132,15 @@ def read_part(entity_path: str, entity_type: str, partition: int) -> pa.Array:
     return pa.concat_arrays(batches) if batches else pa.array([], pa.large_string())
 
 
-def write_manifest(entity_path: str, manifest: Manifest) -> None:
-    """Write the manifest, the last file of an index to be written."""
+def write_manifest(entity_path: str, manifest: Manifest, checksums: Checksums | None = None) -> None:
+    """Write the manifest, the last file of an index to be written; `checksums` is told of it."""
     content = {
         "format_version": FORMAT_VERSION,
         "hash_name": manifest.hash_name,
         "seed": manifest.seed,
         "num_partitions": manifest.num_partitions,
     }
-    storage.write_text(_manifest_uri(entity_path), json.dumps(content, indent=1) + "\n")
+    storage.write_text(_manifest_uri(entity_path), json.dumps(content, indent=1) + "\n", checksums)
 
 
 def read_manifest(entity_path: str) -> Manifest:
@@ -148,7 +151,7 @@ def read_manifest(entity_path: str) -> Manifest:
         FormatError: it is not what docs/formats/entity_index.md says, or of another version.
     """
     uri = _manifest_uri(entity_path)
-    content = storage.read_json(uri)
+    content = storage.json_in(storage.read_compared(uri, storage.manifest_of(entity_path)), uri)
     if "format_version" not in content:
         raise FormatError(f"{uri}: expected an object with the key 'format_version', found none")
     if content["format_version"] != FORMAT_VERSION:

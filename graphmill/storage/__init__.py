@@ -1,5 +1,14 @@
 """Where every path is opened: local disks, HDFS, and what else pyarrow reaches, behind URIs."""
 
+from graphmill.storage.checksums import (
+    CHECKSUMS,
+    Checksums,
+    Manifest,
+    manifest_of,
+    open_compared,
+    read_checksums,
+)
+from graphmill.storage.checksums import read_bytes as read_compared
 from graphmill.storage.commit import (
     MARKER,
     atomic_directory,
@@ -13,6 +22,7 @@ from graphmill.storage.commit import (
     recover,
     sweep,
     temporary_sibling,
+    write_checksums,
     write_marker,
     write_text,
 )
@@ -53,8 +63,11 @@ from graphmill.storage.uri import (
 )
 
 __all__ = [
+    "CHECKSUMS",
     "MARKER",
+    "Checksums",
     "FileStatus",
+    "Manifest",
     "absolute",
     "atomic_directory",
     "atomic_output",
@@ -77,17 +90,21 @@ __all__ = [
     "list_hidden",
     "local_path",
     "make_dir",
+    "manifest_of",
     "move",
     "move_aside",
     "move_new",
     "moved_aside",
     "name",
+    "open_compared",
     "open_hdf5",
     "open_input",
     "open_output",
     "parent",
     "path_below",
     "read_bytes",
+    "read_checksums",
+    "read_compared",
     "read_json",
     "read_marker",
     "read_text",
@@ -99,6 +116,7 @@ __all__ = [
     "sweep",
     "temporary_sibling",
     "within",
+    "write_checksums",
     "write_marker",
     "write_text",
 ]

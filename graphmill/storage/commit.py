@@ -24,7 +24,9 @@ from typing import Any
 import pyarrow as pa
 
 from graphmill.errors import FormatError, StorageError
+from graphmill.storage import checksums as hashing
 from graphmill.storage import fs
+from graphmill.storage.checksums import Checksums
 from graphmill.storage.json_files import json_in
 from graphmill.storage.uri import join, local_path, name, parent
 
@@ -50,10 +52,13 @@ def discarded_on_error(temporary: str) -> Iterator[None]:
 
 
 @contextmanager
-def atomic_output(uri: str, *, is_large: bool = False) -> Iterator[pa.NativeFile]:
+def atomic_output(
+    uri: str, *, is_large: bool = False, checksums: Checksums | None = None
+) -> Iterator[pa.NativeFile]:
     """A stream whose bytes become the file at `uri` when the block ends without an error.
 
     Of one that `is_large` the disk is given what is there while the rest is written, not all in the end.
+    `checksums` is told of the file.
     """
     temporary = temporary_sibling(uri)
     with discarded_on_error(temporary):
@@ -61,7 +66,12 @@ def atomic_output(uri: str, *, is_large: bool = False) -> Iterator[pa.NativeFile
             path = local_path(temporary)
             if is_large and path is not None:
                 stack.enter_context(_written_back(path))
-            yield stream
+            if checksums is None:
+                yield stream
+            else:
+                hashed = hashing.HashedOutput(stream)
+                yield pa.PythonFile(hashed, "w")
+                checksums[uri] = hashed.checksum()
         commit_file(temporary, uri)
 
 
@@ -96,10 +106,18 @@ def commit_file(temporary: str, uri: str) -> None:
     fs.move(temporary, uri)
 
 
-def write_text(uri: str, text: str) -> None:
-    """Write a small UTF-8 file atomically."""
+def write_text(uri: str, text: str, checksums: Checksums | None = None) -> None:
+    """Write a small UTF-8 file atomically; `checksums` is told of it."""
+    content = text.encode()
     with atomic_output(uri) as stream:
-        stream.write(text.encode())
+        stream.write(content)
+    if checksums is not None:
+        checksums[uri] = hashing.of_bytes(content)
+
+
+def write_checksums(manifest_uri: str, checksums: Mapping[str, str]) -> None:
+    """Write a manifest; `checksums` are by URI, or by path below its folder."""
+    write_text(manifest_uri, hashing.as_text(manifest_uri, checksums))
 
 
 def create_text(uri: str, text: str) -> bool:

@@ -7,18 +7,22 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import h5py
-import pyarrow as pa
 
 from graphmill.errors import FormatError, StorageError
+from graphmill.storage import checksums as hashing
 from graphmill.storage import commit, fs
+from graphmill.storage.checksums import Checksums, Manifest
 from graphmill.storage.uri import local_path, name
 
 COPY_BYTES = 8 << 20
 
 
 @contextmanager
-def staged_output(uri: str) -> Iterator[str]:
-    """A local path; the file written there becomes the file at `uri`, atomically, when the block ends."""
+def staged_output(uri: str, checksums: Checksums | None = None) -> Iterator[str]:
+    """A local path; the file written there becomes the file at `uri`, atomically, when the block ends.
+
+    `checksums` is told of it.
+    """
     temporary = commit.temporary_sibling(uri)
     path = local_path(temporary)
     with commit.discarded_on_error(temporary):
@@ -26,25 +30,35 @@ def staged_output(uri: str) -> Iterator[str]:
             with fs.explained("write", uri):
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
                 yield path
+            _tell(checksums, uri, path)
         else:
             with tempfile.TemporaryDirectory(prefix="graphmill-") as folder:
                 path = str(Path(folder) / name(uri))
                 with fs.explained("stage", uri):
                     yield path
+                _tell(checksums, uri, path)
                 with fs.explained("upload", uri), Path(path).open("rb") as source:  # noqa: SIM117
                     with fs.open_output(temporary) as target:
                         shutil.copyfileobj(source, target, COPY_BYTES)
         commit.commit_file(temporary, uri)
 
 
+def _tell(checksums: Checksums | None, uri: str, path: str) -> None:
+    """Read again, from the page cache, what HDF5 has written here and there."""
+    if checksums is not None:
+        checksums[uri] = hashing.of_file(path)
+
+
 @contextmanager
-def create_hdf5(uri: str) -> Iterator[h5py.File]:
+def create_hdf5(uri: str, checksums: Checksums | None = None) -> Iterator[h5py.File]:
     """A new HDF5 file that becomes the file at `uri`, atomically, when the block ends.
+
+    `checksums` is told of it.
 
     Raises:
         StorageError: it cannot be written: the disk is full, for one.
     """
-    with staged_output(uri) as path:
+    with staged_output(uri, checksums) as path:
         hdf5 = h5py.File(path, "w")
         try:
             yield hdf5
@@ -59,15 +73,14 @@ def create_hdf5(uri: str) -> Iterator[h5py.File]:
 
 
 @contextmanager
-def open_hdf5(uri: str) -> Iterator[h5py.File]:
-    """The HDF5 file at `uri`, read in place.
+def open_hdf5(uri: str, manifest: Manifest | None = None) -> Iterator[h5py.File]:
+    """The HDF5 file at `uri`, read in place; with the `manifest` of its checksum, read whole.
 
     Raises:
         NotFoundError: there is no such file.
-        FormatError: it is not HDF5, or cut short.
+        FormatError: it is not HDF5, or cut short, or has not the checksum that the manifest has.
     """
-    source: pa.NativeFile = fs.open_input(uri)
-    with source:
+    with hashing.open_compared(uri, manifest) as source:
         try:
             hdf5 = h5py.File(local_path(uri) or source, "r")
         except OSError as error:

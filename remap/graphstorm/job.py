@@ -14,7 +14,8 @@ import pyarrow as pa
 from distributed import Client, get_worker
 
 from graphmill import cluster, lock, progress, storage
-from graphmill.errors import ClusterError, StorageError
+from graphmill.checkpoints.finite import first_not_finite
+from graphmill.errors import ClusterError, FormatError, StorageError
 from graphmill.formats import graphstorm_ranks
 from graphmill.storage import scratch
 from remap import tables
@@ -180,7 +181,7 @@ def write_table(output: OutputFile, uri: str, options: Options, plans: Sequence[
     """In a task: write one table and count its rows.
 
     Raises:
-        FormatError: an id is out of range, or an input damaged.
+        FormatError: an id is out of range, or an input damaged, or a row is not finite.
         StorageError: the table has not the rows that it should have.
     """
     ranked = output.ranked
@@ -198,6 +199,15 @@ def write_table(output: OutputFile, uri: str, options: Options, plans: Sequence[
                 id_table.take(nids, nids_uri, row)
                 for id_table, nids, nids_uri in zip(id_tables, ids, where, strict=True)
             ]
+            if not options.allow_non_finite and (wrong := first_not_finite(values)) is not None:
+                named = ", ".join(
+                    f"{entity_type} {each[wrong].as_py()!r}"
+                    for (_, entity_type), each in zip(output.ids, found, strict=True)
+                )
+                raise FormatError(
+                    f"{ranked.values_uri}: row {row + wrong}, of {named}, is not finite; save anew what "
+                    "GraphStorm has trained; --allow-non-finite writes it as it is"
+                )
             table.append([values, *found])
             row += len(values)
             # Ends the task here if it has been cancelled.

@@ -41,6 +41,7 @@ class Options(Section):
     compression: Codec = Field("snappy", description="ours: of all columns but lists of floats")
     value_compression: Codec = Field("none", description="ours: of lists of floats")
     fixed_size_list: bool = Field(False, description="ours: vectors as fixed_size_list, not list")
+    allow_non_finite: bool = Field(False, description="ours: write NaN and infinity too; false: an error")
 
     @model_validator(mode="after")
     def _check(self) -> Self:

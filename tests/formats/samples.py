@@ -43,6 +43,7 @@ class MemoryCheckpoint(Checkpoint):
     """A checkpoint whose tables are arrays."""
 
     format = "memory"
+    allow_non_finite = True
 
     def __init__(
         self,

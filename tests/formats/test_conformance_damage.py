@@ -62,6 +62,7 @@ def test_a_missing_file_is_refused(tmp_path: Path, target_format: str) -> None:
         "embed_nids",
         "config",
         "model.v",
+        "checksums",
         "graphmill_",
         "torch_rank",
     )
@@ -96,6 +97,25 @@ def test_damage_is_floats_or_an_error(tmp_path: Path, target_format: str) -> Non
                 num_refused += 1
         path.write_bytes(whole)
     assert num_refused > 10
+
+
+def test_one_wrong_bit_is_told_by_its_checksum(root: str) -> None:
+    """Of PBG's files, on local disks and where they are hashed as they are read."""
+    uri = storage.join(root, "checkpoint")
+    WRITERS["pbg"](sample(), uri)
+    rng = np.random.default_rng(0)
+    for file_uri in storage.read_checksums(storage.join(uri, "checksums.v7.xxh128")):
+        whole = storage.read_bytes(storage.join(uri, file_uri))
+        for position in rng.integers(0, len(whole), 4):
+            damaged = bytearray(whole)
+            damaged[position] ^= 1 << int(rng.integers(8))
+            with storage.atomic_output(storage.join(uri, file_uri)) as stream:
+                stream.write(bytes(damaged))
+            with pytest.raises(FormatError, match=re.escape(file_uri) + ": expected the checksum"):
+                _read_all(uri)
+        with storage.atomic_output(storage.join(uri, file_uri)) as stream:
+            stream.write(whole)
+    _read_all(uri)
 
 
 def _set_json(uri: str, **values: Any) -> None:

@@ -271,6 +271,7 @@ def test_input_goes_there_and_back(tmp_path: Path, capsys: pytest.CaptureFixture
 
     weighted = edge_buckets.Edges(*np.zeros((3, 1), np.int64), np.ones(1, np.float32))
     edge_buckets.write_bucket(str(first / "edges" / "edges"), Bucket(0, 0), weighted)
+    (first / "edges" / "edges" / storage.CHECKSUMS).unlink()
     run(tmp_path / "d", first / "entities", first / "edges" / "edges", "pbg-legacy")
     assert capsys.readouterr().out == "not kept: weights of edges\n"
 

@@ -76,7 +76,18 @@ def truncate(tree: Tree) -> None:
     path.write_bytes(path.read_bytes()[:-200])
 
 
+def spoil(tree: Tree) -> None:
+    path = tree.emb / "user/embed-00001.pt"
+    rows = torch.load(path, weights_only=True)
+    rows[3, 1] = torch.nan
+    torch.save(rows, path)
+
+
 FAULTS: dict[str, tuple[Callable[[Tree], Any], str]] = {
+    "not finite": (
+        spoil,
+        r"embed-00001\.pt: row 3, of user 'user:\d+-ß', is not finite; .*--allow-non-finite",
+    ),
     "id out of range": (
         lambda t: set_id(t, 2, 12),
         r"embed_nids-00001\.pt: row 2: the id is 12; expected 0 to 11",

@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+import xxhash
 
 from graphmill import storage
 from graphmill.config import Config, from_mapping
@@ -109,6 +110,17 @@ def random_triples(rng, num_lhs, num_rel, num_rhs, num_edges):
     rest, rhs = np.divmod(codes, num_rhs)
     lhs, rel = np.divmod(rest, num_rel)
     return np.stack([lhs, rel, rhs], axis=1).astype(np.int64)
+
+
+def assert_checksums(checkpoint_path: str) -> None:
+    """The manifest of the committed version has the right line for each of its files."""
+    version = pbg_checkpoint.read_version(checkpoint_path)
+    found = storage.read_checksums(storage.join(checkpoint_path, f"checksums.v{version}.xxh128"))
+    names = [storage.name(entry.uri) for entry in storage.list_dir(checkpoint_path) if not entry.is_dir]
+    assert sorted(found) == sorted(n for n in names if n == "config.json" or n.endswith(f".v{version}.h5"))
+    for name, checksum in found.items():
+        content = storage.read_bytes(storage.join(checkpoint_path, name))
+        assert xxhash.xxh3_128_hexdigest(content) == checksum, name
 
 
 def contents(folder) -> dict[str, bytes]:

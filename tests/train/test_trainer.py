@@ -48,6 +48,7 @@ def test_checkpoint_of_a_heterogeneous_graph(tmp_path, rng):
     assert figures["version"] == pbg_checkpoint.read_version(checkpoint) == 2
     assert figures["num_edges"] + 2 * 9 * 2 < 2 * 300  # a tenth is held out
     expected = {"config.json", "checkpoint_version.txt", "model.v2.h5", "training_stats.json"}
+    expected |= {"checksums.v2.xxh128"}
     expected |= {f"embeddings_{name}_{part}.v2.h5" for name in ("user", "item") for part in range(3)}
     expected |= {"embeddings_city_0.v2.h5"}
     assert {name for name in contents(checkpoint) if "/" not in name} == expected

@@ -8,7 +8,14 @@ import pytest
 from graphmill import config as configuration
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import pbg_checkpoint
-from tests.train.graphs import contents, embeddings, make_config, random_triples, write_graph
+from tests.train.graphs import (
+    assert_checksums,
+    contents,
+    embeddings,
+    make_config,
+    random_triples,
+    write_graph,
+)
 from train import evaluate, job
 from train.trainer import Trainer
 from train.validation import Validation
@@ -49,7 +56,12 @@ def test_the_best_version_stays(config):
     assert pbg_checkpoint.read_version(config.checkpoint_path) == found["best"]
     assert mrr(config) == max(scores)
     versions = {name for name in contents(config.checkpoint_path) if ".v" in name and "/" not in name}
-    assert versions == {f"embeddings_node_0.v{found['best']}.h5", f"model.v{found['best']}.h5"}
+    assert versions == {
+        f"{stem}.v{found['best']}.{end}"
+        for stem, end in (("embeddings_node_0", "h5"), ("model", "h5"), ("checksums", "xxh128"))
+    }
+    assert_checksums(config.checkpoint_path)
+    assert_checksums(f"{config.checkpoint_path}/best")
 
 
 def test_it_is_the_version_of_a_shorter_run(config, tmp_path):
@@ -131,8 +143,10 @@ def test_a_kill_is_made_good(config, tmp_path, monkeypatch, killed_in):
     changing = {"training_stats.json", "config.json", "best/config.json"}
     assert ours.keys() == theirs.keys()
     for name in ours.keys() - changing:
-        if not name.endswith(".h5"):  # these hold the configuration, with its paths
+        if not name.endswith((".h5", ".xxh128")):  # these hold the configuration, with its paths
             assert ours[name] == theirs[name]
+    assert_checksums(config.checkpoint_path)
+    assert_checksums(f"{config.checkpoint_path}/best")
     assert embeddings(config, "node", 30).equal(embeddings(other, "node", 30))
 
 

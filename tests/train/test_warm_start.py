@@ -263,6 +263,7 @@ class TestRelations:
         config_json = tmp_path / "first/checkpoint/config.json"
         elsewhere = json.loads(config_json.read_text()) | {"entity_path": "nowhere://there/entities"}
         config_json.write_text(json.dumps(elsewhere))
+        (tmp_path / "first/checkpoint/checksums.v1.xxh128").unlink()
         second = self.day(tmp_path / "second", 3, ["a", "b", "c"], init_path=first.checkpoint_path)
         with caplog.at_level(logging.INFO, "graphmill"):
             self.check_grown(second, first)

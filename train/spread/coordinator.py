@@ -18,12 +18,13 @@ from typing import Any
 
 from distributed import Client
 
-from graphmill import cluster
+from graphmill import cluster, storage
 from graphmill.config import Config
 from graphmill.errors import ClusterError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.lock import NO_CLAIM, Claim
+from graphmill.storage import Checksums
 from graphmill.vocab import Bucket
 from train import schedule
 from train.bucket_order import order_of
@@ -63,13 +64,15 @@ class Coordinator:
         self._grants = 0
         self._losses: Counter[Bucket] = Counter()
         self._base = self.places.shared  # that buckets start from
+        self._checksums: Checksums = {}  # of the next version's files, by name
+        self._of_config: Checksums = {}
         self._told: dict[str, Any] = {}
         self._members: list[str] = []  # the last that reduced together, and the name of their group
         self._group = ""
 
     def run(self) -> dict[str, Any]:
         """Train what is left; the figures of the run."""
-        pbg_checkpoint.write_config(self.config.checkpoint_path, self.config.pbg())
+        self._of_config = pbg_checkpoint.write_config(self.config.checkpoint_path, self.config.pbg())
         with self.line.listening():
             try:
                 while self.validation.after(self.version) and self.version < self.schedule.num_iterations:
@@ -139,6 +142,8 @@ class Coordinator:
             case "published" if bucket is not None and attempt.visit is not None:
                 keys = [*self._own_keys(bucket), *attempt.untouched]
                 self.places.publish(attempt.grant, keys, shares=attempt.leader == attempt.grant)
+                written = message["checksums"]
+                self._checksums |= {storage.name(uri): written[uri] for uri in written}
                 self.watch.add(attempt.visit)
                 if assignment.commit(bucket):
                     self._base = self.places.shared
@@ -254,7 +259,13 @@ class Coordinator:
         pbg_checkpoint.append_stats(config.checkpoint_path, self.watch.lines())
         preserved = self.schedule.preserved_epoch(config, version)
         self.claim.check()
-        pbg_checkpoint.commit(config.checkpoint_path, version, preserve_epoch=preserved)
+        pbg_checkpoint.commit(
+            config.checkpoint_path,
+            version,
+            preserve_epoch=preserved,
+            checksums=self._checksums | self._of_config,
+        )
+        self._checksums = {}
         self.places.committed()
         self.version = version
         self.watch.end_iteration(wait_s=time.monotonic() - begun)

@@ -115,6 +115,7 @@ class Shared:
             self.adagrad.state_dict(),
             self.start.config.pbg(),
             iteration,
+            self.start.checksums,
         )
 
     def _read(self, place: Place) -> None:

@@ -92,6 +92,7 @@ class Worker:
         tables = self._tables | self.shared.tables
         stats = self.bucket.train(bucket, iteration, edges, tables, self.line.tell_progress)
         begun = time.monotonic()
+        self.start.checksums.clear()
         for key in sorted(places):
             self.files.write(key, self._tables[key], version, iteration, folder)
             self._revisions[key] = order["grant"]
@@ -114,7 +115,7 @@ class Worker:
             revision = together["leader"]
         place, writes = Place(*answer["shared"]), revision == order["grant"]
         self.shared.publish(place, folder, version, revision, iteration, writes=writes)
-        return self.line.ask("published", grant=order["grant"])
+        return self.line.ask("published", grant=order["grant"], checksums=dict(self.start.checksums))
 
     def _swap(self, places: Mapping[Key, Place]) -> int:
         """Have the partitions at `places` in memory, and no others; how many had to be read."""

@@ -26,6 +26,7 @@ import numpy.typing as npt
 from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats._hdf5 import check_stored
+from graphmill.storage import Manifest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,14 +58,17 @@ class Iteration:
 
 
 @contextmanager
-def open_checked(uri: str) -> Iterator[h5py.File]:
+def open_checked(uri: str, manifest: Manifest | None = None) -> Iterator[h5py.File]:
     """The HDF5 file at `uri`, of a format version that is known here.
+
+    With the `manifest` of its checksum, all of it is read.
 
     Raises:
         NotFoundError: there is no such file.
-        FormatError: it is not HDF5, of another version, or damaged in what the block reads.
+        FormatError: it is not HDF5, of another version, damaged in what the block reads, or not what its
+            checksum says.
     """
-    with storage.open_hdf5(uri) as hdf5:
+    with storage.open_hdf5(uri, manifest) as hdf5:
         try:
             found = hdf5.attrs.get("format_version")
             if not np.array_equal(found, FORMAT_VERSION):

@@ -11,6 +11,7 @@ CONFIG_FILE = "config.json"
 STATS_FILE = "training_stats.json"
 
 _EMBEDDINGS_STEM = re.compile(r"^embeddings_(?P<type>.+)_(?P<partition>\d+)$")
+_MANIFEST = re.compile(r"^checksums\.v(?P<version>\d+)\.xxh128$")
 VERSIONED = re.compile(r"^(?P<stem>embeddings_.+_\d+|model)\.v(?P<version>\d+)\.h5$")
 
 
@@ -22,6 +23,18 @@ def embeddings_uri(checkpoint_path: str, entity_type: str, partition: Partition,
 def model_uri(checkpoint_path: str, version: int) -> str:
     """Place of the parameters that belong to no entity."""
     return storage.join(checkpoint_path, f"model.v{version}.h5")
+
+
+def manifest_of(checkpoint_path: str, version: int) -> storage.Manifest:
+    """Place of the checksums of a version's files and of the configuration beside them."""
+    uri = storage.join(checkpoint_path, f"checksums.v{version}.xxh128")
+    return storage.Manifest(uri, "go back to a preserved epoch, or train again")
+
+
+def manifest_versions(checkpoint_path: str) -> set[int]:
+    """The versions that have checksums."""
+    matches = (_MANIFEST.match(storage.name(entry.uri)) for entry in storage.list_dir(checkpoint_path))
+    return {int(match["version"]) for match in matches if match}
 
 
 def epoch_path(checkpoint_path: str, epoch: int) -> str:

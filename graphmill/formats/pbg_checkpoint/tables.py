@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from graphmill import storage
 from graphmill.formats.pbg_checkpoint import hdf5 as content
 from graphmill.formats.pbg_checkpoint.hdf5 import DatasetRows, Floats, Iteration
-from graphmill.formats.pbg_checkpoint.names import embeddings_uri, model_uri
+from graphmill.formats.pbg_checkpoint.names import embeddings_uri, manifest_of, model_uri
+from graphmill.storage import Checksums
 from graphmill.vocab import Partition
 
 if TYPE_CHECKING:
@@ -25,8 +26,12 @@ def write_embeddings(
     optimizer_state: Mapping[str, Any] | None,
     config: Mapping[str, Any],
     iteration: Iteration,
+    checksums: Checksums | None = None,
 ) -> None:
-    """Write one partition: embeddings [count, D], the optimizer's state_dict() where there is one."""
+    """Write one partition: embeddings [count, D], the optimizer's state_dict() where there is one.
+
+    `checksums` is told of the file.
+    """
     shape = (len(embeddings), embeddings.shape[1])
     new_embeddings(
         checkpoint_path,
@@ -38,6 +43,7 @@ def write_embeddings(
         optimizer_state,
         config,
         iteration,
+        checksums,
     )
 
 
@@ -51,14 +57,17 @@ def new_embeddings(
     optimizer_state: Mapping[str, Any] | None,
     config: Mapping[str, Any],
     iteration: Iteration | None,
+    checksums: Checksums | None = None,
 ) -> None:
     """Write one partition whose embeddings, of `shape` (count, D) in all, come in batches [n, D].
+
+    `checksums` is told of the file.
 
     Raises:
         FormatError: the batches are fewer or more rows than announced.
     """
     uri = embeddings_uri(checkpoint_path, entity_type, partition, version)
-    with storage.create_hdf5(uri) as hdf5:
+    with storage.create_hdf5(uri, checksums) as hdf5:
         content.write_attributes(hdf5, config, iteration)
         content.write_rows(hdf5, shape, batches, uri)
         content.write_optimizer(hdf5, optimizer_state)
@@ -71,10 +80,10 @@ def read_embeddings(
 
     Raises:
         NotFoundError: the version has no such file.
-        FormatError: the file is not what the format says.
+        FormatError: the file is not what the format says, or what its checksum says.
     """
     uri = embeddings_uri(checkpoint_path, entity_type, partition, version)
-    with content.open_checked(uri) as hdf5:
+    with content.open_checked(uri, manifest_of(checkpoint_path, version)) as hdf5:
         dataset = content.embeddings_dataset(hdf5, uri)
         return content.read_rows(dataset, 0, dataset.shape[0]), content.read_optimizer(hdf5, uri)
 
@@ -82,7 +91,7 @@ def read_embeddings(
 def read_optimizer_state(
     checkpoint_path: str, entity_type: str, partition: Partition, version: int
 ) -> dict[str, Any] | None:
-    """The state of one partition's optimizer, or None; the embeddings are not read."""
+    """The state of one partition's optimizer, or None; the embeddings are not read, nothing is compared."""
     uri = embeddings_uri(checkpoint_path, entity_type, partition, version)
     with content.open_checked(uri) as hdf5:
         return content.read_optimizer(hdf5, uri)
@@ -90,11 +99,14 @@ def read_optimizer_state(
 
 @contextmanager
 def open_embeddings(
-    checkpoint_path: str, entity_type: str, partition: Partition, version: int
+    checkpoint_path: str, entity_type: str, partition: Partition, version: int, *, whole: bool = False
 ) -> Iterator[DatasetRows]:
-    """One partition's embeddings, to be read piece by piece within the block."""
+    """One partition's embeddings, to be read piece by piece within the block.
+
+    Where the `whole` will be read, the file is compared with its checksum.
+    """
     uri = embeddings_uri(checkpoint_path, entity_type, partition, version)
-    with content.open_checked(uri) as hdf5:
+    with content.open_checked(uri, manifest_of(checkpoint_path, version) if whole else None) as hdf5:
         yield DatasetRows(content.embeddings_dataset(hdf5, uri))
 
 
@@ -110,7 +122,7 @@ def iter_embeddings(
 ) -> Iterator[Floats]:
     """One partition's embeddings in order, [<= batch_rows, D] at a time."""
     uri = embeddings_uri(checkpoint_path, entity_type, partition, version)
-    with content.open_checked(uri) as hdf5:
+    with content.open_checked(uri, manifest_of(checkpoint_path, version)) as hdf5:
         dataset = content.embeddings_dataset(hdf5, uri)
         for start in range(0, dataset.shape[0], batch_rows):
             yield content.read_rows(dataset, start, start + batch_rows)
@@ -123,10 +135,14 @@ def write_model(
     optimizer_state: Mapping[str, Any] | None,
     config: Mapping[str, Any],
     iteration: Iteration | None,
+    checksums: Checksums | None = None,
 ) -> None:
-    """Write the parameters that belong to no entity, by `state_dict_key` ("rhs_operators.0.real")."""
+    """Write the parameters that belong to no entity, by `state_dict_key` ("rhs_operators.0.real").
+
+    `checksums` is told of the file.
+    """
     uri = model_uri(checkpoint_path, version)
-    with storage.create_hdf5(uri) as hdf5:
+    with storage.create_hdf5(uri, checksums) as hdf5:
         content.write_attributes(hdf5, config, iteration)
         content.write_parameters(hdf5, state, uri)
         content.write_optimizer(hdf5, optimizer_state)
@@ -139,10 +155,10 @@ def read_model(
 
     Raises:
         NotFoundError: the version has no model file.
-        FormatError: the file is not what the format says.
+        FormatError: the file is not what the format says, or what its checksum says.
     """
     uri = model_uri(checkpoint_path, version)
-    with content.open_checked(uri) as hdf5:
+    with content.open_checked(uri, manifest_of(checkpoint_path, version)) as hdf5:
         return (
             content.read_parameters(hdf5, uri),
             content.read_optimizer(hdf5, uri),
@@ -158,12 +174,12 @@ def read_model_iteration(checkpoint_path: str, version: int) -> Iteration | None
 
 
 def read_global_embedding(checkpoint_path: str, entity_type: str, version: int) -> Floats | None:
-    """The vector [D] float32 that is added to every embedding of a type, or None; nothing else is read.
+    """The vector [D] float32 that is added to every embedding of a type, or None.
 
     Raises:
         NotFoundError: the version has no model file.
-        FormatError: the file is not what the format says.
+        FormatError: the file is not what the format says, or what its checksum says.
     """
     uri = model_uri(checkpoint_path, version)
-    with content.open_checked(uri) as hdf5:
+    with content.open_checked(uri, manifest_of(checkpoint_path, version)) as hdf5:
         return content.read_global_embedding(hdf5, entity_type, uri)

@@ -5,12 +5,25 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from graphmill import storage
-from graphmill.formats.pbg_checkpoint.names import CONFIG_FILE, STATS_FILE
+from graphmill.formats.pbg_checkpoint.names import CONFIG_FILE, STATS_FILE, manifest_of
+from graphmill.formats.pbg_checkpoint.versions import read_version
+from graphmill.storage import Checksums
 
 
-def write_config(checkpoint_path: str, config: Mapping[str, Any]) -> None:
-    """Write config.json: PBG's configuration, PBG's keys only."""
-    storage.write_text(storage.join(checkpoint_path, CONFIG_FILE), json.dumps(config, indent=4))
+def write_config(checkpoint_path: str, config: Mapping[str, Any]) -> Checksums:
+    """Write config.json: PBG's configuration, PBG's keys only; its checksum.
+
+    The checksums of the committed version, beside which it is, are brought up to date.
+    """
+    manifest_uri = manifest_of(checkpoint_path, read_version(checkpoint_path)).uri
+    known = storage.read_checksums(manifest_uri)
+    if known.pop(CONFIG_FILE, None):  # a kill in between leaves it without a checksum
+        storage.write_checksums(manifest_uri, known)
+    written: Checksums = {}
+    storage.write_text(storage.join(checkpoint_path, CONFIG_FILE), json.dumps(config, indent=4), written)
+    if known:
+        storage.write_checksums(manifest_uri, known | written)
+    return written
 
 
 def read_config(checkpoint_path: str) -> dict[str, Any]:
@@ -18,10 +31,11 @@ def read_config(checkpoint_path: str) -> dict[str, Any]:
 
     Raises:
         NotFoundError: the checkpoint has no config.json.
-        FormatError: it is not a JSON object.
+        FormatError: it is not a JSON object, or not what its checksum says.
     """
     uri = storage.join(checkpoint_path, CONFIG_FILE)
-    content: dict[str, Any] = storage.read_json(uri)
+    manifest = manifest_of(checkpoint_path, read_version(checkpoint_path))
+    content: dict[str, Any] = storage.json_in(storage.read_compared(uri, manifest), uri)
     return content
 
 

@@ -2,13 +2,13 @@
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats.pbg_checkpoint import hdf5, names
 from graphmill.formats.pbg_checkpoint.links import link_or_copy, links_of, make_own
-from graphmill.formats.pbg_checkpoint.names import versions_of
+from graphmill.formats.pbg_checkpoint.names import manifest_of, manifest_versions, versions_of
 
 _COMPARED_BYTES = 8 << 20
 
@@ -33,9 +33,16 @@ def read_version(checkpoint_path: str) -> int:
     return int(text)
 
 
-def commit(checkpoint_path: str, version: int, *, preserve_epoch: int | None) -> None:
+def commit(
+    checkpoint_path: str,
+    version: int,
+    *,
+    preserve_epoch: int | None,
+    checksums: Mapping[str, str] | None = None,
+) -> None:
     """Make `version`, all of whose files are written, the one that counts; delete the older ones.
 
+    `checksums` are those of its files, by URI, wherever they lay when they were written.
     The copy for `preserve_epoch` is made first: a kill in between makes it again, and never loses it. Another
     one that has been preserved under that number is moved aside.
 
@@ -49,10 +56,12 @@ def commit(checkpoint_path: str, version: int, *, preserve_epoch: int | None) ->
         raise FormatError(
             f"{checkpoint_path}: version {version} cannot be committed: it lacks {', '.join(sorted(lacking))}"
         )
+    _write_checksums(checkpoint_path, version, checksums or {})
     if preserve_epoch is not None:
         _preserve_epoch(checkpoint_path, version, names.epoch_path(checkpoint_path, preserve_epoch))
     storage.write_text(storage.join(checkpoint_path, names.VERSION_FILE), f"{version}\n")
     _delete(checkpoint_path, [old for old in versions if old < version])
+    _delete_checksums(checkpoint_path, lambda each: each < version)
 
 
 def keep(checkpoint_path: str, version: int, name: str) -> None:
@@ -75,8 +84,15 @@ def restore(checkpoint_path: str, name: str) -> None:
         file = f"{stem}.v{version}.h5"
         if not storage.exists(storage.join(checkpoint_path, file)):
             link_or_copy(storage.join(source, file), storage.join(checkpoint_path, file))
+    # The configuration beside it is today's, not the one of when the version was kept.
+    beside = storage.read_checksums(manifest_of(checkpoint_path, read_version(checkpoint_path)).uri)
+    kept = storage.read_checksums(manifest_of(source, version).uri)
+    kept.pop(names.CONFIG_FILE, None)
+    config = {name: each for name, each in beside.items() if name == names.CONFIG_FILE}
+    _write_checksums(checkpoint_path, version, kept and kept | config)
     storage.write_text(storage.join(checkpoint_path, names.VERSION_FILE), f"{version}\n")
     _delete(checkpoint_path, [other for other in versions_of(checkpoint_path) if other != version])
+    _delete_checksums(checkpoint_path, lambda each: each != version)
 
 
 def delete_uncommitted(checkpoint_path: str) -> None:
@@ -91,6 +107,7 @@ def delete_uncommitted(checkpoint_path: str) -> None:
             make_own(checkpoint_path, links)
     left = [each for each in versions_of(checkpoint_path) if each < committed or each == committed + 1]
     _delete(checkpoint_path, left)
+    _delete_checksums(checkpoint_path, lambda each: each < committed or each == committed + 1)
     storage.sweep(checkpoint_path)
 
 
@@ -131,13 +148,33 @@ def _same_bytes(one_uri: str, two_uri: str) -> bool:
     return True
 
 
+def _write_checksums(checkpoint_path: str, version: int, checksums: Mapping[str, str]) -> None:
+    """Write the checksums of a version's files; with none, delete those that are left there."""
+    manifest_uri = manifest_of(checkpoint_path, version).uri
+    found = {}
+    for uri, checksum in checksums.items():
+        match = names.VERSIONED.match(storage.name(uri))
+        if storage.name(uri) == names.CONFIG_FILE or (match and int(match["version"]) == version):
+            found[storage.name(uri)] = checksum
+    if found:
+        storage.write_checksums(manifest_uri, found)
+    else:
+        storage.delete(manifest_uri)
+
+
+def _delete_checksums(checkpoint_path: str, is_old: Callable[[int], bool]) -> None:
+    for version in filter(is_old, manifest_versions(checkpoint_path)):
+        storage.delete(manifest_of(checkpoint_path, version).uri)
+
+
 def _preserve(checkpoint_path: str, version: int, target_path: str) -> None:
     """Make `target_path` a checkpoint of that one version."""
     with storage.atomic_directory(target_path) as temporary:
         for entry in storage.list_dir(checkpoint_path):
             name = storage.name(entry.uri)
             match = names.VERSIONED.match(name)
-            if name == names.CONFIG_FILE or (match and int(match["version"]) == version):
+            of_version = storage.name(manifest_of(checkpoint_path, version).uri), names.CONFIG_FILE
+            if name in of_version or (match and int(match["version"]) == version):
                 link_or_copy(entry.uri, storage.join(temporary, name))
         storage.write_text(storage.join(temporary, names.VERSION_FILE), f"{version}\n")
 

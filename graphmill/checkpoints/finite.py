@@ -1,0 +1,45 @@
+"""Numbers that are not finite, which nobody should take for a vector: NaN and infinity."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphmill.errors import FormatError
+
+_PIECE_ROWS = 1 << 16
+
+REMEDY = "go back to a checkpoint without such, or train again with a lower lr"
+
+
+def first_not_finite(values: npt.NDArray[Any]) -> int | None:
+    """The first row of `values` [N, ...] that holds a number that is not finite; None where all are.
+
+    A finite sum needs no memory, and hardly ever is anything else asked.
+    """
+    if values.dtype.kind != "f":
+        return None
+    with np.errstate(all="ignore"):
+        if np.isfinite(values.sum(dtype=np.float32 if values.itemsize == 2 else None)):
+            return None
+    rows = values.reshape(len(values), -1) if values.ndim else values.reshape(1, 1)
+    for start in range(0, len(rows), _PIECE_ROWS):
+        wrong = np.flatnonzero(~np.isfinite(rows[start : start + _PIECE_ROWS]).all(axis=1))
+        if len(wrong):
+            return start + int(wrong[0])
+    return None
+
+
+def check_finite(values: npt.NDArray[Any], where: str, first_row: int = 0) -> None:
+    """Refuse values of which one is not finite; the first is in row `first_row` of `where`.
+
+    Raises:
+        FormatError: one is not.
+    """
+    row = first_not_finite(values)
+    if row is not None:
+        found = values.reshape(len(values), -1)[row] if values.ndim else values.reshape(1)
+        number = found[~np.isfinite(found)][0]
+        raise FormatError(
+            f"{where}: row {first_row + row}: expected finite numbers, found {number}; {REMEDY}"
+        )

@@ -1,0 +1,114 @@
+"""Checksums: what is hashed on the way is what lies there, in whatever order it is read or written."""
+
+import io
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphmill import storage
+from graphmill.errors import FormatError
+from graphmill.storage import checksums
+from graphmill.storage.checksums import HashedInput
+
+MIB = 1 << 20
+
+
+@given(
+    size=st.integers(0, 5 * MIB),
+    reads=st.lists(st.tuples(st.integers(0, 5 * MIB), st.integers(0, 2 * MIB)), max_size=8),
+)
+def test_read_in_any_order(size: int, reads: list[tuple[int, int]]) -> None:
+    content = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    hashed = HashedInput(pa.BufferReader(content))
+    file = pa.PythonFile(hashed, "r")
+    for start, length in reads:
+        file.seek(min(start, size))
+        assert file.read(length) == content[min(start, size) :][:length]
+    assert hashed.checksum("it") == xxhash.xxh3_128_hexdigest(content)
+
+
+def test_what_is_read_in_order_is_read_once() -> None:
+    """But for holes that nobody asks for."""
+
+    class Counted(io.BytesIO):
+        num_read = 0
+
+        def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+            size = super().readinto(buffer)
+            self.num_read += size
+            return size
+
+        def read(self, size: int | None = -1) -> bytes:
+            content = super().read(size)
+            self.num_read += len(content)
+            return content
+
+    counted = Counted(bytes(4 * MIB))
+    hashed = HashedInput(counted)
+    for start, length in ((0, 8), (0, 512), (2048, MIB), (2048 + MIB, 2 * MIB)):
+        hashed.seek(start)
+        hashed.readinto(bytearray(length))
+    assert hashed.checksum("it") == xxhash.xxh3_128_hexdigest(bytes(4 * MIB))
+    assert counted.num_read <= 4 * MIB + 8
+
+
+@given(
+    found=st.dictionaries(
+        st.text(st.characters(exclude_categories=("Cs",)), min_size=1).filter(lambda name: name[0] != "/"),
+        st.binary(min_size=16, max_size=16).map(bytes.hex),
+        min_size=1,
+    )
+)
+def test_a_manifest_says_what_was_written(
+    tmp_path_factory: pytest.TempPathFactory, found: dict[str, str]
+) -> None:
+    uri = str(tmp_path_factory.mktemp("any") / storage.CHECKSUMS)
+    storage.write_checksums(uri, found)
+    assert storage.read_checksums(uri) == found
+
+
+@pytest.mark.parametrize(
+    "content", ["", "x\n", f"{'0' * 31}  name\n", f"{'0' * 32}  name", f"{'0' * 32} n\n"]
+)
+def test_a_damaged_manifest(tmp_path: Path, content: str) -> None:
+    (tmp_path / storage.CHECKSUMS).write_text(content)
+    (tmp_path / "name").write_text("any")
+    with pytest.raises(FormatError, match=r"checksums\.xxh128: line 1: expected a checksum"):
+        checksums.read_bytes(str(tmp_path / "name"), storage.manifest_of(str(tmp_path)))
+
+
+def test_the_format_is_that_of_xxhsum(tmp_path: Path) -> None:
+    known: dict[str, str] = {}
+    folder = str(tmp_path)
+    storage.write_text(f"{folder}/b", "", known)
+    with storage.atomic_output(f"{folder}/deep/a", checksums=known) as stream:
+        stream.write(b"ab")
+        stream.write(b"c")
+    storage.write_checksums(storage.manifest_of(folder).uri, known)
+    assert (tmp_path / storage.CHECKSUMS).read_text() == (
+        # of https://github.com/Cyan4973/xxHash, xxhsum -H2
+        "99aa06d3014798d86001c324468d497f  b\n06b05ab6733a618578af5f94892f3950  deep/a\n"
+    )
+
+
+def test_a_file_is_compared_again_when_it_has_changed(tmp_path: Path) -> None:
+    known: dict[str, str] = {}
+    uri, manifest = str(tmp_path / "file"), storage.manifest_of(str(tmp_path))
+    storage.write_text(uri, "right", known)
+    storage.write_checksums(manifest.uri, known)
+    for _ in range(2):
+        with storage.open_compared(uri, manifest) as stream:
+            assert stream.read() == b"right"
+    (tmp_path / "file").write_text("wrong")
+    with pytest.raises(
+        FormatError, match=r"file: expected the checksum .* run the stage that wrote it again"
+    ):
+        checksums.read_bytes(uri, manifest)
+    (tmp_path / "other").write_text("unknown")
+    assert checksums.read_bytes(str(tmp_path / "other"), manifest) == b"unknown"
+    Path(manifest.uri).unlink()
+    assert checksums.read_bytes(uri, manifest) == b"wrong"
