@@ -18,6 +18,7 @@ from etl.check_rows import BadRows, Place, Rules, checked
 from etl.sources import JSON_BLOCK_BYTES, Source, open_lines, open_parquet, reading
 from etl.table_files import delimiter_of, format_of, quoting_of
 from graphmill import storage
+from graphmill.formats import parquet_bounds
 
 BLOCK_ROWS = 1 << 16
 BLOCK_BYTES = 64 << 20  # a block ends here too, so that long ids do not make it large
@@ -98,7 +99,11 @@ def _read_parquet(source: Source, skipped: _Skipped | None) -> Iterator[pa.Recor
     with open_parquet(source.uri, source.columns.get("relation")) as parquet:
         groups = range(*(source.cut or (0, parquet.num_row_groups)))
         names = list(source.columns.values())
-        yield from parquet.iter_batches(BLOCK_ROWS, groups, names, use_threads=False)
+        relation = source.columns.get("relation")
+        rows = parquet_bounds.batch_rows(
+            parquet, source.uri, names, BLOCK_ROWS, groups=groups, dictionary_column=relation
+        )
+        yield from parquet.iter_batches(rows, groups, names, use_threads=False)
 
 
 def _read_orc(source: Source, skipped: _Skipped | None) -> Iterator[pa.RecordBatch]:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.errors import FormatError
+from graphmill.formats import parquet_bounds
 from graphmill.formats._parquet_vectors import Table
 from graphmill.formats.remapped import Floats
 from remap.config import RemapConfig
@@ -111,7 +112,9 @@ def _read_ids(uri: str, _status: storage.FileStatus | None) -> pa.Array:
     """The ids of the file as it is now: a worker outlives a run, and the next one's ids may be others."""
     with storage.open_input(uri) as stream:
         try:
-            table = pq.read_table(stream)
+            parquet = pq.ParquetFile(stream)
+            parquet_bounds.check_whole(parquet, uri)
+            table = parquet.read()
         except pa.ArrowException as error:
             raise FormatError(f"{uri}: expected a parquet file of raw ids: {error}") from error
     for column in table.columns:

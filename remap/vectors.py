@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
+from graphmill.formats import parquet_bounds
 from graphmill.formats._parquet import open_parquet
 
 Floats = npt.NDArray[np.float32]
@@ -36,7 +37,9 @@ class VectorTable:
             FormatError: the vectors differ in length, or there are nulls.
         """
         with open_parquet(self.uri) as parquet:
-            for batch in parquet.iter_batches(batch_rows, columns=[self.ids, self.vectors]):
+            columns = [self.ids, self.vectors]
+            batch_rows = parquet_bounds.batch_rows(parquet, self.uri, columns, batch_rows)
+            for batch in parquet.iter_batches(batch_rows, columns=columns):
                 ids, lists = batch.column(self.ids), batch.column(self.vectors)
                 values = lists.flatten()
                 if not len(batch):
@@ -49,7 +52,8 @@ class VectorTable:
     def iter_ids(self) -> Iterator[pa.Array]:
         """Ids alone, string [N] at a time."""
         with open_parquet(self.uri) as parquet:
-            for batch in parquet.iter_batches(BATCH_ROWS, columns=[self.ids]):
+            batch_rows = parquet_bounds.batch_rows(parquet, self.uri, [self.ids], BATCH_ROWS)
+            for batch in parquet.iter_batches(batch_rows, columns=[self.ids]):
                 yield batch.column(0).cast(pa.string())
 
 

@@ -32,6 +32,7 @@ from graphmill.formats import (
     entity_counts,
     entity_index,
     graphstorm_predictions,
+    parquet_bounds,
     pbg_checkpoint,
 )
 from graphmill.formats.graphstorm_predictions import EDGE_STEMS, NODE_STEMS, EdgeType, ResultInfo
@@ -270,7 +271,12 @@ def _read_labels(uri: str, columns: Sequence[str]) -> tuple[pa.Array, list[str]]
             column_types=dict.fromkeys(columns, pa.string()), null_values=[""], strings_can_be_null=True
         )
         is_parquet = uri.endswith(".parquet")
-        table = pq.read_table(stream) if is_parquet else pacsv.read_csv(stream, convert_options=as_text)
+        if is_parquet:
+            parquet = pq.ParquetFile(stream)
+            parquet_bounds.check_whole(parquet, uri)
+            table = parquet.read()
+        else:
+            table = pacsv.read_csv(stream, convert_options=as_text)
     for column in columns:
         if column not in table.column_names:
             raise ConfigError(f"{uri}: expected a column {column!r}, found {', '.join(table.column_names)}")

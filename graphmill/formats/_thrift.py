@@ -78,9 +78,19 @@ def decode(content: bytes) -> Struct:
     return _Reader(content).struct()
 
 
+def decode_at(content: bytes, start: int) -> tuple[Struct, int]:
+    """The struct that begins at byte `start`, and where it ends."""
+    reader = _Reader(content, start)
+    return reader.struct(), reader.position
+
+
 class _Reader:
-    def __init__(self, content: bytes) -> None:
-        self._content, self._at = content, 0
+    def __init__(self, content: bytes, start: int = 0) -> None:
+        self._content, self._at = content, start
+
+    @property
+    def position(self) -> int:
+        return self._at
 
     def struct(self) -> Struct:
         found: Struct = {}

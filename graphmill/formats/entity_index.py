@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.errors import FormatError
+from graphmill.formats import parquet_bounds
 from graphmill.formats._parquet import check_schema, open_parquet
 from graphmill.storage import Checksums
 
@@ -32,6 +33,7 @@ SCHEMA = pa.schema(
     [pa.field("id", pa.string(), nullable=False), pa.field("index", pa.int64(), nullable=False)]
 )
 
+_LONG_IDS = 1 << 14  # of ids that a dictionary holds, so many must fit into a batch
 _ACCEPTED = {"id": (pa.string(), pa.large_string()), "index": (pa.int64(), pa.int32())}
 
 
@@ -112,6 +114,8 @@ def iter_part(
     num_read = 0
     with open_parquet(uri, storage.manifest_of(entity_path)) as parquet:
         check_schema(parquet, _ACCEPTED, uri)
+        if parquet_bounds.batch_rows(parquet, uri, ["id"], _LONG_IDS) < _LONG_IDS:
+            raise FormatError(f"{uri}: expected an id once only, found long ones that rows share")
         for batch in parquet.iter_batches(batch_rows, columns=["id", "index"]):
             ids, index = batch.column("id"), batch.column("index")
             if ids.null_count or index.null_count:

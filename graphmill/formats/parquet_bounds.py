@@ -1,0 +1,202 @@
+"""How many rows of a parquet file fit into memory at once, told before they are read.
+
+A file may be far smaller than its rows, and rightly so: a value that all rows share is stored once. So the
+memory is bounded, not the ratio. What could take any amount of it:
+
+    a page that unpacks to gigabytes        refused, where its column has but a few megabytes in the row group
+    a list of billions of equal elements    refused likewise
+    a long string that many rows share      read in smaller batches, by the longest one of the dictionary
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from graphmill import storage
+from graphmill.errors import FormatError
+from graphmill.formats import _thrift
+
+BATCH_BYTES = 256 << 20
+"""What the strings of a column may take in a batch."""
+
+_SMALL_BYTES = (
+    4 << 20
+)  # of a larger column chunk, not even the largest page, 2 GiB, is far more than is there
+_PAGE_BYTES = 128 << 20
+_LIST_VALUES = 1 << 24
+_BUFFER_BYTES = 1 << 16
+_WHOLE_BYTES = 1 << 30
+_FEW_VALUES = 4096
+_MOST_ROWS, _ROWS_A_BYTE = 1 << 24, 4096  # numbers that count up take a thousandth of a byte
+_USUAL_RATIO = 16
+_DICTIONARY_PAGE = 2  # type of a page
+_HEADERS = (5, 7, 8)  # fields of a page's header: of data pages, of dictionaries, of newer data pages
+
+
+@dataclass(frozen=True)
+class _Page:
+    kind: int
+    unpacked_bytes: int
+    packed_bytes: int
+    first_byte: int
+    num_values: int
+
+
+def batch_rows(
+    parquet: pq.ParquetFile,
+    uri: str,
+    columns: Iterable[str],
+    most_rows: int,
+    *,
+    groups: Iterable[int] | None = None,
+    dictionary_column: str | None = None,
+    most_bytes: int = BATCH_BYTES,
+) -> int:
+    """Rows that a batch of these top-level columns may have, `most_rows` at the most.
+
+    Args:
+        parquet: the file, open.
+        uri: where it is.
+        columns: names of top-level columns.
+        most_rows: what is wanted.
+        groups: the row groups that will be read; None: all.
+        dictionary_column: the one that comes as a dictionary, whose values are not repeated.
+        most_bytes: what the strings of a column may take.
+
+    Raises:
+        FormatError: a page unpacks beyond measure.
+    """
+    wanted, schema, metadata = set(columns), parquet.schema, parquet.metadata
+    rows = most_rows
+    with storage.open_input(uri) as stream:
+        for group in range(metadata.num_row_groups) if groups is None else groups:
+            for number in range(metadata.num_columns):
+                chunk, leaf = metadata.row_group(group).column(number), schema.column(number)
+                name = chunk.path_in_schema.partition(".")[0]
+                if name not in wanted:
+                    continue
+                pages = _pages(stream, chunk)
+                for page in pages:
+                    where = f"{uri}: row group {group}, column {chunk.path_in_schema!r}"
+                    _check_page(page, leaf.max_repetition_level > 0, where)
+                if leaf.physical_type in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY") and name != dictionary_column:
+                    longest = _longest(stream, chunk, leaf, pages, most_bytes // most_rows)
+                    rows = min(rows, max(1, most_bytes // max(longest, 1)))
+    return rows
+
+
+def check_whole(parquet: pq.ParquetFile, uri: str) -> None:
+    """Refuse a file that is read whole, and whose rows share strings that are too long for that.
+
+    Raises:
+        FormatError: that is so, or a page unpacks beyond measure.
+    """
+    num_rows = parquet.metadata.num_rows
+    check_rows(parquet, uri)
+    if (
+        num_rows
+        and batch_rows(parquet, uri, parquet.schema_arrow.names, num_rows, most_bytes=_WHOLE_BYTES) < num_rows
+    ):
+        raise FormatError(f"{uri}: its {num_rows} rows share strings that are too long to read them at once")
+
+
+def check_rows(parquet: pq.ParquetFile, uri: str) -> None:
+    """Refuse a file that says it has more rows than one of its size can, where each takes memory or disk.
+
+    Raises:
+        FormatError: that is so.
+    """
+    status = storage.status(uri)
+    size_bytes = status.size_bytes if status else 0
+    if parquet.metadata.num_rows > _MOST_ROWS + _ROWS_A_BYTE * size_bytes:
+        raise FormatError(
+            f"{uri}: its footer says {parquet.metadata.num_rows} rows, which {size_bytes} bytes do not hold"
+        )
+
+
+def _check_page(page: _Page, is_list: bool, where: str) -> None:
+    if page.unpacked_bytes > _PAGE_BYTES:
+        raise FormatError(
+            f"{where}: expected pages of {_PAGE_BYTES} bytes at the most, found one that says it unpacks to "
+            f"{page.unpacked_bytes}; write the table with smaller pages or row groups"
+        )
+    if is_list and page.num_values > max(_LIST_VALUES, 8 * page.unpacked_bytes):
+        raise FormatError(
+            f"{where}: expected lists of what is there, found {page.num_values} elements in a page of "
+            f"{page.unpacked_bytes} bytes; write the table with smaller pages or row groups"
+        )
+
+
+def _longest(stream: Any, chunk: Any, leaf: Any, pages: list[_Page], harmless_bytes: int) -> int:
+    """The longest value that many rows may share, at the most; 0: none that matters."""
+    longest = 0
+    if "DELTA_BYTE_ARRAY" in chunk.encodings:  # a value may be the one before it, in one bit
+        longest = max(BATCH_BYTES >> 12, *(page.unpacked_bytes >> 2 for page in pages))
+    for page in pages:
+        if page.kind == _DICTIONARY_PAGE and leaf.physical_type == "FIXED_LEN_BYTE_ARRAY":
+            longest = max(longest, int(leaf.length))
+        elif page.kind == _DICTIONARY_PAGE:
+            at_most = page.unpacked_bytes - 4 * page.num_values  # each has its length before it
+            if at_most > harmless_bytes:
+                at_most = min(at_most, _longest_of(stream, chunk, page)) if _is_odd(page) else 0
+            longest = max(longest, at_most)
+    return longest
+
+
+def _is_odd(page: _Page) -> bool:
+    """Whether a dictionary is looked through, which takes some 100 ns a value.
+
+    One of many values that hardly pack is that of ids: then the file itself is not small, and Arrow ends a
+    batch at 2 GiB.
+    """
+    return page.num_values <= _FEW_VALUES or page.unpacked_bytes > _USUAL_RATIO * page.packed_bytes
+
+
+def _longest_of(stream: Any, chunk: Any, page: _Page) -> int:
+    """The longest string of a dictionary."""
+    packed = stream.read_at(page.packed_bytes, page.first_byte)
+    codec = {"LZ4": "lz4_raw"}.get(chunk.compression, chunk.compression.lower())
+    try:
+        is_plain = codec == "uncompressed"
+        content = packed if is_plain else pa.Codec(codec).decompress(packed, page.unpacked_bytes)
+    except (pa.ArrowException, OSError):
+        return page.unpacked_bytes
+    content, position, longest = memoryview(content), 0, 0
+    length_at = struct.Struct("<I").unpack_from
+    last = len(content) - 4
+    while position <= last:
+        (length,) = length_at(content, position)
+        position += 4 + length
+        if length > longest:
+            longest = length
+            last = len(content) - 4 - longest  # nothing that begins later is longer
+    return longest
+
+
+def _pages(stream: Any, chunk: Any) -> list[_Page]:
+    """The pages of a column chunk; of a large one its dictionary alone."""
+    start, size = chunk.data_page_offset, chunk.total_compressed_size
+    if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
+        start = chunk.dictionary_page_offset
+    if size < _SMALL_BYTES:
+        return list(_walked(stream.read_at(max(size, 0), start), start))
+    first = next(_walked(stream.read_at(_BUFFER_BYTES, start), start), None)
+    return [first] if first is not None and first.kind == _DICTIONARY_PAGE else []
+
+
+def _walked(content: bytes, start: int) -> Iterator[_Page]:
+    position = 0
+    while position < len(content):
+        try:
+            header, position = _thrift.decode_at(content, position)
+            kind, unpacked_bytes, packed_bytes = (header[field][1] for field in (1, 2, 3))
+            of_kind: Any = next((header[field][1] for field in _HEADERS if field in header), {})
+            num_values = of_kind[1][1] if of_kind else 0
+        except (LookupError, ValueError, TypeError):
+            return  # cut off, or damaged: pyarrow says what is wrong
+        yield _Page(kind, unpacked_bytes, packed_bytes, start + position, num_values)
+        position += max(packed_bytes, 0)
