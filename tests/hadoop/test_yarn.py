@@ -12,6 +12,7 @@ import sys
 import tarfile
 import textwrap
 import venv
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -201,14 +202,18 @@ def test_nobody_is_let_in(yarn: MiniHdfs, tmp_path: Path) -> None:
     """By default: the keys are for this user alone, on HDFS, on the nodes and here; others get nowhere."""
     stranger.open_to_all(tmp_path)
     (tmp_path / "sleeper.py").write_text(textwrap.dedent(SLEEPER))
-    with subprocess.Popen(
-        arguments("private", "--conf", conf_of(tmp_path), "sleeper.py"),
-        cwd=tmp_path,
-        env=rm.environment_of(yarn, TMPDIR=str(tmp_path)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as run:
+    with (
+        subprocess.Popen(
+            arguments("private", "--conf", conf_of(tmp_path), "sleeper.py"),
+            cwd=tmp_path,
+            env=rm.environment_of(yarn, TMPDIR=str(tmp_path)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as run,
+        ExitStack() as stack,
+    ):
+        stack.callback(run.terminate)
         assert run.stdout is not None
         assert run.stdout.readline().startswith("workers "), run.communicate(timeout=240)[1]
         uploaded = [status.uri for status in files_on_hdfs(yarn, "private")]
