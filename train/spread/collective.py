@@ -101,7 +101,7 @@ def _encrypted(security: Security) -> Iterator[None]:
         os.environ.pop(_GLOO, None)
         yield
         return
-    with tempfile.TemporaryDirectory(prefix="graphmill-keys-") as folder:  # for this user alone
+    with tempfile.TemporaryDirectory(prefix="graphmill-keys-") as folder:  # for this user alone, for moments
         keys = {
             "PKEY": security.tls_worker_key,
             "CERT": security.tls_worker_cert,
