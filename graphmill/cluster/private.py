@@ -14,7 +14,10 @@ _SETTLED_S = 60  # until when a folder may not be locked yet
 
 @contextmanager
 def private_folder(prefix: str) -> Iterator[Path]:
-    """A folder for this user alone, gone after the block; those that killed runs have left go first."""
+    """A folder for this user alone, gone after the block; those that killed runs have left go first.
+
+    Nobody else makes folders with this prefix: what is not locked is removed.
+    """
     for old in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         with suppress(OSError):  # another run's, or gone
             status = old.lstat()

@@ -183,7 +183,7 @@ def yarn_cluster(settings: ClusterConfig, keys: Keys | None) -> Iterator[Any]:
     """
     with (
         alarm() as ring,
-        private_folder("graphmill-yarn-") as folder,
+        private_folder("graphmill-private-") as folder,
         LocalCluster(
             n_workers=0,
             host=settings.host or get_ip(),
