@@ -5,6 +5,7 @@ connecting   connect(...): a client of the cluster that --master names
 yarn         --master yarn: workers in containers of Hadoop's distributed shell
 hadoop       the commands of YARN's client
 ssh          --master ssh://h1,h2
+keys         who has them is let in: a run's own, or files
 workers      what is made sure on every worker: the package, versions, environment
 tasks        run_tasks, run_task
 """

@@ -35,6 +35,7 @@ class Application:
         with log_path.open("wb") as output:
             self._client = subprocess.Popen(
                 yarn.shell_command(arguments),
+                env=yarn.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -14,7 +14,8 @@ from distributed import Client, LocalCluster, SpecCluster
 
 from graphmill import forkserver, progress
 from graphmill.cluster import dashboard
-from graphmill.cluster.settings import ClusterConfig, num_cores
+from graphmill.cluster.keys import Keys
+from graphmill.cluster.settings import LOOPBACK, ClusterConfig, TlsConfig, num_cores
 from graphmill.cluster.workers import Environment, prepare
 from graphmill.errors import ClusterError, ConfigError
 from graphmill.storage import hdfs
@@ -45,8 +46,12 @@ def connect(master: str | None, settings: ClusterConfig) -> Iterator[Client]:
     os.environ.update(variables)
     with ExitStack() as stack:
         try:
-            target = _target(master, settings, stack)
-            client = stack.enter_context(Client(target, timeout=settings.connect_timeout_s))
+            keys = _keys(master, settings)
+            target = _target(master, settings, keys, stack)
+            security = keys and keys.security()
+            client = stack.enter_context(
+                Client(target, security=security, timeout=settings.connect_timeout_s)
+            )
         except (OSError, TimeoutError, RuntimeError) as error:
             raise ClusterError(f"--master {master}: the cluster does not answer: {error}") from error
         is_local = _LOCAL.match(master) is not None
@@ -56,9 +61,22 @@ def connect(master: str | None, settings: ClusterConfig) -> Iterator[Client]:
         yield client
 
 
-def _target(master: str, settings: ClusterConfig, stack: ExitStack) -> Any:
-    if settings.tls:
-        stack.enter_context(dask.config.set(settings.tls.dask_config()))
+def _keys(master: str, settings: ClusterConfig) -> Keys | None:
+    """Those of the cluster; None where it has none, or Dask's own configuration names them."""
+    if _ADDRESS.match(master) and not isinstance(settings.tls, TlsConfig):
+        if master.startswith("tcp://"):
+            log.warning("cluster: %s is not encrypted: whoever reaches its ports can run code there", master)
+        elif not dask.config.get("distributed.comm.tls.ca-file"):
+            raise ConfigError(
+                f"--master {master}: set cluster.tls to the ca_file, cert_file and key_file of that cluster"
+            )
+        return None
+    if settings.tls == "off":
+        log.warning("cluster.tls: off: whoever reaches the ports of this run can run code as you")
+    return settings.keys()
+
+
+def _target(master: str, settings: ClusterConfig, keys: Keys | None, stack: ExitStack) -> Any:
     if _ADDRESS.match(master):
         return master
     variables = forkserver.ENVIRONMENT
@@ -70,11 +88,11 @@ def _target(master: str, settings: ClusterConfig, stack: ExitStack) -> Any:
     if master == YARN:
         from graphmill.cluster.yarn import yarn_cluster
 
-        return stack.enter_context(yarn_cluster(settings))
+        return stack.enter_context(yarn_cluster(settings, keys))
     if master.startswith("ssh://"):
         from graphmill.cluster.ssh import ssh_cluster
 
-        return stack.enter_context(ssh_cluster(master, settings))
+        return stack.enter_context(ssh_cluster(master, settings, keys))
     if local := re.fullmatch(r"local(?:\[(\d*[1-9]\d*|\*)\])?", master):
         if forkserver.is_started():
             distributed.utils._forkserver_preload_set = True  # else Dask imports all it knows, here and now
@@ -88,7 +106,9 @@ def _target(master: str, settings: ClusterConfig, stack: ExitStack) -> Any:
                 threads_per_worker=1,
                 memory_limit=settings.worker_memory,
                 local_directory=settings.scratch_path,
+                host=LOOPBACK,
                 protocol=settings.protocol,
+                security=keys and keys.security(),
                 dashboard_address=settings.dashboard_address,
                 scheduler_kwargs={"dashboard": False},
                 silence_logs=logging.CRITICAL,
@@ -106,7 +126,11 @@ def _target(master: str, settings: ClusterConfig, stack: ExitStack) -> Any:
         return _closed_at_last(
             stack,
             LocalCUDACluster(
-                local_directory=settings.scratch_path, dashboard_address=settings.dashboard_address
+                local_directory=settings.scratch_path,
+                host=LOOPBACK,
+                protocol=settings.protocol,
+                security=keys and keys.security(),
+                dashboard_address=settings.dashboard_address,
             ),
         )
     raise ConfigError(

@@ -4,8 +4,9 @@
         ExecScript.sh                          the script
         core-site.xml  hdfs-site.xml  ...      the submitter's HADOOP_CONF_DIR
         env.tar.gz                             `archive`, unpacked once a node and application
+        keys.pem                               the run's own keys, for the container's user alone
 
-Secrets stay in files of the nodes (TLS keys) or in YARN's own tokens: the script holds paths only.
+Secrets stay in files (TLS keys) or in YARN's own tokens: the script holds paths only.
 """
 
 import os
@@ -19,7 +20,8 @@ import dask
 from dask.utils import parse_bytes
 
 from graphmill import storage
-from graphmill.cluster.settings import CORES_VARIABLE, ClusterConfig
+from graphmill.cluster.keys import Keys
+from graphmill.cluster.settings import CORES_VARIABLE, FACING, LOOPBACK, ClusterConfig
 from graphmill.errors import ConfigError
 from graphmill.forkserver import ENVIRONMENT
 
@@ -29,6 +31,7 @@ _MIB = 1 << 20
 _OVERHEAD_SHARE = 0.10  # as Spark: what the process needs beside what Dask counts
 _OVERHEAD_MIN_MIB = 384
 _COPY_BYTES = 8 << 20
+_KEYS_FILE = "keys.pem"
 _SITE_FILES = ("core-site.xml", "hdfs-site.xml")
 _PASSED_ON = ("HADOOP_USER_NAME", "KRB5_CONFIG")
 _NOT_PASSED_ON = ("GRAPHMILL_MASTER", "GRAPHMILL_CONF")
@@ -50,6 +53,7 @@ until scheduler_answers; do
   fi
   sleep 1
 done
+address=$("$python" -c '{facing}' {host} {port})
 {worker}
 echo "the worker ended with exit code $?" >&2
 sleep {settle_s}
@@ -88,8 +92,10 @@ def memory_mib(settings: ClusterConfig) -> tuple[int, int]:
     return worker, worker + max(_OVERHEAD_MIN_MIB, int(worker * _OVERHEAD_SHARE))
 
 
-def localized_files(settings: ClusterConfig, folder: Path) -> list[str]:
+def localized_files(settings: ClusterConfig, folder: Path, keys: Keys | None) -> list[str]:
     """Local paths of the files that every container gets; an archive on HDFS is fetched into `folder`.
+
+    Keys of the run's own are written there, which must be a folder for this user alone.
 
     Raises:
         NotFoundError: there is no such archive.
@@ -105,10 +111,14 @@ def localized_files(settings: ClusterConfig, folder: Path) -> list[str]:
         elif not storage.exists(path):
             raise ConfigError(f"cluster.archive: {path}: there is no such file")
         files.append(path)
+    if keys is not None and keys.text is not None:
+        path = str(folder / _KEYS_FILE)
+        Path(path).write_text(keys.text)
+        files.append(path)
     return files
 
 
-def script(settings: ClusterConfig, scheduler: str, name: str) -> str:
+def script(settings: ClusterConfig, scheduler: str, name: str, keys: Keys | None) -> str:
     """The text of the container's script; `scheduler` is an address, workers' names begin with `name`."""
     address = urlsplit(scheduler)
     exports = [f"export {key}={shlex.quote(value)}" for key, value in sorted(_environment(settings).items())]
@@ -121,13 +131,14 @@ def script(settings: ClusterConfig, scheduler: str, name: str) -> str:
         unpack=unpack,
         host=address.hostname,
         port=address.port,
+        facing=FACING,
         gone_s=_SCHEDULER_GONE_S,
         settle_s=_SETTLE_S,
-        worker=_worker_command(settings, scheduler, name),
+        worker=_worker_command(settings, scheduler, name, keys),
     )
 
 
-def _worker_command(settings: ClusterConfig, scheduler: str, name: str) -> str:
+def _worker_command(settings: ClusterConfig, scheduler: str, name: str, keys: Keys | None) -> str:
     kind = "cuda worker" if settings.worker_gpus else "worker"
     options = {
         "--nthreads": str(1 if settings.worker_gpus else settings.worker_cores),
@@ -135,8 +146,12 @@ def _worker_command(settings: ClusterConfig, scheduler: str, name: str) -> str:
         "--death-timeout": "60",
     }
     words = [word for pair in options.items() for word in pair]
-    words += ["--no-dashboard"]
-    own = f'--name "{name}-$CONTAINER_ID" --local-directory "$PWD"'
+    words += ["--no-dashboard", "--dashboard-address", f"{LOOPBACK}:0"]
+    own = f'--name "{name}-$CONTAINER_ID" --local-directory "$PWD" --host "$address"'
+    if keys is not None and keys.text is not None:
+        own += "".join(f' --tls-{kind} "$PWD/{_KEYS_FILE}"' for kind in ("ca-file", "cert", "key"))
+    elif keys is not None:
+        words += ["--tls-ca-file", keys.ca, "--tls-cert", keys.cert, "--tls-key", keys.key]
     return f'"$python" -m dask {kind} {shlex.join([scheduler, *words])} {own}'
 
 
@@ -147,8 +162,7 @@ def _environment(settings: ClusterConfig) -> dict[str, str]:
         if key in _PASSED_ON or (key.startswith("GRAPHMILL_") and key not in _NOT_PASSED_ON)
     }
     # Dask's nannies take the environment of a worker from here, whatever they were started with themselves.
-    comm = {key: dask.config.get(f"distributed.comm.{key}") for key in ("require-encryption", "tls")}
-    inherited = {"distributed": {"nanny": {"pre-spawn-environ": ENVIRONMENT}, "comm": comm}}
+    inherited = {"distributed": {"nanny": {"pre-spawn-environ": ENVIRONMENT}}}
     return {
         **handed,
         **ENVIRONMENT,

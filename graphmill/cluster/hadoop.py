@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 from graphmill.errors import ClusterError, ConfigError
 
@@ -20,6 +21,7 @@ APPLICATION_CLI = "org.apache.hadoop.yarn.client.cli.ApplicationCLI"
 
 _SHELL_JAR = "hadoop-yarn-applications-distributedshell*.jar"
 _COMMAND_TIMEOUT_S = 120
+_CORE_SITE = "core-site.xml"
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,12 @@ class YarnClient:
 
     prefix: tuple[str, ...]  # `yarn`, or java with its class path
     shell_jar_path: str
+    conf_dir: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What its commands are started with."""
+        return {**os.environ, CONF_VARIABLE: self.conf_dir}
 
     @property
     def by_java(self) -> bool:
@@ -55,8 +63,8 @@ class YarnClient:
             )
 
 
-def find(classpath: str | None) -> YarnClient:
-    """The YARN client of this machine.
+def find(classpath: str | None, folder: Path) -> YarnClient:
+    """The YARN client of this machine; its configuration is written to `folder`.
 
     Raises:
         ConfigError: there is none, or HADOOP_CONF_DIR is not set.
@@ -70,7 +78,9 @@ def find(classpath: str | None) -> YarnClient:
     if classpath:
         java_home = os.environ.get("JAVA_HOME")
         java = str(Path(java_home, "bin", "java")) if java_home else "java"
-        return YarnClient((java, "-cp", f"{conf_dir}:{classpath}"), _shell_jar(classpath))
+        jar_path = _shell_jar(classpath)
+        private = _private_conf(Path(conf_dir), folder)
+        return YarnClient((java, "-cp", f"{private}:{classpath}"), jar_path, private)
     yarn = _yarn_command()
     done = _run([yarn, "classpath"])
     if done.returncode != 0:
@@ -78,7 +88,32 @@ def find(classpath: str | None) -> YarnClient:
             f"--master yarn: `{yarn} classpath` ended with exit code {done.returncode}: "
             f"{(done.stderr or done.stdout).strip()[-500:]}"
         )
-    return YarnClient((yarn,), _shell_jar(done.stdout))
+    return YarnClient((yarn,), _shell_jar(done.stdout), _private_conf(Path(conf_dir), folder))
+
+
+def _private_conf(conf_dir: Path, folder: Path) -> str:
+    """A copy of HADOOP_CONF_DIR in `folder`, with which files on HDFS are made for their owner alone.
+
+    The distributed shell uploads what containers get, keys among it, with permissions that only the umask
+    of its configuration can change.
+    """
+    copy = folder / "hadoop-conf"
+    copy.mkdir()
+    for path in conf_dir.iterdir():
+        if path.name != _CORE_SITE:
+            (copy / path.name).symlink_to(path.absolute())
+    original = conf_dir / _CORE_SITE
+    text = original.read_text() if original.is_file() else "<configuration/>"
+    try:
+        root = ElementTree.fromstring(text)
+    except ElementTree.ParseError as error:
+        raise ConfigError(f"{original}: expected Hadoop's configuration in XML: {error}") from error
+    first = ElementTree.Element("property")  # and final: no file that is read later changes it
+    for key, value in (("name", "fs.permissions.umask-mode"), ("value", "077"), ("final", "true")):
+        ElementTree.SubElement(first, key).text = value
+    root.insert(0, first)
+    ElementTree.ElementTree(root).write(copy / _CORE_SITE)
+    return str(copy)
 
 
 def _yarn_command() -> str:

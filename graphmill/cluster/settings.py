@@ -7,11 +7,15 @@ from dask.utils import parse_bytes
 from pydantic import Field, field_validator
 
 from graphmill import storage
-from graphmill.config import Positive, Section, Strings
+from graphmill.cluster.keys import Keys, new_keys
+from graphmill.config import Positive, Section, Strings, validated
 from graphmill.errors import ConfigError
 
 CORES_VARIABLE = "GRAPHMILL_NUM_CORES"
 LOOPBACK = "127.0.0.1"
+
+# Prints the address of a machine that faces the scheduler (host and port): what its workers listen on.
+FACING = "import socket, sys; print(socket.create_connection((sys.argv[1], sys.argv[2])).getsockname()[0])"
 
 _MIN_MEMORY_BYTES = 1 << 20
 
@@ -23,8 +27,8 @@ class TlsConfig(Section):
     cert_file: str = Field(description="the certificate of this cluster's processes")
     key_file: str = Field(description="its private key")
 
-    def dask_config(self) -> dict[str, Any]:
-        """As Dask's configuration has it, for every kind of process.
+    def keys(self) -> Keys:
+        """As Dask's processes take them.
 
         Raises:
             ConfigError: a file is not there.
@@ -32,13 +36,7 @@ class TlsConfig(Section):
         for key in type(self).model_fields:
             if not storage.exists(getattr(self, key)):
                 raise ConfigError(f"cluster.tls.{key}: {getattr(self, key)}: there is no such file")
-        tls = "distributed.comm.tls"
-        pairs = {
-            f"{tls}.{role}.{key}": path
-            for role in ("client", "scheduler", "worker")
-            for key, path in (("cert", self.cert_file), ("key", self.key_file))
-        }
-        return {"distributed.comm.require-encryption": True, f"{tls}.ca-file": self.ca_file, **pairs}
+        return Keys(self.ca_file, self.cert_file, self.key_file)
 
 
 class ClusterConfig(Section):
@@ -71,7 +69,9 @@ class ClusterConfig(Section):
         60, description="how long a YARN worker may be missing until it is replaced"
     )
     dashboard_address: str = Field(f"{LOOPBACK}:0", description="Dask's dashboard; `:8787` opens it to all")
-    tls: TlsConfig | None = Field(None, description="encrypt, and let in only whom the same CA has signed")
+    tls: Literal["auto", "off"] | TlsConfig = Field(
+        "auto", description="auto: every run has keys of its own; off: whoever reaches a port is let in"
+    )
     scratch_path: str | None = Field(None, description="folder on the local disk for Dask's own files")
     connect_timeout_s: Positive = 30
     hdfs_driver: Literal["native", "libhdfs"] = Field(
@@ -91,10 +91,33 @@ class ClusterConfig(Section):
             raise ValueError(f"expected at least 1 MiB, found {asked!r}; a size has a unit, as 4GiB")
         return asked
 
+    @field_validator("tls", mode="before")
+    @classmethod
+    def _read_tls(cls, given: Any) -> Any:
+        if isinstance(given, dict):
+            return validated(TlsConfig, given, prefix=("cluster", "tls"))
+        if given is None:
+            return "auto"
+        if given is False:  # as YAML reads the word `off`
+            return "off"
+        if given in ("auto", "off") or isinstance(given, TlsConfig):
+            return given
+        raise ValueError(f"expected auto, off, or ca_file, cert_file and key_file, found {given!r}")
+
     @property
     def protocol(self) -> str:
         """What Dask's processes speak."""
-        return "tls://" if self.tls else "tcp://"
+        return "tcp://" if self.tls == "off" else "tls://"
+
+    def keys(self) -> Keys | None:
+        """Those of a cluster that is started here; None without any.
+
+        Raises:
+            ConfigError: a file is not there.
+        """
+        if isinstance(self.tls, TlsConfig):
+            return self.tls.keys()
+        return new_keys() if self.tls == "auto" else None
 
 
 def num_cores() -> int:

@@ -2,7 +2,7 @@
 
 Users, ports and keys are those of ~/.ssh/config, or `ssh://user@host:port,...`; hosts that
 ~/.ssh/known_hosts does not know are refused. All hosts have the same files: the interpreter,
-HADOOP_CONF_DIR, TLS keys.
+HADOOP_CONF_DIR. A run's own keys come by the connections, and are gone when these are.
 """
 
 import os
@@ -13,7 +13,8 @@ from typing import Any
 
 import dask
 
-from graphmill.cluster.settings import CORES_VARIABLE, ClusterConfig
+from graphmill.cluster.keys import Keys
+from graphmill.cluster.settings import CORES_VARIABLE, LOOPBACK, ClusterConfig
 from graphmill.errors import ClusterError, ConfigError
 
 PREFIX = "ssh://"
@@ -22,7 +23,7 @@ _HOST = re.compile(r"(?:(?P<username>[\w.-]+)@)?(?P<host>[\w.-]+)(?::(?P<port>\d
 
 
 @contextmanager
-def ssh_cluster(master: str, settings: ClusterConfig) -> Iterator[Any]:
+def ssh_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Iterator[Any]:
     """A Dask cluster with `num_workers` workers on each host; all is gone when the block ends.
 
     Raises:
@@ -33,28 +34,38 @@ def ssh_cluster(master: str, settings: ClusterConfig) -> Iterator[Any]:
         import asyncssh  # noqa: F401 (said here, and not by Dask's own error)
     except ImportError as error:
         raise ClusterError(f"--master {master}: asyncssh is missing; pip install 'graphmill[ssh]'") from error
-    from distributed import SSHCluster
+    from distributed import SpecCluster
+
+    from graphmill.cluster import ssh_processes
 
     hosts, options = _parse(master)
+    ends = [
+        {"address": host, "connect_options": each, "remote_python": settings.python, "keys": keys}
+        for host, each in zip(hosts, options, strict=True)
+    ]
+    scheduler_options = {
+        "port": 0,
+        "protocol": settings.protocol,
+        "dashboard_address": settings.dashboard_address,
+    }
+    worker_options = {
+        "n_workers": settings.num_workers,
+        "nthreads": settings.worker_cores,
+        "memory_limit": settings.worker_memory,
+        "local_directory": settings.scratch_path,
+        "dashboard_address": f"{LOOPBACK}:0",
+    }
     with (
         dask.config.set(
             {f"distributed.nanny.pre-spawn-environ.{k}": v for k, v in _environment(settings).items()}
         ),
-        SSHCluster(
-            [hosts[0], *hosts],
-            connect_options=[options[0], *options],
-            worker_options={
-                "n_workers": settings.num_workers,
-                "nthreads": settings.worker_cores,
-                "memory_limit": settings.worker_memory,
-                "local_directory": settings.scratch_path,
+        SpecCluster(
+            scheduler={"cls": ssh_processes.Scheduler, "options": {**ends[0], "kwargs": scheduler_options}},
+            workers={
+                number: {"cls": ssh_processes.Worker, "options": {**end, "kwargs": worker_options}}
+                for number, end in enumerate(ends)
             },
-            scheduler_options={
-                "port": 0,
-                "protocol": settings.protocol,
-                "dashboard_address": settings.dashboard_address,
-            },
-            remote_python=settings.python,
+            security=keys and keys.security(),
         ) as cluster,
     ):
         yield cluster

@@ -12,7 +12,6 @@ application for the number that is missing.
 
 import logging
 import re
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +25,8 @@ from distributed.utils import get_ip
 from graphmill.alarm import alarm
 from graphmill.cluster import container, dashboard, hadoop
 from graphmill.cluster.application import Application
+from graphmill.cluster.keys import Keys
+from graphmill.cluster.private import private_folder
 from graphmill.cluster.settings import ClusterConfig
 from graphmill.errors import ClusterError, GraphMillError
 
@@ -44,14 +45,20 @@ class Containers:
     """The applications of one run: as many containers as were asked for, for as long as the block lasts."""
 
     def __init__(
-        self, settings: ClusterConfig, cluster: Any, folder: Path, ring: Callable[[GraphMillError], None]
+        self,
+        settings: ClusterConfig,
+        keys: Keys | None,
+        cluster: Any,
+        folder: Path,
+        ring: Callable[[GraphMillError], None],
     ) -> None:
         self._ring = ring
         self._settings = settings
         self._cluster = cluster
         self._folder = folder
-        self._yarn = hadoop.find(settings.yarn_classpath)
-        self._localized = container.localized_files(settings, folder)
+        self._keys = keys
+        self._yarn = hadoop.find(settings.yarn_classpath, folder)
+        self._localized = container.localized_files(settings, folder, keys)
         self._applications: list[Application] = []
         self._ending = threading.Event()
         self._keeper = threading.Thread(target=self._keep, daemon=True, name="yarn-containers")
@@ -100,7 +107,8 @@ class Containers:
         number = len(self._applications)
         script_path = self._folder / f"worker-{number}.sh"
         address = self._cluster.scheduler_address
-        script_path.write_text(container.script(self._settings, address, f"{self._settings.name}-{number}"))
+        name = f"{self._settings.name}-{number}"
+        script_path.write_text(container.script(self._settings, address, name, self._keys))
         arguments = _shell_arguments(self._settings, num_containers, script_path, self._localized)
         log_path = self._folder / f"client-{number}.log"
         application = Application(self._yarn, self._settings.name, num_containers, arguments, log_path)
@@ -166,7 +174,7 @@ class Containers:
 
 
 @contextmanager
-def yarn_cluster(settings: ClusterConfig) -> Iterator[Any]:
+def yarn_cluster(settings: ClusterConfig, keys: Keys | None) -> Iterator[Any]:
     """A Dask cluster of YARN containers; the scheduler is here, and all is gone when the block ends.
 
     Raises:
@@ -175,18 +183,19 @@ def yarn_cluster(settings: ClusterConfig) -> Iterator[Any]:
     """
     with (
         alarm() as ring,
-        tempfile.TemporaryDirectory(prefix="graphmill-yarn-") as folder,
+        private_folder("graphmill-private-") as folder,
         LocalCluster(
             n_workers=0,
             host=settings.host or get_ip(),
             protocol=settings.protocol,
+            security=keys and keys.security(),
             dashboard_address=settings.dashboard_address,
             scheduler_kwargs={"dashboard": False},
             silence_logs=logging.CRITICAL,
         ) as cluster,
     ):
         dashboard.offer(cluster.scheduler)
-        containers = Containers(settings, cluster, Path(folder), ring)
+        containers = Containers(settings, keys, cluster, folder, ring)
         try:
             containers.start()
             yield cluster

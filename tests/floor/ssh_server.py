@@ -16,12 +16,12 @@ async def run_by_shell(process: Any) -> None:
     """What sshd does with a command: its output is passed on, and it hears when the client is gone."""
     child = await asyncio.create_subprocess_shell(
         process.command,
-        stdin=asyncio.subprocess.DEVNULL,
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
     )
-    await process.redirect(stdout=child.stdout, stderr=child.stderr)
+    await process.redirect(stdin=child.stdin, stdout=child.stdout, stderr=child.stderr)
     closed, ended = asyncio.ensure_future(process.wait_closed()), asyncio.ensure_future(child.wait())
     await asyncio.wait([closed, ended], return_when=asyncio.FIRST_COMPLETED)
     if not ended.done():

@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -32,10 +33,10 @@ def test_by_class_path(conf_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / JAR).touch()
     (tmp_path / "lib" / JAR.replace(".jar", "-tests.txt")).touch()
-    client = hadoop.find(f"{tmp_path}/other/*:{tmp_path}/lib/*")
+    client = hadoop.find(f"{tmp_path}/other/*:{tmp_path}/lib/*", tmp_path)
     assert client.shell_jar_path == str(tmp_path / "lib" / JAR)
     command = client.shell_command(["-num_containers", "3"])
-    assert command[:3] == ["java", "-cp", f"{conf_dir}:{tmp_path}/other/*:{tmp_path}/lib/*"]
+    assert command[:3] == ["java", "-cp", f"{tmp_path}/hadoop-conf:{tmp_path}/other/*:{tmp_path}/lib/*"]
     assert command[3:] == [hadoop.SHELL_CLIENT, "-jar", client.shell_jar_path, "-num_containers", "3"]
 
 
@@ -49,7 +50,7 @@ def test_by_hadoop_home(conf_dir: Path, tmp_path: Path, monkeypatch: pytest.Monk
     yarn.write_text(f"#!/bin/sh\necho '{conf_dir}:{home}/share/hadoop/common/*:{jars}/*'\n")
     yarn.chmod(0o755)
     monkeypatch.setenv("HADOOP_HOME", str(home))
-    client = hadoop.find(None)
+    client = hadoop.find(None, tmp_path)
     jar = str(jars / JAR)
     assert client.shell_command(["x"]) == [str(yarn), "jar", jar, hadoop.SHELL_CLIENT, "-jar", jar, "x"]
 
@@ -62,17 +63,17 @@ def test_a_client_that_does_not_work_is_quoted(tmp_path: Path, monkeypatch: pyte
     yarn.chmod(0o755)
     monkeypatch.setenv("HADOOP_HOME", str(tmp_path))
     with pytest.raises(ClusterError, match="classpath` ended with exit code 1: ERROR: JAVA_HOME is not set"):
-        hadoop.find(None)
+        hadoop.find(None, tmp_path)
 
 
 def test_what_is_missing_is_named(conf_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"no command `yarn`.*set HADOOP_HOME, or cluster\.yarn_classpath"):
-        hadoop.find(None)
+        hadoop.find(None, tmp_path)
     with pytest.raises(ConfigError, match="no hadoop-yarn-applications-distributedshell"):
-        hadoop.find(f"{tmp_path}/*")
+        hadoop.find(f"{tmp_path}/*", tmp_path)
     (conf_dir / "yarn-site.xml").unlink()
     with pytest.raises(ConfigError, match=r"HADOOP_CONF_DIR must be a folder with yarn-site\.xml"):
-        hadoop.find("x")
+        hadoop.find("x", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,7 @@ def test_a_container_has_a_limit() -> None:
 
 def run_script(settings: ClusterConfig, port: int, folder: Path) -> subprocess.Popen[str]:
     script = folder / "ExecScript.sh"
-    script.write_text(container.script(settings, f"tcp://127.0.0.1:{port}", "app-0"))
+    script.write_text(container.script(settings, f"tcp://127.0.0.1:{port}", "app-0", None))
     return subprocess.Popen(
         ["bash", script],
         cwd=folder,
@@ -132,7 +133,7 @@ def test_the_script_s_exit_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.usefixtures("conf_dir")
 def test_a_worker_with_gpus_is_dask_cuda_s() -> None:
-    text = container.script(ClusterConfig(worker_gpus=2, worker_cores=8), "tls://h:1", "app-0")
+    text = container.script(ClusterConfig(worker_gpus=2, worker_cores=8), "tls://h:1", "app-0", None)
     assert '"$python" -m dask cuda worker tls://h:1 --nthreads 1' in text
 
 
@@ -161,3 +162,23 @@ def test_an_archive_is_unpacked_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     unpacked = str(localized / "env.tar.gz.unpacked" / "bin" / "python")
     assert [output[-1] for output in outputs] == [unpacked] * 3
     assert sum(len(output) for output in outputs) == 4  # conda-unpack ran once
+
+
+def test_what_the_client_uploads_is_private_whatever_the_configuration_says(
+    conf_dir: Path, tmp_path: Path
+) -> None:
+    """Its configuration is the submitter's, with a umask that no other line changes."""
+    own = "<property><name>fs.permissions.umask-mode</name><value>022</value><final>true</final></property>"
+    other = "<property><name>fs.defaultFS</name><value>hdfs://shop</value></property>"
+    (conf_dir / "core-site.xml").write_text(f"<configuration>{own}{other}</configuration>")
+    (tmp_path / JAR).touch()
+    client = hadoop.find(f"{tmp_path}/*", tmp_path)
+    copied = ElementTree.parse(Path(client.conf_dir, "core-site.xml")).getroot()
+    first = copied[0]
+    assert [each.text for each in first] == ["fs.permissions.umask-mode", "077", "true"]
+    assert "hdfs://shop" in [each.findtext("value") for each in copied]
+    assert Path(client.conf_dir, "yarn-site.xml").read_text() == "<configuration/>"
+    assert client.environment["HADOOP_CONF_DIR"] == client.conf_dir
+    (conf_dir / "core-site.xml").write_text("<configuration>")
+    with pytest.raises(ConfigError, match=r"core-site\.xml: expected Hadoop's configuration in XML"):
+        hadoop.find(f"{tmp_path}/*", conf_dir)

@@ -1,8 +1,10 @@
 """dask-submit --master yarn, on a real YARN: the demo end to end, killed containers, every way to end."""
 
+import base64
 import getpass
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -10,8 +12,10 @@ import sys
 import tarfile
 import textwrap
 import venv
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import hdfs_native
 import pyarrow as pa
@@ -20,6 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from graphmill import cluster, storage
+from tests.floor import stranger
 from tests.floor.certificates import certificates
 from tests.hadoop import yarn as rm
 from tests.hadoop.cluster import MiniHdfs
@@ -190,6 +195,59 @@ def test_workers_that_do_not_come(yarn: MiniHdfs, tmp_path: Path) -> None:
         assert "error: --master yarn: no worker came" in errors
         assert message in errors
     assert rm.is_over(yarn, "late")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_nobody_is_let_in(yarn: MiniHdfs, tmp_path: Path) -> None:
+    """By default: the keys are for this user alone, on HDFS, on the nodes and here; others get nowhere."""
+    stranger.open_to_all(tmp_path)
+    (tmp_path / "sleeper.py").write_text(textwrap.dedent(SLEEPER))
+    with (
+        subprocess.Popen(
+            arguments("private", "--conf", conf_of(tmp_path), "sleeper.py"),
+            cwd=tmp_path,
+            env=rm.environment_of(yarn, TMPDIR=str(tmp_path)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as run,
+        ExitStack() as stack,
+    ):
+        stack.callback(run.terminate)
+        assert run.stdout is not None
+        assert run.stdout.readline().startswith("workers "), run.communicate(timeout=240)[1]
+        uploaded = [status.uri for status in files_on_hdfs(yarn, "private")]
+        assert [uri for uri in uploaded if storage.name(uri) == "keys.pem"]
+        for uri in uploaded:
+            with pytest.raises(Exception, match="Permission denied"):
+                read_as("mallory", yarn, uri)
+        (container,) = rm.containers("private")
+        pids = rm.processes(container)
+        key = Path(f"/proc/{pids[0]}/cwd/keys.pem").resolve()
+        assert key.stat().st_mode & 0o077 == 0
+        script = Path(f"/proc/{pids[0]}/cwd/ExecScript.sh").resolve().read_text()
+        inherited = base64.b64decode(re.search(r"INHERIT_CONFIG=(\S+)", script)[1])
+        assert "PRIVATE KEY" not in script + inherited.decode()
+        every = [*stranger.tree(run.pid), *pids]
+        assert {ip for ip, _ in stranger.listening(every)} == {"127.0.0.1"}
+        assert stranger.attempts(tmp_path, every) == []
+        run.terminate()
+        assert run.wait(240) == 143
+    assert left_on_hdfs(yarn, "private") == []
+    assert not list(tmp_path.rglob("keys.pem"))
+
+
+def files_on_hdfs(cluster: MiniHdfs, name: str) -> list[storage.FileStatus]:
+    """What YARN's client uploaded for applications of this name."""
+    found = storage.list_dir(f"{cluster.uri}/user/{getpass.getuser()}/{name}", recursive=True)
+    return [status for status in found if not status.is_dir]
+
+
+def read_as(user: str, cluster: MiniHdfs, uri: str) -> None:
+    """Read a file as a user whom HDFS knows by name."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HADOOP_USER_NAME", user)
+        hdfs_native.Client(cluster.uri).read(urlsplit(uri).path).read()
 
 
 ENVIRONMENT_SCRIPT = """

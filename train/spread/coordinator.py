@@ -133,7 +133,7 @@ class Coordinator:
         bucket = attempt.bucket
         match message["kind"]:
             case "ready":
-                attempt.wants, attempt.store = "bucket", message["store"]
+                attempt.wants = "bucket"
             case "progress" if bucket is not None:
                 self.watch.tell(bucket, message["edges"], message["loss"])
             case "trained" if bucket is not None:
@@ -194,10 +194,8 @@ class Coordinator:
         if len(group) > 1 and members != self._members:
             self._members, self._group = members, f"{self.line.topic}-{group[0].grant}"
         for rank, attempt in enumerate(group):
-            leader, store = group[0].grant, group[0].store or []
             self._publish(
-                attempt,
-                Together(name=self._group, rank=rank, size=len(group), store=store, leader=leader),
+                attempt, Together(name=self._group, rank=rank, size=len(group), leader=group[0].grant)
             )
 
     def _publish(self, attempt: Attempt, together: Together | None) -> None:

@@ -32,7 +32,6 @@ class Attempt:
         base: the shared state that it started from.
         visit: what training came to, once it is trained.
         wants: what it waits for.
-        store: where a group that it leads meets.
         leader: the grant that writes what a group shares.
     """
 
@@ -47,7 +46,6 @@ class Attempt:
     last: Bucket | None = None
     untouched: tuple[Key, ...] = ()
     publishing: bool = False
-    store: list[Any] | None = None
     leader: int = 0
 
 

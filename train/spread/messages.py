@@ -1,7 +1,7 @@
 """What the coordinator and its workers tell each other: small dicts, by way of Dask's scheduler.
 
     worker -> coordinator   Dask events of one topic, each with `attempt`, the name of the worker's task
-      ready                 give me a bucket; `store` is where a group that I lead can meet
+      ready                 give me a bucket
       progress              `edges` of the bucket are done, with a sum of losses `loss`
       trained               its partitions are written; `visit` tells what it came to; my turn to publish?
       published             all it changed is written: count it, and give me the next one
@@ -35,7 +35,6 @@ class Together(TypedDict):
     name: str
     rank: int
     size: int
-    store: list[Any]  # host and port, of the first member
     leader: int  # the grant of the first member, who writes what comes out
 
 

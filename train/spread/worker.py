@@ -69,7 +69,7 @@ class Worker:
     def run(self, line: WorkerEnd) -> dict[str, Any]:
         """Train until there is nothing left; the device and the number of parameters."""
         self.line = line
-        order = self.line.ask("ready", store=self.collective and self.collective.address)
+        order = self.line.ask("ready")
         while order["kind"] == "train":
             order = self._train(order)
         if self.collective is not None:

@@ -1,0 +1,62 @@
+"""What members of a group listen on while they reduce, and what comes of a stranger who connects."""
+
+import os
+import socket
+import ssl
+from contextlib import suppress
+
+import pytest
+import torch
+from distributed import Variable
+
+from graphmill import cluster
+from graphmill.cluster import ClusterConfig
+from graphmill.cluster.keys import new_keys
+from tests.floor import stranger
+from train.spread.collective import Collective
+from train.spread.messages import Together
+
+
+def member(rank: int, name: str) -> list[list[float]]:
+    """Reduce, tell what is listened on, reduce again when told so; twice, in two groups."""
+    sums = []
+    collective = Collective("gloo", torch.device("cpu"))
+    before = stranger.listening([os.getpid()])
+    for number in range(2):
+        together = Together(name=f"{name}-{number}", rank=rank, size=2, leader=0)
+        sums += collective.sum([torch.ones(2) * (rank + 1)], together)
+        found = [each for each in stranger.listening([os.getpid()]) if each not in before]
+        Variable(f"{name}-{number}-{rank}").set(found)
+        Variable(f"{name}-{number}-go").get(timeout=60)
+        sums += collective.sum([torch.ones(2) * (rank + 3)], together)
+    collective.close()
+    return [each.tolist() for each in sums]
+
+
+def knock(ip: str, port: int) -> bytes:
+    """What a process without the key is told there, by plain TCP and by TLS."""
+    answer = b""
+    with socket.create_connection((ip, port), timeout=2) as plain, suppress(OSError):
+        plain.sendall(b"\0" * 64)
+        answer += plain.recv(1)
+    context = ssl.create_default_context(cadata=new_keys().ca)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with suppress(OSError), context.wrap_socket(socket.create_connection((ip, port), timeout=2)) as tls:
+        tls.sendall(b"\0" * 64)
+        answer += tls.recv(1)
+    return answer
+
+
+@pytest.mark.parametrize("tls", ["auto", "off"])
+def test_a_group_is_for_its_members(tls: str) -> None:
+    with cluster.connect("local[2]", ClusterConfig(tls=tls)) as client:
+        workers = sorted(client.scheduler_info()["workers"])
+        futures = [client.submit(member, rank, "group", workers=[each]) for rank, each in enumerate(workers)]
+        for number in range(2):
+            for rank in range(2):
+                ((ip, port),) = Variable(f"group-{number}-{rank}", client).get(timeout=60)
+                assert ip == "127.0.0.1"
+                if tls == "auto":
+                    assert knock(ip, port) == b""
+            Variable(f"group-{number}-go", client).set(True)
+        assert client.gather(futures) == [[[3.0, 3.0], [7.0, 7.0]] * 2] * 2
