@@ -151,17 +151,18 @@ def _recorded(settings: Config, master: str | None) -> Iterator[Callable[..., di
     job = record.RunRecord(settings.record_uri(settings.checkpoint_path), settings)
     options = settings.section("cluster", cluster.ClusterConfig)
     reports = Aside("graphmill.report")  # the library of charts is large
+    losses = cluster.Losses()
     try:
-        with progress.displayed(), cluster.connect(master, options) as client:
+        with progress.displayed(), cluster.connect(master, options) as client, losses.counted(client):
 
             def run(name: str, *, resume: bool) -> dict[str, Any]:
                 return record.run_stage(name, stage_job(name), settings, client, job, resume=resume)
 
             yield run
-            job.finish("done")
+            job.finish("done", workers_lost=losses.num_workers)
             reports.ask("write_at", job.uri, settings.embedding_path)  # done while the cluster closes
     except BaseException as error:
-        job.finish("failed", f"{type(error).__name__}: {error}")
+        job.finish("failed", f"{type(error).__name__}: {error}", workers_lost=losses.num_workers)
         if isinstance(error, Exception):  # a signal asks for an end at once
             write_report(job.uri, settings)
         raise
