@@ -17,7 +17,18 @@ from typing import Any, NoReturn
 
 import click
 
-from graphmill import cluster, config, lock, places, progress, record, storage, terminal
+from graphmill import (
+    cluster,
+    config,
+    forkserver,
+    leftovers,
+    lock,
+    places,
+    progress,
+    record,
+    storage,
+    terminal,
+)
 from graphmill.aside import Aside
 from graphmill.config import Config
 from graphmill.errors import ConfigError, GraphMillError
@@ -191,6 +202,8 @@ def main(command: click.Command, arguments: list[str] | None = None) -> NoReturn
     """Run a command and end the process with its exit code."""
     terminal.start_logging()
     signal.signal(signal.SIGTERM, _terminate)
+    if forkserver.is_started():
+        leftovers.note()
     _end(exit_code(lambda: command.main(arguments, standalone_mode=False)))
 
 

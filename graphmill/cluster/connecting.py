@@ -12,7 +12,7 @@ import dask
 import distributed
 from distributed import Client, LocalCluster, SpecCluster
 
-from graphmill import forkserver, progress
+from graphmill import forkserver, leftovers, progress
 from graphmill.cluster import dashboard
 from graphmill.cluster.settings import ClusterConfig, num_cores
 from graphmill.cluster.workers import Environment, prepare
@@ -94,6 +94,7 @@ def _target(master: str, settings: ClusterConfig, stack: ExitStack) -> Any:
                 silence_logs=logging.CRITICAL,
             ),
         )
+        leftovers.note()
         dashboard.offer(cluster.scheduler)
         return cluster
     if master == "cuda":

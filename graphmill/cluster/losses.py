@@ -7,6 +7,8 @@ from typing import Any
 
 from distributed import Client
 
+from graphmill import leftovers
+
 _TOPIC = "all"  # Dask's own, of the scheduler
 
 log = logging.getLogger("graphmill")
@@ -40,4 +42,5 @@ class Losses:
             )
         elif told.get("action") == "add-worker" and self._num_missing:
             self._num_missing -= 1
+            leftovers.note()  # it was started with queues of its own
             log.info("cluster: the worker %s has come in the place of one that was lost", told.get("worker"))
