@@ -19,7 +19,17 @@ from typing import Any, NoReturn
 import click
 from distributed import Client
 
-from graphmill import cluster, config, lock, places, progress, record, terminal
+from graphmill import (
+    cluster,
+    config,
+    forkserver,
+    leftovers,
+    lock,
+    places,
+    progress,
+    record,
+    terminal,
+)
 from graphmill.aside import Aside
 from graphmill.config import Config
 from graphmill.errors import ConfigError, GraphMillError, LockedError
@@ -198,19 +208,21 @@ def _recorded(
     job = record.RunRecord(uri, settings, claim, keeps_config=keeps_config)
     options = settings.section("cluster", cluster.ClusterConfig)
     reports = Aside("graphmill.report")  # the library of charts is large
+    losses = cluster.Losses()
     try:
-        with progress.displayed(), cluster.connect(master, options) as client:
+        with progress.displayed(), cluster.connect(master, options) as client, losses.counted(client):
             yield Session(settings, client, job)
-            job.finish("done")
+            job.finish("done", workers_lost=losses.num_workers)
             reports.ask("write_at", job.uri, settings.embedding_path)  # done while the cluster closes
     except BaseException as error:
-        if _record_failure(job, error) and isinstance(error, Exception):  # a signal asks for an end at once
+        is_recorded = _record_failure(job, error, losses.num_workers)
+        if is_recorded and isinstance(error, Exception):  # a signal asks for an end at once
             write_report(job.uri, settings)
         raise
     _tell_of_report(reports.answer)
 
 
-def _record_failure(job: record.RunRecord, error: BaseException) -> bool:
+def _record_failure(job: record.RunRecord, error: BaseException, num_lost: int) -> bool:
     """Write to run.json how the run ended; whether it was done.
 
     A wrong option leaves an earlier run's as it was, and so does a run whose output is another's by now.
@@ -219,7 +231,7 @@ def _record_failure(job: record.RunRecord, error: BaseException) -> bool:
     if is_wrong_option and not job.is_begun:
         return False
     try:
-        job.finish("failed", f"{type(error).__name__}: {error}")
+        job.finish("failed", f"{type(error).__name__}: {error}", workers_lost=num_lost)
     except LockedError:
         return False
     return True
@@ -247,6 +259,8 @@ def main(command: click.Command, arguments: list[str] | None = None) -> NoReturn
     """Run a command and end the process with its exit code."""
     terminal.start_logging()
     signal.signal(signal.SIGTERM, _terminate)
+    if forkserver.is_started():
+        leftovers.note()
     _end(exit_code(lambda: command.main(arguments, standalone_mode=False)))
 
 

@@ -99,9 +99,9 @@ class RunRecord:
             self.content["metrics"] = entry["metrics"]
         self.save()
 
-    def finish(self, status: str, error: str | None = None) -> None:
+    def finish(self, status: str, error: str | None = None, *, workers_lost: int = 0) -> None:
         """Record how the run ended, and save."""
-        self.content |= {"status": status, "finished": _now(), "error": error}
+        self.content |= {"status": status, "finished": _now(), "error": error, "workers_lost": workers_lost}
         self.save()
 
     def save(self) -> None:

@@ -12,7 +12,7 @@ import dask
 import distributed
 from distributed import Client, LocalCluster, SpecCluster
 
-from graphmill import forkserver, progress
+from graphmill import forkserver, leftovers, progress
 from graphmill.cluster import dashboard
 from graphmill.cluster.keys import Keys
 from graphmill.cluster.settings import LOOPBACK, ClusterConfig, TlsConfig, num_cores
@@ -114,6 +114,7 @@ def _target(master: str, settings: ClusterConfig, keys: Keys | None, stack: Exit
                 silence_logs=logging.CRITICAL,
             ),
         )
+        leftovers.note()
         dashboard.offer(cluster.scheduler)
         return cluster
     if master == "cuda":

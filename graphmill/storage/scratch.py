@@ -28,8 +28,21 @@ _ALIVE = ".alive"
 _held: dict[str, int] = {}  # folders that this process uses, with their locks
 
 
-def use_folder(root: str, name: str, token: str) -> str:
+def _keep_nothing(folder: Path) -> None:
+    """Before a folder that was abandoned is removed: nothing."""
+
+
+def is_used(root: str, name: str, token: str) -> bool:
+    """Whether this process uses that folder already."""
+    return str(Path(root) / f"{name}-{os.getuid()}" / token) in _held
+
+
+def use_folder(
+    root: str, name: str, token: str, *, before_removal: Callable[[Path], None] = _keep_nothing
+) -> str:
     """The path of a job's folder on this machine, made if need be; kept for as long as this process lives.
+
+    Those of jobs that are gone are removed, each after `before_removal` has seen it.
 
     Raises:
         StorageError: it cannot be made, or the folder above is somebody else's.
@@ -46,7 +59,7 @@ def use_folder(root: str, name: str, token: str) -> str:
         _held[path] = _hold(path)
         for sibling in above.iterdir():
             if str(sibling) != path:
-                _remove_abandoned(sibling)
+                _remove_abandoned(sibling, before_removal)
     return path
 
 
@@ -70,11 +83,12 @@ def _hold(path: str) -> int:
             os.close(descriptor)
 
 
-def _remove_abandoned(folder: Path) -> None:
+def _remove_abandoned(folder: Path, before_removal: Callable[[Path], None]) -> None:
     with suppress(OSError):
         descriptor = os.open(folder / _ALIVE, os.O_RDWR)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            before_removal(folder)
             shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(descriptor)

@@ -1,5 +1,6 @@
 """SIGKILL at any point: the old output or the new one, and the next run puts everything right."""
 
+import json
 import logging
 import os
 import signal
@@ -172,6 +173,7 @@ def test_a_worker_of_the_command_killed(tmp_path: Path, new_output: dict[str, An
         assert (len(forked), len(workers)) == (3, 2)
         workers[0].kill()
         assert process.wait(240) == 0
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["workers_lost"] == 1
     assert folders_without_markers(tmp_path) == new_output
     assert not hidden(tmp_path)
     assert not any(each.is_running() for each in forked)

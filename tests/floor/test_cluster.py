@@ -144,12 +144,22 @@ def test_a_task_that_storage_fails_for_good(
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_killed_worker_costs_its_tasks_only(tmp_path: Path) -> None:
-    with cluster.connect("local[2]", ClusterConfig()) as client:
+def test_a_killed_worker_costs_its_tasks_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    losses = cluster.Losses()
+    with (
+        caplog.at_level("INFO", "graphmill"),
+        cluster.connect("local[2]", ClusterConfig()) as client,
+        losses.counted(client),
+    ):
+        caplog.handler.setLevel(0)  # the cluster has silenced all handlers of distributed's log
         arguments = [(str(tmp_path / f"died-{number}"),) for number in range(2)]
         assert cluster.run_tasks(client, die_once, arguments, description="dying") == ["survived"] * 2
+        assert losses.num_workers == 2
         with pytest.raises(ClusterError, match="dying: the task's worker died 4 times"):
             cluster.run_task(client, always_die, description="dying")
+    assert losses.num_workers == 6, "those that close in the end are not lost"
+    assert len(re.findall(r"lost the worker tcp://127\.0\.0\.1:\d+, the \d\. of this run", caplog.text)) == 6
+    assert "has come in the place of one that was lost" in caplog.text
 
 
 def test_progress_of_a_task_is_shown_here(client: Client) -> None:
