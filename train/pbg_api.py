@@ -87,7 +87,7 @@ def train(config: Any, rank: int = 0) -> None:
     """Train until num_epochs are done, going on from the checkpoint that is there.
 
     Raises:
-        ConfigError: a value of the configuration does not fit, or the checkpoint is of another model or graph.
+        ConfigError: a value does not fit, or the checkpoint is of another model or graph.
     """
     if rank:
         log.info("training: rank %d has nothing to do: rank 0 trains, or Dask's workers do", rank)
