@@ -84,16 +84,17 @@ evolve = dataclasses.replace  # attr.evolve of PBG's attrs classes
 
 
 def train(config: Any, rank: int = 0) -> None:
-    """Train until num_epochs are done, going on from whatever checkpoint is there.
+    """Train until num_epochs are done, going on from the checkpoint that is there.
 
     Raises:
-        ConfigError: a value of the configuration does not fit.
+        ConfigError: a value does not fit, or the checkpoint is of another model or graph.
     """
     if rank:
         log.info("training: rank %d has nothing to do: rank 0 trains, or Dask's workers do", rank)
         return
     settings = _settings(config)
     tell_replaced(settings)
+    job.claim_checkpoint(settings)
     job.train(settings)
 
 
@@ -171,6 +172,7 @@ class _AsGiven(Config):
 def _settings(config: Any) -> Config:
     """Our configuration, of a schema (PBG's own will do) or of a mapping like its to_dict()."""
     given = dict(config) if isinstance(config, Mapping) else config.to_dict()
-    settings = _AsGiven.model_validate(from_mapping(given).model_dump())
+    ours = from_mapping(given | {"train": {"on_change": "resume"}})
+    settings = _AsGiven.model_validate(ours.model_dump())
     settings._given = given
     return settings

@@ -315,3 +315,13 @@ def test_values_are_checked_when_they_are_used(base, tmp_path):
         train(on(graph, base, 0, comparator="cosine"))
     with pytest.raises(NotFoundError, match="no checkpoint to evaluate"):
         do_eval(on(graph, base, 0))
+
+
+def test_another_rate_goes_on_and_another_model_does_not(tmp_path, base):
+    graph = Graph(tmp_path, base, [0.4])
+    config = on(graph, base, 0, checkpoint_path=str(tmp_path / "checkpoint"))
+    train(config)
+    train(evolve(config, lr=config.lr / 2, num_epochs=config.num_epochs + 1))
+    assert (tmp_path / "checkpoint" / "checkpoint_version.txt").read_text() == f"{config.num_epochs + 1}\n"
+    with pytest.raises(ConfigError, match=r"train\.on_change: .* settings\.comparator"):
+        train(evolve(config, comparator="dot"))

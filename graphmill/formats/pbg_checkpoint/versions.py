@@ -130,7 +130,10 @@ def _preserve_epoch(checkpoint_path: str, version: int, target_path: str) -> Non
 def _has_same(checkpoint_path: str, version: int, other_path: str) -> bool:
     """Whether a folder holds just that version, byte for byte."""
     stems = versions_of(checkpoint_path).get(version, set())
-    if versions_of(other_path) != {version: stems} or read_version(other_path) != version:
+    version_uri = storage.join(other_path, names.VERSION_FILE)
+    if versions_of(other_path) != {version: stems} or not storage.exists(version_uri):
+        return False
+    if storage.read_text(version_uri).strip() != str(version):
         return False
     files = [f"{stem}.v{version}.h5" for stem in stems]
     return all(
@@ -139,9 +142,10 @@ def _has_same(checkpoint_path: str, version: int, other_path: str) -> bool:
 
 
 def _same_bytes(one_uri: str, two_uri: str) -> bool:
+    sizes = {status.size_bytes for status in map(storage.status, (one_uri, two_uri)) if status}
+    if len(sizes) > 1:
+        return False
     with storage.open_input(one_uri) as one, storage.open_input(two_uri) as two:
-        if one.size() != two.size():
-            return False
         while chunk := one.read(_COMPARED_BYTES):
             if chunk != two.read(_COMPARED_BYTES):
                 return False
