@@ -17,7 +17,8 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from importlib.metadata import version
 from typing import Any, Self, TypeVar
@@ -88,6 +89,9 @@ class Work:
         self._client = client
         self._steps: dict[str, Step] = {}
         self._checksums: Checksums = {}
+        # On HDFS closing a file takes half a second, in which the next step begins.
+        self._notes = ThreadPoolExecutor(1)
+        self._note: Future[None] | None = None
         splits = config.section("etl", EtlConfig).splits()
         # Named as `storage.recover` knows what is unfinished.
         self.outputs = {
@@ -122,8 +126,19 @@ class Work:
             sizes=self._sizes(),
             result=adapter.dump_json(result).decode(),
         )
-        storage.write_text(self._step_uri(name), self._steps[name].sealed().model_dump_json())
+        self.wait()
+        text = self._steps[name].sealed().model_dump_json()
+        self._note = self._notes.submit(storage.write_text, self._step_uri(name), text)
         return result
+
+    def wait(self) -> None:
+        """Wait until the journal has all finished steps."""
+        if self._note is not None:
+            self._note.result()
+
+    def close(self) -> None:
+        """Write no more."""
+        self._notes.shutdown()
 
     def run_tasks(
         self, function: Callable[..., Result], arguments: Sequence[tuple[Any, ...]], **told: str
@@ -200,7 +215,9 @@ def kept_work(client: Client, config: Config, made_from: dict[str, Any]) -> Iter
     made_from = made_from | {"outputs": outputs, "version": version("graphmill")}
     work = _found(client, uri, config, made_from) or _started(client, uri, config, made_from)
     try:
-        yield work
+        with closing(work):
+            yield work
+            work.wait()
         for output, folder in reversed(work.outputs.items()):
             storage.commit_directory(folder, output)
     except (BadInputError, NotFoundError):

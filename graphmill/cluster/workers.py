@@ -25,7 +25,7 @@ from graphmill.forkserver import ENVIRONMENT
 PACKAGES = ("graphmill", "etl", "train", "remap")
 # What travels between client, scheduler and workers must be understood by all of them.
 MUST_AGREE = ("python", "graphmill", "dask", "distributed")
-MUST_BE_THERE = ("h5py", "numpy", "pyarrow", "torch")
+MUST_BE_THERE = ("h5py", "numpy", "pyarrow", "torch", "xxhash")
 
 log = logging.getLogger("graphmill")
 

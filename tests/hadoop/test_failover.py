@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import distributed
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,6 +20,7 @@ from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges
 from graphmill.storage import hdfs_writer
 from graphmill.vocab import Bucket
+from tests.etl.test_go_on import figures_of, graph_config, stopped_before
 from tests.hadoop.cluster import MiniHdfs, mini_hdfs
 from tests.hadoop.jars import why_not
 from tests.hadoop.yarn import environment_of, wait_until
@@ -135,6 +137,30 @@ def test_a_datanode_stopped_while_a_file_is_written_loses_nothing(
     hdfs_writer.within(30, gc.collect)  # closing what was given up could take for ever
     for number in range(3):
         assert storage.read_bytes(f"{available.uri}/slowly/{number}") == b"".join(blocks)
+
+
+def test_a_datanode_that_has_work_files_is_lost(available: MiniHdfs, tmp_path: Path) -> None:
+    """The run that comes next goes on from the other copies, or does anew what had only one."""
+    with distributed.Client(processes=False, threads_per_worker=4, dashboard_address=":0") as client:
+        undisturbed = figures_of(graph_config(tmp_path), client)[0]
+        configs = {
+            copies: graph_config(tmp_path, f"{available.uri}/work-{copies}", work_replication=copies)
+            for copies in (1, 2)
+        }
+        for config in configs.values():
+            stopped_before("translate", client, config)
+        available.tell("stop-datanode 0")
+        for copies, config in configs.items():
+            figures, num_tasks = figures_of(config, client)
+            assert figures == undisturbed
+            assert copies == 1 or "etl: encode" not in num_tasks
+            for folder in ("entities", "edges/train"):
+                root = f"{available.uri}/work-{copies}/{folder}"
+                written = [each for each in storage.list_dir(root, recursive=True) if not each.is_dir]
+                assert len(written) > 1
+                for each in written:
+                    local = tmp_path / "out" / folder / each.uri.removeprefix(f"{root}/")
+                    assert storage.read_bytes(each.uri) == local.read_bytes()
 
 
 @pytest.mark.slow
