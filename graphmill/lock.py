@@ -18,7 +18,6 @@ Locks of other names may be about one place: a folder in a folder. So who has ma
 above and below; of two who make theirs at the same time at least one sees the other.
 """
 
-import hashlib
 import json
 import logging
 import os
@@ -30,23 +29,19 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphmill import owner, storage
+from graphmill import lock_file, owner, storage
 from graphmill.alarm import alarm, on_main_thread
-from graphmill.errors import FormatError, GraphMillError, LockedError, NotFoundError, StorageError
+from graphmill.errors import FormatError, GraphMillError, LockedError, StorageError
 
-NAME = ".graphmill.lock"
+NAME = lock_file.NAME
 BEAT_S = 15.0
-EXPIRY_S = 180.0
 
-_LIFE = ".graphmill.life-"
-_SETTLE_S = 0.5  # a file system without hard links shows a lock while it is written
 _LEFTOVER = re.compile(
     r"\.graphmill\.life-\w+"  # of killed runs, all of them
     r"|\..*graphmill\.lock\.after-\w+"
     r"|\.\..*graphmill\.(lock|life-\w+)(\.after-\w+)?\.tmp-\w+"
 )
 _ROOT = re.compile(r"\w[^/]*://[^/]*")
-_TOKEN = re.compile(r"[0-9a-f]{32}")
 
 log = logging.getLogger("graphmill")
 
@@ -71,8 +66,8 @@ class Claim:
             LockedError: another run has taken a lock over, or somebody has deleted it.
         """
         for uri in self.uris:
-            if _read_text(uri) != self.text:
-                link = _read(uri)
+            if lock_file.read_text(uri) != self.text:
+                link = lock_file.read(uri)
                 now = owner.told(link.owner) if link else "nobody has it"
                 raise LockedError(
                     f"{uri}: lost, as this run showed no life for a while; {now}; this run ends here, and "
@@ -112,12 +107,12 @@ def held(*folders: str, whole: Iterable[str] = ()) -> Iterator[Claim]:
 
 def holder(folder: str) -> str | None:
     """Who else is at work on the run at `folder`, in words; None if nobody is."""
-    link = _last(storage.join(_resolved(folder), NAME))
+    link = lock_file.last_of(storage.join(_resolved(folder), NAME))
     if link is None or _is_own_process(link.owner):
         return None
     is_there = owner.is_there(link.owner)
     if is_there is None:
-        is_there = _is_fresh(link, link.uri)
+        is_there = lock_file.is_fresh(link, link.uri)
     return owner.told(link.owner) if is_there else None
 
 
@@ -125,35 +120,12 @@ def _nobody(error: GraphMillError) -> None:
     """Where no alarm can be set the run goes on, up to its next commit."""
 
 
-@dataclass(frozen=True)
-class _Link:
-    """A lock file, or one that is about to succeed it."""
-
-    uri: str
-    text: str
-    mtime_ns: int
-
-    @property
-    def owner(self) -> Mapping[str, Any]:
-        """Who has written it; empty if that is not what is in it."""
-        with suppress(FormatError):
-            content: dict[str, Any] = storage.json_in(self.text, self.uri)
-            if _TOKEN.fullmatch(str(content.get("token"))):
-                return content
-        return {}
-
-    @property
-    def life_uri(self) -> str:
-        """The file that its owner rewrites."""
-        return storage.join(storage.parent(self.uri), _LIFE + self.owner["token"])
-
-
 class _Locks:
     def __init__(self) -> None:
         this = owner.this_process()
         self.released = threading.Event()
         self.claim = Claim({}, json.dumps(this) + "\n")
-        self._life_name = _LIFE + this["token"]
+        self._life_name = lock_file.LIFE + this["token"]
         self._silent: set[str] = set()  # texts of owners that have been watched
 
     def acquire(self, folders: list[str], whole: list[str]) -> None:
@@ -166,7 +138,7 @@ class _Locks:
         for own, folder in self.claim.uris.items():
             above = map(_beside, _with_ancestors(folder))
             for uri in (*above, *(_locks_below(folder) if folder in whole else ())):
-                if uri not in looked and (link := _last(uri)):
+                if uri not in looked and (link := lock_file.last_of(uri)):
                     self._refuse_others(link, own)
                 looked.add(uri)
         for folder in self._folders():
@@ -188,7 +160,7 @@ class _Locks:
         """Give back what is still ours."""
         for uri in reversed(list(self.claim.uris)):
             with suppress(StorageError):  # then it expires
-                if _read_text(uri) == self.claim.text:
+                if lock_file.read_text(uri) == self.claim.text:
                     storage.delete(uri)
         for folder in self._folders():
             with suppress(StorageError):
@@ -200,11 +172,11 @@ class _Locks:
     def _take(self, uri: str, folder: str) -> None:
         """Make the lock file `uri` of `folder` ours; where it cannot be written, one inside."""
         while True:
-            last = _last(uri)
+            last = lock_file.last_of(uri)
             if last:
                 self._refuse_others(last, uri)
             try:
-                created = storage.create_text(_after(uri, last) if last else uri, self.claim.text)
+                created = storage.create_text(lock_file.after(uri, last) if last else uri, self.claim.text)
             except StorageError:
                 inside = storage.join(folder, NAME)
                 if uri == inside or not storage.is_dir(folder):
@@ -215,39 +187,40 @@ class _Locks:
                 self.claim = Claim({**self.claim.uris, uri: folder}, self.claim.text)
                 return
 
-    def _succeeds(self, uri: str, last: _Link) -> bool:
+    def _succeeds(self, uri: str, last: lock_file.Link) -> bool:
         """Take the place of a dead owner, unless another one has done so since we looked."""
-        own = _after(uri, last)
-        found = _last(uri)
+        own = lock_file.after(uri, last)
+        found = lock_file.last_of(uri)
         if found is None or found.uri != own or found.text != self.claim.text:
             storage.delete(own)
             return False
         storage.write_text(uri, self.claim.text)
+        storage.delete(last.life_uri)
         successors = f"{storage.name(uri)}.after-"
         for each in storage.list_hidden(storage.parent(uri)):
             if storage.name(each).startswith(successors):
                 storage.delete(each)
         return True
 
-    def _refuse_others(self, link: _Link, own: str) -> None:
+    def _refuse_others(self, link: lock_file.Link, own: str) -> None:
         if link.text == self.claim.text or not self._is_alive(link, own):
             return
         raise LockedError(f"{link.uri}: {owner.told(link.owner)}, and is alive; try again later")
 
-    def _is_alive(self, link: _Link, own: str) -> bool:
+    def _is_alive(self, link: lock_file.Link, own: str) -> bool:
         is_there = owner.is_there(link.owner)
         if is_there is not None:
             return is_there
-        if _is_fresh(link, own):
+        if lock_file.is_fresh(link, own):
             return True
         if link.text in self._silent:
             return False
         watch_s = 2 * BEAT_S
         told = owner.told(link.owner)
         log.info("lock: %s: %s; watching for %.0f s whether it shows life", link.uri, told, watch_s)
-        before = _life_ns(link)
+        before = lock_file.life_ns(link)
         time.sleep(watch_s)
-        if _life_ns(link) != before:
+        if lock_file.life_ns(link) != before:
             return True
         self._silent.add(link.text)
         return False
@@ -256,10 +229,10 @@ class _Locks:
         """Delete what killed runs left: if it is too old to be of others who are at it just now."""
         hidden = storage.list_hidden(folder)
         leftovers = [uri for uri in hidden if _LEFTOVER.fullmatch(storage.name(uri))]
-        now_ns = _now_ns(storage.join(folder, NAME)) if leftovers else 0
+        now_ns = lock_file.now_ns(storage.join(folder, NAME)) if leftovers else 0
         for uri in leftovers:
             found = storage.status(uri)
-            if found and (now_ns - found.mtime_ns) / 1e9 > EXPIRY_S:
+            if found and (now_ns - found.mtime_ns) / 1e9 > lock_file.EXPIRY_S:
                 storage.delete(uri)
 
 
@@ -288,74 +261,5 @@ def _with_ancestors(folder: str) -> Iterator[str]:
         folder = storage.parent(folder)
 
 
-def _after(uri: str, link: _Link) -> str:
-    return f"{uri}.after-{hashlib.sha256(link.text.encode()).hexdigest()[:16]}"
-
-
-def _last(uri: str) -> _Link | None:
-    """The last of those who have taken over one from another at `uri`."""
-    link = _read(uri)
-    while link and (following := _read(_after(uri, link))):
-        link = following
-    return link
-
-
-def _read(uri: str) -> _Link | None:
-    """A lock file, if there is one.
-
-    Raises:
-        FormatError: something else is there.
-        StorageError: it cannot be read.
-    """
-    for wait_s in (_SETTLE_S, 0.0):
-        found = storage.status(uri)
-        if found is None or found.is_dir:
-            break
-        try:
-            link = _Link(uri, storage.read_text(uri), found.mtime_ns)
-        except NotFoundError:
-            return None
-        except StorageError as error:
-            raise StorageError(f"{error}; {_advice(uri)}") from error
-        if link.owner:
-            return link
-        time.sleep(wait_s)
-    if found is None:
-        return None
-    kind = "a folder" if found.is_dir else "another text, or half of it"
-    raise FormatError(f"{uri}: expected the lock of a run, JSON, found {kind}; {_advice(uri)}")
-
-
-def _advice(uri: str) -> str:
-    return f"nothing can tell whether a run is at work there; if none is, delete {uri}"
-
-
-def _read_text(uri: str) -> str | None:
-    try:
-        return storage.read_text(uri)
-    except NotFoundError:
-        return None
-
-
 def _is_own_process(found: Mapping[str, Any]) -> bool:
     return found.get("pid") == os.getpid() and owner.is_there(found) is True
-
-
-def _is_fresh(link: _Link, near: str) -> bool:
-    """Whether the owner has shown life of late, by the time of the storage, which is asked at `near`."""
-    shown_ns = _life_ns(link)
-    return 0 <= (_now_ns(near) - shown_ns) / 1e9 < EXPIRY_S
-
-
-def _life_ns(link: _Link) -> int:
-    life = storage.status(link.life_uri)
-    return max(link.mtime_ns, life.mtime_ns) if life else link.mtime_ns
-
-
-def _now_ns(uri: str) -> int:
-    """The storage's own time, in the folder of `uri`."""
-    probe = storage.temporary_sibling(uri)
-    storage.write_text(probe, "")
-    found = storage.status(probe)
-    storage.delete(probe)
-    return found.mtime_ns if found else 0

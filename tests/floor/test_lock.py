@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from graphmill import lock, owner, storage
+from graphmill import lock, lock_file, owner, storage
 from graphmill.errors import FormatError, LockedError, StorageError
 
 NOBODY = 65534
@@ -64,17 +64,17 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first lock that is read looks as if it had not been touched for ages; later ones do not."""
-    read = lock._read
+    read = lock_file.read
     old: list[str] = []
 
-    def aged(uri: str) -> lock._Link | None:
+    def aged(uri: str) -> lock_file.Link | None:
         link = read(uri)
         if link and link.text in (old or [link.text]):
             old.append(link.text)
             return replace(link, mtime_ns=0)
         return link
 
-    monkeypatch.setattr(lock, "_read", aged)
+    monkeypatch.setattr(lock_file, "read", aged)
 
 
 def test_of_many_one_gets_it(output: str) -> None:
@@ -98,7 +98,7 @@ def test_what_killed_runs_left_is_removed(output: str, monkeypatch: pytest.Monke
     storage.write_text(leftover, "")
     with lock.held(output):
         assert storage.exists(leftover)  # it may be of somebody who tries just now
-    monkeypatch.setattr(lock, "EXPIRY_S", 0.0)
+    monkeypatch.setattr(lock_file, "EXPIRY_S", 0.0)
     with lock.held(output):
         assert not storage.exists(leftover)
 
@@ -135,7 +135,7 @@ def test_a_silent_owner_elsewhere_is_waited_for(output: str, monkeypatch: pytest
         pass
     with ExitStack() as stack:
         with monkeypatch.context() as patience:
-            patience.setattr(lock, "EXPIRY_S", -1.0)
+            patience.setattr(lock_file, "EXPIRY_S", -1.0)
             stack.enter_context(lock.held(output))
         silent.release()  # what it wakes up to is not its own to delete
         assert not is_held(silent)
@@ -167,7 +167,7 @@ def test_of_many_one_takes_it_over(output: str) -> None:
 def test_an_owner_that_shows_life_keeps_it(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with lock.held(output):
         deadline = time.monotonic() + 60
-        while not any(lock._LIFE in uri for uri in storage.list_hidden(output)):
+        while not any(lock_file.LIFE in uri for uri in storage.list_hidden(output)):
             assert time.monotonic() < deadline
             time.sleep(0.01)
         with pytest.raises(LockedError), lock.held(output):
@@ -181,8 +181,8 @@ def test_a_jump_of_the_storage_s_clock_takes_it_from_nobody_that_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: float
 ) -> None:
     monkeypatch.setattr(lock, "BEAT_S", 0.2)
-    now_ns = lock._now_ns
-    monkeypatch.setattr(lock, "_now_ns", lambda uri: now_ns(uri) + int(jump_s * 1e9))
+    now_ns = lock_file.now_ns
+    monkeypatch.setattr(lock_file, "now_ns", lambda uri: now_ns(uri) + int(jump_s * 1e9))
     with lock.held(str(tmp_path)), pytest.raises(LockedError), lock.held(str(tmp_path)):
         pass
     acquired(str(tmp_path))  # shows no life
@@ -210,7 +210,7 @@ def test_who_has_lost_it_ends(output: str, monkeypatch: pytest.MonkeyPatch) -> N
     with ExitStack() as stack, pytest.raises(LockedError, match="lost"):
         claim = stack.enter_context(lock.held(output))
         with monkeypatch.context() as patience:
-            patience.setattr(lock, "_life_ns", lambda link: 0)
+            patience.setattr(lock_file, "life_ns", lambda link: 0)
             successor = acquired(output)
         with pytest.raises(LockedError, match="lost"):
             pickle.loads(pickle.dumps(claim)).check()
@@ -244,10 +244,10 @@ def test_a_slow_rival_does_not_take_over_what_has_been_taken_over(tmp_path: Path
     dead, slow = lock._Locks(), lock._Locks()
     uri = f"{output}/{lock.NAME}"
     storage.write_text(uri, dead.claim.text)
-    seen = lock._last(uri)
+    seen = lock_file.last_of(uri)
     assert seen is not None
     storage.write_text(uri, acquired(f"{output}/another").claim.text)
-    storage.create_text(lock._after(uri, seen), slow.claim.text)
+    storage.create_text(lock_file.after(uri, seen), slow.claim.text)
     assert not slow._succeeds(uri, seen)
     assert [storage.name(each) for each in storage.list_hidden(output)] == [lock.NAME]
 

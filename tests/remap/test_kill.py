@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from distributed import Client
 
-from graphmill import lock
+from graphmill import lock, lock_file
 from remap import job
 from tests.remap import graph
 from tests.remap.processes import DEADLINE_S, REPOSITORY, running, wait_until
@@ -79,7 +79,8 @@ def messages(output: str) -> str:
 
 def hidden(output: str) -> list[str]:
     names = [path.name for path in Path(output).iterdir() if path.name.startswith(".")]
-    return [name for name in names if name != lock.NAME]  # which a killed command leaves behind
+    # A killed command leaves its locks behind.
+    return [name for name in names if not name.endswith(lock.NAME) and not name.startswith(lock_file.LIFE)]
 
 
 def check_next_run(output: str, client: Client) -> None:

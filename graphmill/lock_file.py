@@ -1,0 +1,114 @@
+"""Lock files: who has a lock, who succeeds whom, and when the owner has last shown life. See `lock`."""
+
+import hashlib
+import re
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from graphmill import storage
+from graphmill.errors import FormatError, NotFoundError, StorageError
+
+NAME = ".graphmill.lock"
+LIFE = ".graphmill.life-"
+EXPIRY_S = 180.0
+
+_SETTLE_S = 0.5  # a file system without hard links shows a lock while it is written
+_TOKEN = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class Link:
+    """A lock file, or one that is about to succeed it."""
+
+    uri: str
+    text: str
+    mtime_ns: int
+
+    @property
+    def owner(self) -> Mapping[str, Any]:
+        """Who has written it; empty if that is not what is in it."""
+        with suppress(FormatError):
+            content: dict[str, Any] = storage.json_in(self.text, self.uri)
+            if _TOKEN.fullmatch(str(content.get("token"))):
+                return content
+        return {}
+
+    @property
+    def life_uri(self) -> str:
+        """The file that its owner rewrites."""
+        return storage.join(storage.parent(self.uri), LIFE + self.owner["token"])
+
+
+def after(uri: str, link: Link) -> str:
+    """The file of the one who succeeds the owner of `link`, at `uri`."""
+    return f"{uri}.after-{hashlib.sha256(link.text.encode()).hexdigest()[:16]}"
+
+
+def last_of(uri: str) -> Link | None:
+    """The last of those who have taken over one from another at `uri`."""
+    link = read(uri)
+    while link and (following := read(after(uri, link))):
+        link = following
+    return link
+
+
+def read(uri: str) -> Link | None:
+    """A lock file, if there is one.
+
+    Raises:
+        FormatError: something else is there.
+        StorageError: it cannot be read.
+    """
+    for wait_s in (_SETTLE_S, 0.0):
+        found = storage.status(uri)
+        if found is None or found.is_dir:
+            break
+        try:
+            link = Link(uri, storage.read_text(uri), found.mtime_ns)
+        except NotFoundError:
+            return None
+        except StorageError as error:
+            raise StorageError(f"{error}; {_advice(uri)}") from error
+        if link.owner:
+            return link
+        time.sleep(wait_s)
+    if found is None:
+        return None
+    kind = "a folder" if found.is_dir else "another text, or half of it"
+    raise FormatError(f"{uri}: expected the lock of a run, JSON, found {kind}; {_advice(uri)}")
+
+
+def _advice(uri: str) -> str:
+    return f"nothing can tell whether a run is at work there; if none is, delete {uri}"
+
+
+def read_text(uri: str) -> str | None:
+    """The text of a lock file, whatever it is; None if there is none."""
+    try:
+        return storage.read_text(uri)
+    except NotFoundError:
+        return None
+
+
+def is_fresh(link: Link, near: str) -> bool:
+    """Whether the owner has shown life of late, by the time of the storage, which is asked at `near`."""
+    shown_ns = life_ns(link)
+    return 0 <= (now_ns(near) - shown_ns) / 1e9 < EXPIRY_S
+
+
+def life_ns(link: Link) -> int:
+    """The time, by the storage, when the owner has last shown life."""
+    life = storage.status(link.life_uri)
+    return max(link.mtime_ns, life.mtime_ns) if life else link.mtime_ns
+
+
+def now_ns(uri: str) -> int:
+    """The storage's own time, in the folder of `uri`."""
+    probe = storage.temporary_sibling(uri)
+    storage.write_text(probe, "")
+    found = storage.status(probe)
+    storage.delete(probe)
+    return found.mtime_ns if found else 0
