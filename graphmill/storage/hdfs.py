@@ -106,7 +106,11 @@ def move_new(file_system: pafs.FileSystem, source: str, target: str) -> bool:
 def _probe(client: Any) -> None:
     # hdfs-native tries a namenode that refuses for minutes and one that is silent for ever, which is right
     # in the middle of a run and wrong at its start. A blocked call cannot be interrupted, only left behind.
-    timeout_s = float(os.environ.get(TIMEOUT_VARIABLE) or DEFAULT_TIMEOUT_S)
+    chosen = os.environ.get(TIMEOUT_VARIABLE) or str(DEFAULT_TIMEOUT_S)
+    try:
+        timeout_s = float(chosen)
+    except ValueError as error:
+        raise ConfigError(f"{TIMEOUT_VARIABLE}: expected seconds, found {chosen!r}") from error
     try:
         within(timeout_s, lambda: client.get_file_info("/"))
     except TimeoutError as error:

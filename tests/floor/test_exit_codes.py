@@ -45,6 +45,12 @@ def test_hdfs_that_no_configuration_names(
         storage.exists(uri)
 
 
+def test_a_limit_that_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHMILL_HDFS_TIMEOUT_S", "soon")
+    with pytest.raises(ConfigError, match="GRAPHMILL_HDFS_TIMEOUT_S: expected seconds, found 'soon'"):
+        storage.exists("hdfs://127.0.0.1:1/x")
+
+
 YAML = {
     "deep": ("a: " + DEEP, "nested too deep"),
     "deep mappings": ("a: " + "{b: " * 10_000, "nested too deep"),
