@@ -1,6 +1,7 @@
 """How a run's journal holds values that JSON has no word for; nothing is pickled."""
 
 import base64
+import math
 import zlib
 from typing import Any
 
@@ -30,7 +31,13 @@ def _write_array(values: npt.NDArray[Any]) -> list[Any]:
 
 def _read_array(found: Any) -> npt.NDArray[Any]:
     dtype, shape, packed = found
-    content = zlib.decompress(base64.b64decode(packed))
+    num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    try:
+        content = zlib.decompressobj().decompress(base64.b64decode(packed), num_bytes + 1)
+    except zlib.error as error:
+        raise ValueError(f"not an array: {error}") from error
+    if len(content) != num_bytes:
+        raise ValueError(f"expected {num_bytes} bytes of an array, found others")
     return np.frombuffer(content, np.dtype(dtype)).reshape(shape).copy()
 
 

@@ -33,7 +33,7 @@ from etl.outputs import output_uris
 from graphmill import record, storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
-from graphmill.errors import BadInputError, NotFoundError, StorageError
+from graphmill.errors import BadInputError, FormatError, NotFoundError, StorageError
 from graphmill.storage import Checksums
 from graphmill.storage.checksums import of_bytes
 
@@ -58,7 +58,7 @@ class Journal(BaseModel):
     """What the work is for."""
 
     made_from: dict[str, Any]
-    token: str = Field(pattern="[0-9a-f]{12}")
+    token: str = Field(pattern="^[0-9a-f]{12}$")
     """No other work has it: tasks of a run that is thought dead do not write here."""
 
 
@@ -112,10 +112,20 @@ class Work:
         return {name: step.seconds for name, step in self._steps.items()}
 
     def step(self, name: str, kind: Any, do: Callable[[], Result]) -> Result:
-        """The result of a step, of type `kind`; it is done now if no run before has finished it."""
+        """The result of a step, of type `kind`; it is done now if no run before has finished it.
+
+        Raises:
+            FormatError: a run before has finished it, and left another kind of result.
+        """
         adapter: TypeAdapter[Result] = TypeAdapter(kind)
         if name in self._steps:
-            return adapter.validate_json(self._steps[name].result)
+            try:
+                return adapter.validate_json(self._steps[name].result)
+            except ValidationError as error:
+                raise FormatError(
+                    f"{self._step_uri(name)}: expected the result of step {name}, found something else "
+                    f"({error.error_count()} values); start again, from nothing"
+                ) from error
         start = time.monotonic()
         self._checksums = {}
         result = do()
@@ -175,10 +185,9 @@ class Work:
             log.info("etl: files that step %s wrote are gone; doing it again", name)
             return False
         checksums = {
-            storage.join(self.folders.work, file): checksum
+            storage.join(self.folders.work, storage.name(file)): checksum
             for needed in STEPS[name]
             for file, checksum in self._steps[needed].checksums.items()
-            if "/" not in file
         }
         intact = run_tasks(
             self._client,

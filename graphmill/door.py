@@ -227,8 +227,8 @@ def _record_failure(job: record.RunRecord, error: BaseException, num_lost: int) 
 
     A wrong option leaves an earlier run's as it was, and so does a run whose output is another's by now.
     """
-    is_wrong_option = isinstance(error, GraphMillError) and error.exit_code == ConfigError.exit_code
-    if is_wrong_option and not job.is_begun:
+    is_bad_input = isinstance(error, GraphMillError) and error.exit_code == ConfigError.exit_code
+    if is_bad_input and not job.is_begun and (isinstance(error, ConfigError) or job.has_earlier):
         return False
     try:
         job.finish("failed", f"{type(error).__name__}: {error}", workers_lost=num_lost)

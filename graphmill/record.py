@@ -66,6 +66,7 @@ class RunRecord:
 
     Attributes:
         is_begun: whether this run has written anything there.
+        has_earlier: whether a run before has.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class RunRecord:
         self.is_begun = False
         storage.recover(uri)
         earlier = _read_json(uri)
+        self.has_earlier = bool(earlier)
         own = config.model_dump(mode="json")
         self.content: dict[str, Any] = {
             "status": "running",

@@ -1,5 +1,6 @@
 """A run that failed or was killed: the next one goes on after its last finished step, with the same bytes."""
 
+import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -267,6 +268,31 @@ def test_a_journal_that_names_other_files(near_client: distributed.Client, tmp_p
     plan.write_text(changed.sealed().model_dump_json())
     with pytest.raises(FormatError, match=r"other\.csv, which is none of this run's files"):
         job.run(graph_config(tmp_path), near_client)
+    assert hidden(tmp_path) == []
+
+
+@pytest.mark.parametrize("result", ['[{"chunks": 3}]', "no JSON"])
+def test_a_journal_of_another_kind(near_client: distributed.Client, tmp_path: Path, result: str) -> None:
+    stopped_before("index", near_client, graph_config(tmp_path))
+    (encode,) = tmp_path.rglob("files-*/encode.json")
+    step = Step.model_validate_json(encode.read_text())
+    encode.write_text(step.model_copy(update={"result": result}).sealed().model_dump_json())
+    with pytest.raises(FormatError, match="start again, from nothing"):
+        job.run(graph_config(tmp_path), near_client)
+    assert hidden(tmp_path) == []
+
+
+@pytest.mark.parametrize("token", ["", "../../../other", "0123456789ab/../x", "0123456789abc"])
+def test_a_token_that_is_a_path(
+    near_client: distributed.Client, tmp_path: Path, undisturbed: Any, token: str
+) -> None:
+    stopped_before("index", near_client, graph_config(tmp_path))
+    (journal,) = tmp_path.rglob("journal.json")
+    found = json.loads(journal.read_text())
+    journal.write_text(json.dumps(found | {"token": token}))
+    figures, num_tasks = figures_of(graph_config(tmp_path), near_client)
+    assert "etl: look at tables" in num_tasks
+    assert (output(tmp_path), figures) == undisturbed
     assert hidden(tmp_path) == []
 
 

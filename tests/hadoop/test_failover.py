@@ -15,11 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from etl.config import TableConfig
+from etl.sources import find_sources
 from graphmill import storage
+from graphmill.errors import StorageError
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges
 from graphmill.storage import hdfs_writer
 from graphmill.vocab import Bucket
+from tests.etl.graphs import write_parquet
 from tests.etl.test_go_on import figures_of, graph_config, stopped_before
 from tests.hadoop.cluster import MiniHdfs, mini_hdfs
 from tests.hadoop.jars import why_not
@@ -161,6 +165,14 @@ def test_a_datanode_that_has_work_files_is_lost(available: MiniHdfs, tmp_path: P
                 for each in written:
                     local = tmp_path / "out" / folder / each.uri.removeprefix(f"{root}/")
                     assert storage.read_bytes(each.uri) == local.read_bytes()
+    raw = TableConfig(path=("t.parquet",), lhs="id", rhs="other", relation="to")
+    write_parquet(tmp_path / "t.parquet", id=["a"], other=["b"])
+    with storage.atomic_output(f"{available.uri}/t.parquet") as stream:
+        stream.write((tmp_path / "t.parquet").read_bytes())
+    for _ in range(2):
+        available.tell("stop-datanode 0")  # of those that are left
+    with pytest.raises(StorageError, match=r"t\.parquet: cannot read: .*DataNodes"):  # no bad input
+        find_sources("tables[0]", raw, f"{available.uri}/t.parquet", 100)
 
 
 @pytest.mark.slow
