@@ -19,7 +19,14 @@ from graphmill import config as configuration
 from graphmill import storage
 from graphmill.errors import ClusterError, ConfigError, TrainingError
 from graphmill.formats import pbg_checkpoint
-from tests.train.graphs import contents, embeddings, make_config, mean_reciprocal_rank, write_graph
+from tests.train.graphs import (
+    assert_checksums,
+    contents,
+    embeddings,
+    make_config,
+    mean_reciprocal_rank,
+    write_graph,
+)
 from tests.train.test_quality import planted
 from tests.train.test_trainer import COUNTS, mixed, write_mixed
 from train import job
@@ -90,7 +97,8 @@ def test_checkpoint_of_a_heterogeneous_graph(tmp_path, client, assignment):
     checkpoint = config.checkpoint_path
     names = {name for name in contents(checkpoint) if "/" not in name}
     assert names == {"config.json", "checkpoint_version.txt", "graphmill.json", "model.v4.h5"} | {
-        "training_stats.json"
+        "training_stats.json",
+        "checksums.v4.xxh128",
     } | {f"embeddings_{name}_{part}.v4.h5" for name in ("user", "item") for part in range(3)} | {
         "embeddings_city_0.v4.h5",
         "embeddings_idle_0.v4.h5",
@@ -98,6 +106,8 @@ def test_checkpoint_of_a_heterogeneous_graph(tmp_path, client, assignment):
     }
     assert not storage.fs.list_hidden(checkpoint)
     assert pbg_checkpoint.read_version(f"{checkpoint}/epoch_1") == 2
+    for path in (checkpoint, f"{checkpoint}/epoch_1"):
+        assert_checksums(path)
     for name, count in COUNTS.items():
         assert embeddings(config, name, count).abs().sum(1).min() > 0
     lines = pbg_checkpoint.read_stats(checkpoint)
