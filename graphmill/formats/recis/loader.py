@@ -89,8 +89,8 @@ class Loader:
                     ]
             for read in reads:
                 read.result()
-        for name, table in self._hashtables.items():
-            self._check_distinct(name, np.sort(np.asarray(table.ids)))
+        for name, filled in self._hashtables.items():
+            self._check_distinct(name, np.sort(np.asarray(filled.ids)))
 
     def _check_distinct(self, table: str, ids: Numbers) -> None:
         again = np.flatnonzero(ids[1:] == ids[:-1])
