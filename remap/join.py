@@ -16,6 +16,7 @@ from graphmill.errors import FormatError
 from graphmill.formats import entity_counts, entity_index, pbg_checkpoint, remapped
 from remap.config import RemapConfig
 from remap.discover import IdSource, Part, Source, check_num_ids, global_embedding
+from remap.distinct import Hashes, first_repeated, hashes_of, repeated
 from remap.shaped import write_shaped
 
 Floats = npt.NDArray[np.float32]
@@ -44,7 +45,7 @@ def write_part(source: Source, part: Part, embedding_path: str, settings: RemapC
 
 def _batches(source: Source, part: Part, settings: RemapConfig) -> Iterator[tuple[pa.Array, Floats]]:
     """Raw ids and vectors of the partition, side by side: (string [N], [N, D])."""
-    num_read = 0
+    num_read, hashes = 0, [np.empty(0, np.uint64)]
     # Both are cut alike, at every `batch_rows`; the shorter one ends it, and counting shows it.
     batches = zip(
         iter_ids(source, part, settings.batch_rows),
@@ -56,9 +57,22 @@ def _batches(source: Source, part: Part, settings: RemapConfig) -> Iterator[tupl
             _check_finite(source, part, ids, embeddings_ND, num_read)
         yield ids, embeddings_ND
         num_read += len(ids)
+        hashes.append(hashes_of(ids))
         # Ends the task here if it has been cancelled.
         progress.tell(f"remapping {part.entity_type} {part.partition}", num_read, part.num_rows, "rows")
     check_num_ids(source, part.entity_type, part.partition, num_read, part.num_rows)
+    _check_distinct(source, part, settings.batch_rows, np.concatenate(hashes))
+
+
+def _check_distinct(source: Source, part: Part, batch_rows: int, hashes: Hashes) -> None:
+    suspects = repeated(hashes)
+    found = first_repeated(iter_ids(source, part, batch_rows), suspects) if len(suspects) else None
+    if found is not None:
+        raw_id, first, second = found
+        uri = source.ids_uri(part.entity_type, part.partition)
+        raise FormatError(
+            f"{uri}: raw id {raw_id!r} stands in row {first} and in row {second}; expected each once"
+        )
 
 
 def _check_finite(source: Source, part: Part, ids: pa.Array, rows_ND: Floats, first_row: int) -> None:

@@ -16,6 +16,7 @@ SOURCE = Path(__file__).with_name("native") / "gather.cpp"
 # Result, and arguments: pointers, but for what is said.
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "locate": (c_int64, [c_void_p, c_bool, c_void_p, c_int64, *[c_void_p] * 3]),
+    "hash": (None, [c_void_p, c_void_p, c_int64, c_void_p]),
     "copy": (None, [c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_void_p, c_void_p]),
 }
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from graphmill.checkpoints import states
 from graphmill.checkpoints.finite import check_finite
+from graphmill.checkpoints.states import check_sums, table_sums
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Partition
 
@@ -82,12 +83,35 @@ class Checkpoint(ABC):
         return self.open_rows(entity_type, partition)
 
     @abstractmethod
-    def read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
-        """The Adagrad's state_dict() of one partition, row-wise or element-wise; None where there is none."""
+    def _read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
+        """As `read_optimizer_state`, not yet compared with the rows."""
 
     @abstractmethod
+    def _read_model(self) -> ModelState | None:
+        """As `read_model`, sums not yet compared with the parameters."""
+
+    def read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
+        """The Adagrad's state_dict() of one partition, row-wise or element-wise; None where there is none.
+
+        Raises:
+            FormatError: its sums are not those of these rows.
+        """
+        state = self._read_optimizer_state(entity_type, partition)
+        if state is not None:
+            shape = self.counts[entity_type][partition], self.dimensions[entity_type]
+            table_sums(state, shape, f"{self.uri}: {entity_type}_{partition}")
+        return state
+
     def read_model(self) -> ModelState | None:
-        """What belongs to no entity; None where the checkpoint says nothing of it."""
+        """What belongs to no entity; None where the checkpoint says nothing of it.
+
+        Raises:
+            FormatError: its optimizer's sums are not those of these parameters.
+        """
+        model = self._read_model()
+        if model is not None:
+            check_sums(model.optimizer_state, model.parameters, self.uri)
+        return model
 
     @property
     @abstractmethod

@@ -57,11 +57,11 @@ class GraphStormCheckpoint(Checkpoint):
         with self._tables[entity_type].open() as rows:
             yield Part(rows, sum(counts[:partition]), counts[partition])
 
-    def read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
+    def _read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
         """None: the format has no place for it."""
         return None
 
-    def read_model(self) -> ModelState | None:
+    def _read_model(self) -> ModelState | None:
         """None: the format has no place for it."""
         return None
 

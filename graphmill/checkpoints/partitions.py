@@ -27,10 +27,20 @@ def partition_counts(
     if told is None:
         return {name: [total] for name, total in totals.items()}
     source = entity_path or where
+    if entity_path is None and (unknown := told.keys() - totals.keys()):
+        raise FormatError(
+            f"{where}: expected a table for each count, found counts of {sorted(unknown)[0]!r}, of "
+            "which there are no rows"
+        )
     for name, total in totals.items():
         if name not in told:
             raise FormatError(f"{where}: {name!r} has no counts in {source}, which has {', '.join(told)}")
-        if sum(told[name]) != total:
+        counts = told[name]
+        if not (isinstance(counts, list | tuple) and all(type(each) is int and each >= 0 for each in counts)):
+            raise FormatError(
+                f"{where}: {name!r}: expected the rows of each partition from 0 on, found {counts!r:.80}"
+            )
+        if sum(counts) != total:
             raise FormatError(
                 f"{where}: {name!r} has {total} rows; expected {sum(told[name])}, as {source} counts"
             )

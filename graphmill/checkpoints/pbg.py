@@ -41,11 +41,11 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
         with pbg_checkpoint.open_embeddings(*place, whole=True) as rows:
             yield rows
 
-    def read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
+    def _read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
         """As saved beside the embeddings."""
         return pbg_checkpoint.read_optimizer_state(self.uri, entity_type, partition, self.version)
 
-    def read_model(self) -> ModelState | None:
+    def _read_model(self) -> ModelState | None:
         """Of the version's model file."""
         try:
             parameters, optimizer_state, _ = pbg_checkpoint.read_model(self.uri, self.version)

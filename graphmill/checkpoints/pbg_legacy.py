@@ -48,12 +48,12 @@ class LegacyCheckpoint(PartitionFilesCheckpoint):
         with legacy.open_embeddings(self.uri, entity_type, number, self.version) as rows:
             yield rows
 
-    def read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
+    def _read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
         """As saved beside the embeddings."""
         number = partition + self.index_base
         return legacy.read_optimizer_state(self.uri, entity_type, number, self.version)
 
-    def read_model(self) -> ModelState | None:
+    def _read_model(self) -> ModelState | None:
         """Of the metadata."""
         found = self._metadata
         if found is None or found.parameters is None:

@@ -79,7 +79,7 @@ class RecisCheckpoint(Checkpoint):
         with self._table(entity_type, EMBEDDING_SLOT).open() as rows:
             yield self._part(rows, entity_type, partition)
 
-    def read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
+    def _read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
         """The sums, and what goes with them."""
         import torch
 
@@ -98,7 +98,7 @@ class RecisCheckpoint(Checkpoint):
             sums[0] = found.reshape(-1) if slot == ROW_SUMS else found
         return states.with_sums(plain, sums)
 
-    def read_model(self) -> ModelState | None:
+    def _read_model(self) -> ModelState | None:
         """The dense tensors that PBG has a place for."""
         found = [name for name in self._reader.dense_names() if _PARAMETER.match(name)]
         if not found and self._side is None:

@@ -62,7 +62,7 @@ def table_sums(state: Mapping[str, Any], shape: tuple[int, int], where: str) -> 
     try:
         found = state["state"][0]["sum"]
         found_shape = tuple(found.shape)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, AttributeError) as error:
         raise FormatError(f"{where}: optimizer state: expected 'sum' of parameter 0, found none") from error
     if found_shape not in (shape[:1], shape):
         raise FormatError(
@@ -70,6 +70,24 @@ def table_sums(state: Mapping[str, Any], shape: tuple[int, int], where: str) -> 
         )
     converted: Tensor = found.to(torch.float32)
     return converted
+
+
+def check_sums(state: Mapping[str, Any] | None, parameters: Mapping[str, "Tensor"], where: str) -> None:
+    """Check that an optimizer has sums of the shapes of the parameters that it numbers, where it has any.
+
+    Raises:
+        FormatError: one is of another shape.
+    """
+    saved = (state or {}).get("state")
+    for number, (key, value) in enumerate(parameters.items()):
+        found = saved.get(number) if isinstance(saved, Mapping) else None
+        sums = found.get("sum") if isinstance(found, Mapping) else None
+        shape = getattr(sums, "shape", value.shape)
+        if shape != value.shape:
+            raise FormatError(
+                f"{where}: optimizer state of {key!r}: expected sums of shape {tuple(value.shape)}, found "
+                f"{tuple(shape)}"
+            )
 
 
 def row_sums(state: Mapping[str, Any], shape: tuple[int, int], where: str) -> Floats | None:

@@ -5,6 +5,7 @@
         chars       the raw ids, one after the other
         offsets     int64 [more than N]     where each row begins in it, and the next ends
         numbers     int64 [N]               instead of the two, by integer id, where raw ids are integers
+        hashes      uint64 [N]              of the raw id of each integer id: equal ones come twice
         taken       int64 [2]               rows and bytes that batches have been given
 
 The map's files are read once on each machine, in parts, by whichever workers are there; none of them ever
@@ -26,9 +27,11 @@ from graphmill.errors import FormatError
 from graphmill.formats import graphstorm
 from graphmill.formats.graphstorm import MapFile
 from graphmill.storage import scratch
+from remap.distinct import hashes_of, repeated
 from remap.texts import Texts
 
 PART_ROWS = 1 << 20
+DISTINCT_ROWS = 1 << 24  # 128 MiB of hashes
 
 Numbers = npt.NDArray[np.int64]
 
@@ -147,16 +150,25 @@ class _Making:
         scratch.make_together(self.folder, ["reserved"], self._reserve)
         scratch.make_together(self.folder, list(self.parts), self._read_part)
         scratch.make_together(self.folder, ["complete"], self._check_complete)
+        num_shares = -(-self.plan.num_ids // DISTINCT_ROWS)
+        scratch.make_together(
+            self.folder, [f"distinct-{each}-{num_shares}" for each in range(num_shares)], self._check_distinct
+        )
 
     @cached_property
     def _place(self) -> npt.NDArray[Any]:
         return scratch.map_array(self._file("place"), self.plan.place_dtype, writable=True)
+
+    @cached_property
+    def _hashes(self) -> npt.NDArray[Any]:
+        return scratch.map_array(self._file("hashes"), np.uint64, writable=True)
 
     def _file(self, name: str) -> str:
         return storage.join(self.folder, name)
 
     def _reserve(self, name: str) -> None:
         scratch.reserve(self._file("place"), self.plan.num_ids * np.dtype(self.plan.place_dtype).itemsize)
+        scratch.reserve(self._file("hashes"), 8 * self.plan.num_ids)
         for table in ["numbers"] if self.plan.is_integer else ["chars", "offsets"]:
             scratch.reserve(self._file(table), 0)  # they grow
 
@@ -166,6 +178,7 @@ class _Making:
         for orig, new in graphstorm.iter_raw_id_map(part.file, part.groups):
             self._check_range(part, new, row)
             first = self._write(orig)
+            self._hashes[new] = hashes_of(orig)
             self._place[new] = np.arange(first + 1, first + 1 + len(new), dtype=self.plan.place_dtype)
             row += len(new)
             progress.tell(f"reading the map of {self.plan.entity_type}", row, part.num_rows, "rows")
@@ -216,6 +229,30 @@ class _Making:
                 seen[new] = True
                 row += len(new)
         raise FormatError(f"{self.plan.parts[0].file.uri}: the map has changed while it was being read")
+
+    def _check_distinct(self, name: str) -> None:
+        """Look for a raw id that has two integer ids, among those whose hash falls to a share."""
+        share, num_shares = (np.uint64(int(each)) for each in name.split("-")[1:])
+        pieces = [np.empty(0, np.uint64)]
+        for start in range(0, self.plan.num_ids, PART_ROWS):
+            hashes = self._hashes[start : start + PART_ROWS]
+            pieces.append(hashes[hashes % num_shares == share])
+        suspects = repeated(np.concatenate(pieces))
+        if not len(suspects):
+            return
+        nids: dict[Any, int] = {}
+        for part in self.plan.parts:
+            row = part.first_row
+            for orig, new in graphstorm.iter_raw_id_map(part.file, part.groups):
+                for again in np.flatnonzero(np.isin(hashes_of(orig), suspects)).tolist():
+                    raw_id, nid = orig[again].as_py(), int(new[again])
+                    first = nids.setdefault(raw_id, nid)
+                    if first != nid:
+                        raise FormatError(
+                            f"{part.file.uri}: row {row + again}: raw id {raw_id!r} has the ids {first} and "
+                            f"{nid} in the map of {self.plan.entity_type!r}; expected one"
+                        )
+                row += len(orig)
 
 
 def _split(raw_ids: pa.StringArray) -> tuple[npt.NDArray[np.uint8], Numbers]:

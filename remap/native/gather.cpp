@@ -39,9 +39,36 @@ int64_t locate(const Place* place, const int64_t* numbers, int64_t num, const in
   return end;
 }
 
+// Folds the product of two numbers: each bit of the result depends on all bits of both.
+uint64_t mixed(uint64_t left, uint64_t right) {
+  const auto product = static_cast<unsigned __int128>(left) * right;
+  return uint64_t(product) ^ uint64_t(product >> 64);
+}
+
+constexpr uint64_t kOdd = 0x9E3779B97F4A7C15;
+constexpr uint64_t kOther = 0xD6E8FEB86659FD93;
+
 }  // namespace
 
 extern "C" {
+
+// A number of 64 bits for each string, hashes [num]: the same for equal strings, and hardly for others.
+// String k is the bytes offsets[k] to offsets[k + 1] of the text.
+void graphmill_hash(const uint8_t* text, const int32_t* offsets, int64_t num, uint64_t* hashes) {
+  for (int64_t row = 0; row < num; ++row) {
+    const uint8_t* at = text + offsets[row];
+    int64_t left = offsets[row + 1] - offsets[row];
+    uint64_t hash = mixed(uint64_t(left) ^ kOdd, kOther);
+    for (; left >= 8; left -= 8, at += 8) {
+      uint64_t word;
+      std::memcpy(&word, at, 8);
+      hash = mixed(hash ^ word ^ kOdd, kOther);
+    }
+    uint64_t word = 0;
+    std::memcpy(&word, at, left);
+    hashes[row] = mixed(hash ^ word, kOdd);
+  }
+}
 
 // Of strings `numbers` [num]: where they begin in the text, starts [num], and where their copies end, ends
 // [num]; all bytes of them. `place` has 1 + the row of each number, of 32 bits or 64.

@@ -68,10 +68,10 @@ class MemoryCheckpoint(Checkpoint):
     def open_rows(self, entity_type: str, partition: int) -> Iterator[Rows]:
         yield _Held(self.tables[entity_type][partition][0])
 
-    def read_optimizer_state(self, entity_type: str, partition: int) -> dict[str, Any] | None:
+    def _read_optimizer_state(self, entity_type: str, partition: int) -> dict[str, Any] | None:
         return self.tables[entity_type][partition][1]
 
-    def read_model(self) -> ModelState | None:
+    def _read_model(self) -> ModelState | None:
         return self._model
 
     @property

@@ -16,6 +16,7 @@ from graphmill.convert import convert
 from graphmill.errors import ConfigError, FormatError, GraphMillError, NotFoundError
 from tests.formats.samples import (
     WRITERS,
+    MemoryCheckpoint,
     sample,
 )
 
@@ -116,6 +117,54 @@ def test_one_wrong_bit_is_told_by_its_checksum(root: str) -> None:
         with storage.atomic_output(storage.join(uri, file_uri)) as stream:
             stream.write(whole)
     _read_all(uri)
+
+
+@pytest.mark.parametrize("target_format", ["pbg", "pbg-legacy"])
+@pytest.mark.parametrize("shape", [(8,), (10,), (9, 3), (1, 9), ()])
+def test_sums_of_other_rows_are_refused(tmp_path: Path, target_format: str, shape: tuple[int, ...]) -> None:
+    """Whoever reads them: convert would write them, and training add to the wrong rows."""
+    uri = str(tmp_path / "checkpoint")
+    held = sample()
+    state = held.tables["user"][0][1]
+    assert state is not None
+    WRITERS[target_format](held, uri)
+    _read_all(uri)
+    state["state"][0]["sum"] = torch.ones(shape)
+    bad = MemoryCheckpoint(held.tables, None, held.config)
+    bad.read_optimizer_state = bad._read_optimizer_state  # type: ignore[method-assign]
+    WRITERS[target_format](bad, str(tmp_path / "bad"))
+    with pytest.raises(FormatError, match=r"user_0: optimizer state: expected sums of shape \(9,\)"):
+        convert(str(tmp_path / "bad"), str(tmp_path / "target"), "recis")
+    assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.parametrize("target_format", ["pbg", "pbg-legacy", "recis"])
+def test_sums_of_other_parameters_are_refused(tmp_path: Path, target_format: str) -> None:
+    held = sample()
+    model = held.read_model()
+    assert model is not None
+    assert model.optimizer_state is not None
+    model.optimizer_state["state"][1]["sum"] = torch.ones(3)
+    held.read_model = held._read_model  # type: ignore[method-assign]
+    WRITERS[target_format](held, str(tmp_path / "bad"))
+    with pytest.raises(FormatError, match=r"optimizer state of '\S+': expected sums of shape"):
+        convert(str(tmp_path / "bad"), str(tmp_path / "target"), "pbg")
+
+
+@pytest.mark.parametrize("counts", [[19, -1], [18], [9, 9, 2], ["9", "9"], [9.0, 9.0], 18, None, [True, 17]])
+def test_counts_that_are_not_those_of_the_rows(tmp_path: Path, counts: Any) -> None:
+    """RecIS' layout has them beside the table."""
+    uri = str(tmp_path / "checkpoint")
+    WRITERS["recis"](sample(), uri)
+    side = str(tmp_path / "checkpoint" / "graphmill_checkpoint.json")
+    before = json.loads(storage.read_bytes(side))["counts"]
+    assert before == {"item": [9, 10], "user": [9]}
+    _set_json(side, counts=before | {"item": counts})
+    with pytest.raises(FormatError, match=r"'item'"):
+        _read_all(uri)
+    _set_json(side, counts=before | {"other": [3]})
+    with pytest.raises(FormatError, match=r"counts of 'other', of which there are no rows"):
+        _read_all(uri)
 
 
 def _set_json(uri: str, **values: Any) -> None:

@@ -235,6 +235,14 @@ def test_what_is_missing_is_an_error_unless_allowed(tmp_path: Path) -> None:
         Loader(str(tmp_path), {"t": wide}).load()
 
 
+def test_an_id_that_comes_twice_is_refused(tmp_path: Path) -> None:
+    rows = np.zeros((3, 2), np.float32)
+    Saver(0, 1, 1, str(tmp_path), {"t": HashTable(np.array([4, 7, 4]), {"embedding": rows})}, {}).save()
+    table = HashTable.empty({"embedding": ("float32", 2)})
+    with pytest.raises(FormatError, match=r"table 't': expected each id once, found 4 again"):
+        Loader(str(tmp_path), {"t": table}).load()
+
+
 def test_only_filtered_blocks_are_written(tmp_path: Path) -> None:
     tables = {"t": HashTable(np.arange(3), {"embedding": np.ones((3, 1), np.float32), "sums": np.ones(3)})}
     Saver(

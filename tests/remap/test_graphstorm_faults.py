@@ -57,6 +57,10 @@ def repeat_first(orig: list[Any], new: list[Any]) -> None:
     new[2] = new[0]
 
 
+def repeat_raw_id(orig: list[Any], new: list[Any]) -> None:
+    orig[2] = orig[0]
+
+
 def add_row(orig: list[Any], new: list[Any]) -> None:
     orig.append("again")
     new.append(new[1])
@@ -107,6 +111,10 @@ FAULTS: dict[str, tuple[Callable[[Tree], Any], str]] = {
     "duplicate and missing entries": (
         lambda t: change_map(t, repeat_first),
         r"part-00001\.parquet: row 2: new \d+ comes again in the map of 'user'; \d+ does not come at all",
+    ),
+    "a raw id that comes twice": (
+        lambda t: change_map(t, repeat_raw_id),
+        r"part-00001\.parquet: row 2: raw id '.+' has the ids \d+ and \d+ in the map of 'user'; expected one",
     ),
     "an entry too many": (
         lambda t: change_map(t, add_row),

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 
 from graphmill.errors import FormatError, StorageError
 from graphmill.storage import scratch
+from remap import distinct, kernel
 from remap.graphstorm import id_map
 from tests.remap.processes import REPOSITORY
 
 
 @given(
-    ids=st.lists(st.text(max_size=8), min_size=1, max_size=40),
+    ids=st.lists(st.text(max_size=8), min_size=1, max_size=40, unique=True),
     num_files=st.integers(1, 4),
     group_rows=st.integers(1, 9),
     part_rows=st.integers(1, 12),
@@ -50,6 +51,27 @@ def test_any_map_is_looked_up_right(
     assert table.take(nids, "x", 0).to_pylist() == [ids[n] for n in nids]
     with pytest.raises(FormatError, match=rf"x: row 7: the id is {len(ids)}"):
         table.take(np.array([0, len(ids)]), "x", 6)
+
+
+@given(
+    texts=st.lists(st.text(max_size=20), max_size=50),
+    first=st.integers(0, 3),
+    is_compiled=st.booleans(),
+)
+def test_what_comes_twice_is_found(texts: list[str], first: int, is_compiled: bool) -> None:
+    ids = pa.array(["x"] * first + texts, pa.string())[first:]
+    with pytest.MonkeyPatch.context() as patch:
+        if not is_compiled:
+            patch.setattr(kernel, "library", lambda: None)
+        hashes = distinct.hashes_of(ids)
+        suspects = distinct.repeated(hashes.copy())
+        assert len(suspects) == len({each for each in texts if texts.count(each) > 1})
+        found = distinct.first_repeated([ids[:7], ids[7:]], suspects)
+    if len(set(texts)) == len(texts):
+        assert found is None
+    else:
+        second = next(row for row, each in enumerate(texts) if each in texts[:row])
+        assert found == (texts[second], texts.index(texts[second]), second)
 
 
 def test_work_is_shared_out_and_done_once(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from distributed import Client
@@ -227,6 +228,26 @@ def test_what_does_not_fit_changes_nothing(
         job.run(config, client)
     assert raised.value.exit_code == 2
     assert graph.snapshot(config.embedding_path) == before
+
+
+@pytest.mark.parametrize("as_pbg", [False, True])
+def test_a_raw_id_that_comes_twice(client: Client, output: str, as_pbg: bool) -> None:
+    """In batches of their own: then each alone is right."""
+    graph.write_entities(output, as_pbg=as_pbg)
+    graph.write_checkpoint(output)
+    config = graph.configured(output, batch_rows=2)
+    ids = [graph.raw_id("user", 0, row) for row in range(COUNTS["user"][0])]
+    ids[-1] = ids[0]
+    if as_pbg:
+        entity_counts.write_entity_names(config.entity_path, "user", 0, ids)
+    else:
+        with entity_index.new_part(config.entity_path, "user", 0) as writer:
+            writer.append(pa.array(ids))
+    place = r"user_0\.json" if as_pbg else r"user/part-00000\.parquet"
+    told = rf"{place}: raw id '{ids[0]}' stands in row 0 and in row {len(ids) - 1}; expected each once"
+    with pytest.raises(FormatError, match=told):
+        job.run(config, client)
+    assert not storage.exists(config.embedding_path)
 
 
 def test_names_of_pbg_that_are_too_few(client: Client, output: str) -> None:

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,7 +13,7 @@ from graphmill.errors import FormatError
 from graphmill.formats._safetensors import dtype_of
 from graphmill.formats.recis import names
 from graphmill.formats.recis.index import Stored
-from graphmill.formats.recis.names import UnknownTensorError
+from graphmill.formats.recis.names import Numbers, UnknownTensorError
 from graphmill.formats.recis.reader import CheckpointReader
 from graphmill.formats.recis.tables import HashTable
 
@@ -59,7 +60,8 @@ class Loader:
 
         Raises:
             UnknownTensorError: names are missing in the checkpoint, and that is not allowed; a KeyError.
-            FormatError: a tensor is of another shape, a table lacks a slice, or a file is damaged; or the
+            FormatError: a tensor is of another shape, a table lacks a slice or has an id twice, or a file is
+                damaged; or the
                 filter leaves out some of a table's slots.
         """
         wanted = [*self._tensors, *(name for table in self._hashtables for name in self._slot_names(table))]
@@ -87,6 +89,15 @@ class Loader:
                     ]
             for read in reads:
                 read.result()
+        for name, filled in self._hashtables.items():
+            self._check_distinct(name, np.sort(np.asarray(filled.ids)))
+
+    def _check_distinct(self, table: str, ids: Numbers) -> None:
+        again = np.flatnonzero(ids[1:] == ids[:-1])
+        if len(again):
+            raise FormatError(
+                f"{self._reader.path}: table {table!r}: expected each id once, found {ids[again[0]]} again"
+            )
 
     def _check_whole_tables(self, load_info: LoadInfo) -> None:
         for table in self._hashtables:
