@@ -1,9 +1,10 @@
 """Dask's processes on hosts reached by ssh, each with the keys of the run.
 
-here                                 host
-connection --- the keys: stdin --->  a shell: writes them to a folder of its own, tells the path, waits
-connection --- a command line ---->  the scheduler, or the workers: they read the keys at that path
-the end of a connection, also by kill -9: the shell removes the folder
+    here                                 host
+    connection --- the keys: stdin --->  a shell: writes them to a folder of its own, tells the path, waits
+    connection --- a command line ---->  the scheduler, or the workers: they read the keys at that path
+
+When the first connection ends, also by kill -9, the shell removes the folder.
 """
 
 import shlex

@@ -5,10 +5,11 @@ the same members. Members listen for each other on the address alone that Dask k
 Dask is encrypted, so is Gloo, with the same keys. NCCL knows no encryption.
 """
 
+import ctypes
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from train.spread.store import SchedulerStore
 
 TIMEOUT = timedelta(minutes=5)  # after which a member that does not come is given up
 
+OPENSSL = ("libssl.so", "libssl.so.1.1")  # where Gloo looks for it
+
 _GLOO = "GLOO_DEVICE_TRANSPORT"
 _NCCL_INTERFACE = "NCCL_SOCKET_IFNAME"
 
@@ -40,6 +43,8 @@ class Collective:
             ConfigError: there is no such backend here.
         """
         check_backend(backend, device)
+        if backend == "gloo" and get_worker().security.require_encryption:
+            check_openssl(OPENSSL)
         self.backend = backend
         self._device = device if backend == "nccl" else torch.device("cpu")
         self._name: str | None = None
@@ -146,3 +151,19 @@ def check_backend(backend: str, device: torch.device) -> None:
         raise ConfigError(
             "train.all_reduce: nccl reduces between GPUs; set num_gpus, or train.all_reduce: gloo"
         )
+
+
+def check_openssl(names: Sequence[str]) -> None:
+    """Refuse a machine where Gloo cannot encrypt, which it would only tell when it connects.
+
+    Raises:
+        ConfigError: none of these libraries is there.
+    """
+    for name in names:
+        with suppress(OSError):
+            ctypes.CDLL(name)
+            return
+    raise ConfigError(
+        f"train.all_reduce: gloo encrypts by OpenSSL's library, and finds none on this worker's machine: "
+        f"{' or '.join(names)}; install libssl-dev (openssl-devel), or set train.all_reduce: files"
+    )

@@ -12,8 +12,9 @@ from distributed import Variable
 from graphmill import cluster
 from graphmill.cluster import ClusterConfig
 from graphmill.cluster.keys import new_keys
+from graphmill.errors import ConfigError
 from tests.floor import stranger
-from train.spread.collective import Collective
+from train.spread.collective import OPENSSL, Collective, check_openssl
 from train.spread.messages import Together
 
 
@@ -47,16 +48,28 @@ def knock(ip: str, port: int) -> bytes:
     return answer
 
 
-@pytest.mark.parametrize("tls", ["auto", "off"])
-def test_a_group_is_for_its_members(tls: str) -> None:
-    with cluster.connect("local[2]", ClusterConfig(tls=tls)) as client:
+def has_openssl() -> bool:
+    with suppress(ConfigError):
+        check_openssl(OPENSSL)
+        return True
+    return False
+
+
+def test_where_gloo_cannot_encrypt_it_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"finds none on this worker's machine: libnone\.so; install"):
+        check_openssl(["libnone.so"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_openssl(), reason="no libssl.so: install libssl-dev")
+def test_a_group_is_for_its_members() -> None:
+    with cluster.connect("local[2]", ClusterConfig()) as client:
         workers = sorted(client.scheduler_info()["workers"])
         futures = [client.submit(member, rank, "group", workers=[each]) for rank, each in enumerate(workers)]
         for number in range(2):
             for rank in range(2):
                 ((ip, port),) = Variable(f"group-{number}-{rank}", client).get(timeout=60)
                 assert ip == "127.0.0.1"
-                if tls == "auto":
-                    assert knock(ip, port) == b""
+                assert knock(ip, port) == b""
             Variable(f"group-{number}-go", client).set(True)
         assert client.gather(futures) == [[[3.0, 3.0], [7.0, 7.0]] * 2] * 2
