@@ -102,7 +102,7 @@ def test_hdfs_by_any_name() -> None:
 FOREIGN = {
     "notes": ["notes.txt"],
     "hidden": [".bashrc"],
-    "own names among others": ["edges/train/edges_0_0.h5", "thesis.tex"],
+    "own names among others": ["edges/train/roads.h5", "entities/people.txt", "thesis.tex"],
     "another program's embeddings": ["embeddings/model.safetensors"],
     "another program's entities": ["entities/people.csv"],
     "another program's checkpoint": ["checkpoint/config.json", "checkpoint/pytorch_model.bin"],
@@ -135,6 +135,8 @@ OURS = {
         ),
         "edges/train/edges_0_0.h5",
     ],
+    "notes beside what a stage wrote": ["entities/entity_count_a_0.txt", "notes.txt", "conf.yaml"],
+    "notes beside edges": ["edges/train/edges_0_0.h5", "log.txt"],
     "PBG's checkpoint": [
         *("checkpoint/config.json", "checkpoint/checkpoint_version.txt", "checkpoint/model.v5.h5"),
         *("checkpoint/embeddings_a_0.v5.h5", "checkpoint/training_stats.json", "checkpoint/notes.txt"),
