@@ -13,7 +13,9 @@ from graphmill.config import Config
 from graphmill.errors import ConfigError
 
 _LEFTOVERS = r"\..+\.(?:tmp|old|retired)-[0-9a-f]{12}|\.graphmill\.lock.*|\..+\.crc"
+# A configuration too: the user has laid it where its run is to be.
 _OF_OUTPUT = (
+    r".+\.ya?ml|"
     r"report\.html|_SUCCESS|entities|edges|quarantine|tensorboard"
     r"|checkpoint(?:\.adopted|\.stale.*)?|embeddings(?:\.faiss)?"
 )
