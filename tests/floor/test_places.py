@@ -126,7 +126,7 @@ OURS = {
     "nothing": [],
     "a run that was killed before it wrote run.json": [".graphmill.lock", f".run.json.tmp-{HEX}"],
     "a lock that was taken over": [".graphmill.lock", ".graphmill.lock.after-0123456789abcdef"],
-    "the run's configuration": ["conf.yaml", "edges"],
+    "the run's configuration": ["conf.yaml", "config.yml"],
     "a killed ETL": [f".entities.tmp-{HEX}/x", f".etl-work-{HEX}.tmp-{HEX}/y", f".edges.old-{HEX}/z"],
     "entities and edges that PBG wrote": [
         *(
