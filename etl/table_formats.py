@@ -59,14 +59,16 @@ def refuse_around(uri: str) -> None:
     Raises:
         RawTableError: it does.
     """
-    while True:
-        with suppress(StorageError):  # a folder further up may be closed to us
-            beside = [storage.status(storage.join(uri, name)) for name in ("_delta_log", ".hoodie")]
-            refuse([*filter(None, beside), *storage.list_dir(storage.join(uri, "metadata"))])
-        above = storage.parent(uri)
-        if above == uri or not storage.is_absolute(above):
-            return
+    _refuse_at(uri)
+    while (above := storage.parent(uri)) != uri and storage.is_absolute(above):
         uri = above
+        with suppress(StorageError):  # a folder further up may be closed to us
+            _refuse_at(uri)
+
+
+def _refuse_at(uri: str) -> None:
+    beside = [storage.status(storage.join(uri, name)) for name in ("_delta_log", ".hoodie")]
+    refuse([*filter(None, beside), *storage.list_dir(storage.join(uri, "metadata"))])
 
 
 def _told(name: str, uri: str) -> str:

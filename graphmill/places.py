@@ -1,6 +1,6 @@
 """What may be in the places that a run writes: nothing of others, and no table.
 
-    output/     run.json or what follows from it; else only what is called as our own
+    output/     run.json, or files that only our stages or PBG write; else nothing that is not called as ours
 
 All is looked at before the first file is written: the lock is one too.
 """
@@ -12,15 +12,18 @@ from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError
 
-RECORD = "run.json"
-
 _LEFTOVERS = (
     r"\..+\.(?:tmp|old|retired)-[0-9a-f]{12}|\.(?:.+\.)?graphmill\.lock.*|\.graphmill\.life-.+"
     r"|\.etl-work-[0-9a-f]{12}|\..+\.crc"
 )
+# A configuration too: the user has laid it where its run is to be.
 _OF_OUTPUT = (
+    r".+\.ya?ml|"
     r"report\.html|_SUCCESS|entities|edges|quarantine|tensorboard"
     r"|checkpoint(?:\.adopted|\.stale.*)?|embeddings(?:\.faiss)?"
+)
+_OF_STAGES = re.compile(
+    r"entity_count_.+\.txt|edges_\d+_\d+\.h5|checkpoint_version\.txt|CHECKPOINT_VERSION|graphmill\.json"
 )
 
 
@@ -37,7 +40,8 @@ def check_output(config: Config) -> None:
     found = storage.status(config.output)
     if found and not found.is_dir:
         raise ConfigError(f"output: expected a folder, or none yet, found the file {config.output}")
-    check_folder(config.output, _OF_OUTPUT, "output", "which no run of ours wrote")
+    if not _has_our_files(config.output):
+        check_folder(config.output, _OF_OUTPUT, "output", "which no run of ours wrote")
 
 
 def check_folder(uri: str, names: str, setting: str, reason: str, *, below: bool = False) -> None:
@@ -74,6 +78,14 @@ def check_tables(places: Iterable[tuple[str, str]], tables: Iterable[str]) -> No
                 f"{setting}: a table is read from {inside}, which is {uri} or lies in it; results go to a "
                 "folder of their own, beside the tables or below them"
             )
+
+
+def _has_our_files(output: str) -> bool:
+    """Whether a stage has been at work in it: then the user may have laid things of his beside."""
+    splits = [each.uri for each in storage.list_dir(storage.join(output, "edges")) if each.is_dir]
+    folders = [storage.join(output, "entities"), storage.join(output, "checkpoint"), *splits]
+    entries = (entry for folder in folders for entry in storage.list_dir(folder))
+    return any(_OF_STAGES.fullmatch(storage.name(entry.uri)) for entry in entries)
 
 
 def _has_our_record(uri: str) -> bool:

@@ -102,7 +102,7 @@ def test_hdfs_by_any_name() -> None:
 FOREIGN = {
     "notes": ["notes.txt"],
     "hidden": [".bashrc"],
-    "own names among others": ["edges/train/edges_0_0.h5", "thesis.tex"],
+    "own names among others": ["edges/train/roads.h5", "entities/people.txt", "thesis.tex"],
     "another program's embeddings": ["embeddings/model.safetensors"],
     "another program's entities": ["entities/people.csv"],
     "another program's checkpoint": ["checkpoint/config.json", "checkpoint/pytorch_model.bin"],
@@ -126,6 +126,7 @@ OURS = {
     "nothing": [],
     "a run that was killed before it wrote run.json": [".graphmill.lock", f".run.json.tmp-{HEX}"],
     "a lock that was taken over": [".graphmill.lock", ".graphmill.lock.after-0123456789abcdef"],
+    "the run's configuration": ["conf.yaml", "config.yml"],
     "a killed ETL": [f".entities.tmp-{HEX}/x", f".etl-work-{HEX}.tmp-{HEX}/y", f".edges.old-{HEX}/z"],
     "entities and edges that PBG wrote": [
         *(
@@ -135,6 +136,8 @@ OURS = {
         ),
         "edges/train/edges_0_0.h5",
     ],
+    "notes beside what a stage wrote": ["entities/entity_count_a_0.txt", "notes.txt", "conf.yaml"],
+    "notes beside edges": ["edges/train/edges_0_0.h5", "log.txt"],
     "PBG's checkpoint": [
         *("checkpoint/config.json", "checkpoint/checkpoint_version.txt", "checkpoint/model.v5.h5"),
         *("checkpoint/embeddings_a_0.v5.h5", "checkpoint/training_stats.json", "checkpoint/notes.txt"),
