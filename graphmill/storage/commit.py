@@ -61,17 +61,19 @@ def atomic_output(
     `checksums` is told of the file.
     """
     temporary = temporary_sibling(uri)
+    path = local_path(temporary)
     with discarded_on_error(temporary):
         with fs.explained("write", uri), fs.open_output(temporary) as stream, ExitStack() as stack:
-            path = local_path(temporary)
             if is_large and path is not None:
                 stack.enter_context(_written_back(path))
-            if checksums is None:
+            if checksums is None or path is not None:
                 yield stream
             else:
                 hashed = hashing.HashedOutput(stream)
                 yield pa.PythonFile(hashed, "w")
                 checksums[uri] = hashed.checksum()
+        if checksums is not None and path is not None:  # from the page cache: quicker than on its way
+            checksums[uri] = hashing.of_file(path)
         commit_file(temporary, uri)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.storage import checksums
-from graphmill.storage.checksums import HashedInput
+from graphmill.storage.checksums import HashedInput, HashedOutput
 
 MIB = 1 << 20
 
@@ -29,6 +29,18 @@ def test_read_in_any_order(size: int, reads: list[tuple[int, int]]) -> None:
         file.seek(min(start, size))
         assert file.read(length) == content[min(start, size) :][:length]
     assert hashed.checksum("it") == xxhash.xxh3_128_hexdigest(content)
+
+
+@given(st.lists(st.binary(max_size=100)))
+def test_what_is_written_is_hashed(pieces: list[bytes]) -> None:
+    sink = pa.BufferOutputStream()
+    hashed = HashedOutput(sink)
+    file = pa.PythonFile(hashed, "w")
+    for piece in pieces:
+        file.write(piece)
+    written = sink.getvalue().to_pybytes()
+    assert written == b"".join(pieces)
+    assert hashed.checksum() == xxhash.xxh3_128_hexdigest(written)
 
 
 def test_what_is_read_in_order_is_read_once() -> None:
