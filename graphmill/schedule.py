@@ -114,7 +114,7 @@ def retire(output_template: str, keep: int) -> list[str]:
     """Delete finished dates but the newest `keep`, and never one that has no verified successor.
 
     Dates that are not finished stay, and those that a run is at work on; so do those that one of these has
-    gone on from. Returns the URIs of the deleted outputs.
+    gone on from, and those in which something was moved aside. Returns the URIs of the deleted outputs.
     """
     outputs = _dated_outputs(output_template)
     _finish_deletions(output_template)
@@ -122,7 +122,20 @@ def retire(output_template: str, keep: int) -> list[str]:
     verified = [day for day in finished if _is_whole(outputs[day])]
     needed = _needed(outputs)
     victims = [day for day in finished if sum(v > day for v in verified) >= keep and str(day) not in needed]
-    return [outputs[day] for day in victims if _delete(output_template, day, outputs[day])]
+    return [
+        outputs[day]
+        for day in victims
+        if not _has_moved_aside(outputs[day]) and _delete(output_template, day, outputs[day])
+    ]
+
+
+def _has_moved_aside(output: str) -> bool:
+    """Whether the output holds a folder that another has taken the place of: only the user deletes these."""
+    found = [each.uri for each in storage.list_dir(output, recursive=True) if each.is_dir]
+    aside = [uri for uri in found if storage.is_moved_aside(uri)]
+    if aside:
+        log.warning("schedule: %s stays: it holds %s, which only you delete", output, aside[0])
+    return bool(aside)
 
 
 def _needed(outputs: Mapping[date, str]) -> set[str | None]:

@@ -95,7 +95,7 @@ def claim_checkpoint(config: Config) -> list[str]:
 def moved_aside(checkpoint_path: str) -> list[str]:
     """What lies beside the checkpoint, and in it, since something else has taken its place."""
     names = (entry.uri for entry in storage.list_dir(checkpoint_path) if entry.is_dir)
-    return [*storage.moved_aside(checkpoint_path), *(uri for uri in names if ".stale-" in storage.name(uri))]
+    return [*storage.moved_aside(checkpoint_path), *filter(storage.is_moved_aside, names)]
 
 
 def _settings(config: Config) -> dict[str, Any]:

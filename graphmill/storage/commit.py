@@ -182,6 +182,11 @@ def moved_aside(uri: str) -> list[str]:
     return [place for _, place in sorted((int(match[1]), place) for match, place in found if match)]
 
 
+def is_moved_aside(uri: str) -> bool:
+    """Whether `move_aside` gave the folder its name."""
+    return re.search(r"\.stale-[0-9]+$", name(uri)) is not None
+
+
 def move_aside(uri: str) -> str:
     """Give the folder `uri` a name of its own, `{uri}.stale-N`; the name. Only the user deletes it."""
     fs.check_moves_folders(uri)

@@ -242,6 +242,18 @@ def test_what_has_no_verified_successor_stays(root: str) -> None:
         assert schedule.retire(f"{root}/{{date}}", 1) == [f"{root}/{DAYS[0]}", f"{root}/{DAYS[2]}"]
 
 
+def test_a_date_that_holds_what_was_moved_aside_stays(root: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Only the user deletes a checkpoint that another one has taken the place of."""
+    for day in DAYS[:4]:
+        finish(f"{root}/{day}")
+    storage.write_text(f"{root}/{DAYS[0]}/checkpoint.stale-1/checkpoint_version.txt", "3")
+    storage.write_text(f"{root}/{DAYS[1]}/checkpoint/epoch_2.stale-1/checkpoint_version.txt", "2")
+    with caplog.at_level("WARNING", "graphmill"):
+        assert schedule.retire(f"{root}/{{date}}", 1) == [f"{root}/{DAYS[2]}"]
+    assert f"{DAYS[0]} stays: it holds {root}/{DAYS[0]}/checkpoint.stale-1" in caplog.text
+    assert f"{DAYS[1]} stays: it holds {root}/{DAYS[1]}/checkpoint/epoch_2.stale-1" in caplog.text
+
+
 def test_what_a_run_at_work_has_gone_on_from_stays(root: str) -> None:
     for before, day in zip([None, *DAYS[:3]], DAYS[:4], strict=True):
         finish(f"{root}/{day}", before)
