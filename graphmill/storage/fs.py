@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 
 from graphmill.errors import FormatError, NotFoundError, PathError, StorageError
 from graphmill.storage import hadoop_conf, hdfs, hdfs_writer
-from graphmill.storage.uri import below, is_local, local_path, scheme, split
+from graphmill.storage.uri import below, check_has_no_nul, is_local, local_path, scheme, split
 
 # What is wrong with the path itself: trying again will not help.
 _OF_PATHS = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP)
@@ -73,8 +73,7 @@ def filesystem(uri: str) -> tuple[pafs.FileSystem, str]:
 
 
 def _check_path(uri: str) -> None:
-    if "\0" in uri:
-        raise PathError(f"{uri!r}: expected a path, found one with a NUL character")
+    check_has_no_nul(uri)
     if len(uri) > _MAX_NAME_BYTES and scheme(uri) in ("file", "hdfs"):
         longest = max(uri.split("/"), key=len)
         if (size := len(longest.encode(errors="replace"))) > _MAX_NAME_BYTES:

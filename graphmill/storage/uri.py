@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
+from graphmill.errors import PathError
+
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 _ROOT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(://[^/]*)")
 _LOOKS_QUOTED = re.compile(r"%(?=[0-9A-Fa-f]{2})")
@@ -78,7 +80,18 @@ def path_below(folder: str, uri: str) -> list[str]:
     return [below(folder, inside.removeprefix(above.rstrip("/") + "/"))]
 
 
+def check_has_no_nul(uri: str) -> None:
+    """Refuse what no path can hold.
+
+    Raises:
+        PathError: there is a NUL character.
+    """
+    if "\0" in uri:
+        raise PathError(f"{uri!r}: expected a path, found one with a NUL character")
+
+
 def _place(uri: str) -> tuple[str, str]:
+    check_has_no_nul(uri)
     path = local_path(uri)
     if path is not None:
         return "", os.path.realpath(path)
