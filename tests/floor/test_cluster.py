@@ -158,7 +158,7 @@ def test_a_killed_worker_costs_its_tasks_only(tmp_path: Path, caplog: pytest.Log
         with pytest.raises(ClusterError, match="dying: the task's worker died 4 times"):
             cluster.run_task(client, always_die, description="dying")
     assert losses.num_workers == 6, "those that close in the end are not lost"
-    assert len(re.findall(r"lost the worker tcp://127\.0\.0\.1:\d+, the \d\. of this run", caplog.text)) == 6
+    assert len(re.findall(r"lost the worker tls://127\.0\.0\.1:\d+, the \d\. of this run", caplog.text)) == 6
     assert "has come in the place of one that was lost" in caplog.text
 
 

@@ -121,7 +121,7 @@ def test_json_that_is_not_to_be_read(name: str, text: str, tmp_path: Path) -> No
 
 def test_json_of_a_lock_and_of_a_header(tmp_path: Path) -> None:
     (tmp_path / lock.NAME).write_text(DEEP)
-    with pytest.raises(lock.LockedError), lock.held(str(tmp_path)):
+    with pytest.raises(FormatError, match="expected the lock of a run"), lock.held(str(tmp_path)):
         pass
     content = DEEP.encode()
     (tmp_path / "t").write_bytes(len(content).to_bytes(8, "little") + content)
