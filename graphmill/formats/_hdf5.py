@@ -31,7 +31,7 @@ def check_stored(dataset: h5py.Dataset, uri: str) -> None:
             raise FormatError(f"{uri}: {dataset.name!r}: expected elements, found the shape {dataset.shape}")
         return
     stored = min(dataset.id.get_storage_size(), dataset.file.id.get_filesize())
-    if not stored and dataset.nbytes <= _HARMLESS_BYTES:  # writers leave out zeros, as of a bucket without edges
+    if not stored and dataset.nbytes <= _HARMLESS_BYTES:  # zeros that a writer left out
         return
     expected, most = dataset.nbytes, stored
     if dataset.chunks is not None:
