@@ -23,7 +23,9 @@ from graphmill.vocab import Bucket
 ENTITIES = "entities"
 EDGES = "edges"
 
-_OURS = r"_SUCCESS|entity_count_.+\.(?:txt|pt)|dynamic_rel_count\.(?:txt|pt)|edges_\d+_\d+\.h5"
+_OURS = (
+    r"_SUCCESS|checksums\.xxh128|entity_count_.+\.(?:txt|pt)|dynamic_rel_count\.(?:txt|pt)|edges_\d+_\d+\.h5"
+)
 _BATCH_EDGES = 1 << 20
 
 log = logging.getLogger("graphmill")
