@@ -12,7 +12,7 @@ import sys
 import tarfile
 import textwrap
 import venv
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -97,7 +97,8 @@ def test_the_demo_runs_though_a_container_is_killed(yarn: MiniHdfs, tmp_path: Pa
         assert len(first) == 2, (tmp_path / "log").read_text()
         for container in first:  # one of them is training
             for pid in rm.processes(container):
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it ended with its parent
+                    os.kill(pid, signal.SIGKILL)
         assert run.wait(400) == 0, (tmp_path / "log").read_text()
     record = json.loads(storage.read_text(f"{root}/out/run.json"))
     assert record["status"] == "done"
