@@ -156,7 +156,7 @@ def session(
         LockedError: another run is at work on the same places.
     """
     check_sections(settings)
-    check_places(settings, stages)
+    check_places(settings, stages, is_chosen=not keeps_config)
     written = [uri for name in stages for uri in stage_job(name).written_uris(settings)]
     outputs = [settings.output] if settings.output else []
     if not outputs:  # run.json lies in the checkpoint, which may be moved aside
@@ -179,8 +179,10 @@ def check_sections(settings: Config) -> None:
             settings.section(name, getattr(importlib.import_module(module), model))
 
 
-def check_places(settings: Config, stages: Sequence[str]) -> None:
+def check_places(settings: Config, stages: Sequence[str], *, is_chosen: bool = True) -> None:
     """Refuse to write where tables or files of others are.
+
+    Unless the user has chosen `output` it is the folder around a checkpoint, which may hold anything else.
 
     Raises:
         ConfigError: a place that the stages write to holds such.
@@ -195,7 +197,7 @@ def check_places(settings: Config, stages: Sequence[str]) -> None:
     with suppress(*([] if "etl" in stages else [ConfigError])):  # another stage has no need of its section
         tables = importlib.import_module(TABLES).table_roots(settings)
     places.check_tables(roots, tables)
-    places.check_output(settings)
+    places.check_output(settings, is_chosen=is_chosen)
     for job in jobs.values():
         job.check_outputs(settings)
 

@@ -27,15 +27,15 @@ _OF_STAGES = re.compile(
 )
 
 
-def check_output(config: Config) -> None:
-    """Refuse an `output` that others have files in, and one that has their run.json.
+def check_output(config: Config, *, is_chosen: bool = True) -> None:
+    """Refuse an `output` that has the run.json of others and, if the user has chosen it, any files of theirs.
 
     Raises:
         ConfigError: it is a file, or a folder that is neither empty nor of an earlier run.
     """
     record_uri = config.record_uri(config.checkpoint_path)
     has_record = _has_our_record(record_uri)
-    if config.output is None or has_record:
+    if config.output is None or has_record or not is_chosen:
         return
     found = storage.status(config.output)
     if found and not found.is_dir:
