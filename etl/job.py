@@ -94,7 +94,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     etl = config.section("etl", EtlConfig)
     made_from = fingerprint(config)
     cutting = etl.model_dump(mode="json", include=_CUTTING - {"work_path", "work_replication"})
-    with kept_work(client, config, made_from | {"cutting": cutting}) as work:
+    with kept_work(client, config, made_from | {"cutting": cutting}, claim) as work:
         sources = work.step("plan", list[Source], lambda: _plan(work, client, config, etl))
         num_rows = sum(source.num_rows for source in sources)
         num_ids = 2 * num_rows + num_previous_ids(etl.previous_entity_path)

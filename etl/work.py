@@ -33,7 +33,8 @@ from etl.outputs import output_uris
 from graphmill import record, storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
-from graphmill.errors import BadInputError, FormatError, NotFoundError, StorageError
+from graphmill.errors import BadInputError, FormatError, LockedError, NotFoundError, StorageError
+from graphmill.lock import Claim
 from graphmill.storage import Checksums
 from graphmill.storage.checksums import of_bytes
 
@@ -210,13 +211,14 @@ class Work:
 
 
 @contextmanager
-def kept_work(client: Client, config: Config, made_from: dict[str, Any]) -> Iterator[Work]:
+def kept_work(client: Client, config: Config, made_from: dict[str, Any], claim: Claim) -> Iterator[Work]:
     """The work to do or to go on with; the outputs get their names at the end.
 
     Args:
         client: of the cluster.
         config: the configuration.
         made_from: all that the work depends on, and how it is cut: JSON types.
+        claim: checked before the work is removed: by then it may be a successor's.
     """
     uri, outputs = _work_uri(config), output_uris(config)
     for output in outputs:
@@ -230,7 +232,8 @@ def kept_work(client: Client, config: Config, made_from: dict[str, Any]) -> Iter
         for output, folder in reversed(work.outputs.items()):
             storage.commit_directory(folder, output)
     except (BadInputError, NotFoundError):
-        with suppress(StorageError):  # the first error is the one to tell
+        with suppress(StorageError, LockedError):  # the first error is the one to tell
+            claim.check()
             _remove(uri, outputs)
         raise
     except BaseException:

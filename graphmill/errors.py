@@ -3,7 +3,8 @@
     GraphMillError            1   a failure that is not the user's
     |- StorageError           1   a path cannot be read or written
     |  |- NotFoundError       2   a path does not exist
-    |  '- PathError           2   a path is none, or something else is there
+    |  |- PathError           2   a path is none, or something else is there
+    |  '- DiskFullError       1   a disk, a quota or a limit leaves no room
     |- ClusterError           1   no cluster, or it went away
     |- LockedError          75   another run has the output; trying again later will help
     |- TrainingError          1   training cannot go on (a loss that is not finite, ...)
@@ -30,6 +31,10 @@ class NotFoundError(StorageError):
     """A path that should exist does not."""
 
     exit_code = 2
+
+
+class DiskFullError(StorageError):
+    """A disk, a quota or a limit of file sizes leaves no room; trying again does not help by itself."""
 
 
 class PathError(StorageError):

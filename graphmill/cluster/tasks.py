@@ -11,7 +11,7 @@ from distributed.client import FutureCancelledError
 from distributed.scheduler import NoWorkerError
 
 from graphmill import progress
-from graphmill.errors import ClusterError, NotFoundError, StorageError
+from graphmill.errors import ClusterError, DiskFullError, StorageError
 
 Result = TypeVar("Result")
 
@@ -34,7 +34,7 @@ def run_tasks(
 
     A task may run more than once, and must do no harm by it: what it writes has the same names each time. A
     worker that dies costs its tasks only: Dask runs them again. So it is done with a task that ends with a
-    StorageError, a few times; not where a file does not exist.
+    StorageError, a few times; not where a path is wrong, or a disk full.
 
     The first other error cancels the rest, and is raised when none of them runs any more: who asked may then
     clear away what they worked on.
@@ -54,7 +54,7 @@ def run_tasks(
             try:
                 _result(future, description)
             except StorageError as error:
-                delay_s = None if isinstance(error, NotFoundError) else next(delays[number], None)
+                delay_s = next(delays[number], None) if _may_pass(error) else None
                 if delay_s is None:
                     raise
                 log.warning("%s: once more in %g s: %s", description, delay_s, error)
@@ -74,6 +74,11 @@ def run_tasks(
         raise
     finally:
         client.cancel(futures)
+
+
+def _may_pass(error: StorageError) -> bool:
+    """Whether the same may go well a little later."""
+    return error.exit_code == StorageError.exit_code and not isinstance(error, DiskFullError)
 
 
 def _later(delay_s: float, function: Callable[..., Result], *arguments: Any) -> Result:

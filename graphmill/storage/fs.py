@@ -18,11 +18,12 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from graphmill.errors import FormatError, NotFoundError, PathError, StorageError
+from graphmill.errors import DiskFullError, FormatError, NotFoundError, PathError, StorageError
 from graphmill.storage import hadoop_conf, hdfs, hdfs_writer
 from graphmill.storage.uri import below, check_has_no_nul, is_local, local_path, scheme, split
 
 # What is wrong with the path itself: trying again will not help.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OF_PATHS = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP)
 _MAX_NAME_BYTES = 255  # of local disks, and of HDFS by default
 
@@ -46,7 +47,7 @@ def explained(action: str, uri: str) -> Iterator[None]:
     except OSError as error:
         # HDF5's reasons take several lines; a namenode's first is its reason, the rest a stack of its calls
         reason = " ".join(re.split(r"\n\s*at ", str(error.strerror or error))[0].split())
-        kind = PathError if error.errno in _OF_PATHS else StorageError
+        kind = _kind_of(error)
         raise kind(f"{uri}: cannot {action}: {reason}") from error
     except EOFError as error:
         raise StorageError(f"{uri}: cannot {action}: it ends too early: {error}") from error
@@ -54,6 +55,12 @@ def explained(action: str, uri: str) -> Iterator[None]:
         if type(error) is not RuntimeError or not hdfs_writer.is_own_error(error):
             raise
         raise StorageError(f"{uri}: cannot {action}: {hdfs.reason_of(error)}") from error
+
+
+def _kind_of(error: OSError) -> type[StorageError]:
+    if error.errno in _OF_PATHS:
+        return PathError
+    return DiskFullError if error.errno in _NO_ROOM else StorageError
 
 
 def filesystem(uri: str) -> tuple[pafs.FileSystem, str]:

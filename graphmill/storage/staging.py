@@ -8,7 +8,7 @@ from pathlib import Path
 
 import h5py
 
-from graphmill.errors import FormatError, StorageError
+from graphmill.errors import DiskFullError, FormatError
 from graphmill.storage import checksums as hashing
 from graphmill.storage import commit, fs
 from graphmill.storage.checksums import Checksums, Manifest
@@ -69,7 +69,7 @@ def create_hdf5(uri: str, checksums: Checksums | None = None) -> Iterator[h5py.F
         try:
             hdf5.close()
         except RuntimeError as error:  # what h5py makes of a disk that is full when HDF5 flushes
-            raise StorageError(f"{uri}: cannot write: {error}") from error
+            raise DiskFullError(f"{uri}: cannot write: {error}") from error
 
 
 @contextmanager
