@@ -1,4 +1,4 @@
-"""How a run's journal holds values that JSON has no word for; nothing is pickled."""
+"""Encodes the values of a journal that JSON has no type for; pickles nothing."""
 
 import base64
 import math
@@ -17,7 +17,7 @@ class AsJson:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """As pydantic asks."""
+        """Called by pydantic."""
         read, write = _HOW.get(source, (_read_array, _write_array))
         return core_schema.no_info_plain_validator_function(
             read, serialization=core_schema.plain_serializer_function_ser_schema(write)

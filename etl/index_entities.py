@@ -41,7 +41,7 @@ class IndexedRelations:
     names: tuple[str, ...] | None = None
     """None: too many to count each."""
     checksums: Checksums = field(default_factory=dict)
-    """Of the files that tell of them."""
+    """Checksums of the files of relation names and counts."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Index:
     """By partition."""
     relations: IndexedRelations
     checksums: Checksums
-    """Of all files."""
+    """Checksums of all files of the index."""
 
 
 def plan_shards(layout: Layout, num_ids: Int64, id_bytes: Int64) -> list[Shard]:

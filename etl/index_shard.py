@@ -136,7 +136,7 @@ class _Read:
 
 @dataclass(frozen=True, eq=False)
 class _Ordered:
-    """What came of the ids of a pass."""
+    """Result of one pass over the ids of a shard."""
 
     counts: IndexedShard
     new_ids: pa.Array

@@ -36,10 +36,10 @@ _written: ContextVar[Checksums] = ContextVar("written")
 
 @dataclass(frozen=True)
 class Keeping:
-    """What is decided on all intermediate files."""
+    """Settings that all intermediate files share."""
 
     compression: Compression = "none"
-    """Of Arrow files."""
+    """Compression of Arrow files."""
     replication: int = 1
     """Copies on HDFS."""
 

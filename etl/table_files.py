@@ -164,7 +164,7 @@ def _is_note(path: str) -> bool:
 
 
 def _matches(pattern: str) -> list[str]:
-    """What the glob pattern matches, component by component: `*`, `?` and `[...]` stay within one.
+    """Files that the glob pattern matches, component by component: `*`, `?` and `[...]` stay within one.
 
     A name that begins with `_` is matched by a pattern that does, a hidden one by none.
     """

@@ -1,4 +1,4 @@
-"""What a run has done so far, kept so that the same command goes on from there after a failure or a kill.
+"""Work that a run has done so far, kept so that the same command goes on after a failure or a kill.
 
     .etl-work-{owner}/              beside the entities, or in etl.work_path; one for each place of entities
         journal.json                what the work is for; its token
@@ -56,7 +56,7 @@ log = logging.getLogger("graphmill")
 
 
 class Journal(BaseModel):
-    """What the work is for."""
+    """Names the run that the work belongs to."""
 
     made_from: dict[str, Any]
     token: str = Field(pattern="^[0-9a-f]{12}$")
@@ -69,13 +69,13 @@ class Step(BaseModel):
     finished: datetime
     seconds: float
     checksums: Checksums
-    """Of intermediate files, by name."""
+    """Checksums of intermediate files, by name."""
     sizes: dict[str, int]
     """Bytes of the files in the outputs' folders, by URI."""
     result: str
     """JSON."""
     checksum: str = ""
-    """Of all the rest."""
+    """Checksum of all other fields."""
 
     def sealed(self) -> Self:
         """The same with its checksum."""
@@ -109,7 +109,7 @@ class Work:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """How long each finished step took, in whichever run that was."""
+        """Seconds of each finished step, in whichever run it was done."""
         return {name: step.seconds for name, step in self._steps.items()}
 
     def step(self, name: str, kind: Any, do: Callable[[], Result]) -> Result:
@@ -154,7 +154,7 @@ class Work:
     def run_tasks(
         self, function: Callable[..., Result], arguments: Sequence[tuple[Any, ...]], **told: str
     ) -> list[Result]:
-        """As the cluster's, and remember what files are written."""
+        """Run tasks on the cluster, and remember the files that they write."""
         done = run_tasks(self._client, spill.Tracked(function), arguments, **told)
         for _, written in done:
             self._checksums |= {storage.name(uri): checksum for uri, checksum in written.items()}
@@ -288,7 +288,7 @@ def _remove(uri: str, outputs: Sequence[str]) -> None:
 
 
 def _read(model: type[Model], uri: str) -> Model | None:
-    """What is written there; None if nothing is, or nothing of use."""
+    """Content of the file; None if there is none, or if it is damaged."""
     if not storage.exists(uri):
         return None
     try:

@@ -129,7 +129,7 @@ def stage_job(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Session:
-    """What runs stages by name: locks, run.json and a cluster."""
+    """Runs stages by name; holds the locks, run.json and the cluster."""
 
     settings: Config
     client: Client

@@ -1,4 +1,4 @@
-"""What multiprocessing makes on this machine for a run, removed by the next one where a run was killed.
+"""Removes what multiprocessing has made on this machine for runs that were killed.
 
     {TMPDIR}/graphmill-run-{user id}/{token}/       locked by its run for as long as that lives
         made                                        a line a thing: inode and path

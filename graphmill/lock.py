@@ -106,7 +106,7 @@ def held(*folders: str, whole: Iterable[str] = ()) -> Iterator[Claim]:
 
 
 def holder(folder: str) -> str | None:
-    """Who else is at work on the run at `folder`, in words; None if nobody is."""
+    """Describe the other process at work on the run at `folder`; None if there is none."""
     link = lock_file.last_of(storage.join(_resolved(folder), NAME))
     if link is None or _is_own_process(link.owner):
         return None
@@ -117,7 +117,7 @@ def holder(folder: str) -> str | None:
 
 
 def _nobody(error: GraphMillError) -> None:
-    """Where no alarm can be set the run goes on, up to its next commit."""
+    """Do nothing: without an alarm the run goes on, up to its next commit."""
 
 
 class _Locks:

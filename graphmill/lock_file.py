@@ -29,7 +29,7 @@ class Link:
 
     @property
     def owner(self) -> Mapping[str, Any]:
-        """Who has written it; empty if that is not what is in it."""
+        """Process that has written the file; empty if the content is not a lock's."""
         with suppress(FormatError):
             content: dict[str, Any] = storage.json_in(self.text, self.uri)
             if _TOKEN.fullmatch(str(content.get("token"))):

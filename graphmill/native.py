@@ -114,7 +114,7 @@ def _is_ours_alone(path: Path, kind: Callable[[int], bool]) -> bool:
 
 
 def _kept(folder: Path, stem: str) -> Path | None:
-    """What was compiled before, if it is as it was written; what else has the name is deleted."""
+    """Find code that was compiled before and is as it was written; delete anything else of that name."""
     for path in sorted(folder.glob(f"{stem}-*.so")):
         with suppress(FileNotFoundError):  # another process finds it broken too
             if _is_ours_alone(path, stat.S_ISREG) and path.name == _name_of(stem, path):

@@ -31,7 +31,7 @@ def this_process() -> dict[str, Any]:
 
 
 def machine() -> str | None:
-    """What only processes share that see each other: this boot of this machine, this container."""
+    """Identity of this boot of this machine, or of this container: processes that see each other share it."""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"

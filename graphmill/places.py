@@ -1,4 +1,4 @@
-"""What may be in the places that a run writes: nothing of others, and no table.
+"""Checks the places that a run writes: no table, and no files of others.
 
     output/     run.json, or files that only our stages or PBG write; else nothing that is not called as ours
 

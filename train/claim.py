@@ -1,4 +1,4 @@
-"""Whose checkpoint is at checkpoint_path, and whether this run goes on with it.
+"""Decides whether a run goes on with the checkpoint at checkpoint_path.
 
     checkpoint_path/graphmill.json
       settings, train, inputs     what it is trained with: settings that change the result, and inputs
@@ -29,15 +29,15 @@ log = logging.getLogger("graphmill")
 
 
 class Former(NamedTuple):
-    """What a checkpoint was trained with."""
+    """Settings and inputs that a checkpoint was trained with."""
 
     is_ours: bool
     content: dict[str, Any]
-    """Of graphmill.json; of a checkpoint that is PBG's own, `settings` that config.json tells."""
+    """Content of graphmill.json; for PBG's own checkpoint the `settings` of config.json."""
 
 
 def trained_with(config: Config) -> dict[str, Any]:
-    """What a checkpoint must have been trained with to be the one of `config`."""
+    """Settings and inputs that the checkpoint of `config` is trained with."""
     inputs = [config.entity_path, *config.edge_paths, *([config.init_path] if config.init_path else [])]
     validate_split = config.section("train", TrainConfig).validate_split
     if validate_split:
@@ -93,7 +93,7 @@ def claim_checkpoint(config: Config) -> list[str]:
 
 
 def moved_aside(checkpoint_path: str) -> list[str]:
-    """What lies beside the checkpoint, and in it, since something else has taken its place."""
+    """Folders beside and in the checkpoint that were moved aside."""
     names = (entry.uri for entry in storage.list_dir(checkpoint_path) if entry.is_dir)
     return [*storage.moved_aside(checkpoint_path), *filter(storage.is_moved_aside, names)]
 
@@ -109,7 +109,7 @@ def _settings(config: Config) -> dict[str, Any]:
 
 
 def _former(config: Config) -> Former:
-    """What the checkpoint was trained with, as far as it is known."""
+    """Read what the checkpoint was trained with, as far as it is known."""
     path = config.checkpoint_path
     uri = storage.join(path, FILE)
     if storage.exists(uri):
@@ -161,7 +161,7 @@ def _refusal(path: str, on_change: str, changes: list[str]) -> str:
 
 
 def _what(part: Mapping[str, Any], num_edge_paths: int) -> dict[str, Any]:
-    """Of settings and inputs, what no checkpoint goes on without; unknown keys belong to it."""
+    """Select the settings and inputs that must not change; unknown keys belong to them."""
 
     def chosen(settings: Mapping[str, Any], table: Mapping[str, Kind]) -> dict[str, Any]:
         return {key: settings[key] for key in settings if table.get(key, Kind.WHAT) is Kind.WHAT}

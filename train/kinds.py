@@ -4,16 +4,16 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What a change of a setting means for the checkpoint."""
+    """Meaning of a changed setting for the checkpoint."""
 
     WHAT = "what"
-    """What is learned, or counted in versions: no checkpoint goes on with another value."""
+    """Decides what is learned, or counts versions: no checkpoint goes on with another value."""
     HOW = "how"
-    """How it is learned: a checkpoint may go on with another value, and becomes another one."""
+    """Decides how it is learned: a checkpoint may go on with another value."""
     WAY = "way"
-    """How the work is done, or how much of it: the checkpoint is the same."""
+    """Decides how the work is done, or how much of it: the checkpoint is the same."""
     PATH = "path"
-    """Where something is: described by what is there."""
+    """Names a place: inputs are compared by their content."""
 
 
 _WHAT, _HOW, _WAY, _PATH = Kind.WHAT, Kind.HOW, Kind.WAY, Kind.PATH

@@ -156,7 +156,7 @@ class Validation:
 
 
 def _parsed(uri: str) -> dict[str, Any]:
-    """What validation.json holds."""
+    """Read validation.json."""
     try:
         found = storage.read_json(uri)
         epochs = [

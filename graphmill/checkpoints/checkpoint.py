@@ -84,11 +84,11 @@ class Checkpoint(ABC):
 
     @abstractmethod
     def _read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
-        """As `read_optimizer_state`, not yet compared with the rows."""
+        """Read the optimizer's state, without comparing it with the rows."""
 
     @abstractmethod
     def _read_model(self) -> ModelState | None:
-        """As `read_model`, sums not yet compared with the parameters."""
+        """Read the model, without comparing its sums with the parameters."""
 
     def read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
         """The Adagrad's state_dict() of one partition, row-wise or element-wise; None where there is none.
@@ -103,7 +103,7 @@ class Checkpoint(ABC):
         return state
 
     def read_model(self) -> ModelState | None:
-        """What belongs to no entity; None where the checkpoint says nothing of it.
+        """Parameters that belong to no entity; None where the checkpoint has none.
 
         Raises:
             FormatError: its optimizer's sums are not those of these parameters.
@@ -144,7 +144,7 @@ class Checkpoint(ABC):
             yield rows if self.allow_non_finite else _FiniteRows(rows, self._place(entity_type, partition))
 
     def optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
-        """As `read_optimizer_state`.
+        """Call `read_optimizer_state`, and check its sums.
 
         Raises:
             FormatError: a sum is not finite.
@@ -155,7 +155,7 @@ class Checkpoint(ABC):
         return state
 
     def model(self) -> ModelState | None:
-        """As `read_model`.
+        """Call `read_model`, and check its numbers.
 
         Raises:
             FormatError: a parameter, or a sum of its optimizer, is not finite.

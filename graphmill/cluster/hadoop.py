@@ -34,7 +34,7 @@ class YarnClient:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What its commands are started with."""
+        """Environment of its commands."""
         return {**os.environ, CONF_VARIABLE: self.conf_dir}
 
     @property

@@ -34,7 +34,7 @@ class Keys:
 
     @property
     def text(self) -> str | None:
-        """What `of_file`'s file must hold; None where the keys are in files already."""
+        """Content of the file for `of_file`; None where the keys are in files already."""
         return self.key if "\n" in self.key else None
 
     def options(self) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class Keys:
         return {"require_encryption": True, "tls_ca_file": self.ca, **pairs}
 
     def security(self) -> Security:
-        """As Dask takes it."""
+        """Dask's object for these keys."""
         return Security(**self.options())
 
 

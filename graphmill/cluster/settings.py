@@ -28,7 +28,7 @@ class TlsConfig(Section):
     key_file: str = Field(description="its private key")
 
     def keys(self) -> Keys:
-        """As Dask's processes take them.
+        """Keys for Dask's processes.
 
         Raises:
             ConfigError: a file is not there.

@@ -15,7 +15,7 @@ class _Yaml(yaml.SafeLoader):
     """Safe YAML in which 1e-3 is a number, as YAML 1.2 has it (PyYAML asks for a dot)."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """As PyYAML has it, which lets the last of several equal keys win in silence."""
+        """Build a mapping; PyYAML alone lets the last of equal keys win in silence."""
         node = super().compose_mapping_node(anchor)
         first: dict[tuple[str, str], yaml.Node] = {}
         for key, _ in node.value:
@@ -29,7 +29,7 @@ class _Yaml(yaml.SafeLoader):
         return node
 
     def construct_integer(self, node: yaml.ScalarNode) -> int:
-        """As PyYAML has it, for numbers that anything can be set to."""
+        """Build a number; refuse one with too many digits."""
         try:
             number = int(self.construct_yaml_int(node))
         except ValueError:
@@ -51,7 +51,7 @@ _Yaml.add_implicit_resolver(
 
 
 def parsed(text: str, where: str) -> Any:
-    """What the YAML says.
+    """Parse YAML.
 
     Raises:
         ConfigError: it is not YAML, or has a key twice; `where` says what it was read from.

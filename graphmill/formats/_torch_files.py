@@ -138,7 +138,7 @@ def load(uri: str) -> Any:
 
 
 def load_stream(stream: Any, size_bytes: int, where: str) -> Any:
-    """What torch.save() wrote to `stream`.
+    """Load what torch.save() wrote to `stream`.
 
     Raises:
         FormatError: it is something else, or more than tensors and plain values; or more than it can hold.

@@ -1,4 +1,4 @@
-"""How many rows of a parquet file fit into memory at once, told before they are read.
+"""Counts the rows of a parquet file that fit into memory at once, before they are read.
 
 A file may be far smaller than its rows, and rightly so: a value that all rows share is stored once. So the
 memory is bounded, not the ratio. What could take any amount of it:
@@ -21,7 +21,7 @@ from graphmill.errors import FormatError
 from graphmill.formats import _thrift
 
 BATCH_BYTES = 256 << 20
-"""What the strings of a column may take in a batch."""
+"""Limit of the strings of a column in a batch."""
 
 _SMALL_BYTES = (
     4 << 20

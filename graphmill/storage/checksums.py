@@ -108,7 +108,7 @@ def _read(manifest_uri: str, _status: fs.FileStatus) -> Checksums:
 
 
 class _Expected(NamedTuple):
-    """What a file is to be compared with."""
+    """Checksum that a file should have."""
 
     checksum: str
     manifest: Manifest
@@ -203,7 +203,7 @@ class HashedInput(io.RawIOBase):
         return int(self._stream.seek(offset, whence))
 
     def tell(self) -> int:
-        """Where it is."""
+        """Current position."""
         return int(self._stream.tell())
 
     def readinto(self, buffer: Any) -> int:

@@ -73,7 +73,7 @@ def contains(folder: str, uri: str) -> bool:
 
 
 def path_below(folder: str, uri: str) -> list[str]:
-    """What a listing of `folder` calls `uri`, if that lies below it and is not the folder itself."""
+    """URI by which a listing of `folder` calls `uri`: one, or none if it does not lie below."""
     (_, above), (_, inside) = _place(folder), _place(uri)
     if not contains(folder, uri) or above == inside:
         return []

@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import Store
 
 
 class SchedulerStore(Store):
-    """As far as groups use it: each key is set once, by one member, and then read by the others."""
+    """Implements what groups use: one member sets a key once, the others read it."""
 
     def __init__(self, client: Client, name: str, timeout: timedelta) -> None:
         super().__init__()
