@@ -110,6 +110,7 @@ def open_input(uri: str) -> pa.NativeFile:
     """Open for reading with random access.
 
     Raises:
+        PathError: it is a folder.
         FormatError: it is a pipe, a device or a socket, which could keep a reader waiting for ever.
     """
     file_system, path = filesystem(uri)
@@ -121,7 +122,9 @@ def open_input(uri: str) -> pa.NativeFile:
 
 def _check_regular(path: str, uri: str) -> None:
     mode = Path(path).stat().st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+    if stat.S_ISDIR(mode):
+        raise PathError(f"{uri}: expected a file, found a folder")
+    if not stat.S_ISREG(mode):
         found = next((name for is_kind, name in _NO_FILES if is_kind(mode)), "something else")
         raise FormatError(
             f"{uri}: expected a file, found {found}, which is not read; write what it gives to a file"

@@ -157,6 +157,11 @@ def test_a_file_in_the_place_of_a_folder(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "mine"
 
 
+def test_a_folder_in_the_place_of_a_file(tmp_path: Path) -> None:
+    with pytest.raises(PathError, match="expected a file, found a folder"):
+        config.load(str(tmp_path))
+
+
 def test_commands_end_with_2(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "t.csv").write_text("x,y\n1,2\n")
