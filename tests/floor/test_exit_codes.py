@@ -14,7 +14,7 @@ from graphmill.formats import _safetensors, entity_counts, entity_index, pbg_che
 from graphmill.schedule import retire
 from remap.graphstorm.commit import read_journal
 from remap.graphstorm.options import make_options
-from tests.floor.test_submit import GRAPH, submit
+from tests.floor.test_submit import GRAPH, submit_here
 
 DEEP = "[" * 200_000
 
@@ -162,13 +162,16 @@ def test_a_folder_in_the_place_of_a_file(tmp_path: Path) -> None:
         config.load(str(tmp_path))
 
 
-def test_commands_end_with_2(tmp_path: Path) -> None:
+def test_commands_end_with_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "t.csv").write_text("x,y\n1,2\n")
     (tmp_path / "c.yaml").write_text(GRAPH + "etl: {tables: [{path: t.csv, lhs: 0, rhs: 1, relation: r}]}}")
     for setting in ("output=file", "output=file/below", r'output="a\0b"', "output=" + "n" * 300):
-        done = submit("--master", "local[1]", "etl.py", "--conf", "c.yaml", f"--set={setting}", cwd=tmp_path)
-        assert (done.returncode, done.stdout) == (2, ""), done.stderr
-        assert "defect" not in done.stderr
+        assert submit_here(monkeypatch, tmp_path, "etl.py", "--conf", "c.yaml", f"--set={setting}") == 2
+        told = capsys.readouterr()
+        assert told.out == ""
+        assert "defect" not in told.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.yaml", "file", "t.csv"]
-    assert submit("n" * 300 + ".py", cwd=tmp_path).returncode == 2
+    assert submit_here(monkeypatch, tmp_path, "n" * 300 + ".py") == 2

@@ -9,7 +9,7 @@ import pytest
 from graphmill import config, door, storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError
-from tests.floor.test_submit import submit
+from tests.floor.test_submit import submit_here
 
 GRAPH: dict[str, Any] = {
     "dimension": 2,
@@ -194,7 +194,9 @@ def test_a_section_of_another_stage_does_not_matter(folder: Path) -> None:
         door.check_places(broken, ["etl"])
 
 
-def test_commands_write_nothing(folder: Path) -> None:
+def test_commands_write_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "c.yaml").write_text(
         "{input: tables, output: out, dimension: 2, entities: {a: {num_partitions: 1}}, "
         "relations: [{name: r, lhs: a, rhs: a}], "
@@ -205,8 +207,9 @@ def test_commands_write_nothing(folder: Path) -> None:
     os.utime(folder / "etc", (1, 1))
     before = tree(folder)
     for job, output in (("etl.py", "."), ("train.py", "tables"), ("pipeline.py", "etc"), ("remap.py", "etc")):
-        done = submit("--master", "local[1]", job, "--conf", "c.yaml", f"--set=output={output}", cwd=folder)
-        assert (done.returncode, done.stdout) == (2, ""), done.stderr
-        assert "another folder" in done.stderr or "of their own" in done.stderr
+        assert submit_here(monkeypatch, folder, job, "--conf", "c.yaml", f"--set=output={output}") == 2
+        told = capsys.readouterr()
+        assert told.out == ""
+        assert "another folder" in told.err or "of their own" in told.err
     assert tree(folder) == before
     assert (folder / "etc").stat().st_mtime == 1, "something was there for a while"

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from graphmill import door
+from graphmill.submit import command
+
 REPOSITORY = Path(__file__).parents[2]
 DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
 
@@ -40,6 +43,14 @@ def submit(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [DASK_SUBMIT, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120, check=False
     )
+
+
+def submit_here(monkeypatch: pytest.MonkeyPatch, cwd: Path, *arguments: str) -> int:
+    """Exit code of the command, run in this process: that of a wrong option comes without a cluster."""
+    monkeypatch.chdir(cwd)
+    monkeypatch.setattr(sys, "argv", ["dask-submit"])
+    monkeypatch.setenv("GRAPHMILL_MASTER", "local[1]")
+    return door.exit_code(lambda: command.main(list(arguments), standalone_mode=False))
 
 
 def test_a_script_gets_its_arguments_the_cluster_and_its_exit_code(tmp_path: Path) -> None:
