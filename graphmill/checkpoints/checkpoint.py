@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from graphmill.checkpoints import states
 from graphmill.checkpoints.finite import check_finite
-from graphmill.checkpoints.states import check_sums, table_sums
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Partition
 
@@ -99,7 +98,7 @@ class Checkpoint(ABC):
         state = self._read_optimizer_state(entity_type, partition)
         if state is not None:
             shape = self.counts[entity_type][partition], self.dimensions[entity_type]
-            table_sums(state, shape, f"{self.uri}: {entity_type}_{partition}")
+            states.table_sums(state, shape, f"{self.uri}: {entity_type}_{partition}")
         return state
 
     def read_model(self) -> ModelState | None:
@@ -110,7 +109,7 @@ class Checkpoint(ABC):
         """
         model = self._read_model()
         if model is not None:
-            check_sums(model.optimizer_state, model.parameters, self.uri)
+            states.check_sums(model.optimizer_state, model.parameters, self.uri)
         return model
 
     @property

@@ -49,7 +49,7 @@ def ids() -> list[str]:
 
 
 def cpu_seconds(texts: list[str]) -> float:
-    """Of finding what differs in four times the texts: the least of some tries."""
+    """Time to find the distinct ones of four times the texts: the least of some tries."""
     column = pa.chunked_array([texts] * 4)
     seconds = []
     for _ in range(5):

@@ -69,7 +69,7 @@ def inodes(pid: int) -> Iterator[str]:
 
 
 def attack(folder: Path, pids: list[int]) -> list[str]:
-    """What this process, as `nobody`, could do to the run."""
+    """Try, as `nobody`, what this process can do to the run."""
     ports, sockets = listening(pids), unix_sockets(pids)
     own = new_keys().security()
     os.setgroups([])
@@ -102,7 +102,7 @@ async def who_answers(ways: list[tuple[str, Security]]) -> list[str]:
 
 
 async def identity(address: str, security: Security) -> str:
-    """What Dask's process there says of itself, to whoever may ask it to run code as well."""
+    """Ask Dask's process there for its identity: who may do that may run code as well."""
     comm = await connect(address, timeout=TIMEOUT_S, **security.get_connection_args("client"))
     await comm.write({"op": "identity", "reply": True})
     told = await comm.read()
@@ -111,7 +111,7 @@ async def identity(address: str, security: Security) -> str:
 
 
 def attempts(folder: Path, pids: Iterable[int]) -> list[str]:
-    """What the other user could do."""
+    """Result of the other user's attempts."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.floor.stranger", str(folder), *map(str, pids)],
         cwd=REPOSITORY,

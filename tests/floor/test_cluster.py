@@ -65,7 +65,7 @@ def count_up(steps: int) -> int:
 
 
 def fail_at_first(path: str, num_failures: int, error: type[GraphMillError]) -> int:
-    """How many attempts it took."""
+    """Number of attempts it took."""
     with Path(path).open("a") as attempts:
         attempts.write("x")
         attempt = attempts.tell()

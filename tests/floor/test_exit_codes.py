@@ -1,4 +1,4 @@
-"""What a command ends with: 2 for whatever is wrong with its input, however strange that is."""
+"""Exit codes of commands: 2 for whatever is wrong with the input, however strange that is."""
 
 from collections.abc import Callable
 from pathlib import Path

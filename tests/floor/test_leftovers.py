@@ -1,4 +1,4 @@
-"""What a run that was killed leaves of multiprocessing's goes with the next; what others have stays."""
+"""A run removes what multiprocessing made for killed runs; what others have stays."""
 
 import multiprocessing
 import os

@@ -38,7 +38,7 @@ class Machine:
         self.evil.chmod(0o700)
 
     def answer(self) -> int:
-        """As a process of the user gets it: from a copy, since a library is loaded once a process."""
+        """Load it as a process of the user does: from a copy, since a library is loaded once a process."""
         functions = {"answer": (ctypes.c_int, [])}
         library = native.library(self.source, functions, name="answer", instead="nothing", flags=FLAGS)
         assert library is not None
