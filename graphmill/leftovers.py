@@ -2,6 +2,7 @@
 
     {TMPDIR}/graphmill-run-{user id}/{token}/       locked by its run for as long as that lives
         made                                        a line a thing: inode and path
+        *.pem                                       keys of the run
     /dev/shm/sem.mp-*                               semaphores, of the queues between Dask and its workers
     {TMPDIR}/pymp-*/                                the socket of the server that workers are forked from
 
@@ -32,17 +33,27 @@ _OURS = re.compile(r"/dev/shm/sem\.mp-\w+|.*/pymp-\w+")
 _token = uuid.uuid4().hex
 
 
+def folder() -> Path:
+    """The folder of this process, for this user alone; those of killed processes are removed first.
+
+    Raises:
+        StorageError: it cannot be made, or its name is taken by another user.
+    """
+    root = tempfile.gettempdir()
+    is_first = not scratch.is_used(root, _NAME, _token)
+    path = scratch.use_folder(root, _NAME, _token, before_removal=_remove_noted)
+    if is_first:
+        atexit.register(_forget, root)
+    return Path(path)
+
+
 def note() -> None:
     """Note what this process has made until now, and remove what killed ones have left."""
-    root = tempfile.gettempdir()
     with suppress(StorageError, OSError):  # untidy, and no more than that
-        is_first = not scratch.is_used(root, _NAME, _token)
-        folder = Path(scratch.use_folder(root, _NAME, _token, before_removal=_remove_noted))
-        if is_first:
-            atexit.register(_forget, root)
-        temporary = folder / f".{_MADE}"
+        own = folder()
+        temporary = own / f".{_MADE}"
         temporary.write_text("".join(f"{_inode(path)} {path}\n" for path in _made()))
-        temporary.rename(folder / _MADE)
+        temporary.rename(own / _MADE)
 
 
 def _made() -> list[Path]:

@@ -4,6 +4,7 @@ import logging
 import multiprocessing
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -46,7 +47,7 @@ def connect(master: str | None, settings: ClusterConfig) -> Iterator[Client]:
     os.environ.update(variables)
     with ExitStack() as stack:
         try:
-            keys = _keys(master, settings)
+            keys = stack.enter_context(_in_a_file(_keys(master, settings)))
             target = _target(master, settings, keys, stack)
             security = keys and keys.security()
             client = stack.enter_context(
@@ -74,6 +75,22 @@ def _keys(master: str, settings: ClusterConfig) -> Keys | None:
     if settings.tls == "off":
         log.warning("cluster.tls: off: whoever reaches the ports of this run can run code as you")
     return settings.keys()
+
+
+@contextmanager
+def _in_a_file(keys: Keys | None) -> Iterator[Keys | None]:
+    """The same keys; those of the run's own in a file that the next run removes if this one is killed.
+
+    Dask writes keys that are in memory into a temporary folder whenever it uses them, and nobody would
+    remove the folder of a killed process.
+    """
+    if keys is None or keys.text is None:
+        yield keys
+        return
+    with tempfile.NamedTemporaryFile("w", suffix=".pem", dir=leftovers.folder()) as file:
+        file.write(keys.text)
+        file.flush()
+        yield Keys.of_file(file.name, keys.text)
 
 
 def _target(master: str, settings: ClusterConfig, keys: Keys | None, stack: ExitStack) -> Any:

@@ -20,22 +20,19 @@ _ROLES = ("client", "scheduler", "worker")
 class Keys:
     """Certificates of those who may sign, a certificate and its key.
 
-    Each is the text (PEM), or the path of a file that holds it.
+    Each is the text (PEM), or the path of a file that holds it. `text` is what a file of a run's own keys
+    holds; None for keys that are in files of every host.
     """
 
     ca: str
     cert: str
     key: str
+    text: str | None = None
 
     @classmethod
-    def of_file(cls, path: str) -> "Keys":
+    def of_file(cls, path: str, text: str | None = None) -> "Keys":
         """The keys in one file that holds what `new_keys` has made."""
-        return cls(path, path, path)
-
-    @property
-    def text(self) -> str | None:
-        """Content of the file for `of_file`; None where the keys are in files already."""
-        return self.key if "\n" in self.key else None
+        return cls(path, path, path, text)
 
     def options(self) -> dict[str, Any]:
         """Keyword arguments of Dask's Security, for every kind of process."""
@@ -66,4 +63,4 @@ def new_keys() -> Keys:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     text = (certificate.public_bytes(serialization.Encoding.PEM) + private).decode()
-    return Keys(text, text, text)
+    return Keys(text, text, text, text)

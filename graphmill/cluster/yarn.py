@@ -12,6 +12,7 @@ application for the number that is missing.
 
 import logging
 import re
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,11 +23,11 @@ from typing import Any
 from distributed import LocalCluster
 from distributed.utils import get_ip
 
+from graphmill import leftovers
 from graphmill.alarm import alarm
 from graphmill.cluster import container, dashboard, hadoop
 from graphmill.cluster.application import Application
 from graphmill.cluster.keys import Keys
-from graphmill.cluster.private import private_folder
 from graphmill.cluster.settings import ClusterConfig
 from graphmill.errors import ClusterError, GraphMillError
 
@@ -183,7 +184,7 @@ def yarn_cluster(settings: ClusterConfig, keys: Keys | None) -> Iterator[Any]:
     """
     with (
         alarm() as ring,
-        private_folder("graphmill-private-") as folder,
+        tempfile.TemporaryDirectory(dir=leftovers.folder()) as folder,
         LocalCluster(
             n_workers=0,
             host=settings.host or get_ip(),
@@ -195,7 +196,7 @@ def yarn_cluster(settings: ClusterConfig, keys: Keys | None) -> Iterator[Any]:
         ) as cluster,
     ):
         dashboard.offer(cluster.scheduler)
-        containers = Containers(settings, keys, cluster, folder, ring)
+        containers = Containers(settings, keys, cluster, Path(folder), ring)
         try:
             containers.start()
             yield cluster

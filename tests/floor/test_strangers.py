@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from distributed import Client, Security
 
-from graphmill import cluster
+from graphmill import cluster, leftovers
 from graphmill.cluster import ClusterConfig
 from graphmill.cluster.keys import new_keys
 from graphmill.config import validated
@@ -76,6 +76,16 @@ def test_another_user_is_let_in_where_the_owner_chose_so(public_folder: Path) ->
     with local_run(public_folder, "off") as processes:
         done = stranger.attempts(public_folder, processes)
     assert sorted(each.split()[0] for each in done) == ["Nanny", "Nanny", "Scheduler", "Worker", "Worker"]
+
+
+def test_the_keys_of_a_run_are_in_a_file_that_goes_with_it() -> None:
+    with cluster.connect("local[1]", ClusterConfig()) as client:
+        config = client.security.get_tls_config_for_role("client")
+        path = Path(config["key"])
+        assert path.is_relative_to(leftovers.folder()), "a killed run leaves them"
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert {*config.values()} == {None, str(path)}, "Dask would write keys in memory to TMPDIR"
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("others", ["none", "own"])
