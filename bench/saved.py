@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.synthetic import Edges
-from graphmill.formats import graphstorm_embeddings, graphstorm_predictions
-from graphmill.formats.graphstorm_embeddings import EmbInfo
-from graphmill.formats.graphstorm_predictions import ResultInfo
+from graphmill.formats.graphstorm import saved_embeddings, saved_predictions
+from graphmill.formats.graphstorm.saved_embeddings import EmbInfo
+from graphmill.formats.graphstorm.saved_predictions import ResultInfo
 
 TYPE = "user"
 EDGE_TYPE = (TYPE, "bought", TYPE)
@@ -66,17 +66,15 @@ class Saved:
         root = str(self.folder)
         for rank, nids in enumerate(np.array_split(rng.permutation(new)[: self.num_rows], NUM_RANKS)):
             vectors = rng.standard_normal((len(nids), DIMENSION), np.float32)
-            graphstorm_embeddings.write_rank(root, TYPE, rank, nids, vectors)
-        graphstorm_embeddings.write_emb_info(root, EmbInfo((TYPE,), NUM_RANKS, {TYPE: DIMENSION}))
+            saved_embeddings.write_rank(root, TYPE, rank, nids, vectors)
+        saved_embeddings.write_emb_info(root, EmbInfo((TYPE,), NUM_RANKS, {TYPE: DIMENSION}))
 
     def _write_predictions(self, rng: np.random.Generator) -> None:
         root = str(self.folder)
-        folder = graphstorm_predictions.edge_folder(root, EDGE_TYPE)
+        folder = saved_predictions.edge_folder(root, EDGE_TYPE)
         for rank in range(NUM_RANKS):
             num_rows = self.num_rows // NUM_RANKS
-            nids = {
-                stem: rng.integers(0, self.num_ids, num_rows) for stem in graphstorm_predictions.EDGE_STEMS
-            }
+            nids = {stem: rng.integers(0, self.num_ids, num_rows) for stem in saved_predictions.EDGE_STEMS}
             values = rng.random(num_rows, dtype=np.float32)
-            graphstorm_predictions.write_rank(folder, rank, nids, values)
-        graphstorm_predictions.write_result_info(root, ResultInfo((), (EDGE_TYPE,), NUM_RANKS))
+            saved_predictions.write_rank(folder, rank, nids, values)
+        saved_predictions.write_result_info(root, ResultInfo((), (EDGE_TYPE,), NUM_RANKS))

@@ -47,7 +47,7 @@ class Setting:
     def pipeline(self, config_path: Path, changes: Mapping[str, Any]) -> measure.Measured:
         """`dask-submit --master local[N] pipeline.py --conf ... --set ...`, by whatever Python this is."""
         options = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
-        command = [sys.executable, "-m", "graphmill.submit", *self._master(), "pipeline.py"]
+        command = [sys.executable, "-m", "graphmill.cli.submit", *self._master(), "pipeline.py"]
         return self._run([*command, "--conf", config_path, *options])
 
     def submit(self, script: str, config_path: Path) -> measure.Measured:

@@ -2,14 +2,14 @@
 
 import sys
 
-from graphmill import forkserver
+from graphmill.machine import forkserver
 
 if __name__ == "__main__":
     forkserver.start_for("etl", sys.argv[1:])
 
-from graphmill import door  # with what the workers import too
+from graphmill.cli import stage_command  # with what the workers import too
 
-command = door.stage_command("etl")
+command = stage_command.stage_command("etl")
 
 if __name__ == "__main__":
-    door.main(command)
+    stage_command.main(command)

@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
-from etl import figures
-from etl.balance import balanced
-from etl.bucket_edges import Numbering, Translated, merge, plan_runs, translate
-from etl.check_config import check_config
 from etl.config import EtlConfig, Table
-from etl.encode_edges import Chunk, Encoded, encode_source
-from etl.figures import Counts
-from etl.hashing import HASH_NAME
-from etl.index_entities import (
+from etl.run import figures
+from etl.run.check_config import check_config
+from etl.run.figures import Counts
+from etl.run.outputs import check_outputs, hide_outputs, output_uris, quarantine_uri
+from etl.run.work import Work, kept_work
+from etl.steps.bucket_edges import Numbering, Translated, merge, plan_runs, translate
+from etl.steps.encode_edges import Chunk, Encoded, encode_source
+from etl.steps.index_entities import (
     MAX_COUNTED_RELATIONS,
     Index,
     IndexedRelations,
@@ -39,19 +39,20 @@ from etl.index_entities import (
     rare_relations,
     write_part,
 )
-from etl.index_shard import Shard, index_shard
-from etl.layout import Layout
-from etl.outputs import check_outputs, hide_outputs, output_uris, quarantine_uri
-from etl.previous import file_previous, num_previous_ids, previous_counts
-from etl.sources import Source, find_sources
-from etl.spill import Int64
-from etl.table_files import files_of
-from etl.work import Work, kept_work
-from graphmill import record, storage
+from etl.steps.index_shard import Shard, index_shard
+from etl.steps.layout import Layout
+from etl.steps.previous import file_previous, num_previous_ids, previous_counts
+from etl.steps.spill import Int64
+from etl.strings.hashing import HASH_NAME
+from etl.tables.balance import balanced
+from etl.tables.files import files_of
+from etl.tables.sources import Source, find_sources
+from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import FormatError, RawTableError
 from graphmill.formats.entity_index import Manifest, write_manifest
-from graphmill.lock import NO_CLAIM, Claim
+from graphmill.run import record
+from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums
 
 __all__ = ["check", "check_outputs", "fingerprint", "output_uris", "run", "written_uris"]

@@ -4,8 +4,8 @@ Nothing but the server imports this module.
 """
 
 import etl.job
-from etl import kernel
+from etl.strings import native
 
-kernel.library()
+native.library()
 
 __all__ = ["etl"]

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from graphmill.library import Run
+    from graphmill.library.run import Run
 
 __version__ = "0.1.0"
 
@@ -15,6 +15,6 @@ def open(uri: str, *, embedding_path: str | None = None) -> "Run":
         uri: the run's `output`, local or on HDFS.
         embedding_path: the folder of the embeddings, where that lies elsewhere.
     """
-    from graphmill.library import Run  # a worker that imports graphmill needs none of it
+    from graphmill.library.run import Run  # a worker that imports graphmill needs none of it
 
     return Run(uri, embedding_path)

@@ -2,15 +2,15 @@
 
 import sys
 
-from graphmill import forkserver
+from graphmill.machine import forkserver
 
 if __name__ == "__main__" and "neighbors" not in sys.argv[1:]:  # which starts no workers
     forkserver.start_for("remap", sys.argv[1:])
 
-from graphmill import door
+from graphmill.cli import stage_command
 from remap.command import command
 
 __all__ = ["command"]
 
 if __name__ == "__main__":
-    door.main(command)
+    stage_command.main(command)

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from graphmill import config, door, storage
+from graphmill import config, storage
+from graphmill.cli import stage_command
 from graphmill.errors import ConfigError
 
 # GraphStorm's flags that take one value or several: `--pred-ntypes user item`.
@@ -59,7 +60,7 @@ def command() -> None:
 
 
 @command.command("remap", epilog="`python -m remap neighbors --help`: look up what is near to an id.")
-@door.run_options
+@stage_command.run_options
 @click.option("--node-id-mapping", metavar="FOLDER", help="GraphStorm's maps: raw_id_mappings.")
 @click.option("--node-emb-dir", metavar="FOLDER", help="GraphStorm's embeddings: save_embed_path.")
 @click.option("--prediction-dir", metavar="FOLDER", help="GraphStorm's predictions: save_prediction_path.")
@@ -102,13 +103,13 @@ def remap(
     if any(name in given for name in _SAVED):
         _remap_saved(conf, overrides, master, given)
         return
-    from remap.from_flags import load_settings
+    from remap.sources.from_flags import load_settings
 
     settings = load_settings(conf, overrides, given)
     if _is_idle(given["rank"], given["world_size"]):
         return
     is_whole = conf is not None or "checkpoint_path" not in given
-    with door.session(settings, master, ["remap"], keeps_config=not is_whole) as run:
+    with stage_command.session(settings, master, ["remap"], keeps_config=not is_whole) as run:
         run("remap", resume=False)
 
 
@@ -125,7 +126,8 @@ def _is_idle(rank: int, world_size: int, with_shared_fs: bool = True) -> bool:
 def _remap_saved(
     conf: str | None, overrides: tuple[str, ...], master: str | None, given: dict[str, Any]
 ) -> None:
-    from graphmill import cluster, progress
+    from graphmill import cluster
+    from graphmill.display import progress
     from remap.graphstorm import job, options
 
     ours = [override for override in overrides if not override.startswith("cluster.")]
@@ -155,7 +157,7 @@ def _remap_saved(
 
 
 @command.command()
-@click.option("--conf", envvar=door.CONF_VARIABLE, metavar="FILE", help="Configuration of the run.")
+@click.option("--conf", envvar=stage_command.CONF_VARIABLE, metavar="FILE", help="Configuration of the run.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY.PATH=VALUE", help="Override one setting.")
 @click.option("--embeddings", metavar="FOLDER", help="Tables of vectors (default: the run's embedding_path).")
 @click.option("--id", "raw_id", required=True, help="Whose neighbours.")
@@ -182,8 +184,8 @@ def neighbors(
     as_json: bool,
 ) -> None:
     """Print what lies nearest to an id."""
-    from remap import neighbors as lookup
-    from remap import relations
+    from remap.neighbors import neighbors as lookup
+    from remap.neighbors import relations
 
     settings = config.load(conf, overrides) if conf or overrides else None
     folder = embeddings or (settings.embedding_path if settings else None)

@@ -9,16 +9,17 @@ from typing import Any
 
 from distributed import Client
 
-from graphmill import record, storage
+from graphmill import storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.errors import StorageError
-from graphmill.lock import NO_CLAIM, Claim
-from graphmill.places import check_folder
+from graphmill.run import record
+from graphmill.run.lock import NO_CLAIM, Claim
+from graphmill.run.places import check_folder
 from remap.config import RemapConfig
-from remap.discover import Part, check_partitions, find_source, measure_part, select_types
-from remap.exported import RELATIONS, write_relations
-from remap.join import write_part
+from remap.output.partition import write_part
+from remap.output.relations import RELATIONS, write_relations
+from remap.sources.discover import Part, check_partitions, find_source, measure_part, select_types
 
 _OURS = rf"part-[0-9]{{5,}}(?:_[0-9]{{5,}})?\.(?:parquet|csv)|{storage.MARKER}|{RELATIONS}"
 

@@ -5,8 +5,8 @@ Nothing but the server imports this module.
 
 import remap.graphstorm.job
 import remap.job
-from remap import kernel
+from remap.strings import native
 
-kernel.library()
+native.library()
 
 __all__ = ["remap"]

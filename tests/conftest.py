@@ -9,7 +9,8 @@ import hypothesis
 import numpy as np
 import pytest
 
-from graphmill import terminal
+from graphmill.display import terminal
+from tests import REPOSITORY
 from tests.hadoop.fixture import hdfs, hdfs_uri, yarn
 
 __all__ = ["client", "hdfs", "hdfs_uri", "rng", "shared_dir", "yarn"]
@@ -17,8 +18,6 @@ __all__ = ["client", "hdfs", "hdfs_uri", "rng", "shared_dir", "yarn"]
 # The first example of a test may compile, start or import something; slow machines run the suite too.
 hypothesis.settings.register_profile("suite", deadline=None)
 hypothesis.settings.load_profile("suite")
-
-REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(autouse=True)

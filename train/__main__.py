@@ -4,7 +4,7 @@ import json
 import sys
 from typing import Any
 
-from graphmill import forkserver
+from graphmill.machine import forkserver
 
 if __name__ == "__main__":
     forkserver.start_for("train", sys.argv[1:])
@@ -13,7 +13,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from graphmill import cluster, config, door, lock, progress, storage
+from graphmill import cluster, config, storage
+from graphmill.cli import stage_command
+from graphmill.display import progress
+from graphmill.run import lock
 
 
 class _TrainByDefault(click.Group):
@@ -30,11 +33,11 @@ def command() -> None:
     """Train embeddings (the default), or evaluate a checkpoint."""
 
 
-command.add_command(door.stage_command("train"))
+command.add_command(stage_command.stage_command("train"))
 
 
 @command.command()
-@door.run_options
+@stage_command.run_options
 @click.option("--split", metavar="NAME", help="Edges to rank (default: evaluate.split, test).")
 @click.option("--filtered/--unfiltered", default=None, help="Leave other known edges out of the ranking.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
@@ -50,7 +53,7 @@ def evaluate(
     chosen = [f"evaluate.split={split}"] if split is not None else []
     chosen += [f"evaluate.filtered={str(filtered).lower()}"] if filtered is not None else []
     settings = config.load(conf, (*overrides, *chosen))
-    with door.session(settings, master, ["evaluate"]) as run:
+    with stage_command.session(settings, master, ["evaluate"]) as run:
         metrics = run("evaluate", resume=False)["metrics"]
     if as_json:
         click.echo(json.dumps(metrics))
@@ -59,7 +62,7 @@ def evaluate(
 
 
 @command.command()
-@door.run_options
+@stage_command.run_options
 @click.option("--split", metavar="NAME", help="Score the edges of this split.")
 @click.option("--neighbors", "k", type=click.IntRange(1), help="Find so many nearest nodes of each node.")
 @click.option("--labels", metavar="FILE", help="Learn these labels (parquet or CSV), and label all nodes.")
@@ -105,7 +108,7 @@ def predict(
 
 
 def _predict(name: str, arguments: tuple[Any, ...]) -> dict[str, Any]:
-    from train import predict as predictions  # torch is for the worker
+    from train.evaluation import predict as predictions  # torch is for the worker
 
     figures: dict[str, Any] = getattr(predictions, name)(*arguments)
     return figures
@@ -119,4 +122,4 @@ def _table(metrics: dict[str, Any]) -> Table:
 
 
 if __name__ == "__main__":
-    door.main(command)
+    stage_command.main(command)

@@ -8,7 +8,7 @@ from graphmill.config import Fraction, Positive, Section, Strings
 
 
 class TrainConfig(Section):
-    """Settings of the trainer that are ours; train/kinds.py says of which kind each is."""
+    """Settings of the trainer that are ours; train/run/kinds.py says of which kind each is."""
 
     on_change: Literal["restart", "resume", "refuse"] = Field(
         "restart",

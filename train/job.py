@@ -1,7 +1,7 @@
 """The training stage: bucket files and entity counts -> a checkpoint.
 
 checkpoint_path/
-  graphmill.json      what the checkpoint is trained with (train/claim.py)
+  graphmill.json      what the checkpoint is trained with (train/run/claim.py)
   ...                 PBG v1 (graphmill/formats/pbg_checkpoint.py)
   _SUCCESS            when all epochs are done
 """
@@ -16,14 +16,14 @@ from distributed import Client
 from graphmill import cluster, storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError
-from graphmill.lock import NO_CLAIM, Claim
-from graphmill.places import check_folder
-from train.adopted import adopted
-from train.claim import check_claim, claim_checkpoint, moved_aside, trained_with
+from graphmill.run.lock import NO_CLAIM, Claim
+from graphmill.run.places import check_folder
 from train.config import TrainConfig
-from train.replaced import tell_replaced
+from train.run.claim import check_claim, claim_checkpoint, moved_aside, trained_with
+from train.run.ignored_keys import tell_replaced
 from train.spread.assignment import backend_of
 from train.spread.coordinator import Coordinator
+from train.tables.adopted import adopted
 
 __all__ = [
     "check",
@@ -125,8 +125,8 @@ def check_outputs(config: Config) -> None:
 
 def train(config: Config, claim: Claim = NO_CLAIM) -> dict[str, Any]:
     """Train in this process, from where the checkpoint ends; safe to run again after a kill."""
-    from train import runtime  # torch is for the worker: the client can do without it
-    from train.trainer import Trainer
+    from train.run.trainer import Trainer
+    from train.step import runtime  # torch is for the worker: the client can do without it
 
     runtime.keep_freed_memory()
     with runtime.cpu_threads(config.workers):
@@ -135,7 +135,7 @@ def train(config: Config, claim: Claim = NO_CLAIM) -> dict[str, Any]:
 
 def save_for_graphstorm(config: Config, paths: dict[str, str], claim: Claim = NO_CLAIM) -> None:
     """Write GraphStorm's layouts of the committed version in this process."""
-    from train import graphstorm_output  # it needs torch
+    from train.run import graphstorm_output  # it needs torch
 
     graphstorm_output.save(config, paths.get("save_embed_path"), paths.get("save_model_path"), claim)
 

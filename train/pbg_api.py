@@ -24,13 +24,15 @@ from graphmill.config import Config, EntityConfig, PbgConfig, RelationConfig, fr
 from graphmill.errors import NotFoundError
 from graphmill.formats import edge_buckets, pbg_checkpoint
 from graphmill.vocab import Bucket, Side
-from train import batches, held_out, job, seeds
-from train.model import Model
-from train.partition_files import PartitionFiles
-from train.replaced import tell_replaced
-from train.schedule import Key, key_of, rows_of
-from train.start import Start
-from train.step import Table
+from train import job
+from train.edges import batches, seeds
+from train.edges.schedule import Key, key_of, rows_of
+from train.evaluation import held_out
+from train.model.model import Model
+from train.run.ignored_keys import tell_replaced
+from train.step.step import Table
+from train.tables.partition_files import PartitionFiles
+from train.tables.start import Start
 
 Operator = StrEnum(
     "Operator", ["NONE", "DIAGONAL", "TRANSLATION", "LINEAR", "AFFINE", "COMPLEX_DIAGONAL", "ROTATION"]

@@ -9,10 +9,10 @@ from bench.report import Report
 from bench.setting import Setting
 from graphmill.cluster import num_cores
 from graphmill.config import from_mapping
-from train import ranking
-from train.model import Model
-from train.queries import Slots, Triples
-from train.ranks import Ranks
+from train.evaluation import ranking
+from train.evaluation.queries import Slots, Triples
+from train.evaluation.ranks import Ranks
+from train.model.model import Model
 
 
 def measure(setting: Setting, machine: Machine, report: Report) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graphmill.formats import edge_buckets, entity_counts
 from graphmill.vocab import Bucket
-from train.gpu.twins import Edges
+from train.gpu.reference import Edges
 
 NUM_RELATIONS = 1000
 CHUNK = 1024

@@ -12,10 +12,10 @@ from bench.setting import Setting
 from graphmill.config import Config, from_mapping
 from train.gpu import engine
 from train.gpu.fused_step import FusedStep, Group
-from train.gpu.twins import Edges
-from train.model import Model
-from train.optimizer import Adagrad
-from train.step import Table
+from train.gpu.reference import Edges
+from train.model.model import Model
+from train.model.optimizer import Adagrad
+from train.step.step import Table
 
 WARM_UP_STEPS = 64  # enough for a graph to be captured
 

@@ -11,9 +11,9 @@ from graphmill.checkpoints.checkpoint import Checkpoint, Floats, ModelState, Row
 from graphmill.checkpoints.joined import JoinedRows
 from graphmill.checkpoints.ordered import Numbers, OrderedTable, Part
 from graphmill.checkpoints.partitions import partition_counts
-from graphmill.formats import graphstorm_embeddings
 from graphmill.formats._torch_tensor import open_tensor
-from graphmill.formats.graphstorm_embeddings import EmbInfo, RankRows
+from graphmill.formats.graphstorm import saved_embeddings
+from graphmill.formats.graphstorm.saved_embeddings import EmbInfo, RankRows
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Partition
 
@@ -29,9 +29,9 @@ class GraphStormCheckpoint(Checkpoint):
         """`entity_path` tells the partitions; without it a type has one. Raises FormatError on damage."""
         super().__init__(uri, version=0)
         self._entity_path = entity_path
-        info = graphstorm_embeddings.read_emb_info(uri)
+        info = saved_embeddings.read_emb_info(uri)
         self._ranks = {
-            name: graphstorm_embeddings.list_ranks(uri, name, info.world_size, info.dimensions.get(name))
+            name: saved_embeddings.list_ranks(uri, name, info.world_size, info.dimensions.get(name))
             for name in info.entity_types
         }
         self._tables = {
@@ -89,9 +89,9 @@ def write(source: Checkpoint, target_uri: str) -> list[str]:
                 ids = np.arange(first, last)
                 # Rows may lie in a buffer that nobody may write to, which torch warns of.
                 writable = np.require(rows.read(first, last), requirements="W")
-                graphstorm_embeddings.write_rank(target_uri, name, rank, ids, writable)
+                saved_embeddings.write_rank(target_uri, name, rank, ids, writable)
     info = EmbInfo(tuple(totals), world_size, dict(source.dimensions))
-    graphstorm_embeddings.write_emb_info(target_uri, info)
+    saved_embeddings.write_emb_info(target_uri, info)
     return _not_kept(source)
 
 

@@ -15,7 +15,7 @@ from graphmill.cluster.connecting import connect
 from graphmill.cluster.losses import Losses
 from graphmill.cluster.settings import ClusterConfig, TlsConfig, num_cores
 from graphmill.cluster.tasks import run_task, run_tasks
-from graphmill.forkserver import ENVIRONMENT
+from graphmill.machine.forkserver import ENVIRONMENT
 
 __all__ = [
     "ENVIRONMENT",

@@ -13,12 +13,13 @@ import dask
 import distributed
 from distributed import Client, LocalCluster, SpecCluster
 
-from graphmill import forkserver, leftovers, progress
 from graphmill.cluster import dashboard
 from graphmill.cluster.keys import Keys
 from graphmill.cluster.settings import LOOPBACK, ClusterConfig, TlsConfig, num_cores
 from graphmill.cluster.workers import Environment, prepare
+from graphmill.display import progress
 from graphmill.errors import ClusterError, ConfigError
+from graphmill.machine import forkserver, leftovers
 from graphmill.storage import hdfs
 
 YARN = "yarn"

@@ -23,7 +23,7 @@ from graphmill import storage
 from graphmill.cluster.keys import Keys
 from graphmill.cluster.settings import CORES_VARIABLE, FACING, LOOPBACK, ClusterConfig
 from graphmill.errors import ConfigError
-from graphmill.forkserver import ENVIRONMENT
+from graphmill.machine.forkserver import ENVIRONMENT
 
 DEFAULT_MEMORY = "4GiB"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from distributed import Client
 
-from graphmill import leftovers
+from graphmill.machine import leftovers
 
 _TOPIC = "all"  # Dask's own, of the scheduler
 

@@ -10,7 +10,7 @@ from distributed import Client, Future, KilledWorker, as_completed
 from distributed.client import FutureCancelledError
 from distributed.scheduler import NoWorkerError
 
-from graphmill import progress
+from graphmill.display import progress
 from graphmill.errors import ClusterError, DiskFullError, StorageError
 
 Result = TypeVar("Result")

@@ -20,7 +20,7 @@ from distributed import Client, UploadFile, WorkerPlugin
 
 from graphmill import storage
 from graphmill.errors import ClusterError, ConfigError
-from graphmill.forkserver import ENVIRONMENT
+from graphmill.machine.forkserver import ENVIRONMENT
 
 PACKAGES = ("graphmill", "etl", "train", "remap")
 # What travels between client, scheduler and workers must be understood by all of them.

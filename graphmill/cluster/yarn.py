@@ -23,13 +23,13 @@ from typing import Any
 from distributed import LocalCluster
 from distributed.utils import get_ip
 
-from graphmill import leftovers
-from graphmill.alarm import alarm
 from graphmill.cluster import container, dashboard, hadoop
 from graphmill.cluster.application import Application
 from graphmill.cluster.keys import Keys
 from graphmill.cluster.settings import ClusterConfig
 from graphmill.errors import ClusterError, GraphMillError
+from graphmill.machine import leftovers
+from graphmill.machine.interrupt import alarm
 
 log = logging.getLogger("graphmill")
 

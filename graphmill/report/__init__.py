@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from graphmill import storage
-from graphmill.library import Run
-from graphmill.redaction import redacted
+from graphmill.library.run import Run
 from graphmill.report.blocks import Note, Page, Section
 from graphmill.report.comparison import page_of_runs
 from graphmill.report.page import render
@@ -20,6 +19,7 @@ from graphmill.report.section_ranking import ranking
 from graphmill.report.section_settings import settings
 from graphmill.report.section_training import training
 from graphmill.report.section_vectors import vectors
+from graphmill.storage.redaction import redacted
 
 NAME = "report.html"
 

@@ -24,7 +24,7 @@ from bokeh.models import (
 from bokeh.palettes import Viridis256
 from bokeh.plotting import figure
 
-from graphmill.readable import shortened
+from graphmill.display.readable import shortened
 from graphmill.report.blocks import Bars, Chart, Curves, HeatMap, Scale, Series
 
 COLOURS = ("#3b82f6", "#d97706", "#059669", "#a855f7", "#e11d48", "#0891b2", "#65a30d", "#db2777")

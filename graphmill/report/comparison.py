@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from graphmill import storage
-from graphmill.library import Run
-from graphmill.readable import duration, number
-from graphmill.redaction import redacted
+from graphmill.display.readable import duration, number
+from graphmill.library.run import Run
 from graphmill.report.blocks import Bars, Block, Curves, Note, Page, Section, Series, Table
 from graphmill.report.reading import flattened, mapping, records, total
 from graphmill.report.section_ranking import band_name
 from graphmill.report.section_settings import shown
 from graphmill.report.section_training import speed
+from graphmill.storage.redaction import redacted
 
 SMALL_IS_GOOD = ("mean_rank",)
 ABSENT = "-"

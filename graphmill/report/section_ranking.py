@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from graphmill.readable import duration, number
+from graphmill.display.readable import duration, number
 from graphmill.report.blocks import Bars, Block, Section, Table, Tile, Tiles
 from graphmill.report.reading import mapping, records
 

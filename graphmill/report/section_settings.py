@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from graphmill.readable import duration
+from graphmill.display.readable import duration
 from graphmill.report.blocks import Block, Section, Table
 from graphmill.report.reading import flattened, mapping
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from graphmill.readable import duration, number, size
+from graphmill.display.readable import duration, number, size
 from graphmill.report.blocks import Block, Curves, Note, Section, Series, Tile, Tiles
 from graphmill.report.reading import records
 

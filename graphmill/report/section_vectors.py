@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphmill.library import Run
-from graphmill.nearest import Floats, nearest
-from graphmill.readable import duration, number, size
+from graphmill.display.readable import duration, number, size
+from graphmill.library.nearest import Floats, nearest
+from graphmill.library.run import Run
 from graphmill.report.blocks import Block, Curves, Section, Series, Table, Tile, Tiles
 from graphmill.report.reading import mapping
 

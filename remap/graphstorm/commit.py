@@ -21,7 +21,7 @@ from typing import Any
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError, StorageError
-from graphmill.lock import NO_CLAIM, Claim
+from graphmill.run.lock import NO_CLAIM, Claim
 
 WORK = ".graphmill-remap"
 JOURNAL = "journal.json"

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats import graphstorm_embeddings, graphstorm_predictions
-from graphmill.formats.graphstorm_predictions import EDGE_STEMS, NODE_STEMS, ResultInfo
-from graphmill.formats.graphstorm_ranks import RankRows, checked_name
+from graphmill.formats.graphstorm import saved_embeddings, saved_predictions
+from graphmill.formats.graphstorm.saved_predictions import EDGE_STEMS, NODE_STEMS, ResultInfo
+from graphmill.formats.graphstorm.saved_ranks import RankRows, checked_name
 from remap.graphstorm.options import Options
 
 EMBEDDINGS, PREDICTIONS = "embed", "pred.predict"
@@ -83,18 +83,18 @@ def _all_groups(options: Options) -> Iterator[_Group]:
         yield from _embeddings(options, options.node_emb_dir)
     if options.prediction_dir is not None:
         root = options.prediction_dir
-        has_info = storage.exists(graphstorm_predictions.result_info_uri(root))
+        has_info = storage.exists(saved_predictions.result_info_uri(root))
         tasks = [] if has_info or options.pred_etypes or options.pred_ntypes else _tasks_with_results(root)
         for task in tasks or [""]:
             yield from _predictions(options, root, task)
 
 
 def _embeddings(options: Options, root: str) -> Iterator[_Group]:
-    if not options.with_shared_fs and not storage.exists(graphstorm_embeddings.emb_info_uri(root)):
+    if not options.with_shared_fs and not storage.exists(saved_embeddings.emb_info_uri(root)):
         # Only rank 0 writes the JSON, on its own machine.
         types, world_size, dimensions = tuple(_folders(root)), None, {}
     else:
-        emb_info = graphstorm_embeddings.read_emb_info(root)
+        emb_info = saved_embeddings.read_emb_info(root)
         types, dimensions = emb_info.entity_types, dict(emb_info.dimensions)
         world_size = emb_info.world_size if options.with_shared_fs else None
     of_tasks = {
@@ -105,7 +105,7 @@ def _embeddings(options: Options, root: str) -> Iterator[_Group]:
     for task, there in {"": types, **of_tasks}.items():
         place = storage.join(root, task) if task else root
         for entity_type in there:
-            ranks = graphstorm_embeddings.list_ranks(
+            ranks = saved_embeddings.list_ranks(
                 place, entity_type, world_size, None if task else dimensions.get(entity_type)
             )
             folder = storage.join(task, entity_type) if task else entity_type
@@ -120,20 +120,20 @@ def _predictions(options: Options, root: str, task: str) -> Iterator[_Group]:
         tuple(checked_name(each, "--pred-ntypes") for each in options.pred_ntypes), options.pred_etypes
     )
     found = (
-        graphstorm_predictions.read_result_info(place)
-        if storage.exists(graphstorm_predictions.result_info_uri(place)) or named == ResultInfo()
+        saved_predictions.read_result_info(place)
+        if storage.exists(saved_predictions.result_info_uri(place)) or named == ResultInfo()
         else ResultInfo()
     )
     world_size = found.world_size if options.with_shared_fs else None
     output_root = options.output_dir or root
     for entity_type in named.entity_types or (() if named.edge_types else found.entity_types):
-        folder = graphstorm_predictions.node_folder(place, entity_type)
-        ranks = graphstorm_predictions.list_ranks(folder, NODE_STEMS, world_size)
+        folder = saved_predictions.node_folder(place, entity_type)
+        ranks = saved_predictions.list_ranks(folder, NODE_STEMS, world_size)
         below = storage.join(task, entity_type) if task else entity_type
         yield _Group(output_root, below, PREDICTIONS, "pred", (("nid", entity_type),), ranks)
     for edge_type in named.edge_types or (() if named.entity_types else found.edge_types):
-        folder = graphstorm_predictions.edge_folder(place, edge_type)
-        ranks = graphstorm_predictions.list_ranks(folder, EDGE_STEMS, world_size)
+        folder = saved_predictions.edge_folder(place, edge_type)
+        ranks = saved_predictions.list_ranks(folder, EDGE_STEMS, world_size)
         name = storage.name(folder)
         below = storage.join(task, name) if task else name
         ids = (("src_nid", edge_type[0]), ("dst_nid", edge_type[2]))
@@ -158,7 +158,7 @@ def _cut(group: _Group, options: Options) -> Iterator[OutputFile]:
 
 def _has_embeddings(folder: str) -> bool:
     """Whether it is a type's of a task: predictions, models and tables have folders of types too."""
-    stems = (f"{graphstorm_embeddings.EMBED}-", f"{graphstorm_embeddings.NIDS}-")
+    stems = (f"{saved_embeddings.EMBED}-", f"{saved_embeddings.NIDS}-")
     names = [storage.name(entry.uri) for entry in storage.list_dir(folder)]
     return any(name.startswith(stems) and name.endswith(".pt") for name in names)
 
@@ -171,7 +171,7 @@ def _tasks_with_results(root: str) -> list[str]:
     return [
         task
         for task in _folders(root)
-        if storage.exists(graphstorm_predictions.result_info_uri(storage.join(root, task)))
+        if storage.exists(saved_predictions.result_info_uri(storage.join(root, task)))
     ]
 
 

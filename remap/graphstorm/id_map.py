@@ -22,13 +22,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from graphmill import progress, storage
+from graphmill import storage
+from graphmill.display import progress
 from graphmill.errors import FormatError
-from graphmill.formats import graphstorm
-from graphmill.formats.graphstorm import MapFile
-from graphmill.storage import scratch
-from remap.distinct import hashes_of, repeated
-from remap.texts import Texts
+from graphmill.formats.graphstorm import id_maps
+from graphmill.formats.graphstorm.id_maps import MapFile
+from graphmill.machine import scratch
+from remap.strings.distinct import hashes_of, repeated
+from remap.strings.texts import Texts
 
 PART_ROWS = 1 << 20
 DISTINCT_ROWS = 1 << 24  # 128 MiB of hashes
@@ -70,7 +71,7 @@ def plan_map(mapping_path: str, entity_type: str, folder: str) -> MapPlan:
         NotFoundError: there is no map of the type.
         FormatError: a file is not one of a map.
     """
-    files = graphstorm.list_raw_id_map(mapping_path, entity_type)
+    files = id_maps.list_raw_id_map(mapping_path, entity_type)
     parts: list[MapPart] = []
     for file in files:
         first_row, group = 0, 0
@@ -175,7 +176,7 @@ class _Making:
     def _read_part(self, name: str) -> None:
         part = self.parts[name]
         row = 0
-        for orig, new in graphstorm.iter_raw_id_map(part.file, part.groups):
+        for orig, new in id_maps.iter_raw_id_map(part.file, part.groups):
             self._check_range(part, new, row)
             first = self._write(orig)
             self._hashes[new] = hashes_of(orig)
@@ -217,7 +218,7 @@ class _Making:
         seen = np.zeros(self.plan.num_ids, np.bool_)
         for part in self.plan.parts:
             row = part.first_row
-            for _, new in graphstorm.iter_raw_id_map(part.file, part.groups):
+            for _, new in id_maps.iter_raw_id_map(part.file, part.groups):
                 is_first = np.zeros(len(new), np.bool_)
                 is_first[np.unique(new, return_index=True)[1]] = True
                 again = np.flatnonzero(seen[new] | ~is_first)
@@ -243,7 +244,7 @@ class _Making:
         nids: dict[Any, int] = {}
         for part in self.plan.parts:
             row = part.first_row
-            for orig, new in graphstorm.iter_raw_id_map(part.file, part.groups):
+            for orig, new in id_maps.iter_raw_id_map(part.file, part.groups):
                 for again in np.flatnonzero(np.isin(hashes_of(orig), suspects)).tolist():
                     raw_id, nid = orig[again].as_py(), int(new[again])
                     first = nids.setdefault(raw_id, nid)

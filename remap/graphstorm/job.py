@@ -13,17 +13,19 @@ from typing import Any
 import pyarrow as pa
 from distributed import Client, get_worker
 
-from graphmill import cluster, lock, progress, storage
+from graphmill import cluster, storage
 from graphmill.checkpoints.finite import first_not_finite
+from graphmill.display import progress
 from graphmill.errors import ClusterError, FormatError, StorageError
-from graphmill.formats import graphstorm_ranks
-from graphmill.storage import scratch
-from remap import tables
+from graphmill.formats.graphstorm import saved_ranks
+from graphmill.machine import scratch
+from graphmill.run import lock
 from remap.graphstorm import commit
 from remap.graphstorm.commit import Journal, Move
 from remap.graphstorm.discover import EMBEDDINGS, PREDICTIONS, OutputFile, check_folders, find_outputs
 from remap.graphstorm.id_map import MapPlan, forget_tables, open_table, plan_map
 from remap.graphstorm.options import Options
+from remap.output import tables
 
 SCRATCH = "graphmill-remap"
 BATCH_BYTES = 32 << 20
@@ -194,7 +196,7 @@ def write_table(output: OutputFile, uri: str, options: Options, plans: Sequence[
     where = ranked.nids_uris or (ranked.values_uri,)
     row = output.start
     with tables.open_table(uri, pa.schema(fields), options.tables) as table:
-        for ids, values in graphstorm_ranks.iter_rows(ranked, _batch_rows(ranked), output.start, output.stop):
+        for ids, values in saved_ranks.iter_rows(ranked, _batch_rows(ranked), output.start, output.stop):
             found = [
                 id_table.take(nids, nids_uri, row)
                 for id_table, nids, nids_uri in zip(id_tables, ids, where, strict=True)
@@ -218,7 +220,7 @@ def write_table(output: OutputFile, uri: str, options: Options, plans: Sequence[
     return counted
 
 
-def _batch_rows(ranked: graphstorm_ranks.RankRows) -> int:
+def _batch_rows(ranked: saved_ranks.RankRows) -> int:
     width = ranked.shape[1] if len(ranked.shape) == 2 else 1
     row_bytes = 8 * width + _ID_BYTES
     return max(_MIN_BATCH_ROWS, min(_MAX_BATCH_ROWS, BATCH_BYTES // row_bytes))

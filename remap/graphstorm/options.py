@@ -12,9 +12,9 @@ from graphmill import config, storage
 from graphmill.config import Positive, Section
 from graphmill.config.checking import validated
 from graphmill.errors import ConfigError
-from graphmill.formats import graphstorm
-from graphmill.formats.graphstorm_predictions import EdgeType, checked_edge_type
-from remap.tables import Codec, TableOptions
+from graphmill.formats.graphstorm import id_maps
+from graphmill.formats.graphstorm.saved_predictions import EdgeType, checked_edge_type
+from remap.output.tables import Codec, TableOptions
 
 COLUMNS = ("nid", "pred", "src_nid", "dst_nid", "emb")
 
@@ -123,7 +123,7 @@ def _read_yaml(uri: str) -> dict[str, Any]:
     }
     if isinstance(found.get("part_config"), str):
         graph = str(storage.parent(found["part_config"]))
-        settings["node_id_mapping"] = storage.join(graph, graphstorm.FOLDER)
+        settings["node_id_mapping"] = storage.join(graph, id_maps.FOLDER)
     if "multi_task_learning" not in sections and settings["prediction_dir"]:
         # A multi-task run has a folder, and in it a result_info.json, for each task.
         task = str(found.get("task_type", ""))

@@ -107,7 +107,7 @@ def files_under(folder: Path | str) -> dict[str, bytes]:
 
 def check_entities(config: Config, expected: Mapping[str, set[str]]) -> None:
     """The index holds exactly these raw ids, each once, where its hash says; counts and manifest agree."""
-    from etl.hashing import hash_string
+    from etl.strings.hashing import hash_string
 
     manifest = entity_index.read_manifest(config.entity_path)
     assert manifest.num_partitions == {n: e.num_partitions for n, e in config.entities.items()}

@@ -13,8 +13,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests import REPOSITORY
+
 POM_PATH = Path(__file__).with_name("pom.xml")
-CACHE_PATH = Path(__file__).parents[2] / ".hadoop"
+CACHE_PATH = REPOSITORY / ".hadoop"
 FETCH_TIMEOUT_S = 600.0
 # Hadoop 3.4 needs Subject.getSubject, which Java 23 disabled; single-file launch came with Java 11.
 JAVA_VERSIONS = range(11, 23)

@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 import hdfs_native
 import pytest
 
+from tests import REPOSITORY
 from tests.hadoop.cluster import MiniHdfs, mini_hdfs
 from tests.hadoop.jars import HadoopUnavailableError, check_tools, ensure_jars, why_not
 
 pytestmark = pytest.mark.hdfs
 
-REPOSITORY_PATH = Path(__file__).parents[2]
 
 # Starts an HDFS, says where, and waits to be killed.
 PARENT = """
@@ -83,7 +83,7 @@ def test_the_namenode_dies_with_its_parent(tmp_path: Path) -> None:
         pytest.skip(f"no HDFS: {reason}")
     with subprocess.Popen(
         [sys.executable, "-c", PARENT, str(tmp_path / "hdfs")],
-        cwd=REPOSITORY_PATH,
+        cwd=REPOSITORY,
         stdout=subprocess.PIPE,
         text=True,
     ) as parent:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from etl.config import TableConfig
-from etl.sources import find_sources
+from etl.tables.sources import find_sources
 from graphmill import storage
 from graphmill.errors import StorageError
 from graphmill.formats import edge_buckets
@@ -24,7 +24,7 @@ from graphmill.formats.edge_buckets import Edges
 from graphmill.storage import hdfs_writer
 from graphmill.vocab import Bucket
 from tests.etl.graphs import write_parquet
-from tests.etl.test_go_on import figures_of, graph_config, stopped_before
+from tests.etl.run.test_go_on import figures_of, graph_config, stopped_before
 from tests.hadoop.cluster import MiniHdfs, mini_hdfs
 from tests.hadoop.jars import why_not
 from tests.hadoop.yarn import environment_of, wait_until

@@ -24,15 +24,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from graphmill import cluster, storage
-from tests.floor import stranger
-from tests.floor.certificates import certificates
+from tests import REPOSITORY
+from tests.graphmill.cluster import stranger
+from tests.graphmill.cluster.certificates import certificates
 from tests.hadoop import yarn as rm
 from tests.hadoop.cluster import MiniHdfs
 from tests.hadoop.jars import ensure_jars
 
 pytestmark = [pytest.mark.yarn, pytest.mark.slow]
 
-REPOSITORY = Path(__file__).parents[2]
 DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
 SMALL = ["--worker-memory", "1GiB"]
 

@@ -18,8 +18,8 @@ from graphmill.config import Config
 from graphmill.formats import pbg_checkpoint
 from tests.interop import pbg
 from tests.interop.pbg import Pbg
-from train import evaluate
 from train import job as train_job
+from train.evaluation import evaluate
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -9,7 +9,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).parents[2]
 # What is removed in the end is not waited for: a killed process's workers notice by themselves.
 DEADLINE_S = 240  # a machine may be busy
 

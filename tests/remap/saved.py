@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import torch
 from distributed import Client
 
-from graphmill import cluster, door
+from graphmill import cluster
+from graphmill.cli import stage_command
 from remap.command import command
 from tests.remap.graph import snapshot
 
@@ -29,7 +30,7 @@ def cli_on(client: Client, monkeypatch: Any) -> Cli:
         yield client
 
     monkeypatch.setattr(cluster, "connect", connect)
-    return lambda *args: door.exit_code(
+    return lambda *args: stage_command.exit_code(
         lambda: command.main([str(arg) for arg in args], standalone_mode=False)
     )
 

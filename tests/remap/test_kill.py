@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 from distributed import Client
 
-from graphmill import lock, lock_file
+from graphmill.run import lock, lock_file
 from remap import job
+from tests import REPOSITORY
 from tests.remap import graph
-from tests.remap.processes import DEADLINE_S, REPOSITORY, running, wait_until
+from tests.remap.processes import DEADLINE_S, running, wait_until
 
 # Many small row groups: slow enough to be met in the middle.
 COUNTS = {"user": [2000] * 12, "item": [3]}

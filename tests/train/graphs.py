@@ -9,7 +9,7 @@ from graphmill.config import Config, from_mapping
 from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
 from graphmill.formats.edge_buckets import Edges
 from graphmill.vocab import Bucket, Side
-from train.model import Model
+from train.model.model import Model
 
 
 def make_config(root, **settings) -> Config:

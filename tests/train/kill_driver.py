@@ -16,7 +16,7 @@ from graphmill import storage
 from graphmill.storage import fs
 from tests.train.graphs import contents
 from train import job
-from train.steps import TrainStep
+from train.run.steps import TrainStep
 
 
 def count_events(on_event):

@@ -10,10 +10,7 @@ import sys
 from pathlib import Path
 
 from graphmill import config as configuration
-from train import (
-    job,
-    trainer,  # noqa: F401  # that its import does not count
-)
+from train import job
 
 
 def allocated_bytes() -> int:

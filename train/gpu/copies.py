@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from train.batches import EdgeTensors
-from train.step import Table
+from train.edges.batches import EdgeTensors
+from train.step.step import Table
 
 _ALIGNED = 64  # numbers; the kernels load 16 bytes at a time where an address allows
 

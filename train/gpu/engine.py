@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config
-from train import seeds
+from train.edges import seeds
 from train.gpu.fused_step import FusedStep, Group, Shape, Sides, chunk_size
-from train.gpu.twins import Edges
+from train.gpu.reference import Edges
 
 CAPTURED_FROM = (
     32  # steps of one shape in a pass: fewer are not worth a graph, whose capture waits for the device

@@ -1,13 +1,13 @@
-"""One step on whole tables by kernels, or by their twins: what train/step.py does, for most configurations.
+"""One step on whole tables by kernels, or by their reference: train/step/step.py for most configurations.
 
     sample edges and candidates from counters
-    for each side: query, stage, attend, spread, backward      (twins.py says what each is)
+    for each side: query, stage, attend, spread, backward      (reference.py says what each is)
     Adagrad on the rows and relations that were touched
 
 Nothing in a step waits for the host, or depends on it: what changes from step to step is the clock, which
 the step itself moves on. So a step can be captured once and replayed.
 
-Shapes: as in twins.py.
+Shapes: as in reference.py.
 """
 
 from collections.abc import Callable
@@ -21,11 +21,11 @@ from torch import Tensor
 from graphmill.config import Config
 from graphmill.vocab import Side
 from train.config import TrainConfig
-from train.gpu import twins
-from train.gpu.twins import Edges, Operator
-from train.model import Model
-from train.optimizer import Adagrad
-from train.step import StepFigures, Table
+from train.gpu import reference
+from train.gpu.reference import Edges, Operator
+from train.model.model import Model
+from train.model.optimizer import Adagrad
+from train.step.step import StepFigures, Table
 
 SIDES = (Side.LHS, Side.RHS)
 MAX_DIMENSION = 1024  # of which a tile of rows and its sums fit in a block's registers
@@ -64,7 +64,7 @@ def chunk_size(config: Config, num_edges: int) -> int:
 def num_in_batch(config: Config, positives: int) -> tuple[int, int]:
     """The first candidate that is a negative, and how many positives of a chunk come again as such.
 
-    As train/negatives.py has it: all of a chunk's edges are each other's negatives, or the first ones.
+    As train/edges/negatives.py has it: all of a chunk's edges are each other's negatives, or the first ones.
     """
     if config.num_batch_negs >= positives:
         return 0, 0
@@ -197,7 +197,7 @@ class FusedStep:
         number: int,
         shape: Shape,
         first: int,
-        sample: twins.Sample,
+        sample: reference.Sample,
         rel_CP: Tensor,
         related: tuple[Related, Related],
         tables: Sides,
@@ -225,7 +225,7 @@ class FusedStep:
         return pull_CPD
 
     def _regularization(self, number: int) -> tuple[float, float]:
-        """Coefficients of N3 on the query's entity and on its relation; as in train/step.py."""
+        """Coefficients of N3 on the query's entity and on its relation; as in train/step/step.py."""
         once = self.config.regularization_coef
         if self.model.two_sided:
             return 2 * once, once
@@ -266,7 +266,7 @@ class _Touched:
         """Where the gradients of a side's entities go that made queries: [C, P, D]."""
         return self._part(number, 1)
 
-    def update(self, update_rows: UpdateRows, sample: twins.Sample, lr: float) -> None:
+    def update(self, update_rows: UpdateRows, sample: reference.Sample, lr: float) -> None:
         """Adagrad on every touched row."""
         rows_T = torch.cat(
             [
@@ -288,9 +288,9 @@ class _Touched:
 
 
 def _kernels(device: torch.device, *, exact: bool) -> ModuleType:
-    """The kernels on a GPU (or where Triton interprets them), else their twins."""
+    """The kernels on a GPU (or where Triton interprets them), else their reference."""
     if device.type != "cuda":
-        return twins
+        return reference
     from train.gpu import kernels
 
     kernels.set_exact(exact)

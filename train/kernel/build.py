@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from graphmill import native
+from graphmill.machine import native
 
 SOURCE = Path(__file__).with_name("native") / "step.cpp"
 FLAGS = native.FLAGS

@@ -1,7 +1,7 @@
 """Compiled steps: hands the addresses of a batch's tensors to the kernel, which moves what they hold.
 
 The calls let other threads run, and each thread has a workspace of its own: threads may step at the same
-time on the same tables (Hogwild). Shapes: as in train/negatives.py.
+time on the same tables (Hogwild). Shapes: as in train/edges/negatives.py.
 """
 
 import ctypes
@@ -17,10 +17,10 @@ from graphmill.config import Config
 from graphmill.errors import TrainingError
 from graphmill.vocab import Side
 from train.config import TrainConfig
-from train.model import Model, global_key
-from train.negatives import Batch, Block, Sampling
-from train.optimizer import Adagrad
-from train.step import StepFigures, Table
+from train.edges.negatives import Batch, Block, Sampling
+from train.model.model import Model, global_key
+from train.model.optimizer import Adagrad
+from train.step.step import StepFigures, Table
 
 _OPERATORS = {"none": 0, "diagonal": 1, "translation": 2, "complex_diagonal": 3}
 _COMPARATORS = {"dot": 0, "cos": 0, "l2": 1, "squared_l2": 2}

@@ -18,7 +18,7 @@ from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.vocab import Bucket
 from train.config import TrainConfig
-from train.schedule import Key
+from train.edges.schedule import Key
 
 Keys = Callable[[Bucket], set[Key]]  # the partitions that a bucket must have for itself
 

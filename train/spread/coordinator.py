@@ -23,19 +23,19 @@ from graphmill.config import Config
 from graphmill.errors import ClusterError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
-from graphmill.lock import NO_CLAIM, Claim
+from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums
 from graphmill.vocab import Bucket
-from train import schedule
-from train.bucket_order import order_of
 from train.config import TrainConfig
-from train.schedule import Key, all_keys, is_shared, keys_of
+from train.edges import schedule
+from train.edges.bucket_order import order_of
+from train.edges.schedule import Key, all_keys, is_shared, keys_of
+from train.run.run_metrics import Visit, Watch
+from train.run.validation import Validation
 from train.spread.assignment import Assignment, Dynamic, Tournament, backend_of, rounds_of
 from train.spread.crew import LOOK_S, Attempt, Crew
 from train.spread.messages import CoordinatorEnd, Message, Together
 from train.spread.places import Places
-from train.validation import Validation
-from train.watch import Visit, Watch
 
 MAX_LOSSES = 3  # of workers by one bucket
 
@@ -270,6 +270,6 @@ class Coordinator:
 
 
 def _evaluate(config: Config) -> dict[str, Any]:
-    from train.evaluate import evaluate  # torch is for the worker
+    from train.evaluation.evaluate import evaluate  # torch is for the worker
 
     return evaluate(config)

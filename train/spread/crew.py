@@ -11,13 +11,12 @@ from distributed import Client, Future
 from graphmill.config import Config
 from graphmill.errors import ClusterError
 from graphmill.vocab import Bucket
-from train.schedule import Key, Schedule
-from train.spread.messages import CoordinatorEnd
+from train.edges.schedule import Key, Schedule
+from train.run.run_metrics import Visit
+from train.spread.messages import KEPT, CoordinatorEnd
 from train.spread.places import Place
-from train.watch import Visit
 
 LOOK_S = 0.25  # how often the coordinator looks whether workers were lost or have come
-KEPT = "graphmill_training"  # the attribute of a Dask worker that holds what a task leaves for the next one
 ALONE_S = 120.0  # how long it waits for a worker when there is none
 
 log = logging.getLogger("graphmill")

@@ -24,9 +24,10 @@ from typing import Any, TypedDict
 
 from distributed import Client, Queue, get_client, get_worker
 
-from graphmill import progress
+from graphmill.display import progress
 
 Message = dict[str, Any]
+KEPT = "graphmill_training"  # the attribute of a Dask worker that holds what a task leaves for the next one
 
 
 class Together(TypedDict):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from graphmill import storage
 from graphmill.formats import pbg_checkpoint
-from train.schedule import Key
+from train.edges.schedule import Key
 
 
 class Place(NamedTuple):

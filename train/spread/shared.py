@@ -16,15 +16,15 @@ from torch import Tensor
 
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
-from train.model import Model
-from train.optimizer import Adagrad
-from train.partition_files import PartitionFiles
-from train.schedule import Key
+from train.edges.schedule import Key
+from train.model.model import Model
+from train.model.optimizer import Adagrad
 from train.spread.collective import Collective
 from train.spread.messages import Together
 from train.spread.places import Place
-from train.start import Start
-from train.step import Table
+from train.step.step import Table
+from train.tables.partition_files import PartitionFiles
+from train.tables.start import Start
 
 
 @dataclass(frozen=True)

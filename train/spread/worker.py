@@ -18,19 +18,18 @@ from distributed import get_worker
 from graphmill.cluster import num_cores
 from graphmill.config import Config
 from graphmill.vocab import Bucket
-from train import runtime
-from train.bucket import BucketTrainer
-from train.partition_files import PartitionFiles
-from train.schedule import Key, Schedule, all_keys, is_shared
+from train.edges.schedule import Key, Schedule, all_keys, is_shared
+from train.run.bucket import BucketTrainer
+from train.run.run_metrics import peak_bytes
 from train.spread.assignment import backend_of
 from train.spread.collective import Collective
-from train.spread.crew import KEPT
-from train.spread.messages import Message, WorkerEnd
+from train.spread.messages import KEPT, Message, WorkerEnd
 from train.spread.places import Place
 from train.spread.shared import Shared
-from train.start import Start
-from train.step import Table
-from train.watch import peak_bytes
+from train.step import runtime
+from train.step.step import Table
+from train.tables.partition_files import PartitionFiles
+from train.tables.start import Start
 
 
 def work(config: Config, plan: Schedule, topic: str, attempt: str, num_neighbours: int) -> dict[str, Any]:

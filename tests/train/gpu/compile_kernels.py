@@ -26,10 +26,10 @@ from triton.runtime.jit import JITFunction
 from graphmill.config import from_mapping
 from train.gpu import engine, kernels
 from train.gpu.fused_step import FusedStep, Group, Shape
-from train.gpu.twins import Edges
-from train.model import Model
-from train.optimizer import Adagrad
-from train.step import Table
+from train.gpu.reference import Edges
+from train.model.model import Model
+from train.model.optimizer import Adagrad
+from train.step.step import Table
 
 CHUNK = 1024
 

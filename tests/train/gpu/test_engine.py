@@ -1,4 +1,4 @@
-"""The engine's step is the step of train/step.py, on the edges and candidates that it drew itself."""
+"""The engine's step is the step of train/step/step.py, on the edges and candidates that it drew itself."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,12 +9,12 @@ from torch import Tensor
 
 from graphmill.config import Config
 from graphmill.vocab import Side
-from train.gpu import twins
+from train.edges.negatives import Batch, Block
+from train.gpu import reference
 from train.gpu.fused_step import FusedStep, Group, Shape, num_in_batch, obstacle
-from train.model import Model
-from train.negatives import Batch, Block
-from train.optimizer import Adagrad
-from train.step import Step, Table
+from train.model.model import Model
+from train.model.optimizer import Adagrad
+from train.step.step import Step, Table
 
 NUM_ROWS = {"a": 40, "b": 30}
 NUM_RELATIONS = 3
@@ -52,7 +52,7 @@ def config_of(*, dynamic: bool, same_type: bool, operator: str, **settings: Any)
 class Drawn:
     """A Sampling that gives the blocks that the engine has drawn."""
 
-    def __init__(self, sample: twins.Sample, relation: int, first: int, *, dynamic: bool):
+    def __init__(self, sample: reference.Sample, relation: int, first: int, *, dynamic: bool):
         self.block = Block(
             relation=relation,
             rel_CP=sample.rel_CP.long() if dynamic else None,
@@ -65,12 +65,14 @@ class Drawn:
         yield self.block
 
 
-def edges_of(num_edges: int, config: Config, generator: torch.Generator, *, weighted: bool) -> twins.Edges:
+def edges_of(
+    num_edges: int, config: Config, generator: torch.Generator, *, weighted: bool
+) -> reference.Edges:
     def column(limit: int) -> Tensor:
         return torch.randint(limit, (num_edges,), generator=generator, dtype=torch.int32)
 
     relation = config.relations[0]
-    return twins.Edges(
+    return reference.Edges(
         column(NUM_ROWS[relation.lhs]),
         column(NUM_RELATIONS).sort().values,
         column(NUM_ROWS[relation.rhs]),
@@ -78,7 +80,7 @@ def edges_of(num_edges: int, config: Config, generator: torch.Generator, *, weig
     )
 
 
-def groups_of(config: Config, edges: twins.Edges) -> list[Group]:
+def groups_of(config: Config, edges: reference.Edges) -> list[Group]:
     if config.dynamic_relations:
         return [Group(0, 0, len(edges.rel))]
     counts = torch.bincount(edges.rel, minlength=NUM_RELATIONS).tolist()
@@ -137,7 +139,7 @@ def test_a_step_is_that_of_the_plain_trainer(
     fused.clock_2.copy_(torch.tensor([77, 5]))
     num_rows = tuple(NUM_ROWS[config.relations[0].entity_type(side)] for side in Side)
     first, again = num_in_batch(config, positives)
-    sample = twins.sample(
+    sample = reference.sample(
         edges,
         group[1:],
         fused.clock_2,

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from train.gpu import twins
-from train.gpu.twins import Loss, Operator
+from train.gpu import reference
+from train.gpu.reference import Loss, Operator
 
 pytest.importorskip("triton", reason="triton comes with torch's builds for CUDA")
 
@@ -111,7 +111,9 @@ def test_kernels_compute_what_their_twins_define(
     kernels.set_exact(True)
     problem = Problem(seed, chunks, positives, drawn, 2 * half)
     first = 0 if in_batch else positives
-    wanted = side_of_a_step(twins, problem.to(torch.float64), operator, loss, adjoint, first, torch.float64)
+    wanted = side_of_a_step(
+        reference, problem.to(torch.float64), operator, loss, adjoint, first, torch.float64
+    )
     found = side_of_a_step(kernels, problem, operator, loss, adjoint, first, torch.float32)
     # on a GPU occurrences come in any order, and every order gives other rows, if the same sums
     assert_alike(found, wanted, 1e-4, *(("update_rows_fast table",) if DEVICE == "cuda" else ()))
@@ -124,7 +126,7 @@ def test_rows_that_occur_once_move_alike_in_either_mode() -> None:
     gradient_TD = torch.randn(17, 46, generator=generator).to(DEVICE)
     moved = []
     for module, name, dtype in (
-        (twins, "update_rows", torch.float64),
+        (reference, "update_rows", torch.float64),
         (kernels, "update_rows", torch.float32),
         (kernels, "update_rows_fast", torch.float32),
     ):
@@ -141,7 +143,7 @@ def test_operands_of_half_width(loss: Loss) -> None:
     half = torch.bfloat16 if DEVICE == "cuda" else torch.float16
     problem = Problem(1, 2, 65, 40, 50)
     wanted = side_of_a_step(
-        twins, problem.to(torch.float64), "complex_diagonal", loss, False, 0, torch.float64
+        reference, problem.to(torch.float64), "complex_diagonal", loss, False, 0, torch.float64
     )
     found = side_of_a_step(kernels, problem, "complex_diagonal", loss, False, 0, half)
     names = {"query", "candidates", "loss_CP", "gradient_CPD", "spread", "row"}
@@ -155,7 +157,7 @@ def test_a_row_in_almost_every_place_is_summed_whole(others: int) -> None:
     gradient_TD = problem.table_ND[problem.rows_CK.flatten().long()]
     before_D = problem.table_ND[7].clone()
     results = []
-    for module, dtype in ((twins, torch.float64), (kernels, torch.float32)):
+    for module, dtype in ((reference, torch.float64), (kernels, torch.float32)):
         table_ND, sums_N = problem.table_ND.to(dtype, copy=True), problem.sums_N.to(dtype, copy=True)
         rows_T = torch.full((num_rows,), 7, dtype=torch.int32, device=DEVICE)
         rows_T[:others] = torch.arange(others, dtype=torch.int32, device=DEVICE) // 2
@@ -171,11 +173,11 @@ def test_samples_are_the_same_numbers(first: int, size: int, weighted: bool) -> 
     generator = torch.Generator().manual_seed(3)
     columns = [torch.randint(30, (1000,), generator=generator, dtype=torch.int32) for _ in range(3)]
     weight = torch.rand(1000, generator=generator).to(DEVICE) if weighted else None
-    edges = twins.Edges(*(column.to(DEVICE) for column in columns), weight)
+    edges = reference.Edges(*(column.to(DEVICE) for column in columns), weight)
     clock_2 = torch.tensor([0xDEADBEEF, size // 3], device=DEVICE)
     positives = min(size // 4 + 1, 37)
     shape = (2, positives, positives // 2, 11)
-    wanted = twins.sample(edges, (first, size), clock_2, (30, 20), shape)
+    wanted = reference.sample(edges, (first, size), clock_2, (30, 20), shape)
     found = kernels.sample(edges, (first, size), clock_2, (30, 20), shape)
     pairs = [*zip(found.rows, wanted.rows, strict=True), *zip(found[1:], wanted[1:], strict=True)]
     for ours, theirs in pairs:

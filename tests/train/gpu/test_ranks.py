@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphmill.config import from_mapping
-from train import ranking
-from train.gpu import twins
-from train.model import Model
-from train.queries import Slots, Triples
+from train.evaluation import ranking
+from train.evaluation.queries import Slots, Triples
+from train.gpu import reference
+from train.model.model import Model
 
 pytest.importorskip("triton", reason="triton comes with torch's builds for CUDA")
 
@@ -48,10 +48,10 @@ def check_counts(dimension: int, num_queries: int, num_rows: int, seed: int) -> 
     row_T = torch.randint(num_rows, (num_queries,), generator=generator).to(DEVICE)
     query_T = torch.arange(num_queries, device=DEVICE)
     score_Q = kernels.pair_scores(query_QD, table_ND, query_T, row_T)
-    torch.testing.assert_close(score_Q, twins.pair_scores(query_QD, table_ND, query_T, row_T))
+    torch.testing.assert_close(score_Q, reference.pair_scores(query_QD, table_ND, query_T, row_T))
     for found, wanted in zip(
         kernels.count_above(query_QD, table_ND, score_Q),
-        twins.count_above(query_QD, table_ND, score_Q),
+        reference.count_above(query_QD, table_ND, score_Q),
         strict=True,
     ):
         assert torch.equal(found, wanted)

@@ -20,15 +20,15 @@ from tests.train.graphs import (
     random_triples,
     write_graph,
 )
-from tests.train.test_quality import planted
+from tests.train.run.test_quality import planted
 from train import job
-from train.bucket_order import order_of
 from train.config import TrainConfig
-from train.gpu import memory
-from train.gpu.bucket import _too_small
-from train.gpu.buffer import DeviceBuffer, order_slots
-from train.schedule import keys_of
-from train.start import Start
+from train.edges.bucket_order import order_of
+from train.edges.schedule import keys_of
+from train.gpu.fused_bucket import _too_small
+from train.tables import memory
+from train.tables.device_buffer import DeviceBuffer, order_slots
+from train.tables.start import Start
 
 NUM_GPUS = 1 if torch.cuda.is_available() else 0
 RELATIONS = [

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmill.vocab import Bucket
-from train.bucket_order import ordered_buckets
+from train.edges.bucket_order import ordered_buckets
 from train.spread.assignment import Dynamic, Tournament, rounds_of
 
 partitions = st.integers(1, 7)

@@ -13,7 +13,7 @@ from graphmill import cluster
 from graphmill.cluster import ClusterConfig
 from graphmill.cluster.keys import new_keys
 from graphmill.errors import ConfigError
-from tests.floor import stranger
+from tests.graphmill.cluster import stranger
 from train.spread.collective import OPENSSL, Collective, check_openssl
 from train.spread.messages import Together
 

@@ -8,7 +8,6 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from graphmill import config as configuration
 from graphmill import storage
 from graphmill.errors import ClusterError, ConfigError, TrainingError
 from graphmill.formats import pbg_checkpoint
+from tests import REPOSITORY
 from tests.train.graphs import (
     assert_checksums,
     contents,
@@ -27,14 +27,12 @@ from tests.train.graphs import (
     mean_reciprocal_rank,
     write_graph,
 )
-from tests.train.test_quality import planted
-from tests.train.test_trainer import COUNTS, mixed, write_mixed
+from tests.train.run.test_quality import planted
+from tests.train.run.test_trainer import COUNTS, mixed, write_mixed
 from train import job
-from train.schedule import all_keys
+from train.edges.schedule import all_keys
 from train.spread import collective, coordinator, crew
 from train.spread.coordinator import Coordinator
-
-REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 @contextmanager
@@ -246,7 +244,7 @@ class Deadly(WorkerPlugin):
     name = "deadly"
 
     def setup(self, worker):
-        from train.bucket import BucketTrainer
+        from train.run.bucket import BucketTrainer
 
         train = BucketTrainer.train
 

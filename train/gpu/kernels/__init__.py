@@ -1,4 +1,4 @@
-"""The kernels, in Triton: each computes what the function of its name in train/gpu/twins.py defines."""
+"""The kernels, in Triton: each computes what the function of its name in train/gpu/reference.py defines."""
 
 from train.gpu.kernels.drawing import sample
 from train.gpu.kernels.ranks import count_above, pair_scores

@@ -6,7 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from train.gpu import counter
-from train.gpu.twins import Edges, Sample
+from train.gpu.reference import Edges, Sample
 
 # Not compiled for: groups, and the chunks that their last edges make, are of any size.
 _SIZES = ["first", "size", "num_lhs", "num_rhs", "C", "P", "AGAIN", "DRAWN"]

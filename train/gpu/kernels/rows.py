@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from train.gpu.twins import Operator
+from train.gpu.reference import Operator
 
 _OPERATORS: dict[str, int] = {"none": 0, "diagonal": 1, "translation": 2, "complex_diagonal": 3}
 

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from train.gpu.twins import Attended, Loss
+from train.gpu.reference import Attended, Loss
 
 _LOSSES: dict[str, int] = {"softmax": 0, "logistic": 1, "ranking": 2}
 # Compiled for where a step has several chunks: what is left of a relation's edges, or of a bucket's, is one

@@ -1,0 +1,1 @@
+"""The run around the steps: checks, outputs, the work done so far, figures."""

@@ -1,0 +1,65 @@
+"""What the section `etl` must fit in the rest of the configuration, checked before anything is read."""
+
+from etl.config import EtlConfig, TableConfig
+from etl.steps.previous import check_previous
+from graphmill.config import Config
+from graphmill.errors import ConfigError
+from graphmill.vocab import Side
+
+
+def check_config(config: Config, etl: EtlConfig) -> None:
+    """Refuse what cannot be done.
+
+    Raises:
+        ConfigError: it cannot; the message starts with the key's path.
+    """
+    for number, table in enumerate(etl.tables):
+        _check_table(config, table, f"etl.tables[{number}]")
+    for number, entities in enumerate(etl.entities):
+        _check_type(config, entities.type, f"etl.entities[{number}].type")
+    if not isinstance(etl.min_entity_count, int):
+        for name in etl.min_entity_count:
+            _check_type(config, name, "etl.min_entity_count")
+    _check_features(config, etl)
+    if etl.previous_entity_path is not None:
+        check_previous(config, etl.previous_entity_path)
+
+
+def _check_type(config: Config, name: str, key: str) -> None:
+    if name not in config.entities:
+        raise ConfigError(f"{key}: {name!r} is not among the entities: {', '.join(config.entities)}")
+
+
+def _check_table(config: Config, table: TableConfig, key: str) -> None:
+    known = [relation.name for relation in config.relations]
+    if table.relation is not None and table.relation not in known and not config.dynamic_relations:
+        raise ConfigError(
+            f"{key}.relation: {table.relation!r} is not among the relations: {', '.join(known)}"
+        )
+    entries = [r for r in config.relations if config.dynamic_relations or table.relation in (None, r.name)]
+    for side in Side:
+        types = {relation.entity_type(side) for relation in entries}
+        if len(types) > 1 and any(config.entities[name].featurized for name in types):
+            raise ConfigError(
+                f"{key}.{side}: rows of types {', '.join(sorted(types))}, some of them featurized, "
+                "cannot share a column; give each relation a table of its own"
+            )
+
+
+def _check_features(config: Config, etl: EtlConfig) -> None:
+    featurized = [name for name, entity in config.entities.items() if entity.featurized]
+    if not featurized:
+        return
+    for name in featurized:
+        if config.entities[name].num_partitions > 1:
+            raise ConfigError(
+                f"entities.{name}.num_partitions: a featurized type has one partition, as its features may "
+                f"lie anywhere; found {config.entities[name].num_partitions}, expected 1"
+            )
+        if etl.min_count(name):
+            raise ConfigError(
+                f"etl.min_entity_count: {name} is featurized, and features are not filtered; set the "
+                "count by type, and leave it out"
+            )
+    if etl.duplicates == "drop":
+        raise ConfigError("etl.duplicates: edges of featurized entities are not compared; set it to keep")

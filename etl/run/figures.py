@@ -1,0 +1,199 @@
+"""What a run tells of itself: counts for run.json, and a warning where buckets are uneven."""
+
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from etl.steps import degrees
+from etl.steps.bucket_edges import Translated
+from etl.steps.encode_edges import Encoded
+from etl.steps.index_entities import Index
+from etl.steps.index_shard import IndexedShard, top_degrees
+from etl.steps.layout import Layout
+from etl.steps.spill import Int64
+from etl.strings.hashing import HASH_NAME
+from etl.tables.sources import Source
+from graphmill import storage
+from graphmill.errors import RawTableError
+
+log = logging.getLogger("graphmill")
+
+UNEVEN_RATIO = 3
+UNEVEN_EDGES = 10_000
+CROWDED_RATIO = 2
+CROWDED_IDS = 1000  # with these two no honest id is told of: 10 standard deviations and more
+MAX_SHOWN_CELLS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """What the steps have counted."""
+
+    sources: list[Source]
+    encoded: list[Encoded]
+    index: Index
+    translated: list[Translated]
+    num_edges: Int64
+    """[splits x buckets] as written."""
+
+
+def check_bad_rows(encoded: Iterable[Encoded], max_fraction: float, quarantine_uri: str) -> None:
+    """Refuse a table of which too many rows were set aside.
+
+    Raises:
+        RawTableError: they were.
+    """
+    found = list(encoded)
+    num_rows = sum(each.num_rows for each in found)
+    by_reason = _by_reason(found)
+    num_bad = sum(by_reason.values())
+    if num_bad > max_fraction * num_rows:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in by_reason.items())
+        raise RawTableError(
+            f"{num_bad} of {num_rows} rows cannot become edges ({reasons}), more than "
+            f"etl.max_bad_fraction {max_fraction:g} allows; they are in {quarantine_uri}"
+        )
+
+
+def warn_if_uneven(layout: Layout, num_edges: Int64) -> None:
+    """Tell of splits with buckets much larger than others; `num_edges` is [splits x buckets]."""
+    for split, counts in zip(layout.splits, num_edges.reshape(len(layout.splits), -1), strict=True):
+        largest, mean = int(counts.max()), float(counts.mean())
+        if largest > UNEVEN_EDGES and largest > UNEVEN_RATIO * mean:
+            bucket = list(layout.buckets())[int(counts.argmax())]
+            log.warning(
+                "etl: buckets of %s are uneven: %s has %d edges, the mean is %.0f; a few ids have a large "
+                "share of all edges, and training waits for their buckets",
+                split,
+                bucket,
+                largest,
+                mean,
+            )
+
+
+def warn_if_crowded(layout: Layout, index: Index) -> None:
+    """Tell of partitions with many more ids in a range of hashes than a hash of other ids puts there."""
+    parts = layout.parts()
+    counts: list[Int64] = [np.zeros(layout.num_slots[part.entity_type], np.int64) for part in parts]
+    for shard, indexed in zip(index.shards, index.indexed, strict=True):
+        counts[shard.part_number][shard.slots.start : shard.slots.stop] = indexed.num_by_slot
+    for part, of_part in zip(parts, counts, strict=True):
+        of_type = [each for other, each in zip(parts, counts, strict=True) if other[0] == part.entity_type]
+        mean = float(np.mean(of_type))
+        crowded = of_part[of_part > CROWDED_RATIO * mean + CROWDED_IDS]
+        if len(crowded):
+            log.warning(
+                "etl: partition %d of %s is crowded: %d of its ids have hashes (%s) that no more than %.0f "
+                "ids should have; such ids are made on purpose; the partition and its buckets are larger "
+                "than others, and take longer: look where the ids come from",
+                part.partition,
+                part.entity_type,
+                int(crowded.sum()),
+                HASH_NAME,
+                mean * len(crowded),
+            )
+
+
+def figures(layout: Layout, counts: Counts) -> dict[str, Any]:
+    """Everything for run.json."""
+    by_split = dict(zip(layout.splits, counts.num_edges.reshape(len(layout.splits), -1), strict=True))
+    by_reason = _by_reason(counts.encoded)
+    translated = np.sum([each.num_edges for each in counts.translated], axis=0)
+    left_out = {
+        "self_loops": sum(each.num_self_loops for each in counts.encoded),
+        "min_relation_count": sum(each.num_rare_relation for each in counts.translated),
+        "min_entity_count": sum(each.num_rare_entity for each in counts.translated),
+        "duplicates": int(translated.sum() - counts.num_edges.sum()),
+    }
+    found: dict[str, Any] = {
+        "num_rows": sum(each.num_rows for each in counts.encoded),
+        "num_rows_quarantined": sum(by_reason.values()),
+        "quarantined": by_reason,
+        "num_edges_left_out": left_out,
+        "num_edges": {split: int(of_split.sum()) for split, of_split in by_split.items()},
+        "num_relations": counts.index.relations.num_relations,
+        "num_relations_left_out": counts.index.relations.num_left_out,
+        **_entities(layout, counts.index),
+        "buckets": {split: _summary(of_split) for split, of_split in by_split.items()},
+        "edges_by_bucket": {
+            split: _shown_grid(of_split.reshape(layout.grid)) for split, of_split in by_split.items()
+        },
+        "integer_id_columns": sorted({c for source in counts.sources for c in source.integer_columns}),
+        "num_chunks": sum(len(each.chunks) for each in counts.encoded),
+        "bytes_in": sum(source.num_bytes for source in counts.sources),
+        "bytes_out": _bytes_out(layout),
+    }
+    if counts.index.relations.names is not None:
+        # Counted before duplicates are dropped.
+        edges = np.sum([each.relation_counts for each in counts.translated], axis=0)
+        found["num_edges_by_relation"] = dict(zip(counts.index.relations.names, edges.tolist(), strict=True))
+    return found
+
+
+def _entities(layout: Layout, index: Index) -> dict[str, Any]:
+    """Counts by type."""
+    parts = [part.entity_type for part in layout.parts()]
+    entities: dict[str, Any] = {name: [] for name in layout.entity_types}
+    for name, count in zip(parts, index.num_entities, strict=True):
+        entities[name].append(count)
+    outside, left_out, kept = (dict.fromkeys(layout.entity_types, 0) for _ in range(3))
+    for shard, indexed in zip(index.shards, index.indexed, strict=True):
+        name = parts[shard.part_number]
+        outside[name] += indexed.num_outside_train
+        left_out[name] += indexed.num_left_out
+    for name, count in zip(parts, index.num_previous, strict=True):
+        kept[name] += count
+    by_type: dict[str, list[IndexedShard]] = {name: [] for name in layout.entity_types}
+    for shard, indexed in zip(index.shards, index.indexed, strict=True):
+        by_type[parts[shard.part_number]].append(indexed)
+    return {
+        "num_entities": entities,
+        # These get embeddings that no edge trains.
+        "num_entities_outside_train": outside,
+        "num_entities_left_out": left_out,
+        "num_entities_from_previous": kept,
+        "train_degree": {
+            name: degrees.summarize(each.degrees for each in found) for name, found in by_type.items()
+        },
+        "degree_histogram": {
+            name: degrees.histogram(each.degrees for each in found) for name, found in by_type.items()
+        },
+        "highest_degrees": {
+            name: [list(pair) for pair in top_degrees(pair for each in found for pair in each.highest)]
+            for name, found in by_type.items()
+        },
+    }
+
+
+def _by_reason(encoded: Iterable[Encoded]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for each in encoded:
+        counts += each.num_bad
+    return dict(sorted(counts.items()))
+
+
+def _summary(num_edges: Int64) -> dict[str, Any]:
+    return {
+        "num_buckets": len(num_edges),
+        "num_empty": int((num_edges == 0).sum()),
+        "min_edges": int(num_edges.min()),
+        "mean_edges": float(num_edges.mean()),
+        "max_edges": int(num_edges.max()),
+    }
+
+
+def _shown_grid(num_edges: Int64) -> dict[str, Any]:
+    """Edges by lhs and rhs partition, [lhs][rhs]; of large grids, by runs of `partitions_a_cell` of them."""
+    size = -(-max(num_edges.shape) // MAX_SHOWN_CELLS)
+    starts = [np.arange(0, length, size) for length in num_edges.shape]
+    summed = np.add.reduceat(np.add.reduceat(num_edges, starts[0], axis=0), starts[1], axis=1)
+    return {"partitions_a_cell": size, "counts": summed.tolist()}
+
+
+def _bytes_out(layout: Layout) -> int:
+    folders = [layout.folders.entities, *layout.folders.splits.values()]
+    return sum(entry.size_bytes for folder in folders for entry in storage.list_dir(folder, recursive=True))

@@ -1,0 +1,67 @@
+"""The folders that the stage writes, and what may be in them beforehand."""
+
+from etl.config import EtlConfig
+from graphmill import storage
+from graphmill.config import Config
+from graphmill.errors import ConfigError
+from graphmill.formats.edge_buckets import bucket_uri
+from graphmill.run.places import check_folder
+from graphmill.vocab import Bucket
+
+_OURS = (
+    r"_SUCCESS|checksums\.xxh128|entity_index|raw_id_mappings|part-\d+-\d+\.parquet|entity_count_.+\.txt|entity_names_.+\.json|dynamic_rel_(count\.txt|names\.json)"
+    r"|edges_\d+_\d+\.h5"
+)
+
+
+def output_uris(config: Config) -> list[str]:
+    """The folders that the stage writes: the entities, then each split, then bad rows."""
+    etl = config.section("etl", EtlConfig)
+    uris = [config.entity_path, *map(config.split_path, etl.splits())]
+    if etl.on_bad_row == "quarantine":
+        uris.append(quarantine_uri(config, etl))
+    return list(map(storage.absolute, uris))
+
+
+def quarantine_uri(config: Config, etl: EtlConfig) -> str:
+    """The folder of rows that cannot become edges.
+
+    Raises:
+        ConfigError: nothing says where it is to be.
+    """
+    if etl.quarantine_path is not None:
+        return etl.quarantine_path
+    if config.output is None:
+        raise ConfigError("etl.quarantine_path: without `output`, rows set aside need a folder; name one")
+    return storage.join(config.output, "quarantine")
+
+
+def check_outputs(config: Config) -> None:
+    """Refuse to replace anything but output of this stage.
+
+    Raises:
+        ConfigError: an output folder holds other files, or another output folder.
+    """
+    uris = output_uris(config)
+    folders = [(storage.local_path(uri) or uri).rstrip("/") + "/" for uri in uris]
+    for number, uri in enumerate(uris):
+        others = [other for other in range(len(uris)) if other != number]
+        inside = next((uris[other] for other in others if folders[other].startswith(folders[number])), None)
+        if inside:
+            raise ConfigError(
+                f"{uri} is replaced as a whole, and {inside} lies in it: set entity_path and edge_paths to "
+                "folders of their own"
+            )
+        check_folder(uri, _OURS, "etl", "and is replaced as a whole")
+
+
+def hide_outputs(config: Config) -> None:
+    """Take the markers off all that is about to be replaced: from now on old and new may lie side by side.
+
+    So too for splits that an earlier run wrote and this one does not: their indices are the old ones.
+    """
+    uris = output_uris(config)
+    beside = [entry.uri for entry in storage.list_dir(storage.absolute(config.edge_root)) if entry.is_dir]
+    old_splits = [uri for uri in beside if storage.exists(bucket_uri(uri, Bucket(0, 0)))]
+    for uri in dict.fromkeys([*uris, *old_splits]):
+        storage.delete_marker(uri)

@@ -1,0 +1,227 @@
+"""Step 2: the distinct ids of all chunks -> one index a partition, ordered by (hash, raw id).
+
+A partition is a range of hashes. Where its ids are too many for the memory that a task may use, the range
+is cut into shards of adjacent slots, a task each (`index_shard`); the result is the same. Then the shards are
+joined. Ids that an earlier run has indexed come first, in the places that they had. In the work folder:
+
+    relations.rows.i32        for each chunk, for each of its relation names: its number, or -1
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from etl.steps import spill
+from etl.steps.encode_edges import Chunk
+from etl.steps.index_shard import LEFT_OUT, ROW_GROUP_ROWS, IndexedShard, Shard, shard_uri
+from etl.steps.layout import ID_OVERHEAD_BYTES, Layout, Part
+from etl.steps.passes import num_passes
+from etl.steps.previous import previous_relations
+from etl.steps.spill import Int64
+from etl.tables.blocks import cut
+from graphmill import storage
+from graphmill.errors import RawTableError
+from graphmill.formats import entity_counts, entity_index
+from graphmill.formats.graphstorm import id_maps
+from graphmill.storage import Checksums
+
+MAX_INDEX = np.iinfo(np.int32).max
+MAX_COUNTED_RELATIONS = 1000
+
+
+@dataclass(frozen=True)
+class IndexedRelations:
+    """Counts of dynamic relations."""
+
+    num_relations: int
+    num_left_out: int
+    names: tuple[str, ...] | None = None
+    """None: too many to count each."""
+    checksums: Checksums = field(default_factory=dict)
+    """Checksums of the files of relation names and counts."""
+
+
+@dataclass(frozen=True)
+class Index:
+    """What the step has counted."""
+
+    shards: list[Shard]
+    indexed: list[IndexedShard]
+    num_previous: list[int]
+    """Ids of an earlier run, by partition."""
+    num_entities: list[int]
+    """By partition."""
+    relations: IndexedRelations
+    checksums: Checksums
+    """Checksums of all files of the index."""
+
+
+def plan_shards(layout: Layout, num_ids: Int64, id_bytes: Int64) -> list[Shard]:
+    """Shards whose ids can be ordered within `index_bytes`, a slot each at least.
+
+    Args:
+        layout: the run's shape.
+        num_ids: [slots of all partitions] ids of all chunks, an id counted once a chunk.
+        id_bytes: [slots of all partitions] their bytes.
+    """
+    shards: list[Shard] = []
+    costs = num_ids * ID_OVERHEAD_BYTES + id_bytes * 3
+    for part_number, slots in enumerate(layout.part_slots()):
+        of_slots = costs[slots.start : slots.stop]
+        groups = _groups(of_slots.tolist(), layout.index_bytes)
+        for number, group in enumerate(groups):
+            count = 1 if len(group) > 1 else num_passes(int(of_slots[group.start]), layout.index_bytes)
+            shards.append(Shard(part_number, number, group, max(count, 1)))
+    return shards
+
+
+def _groups(costs: list[int], budget_bytes: int) -> list[range]:
+    groups: list[range] = []
+    start, used = 0, 0
+    for slot, cost in enumerate(costs):
+        if slot > start and used + cost > budget_bytes:
+            groups.append(range(start, slot))
+            start, used = slot, 0
+        used += cost
+    return [*groups, range(start, len(costs))]
+
+
+def relation_rows_uri(layout: Layout) -> str:
+    """The file that says which number each chunk's relation names have."""
+    return storage.join(layout.folders.work, "relations.rows.i32")
+
+
+def count_entities(shards: list[Shard], indexed: list[IndexedShard], num_previous: list[int]) -> list[int]:
+    """Entities of each partition.
+
+    Raises:
+        RawTableError: they are more than a bucket file can number.
+    """
+    counts = list(num_previous)
+    for shard, found in zip(shards, indexed, strict=True):
+        counts[shard.part_number] += found.num_new
+    if max(counts) > MAX_INDEX:
+        raise RawTableError(
+            f"a partition has {max(counts)} ids, of {MAX_INDEX} at most; raise num_partitions of its type"
+        )
+    return counts
+
+
+def first_indices(index: Index) -> list[int]:
+    """Index of the first new id of each shard."""
+    first: list[int] = []
+    ends = list(index.num_previous)
+    for shard, found in zip(index.shards, index.indexed, strict=True):
+        first.append(ends[shard.part_number])
+        ends[shard.part_number] += found.num_new
+    return first
+
+
+def write_part(layout: Layout, part_number: int, shards: list[Shard], first_id: int) -> Checksums:
+    """Join the shards of a partition: its entity index and count, and what else was asked for.
+
+    Returns the checksums of the files.
+
+    Args:
+        layout: the run's shape.
+        part_number: the partition.
+        shards: its shards.
+        first_id: ids of its type in the partitions before it.
+    """
+    part = layout.parts()[part_number]
+    entity_uri = layout.folders.entities
+    checksums: Checksums = {}
+    num_entities = 0
+    with entity_index.new_part(entity_uri, *part, checksums) as writer:
+        for block in cut(_part_ids(layout, part, shards), ROW_GROUP_ROWS):
+            writer.append(pa.concat_arrays(block["id"].chunks))
+            num_entities += block.num_rows
+    entity_counts.write_count(entity_uri, *part, num_entities, checksums)
+    if layout.entity_names:
+        batches = entity_index.iter_part(entity_uri, *part)
+        names = (name for batch in batches for name in batch.to_pylist())
+        entity_counts.write_entity_names(entity_uri, *part, names, checksums)
+    if layout.graphstorm_maps:
+        id_maps.write_raw_id_map(entity_uri, *part, first_id, entity_index.iter_part(entity_uri, *part))
+    return checksums
+
+
+def _part_ids(layout: Layout, part: Part, shards: list[Shard]) -> Iterator[pa.Table]:
+    """All ids of a partition in the order of their indices."""
+    if layout.previous_uri is not None:
+        manifest = entity_index.read_manifest(layout.previous_uri)
+        if part.entity_type in manifest.num_partitions:
+            for ids in entity_index.iter_part(layout.previous_uri, *part):
+                yield pa.table({"id": ids})
+    for shard in shards:
+        yield from spill.iter_batches(f"{shard_uri(layout, shard)}.arrow")
+
+
+def index_relations(layout: Layout, chunk_uris: list[str]) -> IndexedRelations:
+    """Number all relation names in the order of their UTF-8 bytes; write them and their count.
+
+    Those of an earlier run come first, with the numbers that they had.
+    """
+    previous = previous_relations(layout)
+    found = [spill.read_batches(f"{uri}.relations.arrow") for uri in chunk_uris]
+    names = pa.chunked_array(
+        [c for each in found for c in each["name"].chunks], pa.string()
+    ).dictionary_encode()
+    distinct_names = names.chunk(0).dictionary
+    codes = np.concatenate([chunk.indices.to_numpy() for chunk in names.chunks])
+    train_counts = np.concatenate([each["train_count"].to_numpy() for each in found])
+    counts = np.bincount(codes, train_counts, minlength=len(distinct_names))
+    number_of = {name: number for number, name in enumerate(previous)}
+    listed = distinct_names.to_pylist()
+    num_left_out = 0
+    for at in pc.sort_indices(distinct_names).to_pylist():
+        if listed[at] in number_of:
+            continue
+        if counts[at] < layout.min_relation_count:
+            num_left_out += 1
+            continue
+        number_of[listed[at]] = len(number_of)
+    numbers = np.array([number_of.get(name, LEFT_OUT) for name in listed], np.int32)
+    with spill.new_file(relation_rows_uri(layout), layout.keeping) as rows:
+        rows.write(numbers[codes])
+    checksums: Checksums = {}
+    entity_counts.write_relation_count(layout.folders.entities, len(number_of), checksums)
+    entity_counts.write_relation_names(layout.folders.entities, list(number_of), checksums)
+    few = len(number_of) <= MAX_COUNTED_RELATIONS
+    return IndexedRelations(len(number_of), num_left_out, tuple(number_of) if few else None, checksums)
+
+
+def rare_relations(layout: Layout, chunks: list[Chunk]) -> list[int]:
+    """Numbers of the static relations that have too few train edges."""
+    if layout.dynamic or not layout.min_relation_count:
+        return []
+    counts = np.sum([chunk.relation_counts for chunk in chunks if chunk.num_edges], axis=0)
+    rare: list[int] = np.flatnonzero(counts < layout.min_relation_count).tolist()
+    return rare
+
+
+def id_ranges(layout: Layout, chunks: list[Chunk], shards: list[Shard]) -> Int64:
+    """For each chunk, for each shard: offset and count of the chunk's ids in the shard's rows file.
+
+    Returns:
+        int64 [chunks, shards, 2].
+    """
+    part_slots = layout.part_slots()
+    starts = [part_slots[shard.part_number].start + shard.slots.start for shard in shards]
+    counts = np.array([np.add.reduceat(chunk.num_ids, starts, dtype=np.int64) for chunk in chunks])
+    return np.stack([np.cumsum(counts, axis=0) - counts, counts], axis=2)
+
+
+def first_ids(layout: Layout, num_entities: list[int]) -> list[int]:
+    """For each part: entities of its type in the partitions before it."""
+    earlier = [0, *accumulate(num_entities)]
+    first_part: dict[str, int] = {}
+    for number, part in enumerate(layout.parts()):
+        first_part.setdefault(part.entity_type, number)
+    return [
+        earlier[number] - earlier[first_part[part.entity_type]] for number, part in enumerate(layout.parts())
+    ]

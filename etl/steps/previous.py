@@ -1,0 +1,154 @@
+"""The entity index of an earlier run, whose ids keep their places.
+
+Its ids are filed by slot like those of a chunk:
+
+    previous-{type}-{partition}-{block}.arrow   id: string, index: int32; a batch a slot of the partition
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from etl.steps import spill
+from etl.steps.layout import Layout, Part
+from etl.steps.spill import Int32
+from etl.strings import hashing
+from etl.strings.hashing import HASH_NAME
+from etl.tables.blocks import cut
+from graphmill import storage
+from graphmill.config import Config
+from graphmill.errors import ConfigError, FormatError
+from graphmill.formats import entity_counts, entity_index
+
+SCHEMA = pa.schema([("id", pa.string()), ("index", pa.int32())])
+
+
+@dataclass(frozen=True, eq=False)
+class PreviousBlock:
+    """Ids of one partition of the earlier index."""
+
+    uri: str
+    num_ids: Int32
+    """[slots of the partition]."""
+    id_bytes: Int32
+    """[slots of the partition]."""
+
+
+def check_previous(config: Config, previous_uri: str) -> None:
+    """Refuse an earlier index whose ids could not keep their places.
+
+    Raises:
+        ConfigError: the number of partitions, the hash or the seed has changed, or it is to be replaced.
+    """
+    if storage.absolute(previous_uri).rstrip("/") == storage.absolute(config.entity_path).rstrip("/"):
+        raise ConfigError(
+            f"etl.previous_entity_path: {previous_uri} is where this run's entities go; give it an `output` "
+            "of its own, and keep the earlier one"
+        )
+    manifest = entity_index.read_manifest(previous_uri)
+    changes: list[tuple[str, object, object]] = [
+        (f"entities.{name}.num_partitions", manifest.num_partitions[name], entity.num_partitions)
+        for name, entity in config.entities.items()
+        if name in manifest.num_partitions
+    ]
+    changes += [("seed", manifest.seed, config.seed), ("the hash", manifest.hash_name, HASH_NAME)]
+    for what, before, now in changes:
+        if before != now:
+            raise ConfigError(
+                f"etl.previous_entity_path: {previous_uri} has {before!r} for {what}, this configuration "
+                f"{now!r}: every id would move; set it back, or start anew without previous_entity_path"
+            )
+
+
+def num_previous_ids(previous_uri: str | None) -> int:
+    """Ids of the earlier index."""
+    if previous_uri is None:
+        return 0
+    num_partitions = entity_index.read_manifest(previous_uri).num_partitions
+    return sum(map(sum, entity_counts.read_counts(previous_uri, num_partitions).values()))
+
+
+def previous_counts(layout: Layout) -> list[int]:
+    """Rows that each partition had.
+
+    Raises:
+        FormatError: its count and its ids are not from the same run.
+    """
+    if layout.previous_uri is None:
+        return [0] * len(layout.parts())
+    known = entity_index.read_manifest(layout.previous_uri).num_partitions
+    return [
+        _previous_count(layout.previous_uri, part) if part.entity_type in known else 0
+        for part in layout.parts()
+    ]
+
+
+def _previous_count(previous_uri: str, part: Part) -> int:
+    count = entity_counts.read_count(previous_uri, *part)
+    num_ids = entity_index.count_part(previous_uri, *part)
+    if count != num_ids:  # new ids would get the indices of others
+        raise FormatError(
+            f"{entity_index.part_uri(previous_uri, *part)}: expected {count} ids, as "
+            f"{entity_counts.count_uri(previous_uri, *part)} says, found {num_ids}: they are not from the "
+            "same run"
+        )
+    return count
+
+
+def file_previous(layout: Layout, part_number: int) -> list[PreviousBlock]:
+    """File the ids of one partition of the earlier index by slot.
+
+    Raises:
+        FormatError: an id does not lie where the hash puts it.
+    """
+    part = layout.parts()[part_number]
+    uri = layout.previous_uri or ""
+    num_slots = layout.num_slots[part.entity_type]
+    batches = (pa.table({"id": ids}) for ids in entity_index.iter_part(uri, *part))
+    blocks: list[PreviousBlock] = []
+    num_earlier = 0
+    for block in cut(batches, layout.chunk_rows):
+        ids = pa.concat_arrays(block["id"].chunks)
+        hashes = hashing.hash_strings(ids, layout.seed)
+        slots = hashing.scale(hashes, layout.num_partitions[part.entity_type] * num_slots).astype(np.int64)
+        slots -= part.partition * num_slots
+        if len(slots) and (slots.min() < 0 or slots.max() >= num_slots):
+            row = int(np.flatnonzero((slots < 0) | (slots >= num_slots))[0])
+            raise FormatError(
+                f"{entity_index.part_uri(uri, *part)}: raw id {ids[row].as_py()!r} (index "
+                f"{num_earlier + row}) belongs to another partition by {HASH_NAME} with seed {layout.seed}"
+            )
+        order = np.argsort(slots, kind="stable")
+        index = np.arange(num_earlier, num_earlier + len(ids), dtype=np.int32)[order]
+        batch = pa.RecordBatch.from_arrays([ids.take(pa.array(order)), pa.array(index)], schema=SCHEMA)
+        num_ids = np.bincount(slots, minlength=num_slots)
+        lengths = np.diff(np.frombuffer(ids.buffers()[1], np.int32)[ids.offset : ids.offset + len(ids) + 1])
+        id_bytes = np.bincount(slots, weights=lengths, minlength=num_slots)
+        starts = np.cumsum(num_ids) - num_ids
+        name = f"previous-{part.entity_type}-{part.partition}-{len(blocks):06d}.arrow"
+        found = PreviousBlock(
+            storage.join(layout.folders.work, name), num_ids.astype(np.int32), id_bytes.astype(np.int32)
+        )
+        slices = (batch.slice(*each) for each in zip(starts.tolist(), num_ids.tolist(), strict=True))
+        spill.write_batches(found.uri, SCHEMA, slices, layout.keeping)
+        blocks.append(found)
+        num_earlier += len(ids)
+    return blocks
+
+
+def previous_relations(layout: Layout) -> list[str]:
+    """The dynamic relations of the earlier run, in the order of their numbers.
+
+    Raises:
+        ConfigError: it did not name them.
+    """
+    if layout.previous_uri is None:
+        return []
+    names = entity_counts.read_relation_names(layout.previous_uri)
+    if names is None:
+        raise ConfigError(
+            f"etl.previous_entity_path: {layout.previous_uri} names no relations; dynamic relations could "
+            "not keep their numbers"
+        )
+    return names

@@ -1,0 +1,166 @@
+"""The intermediate files of a run, in its work folder, which all workers reach.
+
+What each holds stands at the head of the module that writes it. Every file is written under another name
+and renamed, so that a task that runs twice does no harm. A task tells the checksums of the files that it has
+written: a run that goes on after one that failed compares them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Annotated, Generic, ParamSpec, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.ipc as ipc
+
+from etl.config import Compression
+from graphmill import storage
+from graphmill.errors import NotFoundError, StorageError
+from graphmill.storage import Checksums
+from graphmill.storage.as_json import AsJson
+from graphmill.storage.checksums import HashedInput, HashedOutput
+from graphmill.storage.fs import explained
+
+Int32 = Annotated[npt.NDArray[np.int32], AsJson]
+Int64 = Annotated[npt.NDArray[np.int64], AsJson]
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+_BLOCK_BYTES = 1 << 20
+_written: ContextVar[Checksums] = ContextVar("written")
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Settings that all intermediate files share."""
+
+    compression: Compression = "none"
+    """Compression of Arrow files."""
+    replication: int = 1
+    """Copies on HDFS."""
+
+
+class Tracked(Generic[Parameters, Result]):
+    """A task that also tells what files it has written."""
+
+    def __init__(self, function: Callable[Parameters, Result]) -> None:
+        self.function = function
+        self.__name__ = function.__name__  # which Dask shows
+
+    def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> tuple[Result, Checksums]:
+        """The function's result, and the checksums of its intermediate files."""
+        written: Checksums = {}
+        token = _written.set(written)
+        try:
+            return self.function(*args, **kwargs), written
+        finally:
+            _written.reset(token)
+
+
+@contextmanager
+def new_file(uri: str, keeping: Keeping) -> Iterator[pa.NativeFile]:
+    """A stream that becomes the file at `uri`; not synced to the disk: its checksum tells if it is there."""
+    temporary = storage.temporary_sibling(uri)
+    if not storage.is_dir(storage.parent(uri)):  # opening the file would make the folder anew
+        raise StorageError(f"{storage.parent(uri)}: the work folder is gone: the run that made it has ended")
+    with (
+        explained("write", temporary),
+        storage.open_output(temporary, replication=keeping.replication) as stream,
+    ):
+        hashed = HashedOutput(stream)
+        with pa.BufferedOutputStream(pa.PythonFile(hashed, "w"), _BLOCK_BYTES) as buffered:
+            yield buffered
+    storage.move(temporary, uri)
+    _written.get({})[uri] = hashed.checksum()
+
+
+def is_intact(uri: str, checksum: str) -> bool:
+    """Whether the file is there, as it was written."""
+    try:
+        with storage.open_input(uri) as stream:
+            return HashedInput(stream).checksum(uri) == checksum
+    except StorageError:
+        return False
+
+
+def write_batches(uri: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], keeping: Keeping) -> None:
+    """Write an Arrow file whose batches can be read one by one."""
+    codec = None if keeping.compression == "none" else keeping.compression
+    options = ipc.IpcWriteOptions(compression=codec, use_threads=False)
+    with new_file(uri, keeping) as stream, ipc.new_file(stream, schema, options=options) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+
+
+@contextmanager
+def _reading(uri: str) -> Iterator[pa.NativeFile]:
+    """Open an intermediate file.
+
+    Raises:
+        StorageError: it is gone, cannot be read, or is not what was written.
+    """
+    try:
+        with storage.open_input(uri) as stream, explained("read", uri):
+            yield stream
+    except NotFoundError as error:
+        raise StorageError(f"{uri}: this intermediate file is gone; {_AGAIN}") from error
+    except (ValueError, IndexError, pa.ArrowSerializationError) as error:
+        raise StorageError(f"{uri}: this intermediate file is damaged ({error}); {_AGAIN}") from error
+
+
+_AGAIN = "run again: the steps that need it are done anew"
+
+
+def read_batches(uri: str, numbers: Sequence[int] | None = None) -> pa.Table:
+    """The batches `numbers` of an Arrow file, or all."""
+    with _reading(uri) as stream, ipc.open_file(stream) as reader:
+        wanted = range(reader.num_record_batches) if numbers is None else numbers
+        return pa.Table.from_batches([reader.get_batch(number) for number in wanted], reader.schema)
+
+
+def iter_batches(uri: str) -> Iterator[pa.Table]:
+    """The batches of an Arrow file, one at a time."""
+    with _reading(uri) as stream, ipc.open_file(stream) as reader:
+        for number in range(reader.num_record_batches):
+            yield pa.Table.from_batches([reader.get_batch(number)])
+
+
+def read_ranges(uri: str, ranges: Iterable[tuple[int, int]]) -> list[Int32]:
+    """The int32 values [offset, offset + count) of a file for each (offset, count)."""
+    with _reading(uri) as stream:
+        return [
+            np.frombuffer(_read_at(stream, uri, 4 * offset, 4 * count), np.int32) for offset, count in ranges
+        ]
+
+
+def write_sorted_edges(uri: str, starts: Int64, records: Int32, keeping: Keeping) -> None:
+    """Write records [N, W] that are in bucket order; bucket b has the rows starts[b] to starts[b + 1]."""
+    with new_file(uri, keeping) as stream:
+        stream.write(np.ascontiguousarray(starts))
+        stream.write(np.ascontiguousarray(records))
+
+
+def read_sorted_edges(uri: str, buckets: range, num_buckets: int, width: int) -> tuple[Int64, Int32]:
+    """Starts [len(buckets) + 1], from 0, and records [N, width] of a run of buckets."""
+    with _reading(uri) as stream:
+        head = _read_at(stream, uri, 8 * buckets.start, 8 * (len(buckets) + 1))
+        starts = np.frombuffer(head, np.int64)
+        record_bytes = 4 * width
+        body_at = 8 * (num_buckets + 1)
+        num_bytes = int(starts[-1] - starts[0]) * record_bytes
+        body = _read_at(stream, uri, body_at + int(starts[0]) * record_bytes, num_bytes)
+    return starts - starts[0], np.frombuffer(body, np.int32).reshape(-1, width)
+
+
+def _read_at(stream: pa.NativeFile, uri: str, offset: int, num_bytes: int) -> bytes:
+    content: bytes = stream.read_at(num_bytes, offset)
+    if len(content) != num_bytes:
+        raise StorageError(
+            f"{uri}: expected {num_bytes} bytes at offset {offset}, found {len(content)}: this intermediate "
+            f"file is damaged; {_AGAIN}"
+        )
+    return content

@@ -1,0 +1,1 @@
+"""Strings by number: hashes of raw ids, and tables that keep one of equal ids."""

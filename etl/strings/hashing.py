@@ -1,0 +1,91 @@
+"""The hash that places raw ids: MurmurHash64A of their UTF-8 bytes, for whole columns at once.
+
+Partitions and indices follow from it, so it must never change: it is fixed here by name, the seed is in
+the entity index's manifest, and it is not Python's, pandas' or a data frame library's, which promise no
+stability. It need not be strong: where two strings share a hash, the strings themselves decide.
+
+Source: Austin Appleby, MurmurHash2, 64-bit version for 64-bit processors (public domain).
+"""
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from etl.strings import native
+from etl.strings.native import text_arguments
+from graphmill.machine.native import address
+
+HASH_NAME = "murmurhash64a"
+WORD_BYTES = 8
+MASK = (1 << 64) - 1
+"""Of the hash: less than all bits makes equal hashes, for tests."""
+_M = np.uint64(0xC6A4A7935BD1E995)
+_R = np.uint64(47)
+
+Hashes = npt.NDArray[np.uint64]
+
+
+def hash_strings(strings: pa.Array, seed: int) -> Hashes:
+    """MurmurHash64A of each string; the same alone as in any batch.
+
+    Args:
+        strings: [N] string or large_string, no nulls.
+        seed: 0 <= seed < 2**64.
+    """
+    library = native.library()
+    if not len(strings):
+        return np.zeros(0, np.uint64)
+    if library is None:
+        return _hash_in_numpy(strings, seed) & np.uint64(MASK)
+    hashes = np.empty(len(strings), np.uint64)
+    library.graphmill_hash(*text_arguments(strings), seed, address(hashes))
+    return hashes & np.uint64(MASK)
+
+
+def _hash_in_numpy(strings: pa.Array, seed: int) -> Hashes:
+    """Word by word of all strings at once."""
+    offset_type = np.int64 if pa.types.is_large_string(strings.type) else np.int32
+    _, offset_buffer, text_buffer = strings.buffers()
+    offsets = np.frombuffer(offset_buffer, offset_type)[strings.offset :][: len(strings) + 1].astype(np.int64)
+    # The word at byte i is the eight bytes from i on, little-endian; zeros follow the last string.
+    padded = np.zeros(offsets[-1] - offsets[0] + 2 * WORD_BYTES, np.uint8)
+    if offsets[-1] > offsets[0]:
+        padded[: -2 * WORD_BYTES] = np.frombuffer(text_buffer, np.uint8)[offsets[0] : offsets[-1]]
+    words = np.ndarray((len(padded) - WORD_BYTES + 1,), "<u8", buffer=padded, strides=(1,))
+    starts, lengths = offsets[:-1] - offsets[0], np.diff(offsets)
+    value = np.uint64(seed) ^ (lengths.astype(np.uint64) * _M)
+    for at in range(0, int(lengths.max()) - WORD_BYTES + 1, WORD_BYTES):
+        rows = np.flatnonzero(lengths >= at + WORD_BYTES)
+        word = words[starts[rows] + at] * _M
+        word ^= word >> _R
+        value[rows] = (value[rows] ^ (word * _M)) * _M
+    rows = np.flatnonzero(lengths % WORD_BYTES)
+    left = lengths[rows] % WORD_BYTES
+    past_bits = (64 - 8 * left).astype(np.uint64)  # bytes past the string's end are its neighbour's
+    rest = (words[starts[rows] + lengths[rows] - left] << past_bits) >> past_bits
+    value[rows] = (value[rows] ^ rest) * _M
+    value ^= value >> _R
+    value *= _M
+    hashes: Hashes = value ^ (value >> _R)
+    return hashes
+
+
+def hash_string(text: str, seed: int) -> int:
+    """MurmurHash64A of one string."""
+    return int(hash_strings(pa.array([text], pa.string()), seed)[0])
+
+
+def mix(hashes: Hashes) -> Hashes:
+    """Scramble 64-bit values: every bit of the result depends on every bit put in (murmur3's fmix64)."""
+    mixed: Hashes = hashes ^ (hashes >> np.uint64(33))
+    mixed *= np.uint64(0xFF51AFD7ED558CCD)
+    mixed ^= mixed >> np.uint64(33)
+    mixed *= np.uint64(0xC4CEB9FE1A85EC53)
+    mixed ^= mixed >> np.uint64(33)
+    return mixed
+
+
+def scale(hashes: Hashes, num_slots: int) -> Hashes:
+    """Slot of each hash, 0 <= slot < num_slots < 2**32: equal ranges of the hash's upper half."""
+    slots: Hashes = ((hashes >> np.uint64(32)) * np.uint64(num_slots)) >> np.uint64(32)
+    return slots

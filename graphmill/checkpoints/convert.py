@@ -1,0 +1,148 @@
+"""A checkpoint of one format, written as another: streaming, on any storage.
+
+The target is written under a temporary name, opened and compared, and only then takes its name: a kill
+leaves it whole or absent. The source is only read. What a target has no place for is told, not dropped in
+silence. Source: docs/convert.md.
+"""
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from graphmill import checkpoints, storage
+from graphmill.checkpoints import Checkpoint
+from graphmill.errors import ConfigError, FormatError
+from graphmill.run.lock import NO_CLAIM, Claim
+
+log = logging.getLogger("graphmill")
+
+Format = Literal["pbg", "pbg-legacy", "graphstorm", "recis"]
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What a conversion has done."""
+
+    source: Checkpoint
+    target: Checkpoint
+    not_kept: list[str]
+    """What the target's format has no place for."""
+    num_bytes: int
+    """Bytes of embeddings."""
+    elapsed_s: float
+
+
+def convert(
+    source_uri: str,
+    target_uri: str,
+    target_format: Format,
+    *,
+    version: int | None = None,
+    entity_path: str | None = None,
+    index_base: Literal["auto", 0, 1] = "auto",
+    shard_num: int = 1,
+    claim: Claim = NO_CLAIM,
+    allow_non_finite: bool = False,
+) -> Converted:
+    """Write the checkpoint at `source_uri` to `target_uri`, a folder that does not exist or is empty.
+
+    Args:
+        source_uri: a checkpoint of any format.
+        target_uri: the folder to make.
+        target_format: its format.
+        version: version of the source; the committed one by default.
+        entity_path: entity counts, for sources that know no partitions.
+        index_base: first number in a legacy source; as the files say by default.
+        shard_num: shards of a RecIS target.
+        claim: checked before the target gets its name.
+        allow_non_finite: whether to write NaN and infinity that the source holds.
+
+    Raises:
+        ConfigError: the target holds files.
+        FormatError: the source is not recognised, or damaged, or holds a number that is not finite.
+    """
+    if storage.list_dir(target_uri) or storage.list_hidden(target_uri):
+        raise ConfigError(f"{target_uri}: expected a folder that is empty or does not exist; name another")
+    started = time.monotonic()
+    source = checkpoints.open_checkpoint(
+        source_uri,
+        version=version,
+        entity_path=entity_path,
+        index_base=index_base,
+        allow_non_finite=allow_non_finite,
+    )
+    log.info("convert: %s is %s, %s", source_uri, source.format, described(source))
+    storage.delete(target_uri)
+    with storage.atomic_directory(target_uri) as temporary:
+        not_kept = _write(source, temporary, target_format, shard_num) + _unread(source)
+        counts = _partition_path(source, entity_path)
+        written = checkpoints.open_checkpoint(temporary, entity_path=counts)
+        _check_same(source, written, temporary)
+        claim.check()
+    target = checkpoints.open_checkpoint(target_uri, entity_path=counts)
+    num_bytes = sum(4 * count * dimension for _, _, (count, dimension) in source.partitions())
+    return Converted(source, target, not_kept, num_bytes, time.monotonic() - started)
+
+
+def described(checkpoint: Checkpoint) -> str:
+    """A checkpoint in a few words."""
+    tables = [
+        f"{name}: {sum(counts)} rows of {checkpoint.dimensions[name]} in {len(counts)} partition(s)"
+        for name, counts in checkpoint.counts.items()
+    ]
+    version = f"version {checkpoint.version}, " if checkpoint.version else ""
+    return version + "; ".join(tables)
+
+
+def _write(source: Checkpoint, target_uri: str, target_format: Format, shard_num: int) -> list[str]:
+    match target_format:
+        case "pbg":
+            from graphmill.checkpoints import pbg
+
+            return pbg.write(source, target_uri)
+        case "pbg-legacy":
+            from graphmill.checkpoints import pbg_legacy
+
+            return pbg_legacy.write(source, target_uri)
+        case "graphstorm":
+            from graphmill.checkpoints import graphstorm
+
+            return graphstorm.write(source, target_uri)
+        case "recis":
+            from graphmill.checkpoints import recis
+
+            return recis.write(source, target_uri, shard_num)
+    raise FormatError(f"expected a format of {', '.join(checkpoints.FORMATS)}, found {target_format!r}")
+
+
+def _unread(source: Checkpoint) -> list[str]:
+    return [f"{name}, of which nothing is known here" for name in source.unread]
+
+
+def _partition_path(source: Checkpoint, entity_path: str | None) -> str | None:
+    return entity_path if set(source.num_partitions.values()) != {1} else None
+
+
+def _check_same(source: Checkpoint, written: Checkpoint, where: str) -> None:
+    """Compare shapes, and the first and last rows of every type."""
+    for name, counts in source.counts.items():
+        if sum(written.counts.get(name, [])) != sum(counts):
+            raise FormatError(f"{where}: {name!r}: {sum(counts)} rows were read, {written.counts} written")
+        for end in (0, -1):
+            first, second = (_end_row(each, name, end) for each in (source, written))
+            if not np.array_equal(first, second, equal_nan=True):
+                raise FormatError(f"{where}: {name!r}: row {end} is not the one that was read")
+
+
+def _end_row(
+    checkpoint: Checkpoint, entity_type: str, end: int
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    filled = [number for number, count in enumerate(checkpoint.counts[entity_type]) if count]
+    if not filled:
+        return np.empty((0, 0), np.float32)
+    with checkpoint.open_rows(entity_type, filled[end]) as rows:
+        row = 0 if end == 0 else rows.shape[0] - 1
+        return rows.read(row, row + 1)

@@ -1,0 +1,137 @@
+"""The command `graphmill`: what is done to files, which needs no cluster."""
+
+from typing import Literal, cast
+
+import click
+
+from graphmill import checkpoints
+from graphmill.checkpoints import convert as conversion
+from graphmill.checkpoints.convert import Format
+from graphmill.cli import stage_command
+from graphmill.display import terminal
+from graphmill.run import lock
+
+
+@click.group()
+def command() -> None:
+    """Look after checkpoints and runs."""
+
+
+_index_base_option = click.option(
+    "--index-base",
+    type=click.Choice(["auto", "0", "1"]),
+    default="auto",
+    show_default=True,
+    help="First number in a legacy source; auto: as the names of its files say.",
+)
+
+
+@command.command()
+@click.argument("source_uri")
+@click.argument("target_uri")
+@click.option(
+    "--format",
+    "target_format",
+    required=True,
+    type=click.Choice(checkpoints.FORMATS),
+    help="Format to write; that of SOURCE_URI is recognised.",
+)
+@click.option("--version", type=click.IntRange(min=0), help="Version to read (default: the committed one).")
+@click.option("--entity-path", metavar="URI", help="Entity counts, where the source knows no partitions.")
+@_index_base_option
+@click.option(
+    "--shards", "shard_num", type=click.IntRange(min=1), default=1, help="Shards of a RecIS target."
+)
+@click.option("--allow-non-finite", is_flag=True, help="Write NaN and infinity too, else an error.")
+def convert(
+    source_uri: str,
+    target_uri: str,
+    target_format: str,
+    version: int | None,
+    entity_path: str | None,
+    index_base: str,
+    shard_num: int,
+    allow_non_finite: bool,
+) -> None:
+    """Write the checkpoint at SOURCE_URI as another format to TARGET_URI."""
+    with lock.held(whole=[target_uri]) as claim:
+        done = conversion.convert(
+            source_uri,
+            target_uri,
+            cast("Format", target_format),
+            version=version,
+            entity_path=entity_path,
+            index_base=_index_base(index_base),
+            shard_num=shard_num,
+            allow_non_finite=allow_non_finite,
+            claim=claim,
+        )
+    click.echo(f"source  {done.source.format:<10} {conversion.described(done.source)}")
+    click.echo(f"target  {done.target.format:<10} {conversion.described(done.target)}")
+    for each in done.not_kept:
+        click.echo(f"not kept: {each}")
+    rate = done.num_bytes / 1e6 / max(done.elapsed_s, 1e-9)
+    click.echo(f"{done.num_bytes / 1e6:.1f} MB of embeddings in {done.elapsed_s:.1f} s, {rate:.0f} MB/s")
+
+
+@command.command("convert-input")
+@click.argument("target_uri")
+@click.option("--entity-path", required=True, metavar="URI", help="Entity counts.")
+@click.option("--edge-path", "edge_paths", multiple=True, metavar="URI", help="Bucket files; repeatable.")
+@click.option(
+    "--format",
+    "target_format",
+    required=True,
+    type=click.Choice(["pbg", "pbg-legacy"]),
+    help="Format to write.",
+)
+@_index_base_option
+def convert_input(
+    target_uri: str, entity_path: str, edge_paths: tuple[str, ...], target_format: str, index_base: str
+) -> None:
+    """Write PBG's input (entity counts, bucket files) of before version 1 as version 1's, or back.
+
+    It goes to TARGET_URI/entities and TARGET_URI/edges/NAME, NAME that of the edge path.
+    """
+    from graphmill.checkpoints import legacy_input
+
+    with lock.held(whole=[target_uri]) as claim:
+        if target_format == "pbg":
+            legacy_input.adopt(entity_path, edge_paths, target_uri, _index_base(index_base), claim)
+            return
+        for each in legacy_input.export(entity_path, edge_paths, target_uri, claim):
+            click.echo(f"not kept: {each}")
+
+
+def _index_base(text: str) -> Literal["auto", 0, 1]:
+    return cast("Literal['auto', 0, 1]", text if text == "auto" else int(text))
+
+
+@command.command(
+    epilog="Examples: python -m graphmill report output/fb15k237, python -m graphmill report monday tuesday"
+)
+@click.argument("uris", metavar="URI...", nargs=-1, required=True)
+@click.option(
+    "--output",
+    metavar="FILE",
+    default="comparison.html",
+    show_default=True,
+    help="Where several runs are laid side by side.",
+)
+@stage_command.look_options
+def report(uris: tuple[str, ...], output: str) -> None:
+    """Write report.html anew beside the run.json at URI; or lay several runs side by side."""
+    from graphmill import report as reports  # takes a second to import
+    from graphmill.library.run import Run
+
+    runs = [Run(uri) for uri in uris]
+    if len(runs) == 1:
+        terminal.say(reports.write(runs[0]))
+    else:
+        reports.write_comparison(runs, output)
+        terminal.say(output)
+
+
+def main() -> None:
+    """Entry of the console script."""
+    stage_command.main(command)

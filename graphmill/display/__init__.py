@@ -1,0 +1,1 @@
+"""What a command shows: log lines, errors, tables, progress, figures as people read them."""

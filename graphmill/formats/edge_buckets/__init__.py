@@ -1,0 +1,298 @@
+"""Bucket files: the edges between one lhs partition and one rhs partition, as PyTorch-BigGraph reads them.
+
+    edges/train/
+        edges_{lhs}_{rhs}.h5        one for EVERY bucket, empty ones included
+            format_version = 1      root attribute, integer
+            lhs, rel, rhs           integer [N]: index of the entity in its partition, number of the relation
+            weight                  optional, float32 [N]
+            lhsd_offsets, ...       optional, of a featurized side: see features
+
+Written: contiguous int32 (int64 on request), float32 weights. Read: any integer dtype, contiguous or
+chunked. Source: docs/formats/pbg_v1.md.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from graphmill import storage
+from graphmill.errors import FormatError, NotFoundError
+from graphmill.formats._bucket_columns import (
+    Indices,
+    check_fits,
+    check_not_negative,
+    checked_dataset,
+    read_rows,
+)
+from graphmill.formats.edge_buckets.features import (
+    Features,
+    FeaturesWriter,
+    features_name,
+    offsets_name,
+    read_features,
+)
+from graphmill.storage import Checksums, Manifest
+from graphmill.vocab import Bucket, Side
+
+FORMAT_VERSION = 1
+COLUMNS = ("lhs", "rel", "rhs")
+WEIGHT = "weight"
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """Edges of one bucket, column by column: int64 or int32 [N] each, and float32 [N] or no weights.
+
+    Where a side is featurized, an edge with a list of features has -1 in the column of that side.
+    """
+
+    lhs: Indices
+    rel: Indices
+    rhs: Indices
+    weight: npt.NDArray[np.float32] | None = None
+    lhs_features: Features | None = None
+    rhs_features: Features | None = None
+
+    def __len__(self) -> int:
+        return len(self.lhs)
+
+    def features(self, side: Side) -> Features | None:
+        """The lists of features on one side, if it is featurized."""
+        return self.lhs_features if side is Side.LHS else self.rhs_features
+
+
+def bucket_uri(edge_path: str, bucket: Bucket) -> str:
+    """The file of `bucket` in the folder `edge_path`."""
+    return storage.join(edge_path, f"edges_{bucket.lhs}_{bucket.rhs}.h5")
+
+
+class BucketWriter:
+    """Fills the datasets of a new bucket file from the front."""
+
+    def __init__(
+        self,
+        hdf5: h5py.File,
+        uri: str,
+        num_edges: int,
+        index_dtype: npt.DTypeLike,
+        weighted: bool,
+        num_features: Mapping[Side, int],
+    ):
+        self._uri = uri
+        self._num_edges = num_edges
+        self._num_written = 0
+        hdf5.attrs["format_version"] = FORMAT_VERSION
+        dtypes = dict.fromkeys(COLUMNS, np.dtype(index_dtype))
+        if weighted:
+            dtypes[WEIGHT] = np.dtype(np.float32)
+        # Without chunks a dataset is contiguous; modification times would make the bytes differ.
+        self._datasets = {
+            column: hdf5.create_dataset(column, shape=(num_edges,), dtype=dtype, track_times=False)
+            for column, dtype in dtypes.items()
+        }
+        self._features = {
+            side: FeaturesWriter(hdf5, uri, side, num_edges, num, index_dtype)
+            for side, num in num_features.items()
+        }
+
+    def append(self, edges: Edges) -> None:
+        """Write `edges` after those written so far.
+
+        Raises:
+            FormatError: the columns differ in length, weights are missing or unexpected, there are more
+                edges than announced, or a value does not fit.
+        """
+        if (edges.weight is not None) != (WEIGHT in self._datasets):
+            found = "without weights" if edges.weight is None else "with weights"
+            raise FormatError(f"{self._uri}: edges {found} appended to a bucket that is not so")
+        stop = self._num_written + len(edges)
+        if stop > self._num_edges:
+            raise FormatError(f"{self._uri}: expected {self._num_edges} edges, found at least {stop}")
+        for column, dataset in self._datasets.items():
+            values = getattr(edges, column)
+            if len(values) != len(edges):
+                raise FormatError(
+                    f"{self._uri}: lengths differ: lhs has {len(edges)}, {column} {len(values)}"
+                )
+            if len(values):
+                if column != WEIGHT:
+                    has_features = column in self._features
+                    check_fits(values, dataset.dtype, column, self._uri, -1 if has_features else 0)
+                dataset[self._num_written : stop] = values
+        for side in Side:
+            features, writer = edges.features(side), self._features.get(side)
+            if (features is None) != (writer is None):
+                raise FormatError(
+                    f"{self._uri}: {side} features were announced and are missing, or not expected"
+                )
+            if features is not None and writer is not None:
+                writer.append(features, len(edges), self._num_written)
+        self._num_written = stop
+
+    def check_full(self) -> None:
+        """Refuse to end with fewer edges or features than announced."""
+        for writer in self._features.values():
+            writer.check_full()
+        if self._num_written != self._num_edges:
+            raise FormatError(f"{self._uri}: expected {self._num_edges} edges, found {self._num_written}")
+
+
+@contextmanager
+def new_bucket(
+    edge_path: str,
+    bucket: Bucket,
+    num_edges: int,
+    *,
+    index_dtype: npt.DTypeLike = np.int32,
+    weighted: bool = False,
+    num_features: Mapping[Side, int] | None = None,
+    checksums: Checksums | None = None,
+) -> Iterator[BucketWriter]:
+    """A new bucket file of `num_edges` edges, to be appended within the block; atomic.
+
+    `checksums` is told of it.
+    `num_features` names the featurized sides, and how many features all their lists have together.
+    """
+    uri = bucket_uri(edge_path, bucket)
+    with storage.create_hdf5(uri, checksums) as hdf5:
+        writer = BucketWriter(hdf5, uri, num_edges, index_dtype, weighted, num_features or {})
+        yield writer
+        writer.check_full()
+
+
+def write_bucket(edge_path: str, bucket: Bucket, edges: Edges) -> None:
+    """Write a whole bucket: int32, or int64 where a value asks for it."""
+    largest = max(int(getattr(edges, column).max(initial=0)) for column in COLUMNS)
+    index_dtype = np.int32 if largest <= np.iinfo(np.int32).max else np.int64
+    features = {side: found for side in Side if (found := edges.features(side)) is not None}
+    if any(int(each.indices.max(initial=0)) > np.iinfo(np.int32).max for each in features.values()):
+        index_dtype = np.int64
+    with new_bucket(
+        edge_path,
+        bucket,
+        len(edges),
+        index_dtype=index_dtype,
+        weighted=edges.weight is not None,
+        num_features={side: len(each.indices) for side, each in features.items()},
+    ) as writer:
+        writer.append(edges)
+
+
+def count_edges(edge_path: str, bucket: Bucket) -> int:
+    """Number of edges in the bucket."""
+    with _open_bucket(bucket_uri(edge_path, bucket)) as datasets:
+        return len(datasets["lhs"])
+
+
+def has_weights(edge_path: str, bucket: Bucket) -> bool:
+    """Whether the bucket's edges have weights."""
+    with _open_bucket(bucket_uri(edge_path, bucket)) as datasets:
+        return WEIGHT in datasets
+
+
+def read_bucket(
+    edge_path: str, bucket: Bucket, start: int = 0, stop: int | None = None, *, takes_features: bool = False
+) -> Edges:
+    """The edges [start, stop) of the bucket as int64 (weights float32); cut like a Python slice.
+
+    Who does not say that it takes lists of features gets none: -1 would pass for an index.
+
+    Raises:
+        FormatError: the bucket is missing, or is not what docs/formats/pbg_v1.md or its checksum says; or it
+            has lists of features, and they are not expected.
+    """
+    uri = bucket_uri(edge_path, bucket)
+    with _open_bucket(uri, storage.manifest_of(edge_path)) as datasets:
+        for side in Side:
+            if offsets_name(side) in datasets and not takes_features:
+                raise FormatError(
+                    f"{uri}: its {side} side has lists of features ({offsets_name(side)}), expected an "
+                    "index for every edge: featurized entity types are not supported here"
+                )
+        first, end, _ = slice(start, stop).indices(len(datasets["lhs"]))
+        rows = slice(first, max(first, end))
+        weight = read_rows(datasets[WEIGHT], rows, np.float32) if WEIGHT in datasets else None
+        lhs, rel, rhs = (read_rows(datasets[column], rows, np.int64) for column in COLUMNS)
+        features = {side: read_features(datasets, side, rows, uri) for side in Side}
+        edges = Edges(lhs, rel, rhs, weight, features[Side.LHS], features[Side.RHS])
+    for column in COLUMNS:
+        found = edges.features(Side(column)) if column in tuple(Side) else None
+        values = getattr(edges, column)
+        if found is not None:
+            values = np.where((values == -1) & (found.counts > 0), 0, values)
+        check_not_negative(values, column, uri, rows.start)
+    if weight is not None and not np.isfinite(weight).all():
+        row = int(np.flatnonzero(~np.isfinite(weight))[0])
+        raise FormatError(f"{uri}: {WEIGHT}[{rows.start + row}] is {weight[row]}; expected a finite number")
+    return edges
+
+
+def check_indices(
+    edges: Edges, uri: str, num_lhs: int, num_rhs: int, num_rel: int, first_row: int = 0
+) -> None:
+    """Check that every edge points at an entity and a relation that exist.
+
+    Args:
+        edges: as read from the bucket.
+        uri: the bucket file, for the message.
+        num_lhs: rows of the lhs partition (the largest of its types).
+        num_rhs: rows of the rhs partition.
+        num_rel: relations.
+        first_row: row of the file that `edges` starts at.
+
+    Raises:
+        FormatError: an index is out of range.
+    """
+    for column, limit in zip(COLUMNS, (num_lhs, num_rel, num_rhs), strict=True):
+        values = getattr(edges, column)
+        if len(values) and int(values.max()) >= limit:
+            row = int(np.flatnonzero(values >= limit)[0])
+            raise FormatError(
+                f"{uri}: {column}[{first_row + row}] is {values[row]}; expected less than {limit}: "
+                "the bucket and the counts beside it are not from the same run"
+            )
+    for side, limit in ((Side.LHS, num_lhs), (Side.RHS, num_rhs)):
+        features = edges.features(side)
+        if features is not None and int(features.indices.max(initial=-1)) >= limit:
+            raise FormatError(
+                f"{uri}: {features_name(side)} holds {features.indices.max()}; expected less than {limit}"
+            )
+
+
+@contextmanager
+def _open_bucket(uri: str, manifest: Manifest | None = None) -> Iterator[dict[str, h5py.Dataset]]:
+    """The datasets of the bucket file by name, checked; `weight` only where there is one."""
+    try:
+        with storage.open_hdf5(uri, manifest) as hdf5:
+            yield _checked_datasets(hdf5, uri)
+    except NotFoundError as error:
+        raise FormatError(
+            f"{uri}: there is no such bucket; every bucket must exist, an empty one with datasets of length 0"
+        ) from error
+    except (OSError, LookupError, RuntimeError, TypeError, ValueError) as error:  # h5py, of damage inside
+        raise FormatError(f"{uri}: the file is damaged: {error}") from error
+
+
+def _checked_datasets(hdf5: h5py.File, uri: str) -> dict[str, h5py.Dataset]:
+    version = hdf5.attrs.get("format_version")
+    if not np.array_equal(version, FORMAT_VERSION):
+        raise FormatError(
+            f"{uri}: attribute 'format_version' is {version}; this reader knows {FORMAT_VERSION}"
+        )
+    datasets = {column: checked_dataset(hdf5, column, "iu", uri) for column in COLUMNS}
+    if WEIGHT in hdf5:
+        datasets[WEIGHT] = checked_dataset(hdf5, WEIGHT, "iuf", uri)
+    lengths = {column: len(dataset) for column, dataset in datasets.items()}
+    for side in Side:
+        names = (offsets_name(side), features_name(side))
+        if any(name in hdf5 for name in names):
+            datasets |= {name: checked_dataset(hdf5, name, "iu", uri) for name in names}
+            lengths[names[0]] = len(datasets[names[0]]) - 1
+    if len(set(lengths.values())) > 1:
+        found = ", ".join(f"{column} has {length}" for column, length in lengths.items())
+        raise FormatError(f"{uri}: expected datasets of one length, found: {found}")
+    return datasets

@@ -1,0 +1,128 @@
+"""GraphStorm's node embeddings, what it saves at `save_embed_path`.
+
+    {embed_path}/
+        emb_info.json                       format, emb_name, world_size, emb_dim
+        {type}/embed-{rank:05d}.pt          [n, D] float32; other floats occur, [n] too
+        {type}/embed_nids-{rank:05d}.pt     [n] int64, the integer ids of its rows, in any order
+
+Older writers leave out the ids: then rank r of W holds the ids from r * (N // W) on, the last rank the
+remainder. A multi-task run has such a folder for each task below the common one.
+Source: docs/formats/graphstorm_embeddings.md.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from graphmill import storage
+from graphmill.errors import FormatError
+from graphmill.formats.graphstorm import saved_ranks
+from graphmill.formats.graphstorm.saved_ranks import Numbers, RankRows, checked_name, iter_rows
+
+__all__ = [
+    "EmbInfo",
+    "RankRows",
+    "emb_info_uri",
+    "iter_rows",
+    "list_ranks",
+    "read_emb_info",
+    "write_emb_info",
+    "write_rank",
+]
+
+EMB_INFO = "emb_info.json"
+EMBED = "embed"
+NIDS = "embed_nids"
+
+Floats = npt.NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class EmbInfo:
+    """emb_info.json: the entity types, how many ranks wrote, the dimension of each type where it is told."""
+
+    entity_types: tuple[str, ...]
+    world_size: int | None
+    dimensions: Mapping[str, int]
+
+
+def emb_info_uri(embed_path: str) -> str:
+    """The file that says what is there."""
+    return storage.join(embed_path, EMB_INFO)
+
+
+def read_emb_info(embed_path: str) -> EmbInfo:
+    """What was saved.
+
+    Raises:
+        NotFoundError: there is no emb_info.json.
+        FormatError: it is not what docs/formats/graphstorm_embeddings.md says, or of the format hdf5.
+    """
+    uri = emb_info_uri(embed_path)
+    content = saved_ranks.read_pytorch_object(uri)
+    names = content.get("emb_name")
+    listed = [names] if isinstance(names, str) else names
+    if not isinstance(listed, list) or not listed:
+        raise FormatError(f"{uri}: emb_name: expected a type's name or a list of them, found {names!r}")
+    types = tuple(checked_name(each, f"{uri}: emb_name") for each in listed)
+    if len(set(types)) < len(types):
+        raise FormatError(f"{uri}: emb_name: expected each type once, found {', '.join(types)}")
+    dimensions = content.get("emb_dim", {})
+    if not isinstance(dimensions, dict) or not all(isinstance(each, int) for each in dimensions.values()):
+        raise FormatError(f"{uri}: emb_dim: expected the dimension of each type, found {dimensions!r}")
+    return EmbInfo(types, saved_ranks.world_size_of(content, uri), dimensions)
+
+
+def write_emb_info(embed_path: str, emb_info: EmbInfo) -> None:
+    """Write emb_info.json, the last file to be written."""
+    content = {
+        "format": "pytorch",
+        "emb_name": list(emb_info.entity_types),
+        "world_size": emb_info.world_size,
+        "emb_dim": dict(emb_info.dimensions),
+    }
+    saved_ranks.write_object(emb_info_uri(embed_path), content)
+
+
+def list_ranks(
+    embed_path: str, entity_type: str, world_size: int | None = None, dimension: int | None = None
+) -> list[RankRows]:
+    """The files of a type in the order of their ranks, with their shapes; rows are not read.
+
+    Raises:
+        NotFoundError: a file is missing.
+        FormatError: a file does not fit the one beside it, `world_size` or `dimension`, or holds no floats.
+    """
+    folder = storage.join(embed_path, entity_type)
+    found = saved_ranks.list_ranks(folder, EMBED, [NIDS], world_size=world_size, optional=True)
+    wanted = dimension
+    for each in (each for each in found if each.num_rows):
+        if "float" not in each.dtype:
+            raise FormatError(f"{each.values_uri}: expected floats, found {each.dtype}")
+        width = each.shape[1] if len(each.shape) == 2 else 1
+        wanted = wanted or width
+        if width != wanted:
+            raise FormatError(f"{each.values_uri}: expected dimension {wanted}, found {width}")
+    return found if found[0].nids_uris else _numbered_by_rank(found)
+
+
+def write_rank(embed_path: str, entity_type: str, rank: int, nids: Numbers, embeddings: Floats) -> None:
+    """Write one rank's rows: ids int64 [n] and float32 [n, D], each as one plain tensor."""
+    folder = storage.join(embed_path, entity_type)
+    saved_ranks.write_tensor(folder, EMBED, rank, np.asarray(embeddings, np.float32))
+    saved_ranks.write_tensor(folder, NIDS, rank, np.asarray(nids, np.int64))
+
+
+def _numbered_by_rank(found: list[RankRows]) -> list[RankRows]:
+    total, last = sum(each.num_rows for each in found), len(found) - 1
+    share = total // len(found)
+    for position, each in enumerate(found):
+        expected = share if position < last else total - share * last
+        if each.rank != position or each.num_rows != expected:
+            raise FormatError(
+                f"{each.values_uri}: there are no {NIDS}-*.pt, so {total} rows should lie in {len(found)} "
+                f"ranks by {share}, the last with the rest; expected {expected} rows, found {each.num_rows}"
+            )
+    return [replace(each, first_nid=position * share) for position, each in enumerate(found)]

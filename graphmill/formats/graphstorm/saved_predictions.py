@@ -1,0 +1,125 @@
+"""GraphStorm's predictions, what it saves at `save_prediction_path`.
+
+    {prediction_path}/
+        result_info.json                    format, world_size, ntypes or etypes ([[src, rel, dst], ...])
+        {type}/predict-{rank:05d}.pt        [n, C] or [n], floats or integers
+        {type}/predict_nids-{rank:05d}.pt   [n] int64
+        {src}_{rel}_{dst}/predict-{rank:05d}.pt  src_nids-{rank:05d}.pt  dst_nids-{rank:05d}.pt
+
+A multi-task run has such a folder for each task. Source: docs/formats/graphstorm_predictions.md.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graphmill import storage
+from graphmill.errors import FormatError
+from graphmill.formats.graphstorm import saved_ranks
+from graphmill.formats.graphstorm.saved_ranks import Array, Numbers, RankRows, checked_name, iter_rows
+
+__all__ = [
+    "RankRows",
+    "ResultInfo",
+    "edge_folder",
+    "iter_rows",
+    "list_ranks",
+    "node_folder",
+    "read_result_info",
+    "result_info_uri",
+    "write_rank",
+    "write_result_info",
+]
+
+RESULT_INFO = "result_info.json"
+PREDICT = "predict"
+NODE_STEMS = ("predict_nids",)
+EDGE_STEMS = ("src_nids", "dst_nids")
+
+EdgeType = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class ResultInfo:
+    """result_info.json: the node types and edge types with predictions, and how many ranks wrote them."""
+
+    entity_types: tuple[str, ...] = ()
+    edge_types: tuple[EdgeType, ...] = ()
+    world_size: int | None = None
+
+
+def result_info_uri(prediction_path: str) -> str:
+    """The file that says what is there."""
+    return storage.join(prediction_path, RESULT_INFO)
+
+
+def node_folder(prediction_path: str, entity_type: str) -> str:
+    """The folder of a node type."""
+    return storage.join(prediction_path, entity_type)
+
+
+def edge_folder(prediction_path: str, edge_type: EdgeType) -> str:
+    """The folder of an edge type; its parts may hold underscores, so no folder's name is taken apart."""
+    return storage.join(prediction_path, "_".join(edge_type))
+
+
+def read_result_info(prediction_path: str) -> ResultInfo:
+    """What was saved; GraphStorm's page calls `ntypes` `emb_name`.
+
+    Raises:
+        NotFoundError: there is no result_info.json.
+        FormatError: it is not what docs/formats/graphstorm_predictions.md says, or of the format hdf5.
+    """
+    uri = result_info_uri(prediction_path)
+    content = saved_ranks.read_pytorch_object(uri)
+    types = content.get("ntypes", content.get("emb_name", []))
+    listed = [types] if isinstance(types, str) else types
+    edges = content.get("etypes", [])
+    if not isinstance(listed, list) or not isinstance(edges, list) or not (listed or edges):
+        raise FormatError(f"{uri}: expected lists ntypes or etypes, found {types!r} and {edges!r}")
+    return ResultInfo(
+        tuple(checked_name(each, f"{uri}: ntypes") for each in listed),
+        tuple(checked_edge_type(each, f"{uri}: etypes") for each in edges),
+        saved_ranks.world_size_of(content, uri),
+    )
+
+
+def checked_edge_type(edge_type: Any, where: str) -> EdgeType:
+    """`edge_type` if it is three names.
+
+    Raises:
+        FormatError: it is not.
+    """
+    if not isinstance(edge_type, list | tuple) or len(edge_type) != 3:
+        raise FormatError(f"{where}: expected [source type, relation, target type], found {edge_type!r}")
+    src, rel, dst = (checked_name(each, where) for each in edge_type)
+    return src, rel, dst
+
+
+def write_result_info(prediction_path: str, result_info: ResultInfo) -> None:
+    """Write result_info.json, the last file to be written."""
+    content: dict[str, Any] = {"format": "pytorch", "world_size": result_info.world_size}
+    if result_info.entity_types:
+        content["ntypes"] = list(result_info.entity_types)
+    if result_info.edge_types:
+        content["etypes"] = [list(each) for each in result_info.edge_types]
+    saved_ranks.write_object(result_info_uri(prediction_path), content)
+
+
+def list_ranks(folder: str, nids_stems: tuple[str, ...], world_size: int | None = None) -> list[RankRows]:
+    """The files of a node type (`NODE_STEMS`) or edge type (`EDGE_STEMS`) by rank; rows are not read.
+
+    Raises:
+        NotFoundError: a file is missing.
+        FormatError: a file does not fit the one beside it, or `world_size`.
+    """
+    return saved_ranks.list_ranks(folder, PREDICT, nids_stems, world_size=world_size)
+
+
+def write_rank(folder: str, rank: int, nids: Mapping[str, Numbers], values: Array) -> None:
+    """Write one rank's predictions: values [n] or [n, C], and int64 [n] under each stem of `nids`."""
+    saved_ranks.write_tensor(folder, PREDICT, rank, values)
+    for stem, each in nids.items():
+        saved_ranks.write_tensor(folder, stem, rank, np.asarray(each, np.int64))

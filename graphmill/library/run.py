@@ -1,0 +1,235 @@
+"""A finished run as an object, for notebooks and scripts: `graphmill.open(URI)`.
+
+Reads run.json and the embeddings; nothing is written, and nothing outside the run's folder is opened
+unless the caller names it.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphmill import storage
+from graphmill.errors import BadInputError, FormatError, NotFoundError
+from graphmill.formats import remapped
+from graphmill.library.nearest import Floats, Neighbor, nearest
+
+if TYPE_CHECKING:
+    import dask.dataframe as dd
+    import pandas as pd
+
+RECORD = "run.json"
+
+
+class Run:
+    """What a run left at `uri`: settings, figures and metrics, and the embeddings by raw id.
+
+    Args:
+        uri: the run's `output`, local or on HDFS; or its run.json.
+        embedding_path: the folder of the embeddings, where it lies elsewhere.
+
+    Raises:
+        NotFoundError: there is neither run.json nor a folder of embeddings.
+        FormatError: run.json holds something else.
+    """
+
+    def __init__(self, uri: str, embedding_path: str | None = None) -> None:
+        self.uri = storage.parent(uri) if storage.name(uri) == RECORD else uri.rstrip("/")
+        self.record = _read_record(storage.join(self.uri, RECORD))
+        self.embedding_path = embedding_path or self._embedding_path()
+        if not self.record and not storage.is_dir(self.embedding_path):
+            raise NotFoundError(
+                f"{self.uri}: expected run.json or a folder `embeddings`, found neither; "
+                "give the folder that was the run's `output`"
+            )
+
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{name}: {count:,}" for name, count in self.num_entities.items())
+        return f"<graphmill run {self.uri}, {self.record.get('status', 'no run.json')}; {rows}>"
+
+    @property
+    def status(self) -> str | None:
+        """`done`, `failed`, `running`, or None without run.json."""
+        return self.record.get("status")
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The settings that the run had, as the configuration file would hold them."""
+        return dict(self.record.get("config", {}))
+
+    @property
+    def stages(self) -> dict[str, dict[str, Any]]:
+        """Figures of etl, train, evaluate, remap: what docs/report.md lists."""
+        return dict(self.record.get("stages", {}))
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Of the last evaluation: mrr, mean_rank, hits@1, ...; the same with `_pessimistic`; num_edges."""
+        return dict(self.record.get("metrics", {}))
+
+    @cached_property
+    def _parts(self) -> dict[str, list[int]]:
+        """Partitions of each type whose embeddings are there."""
+        if not storage.is_dir(self.embedding_path):
+            return {}
+        folders = [each for each in storage.list_dir(self.embedding_path) if each.is_dir]
+        found = {storage.name(each.uri): _num_parts(each.uri) for each in folders}
+        names = dict.fromkeys([*self.config.get("entities", {}), *found])
+        return {name: list(range(found[name])) for name in names if found.get(name)}
+
+    @property
+    def entity_types(self) -> tuple[str, ...]:
+        """The types that have embeddings, in the order of the configuration."""
+        return tuple(self._parts)
+
+    @cached_property
+    def num_entities(self) -> dict[str, int]:
+        """Embeddings of each type."""
+        return {
+            name: sum(remapped.shape_of(self.embedding_path, name, each)[0] for each in parts)
+            for name, parts in self._parts.items()
+        }
+
+    def dimension(self, entity_type: str) -> int:
+        """Length of the type's embeddings."""
+        return remapped.shape_of(self.embedding_path, entity_type, self._parts_of(entity_type)[0])[1]
+
+    def embeddings(self, entity_type: str) -> pa.Table:
+        """All embeddings of a type: columns id (string), type, embedding (fixed_size_list<float>[D]).
+
+        `.to_pandas()` makes it a pandas one. For more than fits in memory see `lazy_embeddings`.
+        """
+        parts = self._parts_of(entity_type)
+        return pa.concat_tables(
+            remapped.read_part(self.embedding_path, entity_type, each) for each in parts
+        ).unify_dictionaries()
+
+    def lazy_embeddings(self, entity_type: str) -> "dd.DataFrame":
+        """The same as a Dask table, a partition a file; needs pandas: pip install 'graphmill[notebook]'."""
+        import dask.dataframe as dd
+
+        meta = _to_pandas(remapped.schema(self.dimension(entity_type)).empty_table())
+        places = self.embedding_path, entity_type
+        return dd.from_map(partial(_read_pandas, *places), self._parts_of(entity_type), meta=meta)
+
+    def vectors(self, entity_type: str) -> tuple[list[str], Floats]:
+        """Raw ids [N], and their embeddings, float32 [N, D], in the same order."""
+        none = np.empty((0, self.dimension(entity_type)), np.float32)
+        parts = list(self.iter_vectors(entity_type))
+        names = [name for ids, _ in parts for name in ids.to_pylist()]
+        return names, np.concatenate([none, *(vectors_ND for _, vectors_ND in parts)])
+
+    def iter_vectors(self, entity_type: str, batch_rows: int = 65536) -> Iterator[tuple[pa.Array, Floats]]:
+        """Raw ids (string [N]) and embeddings [N, D] in batches, for what does not fit in memory."""
+        for part in self._parts_of(entity_type):
+            yield from remapped.iter_part(self.embedding_path, entity_type, part, batch_rows)
+
+    def vector(self, entity_type: str, raw_id: str) -> Floats:
+        """The embedding of one entity, float32 [D].
+
+        Raises:
+            NotFoundError: the type has no such id.
+        """
+        found = self.find(entity_type, [raw_id])
+        if raw_id not in found:
+            raise NotFoundError(
+                f"{raw_id!r}: there is no {entity_type} of that id among {self.num_entities[entity_type]:,}"
+            )
+        return found[raw_id]
+
+    def find(self, entity_type: str, raw_ids: list[str], max_rows: int | None = None) -> dict[str, Floats]:
+        """The embeddings, float32 [D], of those ids that the type has (among its first `max_rows`)."""
+        wanted, found = pa.array(raw_ids, pa.string()), {}
+        for ids, vectors_ND in self.first_vectors(entity_type, max_rows):
+            for row in np.flatnonzero(pc.is_in(ids, wanted).to_numpy(zero_copy_only=False)).tolist():
+                found[ids[row].as_py()] = vectors_ND[row].copy()
+            if len(found) == len(raw_ids):
+                break
+        return found
+
+    def neighbors(
+        self, entity_type: str, raw_id: str, k: int = 10, *, among: str | None = None
+    ) -> list[Neighbor]:
+        """The `k` entities whose embeddings have the largest cosine with that of `raw_id`, nearest first.
+
+        Compares with every entity of the type (or of the type `among`), a batch in memory at a time.
+
+        Raises:
+            NotFoundError: the type has no such id.
+            BadInputError: the two types' embeddings have different lengths.
+        """
+        among = among or entity_type
+        if self.dimension(among) != self.dimension(entity_type):
+            raise BadInputError(
+                f"{entity_type} has embeddings of length {self.dimension(entity_type)}, {among} of "
+                f"{self.dimension(among)}; these cannot be compared"
+            )
+        query_QD = self.vector(entity_type, raw_id)[None]
+        own = raw_id if among == entity_type else None
+        return nearest(self.iter_vectors(among), query_QD, [own], k)[0]
+
+    def first_vectors(self, entity_type: str, max_rows: int | None) -> Iterator[tuple[pa.Array, Floats]]:
+        """`iter_vectors` of the first `max_rows` rows, spread evenly over the partitions."""
+        parts = self._parts_of(entity_type)
+        for part in parts:
+            left = -(-max_rows // len(parts)) if max_rows is not None else None
+            batch_rows = min(left or 65536, 65536)
+            for ids, vectors_ND in remapped.iter_part(self.embedding_path, entity_type, part, batch_rows):
+                yield ids[:left], vectors_ND[:left]
+                left = None if left is None else left - len(ids)
+                if left is not None and left <= 0:
+                    break
+
+    def size_bytes(self, entity_type: str) -> int:
+        """Bytes of the type's files."""
+        folder = storage.join(self.embedding_path, entity_type)
+        self._parts_of(entity_type)
+        return sum(each.size_bytes for each in storage.list_dir(folder) if not each.is_dir)
+
+    def _parts_of(self, entity_type: str) -> list[int]:
+        if entity_type not in self._parts:
+            known = ", ".join(self._parts) or "none"
+            raise NotFoundError(
+                f"{self.embedding_path}: there are no embeddings of the type {entity_type!r}; types: {known}"
+            )
+        return self._parts[entity_type]
+
+    def _embedding_path(self) -> str:
+        """Where the run put the embeddings, below its folder wherever that lies by now."""
+        before, output = self.config.get("embedding_path"), self.config.get("output")
+        if isinstance(before, str) and isinstance(output, str):
+            inside = before.removeprefix(output.rstrip("/") + "/")
+            there = storage.join(self.uri, inside)
+            if inside != before and storage.within(self.uri, there):
+                return there
+        return storage.join(self.uri, "embeddings")
+
+
+def _read_record(uri: str) -> Mapping[str, Any]:
+    if not storage.exists(uri):
+        return {}
+    record: dict[str, Any] = storage.read_json(uri)
+    for key in ("config", "stages", "metrics"):
+        if not isinstance(record.get(key, {}), dict):
+            raise FormatError(f"{uri}: {key}: expected an object, found {type(record[key]).__name__}")
+    return record
+
+
+def _read_pandas(embedding_path: str, entity_type: str, partition: int) -> "pd.DataFrame":
+    return _to_pandas(remapped.read_part(embedding_path, entity_type, partition))
+
+
+def _to_pandas(table: pa.Table) -> "pd.DataFrame":
+    import pandas as pd
+
+    # Dask would turn a column of objects, such as arrays, into strings.
+    own = {table.schema.field("embedding").type: pd.ArrowDtype(table.schema.field("embedding").type)}
+    frame: pd.DataFrame = table.to_pandas(types_mapper=own.get)
+    return frame
+
+
+def _num_parts(folder: str) -> int:
+    return sum(remapped.is_part(each.uri) for each in storage.list_dir(folder) if not each.is_dir)

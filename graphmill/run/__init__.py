@@ -1,0 +1,1 @@
+"""One run: run.json, locks, the places it writes, its date."""

@@ -1,0 +1,286 @@
+"""One run a date: paths that name it, the run before it, and how long dates are kept.
+
+In every string of a configuration that is loaded for a date
+
+    {date}            the date, as 2026-11-20;      {date:%Y%m%d} as strftime has it
+    {previous_date}   the newest earlier date whose run is finished; without one, the string becomes null
+
+    base/2026-11-19/_SUCCESS      `output: base/{date}`: finished
+    base/2026-11-20/run.json      config.schedule says which date it is, and which one it goes on from
+    base/.2026-11-01.retired-*    being deleted
+
+A date goes on from another one: a chain. So that it does not fork, a date does not start while an earlier
+one is at work that it would go on from. So that it does not break, a run writes to run.json what it goes on
+from, and then looks whether that is still finished; who retires a date takes its `_SUCCESS` away, and then
+looks whether a run.json names it. Of the two at least one sees the other.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping
+from datetime import date, datetime
+from typing import Any
+
+from pydantic import Field
+
+from graphmill import config, storage
+from graphmill.config import Config, Positive, Section
+from graphmill.errors import ConfigError, FormatError, LockedError
+from graphmill.run import lock
+
+_PLACE = re.compile(r"\{(date|previous_date)(?::([^{}]*))?\}")
+_DATE = re.compile(r"\{date(?::([^{}]*))?\}")
+_ISO = "%Y-%m-%d"
+_STAGE_FOLDERS = ("entities", "checkpoint", "embeddings")
+
+log = logging.getLogger("graphmill")
+
+
+class ScheduleConfig(Section):
+    """The section `schedule`."""
+
+    keep: Positive | None = Field(
+        None, description="finished dates that are kept; older ones are deleted after a run; all if not set"
+    )
+    date: str | None = Field(None, description="set by --date")
+    previous_date: str | None = Field(None, description="found by --date")
+
+
+def load(conf_uri: str | None, overrides: tuple[str, ...], day: date) -> Config:
+    """The configuration for `day`, with every place for a date filled in.
+
+    Raises:
+        ConfigError: as `config.load`; or `output` does not tell dates apart.
+        LockedError: a date is at work that this one would go on from.
+    """
+
+    def fill(raw: dict[str, Any]) -> dict[str, Any]:
+        output = raw.get("output")
+        if not isinstance(output, str):
+            raise ConfigError("output: --date needs it, with {date} in it")
+        is_chain = "{previous_date" in _text(raw)
+        previous = _free_previous(output, day) if is_chain else _previous(output, day)[0]
+        filled: dict[str, Any] = _filled(raw, day, previous)
+        dates = {"date": str(day), "previous_date": str(previous) if previous else None}
+        section = raw.get("schedule", {})
+        if not isinstance(section, Mapping):
+            return filled  # refused with all else that is wrong
+        return {**filled, "schedule": {**section, **dates}}
+
+    settings = config.load(conf_uri, overrides, transform=fill)
+    settings.section("schedule", ScheduleConfig)
+    return settings
+
+
+def refuse_places(raw: dict[str, Any]) -> dict[str, Any]:
+    """`raw`, if it can do without a date.
+
+    Raises:
+        ConfigError: it has a place for one.
+    """
+    if found := _PLACE.search(_text(raw)):
+        raise ConfigError(f"{found[0]}: the configuration is for a date; give --date YYYY-MM-DD")
+    return raw
+
+
+def hold_previous(settings: Config, output_template: str, save: Callable[[], None]) -> None:
+    """Have run.json say what the date goes on from (`save` writes it), before any of that is read.
+
+    Raises:
+        LockedError: it has been retired meanwhile.
+    """
+    own = settings.section("schedule", ScheduleConfig)
+    if settings.output is None or own.previous_date is None:
+        return
+    if _recorded_schedule(settings.output).get("previous_date") != own.previous_date:
+        save()
+    previous = _filled(output_template, date.fromisoformat(own.previous_date), None)
+    if storage.read_marker(previous) is None:
+        raise LockedError(
+            f"{previous}: this date was to go on from it, and it is not finished any more; try again"
+        )
+
+
+def is_finished(settings: Config) -> bool:
+    """Whether the date is done and can only stay as it is, since what it went on from is retired."""
+    own = settings.section("schedule", ScheduleConfig)
+    if own.date is None or settings.output is None or storage.read_marker(settings.output) is None:
+        return False
+    recorded = _recorded_schedule(settings.output).get("previous_date")
+    return recorded is not None and own.previous_date != recorded
+
+
+def retire(output_template: str, keep: int) -> list[str]:
+    """Delete finished dates but the newest `keep`, and never one that has no verified successor.
+
+    Dates that are not finished stay, and those that a run is at work on; so do those that one of these has
+    gone on from, and those in which something was moved aside. Returns the URIs of the deleted outputs.
+    """
+    outputs = _dated_outputs(output_template)
+    _finish_deletions(output_template)
+    finished = sorted(day for day, uri in outputs.items() if storage.read_marker(uri) is not None)
+    verified = [day for day in finished if _is_whole(outputs[day])]
+    needed = _needed(outputs)
+    victims = [day for day in finished if sum(v > day for v in verified) >= keep and str(day) not in needed]
+    return [
+        outputs[day]
+        for day in victims
+        if not _has_moved_aside(outputs[day]) and _delete(output_template, day, outputs[day])
+    ]
+
+
+def _has_moved_aside(output: str) -> bool:
+    """Whether the output holds a folder that another has taken the place of: only the user deletes these."""
+    found = [each.uri for each in storage.list_dir(output, recursive=True) if each.is_dir]
+    aside = [uri for uri in found if storage.is_moved_aside(uri)]
+    if aside:
+        log.warning("schedule: %s stays: it holds %s, which only you delete", output, aside[0])
+    return bool(aside)
+
+
+def _needed(outputs: Mapping[date, str]) -> set[str | None]:
+    """The dates that others have gone on from which are not finished, or are at work."""
+    return {
+        _recorded_schedule(uri).get("previous_date")
+        for uri in outputs.values()
+        if storage.read_marker(uri) is None or lock.holder(uri)
+    }
+
+
+def _free_previous(output_template: str, day: date) -> date | None:
+    """The date to go on from: the newest earlier one that is finished, if none after it is at work.
+
+    Raises:
+        LockedError: one is.
+    """
+    while True:
+        previous, is_rerun = _previous(output_template, day)
+        for each, uri in _dated_outputs(output_template).items():
+            is_after = each < day and (previous is None or each > previous)
+            if each != previous and (is_rerun or not is_after):
+                continue
+            if who := lock.holder(uri):
+                raise LockedError(f"{uri}: {who}, and {day} would go on from it; try again later")
+            if each != previous:
+                log.info("schedule: %s is not finished and nobody is at work on it; it is left out", uri)
+        if _previous(output_template, day)[0] == previous:  # else one has been finished meanwhile
+            return previous
+
+
+def _previous(output_template: str, day: date) -> tuple[date | None, bool]:
+    """The date to go on from, and whether a first attempt went on from there."""
+    outputs = _dated_outputs(output_template)
+    own = outputs.get(day)
+    recorded = _recorded_schedule(own) if own else {}
+    if "previous_date" in recorded:
+        before = recorded["previous_date"]
+        same = [each for each in outputs if str(each) == before and each < day]
+        if before is None or any(storage.read_marker(outputs[each]) is not None for each in same):
+            return next(iter(same), None), True
+    earlier = sorted((each for each in outputs if each < day), reverse=True)
+    finished = (each for each in earlier if storage.read_marker(outputs[each]) is not None)
+    return next(finished, None), False
+
+
+def _filled(value: Any, day: date, previous: date | None) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _filled(each, day, previous) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [each for each in (_filled(each, day, previous) for each in value) if each is not None]
+    if not isinstance(value, str):
+        return value
+    if previous is None and "{previous_date" in value:
+        return None
+
+    def text(place: re.Match[str]) -> str:
+        chosen = day if place[1] == "date" else previous
+        return chosen.strftime(place[2] or _ISO) if chosen else ""
+
+    return _PLACE.sub(text, value)
+
+
+def _text(raw: Mapping[str, Any]) -> str:
+    return json.dumps(raw, default=str, skipkeys=True)
+
+
+def _split(output_template: str) -> tuple[str, str, str]:
+    """`base`, the one component with the date, and what follows it."""
+    parts = output_template.split("/")
+    numbers = [number for number, part in enumerate(parts) if "{" in part]
+    if len(numbers) != 1 or len(_DATE.findall(parts[numbers[0]])) != 1:
+        raise ConfigError(
+            "output: expected {date} once, so that every date has a folder of its own; "
+            f"found {output_template!r}"
+        )
+    at = numbers[0]
+    return storage.parent("/".join(parts[: at + 1])), parts[at], "/".join(parts[at + 1 :])
+
+
+def _dated_outputs(output_template: str) -> dict[date, str]:
+    """The outputs that there are, by date."""
+    base, component, rest = _split(output_template)
+    place = _DATE.search(component)
+    assert place is not None, "_split has looked for it"
+    before, after = component[: place.start()], component[place.end() :]
+    outputs = {}
+    for entry in storage.list_dir(base):
+        name = storage.name(entry.uri)
+        if entry.is_dir and name.startswith(before) and name.endswith(after):
+            middle = name[len(before) : len(name) - len(after)]
+            day = _parsed(middle, place[1] or _ISO)
+            if day:
+                outputs[day] = storage.join(entry.uri, rest) if rest else entry.uri
+    return outputs
+
+
+def _parsed(text: str, form: str) -> date | None:
+    try:
+        day = datetime.strptime(text, form).date()
+    except ValueError:
+        return None
+    return day if day.strftime(form) == text else None
+
+
+def _recorded_schedule(output: str) -> dict[str, Any]:
+    uri = storage.join(output, "run.json")
+    if not storage.exists(uri):
+        return {}
+    try:
+        schedule = storage.read_json(uri)["config"]["schedule"]
+    except (FormatError, KeyError, TypeError) as error:
+        raise FormatError(f"{uri}: expected run.json of a run with --date: {error}; move it away") from error
+    return schedule if isinstance(schedule, dict) else {}
+
+
+def _is_whole(output: str) -> bool:
+    """Whether a finished date could take the place of earlier ones: all that it promises is there."""
+    return all(storage.read_marker(storage.join(output, folder)) is not None for folder in _STAGE_FOLDERS)
+
+
+def _delete(output_template: str, day: date, output: str) -> bool:
+    try:
+        with lock.held(whole=[output]) as claim:
+            marker = storage.read_marker(output)
+            if marker is None:
+                return False
+            storage.delete_marker(output)  # from here on it is nobody's predecessor
+            if str(day) in _needed(_dated_outputs(output_template)):
+                storage.write_marker(output, marker)
+                log.info("schedule: %s stays: a run has begun to go on from it", output)
+                return False
+            claim.check()
+            retired = storage.temporary_sibling(output, "retired")
+            storage.move(output, retired)
+    except LockedError as error:
+        log.warning("schedule: %s stays: %s", output, error)
+        return False
+    storage.delete(retired)
+    log.info("schedule: %s is retired", output)
+    return True
+
+
+def _finish_deletions(output_template: str) -> None:
+    for hidden in storage.list_hidden(_split(output_template)[0]):
+        if ".retired-" in storage.name(hidden):
+            storage.delete(hidden)

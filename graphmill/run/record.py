@@ -1,0 +1,247 @@
+"""run.json, and the rule by which finished work is not done again.
+
+A stage's output folders hold the marker `_SUCCESS` with the fingerprint of what they were made from: the
+settings that matter, and the inputs. run.json keeps the same fingerprint beside the stage's figures.
+While both equal the present fingerprint, the stage is finished; when they differ, `changes` says in what.
+"""
+
+import hashlib
+import json
+import logging
+import platform
+import sys
+import time
+import traceback
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any, Protocol
+
+from distributed import Client
+
+from graphmill import storage
+from graphmill.config import Config
+from graphmill.errors import ConfigError, FormatError, GraphMillError, LockedError
+from graphmill.run.lock import NO_CLAIM, Claim
+from graphmill.storage.redaction import redacted
+
+LIBRARIES = ("graphmill", "dask", "distributed", "h5py", "numpy", "pyarrow", "torch")
+
+_ABSENT = object()
+
+log = logging.getLogger("graphmill")
+
+
+class Stage(Protocol):
+    """What a stage's job module offers."""
+
+    def run(self, config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
+        """Do the work, checking `claim` before each commit; the stage's figures."""
+
+    def check(self, config: Config, coming: Collection[str] = ()) -> str:
+        """Refuse what is seen to be wrong before anything is changed; why there is nothing to do, or "".
+
+        The folders `coming` are still to be written.
+        """
+
+    def fingerprint(self, config: Config) -> dict[str, Any]:
+        """All that the output depends on, as JSON types."""
+
+    def output_uris(self, config: Config) -> list[str]:
+        """The folders that are marked as finished."""
+
+    def written_uris(self, config: Config) -> list[str]:
+        """All folders that it writes or replaces."""
+
+    def check_outputs(self, config: Config) -> None:
+        """Refuse folders in which something is that the stage must not replace."""
+
+
+class RunRecord:
+    """run.json: what ran, with which settings and versions, how long, and what came out.
+
+    Stages of earlier runs at the same place are kept, so that the file explains the whole output. So is their
+    configuration, if ours is not one (`keeps_config`): of a checkpoint and flags alone, say.
+
+    Attributes:
+        is_begun: whether this run has written anything there.
+        has_earlier: whether a run before has.
+    """
+
+    def __init__(
+        self, uri: str, config: Config, claim: Claim = NO_CLAIM, *, keeps_config: bool = False
+    ) -> None:
+        self.uri = uri
+        self.claim = claim
+        self.is_begun = False
+        storage.recover(uri)
+        earlier = _read_json(uri)
+        self.has_earlier = bool(earlier)
+        own = config.model_dump(mode="json")
+        self.content: dict[str, Any] = {
+            "status": "running",
+            "command": sys.argv,
+            "started": _now(),
+            "python": platform.python_version(),
+            "versions": {name: version(name) for name in LIBRARIES},
+            "config": earlier.get("config", own) if keeps_config else own,
+            "stages": earlier.get("stages", {}),
+            "metrics": earlier.get("metrics", {}),
+        }
+
+    def stage(self, name: str) -> dict[str, Any]:
+        """What is recorded of the stage `name`."""
+        return dict(self.content["stages"].get(name, {}))
+
+    def write_stage(self, name: str, entry: Mapping[str, Any]) -> None:
+        """Record the stage `name`, and save."""
+        self.content["stages"][name] = dict(entry)
+        if "metrics" in entry:
+            self.content["metrics"] = entry["metrics"]
+        self.save()
+
+    def finish(self, status: str, error: str | None = None, *, workers_lost: int = 0) -> None:
+        """Record how the run ended, and save."""
+        self.content |= {"status": status, "finished": _now(), "error": error, "workers_lost": workers_lost}
+        self.save()
+
+    def save(self) -> None:
+        """Write run.json atomically, without the secrets of URIs.
+
+        Raises:
+            LockedError: the output is another run's by now.
+        """
+        self.claim.check()
+        self.is_begun = True
+        storage.write_text(self.uri, redacted(json.dumps(self.content, indent=1)) + "\n")
+
+
+def run_stage(
+    name: str, stage: Stage, config: Config, client: Client, record: RunRecord, *, resume: bool
+) -> dict[str, Any]:
+    """Run one stage unless `resume` finds it finished; its entry in run.json.
+
+    What `check` refuses has changed nothing. A stage without anything to do is left out, unless it was
+    asked for alone.
+    """
+    fingerprint = stage.fingerprint(config)
+    outputs = stage.output_uris(config)
+    if resume:
+        stale = _staleness(record.stage(name), outputs, fingerprint)
+        if not stale:
+            log.info("%s: finished before, nothing has changed", name)
+            return record.stage(name)
+        log.info("%s: %s", name, stale)
+    if nothing := stage.check(config):
+        if not resume:
+            raise ConfigError(f"{name}: {nothing}")
+        return _leave_out(name, nothing, record)
+    record.claim.check()
+    for uri in (storage.parent(record.uri), *outputs):
+        storage.delete_marker(uri)
+    entry: dict[str, Any] = {"status": "running", "started": _now()}
+    record.write_stage(name, entry)
+    start = time.monotonic()
+    try:
+        figures = stage.run(config, client, record.claim)
+        record.claim.check()
+    except BaseException as error:
+        told = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+        if isinstance(error, Exception) and not isinstance(error, GraphMillError):
+            told["traceback"] = traceback.format_exc()  # a defect; the terminal shows it with --debug alone
+        with suppress(LockedError):  # then run.json tells of another run
+            record.write_stage(name, entry | told)
+        raise
+    for uri in outputs:
+        storage.write_marker(uri, fingerprint)
+    seconds = round(time.monotonic() - start, 3)
+    entry |= {"status": "done", "seconds": seconds, "fingerprint": fingerprint} | figures
+    record.write_stage(name, entry)
+    log.info("%s: done in %.1f s", name, seconds)
+    return entry
+
+
+def describe_inputs(uris: Iterable[str]) -> list[dict[str, Any]]:
+    """What stands at `uris`, such that a change of it shows: JSON types, for fingerprints.
+
+    A folder that one of our stages finished is described by its marker, so that a copy of it on other
+    storage is the same input; other files by their sizes and modification times.
+    """
+    return [_describe(uri) for uri in uris]
+
+
+def changes(before: Any, after: Any, path: str = "") -> list[str]:
+    """The differences of two fingerprints, one a line: `relations[0].operator: 'none' -> 'diagonal'`."""
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        keys = sorted({*before, *after})
+        nested = (
+            changes(before.get(key, _ABSENT), after.get(key, _ABSENT), f"{path}.{key}".lstrip("."))
+            for key in keys
+        )
+        return [line for lines in nested for line in lines]
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        each = (
+            changes(*pair, f"{path}[{number}]") for number, pair in enumerate(zip(before, after, strict=True))
+        )
+        return [line for lines in each for line in lines]
+    return [] if before == after else [f"{path}: {_brief(before)} -> {_brief(after)}"]
+
+
+def _leave_out(name: str, reason: str, record: RunRecord) -> dict[str, Any]:
+    """Record that a stage has nothing to do, and why; its entry in run.json."""
+    log.warning("%s: left out: %s", name, reason)
+    entry = {"status": "left out", "reason": reason, "metrics": {}}
+    record.write_stage(name, entry)
+    return entry
+
+
+def _staleness(entry: Mapping[str, Any], outputs: Iterable[str], fingerprint: Mapping[str, Any]) -> str:
+    """Why the stage has to run; empty if it need not."""
+    recorded = entry.get("fingerprint")
+    if recorded is None:
+        return (
+            f"starting; the last run {entry['status']}"
+            if entry.get("status") in ("failed", "running")
+            else "starting"
+        )
+    if differences := changes(recorded, fingerprint):
+        more = f" (and {len(differences) - 5} more)" if len(differences) > 5 else ""
+        return "running again, since this changed: " + "; ".join(differences[:5]) + more
+    for uri in outputs:
+        if storage.read_marker(uri) != fingerprint:
+            return f"running again, since {uri} is not what the last run finished"
+    return ""
+
+
+def _describe(uri: str) -> dict[str, Any]:
+    marker = storage.read_marker(uri)
+    if marker is not None:
+        digest = hashlib.sha256(json.dumps(marker, sort_keys=True).encode()).hexdigest()
+        return {"name": storage.name(uri), "made_from": digest[:16]}
+    found = storage.status(uri)
+    entries = storage.list_dir(uri, recursive=True) if found and found.is_dir else [found] if found else []
+    files = [each for each in entries if not each.is_dir and not storage.name(each.uri).startswith("_")]
+    return {
+        "uri": uri,
+        "files": {each.uri.removeprefix(uri): [each.size_bytes, each.mtime_ns] for each in files},
+    }
+
+
+def _read_json(uri: str) -> dict[str, Any]:
+    if not storage.exists(uri):
+        return {}
+    try:
+        content: dict[str, Any] = storage.read_json(uri)
+    except FormatError as error:
+        raise FormatError(f"{error}; move it away") from error
+    return content
+
+
+def _brief(value: Any) -> str:
+    text = "nothing" if value is _ABSENT else json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

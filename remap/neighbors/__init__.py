@@ -1,0 +1,1 @@
+"""Nearest neighbours of an id, so that a person can judge the vectors."""

@@ -1,0 +1,1 @@
+"""Output tables: parquet or CSV, in the standard shape or another."""

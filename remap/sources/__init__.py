@@ -1,0 +1,1 @@
+"""What is remapped: a version of a checkpoint and the raw ids of its rows."""

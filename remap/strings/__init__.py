@@ -1,0 +1,1 @@
+"""Raw ids by number, from tables larger than a processor's caches."""

@@ -1,0 +1,53 @@
+"""Raw ids that come twice, told from many without holding them: 8 bytes an id.
+
+Equal ids have equal hashes. Where a hash comes twice, the ids themselves are looked at again.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from graphmill.machine.native import address
+from remap.strings import native
+
+Hashes = npt.NDArray[np.uint64]
+
+
+def hashes_of(ids: pa.Array) -> Hashes:
+    """A number for each id, string or int64 [n]: of an integer the integer itself."""
+    if pa.types.is_integer(ids.type):
+        return np.asarray(ids.cast(pa.int64()).to_numpy(zero_copy_only=False)).view(np.uint64)
+    library = native.library()
+    if library is None:
+        each = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in ids.to_pylist())
+        return np.frombuffer(b"".join(each), np.uint64)
+    _, offsets_buffer, chars_buffer = ids.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int32)[ids.offset :]
+    chars = np.frombuffer(chars_buffer or b"", np.uint8)
+    hashes = np.empty(len(ids), np.uint64)
+    library.graphmill_hash(address(chars), address(offsets), len(ids), address(hashes))
+    return hashes
+
+
+def repeated(hashes: Hashes) -> Hashes:
+    """Those that come more than once, sorted; `hashes` is sorted in place."""
+    hashes.sort()
+    return np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
+
+
+def first_repeated(batches: Iterable[pa.Array], suspects: Hashes) -> tuple[Any, int, int] | None:
+    """The first id that comes again among those whose hashes are `suspects`, and both its rows; or None."""
+    seen: dict[Any, int] = {}
+    first_row = 0
+    for ids in batches:
+        for row in np.flatnonzero(np.isin(hashes_of(ids), suspects)).tolist():
+            raw_id = ids[row].as_py()
+            earlier = seen.setdefault(raw_id, first_row + row)
+            if earlier != first_row + row:
+                return raw_id, earlier, first_row + row
+        first_row += len(ids)
+    return None

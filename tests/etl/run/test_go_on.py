@@ -1,0 +1,317 @@
+"""A run that failed or was killed: the next one goes on after its last finished step, with the same bytes."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import distributed
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from etl import job
+from etl.run.work import Step
+from graphmill import storage
+from graphmill.cluster import tasks
+from graphmill.config import Config
+from graphmill.display import progress
+from graphmill.errors import FormatError, RawTableError, StorageError
+from graphmill.storage import fs
+from tests.etl.graphs import config_of, files_under, write_parquet
+
+STEPS = ["plan", "encode", "index", "translate", "merge"]
+NUM_RENAMES = 46  # of graph_config
+
+
+class Seen:
+    """A display that remembers what was done, and in how many tasks."""
+
+    def __init__(self) -> None:
+        self.num_tasks: dict[str, float] = {}
+
+    def update(self, tick: progress.Tick) -> None:
+        self.num_tasks[tick.description] = tick.total
+
+
+def graph_config(root: Path, place: str | None = None, **etl: Any) -> Config:
+    """A graph that has all that a journal can hold: features, weights, JSON, dynamic sizes, bad rows."""
+    rng = np.random.default_rng(1)
+    if not (root / "raw").exists():
+        rows = [f'{{"l": "u{a}", "t": {b}, "w": {a}.5}}' for a, b in rng.integers(0, 90, (200, 2)).tolist()]
+        (root / "raw").mkdir()
+        (root / "raw/seen.jsonl").write_text("\n".join(rows))
+        lists = pa.array([[f"w{n}" for n in range(1 + n % 3)] if n % 9 else None for n in range(100)])
+        users = [f"u{n % 70}" for n in range(100)]
+        write_parquet(root / "raw/words.parquet", 50, l=users, t=lists)
+        (root / "raw/users.csv").write_text("id\nu1\nu500\n")
+    return config_of(
+        place or root / "out",
+        [
+            {"path": "seen.jsonl", "lhs": "l", "rhs": "t", "weight": "w", "relation": "seen"},
+            {"path": "words.parquet", "lhs": "l", "rhs": "t", "relation": "said"},
+        ],
+        listed=[{"path": "users.csv", "type": "user", "id": "id"}],
+        entities={"user": 2, "item": 1, "word": 1},
+        featurized="word",
+        relations=[("seen", "user", "item"), ("said", "user", "word")],
+        top={"input": str(root / "raw")},
+        **({"chunk_rows": 60, "on_bad_row": "quarantine", "max_bad_fraction": 0.5} | etl),
+    )
+
+
+def output(root: Path) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
+    """All files, and the rows that were set aside."""
+    aside = [pq.read_table(path).drop(["file"]) for path in sorted((root / "out/quarantine").glob("*"))]
+    files = files_under(root / "out")
+    return (
+        {name: content for name, content in files.items() if not name.startswith("quarantine/")},
+        pa.concat_tables(aside).to_pylist(),
+    )
+
+
+def hidden(root: Path) -> list[str]:
+    return [str(path) for path in root.rglob(".*")]
+
+
+def finished_steps(root: Path) -> list[str]:
+    found = {path.stem for path in root.rglob("files-*/*.json")}
+    return [step for step in STEPS if step in found]
+
+
+@contextmanager
+def failing_renames(numbers: range, target_holds: str = "") -> Iterator[None]:
+    """Have renames fail, those to such targets counted from 1."""
+    really_move, num_moves = fs.move, 0
+
+    def move(source: str, target: str) -> None:
+        nonlocal num_moves
+        num_moves += target_holds in target
+        if target_holds in target and num_moves in numbers:
+            raise StorageError(f"{target}: no rename today")
+        really_move(source, target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fs, "move", move)
+        patch.setattr(storage, "move", move)
+        yield
+
+
+@pytest.fixture
+def without_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "RETRY_DELAYS_S", ())
+
+
+def figures_of(config: Config, client: distributed.Client) -> tuple[dict[str, Any], dict[str, float]]:
+    """The figures of a run, seconds excepted, and how many tasks of each kind it ran."""
+    seen = Seen()
+    with progress._shown_by(seen):
+        figures = job.run(config, client)
+    assert list(figures.pop("step_seconds")) == STEPS
+    return figures, seen.num_tasks
+
+
+@pytest.fixture(scope="module")
+def undisturbed(near_client: distributed.Client, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    root = tmp_path_factory.mktemp("undisturbed")
+    figures, num_tasks = figures_of(graph_config(root), near_client)
+    assert figures["num_rows_quarantined"] == 12
+    assert figures["bytes_in"]
+    assert num_tasks["etl: encode"] == 4
+    return output(root), figures
+
+
+@pytest.mark.usefixtures("without_retries")
+@pytest.mark.parametrize("rename", [*range(1, NUM_RENAMES - 8, 4), *range(NUM_RENAMES - 8, NUM_RENAMES)])
+def test_goes_on_after_an_error(
+    near_client: distributed.Client, tmp_path: Path, undisturbed: Any, rename: int
+) -> None:
+    with failing_renames(range(rename, rename + 1)), pytest.raises(StorageError, match="no rename today"):
+        job.run(graph_config(tmp_path), near_client)
+    done = finished_steps(tmp_path)
+    is_uncommitted = not (tmp_path / "out/quarantine").exists()
+    figures, num_tasks = figures_of(graph_config(tmp_path), near_client)
+    assert (output(tmp_path), figures) == undisturbed
+    assert hidden(tmp_path) == []
+    assert ("etl: look at tables" in num_tasks) == ("plan" not in done)
+    if is_uncommitted:
+        assert ("etl: encode" in num_tasks) == ("encode" not in done)
+        assert ("etl: index entities" in num_tasks) == ("index" not in done)
+        assert ("etl: translate" in num_tasks) == ("translate" not in done)
+        assert ("etl: write buckets" in num_tasks) == ("merge" not in done)
+
+
+def test_there_are_no_more_renames(near_client: distributed.Client, tmp_path: Path, undisturbed: Any) -> None:
+    with failing_renames(range(NUM_RENAMES, NUM_RENAMES + 1)):
+        job.run(graph_config(tmp_path), near_client)
+    assert output(tmp_path) == undisturbed[0]
+
+
+def test_the_log_tells(
+    near_client: distributed.Client, tmp_path: Path, caplog: pytest.LogCaptureFixture, without_retries: None
+) -> None:
+    with caplog.at_level(logging.INFO, "graphmill"):
+        stopped_before("translate", near_client, graph_config(tmp_path))
+        assert "etl: what is done stays in " in caplog.text
+        job.run(graph_config(tmp_path), near_client)
+    assert "etl: goes on after step index, finished at " in caplog.text
+
+
+def stopped_before(step: str, client: distributed.Client, config: Config) -> None:
+    """Have a run fail when the steps before `step` are finished."""
+    really_run = tasks.run_tasks
+    descriptions = {
+        "index": "etl: index entities",
+        "translate": "etl: translate",
+        "merge": "etl: write buckets",
+    }
+
+    def run_tasks(*args: Any, description: str, **told: Any) -> Any:
+        if description == descriptions[step]:
+            raise StorageError("stopped")
+        return really_run(*args, description=description, **told)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(StorageError, match="stopped"):
+        patch.setattr("etl.run.work.run_tasks", run_tasks)
+        job.run(config, client)
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, flip_a_bit, cut_short])
+@pytest.mark.parametrize(
+    ("stopped", "file", "redone"),
+    [
+        ("index", "*.ids.arrow", "encode"),
+        ("translate", "*.codes.arrow", "encode"),
+        ("translate", "*.rows.i32", "index"),
+        ("merge", "*.rhs_edges.i32", "translate"),
+        ("merge", "part-*.parquet", "index"),
+        ("merge", "index.json", "index"),
+    ],
+)
+def test_what_is_damaged_or_gone_is_made_anew(
+    near_client: distributed.Client,
+    tmp_path: Path,
+    undisturbed: Any,
+    stopped: str,
+    file: str,
+    redone: str,
+    damage: Callable[[Path], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    if damage is flip_a_bit and file == "part-*.parquet":
+        pytest.skip("files of outputs are synced to the disk, and have checksums of their own")
+    stopped_before(stopped, near_client, graph_config(tmp_path))
+    found = [
+        path for path in tmp_path.rglob(file) if "raw" not in path.parts and "quarantine" not in str(path)
+    ]
+    damage(sorted(found)[0])
+    figures, num_tasks = figures_of(graph_config(tmp_path), near_client)
+    assert (output(tmp_path), figures) == undisturbed
+    assert hidden(tmp_path) == []
+    ran = [
+        name
+        for name, told in (
+            ("encode", "etl: encode"),
+            ("index", "etl: index entities"),
+            ("translate", "etl: translate"),
+        )
+        if told in num_tasks
+    ]
+    assert ran[:1] == [redone]
+
+
+@pytest.mark.parametrize("change", [{"chunk_rows": 70}, {"self_loops": "drop"}, {"entities": ()}, "input"])
+def test_what_has_changed_starts_from_nothing(
+    near_client: distributed.Client, tmp_path: Path, change: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    stopped_before("translate", near_client, graph_config(tmp_path))
+    if change == "input":
+        (tmp_path / "raw/users.csv").write_text("id\nu1\nu501\n")
+    etl = {} if change == "input" else change
+    listed = etl.pop("entities", None)
+    config = graph_config(tmp_path, **etl)
+    if listed is not None:
+        config = config.model_copy(update={"etl": {**config.etl, "entities": []}})
+    with caplog.at_level(logging.INFO, "graphmill"):
+        _, num_tasks = figures_of(config, near_client)
+    assert "etl: starts from nothing, since this has changed: " in caplog.text
+    assert "etl: encode" in num_tasks
+    assert hidden(tmp_path) == []
+
+
+def test_bad_input_leaves_nothing_to_go_on_with(near_client: distributed.Client, tmp_path: Path) -> None:
+    stopped_before("translate", near_client, graph_config(tmp_path))
+    assert hidden(tmp_path)
+    with pytest.raises(RawTableError, match="max_bad_fraction"):
+        job.run(graph_config(tmp_path, max_bad_fraction=0.01), near_client)
+    assert hidden(tmp_path) == []
+
+
+def test_a_journal_that_names_other_files(near_client: distributed.Client, tmp_path: Path) -> None:
+    stopped_before("index", near_client, graph_config(tmp_path))
+    (tmp_path / "other.csv").write_text("id\nnot ours\n")
+    (plan,) = tmp_path.rglob("files-*/plan.json")
+    step = Step.model_validate_json(plan.read_text())
+    changed = step.model_copy(update={"result": step.result.replace("raw/users.csv", "other.csv")})
+    plan.write_text(changed.sealed().model_dump_json())
+    with pytest.raises(FormatError, match=r"other\.csv, which is none of this run's files"):
+        job.run(graph_config(tmp_path), near_client)
+    assert hidden(tmp_path) == []
+
+
+@pytest.mark.parametrize("result", ['[{"chunks": 3}]', "no JSON"])
+def test_a_journal_of_another_kind(near_client: distributed.Client, tmp_path: Path, result: str) -> None:
+    stopped_before("index", near_client, graph_config(tmp_path))
+    (encode,) = tmp_path.rglob("files-*/encode.json")
+    step = Step.model_validate_json(encode.read_text())
+    encode.write_text(step.model_copy(update={"result": result}).sealed().model_dump_json())
+    with pytest.raises(FormatError, match="start again, from nothing"):
+        job.run(graph_config(tmp_path), near_client)
+    assert hidden(tmp_path) == []
+
+
+@pytest.mark.parametrize("token", ["", "../../../other", "0123456789ab/../x", "0123456789abc"])
+def test_a_token_that_is_a_path(
+    near_client: distributed.Client, tmp_path: Path, undisturbed: Any, token: str
+) -> None:
+    stopped_before("index", near_client, graph_config(tmp_path))
+    (journal,) = tmp_path.rglob("journal.json")
+    found = json.loads(journal.read_text())
+    journal.write_text(json.dumps(found | {"token": token}))
+    figures, num_tasks = figures_of(graph_config(tmp_path), near_client)
+    assert "etl: look at tables" in num_tasks
+    assert (output(tmp_path), figures) == undisturbed
+    assert hidden(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["quarantine", ".codes.arrow", ".rows.i32", "entity_count", ".edges.i32", "edges_1_0.h5"],
+)
+def test_a_task_that_fails_twice_doubles_nothing(
+    near_client: distributed.Client,
+    tmp_path: Path,
+    undisturbed: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    file: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(tasks, "RETRY_DELAYS_S", (0.0, 0.0, 0.0))
+    with failing_renames(range(1, 3), file):
+        figures, _ = figures_of(graph_config(tmp_path), near_client)
+    assert caplog.text.count(": once more in 0 s: ") == 2
+    assert (output(tmp_path), figures) == undisturbed
+    assert hidden(tmp_path) == []

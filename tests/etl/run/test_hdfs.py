@@ -1,0 +1,99 @@
+"""Everything on a real HDFS: raw tables, intermediate files, outputs."""
+
+from pathlib import Path
+
+import distributed
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from etl import job
+from etl.steps import spill
+from graphmill import storage
+from graphmill.errors import NotFoundError, RawTableError
+from tests.etl.graphs import config_of, files_under, write_parquet
+from tests.hadoop.cluster import MiniHdfs
+
+pytestmark = pytest.mark.hdfs
+
+
+@pytest.fixture(scope="module")
+def hdfs_client(hdfs: MiniHdfs) -> object:
+    """Workers that know the test's HDFS: they are started after it."""
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+def files_at(root: str) -> dict[str, bytes]:
+    """Relative path -> content of all files, hidden ones too."""
+    file_system, path = storage.filesystem(root)
+    from pyarrow.fs import FileSelector, FileType
+
+    found = file_system.get_file_info(FileSelector(path, recursive=True))
+    files = [each.path for each in found if each.type == FileType.File]
+    return {
+        each.removeprefix(path + "/"): storage.read_bytes(storage.join(root, each.removeprefix(path + "/")))
+        for each in files
+    }
+
+
+def test_the_same_bytes_as_on_local_disk(
+    hdfs_client: distributed.Client, hdfs_uri: str, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    ids = rng.integers(0, 300, (2, 5_000))
+    write_parquet(tmp_path / "raw/a.parquet", 1_000, l=[f"u{n}" for n in ids[0]], t=[f"i{n}" for n in ids[1]])
+    (tmp_path / "raw/b.tsv").write_text("".join(f"u{n}\tseen\ti{n + 1}\n" for n in range(500)))
+    for name in ("a.parquet", "b.tsv"):
+        with storage.atomic_output(f"{hdfs_uri}/raw/{name}") as stream:
+            stream.write((tmp_path / "raw" / name).read_bytes())
+    for root in (str(tmp_path), hdfs_uri):
+        config = config_of(
+            f"{root}/out",
+            [
+                {"path": "*.parquet", "lhs": "l", "rhs": "t", "relation": "bought"},
+                {"path": "b.tsv", "header": False, "lhs": 0, "relation_column": 1, "rhs": 2},
+            ],
+            entities={"user": 2, "item": 2},
+            relations=[("bought", "user", "item"), ("seen", "user", "item")],
+            top={"input": f"{root}/raw"},
+            holdout={"test": 0.2},
+            chunk_rows=1_500,
+            entity_names=True,
+        )
+        for _ in range(2):  # the second run replaces what the first has made
+            job.run(config, hdfs_client)
+    on_hdfs = files_at(f"{hdfs_uri}/out")
+    assert on_hdfs == files_under(tmp_path / "out")
+    assert len(on_hdfs) == 2 * 4 + 3 * 4 + 1 + 3  # the last are checksums
+
+
+def test_intermediate_files_are_packed_and_have_copies(hdfs_uri: str) -> None:
+    schema = pa.schema([("id", pa.string())])
+    batch = pa.record_batch({"id": [f"an id that is long {n}" for n in range(10_000)]})
+    uri = f"{hdfs_uri}/spill/ids.arrow"
+    storage.make_dir(f"{hdfs_uri}/spill")
+    spill.write_batches(uri, schema, [batch], spill.Keeping("lz4", 3))
+    assert spill.read_batches(uri).to_batches()[0].equals(batch)
+    status = storage.status(uri)
+    assert status is not None
+    assert status.size_bytes < batch.nbytes / 2
+    file_system, path = storage.filesystem(uri)
+    found = file_system.handler.fs.client.get_file_info(path)
+    assert found.replication == 3
+
+
+def test_what_is_wrong_on_hdfs_is_named(hdfs_client: distributed.Client, hdfs_uri: str) -> None:
+    with storage.atomic_output(f"{hdfs_uri}/raw/t.tsv") as stream:
+        stream.write(b"l\tt\na\t\n")
+    shape = {"entities": {"n": 1}, "relations": [("to", "n", "n")], "top": {"input": f"{hdfs_uri}/raw"}}
+    table = {"lhs": "l", "rhs": "t", "relation": "to"}
+    for path, error, message in (
+        ("t.tsv", RawTableError, r"raw/t\.tsv: row 1 .*'t' \(rhs\): empty"),
+        ("u.tsv", NotFoundError, r"raw/u\.tsv: no file there"),
+    ):
+        config = config_of(f"{hdfs_uri}/out", [table | {"path": path}], **shape)  # type: ignore[arg-type]
+        with pytest.raises(error, match=message):
+            job.run(config, hdfs_client)

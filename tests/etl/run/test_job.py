@@ -1,0 +1,398 @@
+"""The whole stage on small graphs: what goes in comes out, whatever the cutting."""
+
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import distributed
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from etl import job
+from etl.strings import hashing, native
+from graphmill.formats import edge_buckets, entity_counts, entity_index
+from graphmill.vocab import Bucket
+from tests.etl.graphs import (
+    RawEdge,
+    all_edges,
+    check_entities,
+    config_of,
+    files_under,
+    read_raw_edges,
+    write_parquet,
+)
+
+IN_A_WHILE = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+RELATIONS = [
+    ("follows", "user", "user"),
+    ("bought", "user", "item"),
+    ("in", "item", "shop"),
+    ("near", "shop", "shop"),
+]
+TYPES = {name: (lhs, rhs) for name, lhs, rhs in RELATIONS}
+RAW_IDS = st.one_of(
+    st.sampled_from(["a", "b", "c", "007", "7"]), st.text('aé\t"\n ,€😀', min_size=1, max_size=3)
+)
+ROWS = st.lists(st.tuples(RAW_IDS, st.sampled_from(sorted(TYPES)), RAW_IDS), min_size=1, max_size=60)
+NAMED = {"lhs": "l", "relation_column": "r", "rhs": "t"}
+
+
+def parquet_of(path: Path, rows: list[tuple[str, str, str]], row_group_rows: int = 7) -> str:
+    lhs, relation, rhs = zip(*rows, strict=True)
+    return write_parquet(path, row_group_rows, l=list(lhs), r=list(relation), t=list(rhs))
+
+
+def edge_of(row: tuple[str, str, str]) -> RawEdge:
+    lhs, relation, rhs = row
+    return RawEdge(TYPES[relation][0], lhs, relation, TYPES[relation][1], rhs)
+
+
+@given(rows=ROWS, num_partitions=st.integers(1, 4), one_shop=st.booleans(), seed=st.integers(0, 3))
+@IN_A_WHILE
+def test_every_edge_is_in_one_bucket_and_every_entity_has_one_index(
+    near_client: distributed.Client,
+    tmp_path: Path,
+    rows: list[tuple[str, str, str]],
+    num_partitions: int,
+    one_shop: bool,
+    seed: int,
+) -> None:
+    config = config_of(
+        tmp_path / "out",
+        [{"path": parquet_of(tmp_path / "edges.parquet", rows), **NAMED}],
+        entities={"user": num_partitions, "item": num_partitions, "shop": 1 if one_shop else num_partitions},
+        relations=RELATIONS,
+        top={"seed": seed},
+        chunk_rows=10,
+    )
+    figures = job.run(config, near_client)
+    assert all_edges(config) == Counter(map(edge_of, rows))
+    expected: dict[str, set[str]] = {}
+    for edge in map(edge_of, rows):
+        expected.setdefault(edge.lhs_type, set()).add(edge.lhs)
+        expected.setdefault(edge.rhs_type, set()).add(edge.rhs)
+    check_entities(config, expected)
+    assert figures["num_rows"] == figures["num_edges"]["train"] == len(rows)
+    assert {name: sum(counts) for name, counts in figures["num_entities"].items()} == {
+        name: len(expected.get(name, ())) for name in ("user", "item", "shop")
+    }
+    assert not set(figures["num_entities_outside_train"].values()) - {0}
+
+
+@pytest.mark.slow
+@given(
+    rows=ROWS,
+    cuts=st.lists(st.integers(0, 60), max_size=3),
+    chunk_rows=st.integers(1, 70),
+    tight=st.booleans(),
+)
+@IN_A_WHILE
+def test_bytes_do_not_depend_on_how_rows_are_cut(
+    near_client: distributed.Client,
+    tmp_path: Path,
+    rows: list[tuple[str, str, str]],
+    cuts: list[int],
+    chunk_rows: int,
+    tight: bool,
+) -> None:
+    def made(name: str, files: list[list[tuple[str, str, str]]], **settings: Any) -> dict[str, bytes]:
+        folder = tmp_path / name
+        shutil.rmtree(folder, ignore_errors=True)
+        for number, each in enumerate(files):
+            parquet_of(folder / "raw" / f"{number}.parquet", each)
+        config = config_of(
+            folder / "out",
+            [{"path": str(folder / "raw"), **NAMED}],
+            entities={"user": 3, "item": 3, "shop": 1},
+            relations=RELATIONS,
+            holdout={"valid": 0.2},
+            **settings,
+        )
+        job.run(config, near_client)
+        return files_under(folder / "out")
+
+    ends = [*sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
+    parts = [rows[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    memory = {"index_bytes": 500, "merge_bytes": 1} if tight else {}
+    assert made("whole", [rows]) == made("cut", [p for p in parts if p], chunk_rows=chunk_rows, **memory)
+
+
+def test_a_compiler_makes_no_difference(
+    near_client: distributed.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    columns = {name: [f"{name}{n}é" for n in rng.zipf(1.3, 5_000) % 2_000] for name in ("l", "t")}
+    path = write_parquet(tmp_path / "edges.parquet", 700, **columns)
+    made = []
+    for name in ("compiled", "plain"):
+        config = config_of(
+            tmp_path / name,
+            [{"path": path, "lhs": "l", "rhs": "t", "relation": "to"}],
+            entities={"node": 3},
+            relations=[("to", "node", "node")],
+            chunk_rows=1500,
+        )
+        if name == "plain":
+            monkeypatch.setattr(native, "library", lambda: None)
+        job.run(config, near_client)
+        made.append(files_under(config.output or ""))
+    assert made[0] == made[1]
+
+
+def test_two_processes_make_the_same_bytes(
+    client: distributed.Client, near_client: distributed.Client, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    columns = {name: [f"{name}{n}" for n in rng.zipf(1.3, 20_000) % 5_000] for name in ("l", "t")}
+    path = write_parquet(tmp_path / "edges.parquet", 1500, **columns)
+    made = []
+    for name, each, chunk_rows in (("near", near_client, 100_000), ("far", client, 2_000)):
+        config = config_of(
+            tmp_path / name,
+            [{"path": path, "lhs": "l", "rhs": "t", "relation": "to"}],
+            entities={"node": 4},
+            relations=[("to", "node", "node")],
+            holdout={"test": 0.1},
+            chunk_rows=chunk_rows,
+        )
+        job.run(config, each)
+        made.append(files_under(tmp_path / name))
+    assert made[0] == made[1]
+
+
+def test_edges_keep_the_order_of_files_and_rows(near_client: distributed.Client, tmp_path: Path) -> None:
+    for name, first in (("b", 100), ("a", 0)):
+        ids = [f"{first + n:03d}" for n in range(100)]
+        write_parquet(tmp_path / "raw" / f"{name}.parquet", 30, l=ids, t=["x"] * 100)
+    config = config_of(
+        tmp_path / "out",
+        [
+            {
+                "path": [str(tmp_path / "raw/b.parquet"), str(tmp_path / "raw/*.parquet")],
+                "lhs": "l",
+                "rhs": "t",
+                "relation": "to",
+            }
+        ],
+        entities={"node": 2, "other": 1},
+        relations=[("to", "node", "other")],
+        chunk_rows=40,
+    )
+    job.run(config, near_client)
+    for edges in read_raw_edges(config, "train").values():
+        names = [edge.lhs for edge in edges]
+        assert names == sorted(names)
+        assert len(names) > 50
+
+
+def test_strings_that_share_a_hash_are_told_apart(
+    near_client: distributed.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    rows = [tuple(str(n) for n in pair) for pair in rng.integers(0, 3000, (2000, 2))]
+    path = write_parquet(tmp_path / "edges.parquet", 500, l=[a for a, _ in rows], t=[b for _, b in rows])
+    made = []
+    for chunk_rows, index_bytes in ((2000, 1 << 29), (300, 5000)):
+        config = config_of(
+            tmp_path / f"out{chunk_rows}",
+            [{"path": path, "lhs": "l", "rhs": "t", "relation": "to"}],
+            entities={"node": 4},
+            relations=[("to", "node", "node")],
+            chunk_rows=chunk_rows,
+            index_bytes=index_bytes,
+        )
+        with monkeypatch.context() as patch:
+            patch.setattr(hashing, "MASK", 2 << 62)
+            figures = job.run(config, near_client)
+        assert 0 in figures["num_entities"]["node"]  # the hash is weak indeed
+        assert all_edges(config) == Counter(RawEdge("node", a, "to", "node", b) for a, b in rows)
+        made.append(files_under(config.output or ""))
+    assert made[0] == made[1]
+
+
+def test_tables_of_many_kinds_make_one_graph(near_client: distributed.Client, tmp_path: Path) -> None:
+    """Constant and column relations, splits as tables, weights in some tables only, integer ids."""
+    raw = tmp_path / "raw"
+    write_parquet(raw / "bought.parquet", user=[7, 8, 7], item=["x", "y", "x"], stars=[0.5, 2.0, 1.0])
+    (raw / "more.tsv").write_text("who\twhat\trel\nu1\tu2\tfollows\n7\tu1\tfollows\n007\tx\tbought\n")
+    (raw / "later.csv").write_text("new,x\n7,x\n")
+    config = config_of(
+        tmp_path / "out",
+        [
+            {"path": "bought.parquet", "lhs": "user", "rhs": "item", "relation": "bought", "weight": "stars"},
+            {"path": "more.tsv", "lhs": "who", "rhs": 1, "relation_column": "rel"},
+            {
+                "path": "later.csv",
+                "lhs": 0,
+                "rhs": 1,
+                "header": False,
+                "relation": "bought",
+                "split": "valid",
+            },
+        ],
+        entities={"user": 2, "item": 2, "shop": 1},
+        relations=RELATIONS,
+        top={"input": str(raw)},
+        entity_names=True,
+        graphstorm_maps=True,
+    )
+    figures = job.run(config, near_client)
+    assert all_edges(config) == Counter(
+        {
+            RawEdge("user", "7", "bought", "item", "x", 0.5): 1,
+            RawEdge("user", "7", "bought", "item", "x", 1.0): 1,
+            RawEdge("user", "8", "bought", "item", "y", 2.0): 1,
+            RawEdge("user", "u1", "follows", "user", "u2", 1.0): 1,
+            RawEdge("user", "7", "follows", "user", "u1", 1.0): 1,
+            RawEdge("user", "007", "bought", "item", "x", 1.0): 1,
+        }
+    )
+    assert all_edges(config, "valid") == Counter(
+        {
+            RawEdge("user", "new", "bought", "item", "x", 1.0): 1,
+            RawEdge("user", "7", "bought", "item", "x", 1.0): 1,
+        }
+    )
+    check_entities(config, {"user": {"7", "8", "u1", "u2", "007", "new"}, "item": {"x", "y"}})
+    assert figures["num_entities_outside_train"] == {"user": 1, "item": 0, "shop": 0}
+    assert figures["integer_id_columns"] == ["tables[0].lhs"]
+    for partition in range(2):
+        names = entity_counts.read_entity_names(config.entity_path, "user", partition)
+        assert names == entity_index.read_part(config.entity_path, "user", partition).to_pylist()
+    maps = [
+        pq.read_table(f"{config.entity_path}/raw_id_mappings/user/part-0000{partition}.parquet").to_pylist()
+        for partition in range(2)
+    ]
+    assert [row["new"] for rows in maps for row in rows] == list(range(6))
+    assert {row["orig"] for rows in maps for row in rows} == {"7", "8", "u1", "u2", "007", "new"}
+    job.run(config, near_client)  # its own maps are no foreign files
+
+
+def test_dynamic_relations_are_numbered_by_name(near_client: distributed.Client, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "a.parquet", 2, l=["x", "y", "z"], r=["zeta", "éa", "alpha"], t=["y", "z", "x"])
+    write_parquet(tmp_path / "b.parquet", l=["x"], t=["q"])
+    config = config_of(
+        tmp_path / "out",
+        [
+            {"path": str(tmp_path / "a.parquet"), **NAMED},
+            {"path": str(tmp_path / "b.parquet"), "lhs": "l", "rhs": "t", "relation": "middle"},
+        ],
+        entities={"node": 2},
+        relations=[("any", "node", "node")],
+        top={"dynamic_relations": True},
+        chunk_rows=1,
+    )
+    figures = job.run(config, near_client)
+    assert entity_counts.read_relation_names(config.entity_path) == ["alpha", "middle", "zeta", "éa"]
+    assert entity_counts.read_relation_count(config.entity_path) == figures["num_relations"] == 4
+    expected = [("x", "zeta", "y"), ("y", "éa", "z"), ("z", "alpha", "x"), ("x", "middle", "q")]
+    assert all_edges(config) == Counter(RawEdge("node", lhs, rel, "node", rhs) for lhs, rel, rhs in expected)
+
+
+def test_unpartitioned_types_spread_evenly(near_client: distributed.Client, tmp_path: Path) -> None:
+    pairs = [(f"u{n % 997}", f"s{n % 10}") for n in range(20_000)]
+    write_parquet(tmp_path / "in.parquet", l=[f"i{n}" for n in range(20_000)], t=[s for _, s in pairs])
+    write_parquet(
+        tmp_path / "near.parquet",
+        l=[f"s{n % 100}" for n in range(5_000)],
+        t=[f"s{n // 50}" for n in range(5_000)],
+    )
+    write_parquet(tmp_path / "follows.parquet", l=["u1"], t=["u2"])
+    config = config_of(
+        tmp_path / "out",
+        [
+            {"path": str(tmp_path / f"{name}.parquet"), "lhs": "l", "rhs": "t", "relation": name}
+            for name in ("in", "near", "follows")
+        ],
+        entities={"user": 4, "item": 4, "shop": 1},
+        relations=RELATIONS,
+    )
+    job.run(config, near_client)
+    placed = read_raw_edges(config, "train")
+    for relation, num_edges in (("in", 20_000), ("near", 5_000)):
+        counts = [sum(edge.relation == relation for edge in edges) for edges in placed.values()]
+        assert sum(counts) == num_edges
+        assert max(counts) < 1.25 * num_edges / 16
+        assert min(counts) > 0.75 * num_edges / 16
+
+
+def test_holdout_is_drawn_by_content(
+    near_client: distributed.Client, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    rows = [(f"a{x}", f"b{y}") for x, y in rng.integers(0, 200, (8_000, 2))]
+    extra = [(f"new{x}", f"b{x}") for x in range(100)]
+
+    def split_of(
+        name: str, table: list[tuple[str, str]], seed: int, partitions: int
+    ) -> dict[str, Counter[Any]]:
+        path = write_parquet(tmp_path / f"{name}.parquet", l=[a for a, _ in table], t=[b for _, b in table])
+        config = config_of(
+            tmp_path / name,
+            [{"path": path, "lhs": "l", "rhs": "t", "relation": "to"}],
+            entities={"node": partitions},
+            relations=[("to", "node", "node")],
+            top={"seed": seed},
+            holdout={"valid": 0.1, "test": 0.2},
+        )
+        job.run(config, near_client)
+        return {split: all_edges(config, split) for split in ("train", "valid", "test")}
+
+    first = split_of("first", rows, 0, 2)
+    assert sum(first.values(), Counter()) == Counter(RawEdge("node", a, "to", "node", b) for a, b in rows)
+    assert 600 < first["valid"].total() < 1000
+    assert 1300 < first["test"].total() < 1900
+    # Equal edges are never torn apart, and more rows or other partitions move none of the old.
+    assert not (set(first["train"]) & set(first["valid"]) | set(first["valid"]) & set(first["test"]))
+    second = split_of("second", [*extra, *rows[::-1]], 0, 3)
+    assert all(not first[split] - second[split] for split in first)
+    other = split_of("other", rows, 1, 2)
+    assert set(other["test"]) != set(first["test"])
+
+
+def test_types_and_splits_without_rows_are_written_too(
+    near_client: distributed.Client, tmp_path: Path
+) -> None:
+    (tmp_path / "none.tsv").write_text("l\tt\n")
+    write_parquet(tmp_path / "some.parquet", l=["a"], t=["b"])
+    config = config_of(
+        tmp_path / "out",
+        [
+            {"path": str(tmp_path / "none.tsv"), "lhs": "l", "rhs": "t", "relation": "in", "split": "test"},
+            {"path": str(tmp_path / "some.parquet"), "lhs": "l", "rhs": "t", "relation": "follows"},
+        ],
+        entities={"user": 2, "item": 2, "shop": 1},
+        relations=RELATIONS,
+    )
+    figures = job.run(config, near_client)
+    assert figures["num_edges"] == {"train": 1, "test": 0}
+    assert figures["buckets"]["train"] == {
+        "num_buckets": 4,
+        "num_empty": 3,
+        "min_edges": 0,
+        "mean_edges": 0.25,
+        "max_edges": 1,
+    }
+    assert all_edges(config, "test") == Counter()
+    check_entities(config, {"user": {"a", "b"}})
+    assert edge_buckets.count_edges(config.split_path("test"), Bucket(1, 1)) == 0
+
+
+def test_nothing_is_left_behind(near_client: distributed.Client, tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "some.parquet", l=["a"], t=["b"])
+    table = {"path": path, "lhs": "l", "rhs": "t", "relation": "follows"}
+    shape: Any = {"entities": {"user": 2, "item": 2, "shop": 1}, "relations": RELATIONS}
+    config = config_of(tmp_path / "out", [table], work_path=str(tmp_path / "work"), **shape)
+    job.run(config, near_client)
+    assert not list((tmp_path / "work").iterdir())
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["edges", "entities"]
+    failing = config_of(
+        tmp_path / "out", [table | {"rhs": "nowhere"}], work_path=str(tmp_path / "work"), **shape
+    )
+    before = files_under(tmp_path / "out")
+    with pytest.raises(Exception, match="nowhere"):
+        job.run(failing, near_client)
+    assert files_under(tmp_path / "out") == before
+    assert not list((tmp_path / "work").iterdir())

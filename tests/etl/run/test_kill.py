@@ -1,0 +1,208 @@
+"""SIGKILL at any point: the old output or the new one, and the next run puts everything right."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import distributed
+import numpy as np
+import psutil
+import pytest
+import yaml
+
+from etl import job
+from graphmill.config import Config
+from tests import REPOSITORY
+from tests.etl.graphs import config_of, files_under, write_parquet
+from tests.etl.run.test_go_on import figures_of, finished_steps
+
+pytestmark = pytest.mark.slow
+
+DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
+
+# Runs the stage in one process, and ends it like a power cut at the given renaming of a file or folder.
+KILLED_AT_A_RENAME = """
+import os, signal, sys
+from pathlib import Path
+import distributed
+from etl import job
+from graphmill import storage
+from graphmill.storage import fs
+from tests.etl.test_kill import graph_config
+really_move, left = fs.move, [int(sys.argv[2])]
+def move(source, target):
+    left[0] -= 1
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    really_move(source, target)
+if __name__ == "__main__":
+    storage.move = fs.move = move
+    with distributed.Client(processes=False, threads_per_worker=1, dashboard_address=":0") as client:
+        job.run(graph_config(Path(sys.argv[1]), 1), client)
+"""
+
+# Runs the stage on two worker processes.
+ON_TWO_WORKERS = """
+import sys
+from pathlib import Path
+import distributed
+from etl import job
+from tests.etl.test_kill import graph_config
+if __name__ == "__main__":
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        with distributed.Client(cluster) as client:
+            job.run(graph_config(Path(sys.argv[1]), 1), client)
+"""
+
+
+def graph_config(root: Path, number: int, num_edges: int = 2_000) -> Config:
+    """Graph `number`, its raw table written where it is not yet."""
+    path = root / f"raw-{number}-{num_edges}.parquet"
+    if not path.exists():
+        ids = np.random.default_rng(number).integers(0, 3_000, (2, num_edges))
+        write_parquet(path, 500, **{k: [f"{number}-{n}" for n in v] for k, v in zip("lt", ids, strict=True)})
+    return config_of(
+        root / "out",
+        [{"path": str(path), "lhs": "l", "rhs": "t", "relation": "to"}],
+        entities={"node": 2},
+        relations=[("to", "node", "node")],
+        holdout={"test": 0.2},
+        chunk_rows=500,
+    )
+
+
+def folders(root: Path) -> dict[str, dict[str, bytes]]:
+    """Content of each output folder that is there under its name."""
+    named = [root / "out" / name for name in ("entities", "edges/train", "edges/test")]
+    return {folder.name: files_under(folder) for folder in named if folder.exists()}
+
+
+def hidden(root: Path) -> list[Path]:
+    return list((root / "out").rglob(".*"))
+
+
+def mark(root: Path) -> None:
+    for folder in ("entities", "edges/train", "edges/test"):
+        (root / "out" / folder / "_SUCCESS").write_text("{}")
+
+
+@pytest.fixture(scope="module")
+def new_output(near_client: distributed.Client, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What an undisturbed run makes of graph 1."""
+    root = tmp_path_factory.mktemp("undisturbed")
+    job.run(graph_config(root, 1), near_client)
+    return folders(root)
+
+
+# The journal; the plan; 4 x 2 files of chunks; 2 x 2 of shards, 2 x 2 of partitions; 4 x sorted edges; 8
+# buckets; each step's note in the journal; the manifest; 3 x checksums; 3 x 2 commits.
+@pytest.mark.parametrize("rename", [1, 2, 9, 11, 14, 20, 21, 24, 34, *range(35, 45)])
+def test_killed_at_a_rename(
+    near_client: distributed.Client, tmp_path: Path, rename: int, new_output: dict[str, Any]
+) -> None:
+    job.run(graph_config(tmp_path, 0), near_client)
+    mark(tmp_path)
+    old_output = folders(tmp_path)
+    command = [sys.executable, "-c", KILLED_AT_A_RENAME, str(tmp_path), str(rename)]
+    killed = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    left = folders(tmp_path)
+    assert hidden(tmp_path)
+    done = finished_steps(tmp_path)
+    if left != old_output:  # the commits had begun: every folder is whole, and none passes for finished
+        for name, files in left.items():
+            assert files in (new_output[name], without_marker(old_output[name]))
+    _, num_tasks = figures_of(graph_config(tmp_path, 1), near_client)
+    assert folders(tmp_path) == new_output
+    assert not hidden(tmp_path)
+    assert ("etl: encode" in num_tasks) == ("encode" not in done)
+    if "merge" not in done:
+        assert ("etl: translate" in num_tasks) == ("translate" not in done)
+
+
+def without_marker(files: dict[str, bytes]) -> dict[str, bytes]:
+    return {name: content for name, content in files.items() if name != "_SUCCESS"}
+
+
+@pytest.mark.parametrize("evidence", ["*.codes.arrow", "*.edges.i32", "edges_*.h5"])
+def test_killed_with_its_workers(
+    near_client: distributed.Client, tmp_path: Path, evidence: str, new_output: dict[str, Any]
+) -> None:
+    job.run(graph_config(tmp_path, 0), near_client)
+    old_output = folders(tmp_path)
+    before = set((tmp_path / "out").rglob(evidence))
+    graph_config(tmp_path, 1)
+    with subprocess.Popen(
+        [sys.executable, "-c", ON_TWO_WORKERS, str(tmp_path)],
+        cwd=REPOSITORY,
+        start_new_session=True,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        deadline = time.monotonic() + 240
+        while set((tmp_path / "out").rglob(evidence)) <= before and time.monotonic() < deadline:
+            time.sleep(0.001)
+        os.killpg(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    assert folders(tmp_path) == old_output
+    assert hidden(tmp_path)
+    job.run(graph_config(tmp_path, 1), near_client)
+    assert folders(tmp_path) == new_output
+    assert not hidden(tmp_path)
+
+
+def test_a_worker_of_the_command_killed(tmp_path: Path, new_output: dict[str, Any]) -> None:
+    """`dask-submit etl.py` forks its workers from a server, which has to fork another one."""
+    config = graph_config(tmp_path, 1)
+    conf = tmp_path / "conf.yaml"
+    conf.write_text(yaml.safe_dump(config.model_dump(mode="json", exclude_defaults=True)))
+    with subprocess.Popen(
+        [DASK_SUBMIT, "--master", "local[2]", "etl.py", "--conf", str(conf)], cwd=REPOSITORY
+    ) as process:
+        deadline = time.monotonic() + 240
+        while not list(tmp_path.rglob("*.codes.arrow")) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        forked = [each for server in psutil.Process(process.pid).children() for each in server.children()]
+        workers = [each for each in forked if each.nice() == os.nice(0)]  # the report: less urgent
+        assert (len(forked), len(workers)) == (3, 2)
+        workers[0].kill()
+        assert process.wait(240) == 0
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["workers_lost"] == 1
+    assert folders_without_markers(tmp_path) == new_output
+    assert not hidden(tmp_path)
+    assert not any(each.is_running() for each in forked)
+
+
+def folders_without_markers(root: Path) -> dict[str, dict[str, bytes]]:
+    return {name: without_marker(files) for name, files in folders(root).items()}
+
+
+@pytest.mark.parametrize("evidence", ["*.codes.arrow", "edges_*.h5"])
+def test_one_of_two_workers_killed(tmp_path: Path, evidence: str, new_output: dict[str, Any]) -> None:
+    config = graph_config(tmp_path, 1)
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=logging.CRITICAL
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        victim = next(iter(client.run(os.getpid).values()))
+
+        def kill() -> None:
+            deadline = time.monotonic() + 240
+            while not list(tmp_path.rglob(evidence)) and time.monotonic() < deadline:
+                time.sleep(0.001)
+            os.kill(victim, signal.SIGKILL)
+
+        with ThreadPoolExecutor(1) as pool:
+            killing = pool.submit(kill)
+            job.run(config, client)
+            killing.result()
+    assert folders(tmp_path) == new_output
+    assert not hidden(tmp_path)

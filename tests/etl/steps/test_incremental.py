@@ -1,0 +1,170 @@
+"""Day after day: what has an index keeps it."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import distributed
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from etl import job
+from etl.strings.hashing import hash_string
+from graphmill import storage
+from graphmill.config import Config
+from graphmill.errors import ConfigError, FormatError
+from graphmill.formats import entity_counts, entity_index
+from tests.etl.graphs import RawEdge, all_edges, config_of, files_under, write_parquet
+
+Pairs = list[tuple[str, str]]
+IDS = st.text("abc€", min_size=1, max_size=3)
+
+
+def config_for(root: Path, day: int, pairs: Pairs, top: Any = None, **etl: Any) -> Config:
+    lhs, rhs = ([pair[side] for pair in pairs] for side in (0, 1))
+    path = write_parquet(root / f"day{day}.parquet", 5, l=lhs, t=rhs)
+    if day > 1:
+        etl = {"previous_entity_path": str(root / f"out{day - 1}/entities")} | etl
+    return config_of(
+        root / f"out{day}",
+        [{"path": path, "lhs": "l", "rhs": "t", "relation": "to"}],
+        entities={"user": 3, "shop": 1},
+        relations=[("to", "user", "shop")],
+        top=top,
+        chunk_rows=4,
+        **etl,
+    )
+
+
+def index_of(config: Config) -> dict[tuple[str, int], list[str]]:
+    return {
+        (name, part): entity_index.read_part(config.entity_path, name, part).to_pylist()
+        for name, entity in config.entities.items()
+        for part in range(entity.num_partitions)
+    }
+
+
+@given(
+    days=st.lists(st.lists(st.tuples(IDS, IDS), min_size=1, max_size=12), min_size=2, max_size=4),
+    tight=st.booleans(),
+)
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_day_is_the_day_before_and_the_new(
+    near_client: distributed.Client, tmp_path: Path, days: list[Pairs], tight: bool
+) -> None:
+    before: dict[tuple[str, int], list[str]] = {}
+    for day, pairs in enumerate(days, start=1):
+        config = config_for(tmp_path, day, pairs, index_bytes=500 if tight else 1 << 29, min_entity_count=0)
+        figures = job.run(config, near_client)
+        assert all_edges(config) == Counter(RawEdge("user", a, "to", "shop", b) for a, b in pairs)
+        now = index_of(config)
+        seen = {"user": {a for a, _ in pairs}, "shop": {b for _, b in pairs}}
+        for (name, part), ids in now.items():
+            old = before.get((name, part), [])
+            assert ids[: len(old)] == old
+            new = [(hash_string(each, 0), each.encode()) for each in ids[len(old) :]]
+            assert new == sorted(new)
+            counted = entity_counts.read_count(config.entity_path, name, part)
+            assert counted == len(ids)
+        for name, ids in seen.items():
+            known = {each for (kind, _), part in before.items() if kind == name for each in part}
+            found = [each for (kind, _), part in now.items() if kind == name for each in part]
+            assert sorted(found) == sorted(known | ids)  # those that went away keep their rows
+            assert figures["num_entities_from_previous"][name] == len(known)
+            assert figures["num_entities_outside_train"][name] == len(known - ids)
+        before = now
+
+
+def test_the_same_bytes_whatever_the_cut(
+    near_client: distributed.Client, client: distributed.Client, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    pairs = [(f"u{a}", f"s{b}") for a, b in rng.integers(0, 900, (3_000, 2))]
+    job.run(config_for(tmp_path, 1, pairs[:2_000]), near_client)
+    made = []
+    for each, cutting in ((near_client, {}), (client, {"index_bytes": 10_000, "merge_bytes": 10_000})):
+        config = config_for(tmp_path, 2, pairs[1_000:], **cutting)
+        job.run(
+            config.model_copy(update={"etl": config.etl | {"chunk_rows": 100 if cutting else 10**6}}), each
+        )
+        made.append(files_under(tmp_path / "out2"))
+    assert made[0] == made[1]
+
+
+def test_a_relative_path_is_meant_from_the_folder_of_the_command(
+    client: distributed.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.run(config_for(tmp_path, 1, [("a", "x")]), client)
+    monkeypatch.chdir(tmp_path)  # where the workers are not
+    config = config_for(tmp_path, 2, [("b", "y")], previous_entity_path="out1/entities")
+    assert job.run(config, client)["num_entities_from_previous"] == {"user": 1, "shop": 1}
+
+
+def test_rare_ids_that_were_there_stay(near_client: distributed.Client, tmp_path: Path) -> None:
+    job.run(config_for(tmp_path, 1, [("old", "s"), ("old", "s")]), near_client)
+    pairs = [("old", "s"), ("new", "s"), ("newer", "s"), ("newer", "s")]
+    config = config_for(tmp_path, 2, pairs, min_entity_count={"user": 2})
+    job.run(config, near_client)
+    assert {edge.lhs for edge in all_edges(config)} == {"old", "newer"}
+
+
+def test_dynamic_relations_keep_their_numbers(near_client: distributed.Client, tmp_path: Path) -> None:
+    for day, names in enumerate((["m", "z"], ["a", "z", "b"]), start=1):
+        path = write_parquet(tmp_path / f"{day}.parquet", l=["x"] * len(names), r=names, t=["y"] * len(names))
+        config = config_of(
+            tmp_path / f"out{day}",
+            [{"path": path, "lhs": "l", "relation_column": "r", "rhs": "t"}],
+            entities={"n": 2},
+            relations=[("any", "n", "n")],
+            top={"dynamic_relations": True},
+            previous_entity_path=str(tmp_path / "out1/entities") if day == 2 else None,
+        )
+        job.run(config, near_client)
+        assert all_edges(config) == Counter(RawEdge("n", "x", name, "n", "y") for name in names)
+    assert entity_counts.read_relation_names(config.entity_path) == ["m", "z", "a", "b"]
+
+
+def test_what_would_move_ids_is_refused(near_client: distributed.Client, tmp_path: Path) -> None:
+    pairs = [("a", "s"), ("b", "s")]
+    job.run(config_for(tmp_path, 1, pairs), near_client)
+    with pytest.raises(ConfigError, match=r"previous_entity_path: .* has 0 for seed, this configuration 1"):
+        job.run(config_for(tmp_path, 2, pairs, top={"seed": 1}), near_client)
+    other = {"entities": {"user": {"num_partitions": 2}, "shop": {"num_partitions": 1}}}
+    with pytest.raises(ConfigError, match=r"has 3 for entities\.user\.num_partitions, this configuration 2"):
+        job.run(config_for(tmp_path, 2, pairs, top=other), near_client)
+    for same in (f"{tmp_path}/out1/entities", f"{tmp_path}/out1/entities/"):
+        with pytest.raises(ConfigError, match="where this run's entities go"):
+            job.run(config_for(tmp_path, 1, pairs, previous_entity_path=same), near_client)
+
+
+def test_an_index_that_is_not_by_its_hash(near_client: distributed.Client, tmp_path: Path) -> None:
+    config = config_for(tmp_path, 1, [(f"u{n}", "s") for n in range(9)])
+    job.run(config, near_client)
+    found = entity_index.read_part(config.entity_path, "user", 0)
+    with entity_index.new_part(config.entity_path, "user", 1) as writer:
+        writer.append(found.cast(pa.string()))
+    entity_counts.write_count(config.entity_path, "user", 1, len(found))
+    (tmp_path / "out1/entities" / storage.CHECKSUMS).unlink()  # as where somebody else has written it
+    with pytest.raises(FormatError, match=r"user/part-00001.* \(index 0\) belongs to another partition"):
+        job.run(config_for(tmp_path, 2, [("a", "s")]), near_client)
+
+
+@pytest.mark.parametrize("count", ["0", "2", "4"])
+def test_a_count_that_is_not_of_this_index(
+    near_client: distributed.Client, tmp_path: Path, count: str
+) -> None:
+    job.run(config_for(tmp_path, 1, [("a", "x"), ("b", "y"), ("c", "z")]), near_client)
+    (tmp_path / "out1/entities/entity_count_shop_0.txt").write_text(count)
+    (tmp_path / "out1/entities" / storage.CHECKSUMS).unlink()
+    with pytest.raises(FormatError, match=rf"shop/part-00000.parquet: expected {count} ids.*found 3"):
+        job.run(config_for(tmp_path, 2, [("a", "w")]), near_client)
+
+
+def test_the_earlier_index_is_an_input(near_client: distributed.Client, tmp_path: Path) -> None:
+    job.run(config_for(tmp_path, 1, [("a", "s")]), near_client)
+    config = config_for(tmp_path, 2, [("a", "s")])
+    before = job.fingerprint(config)
+    (tmp_path / "out1/entities/entity_count_user_0.txt").write_text("7")
+    assert job.fingerprint(config) != before

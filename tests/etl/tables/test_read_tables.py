@@ -1,0 +1,311 @@
+"""Raw tables of every kind, good and bad, as blocks of rows."""
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.orc as paorc
+import pyarrow.parquet as pq
+import pytest
+
+from etl.config import TableConfig
+from etl.tables.check_rows import Rules
+from etl.tables.files import files_of
+from etl.tables.read import read_blocks
+from etl.tables.sources import find_sources
+from graphmill.errors import NotFoundError, RawTableError
+from tests.etl.graphs import config_of, write_parquet
+
+COLUMNS = {"lhs": ["a", "b", "007"], "rel": ["r", "s", "r"], "rhs": ["x", "y", "z"], "w": ["1", "0.5", "2e1"]}
+NAMED = {"lhs": "lhs", "rhs": "rhs", "relation_column": "rel", "weight": "w"}
+
+
+def rows_of(table: TableConfig, uri: str, chunk_rows: int = 1000) -> list[tuple[Any, ...]]:
+    sources = find_sources("tables[0]", table, uri, chunk_rows)
+    blocks = [block for source in sources for _, block, _ in read_blocks(source, chunk_rows, Rules())]
+    assert all(block.num_rows <= chunk_rows for block in blocks)
+    return [tuple(row.values()) for block in blocks for row in block.to_pylist()]
+
+
+def table_of(path: Path | str, **settings: Any) -> TableConfig:
+    if not {"relation", "relation_column"} & set(settings):
+        settings["relation"] = "to"
+    return TableConfig(**{"path": str(path), "lhs": 0, "rhs": 1, **settings})
+
+
+def text(delimiter: str, header: bool = True) -> bytes:
+    lines = [delimiter.join(row) for row in zip(*COLUMNS.values(), strict=True)]
+    return "\n".join([delimiter.join(COLUMNS)] * header + lines).encode() + b"\n"
+
+
+def write_orc(path: Path) -> None:
+    paorc.write_table(pa.table(COLUMNS), path)
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "t.parquet": lambda path: pq.write_table(pa.table(COLUMNS), path, row_group_size=2),
+    "t.orc": write_orc,
+    "t.csv": lambda path: path.write_bytes(text(",")),
+    "t.tsv": lambda path: path.write_bytes(text("\t")),
+    "t.txt": lambda path: path.write_bytes(b"\xef\xbb\xbf" + text("\t").replace(b"\n", b"\r\n")),
+    "t.csv.gz": lambda path: path.write_bytes(gzip.compress(text(","))),
+    "t.tsv.zst": lambda path: path.write_bytes(pa.compress(text("\t"), "zstd", asbytes=True)),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("chunk_rows", [1, 2, 1000])
+def test_every_format_gives_the_same_rows(tmp_path: Path, name: str, chunk_rows: int) -> None:
+    path = tmp_path / name
+    WRITERS[name](path)
+    by_name, by_number = NAMED, {"lhs": 0, "rhs": 2, "relation_column": 1, "weight": 3}
+    expected = [("a", "x", "r", 1.0), ("b", "y", "s", 0.5), ("007", "z", "r", 20.0)]
+    for columns in (by_name, by_number):
+        assert rows_of(table_of(path, **columns), str(path), chunk_rows) == expected
+
+
+def test_without_header_and_with_any_delimiter(tmp_path: Path) -> None:
+    path = tmp_path / "part-00000"
+    path.write_bytes(text("|", header=False))
+    table = table_of(path, format="csv", delimiter="|", header=False, lhs=0, rhs=2)
+    assert rows_of(table, str(path)) == [("a", "x"), ("b", "y"), ("007", "z")]
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.csv.gz"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_blank_lines_before_the_header(tmp_path: Path, name: str, end: bytes) -> None:
+    lines = b"\n\n" + text("\t" if name == "t.tsv" else ",")
+    content = lines.replace(b"\n", end)
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    rows = rows_of(table_of(tmp_path / name, rhs=2), str(tmp_path / name))
+    assert rows == [("a", "x"), ("b", "y"), ("007", "z")]
+
+
+def test_quoting(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text('l,r\n"a, or ""b""\nc",x\n')
+    assert rows_of(table_of(path), str(path)) == [('a, or "b"\nc', "x")]
+    path.write_text('l,r\n"a,x"\nb",y\n')
+    assert rows_of(table_of(path, quoting=False), str(path)) == [('"a', 'x"'), ('b"', "y")]
+    path.with_suffix(".tsv").write_text('l\tr\n5" disk\tx\n"y"\tz\n')
+    assert rows_of(table_of(path), str(path.with_suffix(".tsv"))) == [('5" disk', "x"), ('"y"', "z")]
+    quoted = table_of(path, quoting=True, delimiter="\t")
+    path.write_text('l\tr\n"a\tb"\tx\n')
+    assert rows_of(quoted, str(path)) == [("a\tb", "x")]
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        pa.array([1, -2, 3], pa.int32()),
+        pa.array([1, -2, 3], pa.int64()),
+        pa.array(["1", "-2", "3"]).dictionary_encode(),
+        pa.array(["1", "-2", "3"], pa.large_string()),
+        pa.array(["1", "-2", "3"], pa.string_view()),
+        pa.array([b"1", b"-2", b"3"], pa.binary()),
+    ],
+    ids=str,
+)
+def test_types_of_raw_ids(tmp_path: Path, ids: pa.Array) -> None:
+    path = write_parquet(tmp_path / "t.parquet", l=ids, r=ids)
+    assert rows_of(table_of(path), path) == [("1", "1"), ("-2", "-2"), ("3", "3")]
+    integers = find_sources("tables[4]", table_of(path), path, 10)[0].integer_columns
+    assert integers == (("tables[4].lhs", "tables[4].rhs") if pa.types.is_integer(ids.type) else ())
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        np.array([1, 2, 3]),
+        np.array([1, 2, 3], np.float32),
+        ["1", "2", "3"],
+        pa.array(["1", "2", "3"], pa.string_view()),
+    ],
+)
+def test_types_of_weights(tmp_path: Path, weights: Any) -> None:
+    path = write_parquet(tmp_path / "t.parquet", l=["a"] * 3, r=["b"] * 3, w=weights)
+    assert [row[-1] for row in rows_of(table_of(path, weight="w"), path)] == [1.0, 2.0, 3.0]
+
+
+def test_long_ids_make_smaller_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("etl.tables.read.BLOCK_BYTES", 10_000)
+    monkeypatch.setattr("etl.tables.read.BLOCK_ROWS", 16)
+    path = write_parquet(tmp_path / "t.parquet", l=[f"{n:0500d}" for n in range(200)], r=["x"] * 200)
+    (source,) = find_sources("tables[0]", table_of(path), path, 1000)
+    sizes = [block.num_rows for _, block, _ in read_blocks(source, 1000, Rules())]
+    assert sum(sizes) == 200
+    assert max(sizes) <= 32
+
+
+# Bad tables: each message names the file, and the row and column where there is one.
+
+
+def spoilt(column: str, row: int, value: Any) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {name: list(values) * 2000 for name, values in COLUMNS.items()}
+    columns[column][row] = value
+    return columns
+
+
+@pytest.mark.parametrize("column", ["lhs", "rel", "rhs", "w"])
+@pytest.mark.parametrize("row", [0, 4321])
+def test_null(tmp_path: Path, column: str, row: int) -> None:
+    path = write_parquet(tmp_path / "t.parquet", 1000, **spoilt(column, row, None))
+    with pytest.raises(RawTableError, match=rf"t\.parquet: row {row + 1} .*column '{column}' .*null"):
+        rows_of(table_of(path, **NAMED), path, 1500)
+
+
+@pytest.mark.parametrize("column", ["lhs", "rel", "rhs"])
+def test_empty(tmp_path: Path, column: str) -> None:
+    columns = spoilt(column, 4321, "")
+    parquet = write_parquet(tmp_path / "t.parquet", 1000, **columns)
+    tsv = tmp_path / "t.tsv"
+    lines = ["\t".join(row) for row in zip(*columns.values(), strict=True)]
+    tsv.write_text("\n".join(["\t".join(columns), *lines]))
+    for path in (parquet, str(tsv)):
+        with pytest.raises(RawTableError, match=rf"row 4322 .*column '{column}' .*empty"):
+            rows_of(table_of(path, **NAMED), path, 1500)
+
+
+@pytest.mark.parametrize("value", ["many", "nan", "inf", "-1", "", "1e39"])
+def test_weight_that_is_none(tmp_path: Path, value: str) -> None:
+    path = write_parquet(tmp_path / "t.parquet", **spoilt("w", 17, value))
+    with pytest.raises(RawTableError, match=r"t\.parquet: row 18 .*column 'w' \(weight\): expected a"):
+        rows_of(table_of(path, **NAMED), path)
+
+
+@pytest.mark.parametrize("column", ["lhs", "rel", "rhs"])
+def test_text_that_is_not_utf8(tmp_path: Path, column: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(
+        text(",") + {"lhs": b"\xff\xfe,r,x,1", "rel": b"a,\xff,x,1", "rhs": b"a,r,\xff,1"}[column]
+    )
+    with pytest.raises(RawTableError, match=rf"t\.csv: row 4 .*column '{column}' .*not UTF-8: b'.xff"):
+        rows_of(table_of(path, **NAMED), str(path))
+
+
+def test_bytes_that_are_not_utf8_in_parquet(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "t.parquet", l=[b"a", b"\xff"], r=["x", "y"])
+    with pytest.raises(RawTableError, match=r"row 2 .*not UTF-8"):
+        rows_of(table_of(path), path)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
+@pytest.mark.parametrize("column", ["lhs", "rhs", "rel", "w"])
+def test_strings_that_are_not_utf8(tmp_path: Path, column: str, kind: pa.DataType) -> None:
+    """Some writers do not look what they call a string, and pyarrow's readers do not either."""
+    bad = pa.array([b"r", b"\xff", b"r"]).cast(pa.string(), safe=False).cast(kind)
+    pq.write_table(pa.table({**COLUMNS, column: bad}), tmp_path / "t.parquet")
+    first = (
+        rf"column '{column}' .*found b'r'" if column == "w" else rf"row 2 .*'{column}' .*not UTF-8: b'.xff'"
+    )
+    with pytest.raises(RawTableError, match=first):
+        rows_of(table_of(tmp_path / "t.parquet", **NAMED), str(tmp_path / "t.parquet"))
+
+
+def test_json_that_is_not_utf8(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(b'{"l": "a", "r": "x"}\n{"l": "\xff", "r": "y"}\n')
+    with pytest.raises(RawTableError, match=r"row 2 .*column 'l' .*not UTF-8: b'.xff'"):
+        rows_of(table_of(path, lhs="l", rhs="r"), str(path))
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.orc", "t.csv"])
+@pytest.mark.parametrize("column", ["nowhere", 4])
+def test_missing_column(tmp_path: Path, name: str, column: str | int) -> None:
+    WRITERS[name](tmp_path / name)
+    with pytest.raises(
+        RawTableError, match=rf"{name}: expected a column {column!r} \(rhs\).*'lhs', 'rel', 'rhs', 'w'"
+    ):
+        find_sources("tables[0]", table_of(tmp_path / name, rhs=column), str(tmp_path / name), 10)
+
+
+def test_columns_that_are_ambiguous(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("id,id,x\na,b,c\n")
+    assert rows_of(table_of(path, lhs=0, rhs=1), str(path)) == [("a", "b")]
+    with pytest.raises(RawTableError, match="two columns of that name; name it by its number"):
+        rows_of(table_of(path, lhs="id", rhs="x"), str(path))
+    with pytest.raises(RawTableError, match="are the same column"):
+        rows_of(table_of(path, lhs="x", rhs=2), str(path))
+    pq.write_table(pa.table([["a"], ["b"]], names=["id", "id"]), tmp_path / "t.parquet")
+    with pytest.raises(RawTableError, match="two columns are named 'id', and cannot be told apart"):
+        rows_of(table_of(tmp_path / "t.parquet", lhs=0, rhs=1), str(tmp_path / "t.parquet"))
+
+
+def test_columns_that_are_no_ids(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "t.parquet", l=[1.5], r=["x"], s=["y"], w=[[1]])
+    with pytest.raises(
+        RawTableError, match=r"column '0' \(lhs\): expected strings or integers, found double"
+    ):
+        rows_of(table_of(path), path)
+    with pytest.raises(RawTableError, match=r"column 'w' \(weight\): expected numbers, found list"):
+        rows_of(table_of(path, lhs="r", rhs="s", weight="w"), path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.parquet", b"PAR1 and no more", "cannot be read as a table"),
+        ("t.orc", b"ORC?", "cannot be read as a table"),
+        ("t.csv.gz", b"not gzip", "cannot be read as a table"),
+        ("t.csv.gz", gzip.compress(text(",") * 1000)[:60], "cannot be read as a table"),
+        ("t.csv", b"a,b\nx,y\nz\n", "Expected 2 columns, got 1"),
+        ("t.csv", b"", "expected a row of column names, found an empty file"),
+        ("t.xlsx", b"", "set the table's format"),
+    ],
+)
+def test_files_that_are_no_tables(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(RawTableError, match=rf"{name}: .*{message}"):
+        rows_of(table_of(path), str(path))
+
+
+@pytest.mark.parametrize("content", [b"", b"\n"])
+def test_an_empty_part_without_header_has_no_rows(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "part.tsv"
+    path.write_bytes(content)
+    assert find_sources("tables[0]", table_of(path, header=False), str(path), 10) == []
+
+
+@pytest.mark.parametrize("content", [b"l,r", b"l,r\n", b"l,r\n\n"])
+def test_a_header_alone_has_no_rows(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(content)
+    assert find_sources("tables[0]", table_of(path), str(path), 10) == []
+
+
+def test_files_folders_and_patterns(tmp_path: Path) -> None:
+    for name in (
+        "a/1.csv",
+        "a/2.csv",
+        "a/_SUCCESS",
+        "a/_temporary/0/4.csv",
+        "a/.hidden.csv",
+        "b/deep/3.csv",
+        "b/x.txt",
+        "c[1].csv",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+
+    def found(*paths: str) -> list[str]:
+        table = {"path": list(paths), "lhs": 0, "rhs": 1, "relation": "to"}
+        config = config_of(
+            "out", [table], entities={"n": 1}, relations=[("to", "n", "n")], top={"input": str(tmp_path)}
+        )
+        files = files_of(config, TableConfig(**table))
+        return [uri.removeprefix(f"{tmp_path}/") for uri in files]
+
+    assert found("a") == ["a/1.csv", "a/2.csv"]
+    assert found("a/2.csv", "a/1.csv", "a") == ["a/1.csv", "a/2.csv"]
+    assert found("?/*.csv") == ["a/1.csv", "a/2.csv"]
+    assert found("[bc]") == found("[bc]/") == ["b/deep/3.csv", "b/x.txt"]
+    assert found(str(tmp_path / "b/*")) == ["b/deep/3.csv", "b/x.txt"]
+    assert found("c[1].csv") == ["c[1].csv"]
+    for nothing in ("nowhere.csv", "a/*.parquet", "nowhere/*.csv"):
+        with pytest.raises(NotFoundError, match="no file there to read rows from"):
+            found("a", nothing)

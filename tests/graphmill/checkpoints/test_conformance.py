@@ -1,0 +1,183 @@
+"""Every checkpoint format, local and on HDFS: what is written is read, by others too, and comes back."""
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from safetensors.torch import load as load_safetensors
+
+from graphmill import checkpoints, storage
+from graphmill.checkpoints import open_checkpoint, recognise
+from graphmill.checkpoints.convert import Format, convert
+from graphmill.formats import entity_counts
+from tests.graphmill.checkpoints.samples import (
+    FULL,
+    WRITERS,
+    MemoryCheckpoint,
+    check_same,
+    embeddings_only,
+    held_by,
+    sample,
+)
+from tests.graphmill.checkpoints.samples import checkpoints as any_checkpoints
+
+
+def test_every_format_is_here() -> None:
+    assert set(WRITERS) == set(checkpoints.FORMATS)
+
+
+@pytest.mark.parametrize("target_format", checkpoints.FORMATS)
+def test_write_read_is_identity(root: str, target_format: str) -> None:
+    uri = storage.join(root, "checkpoint")
+    WRITERS[target_format](sample(), uri)
+    assert recognise(uri) == target_format
+    check_same(open_checkpoint(uri), held_by(target_format, sample()))
+
+
+@pytest.mark.parametrize("target_format", checkpoints.FORMATS)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@given(checkpoint=any_checkpoints())
+def test_write_read_is_identity_for_any_shape(
+    tmp_path_factory: pytest.TempPathFactory, target_format: str, checkpoint: MemoryCheckpoint
+) -> None:
+    uri = str(tmp_path_factory.mktemp("any") / "checkpoint")
+    WRITERS[target_format](checkpoint, uri)
+    found = open_checkpoint(uri, allow_non_finite=True)
+    check_same(found, held_by(target_format, checkpoint))
+    for name, partition, (count, _) in found.partitions():
+        batches = list(found.iter_embeddings(name, partition, 2))
+        assert all(len(batch) <= 2 for batch in batches)
+        assert sum(map(len, batches)) == count
+
+
+@pytest.mark.parametrize("target_format", checkpoints.FORMATS)
+def test_same_content_same_bytes(tmp_path: Path, target_format: str) -> None:
+    for name in ("a", "b"):
+        WRITERS[target_format](sample(), str(tmp_path / name))
+    for path in (each for each in (tmp_path / "a").rglob("*") if each.is_file()):
+        assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes(), path
+
+
+def _read_pbg(uri: str) -> dict[str, Any]:
+    content = storage.read_bytes(storage.join(uri, "embeddings_item_1.v7.h5"))
+    model = storage.read_bytes(storage.join(uri, "model.v7.h5"))
+    with h5py.File(io.BytesIO(content)) as hdf5, h5py.File(io.BytesIO(model)) as parameters:
+        state = torch.load(io.BytesIO(hdf5["optimizer/state_dict"][...].tobytes()), weights_only=True)
+        linear = parameters["model/relations/1/operator/rhs/linear_transformation"][...]
+        return {"rows": hdf5["embeddings"][...], "sum": state["state"][0]["sum"].numpy(), "linear": linear}
+
+
+def _read_legacy(uri: str) -> dict[str, Any]:
+    def load(name: str) -> Any:
+        return torch.load(io.BytesIO(storage.read_bytes(storage.join(uri, name))), weights_only=True)
+
+    rows, state = load("item_2.pt.7")
+    config, _, _, model, _ = load("METADATA_1.pt.7")
+    assert (config["numBatchNegs"], config["outdir"]) == (50, "checkpoint")
+    assert config["relations"][0]["allNegs"] is True
+    assert storage.read_bytes(storage.join(uri, "CHECKPOINT_VERSION")) == b"7"
+    linear = model["rhs_operators.1.rotation"].T.numpy()
+    return {"rows": rows.numpy(), "sum": state["state"][0]["sum"].numpy(), "linear": linear}
+
+
+def _read_graphstorm(uri: str) -> dict[str, Any]:
+    info = json.loads(storage.read_bytes(storage.join(uri, "emb_info.json")))
+    assert info["emb_dim"] == {"item": 4, "user": 4}
+
+    def load(stem: str) -> torch.Tensor:
+        pieces = [
+            storage.read_bytes(storage.join(uri, "item", f"{stem}-{rank:05d}.pt"))
+            for rank in range(info["world_size"])
+        ]
+        return torch.cat([torch.load(io.BytesIO(each), weights_only=True) for each in pieces])
+
+    rows = torch.empty(19, 4)
+    rows[load("embed_nids")] = load("embed")
+    return {"rows": rows[9:].numpy()}
+
+
+def _read_recis(uri: str) -> dict[str, Any]:
+    index = json.loads(storage.read_bytes(storage.join(uri, "index")))
+    tensors: dict[str, torch.Tensor] = {}
+    for name in index["file_index"]:
+        tensors |= load_safetensors(storage.read_bytes(storage.join(uri, name)))
+    assert tensors.keys() == index["block_index"].keys()
+    order = tensors["item.id/part_0_1"].argsort()[9:]
+    return {
+        "rows": tensors["item.embedding/part_0_1"][order].numpy(),
+        "sum": tensors["item.sparse_row_wise_adagrad_state_sum/part_0_1"][order, 0].numpy(),
+        "linear": tensors["rhs_operators.1.linear_transformation^ "].numpy(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("target_format", "read_raw"),
+    [
+        ("pbg", _read_pbg),
+        ("pbg-legacy", _read_legacy),
+        ("graphstorm", _read_graphstorm),
+        ("recis", _read_recis),
+    ],
+)
+def test_raw_libraries_read_it(
+    root: str, target_format: str, read_raw: Callable[[str], dict[str, Any]]
+) -> None:
+    """h5py, torch and safetensors find the second partition of `item`."""
+    uri = storage.join(root, "checkpoint")
+    WRITERS[target_format](sample(), uri)
+    found = read_raw(uri)
+    rows, state = sample().tables["item"][1]
+    assert state is not None
+    model = sample().read_model()
+    assert model is not None
+    expected = {
+        "rows": rows,
+        "sum": state["state"][0]["sum"].numpy(),
+        "linear": model.parameters["rhs_operators.1.linear_transformation"].numpy(),
+    }
+    for name, value in found.items():
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)
+
+
+@pytest.mark.parametrize("between", checkpoints.FORMATS)
+@pytest.mark.parametrize("source_format", checkpoints.FORMATS)
+def test_there_and_back_is_identity(root: str, source_format: Format, between: Format) -> None:
+    """a -> b -> a keeps all that b has a place for; what it has none for is said."""
+    first, second, third = (storage.join(root, name) for name in "abc")
+    WRITERS[source_format](sample(), first)
+    entities = storage.join(root, "entities")
+    for name, counts in sample().counts.items():
+        for partition, count in enumerate(counts):
+            entity_counts.write_count(entities, name, partition, count)
+    there = convert(first, second, between)
+    back = convert(second, third, source_format, entity_path=entities)
+    assert (there.source.format, back.source.format) == (source_format, between)
+    if source_format in FULL and between not in FULL:
+        assert [each.partition(":")[0] for each in there.not_kept] == [
+            "optimizer state of the embeddings",
+            "6 parameters of relations",
+            "global_embs.emb_item, global_embs.emb_user, which is not added to the rows either",
+            "optimizer state of those parameters",
+            "configuration",
+            "iteration and version",
+            "sizes of partitions; --entity-path brings them back",
+        ]
+    else:
+        assert there.not_kept == []
+    if source_format in FULL and between in FULL:
+        for name in storage.list_dir(first, recursive=True):
+            relative = name.uri[len(first) :]
+            assert storage.read_bytes(name.uri) == storage.read_bytes(third + relative), relative
+    for name, partition, _ in sample().partitions():
+        if source_format != "graphstorm":
+            rows = back.target.read_embeddings(name, partition)
+            np.testing.assert_array_equal(rows, sample().tables[name][partition][0])
+    if source_format == "graphstorm":
+        check_same(open_checkpoint(third), embeddings_only(sample()))

@@ -1,0 +1,179 @@
+"""Exit codes of commands: 2 for whatever is wrong with the input, however strange that is."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from graphmill import config, storage
+from graphmill.checkpoints import recis
+from graphmill.cli import stage_command
+from graphmill.errors import ConfigError, FormatError, PathError
+from graphmill.formats import _safetensors, entity_counts, entity_index, pbg_checkpoint
+from graphmill.run import lock, record
+from graphmill.run.dates import retire
+from remap.graphstorm.commit import read_journal
+from remap.graphstorm.options import make_options
+from tests.graphmill.cli.test_submit import GRAPH, submit_here
+
+DEEP = "[" * 200_000
+
+
+def test_the_end_of_a_stream_is_not_ctrl_c(capsys: pytest.CaptureFixture[str]) -> None:
+    @click.command()
+    @click.option("--interrupted", is_flag=True)
+    def command(interrupted: bool) -> None:
+        raise KeyboardInterrupt if interrupted else EOFError("a file was cut short")
+
+    assert stage_command.exit_code(lambda: command.main([], standalone_mode=False)) == 1
+    assert "a file was cut short" in capsys.readouterr().err
+    assert stage_command.exit_code(lambda: command.main(["--interrupted"], standalone_mode=False)) == 130
+    assert "stopped by Ctrl-C" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("uri", ["hdfs://shop/x", "hdfs:///x"])
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_hdfs_that_no_configuration_names(
+    uri: str, has_folder: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    monkeypatch.delenv("HADOOP_HOME", raising=False)
+    if has_folder:
+        (tmp_path / "core-site.xml").write_text("<configuration/>")
+        monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"set HADOOP_CONF_DIR, .*hdfs://HOST:PORT"):
+        storage.exists(uri)
+
+
+def test_a_limit_that_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHMILL_HDFS_TIMEOUT_S", "soon")
+    with pytest.raises(ConfigError, match="GRAPHMILL_HDFS_TIMEOUT_S: expected seconds, found 'soon'"):
+        storage.exists("hdfs://127.0.0.1:1/x")
+
+
+YAML = {
+    "deep": ("a: " + DEEP, "nested too deep"),
+    "deep mappings": ("a: " + "{b: " * 10_000, "nested too deep"),
+    "digits": ("dimension: " + "9" * 5000, "expected at most 128 bits, found 5000 digits"),
+    "hexadecimal digits": ("dimension: 0x" + "f" * 5000, "expected at most 128 bits, found 5002 digits"),
+    "no date": ("output: 2026-13-45", "month must be in 1..12"),
+    "no year": ("output: 0000-01-01", "year 0 is out of range"),
+    "the same key": (
+        "seed: 1\noutput: o\nseed: 2",
+        r"'seed' stands first\n.*line 1(.*\n)*and again\n.*line 3",
+    ),
+    "the same key below": ("train: {lr: 1, lr: 2}", "'lr' stands first"),
+    "the same key, quoted": ("a: 1\n'a': 2", "'a' stands first"),
+}
+
+
+@pytest.mark.parametrize("name", YAML)
+def test_yaml_that_is_not_to_be_read(name: str, tmp_path: Path) -> None:
+    text, message = YAML[name]
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        config.load(str(tmp_path / "c.yaml"))
+    with pytest.raises(ConfigError, match=message):
+        make_options({}, str(tmp_path / "c.yaml"))
+    if "\n" not in text:
+        with pytest.raises(ConfigError, match=message):
+            config.load(None, [f"a={text.partition(' ')[2]}"])
+
+
+def test_a_key_may_replace_one_that_is_merged_in(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("a: &a {x: 1, y: 1}\nb: &b {<<: *a, x: 2}\nc: {<<: [*b, *a], y: 3}\n")
+    assert config.read_raw(str(tmp_path / "c.yaml"))["c"] == {"x": 2, "y": 3}
+
+
+def test_an_override_that_is_nested_too_deep() -> None:
+    with pytest.raises(ConfigError, match=r"expected key\.path=value"):
+        config.load(None, ["a" + ".b" * 10_000 + "=1"])
+
+
+READERS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "run.json of a run": ("run.json", lambda folder: record.RunRecord(f"{folder}/run.json", None)),  # type: ignore[arg-type]
+    "run.json of a date": ("2026-01-01/run.json", lambda folder: retire(f"{folder}/{{date}}", 1)),
+    "a marker": ("_SUCCESS", storage.read_marker),
+    "entity names": ("entity_names_a_0.json", lambda f: entity_counts.read_entity_names(f, "a", 0)),
+    "the entity index": ("entity_index/manifest.json", entity_index.read_manifest),
+    "a checkpoint's configuration": ("config.json", pbg_checkpoint.read_config),
+    "a checkpoint's statistics": ("training_stats.json", pbg_checkpoint.read_stats),
+    "RecIS' side file": (recis.SIDE_FILE, lambda f: recis._read_side(f"{f}/{recis.SIDE_FILE}")),
+    "a journal": ("graphmill-remap/journal.json", read_journal),
+}
+
+
+@pytest.mark.parametrize("text", [DEEP, "9" * 5000, "{", "\udcff", '"text"'])
+@pytest.mark.parametrize("name", READERS)
+def test_json_that_is_not_to_be_read(name: str, text: str, tmp_path: Path) -> None:
+    path, read = READERS[name]
+    if name == "a journal":
+        from remap.graphstorm.commit import JOURNAL, work_uri
+
+        path = work_uri("", JOURNAL).lstrip("/")
+    (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / path).write_text(text, errors="surrogateescape")
+    if name == "a marker" and text == '"text"':
+        pytest.skip("what a marker of others says is nothing to us")
+    with pytest.raises(FormatError, match=str(tmp_path)):
+        read(str(tmp_path))
+
+
+def test_json_of_a_lock_and_of_a_header(tmp_path: Path) -> None:
+    (tmp_path / lock.NAME).write_text(DEEP)
+    with pytest.raises(FormatError, match="expected the lock of a run"), lock.held(str(tmp_path)):
+        pass
+    content = DEEP.encode()
+    (tmp_path / "t").write_bytes(len(content).to_bytes(8, "little") + content)
+    with storage.open_input(str(tmp_path / "t")) as stream, pytest.raises(FormatError, match="too deep"):
+        _safetensors._read_header(stream, "t")
+
+
+@pytest.mark.parametrize("name", ["n" * 300, "é" * 120, "a\0b", "a\nb"])
+def test_a_name_that_no_file_can_have(name: str) -> None:
+    graph = {
+        "output": "o",
+        "dimension": 2,
+        "entities": {name: {"num_partitions": 1}},
+        "relations": [{"name": name, "lhs": name, "rhs": name}],
+    }
+    with pytest.raises(ConfigError, match=r"relations\[0\]\.name"):
+        config.from_mapping(graph)
+
+
+@pytest.mark.parametrize("path", ["a\0b", "n" * 300, "hdfs://h:1/" + "n" * 300, "/n" * 3000])
+def test_a_path_that_cannot_be_one(path: str) -> None:
+    for action in (storage.exists, storage.read_bytes, storage.make_dir, storage.list_dir):
+        with pytest.raises(PathError) as found:
+            action(path)
+        assert found.value.exit_code == 2
+
+
+def test_a_file_in_the_place_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for action in (storage.make_dir, lambda uri: storage.write_text(f"{uri}/x", ""), storage.list_dir):
+        with pytest.raises(PathError):
+            action(str(tmp_path / "file"))
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_folder_in_the_place_of_a_file(tmp_path: Path) -> None:
+    with pytest.raises(PathError, match="expected a file, found a folder"):
+        config.load(str(tmp_path))
+
+
+def test_commands_end_with_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "t.csv").write_text("x,y\n1,2\n")
+    (tmp_path / "c.yaml").write_text(GRAPH + "etl: {tables: [{path: t.csv, lhs: 0, rhs: 1, relation: r}]}}")
+    for setting in ("output=file", "output=file/below", r'output="a\0b"', "output=" + "n" * 300):
+        assert submit_here(monkeypatch, tmp_path, "etl.py", "--conf", "c.yaml", f"--set={setting}") == 2
+        told = capsys.readouterr()
+        assert told.out == ""
+        assert "defect" not in told.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.yaml", "file", "t.csv"]
+    assert submit_here(monkeypatch, tmp_path, "n" * 300 + ".py") == 2

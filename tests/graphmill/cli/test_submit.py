@@ -1,0 +1,187 @@
+"""The commands as a user types them: scripts, bundled jobs, exit codes, signals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from graphmill.cli import stage_command
+from graphmill.cli.submit import command
+
+DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
+
+GRAPH = (
+    "{input: ., output: o, dimension: 2, entities: {a: {num_partitions: 1}},"
+    " relations: [{name: r, lhs: a, rhs: a}], "
+)
+
+SCRIPT = """
+    import os, sys
+    from distributed import get_client
+    client = get_client()
+    print("sum", client.submit(sum, [1, 2, 3]).result(), sys.argv[1:], os.environ.get("GRAPHMILL_CONF"))
+    sys.exit(int(sys.argv[1]))
+"""
+
+SLEEPER = """
+    import os, time
+    from distributed import get_client
+    client = get_client()
+    print("workers", *client.run(os.getpid).values(), flush=True)
+    time.sleep(600)
+"""
+
+
+def submit(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [DASK_SUBMIT, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def submit_here(monkeypatch: pytest.MonkeyPatch, cwd: Path, *arguments: str) -> int:
+    """Exit code of the command, run in this process: that of a wrong option comes without a cluster."""
+    monkeypatch.chdir(cwd)
+    monkeypatch.setattr(sys, "argv", ["dask-submit"])
+    monkeypatch.setenv("GRAPHMILL_MASTER", "local[1]")
+    return stage_command.exit_code(lambda: command.main(list(arguments), standalone_mode=False))
+
+
+def test_a_script_gets_its_arguments_the_cluster_and_its_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(textwrap.dedent(SCRIPT))
+    conf = tmp_path / "c.yaml"
+    conf.write_text(GRAPH + "cluster: {master: 'local[1]'}}")
+    done = submit("--conf", str(conf), "mine.py", "7", "--flag", cwd=tmp_path)
+    assert done.stdout.split() == ["sum", "6", "['7',", "'--flag']", str(conf)]
+    assert done.returncode == 7
+
+
+def test_the_environment_names_a_script_s_cluster_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text("print('ran')")
+    monkeypatch.setenv("GRAPHMILL_MASTER", "spark://x")
+    done = submit("mine.py", cwd=tmp_path)
+    assert "--master spark://x: expected local" in done.stderr
+    assert (done.returncode, done.stdout) == (2, "")
+    (tmp_path / "c.yaml").write_text(GRAPH + "cluster: {master: 'spark://y'}}")
+    monkeypatch.delenv("GRAPHMILL_MASTER")
+    monkeypatch.setenv("GRAPHMILL_CONF", "c.yaml")
+    assert "--master spark://y: expected local" in submit("mine.py", cwd=tmp_path).stderr
+
+
+def test_a_bundled_job_goes_before_a_file_that_is_not_named_as_one(tmp_path: Path) -> None:
+    (tmp_path / "etl.py").write_text("print('my own etl')")
+    done = submit("--master", "local[1]", "etl.py", "--help", cwd=tmp_path)
+    assert "Usage: etl.py" in done.stdout
+    assert "the file etl.py here is meant by ./etl.py" in done.stderr
+    done = submit("--master", "local[1]", "./etl.py", cwd=tmp_path)
+    assert (done.stdout, done.returncode) == ("my own etl\n", 0)
+    assert "bundled" not in done.stderr
+
+
+def test_bundled_jobs_are_found_from_any_folder(tmp_path: Path) -> None:
+    for job in ("etl.py", "train.py", "remap.py", "pipeline.py"):
+        done = submit(job, "--help", cwd=tmp_path)
+        assert f"Usage: {job}" in done.stdout
+        assert done.returncode == 0
+
+
+def test_what_is_neither_a_file_nor_a_job(tmp_path: Path) -> None:
+    done = submit("elt.py", cwd=tmp_path)
+    assert "no bundled job of that name: etl.py, train.py, remap.py, pipeline.py" in done.stderr
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["etl.py", "--conf", "none.yaml"], "none.yaml"),
+        (["etl.py", "--conf", "c.yaml", "--set", "dimension=x"], "dimension"),
+        (["etl.py", "--colour"], "No such option"),
+        (["--colour", "etl.py"], "No such option"),
+        (["--colour", "red"], "No such option"),
+        (["--quiet", "--set", "dimension=x", "etl.py", "--conf", "c.yaml"], "dimension"),
+        (["pipeline.py", "--conf", "c.yaml", "--set", "remap.colour=red"], "remap.colour: unknown key"),
+        (["pipeline.py", "--conf", "c.yaml", "--set", "edge_paths=[e/a]"], "let them agree"),
+        (["--master", "local[1]", "--py-files", "𠮷.py", "etl.py", "--conf", "c.yaml"], "𠮷.py: cannot open"),
+        (["--master", "spark://x", "etl.py", "--conf", "c.yaml"], "--master spark://x: expected local"),
+    ],
+)
+def test_bad_input_exits_with_2_and_one_clear_message(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    (tmp_path / "c.yaml").write_text(GRAPH + "etl: {tables: [{path: ./x.csv, lhs: 0, rhs: 1, relation: r}]}}")
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n")
+    done = submit(*arguments, cwd=tmp_path)
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 2
+
+
+def test_a_defect_exits_with_1_and_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("1 / 0")
+    done = submit("--master", "local[1]", "bad.py", cwd=tmp_path)
+    assert "ZeroDivisionError" in done.stderr
+    assert done.returncode == 1
+
+
+def test_a_script_s_last_words_are_told(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import sys; sys.exit('no [input]: give a folder')")
+    done = submit("--master", "local[1]", "mine.py", cwd=tmp_path)
+    assert "no [input]: give a folder" in done.stderr
+    assert done.returncode == 1
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_a_signal_ends_everything_that_was_started(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    (tmp_path / "sleeper.py").write_text(textwrap.dedent(SLEEPER))
+    process = subprocess.Popen(
+        [DASK_SUBMIT, "--master", "local[2]", "sleeper.py"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+        # Where the suite itself runs in the background, SIGINT is ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert process.stdout is not None
+    workers = [int(word) for word in process.stdout.readline().split()[1:]]
+    assert len(workers) == 2
+    if number == signal.SIGINT:  # a terminal sends it to the whole group
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == code
+    deadline = time.monotonic() + 60
+    while any(alive(pid) for pid in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_failed_run_says_so_in_run_json(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(
+        GRAPH + "etl: {tables: [{path: missing.csv, lhs: 0, rhs: 1, relation: r}]}}"
+    )
+    done = submit("--master", "local[1]", "etl.py", "--conf", "c.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "missing.csv" in done.stderr
+    content = json.loads((tmp_path / "o" / "run.json").read_text())
+    assert content["status"] == "failed"
+    assert "missing.csv" in content["error"]

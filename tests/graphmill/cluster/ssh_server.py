@@ -1,0 +1,47 @@
+"""A real SSH server on loopback (asyncssh's), whose commands the shell runs; ends with its standard input.
+
+Usage: python -m tests.graphmill.cluster.ssh_server HOST_KEY_FILE AUTHORIZED_KEYS_FILE; prints its port.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from typing import Any
+
+import asyncssh
+
+
+async def run_by_shell(process: Any) -> None:
+    """What sshd does with a command: its output is passed on, and it hears when the client is gone."""
+    child = await asyncio.create_subprocess_shell(
+        process.command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    await process.redirect(stdin=child.stdin, stdout=child.stdout, stderr=child.stderr)
+    closed, ended = asyncio.ensure_future(process.wait_closed()), asyncio.ensure_future(child.wait())
+    await asyncio.wait([closed, ended], return_when=asyncio.FIRST_COMPLETED)
+    if not ended.done():
+        os.killpg(child.pid, signal.SIGHUP)
+    process.exit(await ended)
+
+
+async def serve(host_key: str, authorized_keys: str) -> None:
+    server = await asyncssh.listen(
+        "127.0.0.1",
+        0,
+        server_host_keys=[host_key],
+        authorized_client_keys=authorized_keys,
+        process_factory=run_by_shell,
+        encoding=None,
+    )
+    print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201 (what the parent waits for)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    server.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(*sys.argv[1:]))

@@ -1,0 +1,253 @@
+"""Dask clusters: started, joined, and what happens when a worker goes away."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import dask
+import pytest
+from distributed import Client, LocalCluster
+
+from graphmill import cluster, storage
+from graphmill.cluster import ClusterConfig, tasks
+from graphmill.display import progress
+from graphmill.errors import (
+    ClusterError,
+    ConfigError,
+    FormatError,
+    GraphMillError,
+    NotFoundError,
+    RawTableError,
+    StorageError,
+)
+from graphmill.storage import hdfs
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def refuse(number: int) -> None:
+    raise FormatError(f"file {number} is bad")
+
+
+def die_once(marker: str) -> str:
+    if not storage.exists(marker):
+        storage.write_text(marker, "")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "survived"
+
+
+def refuse_or_write(place: str, number: int) -> None:
+    """The first task fails while another is in the middle of something."""
+    if number == 0:
+        while not storage.exists(f"{place}/1"):
+            time.sleep(0.01)
+        raise FormatError("the first is bad")
+    storage.write_text(f"{place}/{number}", "")
+    time.sleep(1)
+    storage.write_text(f"{place}/{number}", "done")
+
+
+def always_die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def count_up(steps: int) -> int:
+    for number in range(steps):
+        time.sleep(0.05)
+        progress.tell("counting", number + 1, steps, "steps", loss="0.5")
+    return steps
+
+
+def fail_at_first(path: str, num_failures: int, error: type[GraphMillError]) -> int:
+    """Number of attempts it took."""
+    with Path(path).open("a") as attempts:
+        attempts.write("x")
+        attempt = attempts.tell()
+    if attempt <= num_failures:
+        raise error(f"attempt {attempt} of {num_failures} failed")
+    return attempt
+
+
+def environment(name: str) -> str | None:
+    return os.environ.get(name)
+
+
+class Seen:
+    """A display that remembers."""
+
+    def __init__(self) -> None:
+        self.ticks: list[progress.Tick] = []
+
+    def update(self, tick: progress.Tick) -> None:
+        self.ticks.append(tick)
+
+
+def test_after_an_error_nothing_runs_any_more(client: Client, tmp_path: Path) -> None:
+    arguments = [(str(tmp_path), number) for number in range(5)]
+    with pytest.raises(FormatError, match="the first is bad"):
+        cluster.run_tasks(client, refuse_or_write, arguments, description="writing")
+    begun = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert "1" in begun
+    assert set(begun.values()) == {"done"}
+    time.sleep(1.2)
+    assert {path.name for path in tmp_path.iterdir()} == set(begun)
+
+
+def test_results_come_in_order(client: Client) -> None:
+    results = cluster.run_tasks(client, square, [(n,) for n in range(50)], description="squares")
+    assert results == [n * n for n in range(50)]
+    assert cluster.run_tasks(client, square, [], description="nothing") == []
+
+
+def test_the_first_error_is_raised_as_it_was(client: Client) -> None:
+    with pytest.raises(FormatError, match="file 3 is bad"):
+        cluster.run_tasks(client, refuse, [(3,)], description="reading")
+
+
+def test_a_task_that_storage_failed_is_run_again(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tasks, "RETRY_DELAYS_S", (0.0, 0.1, 0.1))
+    seen = Seen()
+    arguments = [(str(tmp_path / f"task-{number}"), number, StorageError) for number in range(4)]
+    with progress._shown_by(seen), caplog.at_level("WARNING", "graphmill"):
+        results = cluster.run_tasks(client, fail_at_first, arguments, description="reading")
+    assert results == [1, 2, 3, 4]
+    assert [tick.done for tick in seen.ticks] == [0, 1, 2, 3, 4]
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 6
+    assert "reading: once more in 0.1 s: attempt 2 of 3 failed" in told
+
+
+@pytest.mark.parametrize("error", [FormatError, RawTableError, ConfigError, NotFoundError])
+def test_a_task_that_is_given_something_bad_is_not(
+    client: Client, tmp_path: Path, error: type[GraphMillError]
+) -> None:
+    with pytest.raises(error, match="attempt 1 of 2 failed"):
+        cluster.run_tasks(client, fail_at_first, [(str(tmp_path / "a"), 2, error)], description="reading")
+
+
+def test_a_task_that_storage_fails_for_good(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "RETRY_DELAYS_S", (0.0, 0.0))
+    with pytest.raises(StorageError, match="attempt 3 of 9 failed"):
+        cluster.run_tasks(
+            client, fail_at_first, [(str(tmp_path / "a"), 9, StorageError)], description="reading"
+        )
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_killed_worker_costs_its_tasks_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    losses = cluster.Losses()
+    with (
+        caplog.at_level("INFO", "graphmill"),
+        cluster.connect("local[2]", ClusterConfig()) as client,
+        losses.counted(client),
+    ):
+        caplog.handler.setLevel(0)  # the cluster has silenced all handlers of distributed's log
+        arguments = [(str(tmp_path / f"died-{number}"),) for number in range(2)]
+        assert cluster.run_tasks(client, die_once, arguments, description="dying") == ["survived"] * 2
+        assert losses.num_workers == 2
+        with pytest.raises(ClusterError, match="dying: the task's worker died 4 times"):
+            cluster.run_task(client, always_die, description="dying")
+    assert losses.num_workers == 6, "those that close in the end are not lost"
+    assert len(re.findall(r"lost the worker tls://127\.0\.0\.1:\d+, the \d\. of this run", caplog.text)) == 6
+    assert "has come in the place of one that was lost" in caplog.text
+
+
+def test_progress_of_a_task_is_shown_here(client: Client) -> None:
+    seen = Seen()
+    with progress._shown_by(seen):
+        assert cluster.run_task(client, count_up, 40, description="count") == 40
+    assert len(seen.ticks) >= 2
+    assert seen.ticks[-1].total == 40
+    assert seen.ticks[-1].fields == {"loss": "0.5"}
+
+
+def test_a_cancelled_task_stops_by_itself(client: Client) -> None:
+    future = client.submit(count_up, 100_000, pure=False)
+    time.sleep(0.5)
+    future.cancel()
+    deadline = time.monotonic() + 60
+    while any(client.run(lambda dask_worker: len(dask_worker.state.executing)).values()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_the_environment_reaches_every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in (hdfs.DRIVER_VARIABLE, *cluster.ENVIRONMENT):  # earlier clusters of this process set them
+        monkeypatch.delenv(variable, raising=False)
+    with cluster.connect("local[1]", ClusterConfig(hdfs_driver="libhdfs")) as client:
+        assert client.submit(environment, hdfs.DRIVER_VARIABLE).result() == "libhdfs"
+        for variable, value in cluster.ENVIRONMENT.items():
+            assert client.submit(environment, variable).result() == value
+    monkeypatch.delenv(hdfs.DRIVER_VARIABLE)
+
+
+def test_a_running_cluster_is_joined_and_left_running(client: Client) -> None:
+    address = client.scheduler_info()["address"]
+    with cluster.connect(address, ClusterConfig()) as joined:
+        assert joined.submit(square, 3).result() == 9
+    assert client.submit(square, 4).result() == 16
+
+
+def test_nobody_at_the_address() -> None:
+    settings = ClusterConfig(connect_timeout_s=1)
+    with (
+        pytest.raises(ClusterError, match="does not answer"),
+        cluster.connect("tcp://127.0.0.1:9", settings),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("master", ["yarn?", "local[x]", "spark://h:1", "local[]", "local[0]"])
+def test_an_unknown_master(master: str) -> None:
+    with pytest.raises(ConfigError, match="expected local"), cluster.connect(master, ClusterConfig()):
+        pass
+
+
+def test_log_lines_where_there_is_no_terminal(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "graphmill")
+    with progress.displayed():
+        for done in range(0, 101, 10):
+            progress.tell("reading", done, 100, "rows", file="x")
+    assert caplog.messages[-1].startswith("reading: 100 of 100 rows")
+    assert caplog.messages[-1].endswith("file x")
+
+
+def test_tasks_do_not_wait_for_ever_where_all_workers_are_lost() -> None:
+    with (
+        dask.config.set({"distributed.scheduler.no-workers-timeout": "1s"}),
+        LocalCluster(n_workers=0, dashboard_address=":0") as lost,
+        Client(lost) as client,
+        pytest.raises(ClusterError, match="counting: all workers died, and none has come back within 1 s"),
+    ):
+        cluster.run_tasks(client, square, [(1,), (2,)], description="counting")
+
+
+def rest() -> None:
+    time.sleep(60)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_scheduler_that_goes_away_is_the_cluster_s_failure() -> None:
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--port=0", "--no-dashboard"]
+    with subprocess.Popen([*command, "--host=127.0.0.1"], stderr=subprocess.PIPE, text=True) as scheduler:
+        assert scheduler.stderr is not None
+        lines = (re.search(r"tcp://127\.0\.0\.1:\d+", line) for line in scheduler.stderr)
+        address = next(found[0] for found in lines if found)
+        with Client(address, timeout=1) as client, ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(cluster.run_tasks, client, rest, [()], description="resting")
+            while not client.futures:
+                time.sleep(0.05)
+            scheduler.kill()
+            with pytest.raises(ClusterError, match="resting: the cluster went away: Client lost the connec"):
+                asked.result()

@@ -1,0 +1,144 @@
+"""--master ssh://, against a real SSH server: asyncssh's, with commands run by the shell."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from distributed import Client
+from distributed.utils import get_ip
+
+from graphmill import cluster
+from graphmill.cluster import ClusterConfig
+from graphmill.cluster.keys import new_keys
+from graphmill.cluster.ssh import _parse
+from graphmill.errors import ClusterError, ConfigError
+from tests import REPOSITORY
+from tests.graphmill.cluster import stranger
+
+asyncssh = pytest.importorskip("asyncssh", reason="asyncssh is not installed: pip install 'graphmill[ssh]'")
+
+
+@pytest.fixture
+def ssh_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
+    """`user@127.0.0.1:port` of a server that this user may enter, and whose key is known; and its process."""
+    stranger.open_to_all(tmp_path)
+    remote_tmp(tmp_path).mkdir()
+    folder = tmp_path / "home" / ".ssh"
+    folder.mkdir(parents=True, mode=0o700)
+    for name in ("host", "id_ed25519"):
+        key = asyncssh.generate_private_key("ssh-ed25519")
+        key.write_private_key(folder / name)
+        key.write_public_key(folder / f"{name}.pub")
+    for name in (*cluster.ENVIRONMENT, "HADOOP_CONF_DIR"):  # a host's own would count
+        monkeypatch.delenv(name, raising=False)
+    command = [
+        sys.executable,
+        "-m",
+        "tests.graphmill.cluster.ssh_server",
+        folder / "host",
+        folder / "id_ed25519.pub",
+    ]
+    with subprocess.Popen(
+        command,
+        cwd=REPOSITORY,
+        env={**os.environ, "TMPDIR": str(remote_tmp(tmp_path))},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdout is not None
+        port = server.stdout.readline().strip()
+        (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {(folder / 'host.pub').read_text()}")
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+        yield f"tester@127.0.0.1:{port}", server.pid
+        assert server.stdin is not None
+        server.stdin.close()
+
+
+@pytest.fixture
+def ssh_host(ssh_server: tuple[str, int]) -> str:
+    return ssh_server[0]
+
+
+def remote_tmp(folder: Path) -> Path:
+    """TMPDIR of the host."""
+    return folder / "remote-tmp"
+
+
+def environment(name: str) -> str | None:
+    return os.environ.get(name)
+
+
+@pytest.mark.slow
+def test_workers_come_by_ssh(ssh_host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop/of-this-test")
+    with cluster.connect(f"ssh://{ssh_host}", ClusterConfig(num_workers=2)) as client:
+        assert len(client.scheduler_info(n_workers=-1)["workers"]) == 2
+        pids = client.run(os.getpid).values()
+        assert os.getpid() not in pids
+        for variable, value in cluster.ENVIRONMENT.items():
+            assert client.submit(environment, variable).result() == value
+        assert client.submit(environment, "HADOOP_CONF_DIR").result() == "/etc/hadoop/of-this-test"
+    deadline = time.monotonic() + 60
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) or any(remote_tmp(tmp_path).rglob("*.pem")):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+# Ends with its standard input.
+RUN = """
+import sys
+from graphmill import cluster
+if __name__ == "__main__":
+    with cluster.connect(sys.argv[1], cluster.ClusterConfig(num_workers=1)) as client:
+        print(client.scheduler_info()["address"], flush=True)
+        sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+def test_nobody_is_let_in(ssh_server: tuple[str, int], tmp_path: Path) -> None:
+    """Neither another user of the host nor a client without the key; no key outlasts a run that is killed."""
+    host, server = ssh_server
+    with subprocess.Popen(
+        [sys.executable, "-c", RUN, f"ssh://{host}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as run:
+        assert run.stdout is not None
+        address = run.stdout.readline().strip()
+        assert address.startswith("tls://")
+        keys = list(remote_tmp(tmp_path).rglob("*.pem"))
+        assert len(keys) == 2  # the scheduler's and the worker's
+        for key in keys:
+            assert (key.stat().st_mode & 0o777, key.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+        with pytest.raises(OSError), Client(address, security=new_keys().security(), timeout=2):
+            pass
+        processes = stranger.tree(server)
+        assert {ip for ip, _ in stranger.listening(processes)} <= {"127.0.0.1", get_ip()}
+        if os.geteuid() == 0:
+            assert stranger.attempts(tmp_path, processes) == []
+        run.kill()
+    deadline = time.monotonic() + 60
+    while any(remote_tmp(tmp_path).glob("graphmill-keys-*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_host_whose_key_is_not_known_is_refused(ssh_host: str, tmp_path: Path) -> None:
+    (tmp_path / "home" / ".ssh" / "known_hosts").write_text("")
+    with (
+        pytest.raises(ClusterError, match="does not answer"),
+        cluster.connect(f"ssh://{ssh_host}", ClusterConfig(num_workers=1)),
+    ):
+        pass
+
+
+def test_hosts_as_they_are_written() -> None:
+    hosts, options = _parse("ssh://a,me@b.example:2222")
+    assert hosts == ["a", "b.example"]
+    assert options == [{}, {"username": "me", "port": 2222}]
+    with pytest.raises(ConfigError, match=r"expected ssh://\[USER@\]HOST"):
+        _parse("ssh://a,,b")

@@ -1,0 +1,145 @@
+"""Nobody but its owner gets into a run on this machine: another user, a client without the key."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from distributed import Client, Security
+
+from graphmill import cluster
+from graphmill.cluster import ClusterConfig
+from graphmill.cluster.keys import new_keys
+from graphmill.config import validated
+from graphmill.errors import ConfigError
+from graphmill.machine import leftovers
+from tests.graphmill.cluster import stranger
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+# As a bundled job starts its workers; ends with its standard input.
+RUN = """
+import sys
+from graphmill import forkserver
+if __name__ == "__main__":
+    forkserver.start(("distributed", "graphmill.cluster"))
+    from graphmill import cluster
+    with cluster.connect("local[2]", cluster.ClusterConfig(tls=sys.argv[1])) as client:
+        print("ready", flush=True)
+        sys.stdin.read()
+"""
+
+
+@contextmanager
+def local_run(folder: Path, tls: str) -> Iterator[list[int]]:
+    """The processes of a run that has its temporary files in `folder`."""
+    script = folder / "run.py"
+    script.write_text(RUN)
+    with subprocess.Popen(
+        [sys.executable, str(script), tls],
+        env={**os.environ, "TMPDIR": str(folder)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "ready\n"
+        yield stranger.tree(run.pid)
+        run.communicate(timeout=60)
+
+
+@pytest.fixture
+def public_folder(tmp_path: Path) -> Path:
+    """A folder that other users may look into."""
+    stranger.open_to_all(tmp_path)
+    return tmp_path
+
+
+def test_a_local_run_listens_on_loopback_only(public_folder: Path) -> None:
+    with local_run(public_folder, "auto") as processes:
+        found = stranger.listening(processes)
+        assert len(found) >= 5  # the scheduler, two nannies, two workers
+        assert {address for address, _ in found} == {"127.0.0.1"}
+        assert not [name for name in stranger.unix_sockets(processes) if name.startswith("@")]
+
+
+@needs_root
+def test_another_user_gets_nowhere(public_folder: Path) -> None:
+    with local_run(public_folder, "auto") as processes:
+        assert stranger.attempts(public_folder, processes) == []
+
+
+@needs_root
+def test_another_user_is_let_in_where_the_owner_chose_so(public_folder: Path) -> None:
+    with local_run(public_folder, "off") as processes:
+        done = stranger.attempts(public_folder, processes)
+    assert sorted(each.split()[0] for each in done) == ["Nanny", "Nanny", "Scheduler", "Worker", "Worker"]
+
+
+def test_the_keys_of_a_run_are_in_a_file_that_goes_with_it() -> None:
+    with cluster.connect("local[1]", ClusterConfig()) as client:
+        config = client.security.get_tls_config_for_role("client")
+        path = Path(config["key"])
+        assert path.is_relative_to(leftovers.folder()), "a killed run leaves them"
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert {*config.values()} == {None, str(path)}, "Dask would write keys in memory to TMPDIR"
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("others", ["none", "own"])
+def test_a_client_without_the_key_gets_nowhere(others: str) -> None:
+    own = Security(**new_keys().options() | {"require_encryption": False})
+    security = {"none": None, "own": own}[others]
+    with cluster.connect("local[1]", ClusterConfig()) as client:
+        address = client.scheduler_info()["address"]
+        assert address.startswith("tls://")
+        addresses = [address, address.replace("tls://", "tcp://"), *client.scheduler_info()["workers"]]
+        for each in addresses:
+            with pytest.raises((OSError, TypeError)), Client(each, security=security, timeout=2):
+                pass
+        assert client.submit(sum, [1, 2]).result() == 3
+
+
+def test_to_let_everybody_in_is_a_choice(caplog: pytest.LogCaptureFixture) -> None:
+    with cluster.connect("local[1]", ClusterConfig(tls="off")) as client:
+        address = client.scheduler_info()["address"]
+        assert address.startswith("tcp://")
+        assert [text for text in caplog.messages if "cluster.tls: off: whoever reaches" in text]
+
+
+def test_a_running_cluster_without_encryption_is_told(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    with cluster.connect(client.scheduler_info()["address"], ClusterConfig()):
+        pass
+    assert len([text for text in caplog.messages if "is not encrypted: whoever reaches" in text]) == 1
+
+
+def test_a_running_cluster_with_encryption_needs_files() -> None:
+    with (
+        pytest.raises(ConfigError, match=r"tls://h:1: set cluster\.tls to the ca_file"),
+        cluster.connect("tls://h:1", ClusterConfig()),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [("auto", "auto"), ("off", "off"), (False, "off"), (None, "auto")]
+)
+def test_the_words_of_the_setting(given: object, meant: str) -> None:
+    assert validated(ClusterConfig, {"tls": given}).tls == meant
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("on", r"cluster\.tls: expected auto, off, or ca_file, cert_file and key_file, found 'on'"),
+        ({"ca_file": "a", "cert_file": "b"}, r"cluster\.tls\.key_file: missing"),
+    ],
+)
+def test_no_such_setting(given: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        validated(ClusterConfig, {"tls": given}, prefix=("cluster",))

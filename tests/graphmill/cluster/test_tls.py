@@ -1,0 +1,79 @@
+"""TLS between Dask's processes, by configuration."""
+
+import os
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from distributed import Client, LocalCluster
+from distributed.security import Security
+
+from graphmill import cluster
+from graphmill.cluster import ClusterConfig, TlsConfig
+from graphmill.errors import ClusterError, ConfigError
+from tests.graphmill.cluster.certificates import certificates
+
+
+def settings(folder: Path, name: str = "cluster") -> ClusterConfig:
+    return ClusterConfig(tls=TlsConfig(**certificates(folder, name)), connect_timeout_s=5)
+
+
+def test_a_local_cluster_speaks_tls_and_lets_no_stranger_in(tmp_path: Path) -> None:
+    with cluster.connect("local[1]", settings(tmp_path)) as client:
+        address = client.scheduler_info()["address"]
+        assert address.startswith("tls://")
+        assert client.submit(os.getpid).result() != os.getpid()
+        stranger = settings(tmp_path, "stranger")
+        with (
+            pytest.raises(ClusterError, match="does not answer"),
+            cluster.connect(address, stranger),
+        ):
+            pass
+
+
+def test_a_running_cluster_is_joined_by_tls(tmp_path: Path) -> None:
+    own = settings(tmp_path)
+    assert own.tls is not None
+    security = Security(
+        require_encryption=True,
+        tls_ca_file=own.tls.ca_file,
+        **{
+            f"tls_{role}_{kind}": path
+            for role in ("scheduler", "worker", "client")
+            for kind, path in (("cert", own.tls.cert_file), ("key", own.tls.key_file))
+        },
+    )
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, security=security, dashboard_address=":0") as running,
+        cluster.connect(running.scheduler_address, own) as client,
+    ):
+        assert running.scheduler_address.startswith("tls://")
+        assert client.submit(sum, [1, 2]).result() == 3
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    files = certificates(tmp_path) | {"key_file": str(tmp_path / "none.pem")}
+    with (
+        pytest.raises(ConfigError, match=r"cluster\.tls\.key_file: .*none\.pem: there is no such file"),
+        cluster.connect("local[1]", ClusterConfig(tls=TlsConfig(**files))),
+    ):
+        pass
+
+
+def test_the_dashboard_is_on_loopback() -> None:
+    with cluster.connect("local[1]", ClusterConfig()) as client:
+        assert isinstance(client, Client)
+        server = client.cluster.scheduler.http_server
+        assert {socket.getsockname()[0] for socket in server._sockets.values()} == {"127.0.0.1"}
+
+
+def test_the_dashboard_is_made_when_somebody_looks() -> None:
+    with cluster.connect("local[1]", ClusterConfig()) as client:
+        applications = client.cluster.scheduler.http_application.applications
+        assert not any("/status" in getattr(each, "app_paths", ()) for each in applications)
+        for _ in range(2):
+            with urlopen(client.dashboard_link, timeout=60) as answer:
+                assert (answer.status, answer.url) == (200, client.dashboard_link)
+                assert b"Dask" in answer.read()
+        with urlopen(client.dashboard_link.replace("/status", "/"), timeout=60) as answer:
+            assert answer.url == client.dashboard_link

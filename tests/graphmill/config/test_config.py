@@ -1,0 +1,246 @@
+"""The configuration: what is accepted, what is refused, and how the refusal reads."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field
+
+from graphmill import config
+from graphmill.config import PbgConfig, Section
+from graphmill.errors import ConfigError, NotFoundError
+from graphmill.vocab import Side
+from tests import REPOSITORY
+
+CONF_FOLDER = REPOSITORY / "conf"
+
+
+def raw(**changes: Any) -> dict[str, Any]:
+    return {
+        "output": "/out",
+        "entities": {"user": {"num_partitions": 4}, "item": {"num_partitions": 1}},
+        "relations": [{"name": "buys", "lhs": "user", "rhs": "item"}],
+        "dimension": 8,
+        **changes,
+    }
+
+
+def test_output_is_the_root_of_every_path() -> None:
+    settings = config.from_mapping(raw(output="hdfs://ns/out"))
+    assert settings.entity_path == "hdfs://ns/out/entities"
+    assert settings.edge_paths == ("hdfs://ns/out/edges/train",)
+    assert settings.split_path("test") == "hdfs://ns/out/edges/test"
+    assert settings.checkpoint_path == "hdfs://ns/out/checkpoint"
+    assert settings.embedding_path == "hdfs://ns/out/embeddings"
+    assert settings.record_uri("elsewhere") == "hdfs://ns/out/run.json"
+
+
+def test_each_path_can_be_set_on_its_own() -> None:
+    settings = config.from_mapping(raw(checkpoint_path="/fast/ckpt", edge_paths=["/e/one", "/e/two"]))
+    assert settings.checkpoint_path == "/fast/ckpt"
+    assert settings.edge_paths == ("/e/one", "/e/two")
+    assert settings.entity_path == "/out/entities"
+
+
+def test_pbg_paths_are_enough_without_an_output() -> None:
+    changes = {"entity_path": "d/entities", "edge_paths": ["d/edges/train"], "checkpoint_path": "d/model"}
+    settings = config.from_mapping({k: v for k, v in raw(**changes).items() if k != "output"})
+    assert settings.split_path("test") == "d/edges/test"
+    assert settings.record_uri(settings.checkpoint_path) == "d/model/run.json"
+
+
+def test_camel_case_keys_of_old_pbg_configs() -> None:
+    settings = config.from_mapping(
+        raw(batchSize=7, entities={"user": {"numPartitions": 2}, "item": {"num_partitions": 1}})
+    )
+    assert settings.batch_size == 7
+    assert settings.entities["user"].num_partitions == 2
+
+
+def test_pbg_python_config_gives_what_pbg_wrote(shared_dir: Path) -> None:
+    for golden in ("pbg_v1_dyn", "pbg_v1_static"):
+        folder = shared_dir / "golden" / golden
+        written_by_pbg = json.loads((folder / "checkpoint" / "config.json").read_text())
+        loaded = config.load(str(folder / "config.py"))
+        assert loaded.entity_path == str(Path.cwd() / "entities")
+        paths = {key: written_by_pbg[key] for key in ("entity_path", "edge_paths", "checkpoint_path")}
+        pbg = config.from_mapping(loaded.pbg() | paths).pbg()
+        assert pbg == written_by_pbg
+        assert list(pbg) == list(written_by_pbg)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dimention": 3}, "dimention: unknown key; did you mean 'dimension'?"),
+        ({"dimension": "8"}, r"dimension: .* found '8' \(str\)"),
+        ({"dimension": 0}, "dimension: .* found 0"),
+        ({"lr": float("nan")}, "lr: .*finite"),
+        ({"entities": {"user": {}}}, "entities.user.num_partitions: missing"),
+        ({"entities": {"a.b": {"num_partitions": 1}}}, "entities.a.b"),
+        ({"entities": {}}, "entities: expected at least one"),
+        ({"relations": []}, "relations: expected at least one"),
+        (
+            {"relations": [{"name": "r", "lhs": "usr", "rhs": "item"}]},
+            r"relations\[0\].lhs: 'usr' is not among",
+        ),
+        (
+            {"relations": [{"name": "r", "lhs": "user", "rhs": "item", "operator": "x"}]},
+            r"relations\[0\].operator",
+        ),
+        ({"relations": [{"name": "r", "lhs": "user", "rhs": "item"}] * 2}, "two relations are named 'r'"),
+        (
+            {
+                "entities": {"user": {"num_partitions": 4}, "item": {"num_partitions": 3}},
+                "relations": [
+                    {"name": "buys", "lhs": "user", "rhs": "item"},
+                    {"name": "knows", "lhs": "user", "rhs": "user"},
+                ],
+            },
+            "user has 4, item has 3, on the rhs side: partition counts that differ cannot broadcast",
+        ),
+        (
+            {
+                "entities": {
+                    "user": {"num_partitions": 1},
+                    "item": {"num_partitions": 1, "featurized": True},
+                },
+                "relations": [{"name": "r", "lhs": "user", "rhs": "item", "all_negs": True}],
+            },
+            r"relations\[0\].all_negs: a featurized type",
+        ),
+        (
+            {"dynamic_relations": True, "global_emb": True},
+            "global_emb: cannot be used with dynamic_relations",
+        ),
+        (
+            {"entities": {"user": {"num_partitions": 1, "dimension": 4}, "item": {"num_partitions": 1}}},
+            "dimension 4",
+        ),
+        ({"loss_fn": "logistic", "comparator": "cos"}, "logistic"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_path(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config.from_mapping(raw(**changes))
+
+
+def test_all_problems_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as refused:
+        config.from_mapping(raw(dimension="x", lr=-1, colour="blue"))
+    assert len(str(refused.value).splitlines()) == 3
+
+
+class _Book(Section):
+    pages: int
+
+
+class _Shelf(Section):
+    books: Annotated[tuple[_Book, ...], Field(min_length=1, strict=False)]
+
+
+def test_a_wrong_item_does_not_make_its_list_too_short_as_well() -> None:
+    with pytest.raises(ConfigError) as refused:
+        config.validated(_Shelf, {"books": [{"pages": "x"}]})
+    assert str(refused.value) == "books[0].pages: input should be a valid integer; found 'x' (str)"
+    with pytest.raises(ConfigError, match="at least 1 item"):
+        config.validated(_Shelf, {"books": []})
+
+
+def test_dynamic_relations_allow_one_entry() -> None:
+    two = [{"name": name, "lhs": "user", "rhs": "item"} for name in "ab"]
+    with pytest.raises(ConfigError, match="exactly one entry, found 2"):
+        config.from_mapping(raw(dynamic_relations=True, relations=two))
+    assert config.from_mapping(raw(dynamic_relations=True)).global_emb is False
+
+
+def test_without_any_root_the_message_says_what_to_set() -> None:
+    with pytest.raises(ConfigError, match="set it \\(--set output=URI\\)"):
+        config.from_mapping({k: v for k, v in raw().items() if k != "output"})
+
+
+def test_an_empty_output_is_not_the_root_of_the_disk() -> None:
+    with pytest.raises(ConfigError, match="output: expected a folder's URI, found an empty string"):
+        config.from_mapping(raw(output=""))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def get_torchbiggraph_config(:", "SyntaxError"),
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("def get_torchbiggraph_config(): pass", "TypeError"),
+        ("x = 1", "expected a function"),
+    ],
+)
+def test_a_pbg_config_that_does_not_run(tmp_path: Path, text: str, message: str) -> None:
+    conf = tmp_path / "c.py"
+    conf.write_text(text)
+    with pytest.raises(ConfigError, match=rf"c\.py: .*{message}"):
+        config.load(str(conf))
+
+
+def test_overrides_reach_everywhere(tmp_path: Path) -> None:
+    conf = tmp_path / "c.yaml"
+    conf.write_text(json.dumps(raw()))
+    settings = config.load(
+        str(conf),
+        ["relations[0].operator=translation", "lr=1e-3", "etl.tables.more=[1, 2]", "init_path=null"],
+    )
+    assert settings.relations[0].operator == "translation"
+    assert settings.lr == 1e-3
+    assert settings.etl == {"tables": {"more": [1, 2]}}
+
+
+@pytest.mark.parametrize("override", ["lr", "=3", "a..b=1", "relations[7].name=x", "lr.deep=3", "lr=[1"])
+def test_an_override_that_fits_nowhere_is_refused(tmp_path: Path, override: str) -> None:
+    conf = tmp_path / "c.yaml"
+    conf.write_text(json.dumps(raw(lr=0.5)))
+    with pytest.raises(ConfigError, match="--set"):
+        config.load(str(conf), [override])
+
+
+@pytest.mark.parametrize("text", ["a: [1", "- just\n- a list\n", "3"])
+def test_a_file_that_is_no_configuration(tmp_path: Path, text: str) -> None:
+    conf = tmp_path / "c.yaml"
+    conf.write_text(text)
+    with pytest.raises(ConfigError, match=r"c\.yaml"):
+        config.load(str(conf))
+
+
+def test_a_missing_file() -> None:
+    with pytest.raises(NotFoundError, match=r"nowhere\.yaml"):
+        config.load("nowhere.yaml")
+
+
+def test_a_section_is_checked_with_its_path() -> None:
+    class Inner(Section):
+        rows: int = 3
+
+    assert config.from_mapping(raw(remap={"rows": 4})).section("remap", Inner).rows == 4
+    with pytest.raises(ConfigError, match=r"remap\.row: unknown key; did you mean 'rows'"):
+        config.from_mapping(raw(remap={"row": 4})).section("remap", Inner)
+
+
+@given(st.integers(1, 9), st.integers(1, 9))
+def test_the_grid_is_as_wide_as_the_most_partitioned_type(user: int, item: int) -> None:
+    """Each side has a width of its own, as in PBG; types on one side have the same number, or 1."""
+    entities = {"user": {"num_partitions": user}, "item": {"num_partitions": item}}
+    settings = config.from_mapping(raw(entities=entities))
+    assert [settings.num_side_partitions(side) for side in Side] == [user, item]
+    both = [{"name": name, "lhs": name, "rhs": "item"} for name in entities]
+    if 1 not in (user, item) and user != item:
+        with pytest.raises(ConfigError, match="broadcast"):
+            config.from_mapping(raw(entities=entities, relations=both))
+        return
+    settings = config.from_mapping(raw(entities=entities, relations=both))
+    assert [settings.num_side_partitions(side) for side in Side] == [max(user, item), item]
+
+
+@pytest.mark.parametrize("conf", sorted(CONF_FOLDER.glob("*.yaml")), ids=lambda path: path.name)
+def test_the_shipped_configurations_load(conf: Path) -> None:
+    settings = config.load(str(conf))
+    assert set(PbgConfig.model_fields) == set(settings.pbg())

@@ -1,0 +1,151 @@
+"""The look of the commands: for people, for a batch's log, for programs."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
+CONF = """
+input: {input}
+output: {output}
+dimension: 2
+entities: {{user: {{num_partitions: 1}}}}
+relations: [{{name: knows, lhs: user, rhs: user}}]
+etl: {{tables: [{{path: edges.csv, lhs: a, rhs: b, relation: knows}}]}}
+cluster: {{master: "local[1]"}}
+"""
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    (tmp_path / "edges.csv").write_text("a,b\n" + "".join(f"x{n},x{n + 1}\n" for n in range(50)))
+    (tmp_path / "conf.yaml").write_text(CONF.format(input=tmp_path, output=tmp_path / "out"))
+    return tmp_path / "conf.yaml"
+
+
+def etl(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [DASK_SUBMIT, "etl.py", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_batch_gets_lines_and_a_table(conf: Path) -> None:
+    done = etl("--conf", str(conf))
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^\d\d:\d\d:\d\d I etl: done in", done.stderr, re.M)
+    assert "dashboard at http" in done.stderr
+    assert re.search(r"report: .*report\.html", done.stderr)
+    assert re.search(r"edges, train\W+50\b", done.stdout)
+    assert "\x1b[" not in done.stdout + done.stderr
+
+
+def test_json_logs_are_json_to_the_last_line(conf: Path) -> None:
+    done = etl("--conf", str(conf), "--json-logs")
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert all({"time", "level", "message"} <= line.keys() for line in lines)
+    progress = next(line for line in lines if line.get("description") == "etl: encode")
+    assert (progress["done"], progress["total"], progress["unit"]) == (1, 1, "sources")
+    assert lines[-1]["edges, train"] == "50"
+    assert done.stdout == ""
+
+
+def test_quiet_says_nothing_of_what_goes_well(conf: Path) -> None:
+    done = etl("--conf", str(conf), "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_terminal_gets_bars_and_the_dashboard(conf: Path) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [DASK_SUBMIT, "etl.py", "--conf", str(conf)],
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"},
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            shown += chunk
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    os.close(ours)
+    assert process.wait(timeout=60) == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+    assert re.search(r"etl: encode\s+━+\s+100%", text)
+    assert "dashboard: http" in text
+    assert re.search(r"edges, train\W+50\b", text)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected", "trace"),
+    [
+        ([], r"^error: dimension: ", False),
+        (["--debug"], r"^error: dimension: ", True),
+        (["--json-logs"], r'^\{.*"level": "error".*"type": "ConfigError"\}$', False),
+    ],
+)
+def test_an_error_is_one_block(conf: Path, options: list[str], expected: str, trace: bool) -> None:
+    done = etl("--conf", str(conf), "--set", "dimension=none", *options)
+    assert done.returncode == 2
+    assert re.search(expected, done.stderr, re.M)
+    assert ("Traceback" in done.stderr) == trace
+    assert trace or len(done.stderr.splitlines()) == 1
+
+
+def test_a_defect_says_that_it_is_one_and_where_and_the_record_has_the_trace(conf: Path) -> None:
+    program = f"""
+import etl.job, sys
+from graphmill import door
+def broken(config, client, claim): return 1 / 0
+etl.job.run = broken
+door.main(door.stage_command("etl"), ["--conf", {str(conf)!r}, "--quiet"])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", f"if __name__ == '__main__':\n{program.replace(chr(10), chr(10) + ' ')}"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "error: ZeroDivisionError: division by zero (" in done.stderr
+    assert "this is a defect" in done.stderr
+    assert "Traceback" not in done.stderr
+    record = json.loads((conf.parent / "out" / "run.json").read_text())
+    assert "Traceback" in record["stages"]["etl"]["traceback"]
+    page = (conf.parent / "out" / "report.html").read_text()
+    assert "The run failed in etl." in page
+    assert "ZeroDivisionError: division by zero" in page
+
+
+def test_the_shell_completes_jobs_and_options(tmp_path: Path) -> None:
+    def complete(words: str, position: int) -> str:
+        names = {"_DASK_SUBMIT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(position)}
+        return subprocess.run(
+            [DASK_SUBMIT], env={**os.environ, **names}, capture_output=True, text=True
+        ).stdout
+
+    assert "plain,pipeline.py" in complete("dask-submit pi", 1)
+    assert "plain,--master" in complete("dask-submit --ma", 1)
+
+
+def test_the_command_report(conf: Path, tmp_path: Path) -> None:
+    assert etl("--conf", str(conf), "--quiet").returncode == 0
+    page = tmp_path / "out" / "report.html"
+    before = page.read_text()
+    page.unlink()
+    command = [sys.executable, "-m", "graphmill", "report"]
+    output = str(tmp_path / "out")
+    done = subprocess.run([*command, output], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(page)
+    assert page.read_text() == before
+    both = [*command, output, output, "--output", str(tmp_path / "both.html")]
+    subprocess.run(both, capture_output=True, check=True)
+    assert "2 runs side by side" in (tmp_path / "both.html").read_text()

@@ -1,0 +1,299 @@
+"""Bucket files: reader(writer(x)) = x, h5py's own eyes, PBG's own files, and files that are wrong."""
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from graphmill import storage
+from graphmill.errors import FormatError
+from graphmill.formats import edge_buckets
+from graphmill.formats.edge_buckets import Edges
+from graphmill.vocab import Bucket
+from tests import REPOSITORY
+from tests.graphmill.formats.foreign_buckets import BUCKET, URI, foreign, replaced
+
+
+@st.composite
+def edges_of_a_bucket(draw: st.DrawFn) -> Edges:
+    num = draw(st.integers(0, 40))
+    limit = draw(st.sampled_from([2**31 - 1, 2**62]))
+    columns = [draw(hnp.arrays(np.int64, num, elements=st.integers(0, limit))) for _ in edge_buckets.COLUMNS]
+    weights = hnp.arrays(np.float32, num, elements=st.floats(-8, 8, width=32))
+    return Edges(*columns, weight=draw(st.none() | weights))
+
+
+def some_edges(num: int = 10, weighted: bool = False) -> Edges:
+    lhs, rel, rhs = (np.arange(num) * factor for factor in (1, 2, 3))
+    return Edges(lhs, rel, rhs, np.linspace(0, 1, num, dtype=np.float32) if weighted else None)
+
+
+def assert_equal(found: Edges, expected: Edges) -> None:
+    for column in edge_buckets.COLUMNS:
+        assert getattr(found, column).dtype == np.int64
+        np.testing.assert_array_equal(getattr(found, column), getattr(expected, column))
+    if expected.weight is None:
+        assert found.weight is None
+    else:
+        assert found.weight is not None
+        assert found.weight.dtype == np.float32
+        np.testing.assert_array_equal(found.weight, expected.weight)
+
+
+@given(edges=edges_of_a_bucket(), start=st.integers(0, 50), stop=st.none() | st.integers(0, 50))
+def test_edges_come_back(
+    tmp_path_factory: pytest.TempPathFactory, edges: Edges, start: int, stop: int | None
+) -> None:
+    folder = str(tmp_path_factory.getbasetemp() / "edges")
+    edge_buckets.write_bucket(folder, BUCKET, edges)
+    assert edge_buckets.count_edges(folder, BUCKET) == len(edges)
+    assert edge_buckets.has_weights(folder, BUCKET) == (edges.weight is not None)
+    assert_equal(edge_buckets.read_bucket(folder, BUCKET), edges)
+    rows = slice(start, stop)
+    weight = None if edges.weight is None else edges.weight[rows]
+    part = Edges(edges.lhs[rows], edges.rel[rows], edges.rhs[rows], weight)
+    assert_equal(edge_buckets.read_bucket(folder, BUCKET, start, stop), part)
+
+
+@given(edges=edges_of_a_bucket(), cuts=st.lists(st.integers(0, 40), max_size=4))
+def test_bytes_do_not_depend_on_the_appends(
+    tmp_path_factory: pytest.TempPathFactory, edges: Edges, cuts: list[int]
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "appends"
+    edge_buckets.write_bucket(str(folder / "once"), BUCKET, edges)
+    largest = max(int(getattr(edges, column).max(initial=0)) for column in edge_buckets.COLUMNS)
+    with edge_buckets.new_bucket(
+        str(folder / "parts"),
+        BUCKET,
+        len(edges),
+        index_dtype=np.int64 if largest >= 2**31 else np.int32,
+        weighted=edges.weight is not None,
+    ) as writer:
+        bounds = [0, *sorted(min(cut, len(edges)) for cut in cuts), len(edges)]
+        for first, end in itertools.pairwise(bounds):
+            weight = None if edges.weight is None else edges.weight[first:end]
+            columns = (getattr(edges, column)[first:end] for column in edge_buckets.COLUMNS)
+            writer.append(Edges(*columns, weight=weight))
+    assert (folder / "parts" / URI).read_bytes() == (folder / "once" / URI).read_bytes()
+
+
+def test_what_h5py_sees(tmp_path: Path) -> None:
+    edge_buckets.write_bucket(str(tmp_path), BUCKET, some_edges(weighted=True))
+    with h5py.File(tmp_path / URI) as hdf5:
+        assert set(hdf5) == {"lhs", "rel", "rhs", "weight"}
+        assert hdf5.attrs["format_version"] == 1
+        assert hdf5.attrs["format_version"].dtype.kind == "i"
+        for column, factor in (("lhs", 1), ("rel", 2), ("rhs", 3)):
+            assert hdf5[column].dtype == np.int32
+            assert hdf5[column].chunks is None
+            np.testing.assert_array_equal(hdf5[column][:], np.arange(10) * factor)
+        assert hdf5["weight"].dtype == np.float32
+
+
+def test_int64_on_request(tmp_path: Path) -> None:
+    with edge_buckets.new_bucket(str(tmp_path), BUCKET, 10, index_dtype=np.int64) as writer:
+        writer.append(some_edges())
+    with h5py.File(tmp_path / URI) as hdf5:
+        assert hdf5["lhs"].dtype == np.int64
+
+
+def test_empty_bucket(tmp_path: Path) -> None:
+    edge_buckets.write_bucket(str(tmp_path), BUCKET, some_edges(0))
+    assert edge_buckets.count_edges(str(tmp_path), BUCKET) == 0
+    assert len(edge_buckets.read_bucket(str(tmp_path), BUCKET)) == 0
+    with h5py.File(tmp_path / URI) as hdf5:
+        assert hdf5["rel"].shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("edges", "message"),
+    [
+        (some_edges(9), "expected 10 edges, found 9"),
+        (some_edges(11), "expected 10 edges, found at least 11"),
+        (some_edges(weighted=True), "edges with weights"),
+        (Edges(np.arange(10), np.arange(10), np.arange(9)), "lhs has 10, rhs 9"),
+        (Edges(np.arange(10), np.arange(10), np.arange(10) + 2**31), "does not fit int32"),
+        (Edges(np.arange(10) - 1, np.arange(10), np.arange(10)), r"lhs\[0\] is -1"),
+    ],
+)
+def test_writer_refuses(tmp_path: Path, edges: Edges, message: str) -> None:
+    with (
+        pytest.raises(FormatError, match=message),
+        edge_buckets.new_bucket(str(tmp_path), BUCKET, 10) as writer,
+    ):
+        writer.append(edges)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_bucket_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"edges_1_2\.h5: there is no such bucket; every bucket must exist"):
+        edge_buckets.read_bucket(str(tmp_path), BUCKET)
+
+
+def _version(value: object) -> Callable[[h5py.File], None]:
+    def change(hdf5: h5py.File) -> None:
+        hdf5.attrs["format_version"] = value
+
+    return change
+
+
+def _external_storage(hdf5: h5py.File) -> None:
+    del hdf5["lhs"]
+    hdf5.create_dataset("lhs", (4,), "i1", external=[("/etc/hostname", 0, 4)])
+
+
+def _group(hdf5: h5py.File) -> None:
+    del hdf5["lhs"]
+    hdf5.create_group("lhs")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_version(2), "'format_version' is 2; this reader knows 1"),
+        (_version("one"), "'format_version' is one; this reader knows 1"),
+        (lambda hdf5: hdf5.attrs.clear(), "'format_version' is None; this reader knows 1"),
+        (lambda hdf5: hdf5.pop("rel"), "expected a dataset 'rel'"),
+        (_group, "expected a dataset 'lhs'"),
+        (replaced("lhs", h5py.ExternalLink("other.h5", "lhs")), "expected a dataset 'lhs'"),
+        (_external_storage, "expected a dataset 'lhs'"),
+        (replaced("rhs", np.arange(3)), "of one length, found: lhs has 4, rel has 4, rhs has 3"),
+        (replaced("weight", np.ones(5)), "weight has 5"),
+        (replaced("rel", np.arange(4.0)), "'rel': expected integers in one dimension, found float64"),
+        (replaced("rel", np.zeros((4, 1), int)), r"'rel': expected .* one dimension, found int64 \(4, 1\)"),
+        (replaced("weight", ["a", "b", "c", "d"]), "'weight': expected numbers"),
+        (replaced("weight", [1, np.nan, 1, 1]), r"weight\[1\] is nan"),
+        (replaced("lhs", np.array([0, 1, -1, 2])), r"lhs\[2\] is -1"),
+    ],
+)  # fmt: skip
+def test_reader_refuses(tmp_path: Path, change: Callable[[h5py.File], None], message: str) -> None:
+    folder = foreign(tmp_path, change)
+    with pytest.raises(FormatError, match=rf"edges_1_2\.h5: .*{message}"):
+        edge_buckets.read_bucket(folder, BUCKET)
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u2", ">i4", "i8", "u8"])
+@pytest.mark.parametrize("chunks", [None, (3,)])
+def test_any_integer_dtype_and_layout(tmp_path: Path, dtype: str, chunks: tuple[int] | None) -> None:
+    def change(hdf5: h5py.File) -> None:
+        for column in edge_buckets.COLUMNS:
+            del hdf5[column]
+            hdf5.create_dataset(column, data=np.arange(7, dtype=dtype), chunks=chunks)
+
+    found = edge_buckets.read_bucket(foreign(tmp_path, change), BUCKET, 2, 6)
+    assert_equal(found, Edges(np.arange(2, 6), np.arange(2, 6), np.arange(2, 6)))
+
+
+def test_integer_weights_of_pbg(tmp_path: Path) -> None:
+    found = edge_buckets.read_bucket(foreign(tmp_path, replaced("weight", [1, 2, 0, 3])), BUCKET)
+    assert found.weight is not None
+    np.testing.assert_array_equal(found.weight, np.array([1, 2, 0, 3], np.float32))
+
+
+@pytest.mark.parametrize("length", [0, 100, 3000])
+def test_truncated_file(tmp_path: Path, length: int) -> None:
+    edge_buckets.write_bucket(str(tmp_path), BUCKET, some_edges(1000))
+    whole = (tmp_path / URI).read_bytes()
+    assert len(whole) > length
+    (tmp_path / URI).write_bytes(whole[:length])
+    with pytest.raises(FormatError, match=r"edges_1_2\.h5: expected an HDF5 file"):
+        edge_buckets.read_bucket(str(tmp_path), BUCKET)
+
+
+def test_damaged_chunk(tmp_path: Path) -> None:
+    def change(hdf5: h5py.File) -> None:
+        del hdf5["lhs"]
+        hdf5.create_dataset("lhs", data=np.arange(4), chunks=(4,), fletcher32=True)
+
+    folder = foreign(tmp_path, change)
+    with h5py.File(tmp_path / URI) as hdf5:
+        offset = hdf5["lhs"].id.get_chunk_info(0).byte_offset
+    content = bytearray((tmp_path / URI).read_bytes())
+    content[offset] ^= 1
+    (tmp_path / URI).write_bytes(content)
+    with pytest.raises(FormatError, match=r"edges_1_2\.h5: the file is damaged"):
+        edge_buckets.read_bucket(folder, BUCKET)
+
+
+@pytest.mark.parametrize(
+    ("limits", "column"), [((9, 28, 19), "lhs"), ((10, 27, 19), "rhs"), ((10, 28, 18), "rel")]
+)
+def test_indices_out_of_range(limits: tuple[int, int, int], column: str) -> None:
+    edge_buckets.check_indices(some_edges(), URI, 10, 28, 19)
+    limit = dict(zip(("lhs", "rhs", "rel"), limits, strict=True))[column]
+    with pytest.raises(
+        FormatError, match=rf"edges_1_2\.h5: {column}\[109\] is {limit}; expected less than {limit}"
+    ):
+        edge_buckets.check_indices(some_edges(), URI, *limits, first_row=100)
+
+
+@pytest.mark.parametrize(
+    ("graph", "num_partitions", "num_edges"), [("pbg_v1_dyn", 1, 5216), ("pbg_v1_static", 2, 5216)]
+)
+def test_files_that_pbg_wrote(shared_dir: Path, graph: str, num_partitions: int, num_edges: int) -> None:
+    folder = str(shared_dir / "golden" / graph / "edges")
+    buckets = [Bucket(lhs, rhs) for lhs in range(num_partitions) for rhs in range(num_partitions)]
+    assert sum(edge_buckets.count_edges(folder, bucket) for bucket in buckets) == num_edges
+    for bucket in buckets:
+        edges = edge_buckets.read_bucket(folder, bucket)
+        edge_buckets.check_indices(edges, edge_buckets.bucket_uri(folder, bucket), 135, 135, 46)
+        with h5py.File(edge_buckets.bucket_uri(folder, bucket)) as hdf5:
+            np.testing.assert_array_equal(edges.rhs, hdf5["rhs"][:])
+
+
+@pytest.mark.hdfs
+def test_on_hdfs_the_same_bytes(tmp_path: Path, hdfs_uri: str) -> None:
+    for folder in (str(tmp_path), hdfs_uri):
+        edge_buckets.write_bucket(folder, BUCKET, some_edges(weighted=True))
+        assert_equal(edge_buckets.read_bucket(folder, BUCKET, 3, 7), _rows(some_edges(weighted=True), 3, 7))
+    assert storage.read_bytes(f"{hdfs_uri}/{URI}") == (tmp_path / URI).read_bytes()
+    with pytest.raises(FormatError, match="every bucket must exist"):
+        edge_buckets.read_bucket(hdfs_uri, Bucket(0, 0))
+
+
+def _rows(edges: Edges, start: int, stop: int) -> Edges:
+    weight = None if edges.weight is None else edges.weight[start:stop]
+    return Edges(edges.lhs[start:stop], edges.rel[start:stop], edges.rhs[start:stop], weight)
+
+
+DISK_FULL = """
+import resource, sys
+import numpy as np
+from graphmill.errors import StorageError
+from graphmill.formats.edge_buckets import Edges, write_bucket
+from graphmill.vocab import Bucket, Side
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+rows = np.arange(100_000)
+try:
+    write_bucket(sys.argv[1], Bucket(1, 2), Edges(rows, rows, rows))
+except StorageError as error:
+    print(error)
+"""
+
+
+def test_disk_full(tmp_path: Path) -> None:
+    edge_buckets.write_bucket(str(tmp_path), BUCKET, some_edges())
+    before = (tmp_path / URI).read_bytes()
+    # In a process of its own, for no process gets rid of the limit.
+    done = subprocess.run(
+        [sys.executable, "-c", DISK_FULL, str(tmp_path)],
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "edges_1_2.h5: cannot write: " in done.stdout
+    assert "File too large" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == [URI]
+    assert (tmp_path / URI).read_bytes() == before

@@ -1,0 +1,202 @@
+"""GraphStorm's saved embeddings and predictions, against files that it wrote and in every odd form."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from graphmill.errors import FormatError, NotFoundError
+from graphmill.formats.graphstorm import saved_embeddings, saved_predictions, saved_ranks
+from graphmill.formats.graphstorm.saved_embeddings import EmbInfo
+from graphmill.formats.graphstorm.saved_predictions import EDGE_STEMS, NODE_STEMS, ResultInfo
+
+
+def save(path: Path, rows: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(torch.as_tensor(rows), path)
+
+
+def test_golden_embeddings(shared_dir: Path) -> None:
+    folder = shared_dir / "golden/graphstorm/emb"
+    emb_info = saved_embeddings.read_emb_info(str(folder))
+    assert emb_info == EmbInfo(("user", "item"), 2, {"user": 4, "item": 4})
+    for entity_type, num_rows in (("user", 30), ("item", 45)):
+        ranks = saved_embeddings.list_ranks(str(folder), entity_type, 2, 4)
+        assert [each.shape for each in ranks] == [(num_rows, 4)] * 2
+        for ranked in ranks:
+            embed, nids = (torch.load(uri, weights_only=True).numpy() for uri in ranked.uris)
+            batches = list(saved_embeddings.iter_rows(ranked, 7))
+            np.testing.assert_array_equal(np.concatenate([rows for _, rows in batches]), embed)
+            np.testing.assert_array_equal(np.concatenate([ids[0] for ids, _ in batches]), nids)
+
+
+def test_golden_predictions(shared_dir: Path) -> None:
+    folder = shared_dir / "golden/graphstorm"
+    nodes = saved_predictions.read_result_info(str(folder / "pred_node"))
+    edges = saved_predictions.read_result_info(str(folder / "pred_edge"))
+    assert nodes == ResultInfo(("user", "item"), (), 2)
+    assert edges == ResultInfo((), (("user", "rated-by", "item"), ("item", "also_viewed", "item")), 2)
+    of_users = saved_predictions.list_ranks(str(folder / "pred_node/user"), NODE_STEMS, 2)
+    assert [(each.dtype, each.shape) for each in of_users] == [("int64", (30,))] * 2
+    viewed = saved_predictions.edge_folder(str(folder / "pred_edge"), edges.edge_types[1])
+    ranked = saved_predictions.list_ranks(viewed, EDGE_STEMS, 2)[1]
+    ((src, dst), predict) = next(saved_predictions.iter_rows(ranked, 1000))
+    for rows, uri in zip((predict, src, dst), ranked.uris, strict=True):
+        np.testing.assert_array_equal(rows, torch.load(uri, weights_only=True).numpy())
+
+
+def test_what_is_written_is_plain_tensors(tmp_path: Path, rng: np.random.Generator) -> None:
+    rows = rng.standard_normal((5, 3), np.float32)
+    nids = np.array([4, 2, 0, 1, 3])
+    saved_embeddings.write_rank(str(tmp_path), "user", 0, nids, rows)
+    saved_embeddings.write_rank(str(tmp_path), "user", 100_000, nids[:0], rows[:0])
+    saved_embeddings.write_emb_info(str(tmp_path), EmbInfo(("user",), 2, {"user": 3}))
+    assert torch.load(tmp_path / "user/embed-00000.pt", weights_only=True).numpy().tolist() == rows.tolist()
+    found = torch.load(tmp_path / "user/embed_nids-00000.pt", weights_only=True)
+    assert (found.dtype, found.tolist()) == (torch.int64, nids.tolist())
+    assert json.loads((tmp_path / "emb_info.json").read_text()) == {
+        "format": "pytorch",
+        "emb_name": ["user"],
+        "world_size": 2,
+        "emb_dim": {"user": 3},
+    }
+    # By number, not by text; a rank without rows is a rank.
+    ranks = saved_embeddings.list_ranks(str(tmp_path), "user")
+    assert [(each.rank, each.num_rows) for each in ranks] == [(0, 5), (100_000, 0)]
+
+
+def test_predictions_round_trip(tmp_path: Path) -> None:
+    edge_type = ("a_b", "likes_much", "c")
+    result_info = ResultInfo(("n",), (edge_type,), 1)
+    saved_predictions.write_result_info(str(tmp_path), result_info)
+    folder = saved_predictions.edge_folder(str(tmp_path), edge_type)
+    nids = {"src_nids": np.arange(3), "dst_nids": np.arange(3)[::-1]}
+    saved_predictions.write_rank(folder, 0, nids, np.array([0.5, 1.5, 2.5], np.float32))
+    assert sorted(path.name for path in (tmp_path / "a_b_likes_much_c").iterdir()) == [
+        "dst_nids-00000.pt",
+        "predict-00000.pt",
+        "src_nids-00000.pt",
+    ]
+    assert saved_predictions.read_result_info(str(tmp_path)) == result_info
+    ranked = saved_predictions.list_ranks(folder, EDGE_STEMS, 1)[0]
+    (src, dst), values = next(saved_predictions.iter_rows(ranked, 2, start=1))
+    assert (src.tolist(), dst.tolist(), values.tolist()) == ([1, 2], [1, 0], [1.5, 2.5])
+
+
+def test_ids_that_are_left_out_count_on(tmp_path: Path) -> None:
+    for rank, num_rows in enumerate((3, 3, 5)):
+        save(tmp_path / f"user/embed-{rank:05d}.pt", np.ones((num_rows, 2), np.float32))
+    ranks = saved_embeddings.list_ranks(str(tmp_path), "user", 3)
+    found = [ids[0].tolist() for each in ranks for ids, _ in saved_embeddings.iter_rows(each, 100)]
+    assert found == [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9, 10]]
+    save(tmp_path / "user/embed-00001.pt", np.ones((4, 2), np.float32))
+    with pytest.raises(
+        FormatError, match=r"embed-00000.pt: there are no embed_nids.*expected 4 rows, found 3"
+    ):
+        saved_embeddings.list_ranks(str(tmp_path), "user", 3)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        *(
+            (
+                {
+                    "embed-00000.pt": 4,
+                    "embed_nids-00000.pt": num,
+                    "embed-00001.pt": 1,
+                    "embed_nids-00001.pt": 1,
+                },
+                r"embed_nids-00000.pt: expected 4 integers",
+            )
+            for num in (3, 5)
+        ),
+        (
+            {"embed-00000.pt": 4, "embed-00001.pt": 4, "embed_nids-00000.pt": 4},
+            r"embed_nids-00001.pt: there is no",
+        ),
+        ({"embed-00000.pt": 4, "embed_nids-00000.pt": 4}, r"embed-00001.pt: there is no"),
+        (
+            {f"embed{nids}-{rank:05d}.pt": 4 for rank in range(3) for nids in ("", "_nids")},
+            r"embed-00002.pt: expected files of 2 ranks",
+        ),
+        ({"embed-00000.pt": 4, "embed-0.pt": 4}, r"expected one file of that number"),
+        ({}, r"embed-00000.pt: there is no such file"),
+    ],
+)
+def test_files_that_do_not_go_together(tmp_path: Path, files: dict[str, int], message: str) -> None:
+    for name, num_rows in files.items():
+        rows = np.arange(num_rows) if "nids" in name else np.ones((num_rows, 2), np.float32)
+        save(tmp_path / "user" / name, rows)
+    with pytest.raises((FormatError, NotFoundError), match=message):
+        saved_embeddings.list_ranks(str(tmp_path), "user", 2)
+
+
+def test_dimensions_and_types_are_checked(tmp_path: Path) -> None:
+    save(tmp_path / "user/embed-00000.pt", np.ones((2, 3), np.float32))
+    with pytest.raises(FormatError, match="expected dimension 4, found 3"):
+        saved_embeddings.list_ranks(str(tmp_path), "user", 1, 4)
+    save(tmp_path / "user/embed-00001.pt", np.ones((2, 5), np.float32))
+    with pytest.raises(FormatError, match=r"embed-00001.pt: expected dimension 3, found 5"):
+        saved_embeddings.list_ranks(str(tmp_path), "user", 2)
+    save(tmp_path / "user/embed-00000.pt", np.ones((2, 3, 1), np.float32))
+    with pytest.raises(FormatError, match=r"expected a tensor \[n, D\]"):
+        saved_embeddings.list_ranks(str(tmp_path), "user")
+    save(tmp_path / "user/embed-00000.pt", np.ones((2, 5), np.int64))
+    with pytest.raises(FormatError, match="expected floats, found int64"):
+        saved_embeddings.list_ranks(str(tmp_path), "user")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"format": "hdf5", "emb_name": ["a"]}', "'hdf5', which cannot be read"),
+        ('{"emb_name": ["../x"]}', r"emb_name: expected a name that can be a folder's, found '\.\./x'"),
+        ('{"emb_name": [".."]}', "expected a name that can be a folder's"),
+        ('{"emb_name": ["/etc"]}', "expected a name that can be a folder's"),
+        ('{"emb_name": [""]}', "expected a name that can be a folder's"),
+        ('{"emb_name": [3]}', "expected a name that can be a folder's"),
+        ('{"emb_name": []}', "expected a type's name or a list"),
+        ('{"emb_name": ["a", "a"]}', "expected each type once"),
+        ('{"emb_name": "a", "world_size": 0}', "world_size: expected an integer from 1 on, found 0"),
+        ('{"emb_name": "a", "world_size": true}', "world_size: expected an integer"),
+        ('{"emb_name": "a", "emb_dim": 3}', "emb_dim: expected"),
+        ("[]", "expected a JSON object"),
+        ("{", "expected a JSON object"),
+        ("[" * 100_000, "expected a JSON object"),
+    ],
+)
+def test_hostile_emb_info(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "emb_info.json").write_text(content)
+    with pytest.raises(FormatError, match=message):
+        saved_embeddings.read_emb_info(str(tmp_path))
+
+
+def test_a_bare_name(tmp_path: Path) -> None:
+    (tmp_path / "emb_info.json").write_text('{"format": "pytorch", "emb_name": "_N"}')
+    assert saved_embeddings.read_emb_info(str(tmp_path)) == EmbInfo(("_N",), None, {})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"etypes": [["a", "b"]]}', "expected .source type, relation, target type."),
+        ('{"etypes": [["a", "../b", "c"]]}', "expected a name that can be a folder's"),
+        ('{"etypes": ["abc"]}', "expected .source type"),
+        ('{"ntypes": ["a/b"]}', "expected a name"),
+        ('{"world_size": 2}', "expected lists ntypes or etypes"),
+    ],
+)
+def test_hostile_result_info(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "result_info.json").write_text(content)
+    with pytest.raises(FormatError, match=message):
+        saved_predictions.read_result_info(str(tmp_path))
+
+
+def test_the_pages_key(tmp_path: Path) -> None:
+    (tmp_path / "result_info.json").write_text('{"emb_name": ["a"], "world_size": 1}')
+    assert saved_predictions.read_result_info(str(tmp_path)).entity_types == ("a",)
+    assert saved_ranks.file_uri("x", "embed", 123_456) == "x/embed-123456.pt"

@@ -1,0 +1,142 @@
+"""Parquet files whose rows take far more than the file: read in bounded memory, or refused."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from graphmill.errors import FormatError
+from graphmill.formats import _thrift, parquet_bounds
+from graphmill.formats.graphstorm import id_maps
+from tests.graphmill.formats.bounded import LIMIT_BYTES, check_refused, run
+
+_LONG = "x" * (1 << 20)
+_ONE_PAGE: dict[str, Any] = {"data_page_size": 1 << 30, "max_rows_per_page": 1 << 30}
+
+_READ_RAW = """
+import sys
+from etl.check_rows import Rules
+from etl.config import TableConfig
+from etl.read_tables import read_blocks
+from etl.sources import find_sources
+table = TableConfig(path=sys.argv[1], lhs=0, rhs=1, relation="r")
+(source,) = find_sources("t", table, sys.argv[1], 1 << 20)
+print(sum(block.num_rows for _, block, _ in read_blocks(source, 1 << 20, Rules())))
+"""
+_READ_INDEX = "from graphmill.formats import entity_index as e; e.read_part(args[0], 'user', 0)"
+_READ_WHOLE = "from remap.output.shaped import read_ids; read_ids(args[0])"
+
+
+@functools.cache
+def _shared(num_rows: int) -> bytes:
+    """A table of a few hundred bytes whose rows share an id of a megabyte."""
+    ids = pa.DictionaryArray.from_arrays(np.zeros(num_rows, np.int32), pa.array([_LONG]))
+    columns = {"id": ids, "index": pa.array(np.arange(num_rows))}
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns), sink, compression="zstd", write_statistics=False, store_schema=False)
+    return sink.getvalue().to_pybytes()
+
+
+def _part(tmp_path: Path, content: bytes) -> Path:
+    path = tmp_path / "entity_index" / "user" / "part-00000.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def test_an_id_that_all_rows_share_is_read_in_small_batches(tmp_path: Path) -> None:
+    """The ETL reads any table that it can read in bounded memory."""
+    path = tmp_path / "table.parquet"
+    path.write_bytes(_shared(1500))
+    assert path.stat().st_size < 16 << 10
+    done = run(["-c", _READ_RAW, str(path)])
+    assert (done.code, done.told) == (0, "1500\n"), done.told[-2000:]
+    assert done.peak_bytes < LIMIT_BYTES
+
+
+def test_an_index_of_one_id(tmp_path: Path) -> None:
+    _part(tmp_path, _shared(1500))
+    check_refused(_READ_INDEX, str(tmp_path), message="part-00000.parquet: expected an id once only")
+
+
+def test_ids_that_are_read_whole(tmp_path: Path) -> None:
+    path = _part(tmp_path, _shared(1500))
+    check_refused(_READ_WHOLE, str(path), message="1500 rows share strings that are too long")
+
+
+def _with_huge_page(num_rows: int) -> bytes:
+    """A page of zeros whose header says that it unpacks to 2 GiB, which Arrow takes for granted."""
+    sink = pa.BufferOutputStream()
+    zeros = pa.table({"lhs": np.zeros(num_rows, np.int64), "rhs": np.zeros(num_rows, np.int64)})
+    pq.write_table(
+        zeros,
+        sink,
+        compression="zstd",
+        use_dictionary=False,
+        write_statistics=False,
+        row_group_size=num_rows,
+        **_ONE_PAGE,
+    )
+    content = sink.getvalue().to_pybytes()
+    at = pq.read_metadata(pa.BufferReader(content)).row_group(0).column(0).data_page_offset
+    header, end = _thrift.decode_at(content, at)
+    kind, unpacked_bytes = header[2]
+    assert unpacked_bytes > 128 << 20
+    changed = _thrift.encode(header | {2: (kind, (1 << 31) - 1)})
+    assert len(changed) == end - at
+    return content[:at] + changed + content[end:]
+
+
+def test_a_page_that_says_it_unpacks_to_gigabytes(tmp_path: Path) -> None:
+    path = tmp_path / "table.parquet"
+    path.write_bytes(_with_huge_page(17 << 20))
+    assert path.stat().st_size < 64 << 10
+    done = run(["-c", _READ_RAW, str(path)])
+    assert done.code == 1
+    assert "table.parquet: row group 0, column 'lhs': expected pages of 134217728 bytes" in done.told
+    assert done.peak_bytes < LIMIT_BYTES
+
+
+def test_a_list_of_billions(tmp_path: Path) -> None:
+    """One row of 17 million zeros in a few kilobytes."""
+    path = tmp_path / "user" / "part-00000.parquet"
+    path.parent.mkdir()
+    values = pa.DictionaryArray.from_arrays(np.zeros(17 << 20, np.int8), pa.array([0.0], pa.float32()))
+    lists = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+    with pq.ParquetWriter(path, pa.schema([("embedding", lists.type)]), **_ONE_PAGE) as writer:
+        writer.write_table(pa.table({"embedding": lists}))
+    assert path.stat().st_size < 64 << 10
+    with pq.ParquetFile(path) as parquet, pytest.raises(FormatError, match="expected lists of what is there"):
+        parquet_bounds.batch_rows(parquet, str(path), ["embedding"], 1)
+
+
+def test_a_map_of_more_rows_than_its_size_holds(tmp_path: Path) -> None:
+    """Its table on the disk is reserved by the footer."""
+    path = tmp_path / "user" / "part-00000.parquet"
+    path.parent.mkdir()
+    rows = pa.table({"orig": np.zeros(8 << 20, np.int64), "new": np.zeros(8 << 20, np.int64)})
+    with pq.ParquetWriter(path, rows.schema, compression="zstd", **_ONE_PAGE) as writer:
+        for _ in range(12):
+            writer.write_table(rows, row_group_size=8 << 20)
+    assert path.stat().st_size < 16 << 10
+    with pytest.raises(FormatError, match="its footer says 100663296 rows"):
+        id_maps.list_raw_id_map(str(tmp_path), "user")
+
+
+@pytest.mark.parametrize("options", [{}, {"use_dictionary": False}, {"data_page_version": "2.0"}])
+def test_usual_tables_are_read_in_full_batches(tmp_path: Path, options: dict[str, object]) -> None:
+    """However well they pack: sorted ids, and a relation that all rows share."""
+    path = str(tmp_path / "table.parquet")
+    num_rows = 1 << 20
+    ids = pa.array(np.arange(num_rows).astype(str))
+    table = pa.table(
+        {"id": ids, "number": np.arange(num_rows), "rel": pa.repeat(pa.scalar("likes"), num_rows)}
+    )
+    pq.write_table(table, path, compression="zstd", **options)
+    with pq.ParquetFile(path) as parquet:
+        assert parquet_bounds.batch_rows(parquet, path, table.column_names, 1 << 16) == 1 << 16
+        parquet_bounds.check_whole(parquet, path)

@@ -1,0 +1,394 @@
+"""PBG's legacy files: index bases, what PBG of 2019 wrote, hostile pickles, input."""
+
+import io
+import os
+import pickle
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from graphmill import storage
+from graphmill.checkpoints import import_legacy, open_checkpoint
+from graphmill.cli.main import command
+from graphmill.errors import ConfigError, FormatError, NotFoundError
+from graphmill.formats import _torch_files, edge_buckets, entity_counts
+from graphmill.formats import pbg_checkpoint as v1
+from graphmill.formats.pbg_legacy import checkpoint as legacy
+from graphmill.formats.pbg_legacy import config as legacy_config
+from graphmill.formats.pbg_legacy import inputs
+from graphmill.vocab import Bucket
+from tests.graphmill.checkpoints.samples import WRITERS, check_same, held_by, sample
+
+ROWS = np.arange(12, dtype=np.float32).reshape(6, 2)
+
+
+def _save_as_2019(content: Any, path: Path) -> None:
+    torch.save(content, path, _use_new_zipfile_serialization=False)
+
+
+def _rows(path: Path, entity_type: str, partition: int, **options: Any) -> np.ndarray:
+    return open_checkpoint(str(path), **options).read_embeddings(entity_type, partition)
+
+
+@pytest.mark.parametrize(("numbers", "base"), [((1, 2, 3), 1), ((0, 1, 2), 0), ((1,), 1), ((0,), 0)])
+def test_index_base_by_names(tmp_path: Path, numbers: tuple[int, ...], base: int) -> None:
+    for number in numbers:
+        torch.save((torch.full((2, 2), float(number)), None), tmp_path / f"user_{number}.pt")
+    for partition in range(len(numbers)):
+        assert _rows(tmp_path, "user", partition)[0, 0] == partition + base
+
+
+def test_index_base_is_not_guessed(tmp_path: Path) -> None:
+    """Types that disagree, gaps, and files of both eras in one folder are refused; who knows may say."""
+    for name in ("user_0", "user_1", "item_1", "item_2"):
+        torch.save((torch.full((2, 2), float(name[-1])), None), tmp_path / f"{name}.pt")
+    with pytest.raises(
+        FormatError, match=r"cannot tell the index base: fits neither.*set index_base to 0 or 1"
+    ):
+        _rows(tmp_path, "user", 0)
+    with pytest.raises(FormatError, match="partitions from 1 on are not complete"):
+        _rows(tmp_path, "user", 0, index_base=1)
+
+    torch.save((torch.full((2, 2), 2.0), None), tmp_path / "user_2.pt")
+    torch.save((torch.full((2, 2), 0.0), None), tmp_path / "item_0.pt")
+    config = {"entities": {name: {"numPartitions": 2} for name in ("user", "item")}}
+    torch.save((config, 0), tmp_path / "METADATA_1.pt")
+    with pytest.raises(FormatError, match="fits numbering from 0 and from 1"):
+        _rows(tmp_path, "user", 0)
+    for base in (0, 1):
+        assert _rows(tmp_path, "user", 1, index_base=base)[0, 0] == base + 1
+
+
+def test_load_path_needs_nothing_but_embeddings(tmp_path: Path) -> None:
+    """METADATA, CHECKPOINT_VERSION and the suffix are all optional."""
+    torch.save((torch.nn.Parameter(torch.from_numpy(ROWS)), None), tmp_path / "user_1.pt")
+    found = open_checkpoint(str(tmp_path))
+    assert (found.format, found.version, found.config, found.iteration) == ("pbg-legacy", 0, None, None)
+    assert found.read_model() is None
+    assert found.read_optimizer_sums("user", 0) is None
+    np.testing.assert_array_equal(found.read_embeddings("user", 0), ROWS)
+
+    (tmp_path / "user_1.pt").rename(tmp_path / "user_1.pt.5")
+    assert open_checkpoint(str(tmp_path)).version == 5
+    torch.save((torch.from_numpy(ROWS), None), tmp_path / "user_1.pt.6")
+    with pytest.raises(FormatError, match=r"no CHECKPOINT_VERSION and versions \[5, 6\]; say which"):
+        open_checkpoint(str(tmp_path))
+    assert open_checkpoint(str(tmp_path), version=6).version == 6
+    (tmp_path / "CHECKPOINT_VERSION").write_text("5")
+    assert open_checkpoint(str(tmp_path)).version == 5
+    (tmp_path / "CHECKPOINT_VERSION").write_text("five")
+    with pytest.raises(
+        FormatError, match="CHECKPOINT_VERSION: expected the number of a version, found 'five'"
+    ):
+        open_checkpoint(str(tmp_path))
+
+
+def test_as_pbg_of_2019_wrote_it(tmp_path: Path) -> None:
+    """Pickles of before torch 1.6, parameters numbered by address, rotations that multiply from the right."""
+    address = 140_234_567_890
+    state = {
+        "state": {address: {"sum": torch.arange(6.0)}},
+        "param_groups": [{"lr": 0.1, "params": [address]}],
+    }
+    _save_as_2019((torch.nn.Parameter(torch.from_numpy(ROWS)), state), tmp_path / "user_1.pt.3")
+    rotation = torch.arange(4.0).reshape(2, 2)
+    model = OrderedDict(
+        [
+            ("rhs_operators.0.rotation", rotation),
+            ("rhs_operators.0.translation", torch.ones(2)),
+            ("global_embs.emb_user", torch.zeros(2)),
+        ]
+    )
+    addresses = [address + number for number in range(3)]
+    sums = {
+        each: {"step": 4, "sum": 10 * value} for each, value in zip(addresses, model.values(), strict=True)
+    }
+    optimizer = {"state": sums, "param_groups": [{"lr": 0.1, "params": addresses}]}
+    config = {"entities": {"user": {"numPartitions": 1}}, "edgePaths": ["a", "b"], "numEpochs": 4}
+    _save_as_2019((config, 2, 0, model, optimizer), tmp_path / "METADATA_1.pt.3")
+    (tmp_path / "CHECKPOINT_VERSION").write_text("3")
+
+    found = open_checkpoint(str(tmp_path))
+    np.testing.assert_array_equal(found.read_embeddings("user", 0), ROWS)
+    np.testing.assert_array_equal(found.read_optimizer_sums("user", 0), np.arange(6))
+    read = found.read_model()
+    assert read is not None
+    assert torch.equal(read.parameters["rhs_operators.0.linear_transformation"], rotation.T)
+    assert read.optimizer_state is not None
+    by_key = dict(zip(read.parameters, read.optimizer_state["state"].values(), strict=True))
+    assert torch.equal(by_key["rhs_operators.0.linear_transformation"]["sum"], 10 * rotation.T)
+    assert torch.equal(by_key["rhs_operators.0.translation"]["sum"], torch.full((2,), 10.0))
+    assert found.config is not None
+    assert found.config["edge_paths"] == ["a", "b"]
+    assert found.iteration is not None
+    assert (found.iteration.epoch_idx, found.iteration.edge_path_idx) == (1, 0)
+    assert found.iteration.edge_path == "a"
+
+
+def test_the_rotation_acts_as_the_linear_transformation(tmp_path: Path) -> None:
+    """What the legacy operator did from the right, v1's does from the left."""
+    rotation, vector = torch.randn(4, 4), torch.randn(4)
+    metadata = legacy.Metadata({}, 0, 0, {"rhs_operators.0.linear_transformation": rotation.T}, None)
+    legacy.write_metadata(str(tmp_path), 1, metadata)
+    written = torch.load(tmp_path / "METADATA_1.pt.1", weights_only=True)[3]["rhs_operators.0.rotation"]
+    assert torch.equal(written, rotation)
+    torch.testing.assert_close(vector @ rotation, rotation.T @ vector)
+
+
+class _Trap:
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, ("sprung",)
+
+
+@pytest.mark.parametrize("as_zip", [True, False])
+@pytest.mark.parametrize("place", ["user_1.pt", "METADATA_1.pt", "entity_count_user_1.pt"])
+def test_hostile_pickles_are_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, as_zip: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save((torch.ones(2, 2), None), tmp_path / "user_1.pt")
+    torch.save((torch.ones(2, 2), _Trap()), tmp_path / place, _use_new_zipfile_serialization=as_zip)
+    with pytest.raises(FormatError, match=rf"{place}: .*found the type \S*\.?mkdir; nothing else is loaded"):
+        if place.startswith("entity"):
+            inputs.read_counts(str(tmp_path), 1)
+        else:
+            open_checkpoint(str(tmp_path)).read_embeddings("user", 0)
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        torch.ones(2, 2),
+        (torch.ones(2), None),
+        (torch.ones(2, 2), None, 1),
+        (torch.ones(2, 2, dtype=int), None),
+        7,
+    ],
+)
+def test_not_a_pair(tmp_path: Path, content: Any) -> None:
+    torch.save(content, tmp_path / "user_1.pt")
+    with pytest.raises(FormatError, match=r"user_1\.pt: expected"):
+        open_checkpoint(str(tmp_path)).read_embeddings("user", 0)
+
+
+def test_views_and_strides_are_read(tmp_path: Path) -> None:
+    """Tensors that share a storage, are not contiguous, or half as wide, come out right."""
+    wide = torch.from_numpy(ROWS)
+    for content in ((wide, {"view": wide[1:3]}), (wide.t().contiguous().t(), None), (wide.half(), None)):
+        for as_zip in (True, False):
+            torch.save(content, tmp_path / "user_1.pt", _use_new_zipfile_serialization=as_zip)
+            np.testing.assert_array_equal(_rows(tmp_path, "user", 0), ROWS)
+
+
+@pytest.mark.parametrize("as_zip", [True, False])
+def test_shapes_are_loaded_first(tmp_path: Path, as_zip: bool) -> None:
+    """A view, and two tensors of one storage: known by shape, read by rows, loaded on request."""
+    wide = torch.from_numpy(ROWS)
+    content = (torch.nn.Parameter(wide), {"view": wide[1:3], "sum": torch.arange(3.0), "lr": 0.5})
+    torch.save(content, tmp_path / "x.pt", _use_new_zipfile_serialization=as_zip)
+    with _torch_files.open_torch(str(tmp_path / "x.pt")) as file:
+        assert all(each.is_meta for each in _torch_files.tensors_of(file.content))
+        np.testing.assert_array_equal(file.rows(file.content[0]).read(2, 5), ROWS[2:5])
+        np.testing.assert_array_equal(file.rows(file.content[1]["view"]).read(1, 2), ROWS[2:3])
+        loaded = file.loaded(file.content[1])
+    assert loaded["lr"] == 0.5
+    assert torch.equal(loaded["view"], wide[1:3])
+    assert torch.equal(loaded["sum"], torch.arange(3.0))
+
+
+def test_written_files_open_in_a_torch_of_2019(tmp_path: Path) -> None:
+    """The three pickles at the front, of protocol 2, as torch wrote them before it wrote zips."""
+    legacy.write_embeddings(str(tmp_path), "user", 1, 1, (6, 2), [ROWS[:4], ROWS[4:]], None)
+    stream = io.BytesIO((tmp_path / "user_1.pt.1").read_bytes())
+    assert stream.getvalue()[:2] == b"\x80\x02"
+    assert pickle.load(stream) == torch.serialization.MAGIC_NUMBER
+    assert pickle.load(stream) == 1001
+    assert pickle.load(stream)["little_endian"] is True
+    with pytest.raises(FormatError, match="expected 14 elements, found 12"):
+        legacy.write_embeddings(str(tmp_path), "user", 1, 2, (7, 2), [ROWS], None)
+    assert not (tmp_path / "user_1.pt.2").exists()
+
+
+def test_commit_deletes_older_embeddings_and_keeps_metadata(tmp_path: Path) -> None:
+    for version in (1, 2):
+        legacy.write_embeddings(str(tmp_path), "user", 1, version, (6, 2), [ROWS], None)
+        legacy.write_metadata(str(tmp_path), version, legacy.Metadata({}, 0, 0))
+        legacy.commit(str(tmp_path), version)
+    names = {each.name for each in tmp_path.iterdir()}
+    assert names == {"CHECKPOINT_VERSION", "user_1.pt.2", "METADATA_1.pt.1", "METADATA_1.pt.2"}
+    assert (tmp_path / "CHECKPOINT_VERSION").read_bytes() == b"2"
+
+
+def test_config_keys(shared_dir: Path) -> None:
+    config = v1.read_config(str(shared_dir / "golden" / "pbg_v1_static" / "checkpoint"))
+    camel = legacy_config.to_legacy(config)
+    assert {"entityPath", "edgePaths", "outdir", "loadPath", "initScale", "numUniformNegs"} < camel.keys()
+    assert not any("_" in key for key in camel)
+    assert camel["relations"][0].keys() >= {"allNegs"}
+    assert legacy_config.from_legacy(camel) == config
+
+
+def _write_input(root: Path, base: int, counts: dict[str, list[int]]) -> list[tuple[np.ndarray, ...]]:
+    """Legacy input with every bucket of two partitions; the edges, counted from 0."""
+    rng = np.random.default_rng(base)
+    for name, each in counts.items():
+        for partition, count in enumerate(each):
+            inputs.write_count(str(root / "entities"), name, partition + base, count)
+    inputs.write_relation_count(str(root / "entities"), 3)
+    edges = []
+    for lhs in range(2):
+        for rhs in range(2):
+            columns = tuple(
+                rng.integers(0, limit, 50) for limit in (counts["user"][lhs], 3, counts["user"][rhs])
+            )
+            edges.append(columns)
+            inputs.write_bucket(str(root / "edges"), Bucket(lhs, rhs), base, 50, [columns])
+    return edges
+
+
+def test_input_goes_there_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """v1 -> legacy -> v1 by the command: the same bytes; weights, which legacy files have not, are said."""
+
+    def run(target: Path, entities: Path, edges: Path, target_format: str) -> None:
+        given = [str(target), "--entity-path", str(entities), "--edge-path", str(edges)]
+        command.main(["convert-input", *given, "--format", target_format], standalone_mode=False)
+
+    _write_input(tmp_path, 1, {"user": [7, 9], "word": [4]})
+    first, second, third = (tmp_path / name for name in ("a", "b", "c"))
+    run(first, tmp_path / "entities", tmp_path / "edges", "pbg")
+    run(second, first / "entities", first / "edges" / "edges", "pbg-legacy")
+    run(third, second / "entities", second / "edges" / "edges", "pbg")
+    for path in first.rglob("*.*"):
+        assert path.read_bytes() == (third / path.relative_to(first)).read_bytes()
+    assert (second / "edges" / "edges" / "edges_1_1.h5").exists()
+    assert not capsys.readouterr().out
+
+    weighted = edge_buckets.Edges(*np.zeros((3, 1), np.int64), np.ones(1, np.float32))
+    edge_buckets.write_bucket(str(first / "edges" / "edges"), Bucket(0, 0), weighted)
+    (first / "edges" / "edges" / storage.CHECKSUMS).unlink()
+    run(tmp_path / "d", first / "entities", first / "edges" / "edges", "pbg-legacy")
+    assert capsys.readouterr().out == "not kept: weights of edges\n"
+
+
+@pytest.mark.parametrize("target_format", ["pbg", "pbg-legacy"])
+def test_converted_input_replaces_nothing_else(tmp_path: Path, target_format: str) -> None:
+    def run(target: Path) -> None:
+        given = [
+            str(target),
+            "--entity-path",
+            str(tmp_path / "entities"),
+            "--edge-path",
+            str(tmp_path / "edges"),
+        ]
+        command.main(["convert-input", *given, "--format", target_format], standalone_mode=False)
+
+    _write_input(tmp_path, 1, {"user": [7, 9], "word": [4]})
+    (tmp_path / "mine" / "edges" / "edges").mkdir(parents=True)
+    (tmp_path / "mine" / "edges" / "edges" / "roads.csv").write_text("mine")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
+    for target, message in ((tmp_path, "is read from"), (tmp_path / "mine", r"roads\.csv, and is replaced")):
+        with pytest.raises(ConfigError, match=message):
+            run(target)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.*")} == before
+
+
+@pytest.mark.parametrize("base", [0, 1])
+def test_input_becomes_v1s(tmp_path: Path, base: int) -> None:
+    counts = {"user": [7, 9], "word": [4]}
+    expected = _write_input(tmp_path, base, counts)
+    with h5py.File(tmp_path / "edges" / f"edges_{base}_{base + 1}.h5") as hdf5:
+        assert "format_version" not in hdf5.attrs
+        np.testing.assert_array_equal(hdf5["lhs"][...], expected[1][0] + base)
+    arguments = (str(tmp_path / "entities"), [str(tmp_path / "edges")], str(tmp_path / "adopted"))
+    entities, (edges,) = import_legacy.adopt_inputs(*arguments)
+    assert entity_counts.list_counts(entities) == counts
+    assert entity_counts.read_relation_count(entities) == 3
+    for number, columns in enumerate(expected):
+        read = edge_buckets.read_bucket(edges, Bucket(*divmod(number, 2)))
+        for values, wanted in zip((read.lhs, read.rel, read.rhs), columns, strict=True):
+            np.testing.assert_array_equal(values, wanted)
+
+    # Made once, and again when the source has changed; v1's own input is taken as it is.
+    marker = tmp_path / "adopted" / "edges" / "edges" / "_SUCCESS"
+    before = marker.stat().st_mtime_ns
+    assert import_legacy.adopt_inputs(*arguments) == (entities, (edges,))
+    assert marker.stat().st_mtime_ns == before
+    inputs.write_bucket(str(tmp_path / "edges"), Bucket(0, 0), base, 0, [])
+    import_legacy.adopt_inputs(*arguments)
+    assert edge_buckets.count_edges(edges, Bucket(0, 0)) == 0
+    assert import_legacy.adopt_inputs(entities, [edges], "elsewhere") == (entities, (edges,))
+
+
+def test_a_wrong_base_shows(tmp_path: Path) -> None:
+    """Forced to the wrong base: an index below it, an index beyond the counts, or files that lack."""
+    _write_input(tmp_path, 1, {"user": [7, 9]})
+    entities, edges = str(tmp_path / "entities"), str(tmp_path / "edges")
+    with pytest.raises(FormatError, match="partitions from 0 on are not complete"):
+        import_legacy.adopt_inputs(entities, [edges], str(tmp_path / "a"), 0)
+    with h5py.File(tmp_path / "edges" / "edges_1_1.h5", "a") as hdf5:
+        hdf5["lhs"][3] = 0
+    with pytest.raises(FormatError, match=r"lhs\[3\] is 0; expected 1 or more: is index_base 1 right"):
+        import_legacy.adopt_inputs(entities, [edges], str(tmp_path / "b"))
+    with h5py.File(tmp_path / "edges" / "edges_1_1.h5", "a") as hdf5:
+        hdf5["lhs"][3] = 8  # of 7 rows, from 1
+    with pytest.raises(FormatError, match=r"edges_1_1\.h5: lhs\[3\] is 7; expected less than 7"):
+        import_legacy.adopt_inputs(entities, [edges], str(tmp_path / "c"))
+    assert not (tmp_path / "c" / "edges").exists() or not any((tmp_path / "c" / "edges").iterdir())
+
+    (tmp_path / "edges" / "edges_1_1.h5").rename(tmp_path / "edges" / "edges_0_0.h5")
+    with pytest.raises(FormatError, match=r"numbers start differently: .*entities from 1; .*edges from 0"):
+        import_legacy.adopt_inputs(entities, [edges], str(tmp_path / "d"))
+    (tmp_path / "edges" / "edges_0_0.h5").unlink()
+    with pytest.raises(FormatError, match=r"expected edges_0_0\.h5 or edges_1_1\.h5, found neither"):
+        import_legacy.adopt_inputs(entities, [edges], str(tmp_path / "e"))
+
+
+def test_counts_that_are_none(tmp_path: Path) -> None:
+    torch.save(7.5, tmp_path / "entity_count_user_1.pt")
+    with pytest.raises(FormatError, match=r"entity_count_user_1\.pt: expected one integer .* found 7\.5"):
+        inputs.read_counts(str(tmp_path), 1)
+    with pytest.raises(FormatError, match=r"expected entity_count_.*found none"):
+        inputs.read_counts(str(tmp_path / "nowhere"), 1)
+    with pytest.raises(NotFoundError):
+        list(inputs.iter_edges(str(tmp_path), Bucket(0, 0), 1, 10))
+
+
+def test_an_outdir_goes_on_as_v1(tmp_path: Path) -> None:
+    """v1's files beside the legacy ones, once; the legacy ones stay."""
+    from graphmill.checkpoints import pbg_legacy
+
+    root = str(tmp_path)
+    pbg_legacy.write(sample(), root)
+    before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    import_legacy.adopt_outdir(root)
+    found = open_checkpoint(root)
+    assert found.format == "pbg"
+    check_same(found, sample())
+    assert all((tmp_path / name).read_bytes() == content for name, content in before.items())
+    storage.delete(str(tmp_path / "user_1.pt.7"))  # nobody looks at it any more
+    import_legacy.adopt_outdir(root)
+    check_same(open_checkpoint(root), sample())
+
+
+@pytest.mark.parametrize("source_format", ["pbg", "pbg-legacy", "recis", "graphstorm"])
+def test_init_path_of_any_format(tmp_path: Path, source_format: str) -> None:
+    source, entities = str(tmp_path / "source"), str(tmp_path / "entities")
+    WRITERS[source_format](sample(), source)
+    for name, counts in sample().counts.items():
+        for partition, count in enumerate(counts):
+            entity_counts.write_count(entities, name, partition, count)
+    adopted = import_legacy.adopt_init(source, str(tmp_path / "adopted"), entities)
+    assert (adopted == source) == (source_format == "pbg")
+    found = open_checkpoint(adopted)
+    if source_format == "graphstorm":
+        assert held_by("graphstorm", sample()).dimensions == dict(found.dimensions)
+        np.testing.assert_array_equal(found.read_embeddings("item", 1), sample().tables["item"][1][0])
+    else:
+        check_same(found, sample())
+    assert import_legacy.adopt_init(source, str(tmp_path / "adopted"), entities) == adopted

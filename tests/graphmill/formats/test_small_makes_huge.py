@@ -1,0 +1,188 @@
+"""A file of a few kilobytes that claims gigabytes is refused before any memory is taken for it."""
+
+import io
+import pickle
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from graphmill.formats import edge_buckets
+from graphmill.vocab import Bucket
+from tests.graphmill.formats.bounded import LIMIT_BYTES, check_refused, run
+
+HUGE = 1 << 29
+
+_BUCKET = "from graphmill.vocab import Bucket; "
+_READ_BUCKET = (
+    _BUCKET + "from graphmill.formats import edge_buckets as e; e.read_bucket(args[0], Bucket(0, 0))"
+)
+_READ_LEGACY = (
+    _BUCKET
+    + "from graphmill.formats.pbg_legacy.inputs import iter_edges; "
+    + "list(iter_edges(args[0], Bucket(0, 0), 0, 1 << 40))"
+)
+_READ_TABLE = "from graphmill.formats import pbg_checkpoint as p; p.read_embeddings(args[0], 'user', 0, 1)"
+
+# Ways to make a dataset of 2 GiB in a kilobyte.
+_DATASETS: dict[str, dict[str, Any]] = {
+    "never written": {"chunks": (1 << 20,)},
+    "packed, never written": {"chunks": (1 << 20,), "compression": "gzip"},
+    "one chunk for all": {"chunks": (HUGE,), "compression": "gzip"},
+    "contiguous": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("how", "read"), [*((how, _READ_BUCKET) for how in _DATASETS), ("never written", _READ_LEGACY)]
+)
+def test_a_bucket(tmp_path: Path, how: str, read: str) -> None:
+    path = tmp_path / "edges_0_0.h5"
+    with h5py.File(path, "w") as hdf5:
+        hdf5.attrs["format_version"] = 1
+        for column in ("lhs", "rel", "rhs"):
+            hdf5.create_dataset(column, shape=(HUGE,), dtype=np.int32, **_DATASETS[how])
+    assert path.stat().st_size < 8 << 10
+    check_refused(read, str(tmp_path), message="edges_0_0.h5: '/lhs': expected")
+
+
+@pytest.mark.parametrize("how", ["never written", "contiguous", "no columns"])
+def test_a_checkpoint(tmp_path: Path, how: str) -> None:
+    """128 GiB of zeros, which convert would write."""
+    path = tmp_path / "embeddings_user_0.v1.h5"
+    with h5py.File(path, "w") as hdf5:
+        hdf5.attrs["format_version"] = 1
+        shape = (1 << 31, 0) if how == "no columns" else (1 << 31, 16)
+        more: dict[str, Any] = {"chunks": (1 << 16, 16)} if how == "never written" else {}
+        hdf5.create_dataset("embeddings", shape=shape, dtype=np.float32, **more)
+    (tmp_path / "checkpoint_version.txt").write_text("1")
+    message = "embeddings_user_0.v1.h5: '/embeddings': expected"
+    check_refused(_READ_TABLE, str(tmp_path), message=message)
+    done = run(
+        ["-m", "graphmill", "convert", str(tmp_path), str(tmp_path / "target"), "--format", "graphstorm"]
+    )
+    assert done.code == 2
+    assert message in " ".join(done.told.split())
+
+
+def test_two_filters_that_pack_are_refused(tmp_path: Path) -> None:
+    """Each by a thousand: a million bytes of one."""
+    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plan.set_chunk((1 << 20,))
+    plan.set_deflate(9)
+    plan.set_deflate(9)
+    with h5py.File(tmp_path / "edges_0_0.h5", "w") as hdf5:
+        hdf5.attrs["format_version"] = 1
+        space = h5py.h5s.create_simple((1 << 20,))
+        for column in (b"lhs", b"rel", b"rhs"):
+            made = h5py.h5d.create(hdf5.id, column, h5py.h5t.NATIVE_INT32, space, plan)
+            h5py.Dataset(made)[:] = 0
+    check_refused(_READ_BUCKET, str(tmp_path), message="expected one filter that packs, found 2")
+
+
+def test_what_packs_as_tightly_as_zeros_do_is_read(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "edges_0_0.h5", "w") as hdf5:
+        hdf5.attrs["format_version"] = 1
+        for column in ("lhs", "rel", "rhs"):
+            zeros = np.zeros(1 << 20, np.int64)
+            hdf5.create_dataset(column, data=zeros, chunks=(1 << 19,), compression="gzip", shuffle=True)
+    assert len(edge_buckets.read_bucket(str(tmp_path), Bucket(0, 0))) == 1 << 20
+
+
+def _zipped(pickled: bytes) -> bytes:
+    """A file in torch's form with this pickle."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("a/data.pkl", pickled)
+        for name, content in (("version", b"3\n"), ("byteorder", b"little")):
+            archive.writestr(f"a/{name}", content)
+    return stream.getvalue()
+
+
+def _saved(value: Any) -> bytes:
+    stream = io.BytesIO()
+    torch.save(value, stream)
+    return stream.getvalue()
+
+
+def _packed() -> bytes:
+    """A real file whose 2 GiB of zeros are deflated."""
+    pattern = zipfile.ZipFile(io.BytesIO(_saved(torch.zeros(1 << 20))))
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for each in pattern.namelist():
+            archive.writestr(each, pattern.read(each))
+    return stream.getvalue()
+
+
+def _nested() -> Any:
+    value: Any = [0.0]
+    for _ in range(40):
+        value = [value, value]
+    return value
+
+
+_TENSORS = {
+    "repeats itself": (lambda: _saved(torch.zeros(1).expand(1 << 31, 16)), "repeats itself"),
+    "has no elements": (lambda: _saved(torch.zeros(1 << 31, 16, device="meta")), "found a shape alone"),
+    "is sparse": (
+        lambda: _saved(torch.zeros(4).to_sparse()),
+        "found the type torch._utils._rebuild_sparse_tensor",
+    ),
+    "is packed": (_packed, "found packed ones"),
+    "is made by its length": (
+        lambda: _zipped(b"\x80\x02cbuiltins\nbytearray\nJ" + struct.pack("<i", 2**31 - 1) + b"\x85R."),
+        "found the type builtins.bytearray",
+    ),
+    "is not even written": (
+        lambda: _zipped(b"\x80\x02ctorch\nFloatTensor\nJ" + struct.pack("<i", 2**31 - 1) + b"\x85R."),
+        "found the type torch.FloatTensor",
+    ),
+    "holds itself many times": (lambda: _saved(_nested()), "hold each other endlessly"),
+    "in the old form": (
+        lambda: (
+            b"".join(pickle.dumps(each, 2) for each in (0x1950A86A20F9469CFC6C, 1001, {}))
+            + b"\x80\x02cbuiltins\nbytearray\nJ"
+            + struct.pack("<i", 2**31 - 1)
+            + b"\x85R."
+        ),
+        "found the type builtins.bytearray",
+    ),
+}
+_LOAD_ALL = """
+import sys
+from graphmill.errors import FormatError
+from graphmill.formats import _torch_files
+from graphmill.formats._torch_tensor import open_tensor
+for path in sys.argv[1:]:
+    for load in (_torch_files.load, lambda path: open_tensor(path).__enter__()):
+        try:
+            load(path)
+        except FormatError as error:
+            print(error)
+"""
+
+
+def test_files_for_torch(tmp_path: Path) -> None:
+    """All of them in one process, as torch takes seconds to import."""
+    paths = [tmp_path / f"{number}.pt" for number in range(len(_TENSORS))]
+    for path, (make, _) in zip(paths, _TENSORS.values(), strict=True):
+        path.write_bytes(make())
+        assert path.stat().st_size < 16 << 10
+    done = run(["-c", _LOAD_ALL, *map(str, paths)])
+    assert done.code == 0, done.told
+    lines = done.told.splitlines()
+    assert len(lines) == 2 * len(paths), done.told
+    for path, first, second, (how, (_, message)) in zip(
+        paths, lines[::2], lines[1::2], _TENSORS.items(), strict=True
+    ):
+        assert str(path) in first
+        assert str(path) in second
+        assert message in first, how
+        assert message in second or how == "holds itself many times", how  # one tensor is expected there
+    assert done.peak_bytes < LIMIT_BYTES

@@ -1,0 +1,171 @@
+"""Compiled code is loaded only as it was written, from where nobody else can write."""
+
+import ctypes
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from graphmill.machine import native
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+FLAGS = ("-O0", "-shared", "-fPIC")
+STRANGER = 12345
+
+
+class Machine:
+    """A user's cache folder, a source, and what a stranger would have it load."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.cache, self.loaded = root, root / "cache" / "graphmill", root / "loaded"
+        self.source = root / "source" / "answer.cpp"
+        self.source.parent.mkdir()
+        self.source.write_text('extern "C" int graphmill_answer() { return 42; }\n')
+        self.evil = root / "evil.so"
+        evil_source = root / "evil.cpp"
+        evil_source.write_text(
+            "#include <cstdio>\n"
+            f'__attribute__((constructor)) static void load() {{ fclose(fopen("{self.loaded}", "w")); }}\n'
+            'extern "C" int graphmill_answer() { return 666; }\n'
+        )
+        subprocess.run(["g++", *FLAGS, str(evil_source), "-o", str(self.evil)], check=True)
+        self.evil.chmod(0o700)
+
+    def answer(self) -> int:
+        """Load it as a process of the user does: from a copy, since a library is loaded once a process."""
+        functions = {"answer": (ctypes.c_int, [])}
+        library = native.library(self.source, functions, name="answer", instead="nothing", flags=FLAGS)
+        assert library is not None
+        return int(library.graphmill_answer())
+
+    def plant(self) -> Path:
+        """Put the stranger's code in the place of ours, under the name that its checksum gives it."""
+        self.answer()
+        (ours,) = self.cache.glob("*.so")
+        ours.unlink()
+        planted = self.cache / native._name_of(ours.name.rpartition("-")[0], self.evil)
+        shutil.copy2(self.evil, planted)
+        return planted
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    return Machine(tmp_path)
+
+
+def test_the_attack_would_work_were_it_the_user_s_own(machine: Machine) -> None:
+    machine.plant()
+    assert machine.answer() == 666
+    assert machine.loaded.exists()
+
+
+def of_a_stranger(planted: Path) -> None:
+    if os.geteuid():
+        pytest.skip("needs root, to give a file away")
+    os.chown(planted, STRANGER, -1)
+
+
+def writable_by_the_group(planted: Path) -> None:
+    planted.chmod(0o720)
+
+
+def writable_by_all(planted: Path) -> None:
+    planted.chmod(0o702)
+
+
+def a_link(planted: Path) -> None:
+    planted.rename(planted.parents[2] / "elsewhere.so")
+    planted.symlink_to(planted.parents[2] / "elsewhere.so")
+
+
+def another_checksum(planted: Path) -> None:
+    planted.rename(planted.with_name(planted.name.rpartition("-")[0] + f"-{'0' * 24}.so"))
+
+
+@pytest.mark.parametrize(
+    "change", [of_a_stranger, writable_by_the_group, writable_by_all, a_link, another_checksum]
+)
+def test_a_file_that_may_be_another_s_is_compiled_anew(
+    machine: Machine, change: Callable[[Path], None]
+) -> None:
+    planted = machine.plant()
+    change(planted)
+    assert machine.answer() == 42
+    assert not machine.loaded.exists()
+    (made,) = machine.cache.iterdir()
+    assert made.name != planted.name
+    assert stat.S_IMODE(made.stat().st_mode) == 0o700
+
+
+def folder_of_a_stranger(folder: Path) -> None:
+    of_a_stranger(folder)
+
+
+def folder_for_all(folder: Path) -> None:
+    folder.chmod(0o777)
+
+
+def folder_behind_a_link(folder: Path) -> None:
+    folder.rename(folder.with_name("moved"))
+    folder.symlink_to("moved")
+
+
+@pytest.mark.parametrize("change", [folder_of_a_stranger, folder_for_all, folder_behind_a_link])
+def test_a_folder_that_may_be_another_s_is_not_looked_into(
+    machine: Machine, change: Callable[[Path], None]
+) -> None:
+    planted = machine.plant()
+    change(machine.cache)
+    assert machine.answer() == 42
+    assert not machine.loaded.exists()
+    assert planted.exists(), "nothing is deleted there"
+    assert not list((machine.root / "tmp").iterdir()), "loaded, and gone"
+
+
+@pytest.mark.parametrize("size", [0, 100, -1])
+def test_a_truncated_file_is_compiled_anew(
+    machine: Machine, size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    (machine.cache).mkdir(mode=0o700, parents=True)
+    planted = machine.plant()
+    content = planted.read_bytes()
+    planted.write_bytes(content[:size])
+    with caplog.at_level("WARNING", "graphmill"):
+        assert machine.answer() == 42
+    assert "compiled anew" in caplog.text
+    assert len(list(machine.cache.iterdir())) == 1
+
+
+def test_it_is_compiled_once_and_synced(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[bool] = []
+    sync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(stat.S_ISDIR(os.fstat(fd).st_mode)), sync(fd)))
+    old = os.umask(0o002)
+    try:
+        assert machine.answer() == 42
+    finally:
+        os.umask(old)
+    assert synced == [False, True]
+    (made,) = machine.cache.iterdir()
+    before = made.stat()
+    assert machine.answer() == 42
+    assert made.stat() == before
+    assert not list((machine.root / "tmp").iterdir())
+
+
+def test_what_a_killed_compiler_left_goes_with_time(machine: Machine) -> None:
+    machine.cache.mkdir(mode=0o700, parents=True)
+    for name, age_s in (("old", 3600), ("new", 0)):
+        (machine.cache / f".compile-{name}").mkdir()
+        os.utime(machine.cache / f".compile-{name}", (time.time() - age_s,) * 2)
+    machine.answer()
+    assert [path.name for path in machine.cache.iterdir() if path.is_dir()] == [".compile-new"]

@@ -1,0 +1,296 @@
+"""Dates in a configuration, the date before, and which dates may go."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphmill import storage
+from graphmill.errors import ConfigError, LockedError
+from graphmill.run import dates, lock
+from tests import REPOSITORY
+from tests.graphmill.run.test_lock import HOLDER
+
+DAY = date(2026, 11, 20)
+
+GRAPH = {
+    "dimension": 2,
+    "entities": {"a": {"num_partitions": 1}},
+    "relations": [{"name": "r", "lhs": "a", "rhs": "a"}],
+}
+
+
+@pytest.fixture(params=["local", pytest.param("hdfs", marks=pytest.mark.hdfs)])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path) if request.param == "local" else request.getfixturevalue("hdfs_uri")
+
+
+def conf(folder: Path, **settings: Any) -> str:
+    path = folder / "daily.yaml"
+    path.write_text(yaml.safe_dump(GRAPH | settings))
+    return str(path)
+
+
+def finish(output: str, previous: str | None = None, *, whole: bool = True, done: bool = True) -> None:
+    """What a run with --date leaves."""
+    run = {"config": {"schedule": {"previous_date": previous}}}
+    storage.write_text(f"{output}/run.json", json.dumps(run))
+    for folder in ("entities", "checkpoint", "embeddings")[: 3 if whole else 2]:
+        storage.write_marker(f"{output}/{folder}", {})
+    if done:
+        storage.write_marker(output, {})
+
+
+@contextmanager
+def at_work(*outputs: str) -> Iterator[None]:
+    """Another process holds the locks of these outputs; afterwards it is dead, and they are still there."""
+    holders = [
+        subprocess.Popen([sys.executable, "-c", HOLDER, each], cwd=REPOSITORY, stdout=subprocess.PIPE)
+        for each in outputs
+    ]
+    try:
+        for each in holders:
+            assert each.stdout is not None
+            assert each.stdout.readline() == b"held\n"
+        yield
+    finally:
+        for each in holders:
+            each.kill()
+            each.communicate()
+
+
+def test_dates_are_filled_in_everywhere(root: str, tmp_path: Path) -> None:
+    finish(f"{root}/run-20261117-v1")
+    finish(f"{root}/run-20261118-v1", "2026-11-17")
+    finish(f"{root}/run-20261119-v1", "2026-11-18", done=False)  # failed: nobody goes on from it
+    finish(f"{root}/run-20261121-v1", "2026-11-18")  # later
+    finish(f"{root}/run-2026-v1")  # no date of this form
+    path = conf(
+        tmp_path,
+        output=f"{root}/run-{{date:%Y%m%d}}-v1",
+        init_path=f"{root}/run-{{previous_date:%Y%m%d}}-v1/checkpoint",
+        etl={"tables": [{"path": "clicks/day={date}/*.parquet"}]},
+        schedule={"keep": 3},
+    )
+    settings = dates.load(path, ("etl.previous_entity_path=x/{previous_date}/entities",), DAY)
+    assert settings.output == f"{root}/run-20261120-v1"
+    assert settings.init_path == f"{root}/run-20261118-v1/checkpoint"
+    assert settings.etl["tables"][0]["path"] == "clicks/day=2026-11-20/*.parquet"
+    assert settings.etl["previous_entity_path"] == "x/2026-11-18/entities"
+    assert settings.schedule == {"keep": 3, "date": "2026-11-20", "previous_date": "2026-11-18"}
+
+
+def test_the_first_date_starts_from_nothing(root: str, tmp_path: Path) -> None:
+    path = conf(
+        tmp_path,
+        output=f"{root}/{{date}}",
+        init_path=f"{root}/{{previous_date}}/checkpoint",
+        etl={"tables": ["x/{date}", "x/{previous_date}"]},
+    )
+    settings = dates.load(path, (), DAY)
+    assert settings.init_path is None
+    assert settings.etl["tables"] == ["x/2026-11-20"]
+    assert settings.schedule["previous_date"] is None
+
+
+def test_a_rerun_goes_on_from_where_the_first_run_did(root: str, tmp_path: Path) -> None:
+    path = conf(tmp_path, output=f"{root}/{{date}}")
+    finish(f"{root}/2026-11-17")
+    finish(f"{root}/2026-11-20", "2026-11-17", done=False)
+    finish(f"{root}/2026-11-18", "2026-11-17")  # a date that was caught up on meanwhile
+    assert dates.load(path, (), DAY).schedule["previous_date"] == "2026-11-17"
+    storage.delete(f"{root}/2026-11-17")
+    assert dates.load(path, (), DAY).schedule["previous_date"] == "2026-11-18"
+
+
+def test_a_finished_date_whose_predecessor_is_gone_stays_as_it_is(root: str, tmp_path: Path) -> None:
+    path = conf(tmp_path, output=f"{root}/{{date}}")
+    finish(f"{root}/2026-11-19")
+    finish(f"{root}/2026-11-20", "2026-11-19")
+    assert not dates.is_finished(dates.load(path, (), DAY))
+    storage.delete(f"{root}/2026-11-19")
+    assert dates.is_finished(dates.load(path, (), DAY))
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (None, "output: --date needs it"),
+        ("out", "expected {date} once"),
+        ("out/{date}/{date:%H}", "expected {date} once"),
+        ("out/{previous_date}", "expected {date} once"),
+    ],
+)
+def test_an_output_that_does_not_tell_dates_apart(tmp_path: Path, output: str | None, message: str) -> None:
+    settings = {"output": output} if output else {"entity_path": "e"}
+    with pytest.raises(ConfigError, match=message):
+        dates.load(conf(tmp_path, **settings), (), DAY)
+
+
+def test_a_place_for_a_date_without_a_date() -> None:
+    with pytest.raises(ConfigError, match=r"\{date:%Y\}: .* give --date"):
+        dates.refuse_places({"etl": {"tables": [{"path": "x/{date:%Y}"}]}})
+    assert dates.refuse_places({"a": "{other}"}) == {"a": "{other}"}
+    odd = {"etl": {date(2026, 1, 1): "YAML's own idea of a date"}}
+    assert dates.refuse_places(odd) == odd  # what is wrong with it, others say better
+
+
+@pytest.mark.parametrize(
+    ("template", "base"),
+    [
+        ("hdfs:///{date}", "hdfs:///"),
+        ("hdfs:///{date}/out", "hdfs:///"),
+        ("hdfs://nn/{date}", "hdfs://nn"),
+        ("/{date}", "/"),
+        ("./{date}", "."),
+        ("{date}", "."),
+    ],
+)
+def test_where_dates_are_looked_for(template: str, base: str) -> None:
+    assert dates._split(template)[0] == base
+
+
+@pytest.mark.parametrize("section", [None, [14]])
+def test_a_section_that_is_none(tmp_path: Path, section: Any) -> None:
+    path = conf(tmp_path, output=f"{tmp_path}/{{date}}", schedule=section)
+    with pytest.raises(ConfigError, match="schedule: input should be a valid dictionary"):
+        dates.load(path, (), DAY)
+
+
+def chain(tmp_path: Path, root: str) -> str:
+    return conf(tmp_path, output=f"{root}/{{date}}", init_path=f"{root}/{{previous_date}}/checkpoint")
+
+
+def previous(path: str) -> Any:
+    return dates.load(path, (), DAY).schedule["previous_date"]
+
+
+def test_a_date_does_not_start_before_an_earlier_one_that_is_at_work(
+    root: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "graphmill")
+    path = chain(tmp_path, root)
+    finish(f"{root}/2026-11-17")
+    with at_work(f"{root}/2026-11-15", f"{root}/2026-11-19"):
+        message = r"2026-11-19: .*process \d+.* and 2026-11-20 would go on from it; try again later"
+        with pytest.raises(LockedError, match=message):
+            previous(path)
+        alone = conf(tmp_path, output=f"{root}/{{date}}")  # no chain
+        assert previous(alone) == "2026-11-17"
+    chain(tmp_path, root)
+    with at_work(f"{root}/2026-11-15", f"{root}/2026-11-21"):  # neither comes into question
+        assert previous(path) == "2026-11-17"
+    assert "2026-11-19 is not finished and nobody is at work on it; it is left out" in caplog.text
+    assert "2026-11-15" not in caplog.text
+    with at_work(f"{root}/2026-11-17"), pytest.raises(LockedError, match="2026-11-17: "):  # made anew
+        previous(path)
+
+
+def test_a_rerun_does_not_wait_for_what_it_does_not_go_on_from(root: str, tmp_path: Path) -> None:
+    path = chain(tmp_path, root)
+    finish(f"{root}/2026-11-17")
+    finish(f"{root}/2026-11-20", "2026-11-17", done=False)
+    with at_work(f"{root}/2026-11-19"):
+        assert previous(path) == "2026-11-17"
+    with at_work(f"{root}/2026-11-17"), pytest.raises(LockedError):
+        previous(path)
+
+
+def test_what_a_date_goes_on_from_is_recorded_before_it_is_read(root: str, tmp_path: Path) -> None:
+    path = chain(tmp_path, root)
+    finish(f"{root}/2026-11-19")
+    settings = dates.load(path, (), DAY)
+    template = f"{root}/{{date}}"
+
+    def save() -> None:
+        assert storage.read_marker(f"{root}/2026-11-19") is not None
+        finish(f"{root}/2026-11-20", "2026-11-19", done=False)
+        storage.delete_marker(f"{root}/2026-11-19")  # who retires it has not seen that yet
+
+    with pytest.raises(LockedError, match="2026-11-19: this date was to go on from it"):
+        dates.hold_previous(settings, template, save)
+    finish(f"{root}/2026-11-19")
+    dates.hold_previous(settings, template, lambda: pytest.fail("it is recorded already"))
+
+
+DAYS = [f"2026-11-{day:02d}" for day in range(10, 20)]
+
+
+def test_the_newest_stay(root: str) -> None:
+    for before, day in zip([None, *DAYS], DAYS, strict=False):
+        finish(f"{root}/{day}", before)
+    assert dates.retire(f"{root}/{{date}}", 3) == [f"{root}/{day}" for day in DAYS[:7]]
+    assert [storage.name(each.uri) for each in storage.list_dir(root)] == DAYS[7:]
+    assert storage.list_hidden(root) == []
+    assert dates.retire(f"{root}/{{date}}", 3) == []
+
+
+def test_what_has_no_verified_successor_stays(root: str) -> None:
+    for day in DAYS[:4]:
+        finish(f"{root}/{day}", whole=False)
+    assert dates.retire(f"{root}/{{date}}", 1) == []
+    finish(f"{root}/{DAYS[4]}", DAYS[1], done=False)  # is to go on from the second
+    finish(f"{root}/{DAYS[5]}")
+    with lock.held(f"{root}/{DAYS[3]}"):  # somebody works on that one
+        assert dates.retire(f"{root}/{{date}}", 1) == [f"{root}/{DAYS[0]}", f"{root}/{DAYS[2]}"]
+
+
+def test_a_date_that_holds_what_was_moved_aside_stays(root: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Only the user deletes a checkpoint that another one has taken the place of."""
+    for day in DAYS[:4]:
+        finish(f"{root}/{day}")
+    storage.write_text(f"{root}/{DAYS[0]}/checkpoint.stale-1/checkpoint_version.txt", "3")
+    storage.write_text(f"{root}/{DAYS[1]}/checkpoint/epoch_2.stale-1/checkpoint_version.txt", "2")
+    with caplog.at_level("WARNING", "graphmill"):
+        assert dates.retire(f"{root}/{{date}}", 1) == [f"{root}/{DAYS[2]}"]
+    assert f"{DAYS[0]} stays: it holds {root}/{DAYS[0]}/checkpoint.stale-1" in caplog.text
+    assert f"{DAYS[1]} stays: it holds {root}/{DAYS[1]}/checkpoint/epoch_2.stale-1" in caplog.text
+
+
+def test_what_a_run_at_work_has_gone_on_from_stays(root: str) -> None:
+    for before, day in zip([None, *DAYS[:3]], DAYS[:4], strict=True):
+        finish(f"{root}/{day}", before)
+    with at_work(f"{root}/{DAYS[2]}"):  # a rerun of one that is finished
+        assert dates.retire(f"{root}/{{date}}", 1) == [f"{root}/{DAYS[0]}"]
+    assert dates.retire(f"{root}/{{date}}", 1) == [f"{root}/{DAYS[1]}", f"{root}/{DAYS[2]}"]
+
+
+def test_what_a_run_begins_to_go_on_from_while_it_is_retired_stays(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day in DAYS[:2]:
+        finish(f"{root}/{day}")
+    delete_marker = storage.delete_marker
+
+    def begin(output: str) -> None:
+        finish(f"{root}/{DAYS[3]}", DAYS[0], done=False)
+        delete_marker(output)
+
+    monkeypatch.setattr(storage, "delete_marker", begin)
+    assert dates.retire(f"{root}/{{date}}", 1) == []
+    assert storage.read_marker(f"{root}/{DAYS[0]}") == {}
+    assert storage.list_hidden(root) == []
+
+
+def test_a_deletion_that_was_killed_is_finished(root: str) -> None:
+    finish(f"{root}/{DAYS[0]}")
+    storage.write_text(f"{root}/.2026-11-01.retired-0123/embeddings/part-0.parquet", "x")
+    dates.retire(f"{root}/{{date}}", 5)
+    assert storage.list_hidden(root) == []
+
+
+@given(
+    st.dates(date(1990, 1, 1), date(2100, 1, 1)), st.sampled_from([None, "%Y%m%d", "%Y.%m.%d", "%d-%m-%Y"])
+)
+def test_a_folder_s_name_gives_its_date_back(day: date, form: str | None) -> None:
+    place = "{date}" if form is None else f"{{date:{form}}}"
+    assert dates._parsed(dates._filled(place, day, None), form or "%Y-%m-%d") == day

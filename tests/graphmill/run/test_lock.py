@@ -1,0 +1,352 @@
+"""Locks of what a run writes: one holder, takeover from the dead and the silent, a loser that notices."""
+
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from graphmill import storage
+from graphmill.errors import FormatError, LockedError, StorageError
+from graphmill.machine import owner
+from graphmill.run import lock, lock_file
+from tests import REPOSITORY
+
+NOBODY = 65534
+
+HOLDER = """
+import sys, time
+from graphmill import lock
+with lock.held(sys.argv[1]):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(params=["local", pytest.param("hdfs", marks=pytest.mark.hdfs)])
+def output(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A folder on local disk, and one on HDFS."""
+    return str(tmp_path) if request.param == "local" else request.getfixturevalue("hdfs_uri")
+
+
+def acquired(output: str) -> lock._Locks:
+    """The lock of an output, held without showing life."""
+    locks = lock._Locks()
+    locks.acquire([output], [])
+    return locks
+
+
+def is_held(locks: lock._Locks) -> bool:
+    try:
+        locks.claim.check()
+    except LockedError:
+        return False
+    return True
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Locks that look as if another machine had made them, and are watched for a moment only."""
+    monkeypatch.setattr(owner, "machine", iter(f"machine {number}" for number in range(1000)).__next__)
+    monkeypatch.setattr(lock, "BEAT_S", 0.01)
+    return
+
+
+@pytest.fixture
+def long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first lock that is read looks as if it had not been touched for ages; later ones do not."""
+    read = lock_file.read
+    old: list[str] = []
+
+    def aged(uri: str) -> lock_file.Link | None:
+        link = read(uri)
+        if link and link.text in (old or [link.text]):
+            old.append(link.text)
+            return replace(link, mtime_ns=0)
+        return link
+
+    monkeypatch.setattr(lock_file, "read", aged)
+
+
+def test_of_many_one_gets_it(output: str) -> None:
+    barrier = threading.Barrier(8)
+
+    def compete() -> str | None:
+        barrier.wait()
+        try:
+            return acquired(output).claim.text
+        except LockedError:
+            return None
+
+    with ThreadPoolExecutor(8) as pool:
+        winners = [each.result() for each in [pool.submit(compete) for _ in range(8)]]
+    (winner,) = [each for each in winners if each]
+    assert storage.read_text(f"{output}/{lock.NAME}") == winner
+
+
+def test_what_killed_runs_left_is_removed(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    leftover = storage.temporary_sibling(f"{output}/{lock.NAME}")
+    storage.write_text(leftover, "")
+    with lock.held(output):
+        assert storage.exists(leftover)  # it may be of somebody who tries just now
+    monkeypatch.setattr(lock_file, "EXPIRY_S", 0.0)
+    with lock.held(output):
+        assert not storage.exists(leftover)
+
+
+def test_it_is_free_again_afterwards(output: str) -> None:
+    for _ in range(2):
+        with (
+            lock.held(output),
+            pytest.raises(LockedError, match=r"process \d+ on .* has it since .* try again later"),
+            lock.held(output),
+        ):
+            pass
+    assert storage.list_hidden(output) == []
+    assert LockedError.exit_code == 75
+
+
+def test_a_killed_owner_of_this_machine_is_seen_to_be_gone(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(LockedError, match=f"process {holder.pid}"), lock.held(str(tmp_path)):
+            pass
+        holder.send_signal(signal.SIGKILL)
+    with lock.held(str(tmp_path)):
+        pass
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_silent_owner_elsewhere_is_waited_for(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = acquired(output)
+    with pytest.raises(LockedError, match="is alive"), lock.held(output):
+        pass
+    with ExitStack() as stack:
+        with monkeypatch.context() as patience:
+            patience.setattr(lock_file, "EXPIRY_S", -1.0)
+            stack.enter_context(lock.held(output))
+        silent.release()  # what it wakes up to is not its own to delete
+        assert not is_held(silent)
+        with pytest.raises(LockedError), lock.held(output):
+            pass
+    assert storage.list_hidden(output) == []
+
+
+@pytest.mark.usefixtures("elsewhere", "long_ago")
+def test_of_many_one_takes_it_over(output: str) -> None:
+    acquired(output)
+    barrier = threading.Barrier(4)
+
+    def compete() -> lock._Locks | None:
+        barrier.wait()
+        try:
+            return acquired(output)
+        except LockedError:
+            return None
+
+    with ThreadPoolExecutor(4) as pool:
+        tried = [each.result() for each in [pool.submit(compete) for _ in range(4)]]
+    (winner,) = [each for each in tried if each]
+    assert is_held(winner)
+    assert [storage.name(uri) for uri in storage.list_hidden(output)] == [lock.NAME]
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_an_owner_that_shows_life_keeps_it(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with lock.held(output):
+        deadline = time.monotonic() + 60
+        while not any(lock_file.LIFE in uri for uri in storage.list_hidden(output)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        with pytest.raises(LockedError), lock.held(output):
+            pass
+    assert storage.list_hidden(output) == []
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])
+def test_a_jump_of_the_storage_s_clock_takes_it_from_nobody_that_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: float
+) -> None:
+    monkeypatch.setattr(lock, "BEAT_S", 0.2)
+    now_ns = lock_file.now_ns
+    monkeypatch.setattr(lock_file, "now_ns", lambda uri: now_ns(uri) + int(jump_s * 1e9))
+    with lock.held(str(tmp_path)), pytest.raises(LockedError), lock.held(str(tmp_path)):
+        pass
+    acquired(str(tmp_path))  # shows no life
+    with lock.held(str(tmp_path)):
+        pass
+
+
+@pytest.mark.parametrize("mtime_s", [0, 4_000_000_000])
+def test_no_age_takes_it_from_a_process_of_this_machine_that_lives(tmp_path: Path, mtime_s: int) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        holder.send_signal(signal.SIGSTOP)
+        os.utime(tmp_path / lock.NAME, (mtime_s, mtime_s))
+        with pytest.raises(LockedError, match=f"process {holder.pid}"), lock.held(str(tmp_path)):
+            pass
+        holder.kill()
+
+
+def test_who_has_lost_it_ends(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "BEAT_S", 0.1)
+    monkeypatch.setattr(owner, "machine", iter(f"machine {number}" for number in range(1000)).__next__)
+    claims = []
+    with ThreadPoolExecutor(1) as pool:
+        with pytest.raises(LockedError, match="lost"), lock.held(output) as claim:
+            claims.append(claim)
+            monkeypatch.setattr(lock_file, "life_ns", lambda link: 0)
+            successor = pool.submit(acquired, output)
+            time.sleep(60)
+        assert is_held(successor.result())
+        with pytest.raises(LockedError, match="lost"):
+            pickle.loads(pickle.dumps(claims[0])).check()
+
+
+def test_a_task_checks_the_locks_of_what_it_writes(tmp_path: Path) -> None:
+    """Those of the client may be on a disk that the worker does not have."""
+    checkpoint = f"{tmp_path}/other/checkpoint"
+    with lock.held(str(tmp_path), whole=[checkpoint, f"{tmp_path}/entities"]) as claim:
+        in_task = claim.of(checkpoint + "/")
+        assert list(in_task.uris) == [f"{tmp_path}/other/.checkpoint{lock.NAME}"]
+        in_task.check()
+        Path(f"{tmp_path}/other/.checkpoint{lock.NAME}").unlink()
+        for each in (in_task, claim):
+            with pytest.raises(LockedError, match="nobody has it"):
+                each.check()
+
+
+@pytest.mark.usefixtures("elsewhere", "long_ago")
+def test_takeovers_do_not_pile_up(output: str) -> None:
+    acquired(output)
+    acquired(output)
+    assert [storage.name(uri) for uri in storage.list_hidden(output)] == [lock.NAME]
+
+
+def test_a_slow_rival_does_not_take_over_what_has_been_taken_over(tmp_path: Path) -> None:
+    """It has seen the dead owner alone, and comes when a successor has made the lock its own."""
+    output = str(tmp_path)
+    dead, slow = lock._Locks(), lock._Locks()
+    uri = f"{output}/{lock.NAME}"
+    storage.write_text(uri, dead.claim.text)
+    seen = lock_file.last_of(uri)
+    assert seen is not None
+    storage.write_text(uri, acquired(f"{output}/another").claim.text)
+    storage.create_text(lock_file.after(uri, seen), slow.claim.text)
+    assert not slow._succeeds(uri, seen)
+    assert [storage.name(each) for each in storage.list_hidden(output)] == [lock.NAME]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", '{"pid": 1}', '{"token": "../../x"}', "[" * 100_000])
+def test_what_is_no_lock_is_reported_at_once(tmp_path: Path, content: str) -> None:
+    (tmp_path / lock.NAME).write_text(content)
+    os.utime(tmp_path / lock.NAME, (0, 0))
+    with (
+        pytest.raises(FormatError, match=rf"{lock.NAME}: expected the lock .* delete "),
+        lock.held(str(tmp_path)),
+    ):
+        pass
+    assert (tmp_path / lock.NAME).read_text() == content
+
+
+def test_a_folder_in_the_place_of_a_lock_is_reported(tmp_path: Path) -> None:
+    (tmp_path / lock.NAME).mkdir()
+    with pytest.raises(FormatError, match=r"found a folder; .* delete "), lock.held(str(tmp_path)):
+        pass
+
+
+@pytest.fixture
+def own_folder() -> Iterator[Path]:
+    """A folder of a user who may not do everything, as whom the test runs."""
+    user = os.geteuid()
+    folder = Path(tempfile.mkdtemp())
+    if user == 0:
+        os.chown(folder, NOBODY, -1)
+        os.seteuid(NOBODY)
+    try:
+        yield folder
+    finally:
+        os.seteuid(user)
+        folder.chmod(0o755)
+        shutil.rmtree(folder)
+
+
+def test_a_lock_that_may_not_be_read_is_reported(own_folder: Path) -> None:
+    (own_folder / lock.NAME).touch(0o000)
+    with pytest.raises(StorageError, match=r"Permission denied.* delete "), lock.held(str(own_folder)):
+        pass
+
+
+def test_one_lock_that_cannot_be_had_gives_all_back(output: str) -> None:
+    with lock.held(f"{output}/b"):
+        with (
+            pytest.raises(LockedError),
+            lock.held(f"{output}/a", f"{output}/b", whole=[f"{output}/0", f"{output}/c"]),
+        ):
+            pass
+        with lock.held(f"{output}/a", whole=[f"{output}/0", f"{output}/c"]):
+            pass
+    assert [uri for uri in storage.list_hidden(output, recursive=True) if "lock" in uri] == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_refused"),
+    [
+        ({"whole": ["x"]}, {"whole": ["x"]}, True),
+        ({"whole": ["x"]}, {"whole": ["x/"]}, True),
+        ({"whole": ["x"]}, {"whole": ["link/x"]}, True),
+        ({"whole": ["x"]}, {"whole": ["x/y/z"]}, True),  # a folder that lies in one that is replaced
+        ({"whole": ["x"]}, {"folders": ["x"]}, True),
+        ({"whole": ["x"]}, {"folders": ["x/y"]}, True),
+        ({"folders": ["out"]}, {"whole": ["out/x"]}, False),  # of a run that writes elsewhere
+        ({"folders": ["out"], "whole": ["out/x"]}, {"folders": ["other"], "whole": ["out/x"]}, True),
+        ({"whole": ["x"]}, {"whole": ["xx", "y"]}, False),
+        ({"folders": ["out"]}, {"folders": ["out/in"]}, False),
+    ],
+)
+@pytest.mark.parametrize("swapped", [False, True])
+def test_which_places_are_one(
+    tmp_path: Path, first: dict[str, list[str]], second: dict[str, list[str]], is_refused: bool, swapped: bool
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    sides = [
+        (
+            [f"{tmp_path}/{each}" for each in side.get("folders", [])],
+            [f"{tmp_path}/{each}" for each in side.get("whole", [])],
+        )
+        for side in ((second, first) if swapped else (first, second))
+    ]
+    with ExitStack() as stack:
+        stack.enter_context(lock.held(*sides[0][0], whole=sides[0][1]))
+        if is_refused:
+            stack.enter_context(pytest.raises(LockedError))
+        stack.enter_context(lock.held(*sides[1][0], whole=sides[1][1]))
+    assert storage.list_hidden(str(tmp_path), recursive=True) == []
+
+
+def test_below_a_folder_that_cannot_be_written_the_lock_lies_inside(own_folder: Path) -> None:
+    mount = own_folder / "mount"
+    mount.mkdir()
+    own_folder.chmod(0o555)
+    with lock.held(whole=[str(mount)]):
+        assert (mount / lock.NAME).exists()
+        with pytest.raises(LockedError), lock.held(whole=[str(mount)]):
+            pass

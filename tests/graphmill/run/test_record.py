@@ -1,0 +1,172 @@
+"""run.json, fingerprints, and the rule by which finished work is skipped."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphmill import config, storage
+from graphmill.config import Config
+from graphmill.errors import ConfigError, FormatError, LockedError
+from graphmill.run import record
+from graphmill.run.lock import NO_CLAIM, Claim
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text("abc", min_size=1, max_size=2), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+class Counting:
+    """A stage that writes one file and counts how often it ran."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.fails = False
+
+    def check(self, config: Config) -> None:
+        if config.dimension == 7:
+            raise ConfigError("dimension: not 7")
+
+    def run(self, config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
+        self.runs += 1
+        if self.fails:
+            raise RuntimeError("broken")
+        storage.write_text(storage.join(config.entity_path, "x"), "x")
+        return {"rows": 7}
+
+    def fingerprint(self, config: Config) -> dict[str, Any]:
+        return {"dimension": config.dimension, "inputs": record.describe_inputs([config.input or ""])}
+
+    def output_uris(self, config: Config) -> list[str]:
+        return [config.entity_path]
+
+    written_uris = output_uris
+
+
+def settings_at(folder: Path, dimension: int = 4) -> Config:
+    return config.from_mapping(
+        {
+            "output": str(folder / "out"),
+            "input": str(folder / "in"),
+            "entities": {"a": {"num_partitions": 1}},
+            "relations": [{"name": "r", "lhs": "a", "rhs": "a"}],
+            "dimension": dimension,
+        }
+    )
+
+
+def run(
+    stage: Counting, folder: Path, client: Client, dimension: int = 4, resume: bool = True
+) -> dict[str, Any]:
+    settings = settings_at(folder, dimension)
+    run_record = record.RunRecord(settings.record_uri(""), settings)
+    entry = record.run_stage("etl", stage, settings, client, run_record, resume=resume)
+    run_record.finish("done")
+    return entry
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "edges.csv").write_text("a,b")
+    return tmp_path
+
+
+def test_a_finished_stage_is_skipped_until_something_changes(
+    folder: Path, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "graphmill")
+    stage = Counting()
+    first = run(stage, folder, client)
+    assert run(stage, folder, client) == first
+    assert stage.runs == 1
+    run(stage, folder, client, dimension=5)
+    assert stage.runs == 2
+    assert "dimension: 4 -> 5" in caplog.text
+    (folder / "in" / "edges.csv").write_text("a,b,c")
+    run(stage, folder, client, dimension=5)
+    assert stage.runs == 3
+    assert "edges.csv" in caplog.text
+    storage.delete(str(folder / "out" / "entities"))
+    run(stage, folder, client, dimension=5)
+    assert stage.runs == 4
+    run(stage, folder, client, dimension=5, resume=False)
+    assert stage.runs == 5
+
+
+def test_a_failed_stage_is_recorded_and_runs_again(folder: Path, client: Client) -> None:
+    stage = Counting()
+    run(stage, folder, client)
+    stage.fails = True
+    with pytest.raises(RuntimeError, match="broken"):
+        run(stage, folder, client, resume=False)
+    entry = json.loads((folder / "out" / "run.json").read_text())["stages"]["etl"]
+    assert entry["status"] == "failed"
+    assert "broken" in entry["error"]
+    assert storage.read_marker(str(folder / "out" / "entities")) is None
+    stage.fails = False
+    assert run(stage, folder, client)["rows"] == 7
+    assert stage.runs == 3
+
+
+def test_what_a_check_refuses_has_changed_nothing(folder: Path, client: Client) -> None:
+    run(Counting(), folder, client)
+    before = (folder / "out" / "run.json").read_bytes()
+    with pytest.raises(ConfigError):
+        run(Counting(), folder, client, dimension=7, resume=False)
+    assert (folder / "out" / "run.json").read_bytes() == before
+    assert storage.read_marker(str(folder / "out" / "entities")) is not None
+
+
+def test_who_has_lost_the_lock_writes_nothing_more(folder: Path, client: Client) -> None:
+    run(Counting(), folder, client)
+    before = (folder / "out" / "run.json").read_bytes()
+    settings, lost = settings_at(folder), Claim({str(folder / "out" / ".graphmill.lock"): "out"}, "ours")
+    run_record = record.RunRecord(settings.record_uri(""), settings, lost)
+    with pytest.raises(LockedError):
+        record.run_stage("etl", Counting(), settings, client, run_record, resume=False)
+    assert (folder / "out" / "run.json").read_bytes() == before
+    assert storage.read_marker(str(folder / "out" / "entities")) is not None
+
+
+def test_run_json_explains_the_run(folder: Path, client: Client) -> None:
+    run(Counting(), folder, client)
+    content = json.loads((folder / "out" / "run.json").read_text())
+    assert content["status"] == "done"
+    assert content["config"]["dimension"] == 4
+    assert content["versions"].keys() == set(record.LIBRARIES)
+    assert content["stages"]["etl"]["rows"] == 7
+    assert content["stages"]["etl"]["seconds"] >= 0
+
+
+def test_a_damaged_run_json_is_not_overwritten(folder: Path) -> None:
+    (folder / "out").mkdir()
+    (folder / "out" / "run.json").write_text('{"stages": ')
+    with pytest.raises(FormatError, match=r"run\.json"):
+        record.RunRecord(str(folder / "out" / "run.json"), settings_at(folder))
+    assert (folder / "out" / "run.json").read_text() == '{"stages": '
+
+
+def test_a_copy_of_a_finished_folder_is_the_same_input(tmp_path: Path) -> None:
+    for copy in ("here", "there"):
+        storage.write_text(str(tmp_path / copy / "edges" / "x"), copy)
+        storage.write_marker(str(tmp_path / copy / "edges"), {"made": "from"})
+    here, there = record.describe_inputs([str(tmp_path / copy / "edges") for copy in ("here", "there")])
+    assert here == there
+    storage.write_marker(str(tmp_path / "there" / "edges"), {"made": "differently"})
+    assert record.describe_inputs([str(tmp_path / "there" / "edges")]) != [here]
+
+
+@given(JSON, JSON)
+def test_changes_are_empty_only_for_equal_fingerprints(one: Any, two: Any) -> None:
+    assert record.changes(one, one) == []
+    assert bool(record.changes({"x": one}, {"x": two})) == (one != two)

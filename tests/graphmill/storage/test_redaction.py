@@ -1,0 +1,87 @@
+"""No secret of a URI reaches run.json, the log, or an error's message."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphmill.storage.redaction import redacted
+from tests.graphmill.cli.test_submit import GRAPH, submit
+
+SECRET = "wJalrXUtnFEMI"
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        (f"s3://AKIA:{SECRET}@bucket/x", "s3://***@bucket/x"),
+        (f'"a": "s3://b/x?secret_key={SECRET}&region=eu"', '"a": "s3://b/x?secret_key=***&region=eu"'),
+        ("s3://AKIA:wJal/rXU+tn/FE==@bucket/x", "s3://***@bucket/x"),
+        ("s3://AKIA:1234/rXU@bucket/x", "s3://***@bucket/x"),
+        (f"abfss://c:{SECRET}@account/x", "abfss://***@account/x"),
+        (f"https://me:a/b{SECRET}@host/x and a@b", "https://***@host/x and a@b"),
+        (f"az://c/x?sv=1&se=2&sig={SECRET}%2F%3D&sp=r", "az://c/x?sv=1&se=2&sig=***&sp=r"),
+        (f"s3://b/x?credential={SECRET}", "s3://b/x?credential=***"),
+        (f"credential={SECRET} is wrong", "credential=*** is wrong"),
+        (
+            f"https://b/x?X-Amz-Credential=a/b&X-Amz-Signature={SECRET}&X-Amz-Security-Token=I/Q==&X-Amz-Date=1",
+            "https://b/x?X-Amz-Credential=***&X-Amz-Signature=***&X-Amz-Security-Token=***&X-Amz-Date=1",
+        ),
+        (f"https://b/x?X-Goog-Signature={SECRET}&Expires=9", "https://b/x?X-Goog-Signature=***&Expires=9"),
+        (f"AccountName=n;AccountKey={SECRET}/+==", "AccountName=n;AccountKey=***"),
+        ("/data?design=1&assigned=2&monkeys", "/data?design=1&assigned=2&monkeys"),
+        ("hdfs://namenode:8020/mail/me@example", "hdfs://namenode:8020/mail/me@example"),
+        ("tcp://a:1/x and tcp://b:2/y@z", "tcp://a:1/x and tcp://b:2/y@z"),
+        ("hdfs://nameservice:8020/a@b:c", "hdfs://nameservice:8020/a@b:c"),
+        ("ssh://me@h1:22,you@h2", "ssh://me@h1:22,you@h2"),
+        ("tcp://10.0.0.1:8786", "tcp://10.0.0.1:8786"),
+        ("mail me@example.org: it costs 1:2", "mail me@example.org: it costs 1:2"),
+    ],
+)
+def test_what_is_taken_out(text: str, clean: str) -> None:
+    assert redacted(text) == clean
+
+
+@pytest.mark.parametrize("after", ['": denied', "\nand more", "\\x", "é"])
+def test_json_stays_json(after: str) -> None:
+    text = json.loads(redacted(json.dumps(f'cannot open "s3://b/x?secret_key={SECRET}{after}')))
+    assert text.startswith('cannot open "s3://b/x?secret_key=***')
+    assert SECRET not in text
+
+
+_SECRETS = st.text("abcXYZ019+/=_-.%~", min_size=4).map(lambda text: f"zQ{text}")  # found again for certain
+_NAMES = st.sampled_from(
+    ["secret_key", "sig", "Signature", "credential", "X-Amz-Signature", "X-Amz-Credential", "password"]
+) | st.sampled_from(["X-Amz-Security-Token", "AWSAccessKeyId", "X-Goog-Credential", "fs.s3a.secret.key"])
+
+
+@given(_SECRETS, _NAMES, st.sampled_from(["&region=eu", "", '"', "' is denied", "\nand", ", other"]))
+def test_whatever_the_secret_is_of_a_query(secret: str, name: str, after: str) -> None:
+    for before in ("s3://b/x?", "https://host:443/x?y=1&"):
+        clean = redacted(f"{before}{name}={secret}{after}")
+        assert clean == f"{before}{name}=***{after}"
+
+
+@given(_SECRETS, st.sampled_from(["s3", "s3a", "gs", "abfss", "https", "mongodb+srv"]), st.booleans())
+def test_whatever_the_secret_is_before_a_host(secret: str, scheme: str, in_json: bool) -> None:
+    text = f"{scheme}://AKIA:{secret}@bucket/x: denied"
+    assert redacted(json.dumps(text) if in_json else text).strip('"') == f"{scheme}://***@bucket/x: denied"
+
+
+@given(st.text())
+def test_once_is_enough(text: str) -> None:
+    assert redacted(redacted(text)) == redacted(text)
+
+
+def test_a_run_tells_no_secret(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(
+        GRAPH + "etl: {tables: [{path: missing.csv, lhs: 0, rhs: 1, relation: r}]}}"
+    )
+    place = f"--set=input=s3://AKIA:{SECRET}@bucket/x"
+    done = submit("--master", "local[1]", "etl.py", "--conf", "c.yaml", place, cwd=tmp_path)
+    assert done.returncode != 0
+    text = (tmp_path / "o" / "run.json").read_text()
+    assert json.loads(text)["config"]["input"] == "s3://***@bucket/x"
+    assert SECRET not in text + done.stdout + done.stderr

@@ -1,0 +1,478 @@
+"""Storage on local disks and on a real HDFS: the same behaviour, and nothing half-written."""
+
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphmill import storage
+from graphmill.errors import ConfigError, FormatError, NotFoundError, StorageError
+from graphmill.storage import commit, fs, hdfs
+from tests import REPOSITORY
+
+
+@pytest.fixture(params=["local", pytest.param("hdfs", marks=pytest.mark.hdfs)])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "hdfs":
+        uri: str = request.getfixturevalue("hdfs_uri")
+        return uri
+    return str(tmp_path)
+
+
+def names(uri: str) -> list[str]:
+    return [storage.name(each.uri) for each in storage.list_dir(uri)] + [
+        storage.name(each) for each in fs.list_hidden(uri)
+    ]
+
+
+# ---- URIs
+
+
+@pytest.mark.parametrize(
+    ("parts", "joined"),
+    [
+        (("a", "b"), "a/b"),
+        (("/a/", "b", "c"), "/a/b/c"),
+        (("hdfs://ns/a", "b"), "hdfs://ns/a/b"),
+        (("hdfs://ns/a", "/b"), "/b"),
+        (("hdfs:///", "a"), "hdfs:///a"),
+        (("/", "a"), "/a"),
+        (("a", "hdfs://ns/b"), "hdfs://ns/b"),
+    ],
+)
+def test_join(parts: tuple[str, ...], joined: str) -> None:
+    assert storage.join(*parts) == joined
+
+
+@given(
+    st.text(st.characters(codec="utf-8", exclude_characters="/"), min_size=1),
+    st.sampled_from(["/r", "r", "/", "hdfs://h:1", "hdfs://h:1/r", "hdfs:///"]),
+)
+def test_name_and_parent_undo_join(name: str, root: str) -> None:
+    joined = storage.join(root, name)
+    assert (storage.parent(joined), storage.name(joined)) == (root, name)
+
+
+def test_local_paths_of_uris() -> None:
+    assert storage.local_path("file:///a/b%20c") == "/a/b c"
+    assert storage.local_path("/a/b%20c") == "/a/b%20c"
+    assert storage.local_path("x") == str(Path.cwd() / "x")
+    assert storage.local_path("hdfs://h/a") is None
+    assert storage.local_path("file://localhost/a?b#c") == "/a?b#c"
+
+
+# ---- reading and writing
+
+
+def test_what_lies_within_a_folder(tmp_path: Path) -> None:
+    """Neither `..`, nor a link, nor another scheme or host leads out."""
+    root = str(tmp_path / "run")
+    (tmp_path / "run" / "real").mkdir(parents=True)
+    (tmp_path / "run" / "out").symlink_to("/etc")
+    (tmp_path / "alias").symlink_to("run")
+    inside = [root, f"{root}/x", f"file://{root}/x", f"{root}/./a/../b", str(tmp_path / "alias" / "real")]
+    outside = [
+        f"{root}/../x",
+        f"{root}x",
+        f"{root}/out/x",
+        "/",
+        f"hdfs://host{root}/x",
+        f"file://{root}/%2e%2e",
+    ]
+    for remote in ("hdfs://host:9/a/run", "hdfs://host:9/a/run/"):
+        assert all(storage.within(remote, f"hdfs://host:9{each}") for each in ("/a/run", "/a//run/x"))
+        for each in ("host:9/a/run/../x", "host:9/a/runs", "other:9/a/run", "/a/run", "host:9"):
+            assert not storage.within(remote, f"hdfs://{each}"), each
+        assert not storage.within(remote, "/a/run")
+        assert not storage.within(remote, "s3://host:9/a/run")
+    assert storage.within("hdfs://host/", "hdfs://host/a")
+    assert [each for each in inside if not storage.within(root, each)] == []
+    assert [each for each in outside if storage.within(root, each)] == []
+
+
+_OPEN_ALL = """
+import sys
+from graphmill import storage
+from graphmill.errors import FormatError
+for uri in sys.argv[1:]:
+    for open_it in (storage.read_text, lambda uri: storage.open_hdf5(uri).__enter__()):
+        try:
+            open_it(uri)
+        except FormatError as error:
+            print(error)
+"""
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+    """A pipe that nobody writes to would keep its reader for ever."""
+    fifo, linked, unix = (str(tmp_path / name) for name in ("fifo", "linked", "unix"))
+    os.mkfifo(fifo)
+    Path(linked).symlink_to(fifo)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(unix)
+        done = subprocess.run(
+            [sys.executable, "-c", _OPEN_ALL, fifo, linked, unix, "/dev/zero"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+    found = ["a named pipe (FIFO)"] * 4 + ["a socket"] * 2 + ["a device"] * 2
+    told = done.stdout.splitlines()
+    assert len(told) == len(found)
+    assert all(f"expected a file, found {kind}" in line for kind, line in zip(found, told, strict=True))
+
+
+def test_a_file_is_written_listed_read_and_deleted(root: str) -> None:
+    uri = storage.join(root, "deep", "down", "x.txt")
+    storage.write_text(uri, "häuser")
+    assert storage.read_text(uri) == "häuser"
+    found = storage.status(uri)
+    assert found is not None
+    assert found.size_bytes == 7
+    assert [each.uri for each in storage.list_dir(root, recursive=True) if not each.is_dir] == [uri]
+    storage.write_text(uri, "again")
+    assert storage.read_text(uri) == "again"
+    storage.delete(storage.join(root, "deep"))
+    assert not storage.exists(uri)
+    assert storage.list_dir(root) == []
+
+
+@pytest.mark.parametrize("name", ["a b", "a%20b", "50%", "ä#b", "a?b", "[a]", "a+b&c=d"])
+def test_any_name_is_written_listed_read_and_deleted(root: str, name: str) -> None:
+    beside = storage.join(
+        root, "a"
+    )  # what is left of some of the names where a query or a fragment is cut off
+    storage.write_text(beside, "beside")
+    storage.write_text(storage.join(root, name, name), "x")
+    (found,) = (each for each in storage.list_dir(root, recursive=True) if each.size_bytes == 1)
+    assert storage.read_text(found.uri) == "x"
+    assert storage.status(found.uri) == found
+    storage.delete(storage.join(root, name))
+    assert names(root) == ["a"]
+    assert storage.read_text(beside) == "beside"
+
+
+@pytest.mark.parametrize("name", ["a b", "a%20b", "50%", "ä#b", "a?b", "a\nb"])
+def test_any_name_below_a_file_uri(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / name).write_text("x")
+    (tmp_path / f".{name}").write_text("y")
+    root = tmp_path.as_uri()
+    (found,) = (each for each in storage.list_dir(root, recursive=True) if not each.is_dir)
+    assert storage.read_text(found.uri) == "x"
+    (hidden,) = fs.list_hidden(root)
+    assert storage.read_text(hidden) == "y"
+
+
+def test_times_are_those_of_the_last_write(root: str) -> None:
+    for uri in (f"{root}/file", f"{root}/folder/file"):
+        before = time.time()
+        storage.write_text(uri, "x")
+        found = storage.status(uri)
+        assert found is not None
+        (listed,) = storage.list_dir(storage.parent(uri))
+        for mtime_ns in (found.mtime_ns, listed.mtime_ns):
+            assert before - 1 < mtime_ns / 1e9 < time.time() + 1
+        storage.delete(uri)
+
+
+def test_of_two_new_files_of_one_name_the_first_stays(root: str) -> None:
+    assert storage.create_text(f"{root}/new", "first")
+    assert not storage.create_text(f"{root}/new", "second")
+    assert storage.read_text(f"{root}/new") == "first"
+    assert names(root) == ["new"]
+
+
+def test_big_writes_keep_every_byte(root: str) -> None:
+    content = np.random.default_rng(0).bytes(9_000_001)
+    with storage.atomic_output(storage.join(root, "big")) as stream:
+        stream.write(memoryview(content)[:4_000_000])
+        stream.write(content[4_000_000:])
+    assert storage.read_bytes(storage.join(root, "big")) == content
+
+
+def test_random_access(root: str) -> None:
+    storage.write_text(storage.join(root, "x"), "0123456789")
+    with storage.open_input(storage.join(root, "x")) as stream:
+        stream.seek(4)
+        assert stream.read(3) == b"456"
+        assert stream.size() == 10
+
+
+def test_what_is_missing_is_named(root: str) -> None:
+    uri = storage.join(root, "nowhere", "x")
+    with pytest.raises(NotFoundError, match="nowhere/x"):
+        storage.read_bytes(uri)
+    assert storage.status(uri) is None
+    assert storage.list_dir(uri) == []
+    storage.delete(uri)
+
+
+def test_what_another_deletes_meanwhile_is_deleted(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As savers do that all find at the same time that theirs was the last part missing."""
+    status = fs.status
+
+    def seen_and_then_gone(uri: str) -> storage.FileStatus | None:
+        found = status(uri)
+        if found is not None:
+            file_system, path = fs.filesystem(uri)
+            (file_system.delete_dir if found.is_dir else file_system.delete_file)(path)
+        return found
+
+    storage.write_text(f"{root}/file", "x")
+    storage.write_text(f"{root}/folder/file", "x")
+    monkeypatch.setattr(fs, "status", seen_and_then_gone)
+    storage.delete(f"{root}/file")
+    storage.delete(f"{root}/folder")
+    monkeypatch.undo()
+    assert names(root) == []
+
+
+def test_text_must_be_utf8(root: str) -> None:
+    uri = storage.join(root, "x")
+    with storage.atomic_output(uri) as stream:
+        stream.write(b"ab\xff")
+    with pytest.raises(FormatError, match="0xff at offset 2"):
+        storage.read_text(uri)
+
+
+# ---- whole or not at all
+
+
+def test_an_error_while_writing_leaves_the_old_file(root: str) -> None:
+    uri = storage.join(root, "x")
+    storage.write_text(uri, "old")
+    with pytest.raises(RuntimeError), storage.atomic_output(uri) as stream:
+        stream.write(b"new, but n")
+        raise RuntimeError
+    assert storage.read_text(uri) == "old"
+    assert names(root) == ["x"]
+
+
+def test_a_folder_appears_whole_and_replaces_the_old_one(root: str) -> None:
+    uri = storage.join(root, "out")
+    for generation in ("one", "two"):
+        with storage.atomic_directory(uri) as temporary:
+            storage.write_text(storage.join(temporary, generation), generation)
+            assert generation not in names(uri)
+    assert names(uri) == ["two"]
+    assert names(root) == ["out"]
+
+
+def test_an_error_leaves_the_old_folder(root: str) -> None:
+    uri = storage.join(root, "out")
+    with storage.atomic_directory(uri) as temporary:
+        storage.write_text(storage.join(temporary, "old"), "")
+    with pytest.raises(RuntimeError), storage.atomic_directory(uri) as temporary:
+        storage.write_text(storage.join(temporary, "new"), "")
+        raise RuntimeError
+    assert names(uri) == ["old"]
+    assert names(root) == ["out"]
+
+
+def test_a_kill_between_the_two_renames_of_a_folder_is_repaired(root: str) -> None:
+    uri = storage.join(root, "out")
+    storage.write_text(storage.join(uri, "old"), "")
+    storage.move(uri, commit.temporary_sibling(uri, "old"))
+    storage.write_text(storage.join(commit.temporary_sibling(uri), "new"), "")
+    storage.recover(uri)
+    assert names(uri) == ["old"]
+    assert names(root) == ["out"]
+
+
+def test_sweep_removes_leftovers_only(root: str) -> None:
+    storage.write_text(storage.join(root, "kept"), "")
+    storage.write_text(storage.join(root, ".hidden"), "")
+    storage.write_text(storage.temporary_sibling(storage.join(root, "x")), "half")
+    storage.sweep(root)
+    assert names(root) == ["kept", ".hidden"]
+
+
+def test_markers(root: str) -> None:
+    assert storage.read_marker(root) is None
+    storage.write_marker(root, {"a": [1, "x"]})
+    assert storage.read_marker(root) == {"a": [1, "x"]}
+    storage.delete_marker(root)
+    assert storage.read_marker(root) is None
+    storage.write_text(storage.join(root, storage.MARKER), "{half")
+    with pytest.raises(FormatError, match="_SUCCESS"):
+        storage.read_marker(root)
+
+
+WRITER = """
+    import sys
+    from graphmill import storage
+    while True:
+        for size in (10, 3_000_000):
+            with storage.atomic_output(sys.argv[1]) as stream:
+                stream.write(bytes([size % 251]) * size)
+                print(size, flush=True)
+"""
+
+
+def test_a_killed_writer_never_leaves_a_part(tmp_path: Path) -> None:
+    uri = str(tmp_path / "x")
+    for delay_s in (0.0, 0.005, 0.02, 0.05):
+        child = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(WRITER), uri], stdout=subprocess.PIPE, cwd=REPOSITORY
+        )
+        assert child.stdout is not None
+        child.stdout.readline()
+        child.stdout.readline()
+        time.sleep(delay_s)
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+        content = storage.read_bytes(uri)
+        assert len(content) in (10, 3_000_000)
+        assert content == bytes([len(content) % 251]) * len(content)
+    storage.sweep(str(tmp_path))
+    assert names(str(tmp_path)) == ["x"]
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """Every file of this process ends at 100 kB, as if the disk were full there."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    earlier = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    signal.signal(signal.SIGXFSZ, earlier)
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_is_an_error_that_leaves_the_old_file(tmp_path: Path) -> None:
+    uri = str(tmp_path / "x")
+    storage.write_text(uri, "old")
+    with pytest.raises(StorageError, match="x: cannot write"), storage.atomic_output(uri) as stream:
+        stream.write(b"n" * 1_000_000)
+    assert storage.read_text(uri) == "old"
+    assert names(str(tmp_path)) == ["x"]
+
+
+# ---- HDF5
+
+
+def test_hdf5_round_trip(root: str) -> None:
+    uri = storage.join(root, "deep", "x.h5")
+    with storage.create_hdf5(uri) as hdf5:
+        hdf5["numbers"] = np.arange(100_000)
+    with storage.open_hdf5(uri) as hdf5:
+        assert hdf5["numbers"][99_990:].tolist() == list(range(99_990, 100_000))
+
+
+def test_hdf5_that_is_cut_short_or_something_else(root: str) -> None:
+    whole = storage.join(root, "x.h5")
+    with storage.create_hdf5(whole) as hdf5:
+        hdf5["numbers"] = np.arange(10_000)
+    for name, content in (
+        ("cut.h5", storage.read_bytes(whole)[:-1000]),
+        ("text.h5", b"no hdf5"),
+        ("empty.h5", b""),
+    ):
+        with storage.atomic_output(storage.join(root, name)) as stream:
+            stream.write(content)
+        with pytest.raises(FormatError, match=name), storage.open_hdf5(storage.join(root, name)):
+            pass
+    with pytest.raises(NotFoundError), storage.open_hdf5(storage.join(root, "none.h5")):
+        pass
+
+
+def test_hdf5_that_fails_half_way_leaves_nothing(root: str) -> None:
+    uri = storage.join(root, "x.h5")
+    with pytest.raises(RuntimeError), storage.create_hdf5(uri) as hdf5:
+        hdf5["numbers"] = np.arange(10)
+        raise RuntimeError
+    assert names(root) == []
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_hdf5_on_a_full_disk(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"x\.h5"), storage.create_hdf5(str(tmp_path / "x.h5")) as hdf5:
+        hdf5["numbers"] = np.arange(1_000_000)
+    assert names(str(tmp_path)) == []
+
+
+def test_a_staged_file_is_readable_by_raw_h5py(tmp_path: Path) -> None:
+    with storage.create_hdf5(str(tmp_path / "x.h5")) as hdf5:
+        hdf5["numbers"] = [1, 2]
+    with h5py.File(tmp_path / "x.h5") as raw:
+        assert raw["numbers"][:].tolist() == [1, 2]
+
+
+# ---- services
+
+
+def test_an_unknown_scheme() -> None:
+    with pytest.raises(StorageError, match="gopher"):
+        storage.read_bytes("gopher://host/x")
+
+
+def test_a_bucket_is_a_part_of_the_path() -> None:
+    for uri, path in (("a/b#c", "bucket/a/b#c"), ("a/", "bucket/a/"), ("", "bucket/")):
+        assert storage.filesystem(f"gs://anonymous@bucket/{uri}")[1] == path
+    assert storage.filesystem("gs://anonymous@bucket")[1] == "bucket"
+
+
+def test_an_object_store_is_refused_before_anything_is_written_there() -> None:
+    with pytest.raises(StorageError, match="s3://bucket/x: an output folder gets its name by a rename"):  # noqa: SIM117
+        with storage.atomic_directory("s3://bucket/x"):
+            pytest.fail("nobody asks before")
+
+
+def test_an_unknown_hdfs_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(hdfs.DRIVER_VARIABLE, "java")
+    with pytest.raises(ConfigError, match="expected one of native, libhdfs, found 'java'"):
+        hdfs.connect("hdfs://localhost:1/")
+
+
+@pytest.mark.parametrize("listening", [True, False], ids=["silent", "refusing"])
+def test_hdfs_that_does_not_answer(listening: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(hdfs.TIMEOUT_VARIABLE, "1.5")
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        if listening:
+            nobody.listen()
+        uri = f"hdfs://127.0.0.1:{nobody.getsockname()[1]}/x"
+        with pytest.raises(StorageError, match=r"hdfs://127.*did not answer within 1\.5 s; is it up"):
+            storage.read_bytes(uri)
+
+
+@pytest.mark.hdfs
+def test_what_the_namenode_refuses_is_one_line(hdfs_uri: str) -> None:
+    storage.write_text(storage.join(hdfs_uri, "x"), "")
+    with pytest.raises(StorageError, match="cannot") as refused:
+        storage.write_text(storage.join(hdfs_uri, "x", "below a file"), "")
+    assert "\tat " not in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.hdfs
+def test_hdfs_writes_at_the_speed_of_the_raw_client_not_byte_by_byte(hdfs_uri: str) -> None:
+    # Not a timed test: a buffer that reaches the client as anything but bytes would raise here.
+    stream = storage.open_output(storage.join(hdfs_uri, "x"))
+    with stream:
+        stream.write(np.arange(10).tobytes())
+    assert os.environ["HADOOP_CONF_DIR"]
+
+
+@pytest.mark.hdfs
+def test_a_uri_without_a_host_means_the_default_file_system(hdfs_uri: str) -> None:
+    storage.write_text(storage.join(hdfs_uri, "x"), "here")
+    without_host = "hdfs:///" + hdfs_uri.split("/", 3)[3]
+    assert storage.read_text(storage.join(without_host, "x")) == "here"
+    storage.write_text(storage.join(without_host, "y"), "too")
+    assert [storage.name(each.uri) for each in storage.list_dir(without_host)] == ["x", "y"]

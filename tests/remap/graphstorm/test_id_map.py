@@ -1,0 +1,153 @@
+"""The tables of ids, and the scratch folder that they lie in."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphmill.errors import FormatError, StorageError
+from graphmill.machine import scratch
+from remap.graphstorm import id_map
+from remap.strings import distinct, native
+from tests.remap.processes import REPOSITORY
+
+
+@given(
+    ids=st.lists(st.text(max_size=8), min_size=1, max_size=40, unique=True),
+    num_files=st.integers(1, 4),
+    group_rows=st.integers(1, 9),
+    part_rows=st.integers(1, 12),
+    seed=st.integers(0, 1000),
+)
+def test_any_map_is_looked_up_right(
+    tmp_path_factory: pytest.TempPathFactory,
+    ids: list[str],
+    num_files: int,
+    group_rows: int,
+    part_rows: int,
+    seed: int,
+) -> None:
+    root = tmp_path_factory.mktemp("map")
+    new = np.random.default_rng(seed).permutation(len(ids))
+    (root / "t").mkdir()
+    for number, part in enumerate(np.array_split(new, num_files)):
+        table = pa.table({"orig": pa.array([ids[n] for n in part], pa.string()), "new": part})
+        pq.write_table(table, root / f"t/part-{number}.parquet", row_group_size=group_rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(id_map, "PART_ROWS", part_rows)
+        plan = id_map.plan_map(str(root), "t", "0")
+    assert sum(part.num_rows for part in plan.parts) == len(ids)
+    table = id_map.open_table(plan, str(root))
+    nids = np.random.default_rng(seed + 1).integers(0, len(ids), 100)
+    assert table.take(nids, "x", 0).to_pylist() == [ids[n] for n in nids]
+    with pytest.raises(FormatError, match=rf"x: row 7: the id is {len(ids)}"):
+        table.take(np.array([0, len(ids)]), "x", 6)
+
+
+@given(
+    texts=st.lists(st.text(max_size=20), max_size=50),
+    first=st.integers(0, 3),
+    is_compiled=st.booleans(),
+)
+def test_what_comes_twice_is_found(texts: list[str], first: int, is_compiled: bool) -> None:
+    ids = pa.array(["x"] * first + texts, pa.string())[first:]
+    with pytest.MonkeyPatch.context() as patch:
+        if not is_compiled:
+            patch.setattr(native, "library", lambda: None)
+        hashes = distinct.hashes_of(ids)
+        suspects = distinct.repeated(hashes.copy())
+        assert len(suspects) == len({each for each in texts if texts.count(each) > 1})
+        found = distinct.first_repeated([ids[:7], ids[7:]], suspects)
+    if len(set(texts)) == len(texts):
+        assert found is None
+    else:
+        second = next(row for row, each in enumerate(texts) if each in texts[:row])
+        assert found == (texts[second], texts.index(texts[second]), second)
+
+
+def test_work_is_shared_out_and_done_once(tmp_path: Path) -> None:
+    made: list[str] = []
+
+    def make(name: str) -> None:
+        time.sleep(0.01)
+        made.append(name)
+
+    names = [str(number) for number in range(20)]
+    threads = [
+        threading.Thread(target=scratch.make_together, args=(str(tmp_path), names, make)) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(made) == sorted(names)
+
+
+def test_what_somebody_failed_at_is_made_by_the_next(tmp_path: Path) -> None:
+    def fail(name: str) -> None:
+        raise StorageError("full")
+
+    with pytest.raises(StorageError):
+        scratch.make_together(str(tmp_path), ["a"], fail)
+    made: list[str] = []
+    scratch.make_together(str(tmp_path), ["a"], made.append)
+    assert made == ["a"]
+
+
+HOLD = """
+import sys
+from graphmill.storage import scratch
+print(scratch.use_folder(sys.argv[1], "test", "theirs"), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_folders_of_the_dead_are_removed_and_of_the_living_are_not(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout
+        theirs = Path(process.stdout.readline().strip())
+        scratch.use_folder(str(tmp_path), "test", "first")
+        assert theirs.is_dir()
+        process.kill()
+    mine = scratch.use_folder(str(tmp_path), "test", "second")
+    assert not theirs.exists()
+    assert Path(mine).is_dir()
+    for token in ("first", "second"):
+        scratch.remove_folder(str(tmp_path), "test", token)
+    assert list(Path(mine).parent.iterdir()) == []
+
+
+def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
+    above = tmp_path / f"test-{os.getuid()}"
+    above.mkdir()
+    above.chmod(0o777)
+    with pytest.raises(StorageError, match="expected a folder of this user alone"):
+        scratch.use_folder(str(tmp_path), "test", "mine")
+
+
+def test_a_full_disk_is_told_when_space_is_reserved(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="cannot reserve scratch space"):
+        scratch.reserve(str(tmp_path / "huge"), 1 << 60)
+
+
+def test_neither_torch_nor_pandas_is_imported() -> None:
+    """They take longer to import than most jobs to run."""
+    code = "import sys, remap.job, remap.graphstorm.job, remap.command; print(*sys.modules)"
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY
+    ).stdout.split()
+    assert "pyarrow" in found
+    assert not {"torch", "pandas", "faiss", "sklearn", "numba"} & set(found)

@@ -1,0 +1,80 @@
+"""Batches: all edges once, relations apart where they are static, the same edges held out."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphmill.vocab import Side
+from tests.train.graphs import make_config
+from train.edges import batches
+from train.edges.batches import EdgeTensors
+
+RELATIONS = [{"name": f"r{i}", "lhs": "node", "rhs": "node"} for i in range(4)]
+
+
+def numbered(rel) -> EdgeTensors:
+    """Edges whose lhs is their own number."""
+    number = torch.arange(len(rel))
+    return EdgeTensors(number, torch.tensor(rel, dtype=torch.int64), number + 1000, number.float())
+
+
+def cut(dynamic, edges, batch_size, seed=0):
+    relations = RELATIONS[:1] if dynamic else RELATIONS
+    config = make_config("unused", relations=relations, dynamic_relations=dynamic, batch_size=batch_size)
+    return list(batches.cut(config, edges, torch.Generator().manual_seed(seed)))
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@given(rel=st.lists(st.integers(0, 3), max_size=150), batch_size=st.integers(1, 20))
+def test_every_edge_once_and_whole(dynamic, rel, batch_size):
+    edges = numbered(rel)
+    found = cut(dynamic, edges, batch_size)
+    numbers = [n for batch in found for n in batch.index[Side.LHS].tolist()]
+    assert sorted(numbers) == list(range(len(rel)))
+    for batch in found:
+        assert 0 < len(batch) <= batch_size * batch.num_steps
+        assert batch.num_steps == 1 or len(batch) == batch_size * batch.num_steps
+        lhs = batch.index[Side.LHS]
+        assert torch.equal(batch.index[Side.RHS], lhs + 1000)
+        assert torch.equal(batch.weight_B, lhs.float())
+        rels = edges.rel[lhs]
+        if dynamic:
+            assert torch.equal(batch.rel_B, rels)
+        else:
+            assert batch.rel_B is None
+            assert (rels == batch.relation).all()
+    if not dynamic:  # no more batches than the relations need
+        assert len(found) == sum(-(-rel.count(r) // batch_size) for r in range(4))
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_order_is_random_and_repeatable(dynamic):
+    edges = numbered([0, 1] * 50)
+    orders = [
+        tuple(n for batch in cut(dynamic, edges, 10, seed) for n in batch.index[Side.LHS].tolist())
+        for seed in (1, 1, 2)
+    ]
+    assert orders[0] == orders[1] != orders[2]
+    assert orders[0] != tuple(sorted(orders[0]))
+
+
+def test_batches_are_handed_on_together_fewer_towards_the_end():
+    found = [batch.num_steps for batch in cut(True, numbered([0] * 6403), 100)]
+    assert found[0] == 4
+    assert found == sorted(found, reverse=True)
+    assert found[-17:] == [1] * 17  # the last has 3 edges
+    (relation,) = RELATIONS[:1]
+    config = make_config("unused", relations=[relation | {"all_negs": True}], batch_size=100)
+    alone = batches.cut(config, numbered([0] * 6400), torch.Generator())
+    assert {batch.num_steps for batch in alone} == {1}  # each holds a list of all entities
+
+
+@given(count=st.integers(0, 50), fraction=st.floats(0, 1))
+def test_held_out_edges_are_the_rest(count, fraction):
+    edges = numbered([0] * count)
+    kept, held = batches.split(edges, fraction, torch.Generator().manual_seed(7))
+    assert len(held) == int(count * fraction)
+    assert sorted(kept.lhs.tolist() + held.lhs.tolist()) == list(range(count))
+    again, _ = batches.split(edges, fraction, torch.Generator().manual_seed(7))
+    assert torch.equal(kept.lhs, again.lhs)

@@ -1,0 +1,187 @@
+"""Featurized entities: the mean of their features' embeddings, in a step and in a run."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphmill.errors import FormatError
+from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
+from graphmill.formats.edge_buckets import Edges
+from graphmill.formats.edge_buckets.features import Features
+from graphmill.vocab import Bucket, Side
+from tests.train.graphs import make_config
+from tests.train.oracle import Oracle, row_adagrad
+from train import job
+from train.edges import batches
+from train.model import optimizer
+from train.model.features import distinct
+from train.model.model import Model
+from train.run.steps import make_step
+from train.step.step import Table
+
+DEVICE = torch.device("cpu")
+TYPES = {"doc": {"num_partitions": 1, "featurized": True}, "user": {"num_partitions": 1}}
+COUNTS = {"doc": 12, "user": 9}
+RELATIONS = [
+    {"name": "reads", "lhs": "user", "rhs": "doc", "operator": "diagonal"},
+    {"name": "cites", "lhs": "doc", "rhs": "doc", "operator": "diagonal"},
+    {"name": "knows", "lhs": "user", "rhs": "user", "operator": "diagonal"},
+]
+
+
+def features(lists) -> Features:
+    offsets = np.concatenate([[0], np.cumsum([len(each) for each in lists])]).astype(np.int64)
+    return Features(offsets, np.array([each for part in lists for each in part], np.int64))
+
+
+def write(config, edges) -> None:
+    """Edges (lhs, relation, rhs), where an entity is a number or a list of features."""
+    columns = {side: [edge[place] for edge in edges] for side, place in ((Side.LHS, 0), (Side.RHS, 2))}
+    lists = {side: [each if isinstance(each, list) else [] for each in columns[side]] for side in Side}
+    numbers = {side: [-1 if isinstance(each, list) else each for each in columns[side]] for side in Side}
+    edge_buckets.write_bucket(
+        config.edge_paths[0],
+        Bucket(0, 0),
+        Edges(
+            np.array(numbers[Side.LHS], np.int64),
+            np.array([edge[1] for edge in edges], np.int64),
+            np.array(numbers[Side.RHS], np.int64),
+            None,
+            features(lists[Side.LHS]),
+            features(lists[Side.RHS]),
+        ),
+    )
+    for name, count in COUNTS.items():
+        entity_counts.write_count(config.entity_path, name, 0, count)
+
+
+def read(config):
+    num_rows = {side: [COUNTS[each.entity_type(side)] for each in config.relations] for side in Side}
+    return batches.read(config, config.edge_paths[0], Bucket(0, 0), (0, 10**6), num_rows, 3, DEVICE)
+
+
+def configure(root, **more):
+    usual = {"entities": TYPES, "relations": RELATIONS, "global_emb": False, "num_uniform_negs": 3}
+    return make_config(root, **(usual | more))
+
+
+EDGES = [
+    (0, 0, [1, 2, 3]),
+    (1, 0, [5]),
+    (0, 0, [3, 1, 2]),
+    ([7, 7, 8], 1, [1, 2, 3]),
+    ([5], 1, [7, 8]),
+    (4, 2, 5),
+    (3, 2, 4),
+]
+
+
+class FeaturizedOracle(Oracle):
+    """An entity is a number, or a tuple of features."""
+
+    def entity(self, entity_type, index):
+        if not isinstance(index, tuple):
+            return super().entity(entity_type, index)
+        return sum(self.embeddings[entity_type][each] for each in index) / len(index)
+
+
+@pytest.mark.parametrize("relation", [0, 1, 2])
+def test_step_on_features_equals_the_oracle(tmp_path, relation):
+    train = {"chunk_edges": 1, "engine": "plain"}
+    config = configure(tmp_path, num_batch_negs=4, num_uniform_negs=2, dimension=4, train=train)
+    write(config, EDGES)
+    (batch,) = (
+        each for each in batches.cut(config, read(config), torch.Generator()) if each.relation == relation
+    )
+    draw = torch.Generator().manual_seed(1)
+    model = Model(config, relation_init="random").to("cpu", torch.float64)
+    tables = {
+        name: Table(
+            torch.randn(count, 4, generator=draw, dtype=torch.float64),
+            torch.rand(count, generator=draw, dtype=torch.float64),
+        )
+        for name, count in COUNTS.items()
+    }
+    before = {name: (table.embeddings_ND.clone(), table.sums.clone()) for name, table in tables.items()}
+    sides = {side: tables[config.relations[relation].entity_type(side)] for side in Side}
+    step = make_step(config, model, optimizer.Adagrad(model.parameters, 0.0))
+    leaves = {name: rows.clone().requires_grad_() for name, (rows, _) in before.items()}
+    values = [model.parameters[f"rhs_operators.{relation}.diagonal"].clone()]
+
+    def entities(side, numbers):
+        bags = batch.bags.get(side)
+        if bags is None:
+            return numbers.tolist()
+        return [tuple(bags.row_F[bags.start_G[k] :][: bags.count_G[k]].tolist()) for k in numbers.tolist()]
+
+    (block,) = step._edges.sampling.blocks(
+        batch, batch.num_entities(sides), False, torch.Generator().manual_seed(3)
+    )
+    drawn = {str(side): entities(side, block.rows[side][0, len(batch) :]) for side in Side}
+    pairs = zip(
+        entities(Side.LHS, batch.index[Side.LHS]), entities(Side.RHS, batch.index[Side.RHS]), strict=True
+    )
+    oracle = FeaturizedOracle(config, leaves, lambda side, rel: values, {})
+    loss = oracle.chunk_loss([(lhs, relation, rhs) for lhs, rhs in pairs], drawn)
+    loss.backward()
+
+    figures = step(batch, sides, torch.Generator().manual_seed(3))
+    torch.testing.assert_close(figures.loss, loss.detach())
+    for name, leaf in leaves.items():
+        if leaf.grad is not None:
+            rows, sums = row_adagrad(*before[name], leaf.grad, config.lr)
+            torch.testing.assert_close(tables[name].embeddings_ND, rows)
+            torch.testing.assert_close(tables[name].sums, sums)
+
+
+def test_equal_lists_are_one_bag():
+    bags, number_E = distinct(features([[1, 2], [3], [2, 1], [], [3, 3], [1, 2]]), np.array([0, 1, 2, 4, 5]))
+    assert len(bags) == 3
+    assert number_E[0] == number_E[2] == number_E[4] != number_E[1] != number_E[3] != number_E[0]
+
+
+@given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=6), min_size=1, max_size=30), st.data())
+def test_bags_are_their_lists(lists, more):
+    bags, number_E = distinct(features(lists), np.arange(len(lists)))
+    table_ND = torch.randn(10, 3, dtype=torch.float64, requires_grad=True)
+    chosen = torch.tensor(more.draw(st.lists(st.integers(0, len(lists) - 1), min_size=1, max_size=40)))
+    expected = torch.stack([table_ND[lists[each]].mean(0) for each in chosen.tolist()])
+    found = bags.means(table_ND.detach(), number_E[chosen])
+    torch.testing.assert_close(found, expected.detach())
+    pull = torch.randn_like(found)
+    expected.backward(pull)
+    row_F, gradient_FD = bags.spread(number_E[chosen], pull)
+    torch.testing.assert_close(torch.zeros_like(table_ND).index_add_(0, row_F, gradient_FD), table_ND.grad)
+
+
+def test_training_on_features(tmp_path):
+    config = configure(tmp_path, num_epochs=30, eval_fraction=0.2, num_batch_negs=2)
+    write(config, EDGES * 3)
+    job.train(config)
+    version = pbg_checkpoint.read_version(config.checkpoint_path)
+    saved, state = pbg_checkpoint.read_embeddings(config.checkpoint_path, "doc", 0, version)
+    assert saved.shape == (12, 8)
+    moved = {1, 2, 3, 5, 7, 8}
+    assert {row for row in range(12) if state["state"][0]["sum"][row] > 0} == moved
+    lines = pbg_checkpoint.read_stats(config.checkpoint_path)
+    assert lines[-1]["stats"]["metrics"]["loss"] < 0.5 * lines[0]["stats"]["metrics"]["loss"]
+    assert lines[-1]["eval_stats_after"]["metrics"]["mrr"] > 0
+
+
+@pytest.mark.parametrize(
+    ("edge", "words"),
+    [
+        ((0, 0, 3), "list of features for every rhs entity of the featurized type 'doc'"),
+        (([1], 0, [3]), r"lhs\[1\] has a list of features, and its type 'user' is not featurized"),
+        ((0, 0, [1, 10**6]), "rhsd_data holds 1000000; expected less than 12"),
+        (([1, 2], 1, [3, 12]), "rhsd_data holds 12; expected less than 12"),
+        ((9, 2, 1), r"lhs\[1\] is 9; relation 'knows' has there the type 'user', 9 rows"),
+    ],
+)
+def test_edges_that_do_not_fit_are_refused(tmp_path, edge, words):
+    config = configure(tmp_path)
+    write(config, [EDGES[0], edge])
+    with pytest.raises(FormatError, match=words):
+        read(config)

@@ -1,0 +1,209 @@
+"""The trainer's output in GraphStorm's layouts, read by torch alone, and its predictions by hand."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from graphmill import config as configuration
+from graphmill.cli import stage_command
+from graphmill.errors import ConfigError, NotFoundError
+from graphmill.formats import entity_index, pbg_checkpoint
+from tests.train.graphs import make_config, random_triples, write_graph
+from train import job
+from train.__main__ import command
+from train.evaluation import predict
+from train.run import graphstorm_output
+
+COUNTS = {"user": 23, "item": 9}
+
+
+@pytest.fixture
+def config(tmp_path, rng):
+    config = make_config(
+        tmp_path / "run",
+        num_epochs=1,
+        entities={"user": {"num_partitions": 3}, "item": {"num_partitions": 1}},
+        relations=[
+            {"name": "likes_it", "lhs": "user", "rhs": "item", "operator": "translation"},
+            {"name": "knows", "lhs": "user", "rhs": "user", "operator": "diagonal"},
+        ],
+    )
+    liked, known = random_triples(rng, 23, 1, 9, 60), random_triples(rng, 23, 1, 23, 60)
+    known[:, 1] = 1
+    triples = np.concatenate([liked, known])
+    write_graph(config, COUNTS, triples)
+    for name, entity in config.entities.items():
+        for part in range(entity.num_partitions):
+            ids = [f"{name}:{number}" for number in range(part, COUNTS[name], entity.num_partitions)]
+            with entity_index.new_part(config.entity_path, name, part) as writer:
+                writer.append(pa.array(ids))
+    return config
+
+
+def changed(config, **settings):
+    return configuration.from_mapping(config.model_dump() | settings)
+
+
+def load(path):
+    return torch.load(path, weights_only=True)
+
+
+def global_rows(config, entity_type):
+    """What represents each node, by integer id, [N, D]."""
+    version = pbg_checkpoint.read_version(config.checkpoint_path)
+    rows = [
+        pbg_checkpoint.read_embeddings(config.checkpoint_path, entity_type, part, version)[0]
+        for part in range(config.entities[entity_type].num_partitions)
+    ]
+    return np.concatenate(rows) + pbg_checkpoint.read_global_embedding(
+        config.checkpoint_path, entity_type, version
+    )
+
+
+def test_embeddings_and_model_after_training(config, client, tmp_path):
+    paths = {"save_embed_path": str(tmp_path / "emb"), "save_model_path": str(tmp_path / "model")}
+    saving = changed(config, train=paths)
+    job.run(saving, client)
+    assert json.loads((tmp_path / "emb/emb_info.json").read_text()) == {
+        "format": "pytorch",
+        "emb_name": ["user", "item"],
+        "world_size": 3,
+        "emb_dim": {"user": 8, "item": 8},
+    }
+    for name, count in COUNTS.items():
+        embed = torch.cat([load(tmp_path / f"emb/{name}/embed-{rank:05d}.pt") for rank in range(3)])
+        nids = torch.cat([load(tmp_path / f"emb/{name}/embed_nids-{rank:05d}.pt") for rank in range(3)])
+        assert nids.tolist() == list(range(count))
+        np.testing.assert_array_equal(embed.numpy(), global_rows(config, name))
+    folder = tmp_path / "model/epoch-0"
+    version = pbg_checkpoint.read_version(config.checkpoint_path)
+    state, optimizer, _ = pbg_checkpoint.read_model(config.checkpoint_path, version)
+    found = load(folder / "model.bin")["decoder"]
+    assert found.keys() == state.keys()
+    assert all(torch.equal(found[key], state[key]) for key in state)
+    assert load(folder / "optimizers.bin")["dense"].keys() == optimizer.keys()
+    shares = [load(folder / f"user/sparse_emb_{rank:05d}.pt") for rank in range(3)]
+    assert [len(each) for each in shares] == [8, 8, 7]
+    bare = global_rows(config, "user") - state["global_embs.emb_user"].numpy()
+    np.testing.assert_allclose(torch.cat(shares).numpy(), bare, atol=1e-6)
+    # Asked for later, or elsewhere, it is written without training anew; files of more ranks are gone.
+    (tmp_path / "emb/user/embed-00009.pt").touch()
+    assert job.fingerprint(saving) != job.fingerprint(config)
+    assert job.run(saving, client)["first_version"] == version
+    assert not (tmp_path / "emb/user/embed-00009.pt").exists()
+
+
+@pytest.mark.parametrize(("count", "num_partitions"), [(7, 3), (2, 3), (0, 2), (6, 3)])
+def test_shares_of_a_saved_model(tmp_path, rng, monkeypatch, count, num_partitions):
+    monkeypatch.setattr(graphstorm_output, "BATCH_ROWS", 2)
+    config = make_config(tmp_path, entities={"node": {"num_partitions": num_partitions}})
+    rows = rng.standard_normal((count, 8), np.float32)
+    parts = np.array_split(rows, num_partitions)
+    at = pbg_checkpoint.Iteration(1, 0, 1, 0, "edges", 1, 0)
+    for part, each in enumerate(parts):
+        pbg_checkpoint.write_embeddings(config.checkpoint_path, "node", part, 1, each, None, {}, at)
+    share = -(-count // num_partitions)
+    found = list(graphstorm_output._in_shares(config, "node", 1, num_partitions, share))
+    assert len(found) == num_partitions
+    assert [len(each) for each in found[:-1]] == [
+        min(share, max(count - share * r, 0)) for r in range(num_partitions - 1)
+    ]
+    np.testing.assert_array_equal(np.concatenate(found), rows)
+
+
+def test_scores_of_edges(config, client, tmp_path):
+    job.run(config, client)
+    split = "train"
+    figures = predict.predict_edges(config, split, str(tmp_path / "pred"))
+    assert figures == {"num_edges": 120}
+    assert json.loads((tmp_path / "pred/result_info.json").read_text())["etypes"] == [
+        ["user", "likes_it", "item"],
+        ["user", "knows", "user"],
+    ]
+    version = pbg_checkpoint.read_version(config.checkpoint_path)
+    state = pbg_checkpoint.read_model(config.checkpoint_path, version)[0]
+    users, items = (torch.from_numpy(global_rows(config, name)) for name in ("user", "item"))
+    expected = {
+        "user_likes_it_item": (users, items + state["rhs_operators.0.translation"]),
+        "user_knows_user": (users, users * state["rhs_operators.1.diagonal"]),
+    }
+    for folder, (lhs, rhs) in expected.items():
+        for rank in range(9):
+            place = tmp_path / "pred" / folder
+            score, src, dst = (
+                load(place / f"{stem}-{rank:05d}.pt") for stem in ("predict", "src_nids", "dst_nids")
+            )
+            torch.testing.assert_close(score, (lhs[src] * rhs[dst]).sum(1))
+
+
+def test_neighbors(config, client, tmp_path):
+    job.run(config, client)
+    predict.predict_neighbors(config, "user", 4, str(tmp_path / "near"))
+    rows = torch.nn.functional.normalize(torch.from_numpy(global_rows(config, "user")))
+    cosines = rows @ rows.T
+    cosines.fill_diagonal_(-torch.inf)
+    best = cosines.topk(4)
+    place = tmp_path / "near/user_neighbor_user"
+    stems = {
+        stem: torch.cat([load(place / f"{stem}-{r:05d}.pt") for r in range(3)])
+        for stem in ("predict", "src_nids", "dst_nids")
+    }
+    assert stems["src_nids"].tolist() == np.repeat(np.arange(23), 4).tolist()
+    torch.testing.assert_close(stems["predict"].reshape(23, 4), best.values)
+    assert stems["dst_nids"].reshape(23, 4).tolist() == best.indices.tolist()
+
+
+def test_labels(config, client, tmp_path):
+    pytest.importorskip("sklearn")
+    job.run(config, client)
+    rows = global_rows(config, "user")
+    by_nid = [f"user:{number}" for part in range(3) for number in range(part, 23, 3)]
+    is_large = rows[:, 0] > np.median(rows[:, 0])
+    table = pa.table(
+        {"who": [*by_nid[:16], "nobody"], "what": [*np.where(is_large[:16], "large", "small"), "large"]}
+    )
+    pq.write_table(table, tmp_path / "labels.parquet")
+    figures = predict.predict_labels(
+        config, "user", str(tmp_path / "labels.parquet"), ("who", "what"), str(tmp_path / "pred")
+    )
+    assert figures["num_labelled"] == 16
+    assert figures["labels"] == json.loads((tmp_path / "pred/labels.json").read_text()) == ["large", "small"]
+    found = torch.cat([load(tmp_path / f"pred/user/predict-{rank:05d}.pt") for rank in range(3)])
+    assert found.shape == (23, 2)
+    torch.testing.assert_close(found.sum(1), torch.ones(23))
+    right = (found[:16, 0] > 0.5).numpy() == is_large[:16]
+    assert right.mean() == pytest.approx(figures["accuracy_on_labelled"])
+    assert right.mean() > 0.6
+
+
+def test_labels_of_a_csv_file_are_text(tmp_path):
+    (tmp_path / "labels.csv").write_text("id,label\n007,01\n7,1\n1e3,true\nNA,null\nalice,\n")
+    ids, labels = predict._read_labels(str(tmp_path / "labels.csv"), ("id", "label"))
+    assert ids.to_pylist() == ["007", "7", "1e3", "NA"]
+    assert labels == ["01", "1", "true", "null"]
+
+
+def test_the_command_and_its_errors(config, client, tmp_path, monkeypatch, capsys):
+    with pytest.raises(NotFoundError, match="no checkpoint to predict with"):
+        predict.predict_edges(config, "train", str(tmp_path / "pred"))
+    job.run(config, client)
+    with pytest.raises(ConfigError, match="--type nobody: expected one of user, item"):
+        predict.predict_neighbors(config, "nobody", 2, str(tmp_path / "pred"))
+    with pytest.raises(ConfigError, match="--neighbors 23: expected 1 to 22"):
+        predict.predict_neighbors(config, "user", 23, str(tmp_path / "pred"))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").touch()
+    with pytest.raises(ConfigError, match="expected a new folder or one of predictions"):
+        predict.predict_neighbors(config, "user", 2, str(tmp_path / "mine"))
+    (tmp_path / "conf.yaml").write_text(json.dumps(config.model_dump(mode="json")))
+    arguments = ["predict", "--conf", str(tmp_path / "conf.yaml"), "--master", "local[1]", "--output-dir"]
+    both = [*arguments, str(tmp_path / "pred"), "--split", "train", "--neighbors", "2"]
+    assert stage_command.exit_code(lambda: command.main(both, standalone_mode=False)) == 2
+    one = [*arguments, str(tmp_path / "pred"), "--neighbors", "2"]
+    assert stage_command.exit_code(lambda: command.main(one, standalone_mode=False)) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {"num_nodes": 23, "num_edges": 46}
+    assert (tmp_path / "pred/result_info.json").exists()

@@ -1,0 +1,276 @@
+"""What becomes of a checkpoint when the configuration changes: `train.on_change`."""
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+
+from graphmill import config as configuration
+from graphmill import storage
+from graphmill.cli import stage_command
+from graphmill.config import EntityConfig, PbgConfig, RelationConfig
+from graphmill.errors import ConfigError
+from graphmill.formats import pbg_checkpoint
+from tests.train.graphs import contents, make_config, random_triples, write_graph
+from train import job
+from train.config import TrainConfig
+from train.run import kinds
+from train.run.kinds import Kind
+
+
+@pytest.fixture
+def config(tmp_path, rng):
+    config = make_config(tmp_path, num_epochs=1)
+    write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 60))
+    return config
+
+
+def changed(config, on_change=None, **settings):
+    raw = config.model_dump() | settings
+    raw["train"] = raw["train"] | ({"on_change": on_change} if on_change else {})
+    return configuration.from_mapping(raw)
+
+
+def trained(config):
+    """As `job.run` does, in this process."""
+    changes = job.claim_checkpoint(config)
+    return job.train(config) | {"changes": changes}
+
+
+def record_of(config):
+    return json.loads(Path(config.checkpoint_path, "graphmill.json").read_text())
+
+
+def stale(tmp_path, number):
+    return tmp_path / f"checkpoint.stale-{number}"
+
+
+def test_every_setting_is_of_a_kind():
+    """A new setting has to say what it means for a checkpoint that was trained without it."""
+    assert kinds.PBG.keys() == {*PbgConfig.model_fields, "seed"}
+    assert kinds.RELATION.keys() == RelationConfig.model_fields.keys()
+    assert kinds.TRAIN.keys() == TrainConfig.model_fields.keys()
+    assert EntityConfig.model_fields.keys() == {
+        "num_partitions",
+        "featurized",
+        "dimension",
+    }  # all decide what
+
+
+def test_two_changes_in_a_row_keep_both_checkpoints(config, client, tmp_path, caplog):
+    """YAML restarts: whatever was trained otherwise keeps a name of its own, and is told of."""
+    job.run(config, client)
+    first = contents(config.checkpoint_path)
+    with caplog.at_level(logging.INFO, "graphmill"):
+        figures = job.run(changed(config, lr=0.2), client)
+    assert figures["first_version"] == 0
+    assert "settings.lr: 0.1 -> 0.2" in caplog.text
+    assert f"it is moved to {stale(tmp_path, 1)}" in caplog.text
+    assert figures["moved_aside"] == [str(stale(tmp_path, 1))]
+    second = contents(config.checkpoint_path)
+    figures = job.run(changed(config, lr=0.3), client)
+    assert contents(stale(tmp_path, 1)) == first
+    assert contents(stale(tmp_path, 2)) == second
+    # named for as long as they are there, so that no kill and no skipped run makes one forgotten
+    assert figures["moved_aside"] == [str(stale(tmp_path, number)) for number in (1, 2)]
+    assert job.run(changed(config, lr=0.3), client)["moved_aside"] == figures["moved_aside"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"lr": 0.01, "relation_lr": 0.02, "num_epochs": 3},
+        {"batch_size": 20, "num_batch_negs": 5, "num_uniform_negs": 7, "bucket_order": "random"},
+        {"loss_fn": "ranking", "margin": 0.3, "regularization_coef": 0.1, "max_norm": 1.0, "seed": 5},
+        {"eval_fraction": 0.2, "init_scale": 0.1},
+        {"train": {"lr_schedule": "linear", "optimizer": "adagrad", "negative_power": 0.5}},
+        {"relations": [{"name": "r", "lhs": "node", "rhs": "node", "operator": "diagonal", "weight": 2.0}]},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_what_changes_how_it_learns_may_resume(config, tmp_path, settings):
+    trained(config)
+    figures = trained(changed(config, "resume", **({"num_epochs": 2} | settings)))
+    assert (figures["first_version"], figures["num_epochs"]) == (1, settings.get("num_epochs", 2))
+    assert figures["changes"]
+    assert not list(tmp_path.glob("*.stale*"))
+
+
+NEVER = [
+    {"dimension": 12},
+    {"comparator": "l2"},
+    {"global_emb": False},
+    {"bias": True},
+    {"num_edge_chunks": 2},
+    {"max_edges_per_chunk": 50},
+    {"dynamic_relations": True, "global_emb": False},
+    {"train": {"reciprocal_relations": True}},
+    {"entities": {"node": {"num_partitions": 1}, "other": {"num_partitions": 1}}},
+    {"relations": [{"name": "r", "lhs": "node", "rhs": "node", "operator": "translation"}]},
+    {"relations": [{"name": "other", "lhs": "node", "rhs": "node", "operator": "diagonal"}]},
+]
+
+
+@pytest.mark.parametrize("settings", NEVER, ids=lambda settings: next(iter(settings)))
+def test_what_changes_what_is_learned_never_resumes(config, tmp_path, settings):
+    trained(config)
+    before = contents(tmp_path)
+    for claim in (job.claim_checkpoint, job.check):
+        with pytest.raises(ConfigError, match=r"train\.on_change: resume: .* what is learned: ") as error:
+            claim(changed(config, "resume", lr=0.01, **settings))
+        assert "train.on_change=restart" in str(error.value)
+        assert "settings.lr" not in str(error.value)  # that may change
+    assert contents(tmp_path) == before
+    job.claim_checkpoint(changed(config, "restart", **settings))
+    assert stale(tmp_path, 1).is_dir()
+
+
+def test_other_inputs_never_resume(config, tmp_path, rng):
+    trained(config)
+    write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 61))
+    job.check(changed(config, "resume"))  # before etl has run nobody can say
+    with pytest.raises(ConfigError, match=r"train\.on_change: resume: .*inputs\[1\]"):
+        job.claim_checkpoint(changed(config, "resume"))
+
+
+def test_another_list_of_edge_paths_never_resumes(config, tmp_path, rng):
+    more = changed(config, "resume", edge_paths=[*config.edge_paths, str(tmp_path / "edges" / "more")])
+    write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 9), path=more.edge_paths[1])
+    trained(more)
+    with pytest.raises(ConfigError, match=r"train\.on_change: resume: .*inputs"):
+        job.claim_checkpoint(changed(config, "resume"))
+
+
+def test_refuse_ends_with_2_and_touches_nothing(config, tmp_path, capsys):
+    from train.__main__ import command
+
+    trained(config)
+    storage.write_marker(config.checkpoint_path, {"made": "once"})
+    conf = tmp_path / "run.yaml"
+    conf.write_text(json.dumps(config.model_dump(mode="json", exclude_defaults=True)))
+    before = contents(tmp_path)
+    arguments = ["--conf", str(conf), "--set", "lr=0.05", "--set", "train.on_change=refuse"]
+    assert stage_command.exit_code(lambda: command.main(arguments, standalone_mode=False)) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "settings.lr: 0.1 -> 0.05" in told
+    assert "Set this back, name another checkpoint_path, or --set train.on_change=resume" in told
+    assert contents(tmp_path) == before
+    job.check(changed(config, "refuse", num_epochs=5, workers=2))  # none of these makes it another one
+
+
+def test_a_configuration_of_pbg_resumes_and_yaml_restarts(config, tmp_path):
+    trained(config)
+    settings = config.pbg() | {"lr": 0.02, "num_epochs": 2}
+    python, yaml = tmp_path / "config.py", tmp_path / "config.yaml"
+    python.write_text(f"def get_torchbiggraph_config():\n    return {settings!r}\n")
+    yaml.write_text(json.dumps(settings))
+    with pytest.raises(ConfigError, match=r"train\.on_change: refuse"):
+        job.check(configuration.load(str(python), ["train.on_change=refuse"]))
+    assert trained(configuration.load(str(python)))["first_version"] == 1
+    assert not stale(tmp_path, 1).exists()
+    assert trained(configuration.load(str(yaml), ["lr=0.03"]))["first_version"] == 0
+    assert stale(tmp_path, 1).is_dir()
+
+
+def test_the_history_of_settings_is_kept_with_the_checkpoint(config):
+    rates = [(0.1, 1), (0.05, 3), (0.05, 4), (0.04, 4), (0.03, 5)]
+    for lr, num_epochs in rates:
+        trained(changed(config, "resume", lr=lr, num_epochs=num_epochs))
+    record = record_of(config)
+    assert record["settings"]["lr"] == 0.03
+    # under .04 nothing was left to train: it never held
+    held = [(entry["from_version"], entry["settings"]["lr"]) for entry in record["history"]]
+    assert held == [(0, 0.1), (1, 0.05), (4, 0.03)]
+    assert record["history"][-1] == {"from_version": 4} | {key: record[key] for key in ("settings", "train")}
+
+
+def test_a_record_of_an_earlier_release_goes_on(config, tmp_path):
+    """It has no history, and does not say how many of its inputs are edges."""
+    trained(config)
+    uri = Path(config.checkpoint_path, "graphmill.json")
+    uri.write_text(json.dumps({key: record_of(config)[key] for key in ("settings", "train", "inputs")}))
+    before = contents(tmp_path)
+    assert job.claim_checkpoint(config) == []
+    assert contents(tmp_path) == before
+    assert trained(changed(config, "resume", lr=0.02, num_epochs=2))["first_version"] == 1
+    assert [entry["settings"]["lr"] for entry in record_of(config)["history"]] == [0.1, 0.02]
+
+
+def test_nothing_left_to_train_is_told(config, client, caplog):
+    job.run(config, client)
+    job.run(changed(config, "resume", lr=0.01), client)
+    assert "nothing was left to train: raise num_epochs" in caplog.text
+
+
+def test_pbgs_own_checkpoint_goes_on_with_another_rate_and_not_with_another_model(config, tmp_path):
+    trained(config)
+    Path(config.checkpoint_path, "graphmill.json").unlink()
+    with pytest.raises(ConfigError, match=r"what is learned: settings\.comparator: \"dot\" -> \"cos\""):
+        job.claim_checkpoint(changed(config, comparator="cos"))
+    renamed = [{"name": "another", "lhs": "node", "rhs": "node", "operator": "diagonal"}]
+    figures = trained(changed(config, lr=0.01, num_epochs=2, num_edge_chunks=1, relations=renamed))
+    assert figures["first_version"] == 1
+    history = record_of(config)["history"]
+    assert [(entry["from_version"], entry["settings"]["lr"]) for entry in history] == [(0, 0.1), (1, 0.01)]
+    Path(config.checkpoint_path, "graphmill.json").unlink()
+    job.claim_checkpoint(changed(config, "restart", lr=0.02))
+    assert stale(tmp_path, 1).is_dir()
+
+
+def test_a_checkpoint_that_lost_its_version_file_is_moved_aside(config, tmp_path, caplog):
+    trained(changed(config, num_epochs=2))
+    Path(config.checkpoint_path, "checkpoint_version.txt").unlink()
+    before = contents(config.checkpoint_path)
+    with caplog.at_level(logging.INFO, "graphmill"):
+        assert trained(changed(config, num_epochs=2))["first_version"] == 0
+    assert "holds version 2, and no checkpoint_version.txt" in caplog.text
+    assert contents(stale(tmp_path, 1)) == before
+
+
+def test_epochs_that_pbg_preserved_are_read_in_what_is_moved_aside(config, tmp_path):
+    trained(config)
+    epoch = Path(config.checkpoint_path, "epoch_1")
+    epoch.mkdir()
+    for file in Path(config.checkpoint_path).glob("*.v1.h5"):
+        (epoch / file.name).symlink_to(file)
+    (epoch / "checkpoint_version.txt").write_text("1\n")
+    before, _ = pbg_checkpoint.read_embeddings(str(epoch), "node", 0, 1)
+    trained(changed(config, lr=0.5))
+    after, _ = pbg_checkpoint.read_embeddings(str(stale(tmp_path, 1) / "epoch_1"), "node", 0, 1)
+    assert (after == before).all()
+
+
+def test_an_epoch_that_is_preserved_again_is_told(config, client, tmp_path):
+    """Early stopping has gone back, say; the epochs after the best one are trained again, otherwise."""
+    preserving = changed(config, "resume", num_epochs=2, checkpoint_preservation_interval=1)
+    job.run(preserving, client)
+    root = Path(config.checkpoint_path)
+    for name in ("checkpoint_version.txt", "embeddings_node_0.v1.h5", "model.v1.h5"):
+        shutil.copy(root / "epoch_1" / name, root / name)
+    figures = job.run(changed(preserving, lr=0.01), client)
+    assert figures["first_version"] == 1
+    assert figures["moved_aside"] == [str(root / "epoch_2.stale-1")]
+
+
+def test_a_run_that_had_ended_at_its_best_goes_on_from_there(config, rng):
+    valid = {"validate_split": "valid", "patience": 1}
+    for split in ("valid", "dev"):
+        write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 30), path=config.split_path(split))
+    ended = changed(config, "resume", num_epochs=20, lr=1.0, train=valid)
+    version = trained(ended)["version"]
+    assert version < 19
+    figures = trained(changed(ended, lr=0.001))
+    assert figures["first_version"] == version
+    assert figures["num_edges"] > 0
+    of_dev = trained(changed(ended, "resume", num_epochs=25, train=valid | {"validate_split": "dev"}))
+    assert of_dev["first_version"] == figures["version"]
+    assert min(entry["version"] for entry in of_dev["validation"]) >= figures["version"]
+
+
+def test_kinds_decide_what_is_recorded(config):
+    told = job.fingerprint(config)
+    assert job.fingerprint(changed(config, "refuse")) == told  # a finished stage stays finished
+    kept = {key for key, kind in kinds.PBG.items() if kind in (Kind.WHAT, Kind.HOW)}
+    assert told["settings"].keys() == kept

@@ -1,0 +1,117 @@
+"""Keys of PBG's configuration that the other tests do not meet: each does what PBG's does."""
+
+import numpy as np
+import pytest
+import torch
+
+from graphmill.formats import pbg_checkpoint
+from tests.train.graphs import embeddings, make_config, random_triples, write_graph
+from train import job
+from train.evaluation import evaluate
+
+
+def two_types(root, **more):
+    """Types of different dimensions that no relation connects; one of them is partitioned."""
+    return make_config(
+        root,
+        entities={"a": {"num_partitions": 2, "dimension": 4}, "b": {"num_partitions": 1, "dimension": 12}},
+        relations=[
+            {"name": "aa", "lhs": "a", "rhs": "a", "operator": "complex_diagonal"},
+            {"name": "bb", "lhs": "b", "rhs": "b", "operator": "affine"},
+        ],
+        **more,
+    )
+
+
+def test_dimensions_of_types(tmp_path, rng):
+    config = two_types(tmp_path, eval_fraction=0.2)
+    triples = np.concatenate(
+        [random_triples(rng, 30, 1, 30, 90), random_triples(rng, 20, 1, 20, 90) + np.array([0, 1, 0])]
+    )
+    write_graph(config, {"a": 30, "b": 20}, triples)
+    write_graph(config, {"a": 30, "b": 20}, triples[::9], path=config.split_path("test"))
+    job.train(config)
+    version = pbg_checkpoint.read_version(config.checkpoint_path)
+    assert pbg_checkpoint.shape_of(config.checkpoint_path, "a", 1, version) == (15, 4)
+    assert pbg_checkpoint.shape_of(config.checkpoint_path, "b", 0, version) == (20, 12)
+    state, _, _ = pbg_checkpoint.read_model(config.checkpoint_path, version)
+    shapes = {key.removeprefix("rhs_operators."): tuple(value.shape) for key, value in state.items()}
+    assert shapes["0.real"] == (2,)
+    assert shapes["1.linear_transformation"] == (12, 12)
+    assert shapes["global_embs.emb_b"] == (12,)
+    assert evaluate.evaluate(config)["metrics"]["mrr"] > 0
+
+
+def trained(root, triples, weight=None, **more):
+    config = make_config(root, num_epochs=1, **more)
+    write_graph(config, {"node": 20}, triples, weight=weight)
+    job.train(config)
+    return embeddings(config, "node", 20)
+
+
+def test_weights_of_edges_are_numbers_not_integers(tmp_path, rng):
+    """An edge that weighs a half counts as one of a relation that does; with 0 it does not count at all."""
+    triples = random_triples(rng, 20, 1, 20, 60)
+    halves = trained(tmp_path / "edges", triples, np.full(60, 0.5, np.float32))
+    relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": "diagonal", "weight": 0.5}
+    assert torch.equal(halves, trained(tmp_path / "relation", triples, relations=[relation]))
+    assert not torch.equal(halves, trained(tmp_path / "ones", triples))
+    nothing = trained(tmp_path / "nothing", triples, np.zeros(60, np.float32))
+    start = trained(tmp_path / "start", triples, lr=0.0)
+    assert torch.equal(nothing, start)
+
+
+@pytest.mark.parametrize("side", ["lhs", "rhs"])
+def test_without_negatives_of_one_side(tmp_path, rng, side):
+    config = make_config(tmp_path, **{f"disable_{side}_negs": True}, num_epochs=1)
+    write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 60))
+    job.train(config)
+    (line,) = pbg_checkpoint.read_stats(config.checkpoint_path)
+    other = "rhs" if side == "lhs" else "lhs"
+    metrics = line["stats"]["metrics"]
+    assert metrics[f"violators_{side}"] == 0 < metrics[f"violators_{other}"]
+
+
+def test_evaluation_takes_the_negatives_of_training_where_it_has_none_of_its_own(tmp_path, rng):
+    """auc is over the candidates compared with: with one of them it is 0 or 1 for each edge."""
+    config = make_config(
+        tmp_path, eval_num_batch_negs=None, eval_num_uniform_negs=None, eval_fraction=0.5, num_epochs=1,
+        num_batch_negs=0, num_uniform_negs=1,
+    )  # fmt: skip
+    write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 60))
+    job.train(config)
+    (line,) = pbg_checkpoint.read_stats(config.checkpoint_path)
+    assert line["eval_stats_before"]["metrics"]["pos_rank"] <= 2
+    assert line["eval_stats_before"]["metrics"]["r10"] == 1
+
+
+@pytest.mark.parametrize("num_partitions", [1, 3])
+def test_all_negatives_of_partitions(tmp_path, rng, num_partitions):
+    """With several partitions an edge is compared with all of its bucket's."""
+    relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": "complex_diagonal", "all_negs": True}
+    config = make_config(
+        tmp_path, entities={"node": {"num_partitions": num_partitions}}, relations=[relation], num_epochs=30,
+        global_emb=False, dimension=32, init_scale=0.1,
+    )  # fmt: skip
+    triples = random_triples(rng, 30, 1, 30, 90)
+    write_graph(config, {"node": 30}, triples)
+    write_graph(config, {"node": 30}, triples, path=config.split_path("test"))
+    assert job.train(config)["num_edges"] == 30 * 90
+    assert evaluate.evaluate(config)["metrics"]["mrr"] > 0.6
+
+
+@pytest.mark.parametrize("reciprocal", [False, True])
+def test_reciprocal_relations_are_evaluated_as_they_were_trained(tmp_path, rng, reciprocal):
+    """Each side is asked for through an operator of its own, in training and in ranking."""
+    relations = [{"name": f"r{i}", "lhs": "node", "rhs": "node", "operator": "diagonal"} for i in range(2)]
+    config = make_config(
+        tmp_path, relations=relations, num_epochs=80, global_emb=False, dimension=32, init_scale=0.1,
+        train={"reciprocal_relations": reciprocal},
+    )  # fmt: skip
+    # no edge has one the other way round: a single symmetric operator cannot tell the ends apart
+    triples = random_triples(rng, 30, 2, 30, 300)
+    triples = triples[triples[:, 0] < triples[:, 2]]
+    write_graph(config, {"node": 30}, triples)
+    write_graph(config, {"node": 30}, triples, path=config.split_path("test"))
+    job.train(config)
+    assert (evaluate.evaluate(config)["metrics"]["mrr"] > 0.85) is reciprocal

@@ -1,0 +1,451 @@
+"""The trainer from input files to checkpoint: what it writes, what it resumes, what it refuses."""
+
+import json
+import shutil
+import threading
+import weakref
+
+import numpy as np
+import pytest
+import torch
+
+from graphmill import config as configuration
+from graphmill.errors import ConfigError, FormatError, NotFoundError, TrainingError
+from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
+from graphmill.formats.edge_buckets import Edges
+from graphmill.vocab import Bucket
+from tests.train.graphs import contents, embeddings, make_config, random_triples, write_graph
+from train import job
+from train.run import run_metrics
+from train.run.trainer import Trainer
+
+RELATIONS = [
+    {"name": "likes", "lhs": "user", "rhs": "item", "operator": "translation", "weight": 2.0},
+    {"name": "knows", "lhs": "user", "rhs": "user", "operator": "complex_diagonal"},
+    {"name": "lives", "lhs": "user", "rhs": "city", "operator": "none"},
+]
+COUNTS = {"user": 41, "item": 30, "city": 5}
+TYPES = {"user": {"num_partitions": 3}, "item": {"num_partitions": 3}, "city": {"num_partitions": 1}}
+
+
+def mixed(root, **more):
+    """Three types, one of them not partitioned, and relations between them."""
+    return make_config(root, **({"entities": TYPES, "relations": RELATIONS} | more))
+
+
+def write_mixed(config, rng, counts=COUNTS):
+    limits = np.array([[41, 30], [41, 41], [41, 5]])
+    rel = rng.integers(3, size=300)
+    lhs, rhs = (rng.integers(limits[rel, side]) for side in (0, 1))
+    triples = np.stack([lhs, rel, rhs], axis=1)
+    write_graph(config, counts, triples, weight=rng.random(300, dtype=np.float32) + 0.5)
+
+
+def test_checkpoint_of_a_heterogeneous_graph(tmp_path, rng):
+    config = mixed(tmp_path, eval_fraction=0.1, checkpoint_preservation_interval=1)
+    write_mixed(config, rng)
+    figures = job.train(config)
+    checkpoint = config.checkpoint_path
+    assert figures["version"] == pbg_checkpoint.read_version(checkpoint) == 2
+    assert figures["num_edges"] + 2 * 9 * 2 < 2 * 300  # a tenth is held out
+    expected = {"config.json", "checkpoint_version.txt", "model.v2.h5", "training_stats.json"}
+    expected |= {"checksums.v2.xxh128"}
+    expected |= {f"embeddings_{name}_{part}.v2.h5" for name in ("user", "item") for part in range(3)}
+    expected |= {"embeddings_city_0.v2.h5"}
+    assert {name for name in contents(checkpoint) if "/" not in name} == expected
+    for epoch in (1, 2):
+        assert pbg_checkpoint.read_version(f"{checkpoint}/epoch_{epoch}") == epoch
+    for name, count in COUNTS.items():
+        rows = embeddings(config, name, count)
+        assert torch.isfinite(rows).all()
+        assert rows.abs().sum(1).min() > 0
+    lines = pbg_checkpoint.read_stats(checkpoint)
+    assert [line["index"] for line in lines] == list(range(18))
+    assert {(line["lhs_partition"], line["rhs_partition"]) for line in lines[:9]} == {
+        (lhs, rhs) for lhs in range(3) for rhs in range(3)
+    }
+    for line in lines:
+        assert set(line["stats"]["metrics"]) == {"loss", "reg", "violators_lhs", "violators_rhs"}
+        for key in ("eval_stats_before", "eval_stats_after"):
+            metrics = line[key]["metrics"]
+            assert 0 < metrics["mrr"] <= 1
+            assert 0 <= metrics["r1"] <= metrics["r10"] <= metrics["r50"] <= 1
+            assert 0 <= metrics["auc"] <= 1
+    assert json.loads(contents(checkpoint)["config.json"]) == config.pbg()
+
+
+def test_training_lowers_the_loss(tmp_path, rng):
+    config = mixed(tmp_path, num_epochs=8, bucket_order="affinity")
+    write_mixed(config, rng)
+    job.train(config)
+    loss = [
+        sum(line["stats"]["metrics"]["loss"] * line["stats"]["count"] for line in lines)
+        for lines in np.array_split(pbg_checkpoint.read_stats(config.checkpoint_path), 8)
+    ]
+    assert loss[-1] < 0.8 * loss[0]
+
+
+@pytest.mark.parametrize("chunks", [None, 2])
+def test_stopping_between_epochs_changes_nothing(tmp_path, rng, chunks):
+    whole, parts = (
+        mixed(tmp_path / name, num_epochs=3, num_edge_chunks=chunks, eval_fraction=0.1)
+        for name in ("whole", "parts")
+    )
+    for config in (whole, parts):
+        write_mixed(config, np.random.default_rng(3))
+    job.train(whole)
+    for epochs in (1, 2, 3):
+        job.train(configuration.from_mapping(parts.model_dump() | {"num_epochs": epochs}))
+    ended = [pbg_checkpoint.read_version(config.checkpoint_path) for config in (whole, parts)]
+    assert ended == [3 * (chunks or 1)] * 2
+    for name, count in COUNTS.items():
+        assert torch.equal(embeddings(whole, name, count), embeddings(parts, name, count))
+    stats = [pbg_checkpoint.read_stats(config.checkpoint_path) for config in (whole, parts)]
+    assert stats[0] == stats[1]
+
+
+def test_several_edge_paths_are_visited_in_order(tmp_path, rng):
+    paths = [str(tmp_path / "a"), str(tmp_path / "b")]
+    config = make_config(tmp_path, edge_paths=paths, num_edge_chunks=2)
+    for path, num in zip(paths, (60, 30), strict=True):
+        write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, num), path=path)
+    figures = job.train(config)
+    assert figures["num_edges"] == 2 * (60 + 30)
+    visited = [
+        (line["epoch_idx"], line["edge_path_idx"], line["edge_chunk_idx"], line["stats"]["count"])
+        for line in pbg_checkpoint.read_stats(config.checkpoint_path)
+    ]
+    assert visited == [(e, p, c, 30 if p == 0 else 15) for e in (0, 1) for p in (0, 1) for c in (0, 1)]
+
+
+def test_empty_buckets_and_empty_partitions(tmp_path):
+    config = make_config(tmp_path, entities={"node": {"num_partitions": 4}})
+    write_graph(config, {"node": 2}, np.array([[0, 0, 1], [1, 0, 0]]))
+    job.train(config)
+    assert pbg_checkpoint.shape_of(config.checkpoint_path, "node", 3, 2) == (0, 8)
+    assert embeddings(config, "node", 2).isfinite().all()
+
+
+def test_init_path_gives_the_first_embeddings(tmp_path, rng):
+    first = mixed(tmp_path / "first")
+    write_mixed(first, rng)
+    job.train(first)
+    second = mixed(tmp_path / "second", init_path=first.checkpoint_path, lr=1e-12, num_epochs=1)
+    shutil.copytree(first.entity_path, second.entity_path)
+    shutil.copytree(first.edge_paths[0], second.edge_paths[0])
+    job.train(second)
+    for name, count in COUNTS.items():
+        torch.testing.assert_close(embeddings(second, name, count), embeddings(first, name, count))
+    state, _, iteration = pbg_checkpoint.read_model(second.checkpoint_path, 1)
+    start, _, _ = pbg_checkpoint.read_model(first.checkpoint_path, 2)
+    assert iteration.epoch_idx == 0
+    for key, value in state.items():
+        torch.testing.assert_close(value, start[key])
+
+
+@pytest.mark.parametrize("name", ["pbg_v1_static", "pbg_v1_dyn"])
+def test_golden_checkpoint_of_pbg_is_resumed(tmp_path, shared_dir, name):
+    for folder in ("entities", "edges", "checkpoint"):
+        shutil.copytree(shared_dir / "golden" / name / folder, tmp_path / folder)
+    (tmp_path / "checkpoint").chmod(0o755)
+    for file in (tmp_path / "checkpoint").iterdir():
+        file.chmod(0o644)
+    raw = json.loads((tmp_path / "checkpoint" / "config.json").read_text())
+    before = raw["num_epochs"]
+    paths = {
+        "entity_path": str(tmp_path / "entities"),
+        "edge_paths": [str(tmp_path / "edges")],
+        "checkpoint_path": str(tmp_path / "checkpoint"),
+    }
+    config = configuration.from_mapping(raw | paths | {"num_epochs": before + 2})
+    old = pbg_checkpoint.read_stats(config.checkpoint_path)
+    _, state, _ = pbg_checkpoint.read_model(config.checkpoint_path, before)
+    job.claim_checkpoint(config)
+    figures = job.train(config)
+    assert (figures["first_version"], figures["version"]) == (before, before + 2)
+    lines = pbg_checkpoint.read_stats(config.checkpoint_path)
+    assert lines[: len(old)] == old
+    # negatives are drawn alike, own entities are masked where PBG keeps duplicates: the loss goes on falling
+    last = [np.mean([line["stats"]["metrics"]["loss"] for line in each]) for each in (old[-4:], lines[-4:])]
+    assert last[1] < last[0] * 1.02
+    _, resumed, _ = pbg_checkpoint.read_model(config.checkpoint_path, before + 2)
+    assert resumed["param_groups"][0].keys() == state["param_groups"][0].keys()
+    for number, entry in state["state"].items():
+        assert resumed["state"][number]["step"] > entry["step"]
+        assert (resumed["state"][number]["sum"] >= entry["sum"]).all()
+
+
+class TestRefusals:
+    """Each a clear error, before or instead of wrong embeddings."""
+
+    @pytest.fixture
+    def config(self, tmp_path, rng):
+        config = mixed(tmp_path)
+        write_mixed(config, rng)
+        return config
+
+    def refuse(self, config, error, *words):
+        with pytest.raises(error) as caught:
+            job.train(config)
+        for word in words:
+            assert word in str(caught.value)
+
+    def test_missing_bucket(self, config, tmp_path):
+        (tmp_path / "edges" / "train" / "edges_1_2.h5").unlink()
+        self.refuse(config, FormatError, "edges_1_2.h5", "no such bucket")
+
+    def test_missing_count(self, config, tmp_path):
+        (tmp_path / "entities" / "entity_count_item_1.txt").unlink()
+        self.refuse(config, NotFoundError, "entity_count_item_1.txt")
+
+    def test_missing_relation_count(self, tmp_path):
+        config = make_config(tmp_path, dynamic_relations=True)
+        entity_counts.write_count(config.entity_path, "node", 0, 3)
+        self.refuse(config, NotFoundError, "dynamic_rel_count.txt")
+
+    def test_index_beyond_its_type(self, config):
+        """Row 13 exists among the users of partition 0, but not among its cities."""
+        edges = Edges(np.array([0, 0]), np.array([1, 2]), np.array([13, 13]))
+        edge_buckets.write_bucket(config.edge_paths[0], Bucket(0, 0), edges)
+        self.refuse(config, FormatError, "edges_0_0.h5", "rhs[1] is 13", "'lives'", "'city'")
+
+    def test_relation_beyond_the_config(self, config):
+        edges = Edges(np.array([0]), np.array([3]), np.array([0]))
+        edge_buckets.write_bucket(config.edge_paths[0], Bucket(0, 0), edges)
+        self.refuse(config, FormatError, "rel[0] is 3")
+
+    def test_loss_that_is_not_finite(self, config):
+        wild = configuration.from_mapping(
+            config.model_dump() | {"lr": 1e30, "comparator": "squared_l2", "loss_fn": "ranking"}
+        )
+        self.refuse(wild, TrainingError, "not finite", "lower lr")
+        assert pbg_checkpoint.read_version(config.checkpoint_path) == 0
+
+    def test_empty_version_file(self, config, tmp_path):
+        job.train(config)
+        (tmp_path / "checkpoint" / "checkpoint_version.txt").write_text("")
+        self.refuse(config, FormatError, "checkpoint_version.txt")
+
+    def test_checkpoint_of_other_entities(self, config):
+        job.train(config)
+        entity_counts.write_count(config.entity_path, "city", 0, 6)
+        more = configuration.from_mapping(config.model_dump() | {"num_epochs": 3})
+        self.refuse(more, FormatError, "embeddings_city_0", "(5, 8)", "(6, 8)")
+
+    def test_checkpoint_counted_in_other_chunks(self, config):
+        job.train(config)
+        more = configuration.from_mapping(config.model_dump() | {"num_edge_chunks": 3})
+        self.refuse(more, ConfigError, "num_edge_chunks", "version 2")
+
+    def test_init_path_without_a_checkpoint(self, config, tmp_path):
+        lost = configuration.from_mapping(config.model_dump() | {"init_path": str(tmp_path / "nowhere")})
+        self.refuse(lost, FormatError, "nowhere", "init_path")
+
+    def test_gpu_that_is_not_there(self, config):
+        if torch.cuda.is_available():
+            pytest.skip("there is one")
+        asking = configuration.from_mapping(config.model_dump() | {"num_gpus": 1})
+        self.refuse(asking, ConfigError, "num_gpus")
+
+
+def test_only_the_bucket_is_in_memory(tmp_path, rng):
+    """While a bucket is trained, its partitions and the unpartitioned types are held, nothing else."""
+    config = mixed(tmp_path, num_epochs=1, train={"prefetch": False})
+    write_mixed(config, rng)
+    trainer = Trainer(config)
+    held = []
+    train = trainer.bucket.train
+
+    def watched(bucket, *arguments):
+        held.append((bucket, set(trainer.store._tables)))
+        return train(bucket, *arguments)
+
+    trainer.bucket.train = watched
+    trainer.run()
+    assert len(held) == 9
+    for bucket, keys in held:
+        assert keys == {
+            ("user", bucket.lhs),
+            ("user", bucket.rhs),
+            ("item", bucket.rhs),
+            ("city", 0),
+        }
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_gpu_trains_like_the_cpu(tmp_path, rng, dynamic):
+    """Random numbers come from the CPU, so both draw alike and differ by rounding only."""
+    triples = random_triples(rng, 20, 1, 20, 60)
+    rows = []
+    for num_gpus in (0, 1):
+        config = make_config(
+            tmp_path / str(num_gpus), dynamic_relations=dynamic, num_gpus=num_gpus, num_epochs=1
+        )
+        write_graph(config, {"node": 20}, triples)
+        job.train(config)
+        rows.append(embeddings(config, "node", 20))
+    torch.testing.assert_close(rows[1], rows[0], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("order", ["inside_out", "random"])
+def test_reading_ahead_changes_no_byte(tmp_path, order):
+    """With the thread that swaps and without it, the checkpoints are the same."""
+    folders = []
+    for prefetch in (False, True):
+        config = mixed(
+            tmp_path / str(prefetch),
+            bucket_order=order,
+            eval_fraction=0.1,
+            max_norm=1.0,
+            num_edge_chunks=2,
+            train={"prefetch": prefetch},
+        )
+        write_mixed(config, np.random.default_rng(3))
+        job.train(config)
+        folders.append(contents(config.checkpoint_path))
+    # the attribute config/json names the paths, so files are compared by what they hold
+    for name in folders[0]:
+        if name.startswith("embeddings"):
+            first, second = (
+                pbg_checkpoint.read_embeddings(str(tmp_path / str(each) / "checkpoint"), *_place(name))
+                for each in (False, True)
+            )
+            assert np.array_equal(first[0], second[0])
+            assert torch.equal(first[1]["state"][0]["sum"], second[1]["state"][0]["sum"])
+    assert folders[0]["training_stats.json"] == folders[1]["training_stats.json"]
+
+
+def _place(name):
+    stem, version, _ = name.rsplit(".", 2)
+    _, entity_type, partition = stem.split("_")
+    return entity_type, int(partition), int(version.removeprefix("v"))
+
+
+def test_memory_holds_the_bucket_and_what_the_next_one_adds(tmp_path, rng):
+    """Tables alive at any time: those of the bucket, and of one neighbour; never all of them."""
+    config = make_config(
+        tmp_path, entities={"node": {"num_partitions": 8}}, num_epochs=1, bucket_order="random"
+    )
+    write_graph(config, {"node": 80}, random_triples(rng, 80, 1, 80, 300))
+    trainer = Trainer(config)
+    alive, most = weakref.WeakSet(), 0
+    load = trainer.store.files.load
+
+    def counted(*arguments):
+        nonlocal most
+        table = load(*arguments)
+        alive.add(table)
+        most = max(most, len(alive))
+        return table
+
+    trainer.store.files.load = counted
+    trainer.run()
+    assert 2 < most <= 4
+
+
+@pytest.mark.parametrize("broken", ["load", "write", "read"])
+def test_what_fails_beside_training_ends_it(tmp_path, rng, broken):
+    """An error of the thread that swaps comes out, and the thread is gone."""
+    config = mixed(tmp_path)
+    write_mixed(config, rng)
+    trainer = Trainer(config)
+    owner = trainer.bucket if broken == "read" else trainer.store.files
+    working, calls = getattr(owner, broken), []
+
+    def failing(*arguments):
+        calls.append(arguments)
+        if len(calls) == 4:
+            raise TrainingError("the fourth one fails")
+        return working(*arguments)
+
+    setattr(owner, broken, failing)
+    with pytest.raises(TrainingError, match="the fourth one fails"):
+        trainer.run()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("swap")]
+    assert pbg_checkpoint.read_version(config.checkpoint_path) == 0
+
+
+def test_figures_tell_of_every_epoch_and_bucket(tmp_path, rng):
+    config = mixed(tmp_path, num_epochs=3, num_edge_chunks=2, eval_fraction=0.1)
+    write_mixed(config, rng)
+    shorter = configuration.from_mapping(config.model_dump() | {"num_epochs": 1})
+    job.train(shorter)
+    figures = json.loads(json.dumps(job.train(config)))
+    first, *later = figures["epochs"]
+    assert set(first) == {"epoch", "edges", "loss", "reg", "mrr"}  # of an earlier run
+    assert [entry["epoch"] for entry in figures["epochs"]] == [1, 2, 3]
+    lines = pbg_checkpoint.read_stats(config.checkpoint_path)
+    for entry in later:
+        mine = [line for line in lines if line["epoch_idx"] == entry["epoch"] - 1]
+        assert [(each["lhs"], each["rhs"]) for each in entry["buckets"]] == [
+            (line["lhs_partition"], line["rhs_partition"]) for line in mine
+        ]
+        assert entry["edges"] == sum(line["stats"]["count"] for line in mine)
+        losses = [line["stats"]["metrics"]["loss"] * line["stats"]["count"] for line in mine]
+        assert entry["loss"] == pytest.approx(sum(losses) / entry["edges"])
+        assert 0 < entry["mrr"] <= 1
+        assert entry["partitions_read"] > 0
+        assert entry["partitions_written"] >= 7
+        assert entry["seconds"] > entry["swap_wait_s"] >= 0
+        assert entry["peak_bytes"] > 1 << 26
+    assert figures["loss"] == later[-1]["loss"]
+    assert figures["num_edges"] == sum(entry["edges"] for entry in later)
+
+
+def test_old_epochs_lose_their_buckets(tmp_path, rng, monkeypatch):
+    monkeypatch.setattr(run_metrics, "MAX_BUCKETS", 20)
+    config = mixed(tmp_path, num_epochs=4)
+    write_mixed(config, rng)
+    assert [len(entry.get("buckets", ())) for entry in job.train(config)["epochs"]] == [0, 0, 9, 9]
+
+
+def test_curves_are_those_of_the_figures(tmp_path, rng):
+    """TensorBoard's own reader finds what run.json tells; a run that goes on adds to it."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    config = mixed(tmp_path, num_epochs=1, eval_fraction=0.1, train={"tensorboard": True})
+    write_mixed(config, rng)
+    job.train(config)
+    figures = job.train(configuration.from_mapping(config.model_dump() | {"num_epochs": 3}))
+    found = EventAccumulator(str(tmp_path / "tensorboard"))
+    found.Reload()
+    for name in ("loss", "mrr"):
+        curve = [(event.step, event.value) for event in found.Scalars(f"epoch/{name}")]
+        assert curve == [(epoch["epoch"], pytest.approx(epoch[name])) for epoch in figures["epochs"]]
+    buckets = found.Scalars("bucket/loss")
+    assert len(buckets) == 27
+    last = figures["epochs"][-1]
+    assert [event.value for event in buckets[-9:]] == pytest.approx(
+        [each["loss"] for each in last["buckets"]]
+    )
+    assert buckets[-1].step == sum(epoch["edges"] for epoch in figures["epochs"])
+
+
+def test_more_partitions_in_memory_are_read_less_often(tmp_path, rng):
+    """Four of sixteen partitions: the reads and the tables in memory are those of the buffer."""
+    triples = random_triples(rng, 80, 1, 80, 300)
+    reads = {}
+    for slots in (None, 4):
+        train = {"memory_partitions": slots}
+        config = make_config(
+            tmp_path / str(slots), entities={"node": {"num_partitions": 16}}, num_epochs=1, train=train
+        )
+        write_graph(config, {"node": 80}, triples)
+        trainer = Trainer(config)
+        held, enter = [], trainer.store.enter
+
+        def watched(*arguments, enter=enter, held=held):
+            tables = enter(*arguments)
+            held.append(len(tables))
+            return tables
+
+        trainer.store.enter = watched
+        (epoch,) = trainer.run()["epochs"]
+        reads[slots] = epoch["partitions_read"]
+        # the bucket's and, where it is kept for the next one, one more
+        assert max(held) <= (slots or 2) + 1
+        assert epoch["edges"] == 300
+    assert reads[4] == 46
+    assert reads[None] > 2 * reads[4]

@@ -1,0 +1,186 @@
+"""Questions: the same as their edges one by one, among all entities."""
+
+from itertools import product
+
+import pytest
+import torch
+
+from graphmill.config import from_mapping
+from graphmill.vocab import Side
+from tests.train.graphs import embeddings, make_config, mean_reciprocal_rank, random_triples, write_graph
+from tests.train.step.test_step import COMPARATORS, COUNTS, OPERATORS, Scene, settings
+from train import job
+from train.edges import batches
+from train.edges.batches import EdgeTensors
+from train.edges.grouped import Questions
+from train.step import grouped_step
+from train.step.grouped_step import GroupedStep
+from train.step.step import Step
+
+
+def all_negs(operator, comparator, dynamic, **more):
+    relations = [{"name": "likes", "lhs": "user", "rhs": "item", "operator": operator, "all_negs": True}]
+    if not dynamic:
+        relations.append({**relations[0], "name": "knows", "rhs": "user"})
+    # what adds the same to all scores of a question has no gradient but noise, which Adagrad blows up
+    usual = {"relations": relations, "batch_size": 100, "global_emb": comparator != "dot" and not dynamic}
+    return settings(operator, comparator, "softmax", dynamic, **(usual | more))
+
+
+def edge_tensors(scene):
+    rel = (
+        scene.batch.rel_B
+        if scene.batch.rel_B is not None
+        else torch.full((len(scene.edges),), scene.relation)
+    )
+    index = scene.batch.index
+    return EdgeTensors(index[Side.LHS], rel, index[Side.RHS], scene.batch.weight_B)
+
+
+def questions_of(scene):
+    generator = torch.Generator().manual_seed(1)
+    return list(batches.cut_for_training(scene.config, edge_tensors(scene), generator, {}))
+
+
+def check_same_as_step(config, relation=0, elementwise=False, num_edges=25):
+    """One side's questions move everything as a step on their edges with all_negs does."""
+    scenes = [Scene(config, relation, num_edges=num_edges, elementwise=elementwise) for _ in range(2)]
+    expected = Step(config, scenes[0].model, scenes[0].adagrad)(
+        scenes[0].batch, scenes[0].side_tables, torch.Generator()
+    )
+    (questions,) = questions_of(scenes[1])
+    assert isinstance(questions, Questions)
+    assert len(questions) == num_edges
+    figures = GroupedStep(config, scenes[1].model, scenes[1].adagrad)(questions, scenes[1].side_tables)
+    close = {"rtol": 1e-9, "atol": 1e-9}
+    torch.testing.assert_close(figures.loss, expected.loss, **close)
+    torch.testing.assert_close(figures.reg, expected.reg, **close)
+    for name in COUNTS:
+        for part in ("embeddings_ND", "sums"):
+            ours, theirs = (getattr(scene.tables[name], part) for scene in (scenes[1], scenes[0]))
+            torch.testing.assert_close(ours, theirs, **close)
+    for key, value in scenes[0].model.parameters.items():
+        torch.testing.assert_close(scenes[1].model.parameters[key], value, **close)
+        torch.testing.assert_close(scenes[1].adagrad.sums[key], scenes[0].adagrad.sums[key], **close)
+    return figures
+
+
+@pytest.mark.parametrize("side", list(Side))
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize(("operator", "comparator"), list(product(OPERATORS, COMPARATORS)))
+def test_questions_equal_their_edges(operator, comparator, dynamic, side):
+    if (comparator, dynamic, side) == ("dot", False, Side.LHS) and operator in ("translation", "affine"):
+        pytest.skip("a translation of all candidates moves no odds: see all_negs")
+    check_same_as_step(all_negs(operator, comparator, dynamic, **{f"disable_{side}_negs": True}))
+
+
+@pytest.mark.parametrize("side", list(Side))
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"regularization_coef": 0.03},
+        {"bias": True, "global_emb": False},
+        {"max_norm": 0.5},
+        {"train": {"reciprocal_relations": True}},
+    ],
+    ids=lambda more: next(iter(more)),
+)
+@pytest.mark.parametrize("elementwise", [False, True], ids=["by row", "by element"])
+def test_questions_with(more, side, elementwise):
+    config = all_negs("complex_diagonal", "dot", False, **more, **{f"disable_{side}_negs": True})
+    check_same_as_step(config, elementwise=elementwise)
+
+
+@pytest.mark.parametrize("side", list(Side))
+def test_questions_within_one_type(side):
+    check_same_as_step(all_negs("rotation", "dot", False, **{f"disable_{side}_negs": True}), relation=1)
+
+
+@pytest.mark.parametrize("comparator", ["dot", "l2"])
+def test_scores_a_few_questions_at_a_time(monkeypatch, comparator):
+    config = all_negs("diagonal", comparator, False, disable_lhs_negs=True)
+    whole = check_same_as_step(config)
+    monkeypatch.setattr(grouped_step, "SCORE_BYTES", 4 * COUNTS["item"] * 2)
+    assert check_same_as_step(config).violators_rhs == whole.violators_rhs > 0
+
+
+def test_both_directions_regularise_as_often_as_the_edges():
+    """Of N3 alone the same comes out, whether edges or their questions are counted."""
+    for dynamic in (False, True):
+        config = all_negs("complex_diagonal", "dot", dynamic, regularization_coef=0.03)
+        scenes = [Scene(config, num_edges=25) for _ in range(2)]
+        step = Step(config, scenes[0].model, scenes[0].adagrad)
+        expected = step(scenes[0].batch, scenes[0].side_tables, torch.Generator()).reg
+        found = []
+        for questions in questions_of(scenes[1]):
+            scene = Scene(config, num_edges=25)  # as it was before the first of them
+            found.append(GroupedStep(config, scene.model, scene.adagrad)(questions, scene.side_tables).reg)
+        assert len(found) == 2
+        torch.testing.assert_close(sum(found), expected)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_every_edge_is_asked_about_on_both_sides(dynamic):
+    scene = Scene(all_negs("none", "dot", dynamic).model_copy(update={"batch_size": 4}), num_edges=40)
+    asked = {side: [] for side in Side}
+    found = questions_of(scene)
+    for questions in found:
+        assert len(questions.entity_Q) <= 4
+        numbers = torch.repeat_interleave(questions.count_Q).tolist()
+        for number, answer, weight in zip(
+            numbers, questions.answer_A.tolist(), questions.weight_A.tolist(), strict=True
+        ):
+            entity = int(questions.entity_Q[number])
+            ends = (entity, answer) if questions.side is Side.RHS else (answer, entity)
+            rel = scene.relation if questions.rel_Q is None else int(questions.rel_Q[number])
+            asked[questions.side].append((ends[0], rel, ends[1], weight))
+    edges = sorted((*edge, w) for edge, w in zip(scene.edges, scene.batch.weight_B.tolist(), strict=True))
+    assert sorted(asked[Side.LHS]) == sorted(asked[Side.RHS]) == edges
+    assert sum(map(len, found)) == 40
+
+
+def test_half_precision_is_close():
+    config = all_negs("complex_diagonal", "dot", True, half_precision=True)
+    figures = []
+    for half in (False, True):
+        scene = Scene(config.model_copy(update={"half_precision": half}), num_edges=25)
+        step = GroupedStep(scene.config, scene.model, scene.adagrad)
+        figures.append([step(each, scene.side_tables) for each in questions_of(scene)])
+    for exact, near in zip(*figures, strict=True):
+        assert exact.loss != near.loss
+        torch.testing.assert_close(near.loss, exact.loss, rtol=0.02, atol=0.1)
+
+
+def test_training_on_questions(tmp_path, rng):
+    """A graph with two kinds of relation: one is asked about, the other sampled."""
+    relations = [
+        {"name": name, "lhs": "node", "rhs": "node", "operator": "complex_diagonal", "all_negs": name == "a"}
+        for name in ("a", "b")
+    ]
+    config = make_config(
+        tmp_path, relations=relations, num_epochs=60, dimension=32, init_scale=0.1, global_emb=False,
+        num_batch_negs=0, num_uniform_negs=20, train={"optimizer": "adagrad"}, eval_fraction=0.05,
+    )  # fmt: skip
+    triples = random_triples(rng, 30, 2, 30, 60)
+    write_graph(config, {"node": 30}, triples)
+    figures = job.train(config)
+    assert figures["num_edges"] == 60 * 57
+    assert mean_reciprocal_rank(config, {"node": 30}, triples, triples) > 0.85
+
+
+def test_stopping_between_epochs_changes_nothing(tmp_path, rng):
+    triples = random_triples(rng, 30, 3, 30, 90)
+    relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": "complex_diagonal", "all_negs": True}
+    whole, parts = (
+        make_config(
+            tmp_path / name, relations=[relation], dynamic_relations=True, num_epochs=3, half_precision=True,
+            train={"optimizer": "adagrad", "relation_init": "small"},
+        )
+        for name in ("whole", "parts")
+    )  # fmt: skip
+    for config in (whole, parts):
+        write_graph(config, {"node": 30}, triples)
+    job.train(whole)
+    for epochs in (1, 3):
+        job.train(from_mapping(parts.model_dump() | {"num_epochs": epochs}))
+    assert torch.equal(*(embeddings(config, "node", 30) for config in (whole, parts)))

@@ -1,0 +1,372 @@
+"""init_path where entities or relations have been added: old rows stay, new ones are as in a fresh start."""
+
+import json
+import logging
+import shutil
+import socket
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from graphmill import config as configuration
+from graphmill.errors import ConfigError, FormatError
+from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
+from tests.train.graphs import embeddings, make_config, random_triples, write_graph
+from train import job
+from train.run.trainer import Trainer
+
+TYPES = {"user": {"num_partitions": 3}, "city": {"num_partitions": 1}}
+RELATIONS = [
+    {"name": "knows", "lhs": "user", "rhs": "user", "operator": "complex_diagonal"},
+    {"name": "lives", "lhs": "user", "rhs": "city", "operator": "translation"},
+]
+BEFORE = {"user": 41, "city": 5}
+AFTER = {"user": 50, "city": 6}
+KEYS = [("user", 0), ("user", 1), ("user", 2), ("city", 0)]
+
+
+def day(root, counts, num_edges=200, **more):
+    """A graph of the given counts, written."""
+    config = make_config(root, entities=TYPES, relations=RELATIONS, **more)
+    rng = np.random.default_rng(num_edges)
+    rel = rng.integers(2, size=num_edges)
+    lhs = rng.integers(counts["user"], size=num_edges)
+    rhs = rng.integers(np.array([counts["user"], counts["city"]])[rel])
+    write_graph(config, counts, np.stack([lhs, rel, rhs], axis=1))
+    return config
+
+
+def changed(config, **settings):
+    return configuration.from_mapping(config.model_dump() | settings)
+
+
+def tables(config):
+    """What the trainer starts from: (embeddings, sums) by partition."""
+    trainer = Trainer(config)
+    loaded = {key: trainer.store._load(key) for key in KEYS}
+    return {key: (table.embeddings_ND, table.sums) for key, table in loaded.items()}
+
+
+@pytest.fixture
+def first(tmp_path):
+    config = day(tmp_path / "first", BEFORE)
+    job.train(config)
+    return config
+
+
+@pytest.mark.parametrize("max_norm", [None, 0.5])
+def test_old_rows_stay_and_new_rows_are_fresh(first, tmp_path, max_norm):
+    second = day(tmp_path / "second", AFTER, init_path=first.checkpoint_path, init_scale=0.01, seed=4)
+    second = changed(second, max_norm=max_norm)
+    fresh = tables(changed(second, init_path=None))
+    for key, (rows, sums) in tables(second).items():
+        saved, state = pbg_checkpoint.read_embeddings(first.checkpoint_path, *key, 2)
+        old = len(saved)
+        assert old < len(rows) == len(sums)
+        if max_norm is None:
+            assert np.array_equal(rows[:old], saved)
+        else:
+            assert rows[:old].norm(dim=1).max() <= max_norm + 1e-6
+        assert torch.equal(sums[:old], state["state"][0]["sum"])
+        assert sums[:old].max() > 0
+        assert torch.equal(rows[old:], fresh[key][0][old:])
+        assert 0 < rows[old:].abs().max() < 0.06
+        assert not sums[old:].any()
+
+
+def test_a_grown_run_trains_and_resumes(first, tmp_path):
+    whole, parts = (
+        day(tmp_path / name, AFTER, init_path=first.checkpoint_path, num_epochs=2)
+        for name in ("whole", "parts")
+    )
+    job.train(whole)
+    job.train(changed(parts, num_epochs=1))
+    shutil.rmtree(first.checkpoint_path)  # only the first iteration needs it
+    job.train(parts)
+    for name, count in AFTER.items():
+        assert torch.equal(embeddings(whole, name, count), embeddings(parts, name, count))
+
+
+def test_old_vectors_hardly_move_at_a_tiny_rate(first, tmp_path):
+    second = day(tmp_path / "second", AFTER, init_path=first.checkpoint_path, lr=1e-12, num_epochs=1)
+    job.train(second)
+    for name, count in BEFORE.items():
+        now, before = embeddings(second, name, AFTER[name]), embeddings(first, name, count)
+        torch.testing.assert_close(now[:count], before)
+
+
+def test_more_rows_than_today_are_refused(first, tmp_path):
+    fewer = day(tmp_path / "second", BEFORE | {"city": 4}, init_path=first.checkpoint_path)
+    told = r"embeddings_city_0\.v2\.h5: 5 rows, more than the 4 of .*_city_0\.txt; .*previous_entity_path"
+    with pytest.raises(FormatError, match=told):
+        job.train(fewer)
+    assert pbg_checkpoint.read_version(fewer.checkpoint_path) == 0
+
+
+def test_another_dimension_is_refused(tmp_path):
+    bare = {"global_emb": False, "relations": [{"name": "r", "lhs": "node", "rhs": "node"}]}
+    for name, dimension, init_path in (("a", 8, None), ("b", 10, str(tmp_path / "a/checkpoint"))):
+        config = make_config(tmp_path / name, dimension=dimension, init_path=init_path, **bare)
+        write_graph(config, {"node": 20}, random_triples(np.random.default_rng(1), 20, 1, 20, 50))
+        if init_path is None:
+            job.train(config)
+    with pytest.raises(FormatError, match="embeddings have dimension 8, the configuration asks for 10"):
+        job.train(config)
+
+
+def test_resuming_with_other_counts_names_init_path(first):
+    entity_counts.write_count(first.entity_path, "city", 0, 6)
+    with pytest.raises(FormatError, match=r"embeddings_city_0.*\(5, 8\).*\(6, 8\).*as init_path"):
+        job.train(changed(first, num_epochs=3))
+
+
+def test_init_path_that_is_checkpoint_path(first, client):
+    with pytest.raises(ConfigError, match=r"init_path: .* is also checkpoint_path"):
+        job.run(changed(first, init_path=first.checkpoint_path), client)
+    assert pbg_checkpoint.read_version(first.checkpoint_path) == 2
+
+
+def write_ids(config, cities):
+    with entity_index.new_part(config.entity_path, "city", 0) as writer:
+        writer.append(pa.array(cities, pa.string()))
+
+
+def test_entities_that_moved_are_refused(first, tmp_path):
+    """Counts alone would fit: every vector would go to another city."""
+    second = day(tmp_path / "second", AFTER, init_path=first.checkpoint_path)
+    write_ids(first, list("abcde"))
+    write_ids(second, list("abcdef"))
+    tables(second)
+    write_ids(second, list("abxcde"))
+    with pytest.raises(FormatError, match=r"row 2 is raw id 'x', which was 'c' .*previous_entity_path"):
+        tables(second)
+
+
+def name_entities(config, entity_path):
+    """Have the checkpoint say that it was trained with other entities."""
+    config_json = Path(config.checkpoint_path, "config.json")
+    former = json.loads(config_json.read_text())
+    config_json.write_text(json.dumps(former | {"entity_path": entity_path}))
+    for manifest in config_json.parent.glob("checksums.*"):  # which whoever has written this would not bring
+        manifest.unlink()
+
+
+def test_entities_elsewhere_are_opened_only_if_a_setting_names_them(first, tmp_path, caplog):
+    """The checkpoint may come from anybody."""
+    elsewhere = tmp_path / "first" / ".." / "elsewhere"
+    second = day(tmp_path / "second", AFTER, init_path=first.checkpoint_path)
+    write_ids(changed(first, entity_path=str(elsewhere)), list("vwxyz"))
+    write_ids(second, list("abcdef"))
+    name_entities(first, str(elsewhere))
+    with caplog.at_level(logging.INFO, "graphmill"):
+        tables(second)
+    assert "elsewhere; they are not beside it, and not opened" in caplog.text
+    assert "set etl.previous_entity_path" in caplog.text
+    with pytest.raises(FormatError, match=r"row 0 is raw id 'a', which was 'v' "):
+        tables(changed(second, etl={"previous_entity_path": str(tmp_path / "elsewhere")}))
+
+
+def test_no_host_is_asked_that_a_checkpoint_names(first, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        name_entities(first, f"hdfs://127.0.0.1:{listening.getsockname()[1]}/entities")
+        tables(day(tmp_path / "second", AFTER, init_path=first.checkpoint_path))
+        with pytest.raises(BlockingIOError):  # nobody has called
+            listening.accept()
+
+
+class TestRelations:
+    """Dynamic relations: the first rows of one table."""
+
+    def day(self, root, num_relations, names=None, **more):
+        config = make_config(
+            root, dynamic_relations=True, **{"num_epochs": 1, "train": {"relation_init": "random"}} | more
+        )
+        rng = np.random.default_rng(num_relations)
+        write_graph(config, {"node": 20}, random_triples(rng, 20, num_relations, 20, 200))
+        if names:
+            entity_counts.write_relation_names(config.entity_path, names)
+        return config
+
+    def check_grown(self, second, first):
+        """Parameters and sums that the trainer starts from."""
+        trainer, fresh = Trainer(second), Trainer(changed(second, init_path=None))
+        state, optimizer_state, _ = pbg_checkpoint.read_model(first.checkpoint_path, 1)
+        assert set(trainer.model.parameters) == set(state) == set(trainer.adagrad.sums)
+        for number, key in enumerate(trainer.model.parameters):
+            rows, sums = trainer.model.parameters[key], trainer.adagrad.sums[key]
+            saved = optimizer_state["state"][number]
+            assert torch.equal(rows[:3], state[key])
+            assert torch.equal(rows[3:], fresh.model.parameters[key][3:])
+            assert torch.equal(sums[:3], saved["sum"])
+            assert sums[:3].max() > 0
+            assert not sums[3:].any()
+            assert trainer.adagrad.steps[key] == saved["step"] > 0
+        return trainer
+
+    @pytest.mark.parametrize("operator", ["diagonal", "complex_diagonal", "affine"])
+    def test_new_relations_are_fresh(self, tmp_path, operator):
+        relations = [{"name": "any", "lhs": "node", "rhs": "node", "operator": operator}]
+        first = self.day(tmp_path / "first", 3, ["m", "z", "q"], relations=relations)
+        job.train(first)
+        names = ["m", "z", "q", "a", "b"]
+        second = self.day(tmp_path / "second", 5, names, relations=relations, init_path=first.checkpoint_path)
+        trainer = self.check_grown(second, first)
+        assert len(trainer.model.parameters) % 2 == 0
+        trainer.run()
+        assert pbg_checkpoint.read_version(second.checkpoint_path) == 1
+
+    def test_relations_in_another_order_are_refused(self, tmp_path):
+        first = self.day(tmp_path / "first", 3, ["b", "m", "z"])
+        job.train(first)
+        for names in (["a", "b", "m", "z"], ["a", "b", "m"]):
+            second = self.day(
+                tmp_path / f"of{len(names)}", len(names), names, init_path=first.checkpoint_path
+            )
+            with pytest.raises(FormatError, match=r"relation 0 was 'b', and is 'a' in .*previous"):
+                Trainer(second)
+
+    def test_fewer_relations_are_refused(self, tmp_path):
+        first = self.day(tmp_path / "first", 3)
+        job.train(first)
+        second = self.day(tmp_path / "second", 2, init_path=first.checkpoint_path)
+        with pytest.raises(FormatError, match=r"3 relations, more than the 2 of .*dynamic_rel_count\.txt"):
+            Trainer(second)
+
+    @pytest.mark.parametrize("lost", ["names today", "names before", "config", "entities before"])
+    def test_growth_without_names_is_refused(self, tmp_path, lost):
+        first = self.day(tmp_path / "first", 3, None if lost == "names before" else ["a", "b", "c"])
+        job.train(first)
+        if lost == "config":
+            (tmp_path / "first/checkpoint/config.json").unlink()
+        if lost == "entities before":
+            shutil.rmtree(first.entity_path)
+        names = None if lost == "names today" else ["a", "b", "c", "d"]
+        second = self.day(tmp_path / "second", 4, names, init_path=first.checkpoint_path)
+        with pytest.raises(FormatError, match="3 relations, 4 today, and no names tell which are the same"):
+            Trainer(second)
+
+    def test_equal_counts_without_names_keep_positions(self, tmp_path, caplog):
+        first = self.day(tmp_path / "first", 3)
+        job.train(first)
+        second = self.day(tmp_path / "second", 3, ["a", "b", "c"], init_path=first.checkpoint_path)
+        with caplog.at_level(logging.INFO, "graphmill"):
+            self.check_grown(second, first)
+        assert "relations of" in caplog.text
+        assert "taken by position" in caplog.text
+
+    def test_a_config_that_names_other_storage(self, tmp_path, caplog):
+        """Such as a checkpoint that was copied from elsewhere."""
+        first = self.day(tmp_path / "first", 3, ["a", "b", "c"])
+        job.train(first)
+        config_json = tmp_path / "first/checkpoint/config.json"
+        elsewhere = json.loads(config_json.read_text()) | {"entity_path": "nowhere://there/entities"}
+        config_json.write_text(json.dumps(elsewhere))
+        (tmp_path / "first/checkpoint/checksums.v1.xxh128").unlink()
+        second = self.day(tmp_path / "second", 3, ["a", "b", "c"], init_path=first.checkpoint_path)
+        with caplog.at_level(logging.INFO, "graphmill"):
+            self.check_grown(second, first)
+        assert "nowhere://there/entities" in caplog.text
+
+    def test_resuming_with_more_relations_names_init_path(self, tmp_path):
+        first = self.day(tmp_path / "first", 3)
+        job.train(first)
+        entity_counts.write_relation_count(first.entity_path, 4)
+        with pytest.raises(FormatError, match=r"shape \(3, 8\).*\(4, 8\).*as init_path"):
+            Trainer(changed(first, num_epochs=2))
+
+
+SHOP = {"shop": {"num_partitions": 1}}
+SELLS = {"name": "sells", "lhs": "shop", "rhs": "city", "operator": "complex_diagonal"}
+
+
+class TestAddedTypesAndRelations:
+    """Static relations and entity types go by their names."""
+
+    def day_two(self, root, first, relations, entities, **more):
+        counts = AFTER | {"shop": 7}
+        config = make_config(
+            root, entities=entities, relations=relations, init_path=first.checkpoint_path, **more
+        )
+        rng = np.random.default_rng(3)
+        rel = rng.integers(len(relations), size=200)
+        limits = np.array([[counts[each["lhs"]], counts[each["rhs"]]] for each in relations])[rel]
+        triples = np.stack([rng.integers(limits[:, 0]), rel, rng.integers(limits[:, 1])], axis=1)
+        write_graph(config, {name: counts[name] for name in entities}, triples)
+        return config
+
+    def saved(self, config):
+        state, optimizer_state, _ = pbg_checkpoint.read_model(config.checkpoint_path, 2)
+        operators = ["rhs_operators.0.real", "rhs_operators.0.imag", "rhs_operators.1.translation"]
+        order = [*operators, "global_embs.emb_user", "global_embs.emb_city"]
+        return {key: (state[key], optimizer_state["state"][n]["sum"]) for n, key in enumerate(order)}
+
+    def test_old_ones_are_taken_over_wherever_they_stand(self, first, tmp_path):
+        """A relation added in front, the old two the other way round, and a type added in front."""
+        config = self.day_two(tmp_path / "second", first, [SELLS, RELATIONS[1], RELATIONS[0]], SHOP | TYPES)
+        trainer = Trainer(config)
+        then = {
+            "rhs_operators.2.real": "rhs_operators.0.real",
+            "rhs_operators.2.imag": "rhs_operators.0.imag",
+            "rhs_operators.1.translation": "rhs_operators.1.translation",
+            "global_embs.emb_user": "global_embs.emb_user",
+            "global_embs.emb_city": "global_embs.emb_city",
+        }
+        saved = self.saved(first)
+        fresh = Trainer(changed(config, init_path=None))
+        for key, value in trainer.model.parameters.items():
+            if key in then:
+                old, sums = saved[then[key]]
+                assert torch.equal(value, old)
+                assert torch.equal(trainer.adagrad.sums[key], sums)
+                assert sums.max() > 0
+            else:
+                assert torch.equal(value, fresh.model.parameters[key])
+                assert not trainer.adagrad.sums[key].any()
+        trainer.run()
+        assert embeddings(config, "shop", 7).abs().sum(1).min() > 0
+
+    def test_what_is_gone_is_left_out(self, first, tmp_path, caplog):
+        with caplog.at_level(logging.INFO, "graphmill"):
+            config = self.day_two(tmp_path / "second", first, RELATIONS[:1], {"user": TYPES["user"]})
+            trainer = Trainer(config)
+        assert torch.equal(
+            trainer.model.parameters["rhs_operators.0.real"], self.saved(first)["rhs_operators.0.real"][0]
+        )
+        assert "not needed any more: global_embs.emb_city, rhs_operators.1.translation" in caplog.text
+        trainer.run()
+
+    def test_another_operator_of_the_same_name_is_refused(self, first, tmp_path):
+        other = [RELATIONS[0], RELATIONS[1] | {"operator": "diagonal"}]
+        config = self.day_two(tmp_path / "second", first, other, TYPES)
+        with pytest.raises(FormatError, match=r"unknown parameter 'rhs_operators\.1\.translation'"):
+            Trainer(config)
+
+    def test_other_partitions_are_refused(self, first, tmp_path):
+        config = self.day_two(tmp_path / "second", first, RELATIONS, TYPES | {"user": {"num_partitions": 2}})
+        with pytest.raises(FormatError, match=r"'user' has 3 partitions there, the configuration says 2"):
+            job.train(config)
+
+    def test_values_put_there_by_hand(self, tmp_path):
+        """Version 0, without optimizer, model or configuration, in float64: PBG takes them."""
+        import h5py
+
+        config = day(tmp_path / "run", BEFORE, init_path=str(tmp_path / "init"))
+        (tmp_path / "init").mkdir()
+        (tmp_path / "init/checkpoint_version.txt").write_text("0")
+        given = {}
+        for name, part in KEYS:
+            count = entity_counts.read_count(config.entity_path, name, part)
+            given[name, part] = np.random.default_rng(part).normal(size=(count, 8))
+            with h5py.File(tmp_path / f"init/embeddings_{name}_{part}.v0.h5", "w") as hdf5:
+                hdf5.attrs["format_version"] = 1
+                hdf5["embeddings"] = given[name, part]
+        with h5py.File(tmp_path / "init/model.v0.h5", "w") as hdf5:
+            hdf5.attrs["format_version"] = 1
+        for key, (rows, sums) in tables(config).items():
+            assert np.array_equal(rows, given[key].astype(np.float32))
+            assert not sums.any()
+        job.train(config)

@@ -1,0 +1,141 @@
+"""A scheduled batch as a scheduler starts it: dates one after another, twice, at the same time."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from graphmill.run import lock
+
+pytestmark = pytest.mark.slow
+
+DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
+DAYS = ["2026-11-18", "2026-11-19", "2026-11-20"]
+
+
+def write_day(folder: Path, day: str, num_ids: int) -> None:
+    """Edges from every user to the next three."""
+    path = folder / "clicks" / f"day={day}" / "part-0.parquet"
+    path.parent.mkdir(parents=True)
+    edges = [(f"u{lhs}", f"u{lhs + step}") for lhs in range(num_ids - 3) for step in range(1, 4)]
+    columns = [pa.array(column) for column in zip(*edges, strict=True)]
+    pq.write_table(pa.table(columns, names=["user", "next"]), path)
+
+
+def write_conf(folder: Path) -> None:
+    settings = {
+        "input": str(folder),
+        "output": f"{folder}/out/{{date}}",
+        "init_path": f"{folder}/out/{{previous_date}}/checkpoint",
+        "entities": {"user": {"num_partitions": 1}},
+        "relations": [{"name": "clicked", "lhs": "user", "rhs": "user", "operator": "diagonal"}],
+        "dimension": 4,
+        "num_epochs": 2,
+        "batch_size": 50,
+        "global_emb": False,
+        "etl": {
+            "tables": [
+                {"path": "clicks/day={date}/*.parquet", "lhs": "user", "rhs": "next", "relation": "clicked"}
+            ],
+            "previous_entity_path": f"{folder}/out/{{previous_date}}/entities",
+            "holdout": {"test": 0.05},
+        },
+        "evaluate": {"split": "test"},
+        "schedule": {"keep": 2},
+        "cluster": {"master": "local[1]"},
+    }
+    (folder / "daily.yaml").write_text(yaml.safe_dump(settings))
+
+
+def start(folder: Path, day: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [DASK_SUBMIT, "pipeline.py", "--conf", "daily.yaml", "--date", day],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def record(folder: Path, day: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / "out" / day / "run.json").read_text())
+    return content
+
+
+def test_dates_one_after_another(tmp_path: Path) -> None:
+    write_conf(tmp_path)
+    for day, num_ids in zip(DAYS, (40, 50, 60), strict=True):
+        write_day(tmp_path, day, num_ids)
+    out = tmp_path / "out"
+
+    first = start(tmp_path, DAYS[0])
+    assert (first.communicate()[1], first.returncode)[1] == 0
+    assert json.loads((out / DAYS[0] / "_SUCCESS").read_text()) == {
+        "date": DAYS[0],
+        "previous_date": None,
+    }
+
+    # Two schedulers that start the same date: one runs it, the other is told to come back later.
+    rivals = [start(tmp_path, DAYS[1]) for _ in range(2)]
+    # Meanwhile the next date is told so too, however long that takes: it would go on from this one.
+    deadline = time.monotonic() + 120
+    while not (out / DAYS[1] / lock.NAME).exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    for process in rivals:
+        process.send_signal(signal.SIGSTOP)
+    early = start(tmp_path, DAYS[2])
+    assert f"and {DAYS[2]} would go on from it" in early.communicate()[1]
+    assert early.returncode == 75
+    assert not (out / DAYS[2]).exists()
+    for process in rivals:
+        process.send_signal(signal.SIGCONT)
+    outcomes = {process.wait(): process for process in rivals}
+    errors = {code: process.communicate()[1] for code, process in outcomes.items()}
+    assert sorted(outcomes) == [0, 75], errors
+    assert "has it since" in errors[75]
+    second = record(tmp_path, DAYS[1])
+    assert second["config"]["schedule"]["previous_date"] == DAYS[0]
+    assert second["stages"]["etl"]["num_entities_from_previous"] == {"user": 40}
+    assert second["config"]["init_path"] == f"{out}/{DAYS[0]}/checkpoint"
+
+    # Once more: nothing is done again.
+    written = {path: path.stat().st_mtime_ns for path in (out / DAYS[1]).glob("e*/**/*.parquet")}
+    again = start(tmp_path, DAYS[1])
+    assert "nothing has changed" in again.communicate()[1]
+    assert again.returncode == 0
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+    assert written
+
+    # The third date makes the first one superfluous, and only that one.
+    third = start(tmp_path, DAYS[2])
+    assert "is retired" in third.communicate()[1]
+    assert third.returncode == 0
+    assert sorted(path.name for path in out.iterdir()) == DAYS[1:]
+
+    # The second was made from what is gone by now; asked for again it stays as it is.
+    last = start(tmp_path, DAYS[1])
+    assert "nothing to do" in last.communicate()[0]
+    assert last.returncode == 0
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+
+
+def test_a_date_that_failed_is_run_again(tmp_path: Path) -> None:
+    write_conf(tmp_path)
+    failed = start(tmp_path, DAYS[0])  # its input has not come
+    assert "day=2026-11-18" in failed.communicate()[1]
+    assert failed.returncode == 2
+    assert not (tmp_path / "out" / DAYS[0] / "_SUCCESS").exists()
+    write_day(tmp_path, DAYS[0], 30)
+    done = start(tmp_path, DAYS[0])
+    errors = done.communicate()[1]
+    assert done.returncode == 0, errors
+    assert (tmp_path / "out" / DAYS[0] / "_SUCCESS").exists()

@@ -1,0 +1,277 @@
+"""What is shipped for schedulers and containers, tried as far as it goes without them."""
+
+import ast
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+import xml.etree.ElementTree as ET
+import zipfile
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+from distributed.cli import dask_scheduler, dask_worker
+
+from graphmill.cli import pipeline, submit
+from graphmill.cluster import ClusterConfig
+from graphmill.run import dates
+from tests import REPOSITORY
+
+SCHEDULE = REPOSITORY / "conf" / "schedule"
+HADOLINT = Path(sys.executable).with_name("hadolint")
+
+
+def airflow_command() -> list[str]:
+    module = ast.parse((SCHEDULE / "airflow_dag.py").read_text())
+    (value,) = [
+        node.value
+        for node in module.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "COMMAND"
+    ]
+    words = [
+        word.replace("{{ ds }}", "2026-11-20") for word in eval(ast.unparse(value), {"__builtins__": {}})
+    ]
+    assert "{{" not in "".join(words)
+    return words
+
+
+def oozie_command() -> list[str]:
+    root = ET.parse(SCHEDULE / "oozie_workflow.xml").getroot()
+    flow, shell = "{uri:oozie:workflow:1.0}", "{uri:oozie:shell-action:1.0}"
+    nodes = {each.get("name") for each in root if each.get("name")}
+    targets = [
+        each.get("to") for each in root.iter() if each.tag in {f"{flow}{t}" for t in ("start", "ok", "error")}
+    ]
+    assert set(targets) <= nodes
+    action = root.find(f"{flow}action/{shell}shell")
+    assert action is not None
+    order = [each.tag.removeprefix(shell) for each in action]
+    schema = ["resource-manager", "name-node", "exec", "argument", "env-var"]  # of shell-action-1.0.xsd
+    assert order == sorted(order, key=schema.index)
+    words = [action.findtext(f"{shell}exec"), *(each.text for each in action.iter(f"{shell}argument"))]
+    return [str(word).replace("${day}", "2026-11-20").replace("${environment}", "/opt/x") for word in words]
+
+
+def systemd_command() -> list[str]:
+    (line,) = re.findall(r"^ExecStart=(.*)$", (SCHEDULE / "graphmill-shop.service").read_text(), re.MULTILINE)
+    bash, option, script = shlex.split(line)
+    assert (bash, option) == ("/bin/bash", "-c")
+    return words_of(script.replace("$$", "$").replace("%%", "%").removeprefix("exec "))
+
+
+def cron_command() -> list[str]:
+    (line,) = re.findall(r"^\d+ \d+ \* \* \* (.*)$", (SCHEDULE / "crontab").read_text(), re.MULTILINE)
+    assert not re.search(r"(?<!\\)%", line)  # else cron ends the command there
+    return words_of(line.replace("\\%", "%").partition(" >>")[0])
+
+
+def words_of(command: str) -> list[str]:
+    """The words of a command, as the shell makes them."""
+    printed = subprocess.run(
+        ["bash", "-c", f"printf '%s\\n' {command}"], capture_output=True, text=True, check=True
+    )
+    return printed.stdout.splitlines()
+
+
+@pytest.mark.parametrize("source", [airflow_command, oozie_command, systemd_command, cron_command])
+def test_a_schedule_s_command_is_one_that_dask_submit_takes(source: Any) -> None:
+    words = source()
+    assert words[0].endswith("dask-submit")
+    given = submit.command.make_context("dask-submit", words[1:]).params
+    assert (given["master"], given["script"]) == ("yarn", "pipeline.py")
+    with pipeline.command.make_context("pipeline.py", list(given["arguments"])) as context:
+        assert context.params["conf"] == "hdfs:///conf/shop/daily.yaml"
+        assert context.params["day"].year >= 2026
+
+
+def test_options_of_dask_submit_are_settings_of_the_cluster() -> None:
+    named = {option.name for option in submit.command.params if isinstance(option, click.Option)}
+    assert named - set(ClusterConfig.model_fields) == {"conf"}
+
+
+def test_the_dag_is_python_and_treats_our_exit_codes() -> None:
+    source = (SCHEDULE / "airflow_dag.py").read_text()
+    compile(source, "airflow_dag.py", "exec")
+    assert "BAD_INPUT = 2" in source
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
+def test_systemd_takes_its_units(tmp_path: Path) -> None:
+    for name in ("graphmill-shop.service", "graphmill-shop.timer"):
+        text = (SCHEDULE / name).read_text().replace("User=graphmill\n", "")  # nobody of that name here
+        (tmp_path / name).write_text(text)
+    units = [str(path) for path in sorted(tmp_path.iterdir())]
+    told = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, check=False)
+    ours = [line for line in (told.stdout + told.stderr).splitlines() if "graphmill" in line]
+    assert ours == []
+
+
+def test_the_daily_configuration_is_complete(tmp_path: Path) -> None:
+    conf = str(REPOSITORY / "conf" / "daily.yaml")
+    settings = dates.load(conf, (f"output={tmp_path}/{{date}}",), date(2026, 11, 20))
+    assert settings.init_path is None
+    assert settings.etl["tables"][0]["path"] == "orders/day=2026-11-20/*.parquet"
+
+
+# ---- the image
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The Dockerfile's instructions, as (name, rest)."""
+    text = re.sub(r"^\s*#.*\n", "", (REPOSITORY / "Dockerfile").read_text(), flags=re.MULTILINE)
+    lines = re.sub(r"\\\n", " ", text).splitlines()
+    return [tuple(line.split(None, 1)) for line in lines if line.strip()]  # type: ignore[misc]
+
+
+@pytest.mark.skipif(not HADOLINT.exists(), reason="no hadolint; pip install '.[dev]'")
+def test_the_linter_finds_nothing() -> None:
+    linted = subprocess.run(
+        [HADOLINT, "Dockerfile"], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert (linted.returncode, linted.stdout) == (0, "")
+
+
+def test_what_is_copied_is_there_and_not_ignored() -> None:
+    ignored = (REPOSITORY / ".dockerignore").read_text().split()
+    for name, rest in instructions():
+        if name == "COPY" and "--from" not in rest:
+            sources = [word for word in rest.split()[:-1] if not word.startswith("--")]
+            for source in sources:
+                assert (REPOSITORY / source).exists()
+                assert source not in ignored
+
+
+def test_the_image_is_no_root_s() -> None:
+    names = [name for name, _ in instructions()]
+    assert dict(instructions())["USER"] == "10001"
+    assert names.index("ENTRYPOINT") > names.index("USER")
+
+
+def test_run_steps_are_scripts() -> None:
+    for name, rest in instructions():
+        if name == "RUN":
+            subprocess.run(["bash", "-n", "-c", rest], check=True)
+
+
+@pytest.mark.slow
+def test_the_step_that_installs(tmp_path: Path) -> None:
+    """From what is copied, and nothing else, the real step makes an environment with our commands."""
+    source = tmp_path / "source"
+    source.mkdir()
+    steps = instructions()
+    build = steps[: [name for name, _ in steps].index("FROM", 2)]
+    for name, rest in build:
+        if name == "COPY":
+            *sources, _ = rest.split()
+            for each in sources:
+                path = REPOSITORY / each
+                if path.is_dir():
+                    shutil.copytree(path, source / each, ignore=shutil.ignore_patterns("__pycache__"))
+                else:
+                    shutil.copy(path, source)
+    (step,) = [rest for name, rest in build if name == "RUN" and "/bin/pip" in rest]
+    home = tmp_path / "graphmill"
+    project = source / "pyproject.toml"  # what it depends on is what these tests run with
+    project.write_text(re.sub(r"(?ms)^(dependencies|ssh) = \[.*?\]$", r"\1 = []", project.read_text()))
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", step.replace("/opt/graphmill", str(home))],
+        cwd=source,
+        env={**os.environ, "EXTRAS": "ssh", "PIP_ARGS": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "Could not find a version that satisfies the requirement hatchling" in done.stderr:
+        pytest.skip("no package registry to fetch the build tool from")
+    assert done.returncode == 0, done.stderr
+    assert (home / "bin" / "dask-submit").exists()
+    (site,) = home.glob("lib/python*/site-packages")
+    assert {"graphmill", "etl", "train", "remap"} <= {path.name for path in site.iterdir()}
+
+
+def test_the_license_is_in_wheel_and_sdist(tmp_path: Path) -> None:
+    text = (REPOSITORY / "LICENSE").read_bytes()
+    assert hashlib.sha256(text).hexdigest().startswith("cfc7749b96f63bd3"), "Apache-2.0, as Apache has it"
+    source = tmp_path / "source"  # a build leaves nothing in the repository
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    for name in (
+        each
+        for each in tracked.stdout.split("\0")
+        if each.split("/")[0] not in ("tests", "bench", "demo", "")
+    ):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(REPOSITORY / name, source / name)
+    build = [sys.executable, "-m", "hatchling", "build", "-d", str(tmp_path / "dist")]
+    subprocess.run(build, cwd=source, check=True, capture_output=True)
+    (wheel,), (sdist,) = (tmp_path / "dist").glob("*.whl"), (tmp_path / "dist").glob("*.tar.gz")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("dist-info/licenses/LICENSE"))
+        assert archive.read(name) == text
+        metadata = archive.read(name.replace("licenses/LICENSE", "METADATA")).decode()
+    assert "License-Expression: Apache-2.0\nLicense-File: LICENSE\n" in metadata
+    with tarfile.open(sdist) as tar:
+        (name,) = (name for name in tar.getnames() if name.count("/") == 1 and name.endswith("/LICENSE"))
+        file = tar.extractfile(name)
+        assert file is not None
+        assert file.read() == text
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["etl.py", "--help"], "Usage: etl.py"),
+        (["--help"], "Usage: dask-submit"),
+        (["python", "-m", "train", "--help"], "Usage:"),
+        (["dask", "--version"], "version"),
+    ],
+)
+def test_the_image_s_entry_point(words: list[str], found: str, tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        [REPOSITORY / "docker" / "entrypoint.sh", *words],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, found in done.stdout) == (0, True), done.stderr
+
+
+def test_the_entry_point_wants_a_hadoop_for_libhdfs() -> None:
+    environment = {**os.environ, "GRAPHMILL_HDFS_DRIVER": "libhdfs", "CLASSPATH": ""}
+    environment.pop("HADOOP_HOME", None)
+    done = subprocess.run(
+        [REPOSITORY / "docker" / "entrypoint.sh"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "needs a Hadoop" in done.stderr
+
+
+def test_the_compose_file_s_services() -> None:
+    compose = yaml.safe_load((REPOSITORY / "docker" / "compose.yaml").read_text())
+    services = compose["services"]
+    for service in services.values():
+        assert set(service.get("depends_on", {})) <= set(services)
+        assert set(service["networks"]) <= set(compose["networks"])
+        assert "ports" not in service  # nothing is open to the machine's network
+    dask = {"scheduler": dask_scheduler.main, "worker": dask_worker.main}
+    for name, command in dask.items():
+        first, second, *rest = services[name]["command"]
+        assert (first, second) == ("dask", name)
+        command.make_context(name, list(rest))
+    assert services["submit"]["environment"]["GRAPHMILL_MASTER"] == "tcp://scheduler:8786"

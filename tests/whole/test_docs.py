@@ -1,0 +1,188 @@
+"""The commands of the documentation: those marked `<!-- run -->` are run, all others are parsed.
+
+    <!-- file: NAME -->    the block that follows is written to NAME
+    <!-- run -->           the block that follows is run: the lines with a `$ ` of a console block, or Python
+
+All pages are run in one folder, the quickstart first: the others take up what it has left there.
+"""
+
+import importlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import pytest
+
+from graphmill.cli.submit import BUNDLED
+from graphmill.display import terminal
+from tests import REPOSITORY
+
+PAGES = sorted([*(REPOSITORY / "docs").rglob("*.md"), *REPOSITORY.glob("*.md")])
+FIRST = "quickstart.md"
+GROUPS = {
+    "graphmill": "graphmill.cli.main",
+    "etl": "etl.__main__",
+    "train": "train.__main__",
+    "remap": "remap.__main__",
+}
+
+
+SYNOPSIS = re.compile(r"\.\.\.|\w\||\[--")
+
+
+class Block(NamedTuple):
+    page: Path
+    mark: str
+    language: str
+    text: str
+
+    def commands(self) -> list[str]:
+        """The lines that a user types, continued ones joined."""
+        joined = self.text.replace("\\\n", " ")
+        return [match[1] for match in re.finditer(r"^\$ (.*)$", joined, re.M)]
+
+    def ours(self) -> list[str]:
+        """The lines that begin as one of our commands, typed with a `$ ` or without, but for synopses."""
+        joined = self.text.replace("\\\n", " ")
+        pattern = r"^(?:\$ )?((?:dask-submit|graphmill|make|python -m (?:graphmill|etl|train|remap)) .*)$"
+        return [match[1] for match in re.finditer(pattern, joined, re.M) if not SYNOPSIS.search(match[1])]
+
+
+def blocks(page: Path) -> list[Block]:
+    found = re.findall(r"(?:^<!-- (.*?) -->\n)?^```(\w*)\n(.*?)^```$", page.read_text(), re.M | re.S)
+    return [Block(page, *each) for each in found]
+
+
+RUN_PAGES = [page for page in PAGES if any(block.mark == "run" for block in blocks(page))]
+RUN_PAGES.sort(key=lambda page: (page.name != FIRST, page.name))
+COMMANDS = [
+    pytest.param(command, id=f"{page.name}: {command[:60]}")
+    for page in PAGES
+    for block in blocks(page)
+    for command in block.ours()
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the pages are run; what the quickstart makes is there for all others."""
+    made = tmp_path_factory.mktemp("newcomer")
+    run_page(REPOSITORY / "docs" / FIRST, made)
+    return made
+
+
+def run_page(page: Path, folder: Path) -> None:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for block in blocks(page):
+        if block.mark.startswith("file: "):
+            (folder / block.mark.removeprefix("file: ")).write_text(block.text)
+        elif block.mark == "run":
+            lines = [["bash", "-c", each] for each in block.commands()]
+            for line in lines if block.language == "console" else [[sys.executable, "-c", block.text]]:
+                done = subprocess.run(
+                    line,
+                    cwd=folder,
+                    env=environment,
+                    capture_output=True,
+                    text=True,
+                    timeout=300,
+                    check=False,
+                )
+                assert done.returncode == 0, f"{page.name}: {line[-1]}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", RUN_PAGES, ids=lambda page: page.name)
+def test_what_a_page_tells_to_run_works(folder: Path, page: Path) -> None:
+    if page.name != FIRST:  # which the fixture has run
+        run_page(page, folder)
+
+
+@pytest.mark.slow
+def test_the_quickstart_ends_as_it_says(folder: Path) -> None:
+    import graphmill
+
+    run = graphmill.open(str(folder / "output"))
+    assert run.num_entities == {"customer": 6, "product": 7}
+    assert run.neighbors("product", "pencil", k=1)[0].id == "paper"
+    assert (folder / "output" / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_the_example_notebook_runs(folder: Path) -> None:
+    program = f"""
+import nbclient, nbformat
+book = nbformat.read({str(REPOSITORY / "examples" / "explore.ipynb")!r}, 4)
+nbclient.NotebookClient(book, timeout=120).execute()
+"""
+    environment = {**os.environ, "GRAPHMILL_RUN": str(folder / "output")}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def parse(words: list[str]) -> None:
+    """Let click take the words, as far as to call the command.
+
+    Raises:
+        click.ClickException: they do not fit.
+    """
+    match words:
+        case ["dask-submit", *rest]:
+            submit = importlib.import_module("graphmill.cli.submit").command
+            inner = submit.make_context("dask-submit", rest).params
+            if inner["script"] in BUNDLED:
+                module = importlib.import_module(BUNDLED[inner["script"]])
+                descend(module.command, list(inner["arguments"]))
+        case ["python", "-m", name, *rest] if name in GROUPS:
+            descend(importlib.import_module(GROUPS[name]).command, rest)
+        case ["graphmill", *rest]:
+            descend(importlib.import_module(GROUPS["graphmill"]).command, rest)
+
+
+def descend(command: click.Command, words: list[str]) -> None:
+    context = command.make_context(command.name, words)
+    if isinstance(command, click.Group):
+        rest = [*context._protected_args, *context.args]
+        _, chosen, rest = command.resolve_command(context, rest)
+        assert chosen is not None
+        descend(chosen, rest)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_parses(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "look", terminal.Look())
+    words = shlex.split(command, comments=True)
+    parse(words)
+    for key, value in pairwise(words):
+        if key == "--conf" and value.startswith("conf/"):
+            assert (REPOSITORY / value).is_file(), value
+        if words[0] == "make":
+            assert re.search(rf"^{words[1]}:", (REPOSITORY / "Makefile").read_text(), re.M)
+
+
+def test_what_does_not_parse_is_noticed() -> None:
+    with pytest.raises(click.ClickException):
+        parse(shlex.split("dask-submit pipeline.py --colour red"))
+    with pytest.raises(click.ClickException):
+        parse(shlex.split("python -m graphmill convert a b --format none"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+        if not target.startswith(("http:", "https:", "mailto:")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"

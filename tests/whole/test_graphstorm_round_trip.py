@@ -1,0 +1,81 @@
+"""Through GraphStorm's files and back: what the trainer saves for its tools is remapped as by ourselves."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from tests import REPOSITORY
+from tests.whole.test_pipeline import DASK_SUBMIT
+
+pytestmark = pytest.mark.slow
+
+
+def run(*command: object) -> str:
+    done = subprocess.run(
+        [str(each) for each in command], cwd=REPOSITORY, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_embeddings_and_predictions(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = [f"u{u}\tlikes_it\ti{i}\n" for u, i in zip(*rng.integers(0, 40, (2, 600)), strict=True)]
+    rows += [f"i{i}\tis_like\ti{j}\n" for i, j in zip(*rng.integers(0, 40, (2, 300)), strict=True)]
+    (tmp_path / "graph.txt").write_text("".join(rows))
+    table = {
+        "path": str(tmp_path / "graph.txt"),
+        "format": "csv",
+        "header": False,
+        "lhs": 0,
+        "rhs": 2,
+        "relation_column": 1,
+    }
+    settings = {
+        "output": str(tmp_path / "run"),
+        "entities": {"user": {"num_partitions": 2}, "item": {"num_partitions": 1}},
+        "relations": [
+            {"name": "likes_it", "lhs": "user", "rhs": "item", "operator": "translation"},
+            {"name": "is_like", "lhs": "item", "rhs": "item", "operator": "diagonal"},
+        ],
+        "etl": {"tables": [table], "graphstorm_maps": True, "holdout": {"test": 0.1}},
+        "dimension": 8,
+        "comparator": "dot",
+        "loss_fn": "softmax",
+        "train": {"save_embed_path": str(tmp_path / "emb")},
+    }
+    (tmp_path / "conf.yaml").write_text(json.dumps(settings))
+    conf = ["--conf", tmp_path / "conf.yaml", "--master", "local[2]"]
+    run(DASK_SUBMIT, "pipeline.py", *conf[:2])
+    maps = ["--node-id-mapping", tmp_path / "run/entities/raw_id_mappings", "--master", "local[2]"]
+    run(sys.executable, "-m", "remap", *maps, "--node-emb-dir", tmp_path / "emb")
+    ours, theirs = {}, {}
+    for path in (tmp_path / "run/embeddings").rglob("part-*.parquet"):
+        found = pq.read_table(path).to_pydict()
+        ours |= dict(zip(found["id"], found["embedding"], strict=True))
+    for path in (tmp_path / "emb").rglob("embed-*.parquet"):
+        found = pq.read_table(path).to_pydict()
+        theirs |= dict(zip(found["nid"], found["emb"], strict=True))
+    assert ours == theirs
+    assert len(ours) == 80
+
+    pred = tmp_path / "pred"
+    printed = run(sys.executable, "-m", "train", "predict", *conf, "--split", "test", "--output-dir", pred)
+    num_edges = json.loads(printed.splitlines()[-1])["num_edges"]
+    run(sys.executable, "-m", "remap", *maps, "--prediction-dir", pred)
+    found_edges = set()
+    for folder in ("user_likes_it_item", "item_is_like_item"):
+        for path in (pred / folder).glob("pred.predict-*.parquet"):
+            for row in pq.read_table(path).to_pylist():
+                assert np.isfinite(row["pred"])
+                relation = folder.removeprefix("user_").removeprefix("item_").removesuffix("_item")
+                found_edges.add((row["src_nid"], relation, row["dst_nid"]))
+    raw = {tuple(line.split("\t")) for line in (tmp_path / "graph.txt").read_text().splitlines()}
+    assert found_edges
+    assert found_edges <= raw
+    assert len(found_edges) <= num_edges

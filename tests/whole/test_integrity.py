@@ -1,0 +1,444 @@
+"""Nothing damaged is published: one wrong bit, or a number that is not finite, ends a stage with 2."""
+
+import fnmatch
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import distributed
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from etl import job as etl_job
+from graphmill import config as configuration
+from graphmill import storage
+from graphmill.checkpoints import convert
+from graphmill.checkpoints.finite import first_not_finite
+from graphmill.config import Config
+from graphmill.errors import FormatError
+from graphmill.formats import entity_index, pbg_checkpoint
+from remap import job as remap_job
+from tests.remap.graph import snapshot
+from train import job as train_job
+from train.evaluation import evaluate
+
+NUM_EDGES = 300
+
+
+@pytest.fixture(scope="module")
+def near_client() -> Iterator[distributed.Client]:
+    """Tasks in this process: quick to start and to ask."""
+    with distributed.Client(processes=False, threads_per_worker=1, dashboard_address=":0") as client:
+        yield client
+
+
+def configured(root: Path, **changes: Any) -> Config:
+    table = {"path": str(root / "raw.parquet"), "lhs": "l", "relation_column": "r", "rhs": "t"}
+    return configuration.from_mapping(
+        {
+            "output": str(root),
+            "entities": {"node": {"num_partitions": 2}},
+            "relations": [{"name": "any", "lhs": "node", "rhs": "node", "operator": "diagonal"}],
+            "dynamic_relations": True,
+            "global_emb": False,
+            "dimension": 4,
+            "num_epochs": 1,
+            "batch_size": 50,
+            "num_batch_negs": 10,
+            "num_uniform_negs": 10,
+            "workers": 1,
+            "checkpoint_preservation_interval": 1,
+            "etl": {"tables": [table], "entity_names": True, "holdout": {"test": 0.2}},
+        }
+        | changes
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(near_client: distributed.Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small run, trained for an epoch and remapped."""
+    root = tmp_path_factory.mktemp("finished")
+    ids = np.random.default_rng(0).integers(0, 60, (2, NUM_EDGES))
+    columns = {key: [f"n{n}" for n in each] for key, each in zip("lt", ids, strict=True)}
+    pq.write_table(pa.table(columns | {"r": ["ab"[n % 2] for n in ids[0]]}), root / "raw.parquet")
+    config = configured(root)
+    etl_job.run(config, near_client)
+    for folder in etl_job.output_uris(config):  # by which a copy is the same input
+        storage.write_marker(folder, etl_job.fingerprint(config))
+    train_job.run(config, near_client)
+    remap_job.run(config, near_client)
+    return root
+
+
+def copy_of(finished: Path, root: Path) -> Path:
+    shutil.rmtree(root, ignore_errors=True)
+    shutil.copytree(finished, root, symlinks=True)
+    return root
+
+
+def do_remap(root: Path, client: distributed.Client) -> None:
+    remap_job.run(configured(root), client)
+
+
+def do_remap_names(root: Path, client: distributed.Client) -> None:
+    (root / "entities/entity_index/manifest.json").unlink()
+    remap_job.run(configured(root), client)
+
+
+def do_convert(root: Path, client: distributed.Client) -> None:
+    convert.convert(str(root / "checkpoint"), str(root / "converted"), "recis", shard_num=2)
+
+
+def do_train(root: Path, client: distributed.Client) -> None:
+    train_job.run(configured(root, num_epochs=2), client)
+
+
+def do_warm_start(root: Path, client: distributed.Client) -> None:
+    warm = {"init_path": str(root / "checkpoint"), "checkpoint_path": str(root / "second")}
+    train_job.run(configured(root, **warm), client)
+
+
+def do_evaluate(root: Path, client: distributed.Client) -> None:
+    evaluate.run(configured(root), client)
+
+
+def do_etl(root: Path, client: distributed.Client) -> None:
+    previous = {"previous_entity_path": str(root / "entities")}
+    changes = {"output": str(root / "next"), "etl": configured(root).etl | previous}
+    etl_job.run(configured(root, **changes), client)
+
+
+Do = Callable[[Path, distributed.Client], None]
+
+READ: dict[str, tuple[Do, tuple[str, ...]]] = {
+    "remap": (
+        do_remap,
+        (
+            "checkpoint/embeddings_*",
+            "checkpoint/model*",
+            "entities/entity_count_*",
+            "entities/entity_index/*/*",
+            "entities/entity_index/manifest.json",
+        ),
+    ),
+    "remap by names": (do_remap_names, ("entities/entity_names_*",)),
+    "convert": (
+        do_convert,
+        ("checkpoint/embeddings_*", "checkpoint/model*", "checkpoint/config.json"),
+    ),
+    "train": (
+        do_train,
+        (
+            "checkpoint/embeddings_*",
+            "checkpoint/model*",
+            "edges/train/edges_*",
+            "entities/entity_count_*",
+            "entities/dynamic_rel_count.txt",
+        ),
+    ),
+    "warm start": (
+        do_warm_start,
+        ("checkpoint/embeddings_*", "checkpoint/model*", "checkpoint/config.json"),
+    ),
+    "evaluate": (
+        do_evaluate,
+        (
+            "checkpoint/embeddings_*",
+            "checkpoint/model*",
+            "checkpoint/config.json",
+            "edges/*/edges_*",
+            "entities/dynamic_rel_count.txt",
+            "entities/dynamic_rel_names.json",
+        ),
+    ),
+    "etl": (
+        do_etl,
+        (
+            "entities/entity_count_*",
+            "entities/entity_index/*/*",
+            "entities/entity_index/manifest.json",
+            "entities/dynamic_rel_names.json",
+        ),
+    ),
+}
+
+
+def listed(root: Path) -> list[str]:
+    """The files that have a checksum, but for those of preserved epochs."""
+    found: list[str] = []
+    for folder in ("entities", "edges/train", "edges/test"):
+        manifest = str(root / folder / storage.CHECKSUMS)
+        found += [f"{folder}/{name}" for name in storage.read_checksums(manifest)]
+    manifest = str(root / "checkpoint/checksums.v1.xxh128")
+    return sorted(found + [f"checkpoint/{name}" for name in storage.read_checksums(manifest)])
+
+
+def test_every_file_has_a_checksum(finished: Path) -> None:
+    extra = {"_SUCCESS", "checkpoint_version.txt", "graphmill.json", "training_stats.json"}
+    for folder in ("entities", "edges/train", "edges/test", "checkpoint", "checkpoint/epoch_1"):
+        manifests = list((finished / folder).glob("checksums.*"))
+        assert len(manifests) == 1
+        known = storage.read_checksums(str(manifests[0]))
+        there = {
+            str(path.relative_to(finished / folder))
+            for path in (finished / folder).rglob("*")
+            if path.is_file() and path != manifests[0] and path.name not in extra
+        }
+        assert {name for name in there if not name.startswith("epoch_1/")} == set(known)
+    patterns = [pattern for _, each in READ.values() for pattern in each]
+    assert all(any(fnmatch.fnmatch(name, each) for each in patterns) for name in listed(finished))
+
+
+@pytest.mark.skipif(shutil.which("xxhsum") is None, reason="no xxhsum")
+def test_xxhsum_compares_them(finished: Path) -> None:
+    for manifest in finished.rglob("checksums.*"):
+        command = ["xxhsum", "-c", manifest.name]
+        subprocess.run(command, cwd=manifest.parent, check=True, capture_output=True)
+
+
+def committed(root: Path) -> dict[str, bytes]:
+    """What others read: embeddings, and the version that counts."""
+    found = {name: each for name, each in snapshot(root).items() if name.startswith("embeddings/")}
+    version = (root / "checkpoint/checkpoint_version.txt").read_bytes()
+    return found | {"version": version}
+
+
+@pytest.mark.parametrize("what", READ)
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_one_wrong_bit(
+    what: str,
+    data: st.DataObject,
+    finished: Path,
+    near_client: distributed.Client,
+    tmp_path: Path,
+) -> None:
+    do, patterns = READ[what]
+    pattern = data.draw(st.sampled_from(patterns))
+    name = data.draw(st.sampled_from([each for each in listed(finished) if fnmatch.fnmatch(each, pattern)]))
+    size = (finished / name).stat().st_size
+    place, bit = data.draw(st.integers(0, size - 1)), data.draw(st.integers(0, 7))
+    root = copy_of(finished, tmp_path / "run")
+    content = bytearray((root / name).read_bytes())
+    content[place] ^= 1 << bit
+    (root / name).write_bytes(content)
+    before = committed(root)
+    with pytest.raises(FormatError) as caught:
+        do(root, near_client)
+    assert caught.value.exit_code == 2
+    assert committed(root) == before
+    assert not any((root / each).exists() for each in ("converted", "next/entities", "next/edges/train"))
+    assert not (root / "second/checkpoint_version.txt").exists()
+    assert Path(name).name in str(caught.value)
+
+
+@pytest.mark.parametrize("what", READ)
+def test_without_damage_all_end_well(
+    what: str, finished: Path, near_client: distributed.Client, tmp_path: Path
+) -> None:
+    READ[what][0](copy_of(finished, tmp_path / "run"), near_client)
+
+
+def test_what_to_do_is_said(finished: Path, near_client: distributed.Client, tmp_path: Path) -> None:
+    root = copy_of(finished, tmp_path / "run")
+    path = root / "checkpoint/embeddings_node_1.v1.h5"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    expected = (
+        r"_1\.v1\.h5: expected the checksum [0-9a-f]{32}, as .*checksums\.v1.* found [0-9a-f]{32}.*epoch"
+    )
+    with pytest.raises(FormatError, match=expected):
+        do_remap(root, near_client)
+    manifest = root / "checkpoint/checksums.v1.xxh128"
+    manifest.write_text("not one\n")
+    with pytest.raises(FormatError, match=r"checksums\.v1\.xxh128: line 1: expected a checksum"):
+        do_remap(root, near_client)
+
+
+def test_preserved_epochs_have_their_own(
+    finished: Path, near_client: distributed.Client, tmp_path: Path
+) -> None:
+    """Training goes on, with another configuration, beside what was preserved before."""
+    root = copy_of(finished, tmp_path / "run")
+    train_job.run(configured(root, num_epochs=2), near_client)
+    assert [each.name for each in (root / "checkpoint").glob("checksums.*")] == ["checksums.v2.xxh128"]
+    for epoch in ("epoch_1", "epoch_2"):
+        convert.convert(str(root / "checkpoint" / epoch), str(root / f"converted_{epoch}"), "pbg")
+    path = root / "checkpoint/epoch_1/model.v1.h5"
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(FormatError, match=r"epoch_1/model\.v1\.h5: expected the checksum"):
+        convert.convert(str(root / "checkpoint/epoch_1"), str(root / "again"), "pbg")
+
+
+def test_another_program_goes_on(finished: Path, near_client: distributed.Client, tmp_path: Path) -> None:
+    """As PyTorch-BigGraph does: it rewrites config.json, and its versions have no checksums."""
+    root = copy_of(finished, tmp_path / "run")
+    checkpoint = root / "checkpoint"
+    for path in checkpoint.glob("*.v1.h5"):
+        with h5py.File(path, "a") as hdf5:
+            hdf5.attrs["iteration/num_epochs"] = 9
+        path.rename(checkpoint / path.name.replace(".v1.", ".v2."))
+    config = json.loads((checkpoint / "config.json").read_text())
+    (checkpoint / "config.json").write_text(json.dumps(config | {"num_epochs": 9}))
+    (checkpoint / "checkpoint_version.txt").write_text("2")
+    convert.convert(str(checkpoint), str(root / "converted"), "pbg")
+    evaluate.run(configured(root), near_client)
+    train_job.run(configured(root, num_epochs=3), near_client)
+    assert [each.name for each in checkpoint.glob("checksums.*")] == ["checksums.v3.xxh128"]
+
+
+def test_a_configuration_that_was_written_by_half(
+    finished: Path, near_client: distributed.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill between config.json and its checksum leaves it without one."""
+    root = copy_of(finished, tmp_path / "run")
+
+    class Killed(BaseException):
+        pass
+
+    def kill(*_: Any) -> None:
+        raise Killed
+
+    monkeypatch.setattr(storage, "write_checksums", kill)
+    with pytest.raises(Killed):
+        pbg_checkpoint.write_config(str(root / "checkpoint"), {"other": 1})
+    monkeypatch.undo()
+    assert pbg_checkpoint.read_config(str(root / "checkpoint"))["num_epochs"] == 1
+    write_text = storage.write_text
+    monkeypatch.setattr(storage, "write_text", lambda *each: (write_text(*each), kill()))
+    with pytest.raises(Killed):
+        pbg_checkpoint.write_config(str(root / "checkpoint"), {"other": 1})
+    monkeypatch.undo()
+    assert pbg_checkpoint.read_config(str(root / "checkpoint")) == {"other": 1}
+
+
+NAN = float("nan")
+
+
+def spoil(root: Path, partition: int, row: int, value: float = NAN) -> str:
+    """Put a wrong number into a vector, as a foreign checkpoint may have it; the raw id of the row."""
+    for manifest in (root / "checkpoint").rglob("checksums.*"):
+        manifest.unlink()
+    with h5py.File(root / f"checkpoint/embeddings_node_{partition}.v1.h5", "a") as hdf5:
+        hdf5["embeddings"][row, 2] = value
+    return str(entity_index.read_part(str(root / "entities"), "node", partition)[row].as_py())
+
+
+@pytest.mark.parametrize("value", [NAN, float("inf"), float("-inf")])
+@pytest.mark.parametrize("changes", [{}, {"output_format": "csv"}])
+def test_a_vector_that_is_not_finite_is_named(
+    finished: Path, near_client: distributed.Client, tmp_path: Path, value: float, changes: dict[str, Any]
+) -> None:
+    root = copy_of(finished, tmp_path / "run")
+    raw_id = spoil(root, 1, 3, value)
+    before = committed(root)
+    message = rf"'node', partition 1, row 3: the vector of the raw id '{raw_id}' is not finite"
+    with pytest.raises(FormatError, match=message):
+        remap_job.run(configured(root, remap=changes | {"batch_rows": 2}), near_client)
+    assert committed(root) == before
+    remap_job.run(configured(root, remap=changes | {"allow_non_finite": True}), near_client)
+
+
+@pytest.mark.parametrize("source", ["pbg", "pbg-legacy", "recis", "graphstorm"])
+@pytest.mark.parametrize("target", ["pbg", "graphstorm"])
+def test_convert_names_partition_and_row(finished: Path, tmp_path: Path, source: Any, target: Any) -> None:
+    root = copy_of(finished, tmp_path / "run")
+    spoil(root, 1, 3)
+    there, entities = str(root / "checkpoint"), str(root / "entities")
+    if source != "pbg":
+        there = str(root / "source")
+        convert.convert(str(root / "checkpoint"), there, source, allow_non_finite=True)
+    path = None if source.startswith("pbg") else entities
+    with pytest.raises(FormatError, match=r"'node', partition 1: row 3: expected finite numbers, found nan"):
+        convert.convert(there, str(root / "converted"), target, entity_path=path)
+    assert not (root / "converted").exists()
+    convert.convert(there, str(root / "converted"), target, entity_path=path, allow_non_finite=True)
+
+
+@pytest.mark.parametrize("source", ["pbg-legacy", "recis"])
+def test_remap_of_other_formats_names_the_raw_id(
+    finished: Path, near_client: distributed.Client, tmp_path: Path, source: Any
+) -> None:
+    root = copy_of(finished, tmp_path / "run")
+    raw_id = spoil(root, 0, 5)
+    convert.convert(str(root / "checkpoint"), str(root / "source"), source, allow_non_finite=True)
+    config = configured(root, checkpoint_path=str(root / "source"))
+    with pytest.raises(FormatError, match=rf"partition 0, row 5: the vector of the raw id '{raw_id}'"):
+        remap_job.run(config, near_client)
+
+
+@pytest.mark.parametrize("do", [do_train, do_warm_start, do_evaluate])
+def test_training_and_evaluation_refuse_it(
+    finished: Path, near_client: distributed.Client, tmp_path: Path, do: Do
+) -> None:
+    root = copy_of(finished, tmp_path / "run")
+    spoil(root, 1, 3)
+    with pytest.raises(FormatError, match=r"_1\.v1\.h5: 'node', partition 1: row 3: expected finite numbers"):
+        do(root, near_client)
+
+
+def spoil_model(root: Path, *, sums: bool) -> None:
+    """A number of the second relation's parameters, or of their Adagrad, becomes infinite."""
+    path = str(root / "checkpoint")
+    for manifest in (root / "checkpoint").rglob("checksums.*"):
+        manifest.unlink()
+    parameters, state, iteration = pbg_checkpoint.read_model(path, 1)
+    assert state is not None
+    keys = [key for key in parameters if "_operators." in key]
+    if sums:
+        state["state"][0]["sum"][1, 1] = torch.inf
+    else:
+        parameters[keys[0]][1, 1] = torch.inf
+    pbg_checkpoint.write_model(path, 1, parameters, state, pbg_checkpoint.read_config(path), iteration)
+
+
+@pytest.mark.parametrize("sums", [False, True])
+def test_relations_that_are_not_finite_are_named(
+    finished: Path, near_client: distributed.Client, tmp_path: Path, sums: bool
+) -> None:
+    root = copy_of(finished, tmp_path / "run")
+    spoil_model(root, sums=sums)
+    message = r"[lr]hs_operators\.0\.diagonals': row 1: expected finite numbers, found inf"
+    for do in (do_train, do_warm_start, do_convert, *(() if sums else (do_evaluate,))):
+        with pytest.raises(FormatError, match=message):
+            do(root, near_client)
+    if not sums:
+        with pytest.raises(FormatError, match=message):
+            remap_job.run(configured(root, remap={"relations": True}), near_client)
+        both = {"relations": True, "allow_non_finite": True}
+        remap_job.run(configured(root, remap=both), near_client)
+
+
+def test_optimizer_sums_of_rows(finished: Path, near_client: distributed.Client, tmp_path: Path) -> None:
+    root = copy_of(finished, tmp_path / "run")
+    path = str(root / "checkpoint")
+    rows, state = pbg_checkpoint.read_embeddings(path, "node", 1, 1)
+    assert state is not None
+    state["state"][0]["sum"][4] = torch.nan
+    iteration = pbg_checkpoint.read_model_iteration(path, 1)
+    assert iteration is not None
+    (root / "checkpoint/checksums.v1.xxh128").unlink()
+    pbg_checkpoint.write_embeddings(path, "node", 1, 1, rows, state, {}, iteration)
+    for do in (do_train, do_convert):
+        with pytest.raises(FormatError, match=r"partition 1: optimizer sums: row 4: expected finite numbers"):
+            do(root, near_client)
+    do_remap(root, near_client)
+
+
+def test_rows_of_any_size_that_are_finite() -> None:
+    """Large numbers whose sum is not finite are."""
+    rows = np.full((3, 2), 3e38, np.float32)
+    assert first_not_finite(rows) is None
+    assert first_not_finite(np.full((3, 2), 6e4, np.float16)) is None
+    rows[2, 1] = np.nan
+    assert first_not_finite(rows) == 2

@@ -1,0 +1,252 @@
+"""Runs that would write one place: the second ends, and so does one that was overtaken while it was stopped.
+
+And commands that are wrong: what an earlier run has finished stays as it is.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import distributed
+import numpy as np
+import pytest
+
+import etl.__main__
+import remap.command
+import train.__main__
+from graphmill import config, storage
+from graphmill.cli import pipeline, stage_command
+from graphmill.machine import owner
+from graphmill.run import lock
+from tests import REPOSITORY
+from tests.etl.run.test_kill import graph_config
+from tests.train.graphs import make_config, random_triples, write_graph
+
+DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
+COMMANDS: dict[str, click.Command] = {
+    "etl": etl.__main__.command,
+    "train": train.__main__.command,
+    "remap": remap.command.command,
+    "pipeline": pipeline.command,
+}
+LOCKED, WRONG = 75, 2
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    """A configuration whose `output` is tmp_path/out."""
+    path = tmp_path / "conf.json"
+    path.write_text(json.dumps(graph_config(tmp_path, 0).model_dump(mode="json", exclude_unset=True)))
+    return path
+
+
+def run(name: str, conf: Path, *settings: str, master: str = "spark://is-not-known") -> int:
+    """The exit code of a command; with that master it gets as far as its locks."""
+    sets = [part for each in settings for part in ("--set", each)]
+    arguments = ["--conf", str(conf), "--master", master, *sets]
+    return stage_command.exit_code(lambda: COMMANDS[name].main(arguments, standalone_mode=False))
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "settings", "expected"),
+    [
+        ("etl", "x/entities", ["entity_path={x}/entities"], LOCKED),
+        ("etl", "x/entities", ["entity_path={x}/../x/entities"], LOCKED),
+        ("etl", "x/edges/test", ["edge_root={x}/edges"], LOCKED),
+        ("etl", "x/bad", ["etl.on_bad_row=quarantine", "etl.quarantine_path={x}/bad"], LOCKED),
+        ("etl", "out/checkpoint", [], WRONG),  # it does not write that
+        ("train", "x/checkpoint", ["checkpoint_path={x}/checkpoint"], LOCKED),
+        ("train", "x", ["checkpoint_path={x}/checkpoint"], LOCKED),  # of which it would be a part
+        ("train", "x/checkpoint/part", ["checkpoint_path={x}/checkpoint"], LOCKED),
+        ("train", "x/embed", ["train.save_embed_path={x}/embed"], LOCKED),
+        ("train", "x/model", ["train.save_model_path={x}/model"], LOCKED),
+        ("train", "out/entities", [], WRONG),  # many may read that
+        ("train", "out/embeddings", [], WRONG),
+        ("remap", "x/embeddings", ["embedding_path={x}/embeddings"], LOCKED),
+        ("remap", "out/checkpoint", [], WRONG),
+        ("pipeline", "x/entities", ["entity_path={x}/entities"], LOCKED),
+        ("pipeline", "x/embeddings", ["embedding_path={x}/embeddings"], LOCKED),
+        ("pipeline", "x/other", [], WRONG),
+    ],
+)
+def test_every_folder_that_a_run_writes_is_its_own(
+    tmp_path: Path, conf: Path, name: str, place: str, settings: list[str], expected: int
+) -> None:
+    chosen = [each.replace("{x}", str(tmp_path / "x")) for each in settings]
+    with lock.held(whole=[str(tmp_path / place)]):
+        assert run(name, conf, *chosen) == expected
+    assert run(name, conf, *chosen) == WRONG
+    assert not [each for each in tmp_path.rglob("*") if each.is_file() and each.parent != tmp_path]
+
+
+def test_a_converted_checkpoint_is_one_run_s(tmp_path: Path) -> None:
+    convert = ["convert", "none", str(tmp_path / "x" / "target"), "--format", "pbg"]
+
+    def code() -> int:
+        from graphmill.cli.main import command
+
+        return stage_command.exit_code(lambda: command.main(convert, standalone_mode=False))
+
+    with lock.held(whole=[str(tmp_path / "x")]):
+        assert code() == LOCKED
+    assert code() == WRONG
+
+
+def stopped(name: str, conf: Path, evidence: Callable[[], bool]) -> subprocess.Popen[str]:
+    """A command, all of whose processes are stopped as soon as there is `evidence`."""
+    process = subprocess.Popen(
+        [DASK_SUBMIT, "--master", "local[1]", f"{name}.py", "--conf", str(conf)],
+        cwd=REPOSITORY,
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 120
+    while not evidence():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    os.killpg(process.pid, signal.SIGSTOP)
+    return process
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """All that is there for others to see."""
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    names = {str(path.relative_to(folder)): path for path in paths}
+    return {name: path.read_bytes() for name, path in names.items() if "/." not in f"/{name}"}
+
+
+def overtaken(
+    process: subprocess.Popen[str], output: Path, monkeypatch: pytest.MonkeyPatch, *whole: Path
+) -> tuple[str, dict[str, bytes], dict[str, bytes]]:
+    """What a stopped command says when it goes on and another has its locks; the files before and after."""
+    monkeypatch.setattr(owner, "machine", lambda: "another machine, which sees no processes of this one")
+    monkeypatch.setattr(lock, "BEAT_S", 0.01)
+    for path in output.rglob(".*graphmill.l*"):
+        os.utime(path, (0, 0))
+    with lock.held(str(output), whole=list(map(str, whole))):
+        before = files_of(output)
+        os.killpg(process.pid, signal.SIGCONT)
+        message = process.communicate(timeout=120)[1]
+        assert process.returncode == LOCKED, message
+        return message, before, files_of(output)
+
+
+@pytest.mark.slow
+def test_an_etl_that_was_overtaken_commits_nothing(
+    tmp_path: Path, conf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    process = stopped("etl", conf, lambda: any(out.rglob("*.codes.arrow")))
+    message, before, after = overtaken(process, out, monkeypatch, out / "entities")
+    assert "lost, as this run showed no life" in message
+    assert after == before
+    assert list(after) == ["run.json"]
+    left = {path.relative_to(out).parts[0] for path in out.rglob(".*")} - {"edges"}
+    assert all(re.match(r"\.(etl-work-|entities\.tmp-)", name) for name in left), (
+        "for the next run to go on with"
+    )
+
+
+@pytest.mark.slow
+def test_a_training_that_was_overtaken_commits_nothing(
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_config(tmp_path / "out", num_epochs=1, batch_size=10)
+    write_graph(settings, {"node": 2000}, random_triples(rng, 2000, 1, 2000, 200_000))
+    conf = tmp_path / "conf.json"
+    conf.write_text(json.dumps(settings.model_dump(mode="json", exclude_unset=True)))
+    checkpoint = tmp_path / "out" / "checkpoint"
+    # written when the worker begins; the one bucket then takes seconds
+    process = stopped("train", conf, (checkpoint / "config.json").exists)
+    message, before, after = overtaken(process, tmp_path / "out", monkeypatch, checkpoint)
+    assert "lost, as this run showed no life" in message
+    assert after == before
+    assert not list(checkpoint.glob("*.h5"))
+
+
+@pytest.fixture
+def finished(tmp_path: Path, conf: Path) -> dict[str, bytes]:
+    """What an earlier run has left, by its looks."""
+    settings = config.load(str(conf))
+    output = str(tmp_path / "out")
+    storage.write_text(
+        f"{output}/run.json", json.dumps({"status": "done", "config": {"seed": 5}, "stages": {}})
+    )
+    storage.write_text(f"{output}/report.html", "<html>")
+    for folder in (output, settings.entity_path, *settings.edge_paths, settings.checkpoint_path):
+        storage.write_marker(folder, {})
+    return files_of(tmp_path)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        [],  # but for the master
+        ["cluster.mastre=local"],
+        ["etl.no_key=1"],
+        ["train.no_key=1"],
+        ["evaluate.no_key=1"],
+        ["remap.no_key=1"],
+        ["schedule.no_key=1"],
+        ["no_key=1"],
+        ["dimension=many"],
+    ],
+)
+def test_a_wrong_option_leaves_a_finished_run_as_it_is(
+    tmp_path: Path, conf: Path, finished: dict[str, bytes], name: str, settings: list[str]
+) -> None:
+    assert run(name, conf, *settings) == WRONG
+    assert files_of(tmp_path) == finished
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("etl", ["etl.tables.0.relation=unknown"]),
+        ("etl", ["etl.tables.0.path=none.parquet"]),
+        ("train", ["init_path={out}/checkpoint"]),
+        ("train", ["train.all_reduce=gloo"]),
+        ("remap", ["remap.checkpoint_version=9"]),
+        ("remap", ["remap.entity_types=[unknown]"]),
+        ("pipeline", ["etl.tables.0.relation=unknown"]),
+    ],
+)
+def test_what_a_stage_refuses_leaves_a_finished_run_as_it_is(
+    tmp_path: Path,
+    conf: Path,
+    finished: dict[str, bytes],
+    client: distributed.Client,
+    name: str,
+    settings: list[str],
+) -> None:
+    chosen = [each.replace("{out}", str(tmp_path / "out")) for each in settings]
+    assert client.scheduler is not None
+    assert run(name, conf, *chosen, master=client.scheduler.address) == WRONG
+    assert files_of(tmp_path) == finished
+
+
+def test_a_split_that_is_not_there_leaves_a_finished_run_as_it_is(
+    tmp_path: Path, conf: Path, finished: dict[str, bytes], client: distributed.Client
+) -> None:
+    assert client.scheduler is not None
+    words = ["evaluate", "--conf", str(conf), "--master", client.scheduler.address, "--split", "tset"]
+    assert stage_command.exit_code(lambda: train.__main__.command.main(words, standalone_mode=False)) == WRONG
+    assert files_of(tmp_path) == finished
+
+
+def test_a_run_that_fails_by_itself_is_recorded(
+    tmp_path: Path, conf: Path, finished: dict[str, bytes]
+) -> None:
+    assert run("etl", conf, "cluster.connect_timeout_s=1", master="tcp://127.0.0.1:1") == 1
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert (record["status"], "ClusterError" in record["error"]) == ("failed", True)

@@ -1,0 +1,1 @@
+"""Edges in training: the order of buckets, batches, negatives, the schedule, seeds."""

@@ -1,0 +1,253 @@
+"""Edges of a bucket: read, checked, some held out, the rest cut in batches.
+
+With static relations a batch has one relation (its operator is applied to whole matrices); with dynamic
+ones it has any. With one relation, or dynamic ones, several batches are handed on together, for as many
+steps: the compiled step is as quick as the Python around it. Edges of a relation with all_negs are
+trained as questions where the loss is softmax.
+
+Shapes: E edges of the bucket's chunk, B edges of a batch.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphmill.config import Config, PbgConfig
+from graphmill.errors import FormatError
+from graphmill.formats import edge_buckets
+from graphmill.formats._bucket_columns import Indices
+from graphmill.formats.edge_buckets import Edges
+from graphmill.vocab import Bucket, Side
+from train.config import TrainConfig
+from train.edges.grouped import Questions, group
+from train.edges.negatives import Batch, popularity
+from train.model.features import Bags, distinct
+
+SPAN_EDGES = 16_384  # of the batches that are handed on together
+NUM_SPANS = 16  # no fewer of equal length: threads shall end together
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeTensors:
+    """Edges as tensors; `weight` has the relation's weight in it."""
+
+    lhs: Tensor
+    rel: Tensor
+    rhs: Tensor
+    weight: Tensor  # the edge's times its relation's
+    bags: Mapping[tuple[Side, str], Bags] = field(default_factory=dict)  # which lhs or rhs then number
+
+    def __len__(self) -> int:
+        return len(self.lhs)
+
+    @property
+    def index(self) -> dict[Side, Tensor]:
+        """The entities of both sides."""
+        return {Side.LHS: self.lhs, Side.RHS: self.rhs}
+
+    def __getitem__(self, rows: Tensor | slice) -> "EdgeTensors":
+        def chosen(values: Tensor) -> Tensor:  # index_select takes a quarter of the time of indexing
+            return values[rows] if isinstance(rows, slice) else values.index_select(0, rows)
+
+        return EdgeTensors(
+            chosen(self.lhs), chosen(self.rel), chosen(self.rhs), chosen(self.weight), self.bags
+        )
+
+
+def read(
+    config: PbgConfig,
+    edge_path: str,
+    bucket: Bucket,
+    rows: tuple[int, int],
+    num_rows: Mapping[Side, list[int]],
+    num_rel: int,
+    device: torch.device,
+) -> EdgeTensors:
+    """The edges `rows` = (first, past the last) of a bucket.
+
+    `num_rows` counts, for each entry of config.relations, the rows of its type's partition.
+
+    Raises:
+        FormatError: the file is not a bucket, or an edge points at what does not exist.
+    """
+    edges = edge_buckets.read_bucket(edge_path, bucket, *rows, takes_features=True)
+    uri = edge_buckets.bucket_uri(edge_path, bucket)
+    largest = {side: max(num_rows[side]) for side in Side}
+    edge_buckets.check_indices(edges, uri, largest[Side.LHS], largest[Side.RHS], num_rel, rows[0])
+    relation_E = np.zeros_like(edges.rel) if config.dynamic_relations else edges.rel
+    index, bags = {}, {}
+    for side in Side:
+        _check_type(config, edges, relation_E, uri, rows[0], side, num_rows[side])
+        index[side] = torch.from_numpy(getattr(edges, side))
+        for name, chosen in _featurized(config, relation_E, side):
+            features = edges.features(side)
+            if features is None or not features.counts[chosen].all():
+                raise FormatError(
+                    f"{uri}: expected a list of features for every {side} entity of the featurized type "
+                    f"{name!r}, found an edge without"
+                )
+            bags[side, name], numbers = distinct(features, chosen)
+            index[side][torch.from_numpy(chosen)] = numbers
+        if len(edges) and int(index[side].min()) < 0:
+            row = int(index[side].argmin())
+            name = config.relations[int(relation_E[row])].entity_type(side)
+            raise FormatError(
+                f"{uri}: {side}[{rows[0] + row}] has a list of features, and its type {name!r} is not "
+                f"featurized; set entities.{name}.featurized, or run etl again"
+            )
+    weight = torch.ones(len(edges)) if edges.weight is None else torch.from_numpy(edges.weight)
+    of_relation = torch.tensor([relation.weight for relation in config.relations])
+    return EdgeTensors(
+        index[Side.LHS].to(device),
+        torch.from_numpy(edges.rel).to(device),
+        index[Side.RHS].to(device),
+        (weight * of_relation[torch.from_numpy(relation_E)]).to(device),
+        {key: each.to(device) for key, each in bags.items()},
+    )
+
+
+def _featurized(config: PbgConfig, relation_E: Indices, side: Side) -> Iterator[tuple[str, Indices]]:
+    """The featurized types of a side that edges have there, and which edges these are."""
+    types = [relation.entity_type(side) for relation in config.relations]
+    for name in dict.fromkeys(types):
+        if config.entities[name].featurized:
+            chosen = np.flatnonzero(np.array([each == name for each in types])[relation_E])
+            if len(chosen):
+                yield name, chosen
+
+
+def _check_type(
+    config: PbgConfig,
+    edges: Edges,
+    relation_E: Indices,
+    uri: str,
+    first_row: int,
+    side: Side,
+    num_rows: list[int],
+) -> None:
+    """Each index is below the count of the type that the edge's own relation has on that side."""
+    limit_E = np.asarray(num_rows)[relation_E]
+    values = getattr(edges, side)
+    features = edges.features(side)
+    if features is not None:  # the greatest of an edge's features, or its index where it has none
+        has_some = features.counts > 0
+        values = values.copy()
+        values[has_some] = np.maximum.reduceat(features.indices, features.offsets[:-1][has_some])
+    beyond = np.flatnonzero(values >= limit_E)
+    if len(beyond):
+        row = int(beyond[0])
+        relation = config.relations[int(relation_E[row])]
+        raise FormatError(
+            f"{uri}: {side}[{first_row + row}] is {values[row]}; relation {relation.name!r} has there the "
+            f"type {relation.entity_type(side)!r}, {limit_E[row]} rows here: "
+            "the bucket and the counts beside it are not from the same run"
+        )
+
+
+def split(edges: EdgeTensors, fraction: float, generator: torch.Generator) -> tuple[EdgeTensors, EdgeTensors]:
+    """Edges to train on, and the fraction that is held out; `generator` alone decides which these are."""
+    num_held_out = int(len(edges) * fraction)
+    if not num_held_out:
+        return edges, edges[:0]
+    order_E = torch.randperm(len(edges), generator=generator).to(edges.lhs.device)
+    return edges[order_E[num_held_out:]], edges[order_E[:num_held_out]]
+
+
+def cut_for_training(
+    config: Config, edges: EdgeTensors, generator: torch.Generator, num_rows: Mapping[Side, list[int]]
+) -> Iterator[Batch | Questions]:
+    """All edges in random order, in batches of at most batch_size; grouped in questions where these do.
+
+    `num_rows` is as in `read`.
+    """
+    pieces = _pieces(config, edges, generator, config.loss_fn == "softmax")
+    power = config.section("train", TrainConfig).negative_power
+    popular = _popularity(config, edges, num_rows, power) if power and config.num_uniform_negs else {}
+    for piece in pieces:
+        if isinstance(piece, Batch) and popular:
+            types = {side: config.relations[piece.relation].entity_type(side) for side in Side}
+            piece = replace(piece, popularity={side: popular[side, types[side]] for side in Side})
+        yield piece
+
+
+def cut(config: PbgConfig, edges: EdgeTensors, generator: torch.Generator) -> Iterator[Batch]:
+    """All edges in random order, in batches of at most batch_size."""
+    for piece in _pieces(config, edges, generator, grouped=False):
+        if isinstance(piece, Batch):
+            yield piece
+
+
+def _pieces(
+    config: PbgConfig, edges: EdgeTensors, generator: torch.Generator, grouped: bool
+) -> Iterator[Batch | Questions]:
+    order_E = torch.randperm(len(edges), generator=generator).to(edges.lhs.device)
+    edges = edges[order_E]  # at once, while no other thread wants the cores
+    if len(config.relations) == 1 and not (grouped and config.relations[0].all_negs):
+        most = 1 if config.relations[0].all_negs else SPAN_EDGES // config.batch_size
+        for span, num_steps in _spans(len(order_E), config.batch_size, most):
+            yield _batch(config, 0, edges, span, num_steps)
+        return
+    relation_E = torch.zeros_like(edges.rel) if config.dynamic_relations else edges.rel
+    counts = torch.bincount(relation_E, minlength=len(config.relations)).tolist()
+    # a stable sort keeps the random order within a relation
+    edges = edges[torch.sort(relation_E, stable=True).indices]
+    pieces: list[Callable[[], Batch | Questions]] = []
+    stop = 0
+    for relation, count in enumerate(counts):
+        start, stop = stop, stop + count
+        if grouped and config.relations[relation].all_negs:
+            own = edges[slice(start, stop)]
+            rel_E = own.rel if config.dynamic_relations else None
+            for questions in group(config, relation, own.index, rel_E, own.weight):
+                parts = questions.cut(config.batch_size, generator)
+                pieces += [partial(questions.select, part) for part in parts]
+        else:
+            firsts = range(start, stop, config.batch_size)
+            spans = [slice(first, min(first + config.batch_size, stop)) for first in firsts]
+            pieces += [partial(_batch, config, relation, edges, span) for span in spans]
+    for number in torch.randperm(len(pieces), generator=generator).tolist():
+        yield pieces[number]()
+
+
+def _spans(num_edges: int, batch_size: int, most: int) -> Iterator[tuple[slice, int]]:
+    """Whole batches, at most so many, and how many they are: shorter towards the end; then what is left."""
+    start = 0
+    while start < num_edges:
+        left = num_edges - start
+        num_steps = max(1, min(left // (NUM_SPANS * batch_size), most))
+        stop = start + min(num_steps * batch_size, left)
+        yield slice(start, stop), num_steps
+        start = stop
+
+
+def _batch(config: PbgConfig, relation: int, edges: EdgeTensors, rows: slice, num_steps: int = 1) -> Batch:
+    own = edges[rows]
+    keys = {side: (side, config.relations[relation].entity_type(side)) for side in Side}
+    return Batch(
+        relation,
+        own.index,
+        own.rel if config.dynamic_relations else None,
+        own.weight,
+        bags={side: own.bags[key] for side, key in keys.items() if key in own.bags},
+        num_steps=num_steps,
+    )
+
+
+def _popularity(
+    config: PbgConfig, edges: EdgeTensors, num_rows: Mapping[Side, list[int]], power: float
+) -> dict[tuple[Side, str], Tensor]:
+    """How often to draw each entity, for each side and type that edges have there."""
+    relation_E = torch.zeros_like(edges.rel) if config.dynamic_relations else edges.rel
+    found = {}
+    for side in Side:
+        types = [relation.entity_type(side) for relation in config.relations]
+        for name in dict.fromkeys(types):
+            own_E = torch.tensor([each == name for each in types], device=edges.rel.device)[relation_E]
+            bags = edges.bags.get((side, name))
+            num_entities = num_rows[side][types.index(name)] if bags is None else len(bags)
+            found[side, name] = popularity(edges.index[side][own_E], num_entities, power)
+    return found

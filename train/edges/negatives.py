@@ -1,0 +1,159 @@
+"""Negatives: which entities an edge's own are compared with.
+
+A batch is cut in chunks of train.chunk_edges edges, which share their negatives. On each side, every edge of
+a chunk meets the entities of num_batch_negs of the chunk's edges (the first: edges come in random order),
+and num_uniform_negs entities that are drawn from the partition (uniformly, or by train.negative_power);
+with all_negs, every entity of the partition instead. An edge never meets its own entity: such scores are
+masked. The edges that do not fill a chunk make a smaller one. PBG's chunks are of num_batch_negs edges.
+Source: docs/formats/pbg_v1.md.
+
+Shapes: B edges of a batch, S steps, C chunks of all steps, P positives a chunk, K candidates of a chunk
+(its P positives, then the drawn ones), M of these that are negatives.
+"""
+
+from collections.abc import Iterator, Mapping, Sized
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from graphmill.config import Config, PbgConfig
+from graphmill.vocab import Side
+from train.config import TrainConfig
+from train.model.features import Bags
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Edges to train on, in equal steps; all of one relation, unless relations are dynamic."""
+
+    relation: int
+    index: Mapping[Side, Tensor]  # [B] rows of the two partitions, or numbers of bags
+    rel_B: Tensor | None  # with dynamic relations
+    weight_B: Tensor  # of the edge and its relation
+    bags: Mapping[Side, Bags] = field(default_factory=dict)  # of featurized sides
+    popularity: Mapping[Side, Tensor] = field(default_factory=dict)  # [N] running sums of how often to draw
+    num_steps: int = 1
+
+    def __len__(self) -> int:
+        return len(self.weight_B)
+
+    def num_entities(self, tables: Mapping[Side, Sized]) -> dict[Side, int]:
+        """Entities of each side, to draw negatives from: rows of its table, or bags."""
+        return {side: len(self.bags.get(side, table)) for side, table in tables.items()}
+
+
+@dataclass(frozen=True)
+class Block:
+    """Chunks of equal size, and the candidates of each side."""
+
+    relation: int
+    rel_CP: Tensor | None
+    weight_CP: Tensor
+    rows: Mapping[Side, Tensor]  # [C, K] rows of the partition: the positives, then others
+    first_negative: Mapping[Side, int]  # 0 where the positives are each other's negatives, else P or K
+    num_steps: int = 1  # the first C / S chunks are of the first step, and so on
+
+    @property
+    def num_positives(self) -> int:
+        """P."""
+        return self.weight_CP.shape[1]
+
+    def steps(self) -> Iterator["Block"]:
+        """The chunks of each step."""
+        size = len(self.weight_CP) // self.num_steps
+        for start in range(0, len(self.weight_CP), size):
+            chunks = slice(start, start + size)
+            rel_CP = None if self.rel_CP is None else self.rel_CP[chunks]
+            rows = {side: rows_CK[chunks] for side, rows_CK in self.rows.items()}
+            yield Block(self.relation, rel_CP, self.weight_CP[chunks], rows, self.first_negative)
+
+    def own(self, side: Side) -> Tensor:
+        """Which negatives are the positive itself: bool [C, P, M]."""
+        rows_CK = self.rows[side]
+        positives_CP = rows_CK[:, : self.num_positives]
+        return positives_CP.unsqueeze(2) == rows_CK[:, self.first_negative[side] :].unsqueeze(1)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How many negatives an edge meets."""
+
+    num_batch_negs: int
+    num_uniform_negs: int
+    disabled: frozenset[Side] = frozenset()
+    chunk_edges: int = 1  # at least so many edges share their negatives
+
+    @classmethod
+    def of_training(cls, config: Config) -> "Sampling":
+        """As training has it."""
+        off = {Side.LHS: config.disable_lhs_negs, Side.RHS: config.disable_rhs_negs}
+        disabled = frozenset(side for side in Side if off[side])
+        chunk_edges = config.section("train", TrainConfig).chunk_edges
+        return cls(config.num_batch_negs, config.num_uniform_negs, disabled, chunk_edges)
+
+    @classmethod
+    def of_evaluation(cls, config: PbgConfig) -> "Sampling":
+        """As the held-out edges of a bucket are ranked."""
+        batch, uniform = config.eval_num_batch_negs, config.eval_num_uniform_negs
+        return cls(
+            config.num_batch_negs if batch is None else batch,
+            config.num_uniform_negs if uniform is None else uniform,
+        )
+
+    def blocks(
+        self, batch: Batch, num_rows: Mapping[Side, int], all_negs: bool, generator: torch.Generator
+    ) -> Iterator[Block]:
+        """Cut each step in chunks: those of full size as one block, what is left as another."""
+        edges = len(batch) // batch.num_steps
+        size = edges if all_negs else self.num_batch_negs or self.num_uniform_negs or edges
+        size = max(size, self.chunk_edges)
+        full = edges // size * size
+        for start, stop, chunk in ((0, full, size), (full, edges, edges - full)):
+            if start < stop:
+                yield self._block(batch, slice(start, stop), chunk, num_rows, all_negs, generator)
+
+    def _block(
+        self,
+        batch: Batch,
+        edges: slice,
+        chunk: int,
+        num_rows: Mapping[Side, int],
+        all_negs: bool,
+        generator: torch.Generator,
+    ) -> Block:
+        def chunks(values_B: Tensor) -> Tensor:
+            return values_B.view(batch.num_steps, -1)[:, edges].reshape(-1, chunk)
+
+        weight_CP = chunks(batch.weight_B)
+        num_chunks = len(weight_CP)
+        rows: dict[Side, Tensor] = {}
+        first: dict[Side, int] = {}
+        for side in Side:
+            positives_CP = chunks(batch.index[side])
+            drawn = 0 if side in self.disabled or all_negs else self.num_uniform_negs
+            drawn_CN = _draw(num_rows[side], (num_chunks, drawn), batch.popularity.get(side), generator)
+            if all_negs and side not in self.disabled:
+                drawn_CN = torch.arange(num_rows[side]).expand(num_chunks, -1)
+            in_batch = 0 if all_negs or side in self.disabled else self.num_batch_negs
+            first[side] = 0 if in_batch >= chunk else chunk
+            some_CP = positives_CP[:, : in_batch if in_batch < chunk else 0]
+            rows[side] = torch.cat([positives_CP, some_CP, drawn_CN.to(positives_CP.device)], dim=1)
+        rel_CP = None if batch.rel_B is None else chunks(batch.rel_B)
+        return Block(batch.relation, rel_CP, weight_CP, rows, first, batch.num_steps)
+
+
+def popularity(index_E: Tensor, num_rows: int, power: float) -> Tensor:
+    """Running sums of (1 + count)^power, of the rows' counts in `index_E`: float64 [N], on the CPU."""
+    counts = torch.bincount(index_E.cpu(), minlength=num_rows)
+    return (1 + counts.double()).pow_(power).cumsum(0)
+
+
+def _draw(
+    num_rows: int, shape: tuple[int, int], popularity_N: Tensor | None, generator: torch.Generator
+) -> Tensor:
+    """Rows at random: each alike, or by what it adds to the running sums."""
+    if popularity_N is None or not num_rows:
+        return torch.randint(num_rows, shape, generator=generator)
+    at = torch.rand(shape, generator=generator, dtype=torch.float64) * popularity_N[-1]
+    return torch.searchsorted(popularity_N, at, right=True).clamp_max_(num_rows - 1)

@@ -1,0 +1,1 @@
+"""Evaluation: ranking, the metrics of its parts, predictions."""

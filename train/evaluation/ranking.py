@@ -1,0 +1,340 @@
+"""Exact ranking of edges against all entities of a type, by matrix products of bounded size.
+
+Ties must be told from near misses to the last bit, and a matrix product may round differently at its
+edges: all products have the same number of candidates (the last block is padded), and the score of an
+edge itself comes out of such a product too. Scores are never kept, only counts of those greater and
+equal; known edges are struck out of each block of scores by the numbers of their cells. Threads work on
+different blocks, each product on one thread, so that the ranks do not depend on the number of threads.
+
+Shapes: D dimension (the largest of all types; a narrower type uses the first columns), E edges,
+Q queries, P queries of a block, N candidates of a block, C edges of a block, K cells.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import ModuleType
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphmill.errors import FormatError
+from graphmill.vocab import Partition, Side
+from train.evaluation.queries import Group, Numbers, Queries, Slots, Triples
+from train.evaluation.ranks import Ranks, joined
+from train.model.model import Model
+from train.step.runtime import cpu_threads
+from train.step.threads import Threads
+
+BLOCKS_PER_TASK = 4
+Load = Callable[[str, Partition], Tensor]  # the embeddings of a partition of a type, [count, D]
+Tell = Callable[[int, int], None]  # told how many scores of how many are counted
+
+
+class Known(Protocol):
+    """The edges that are known to be true, in parts that fit in memory; can be gone through repeatedly."""
+
+    def __iter__(self) -> Iterator[Triples]: ...
+
+
+def block_sizes(block_bytes: int, counts: Sequence[int]) -> tuple[int, int]:
+    """(height, width) of a block of scores of at most `block_bytes`; the width is a multiple of 64."""
+    largest = max(counts)
+    cells = block_bytes // 4
+    width = min(max(64, int(cells**0.5) // 64 * 64), -(-max(largest, 1) // 64) * 64)
+    return max(1, cells // width), width
+
+
+def rank(
+    model: Model,
+    slots: Slots,
+    load: Load,
+    edges: Triples,
+    known: Known | None,
+    *,
+    height: int,
+    num_threads: int = 1,
+    device: torch.device | str = "cpu",
+    fused: bool | None = None,
+    tell: Tell = lambda done, total: None,
+) -> Ranks:
+    """Rank both sides of every edge among all entities of the side's type, but for `known` ones.
+
+    Memory: the edges' queries and own candidates, 8 D bytes an edge; one partition; two blocks of scores a
+    thread. Sets torch's own number of threads to 1 while it runs. `fused` counts by the kernels of
+    train/gpu, which keep no scores at all; by default on a GPU, for scores that are dot products.
+
+    Raises:
+        FormatError: an edge's score is not finite.
+    """
+    plans = [Queries(slots, side, edges, height) for side in Side]
+    cells = _known_cells(plans, known) if known is not None else [np.empty(0, np.int64)] * len(plans)
+    total = sum(queries.num_scores() for queries in plans)
+    threads = Threads(num_threads, lambda done: tell(done, total))
+    if fused is None:
+        dot = model.config.comparator in ("dot", "cos") and not model.config.bias
+        fused = dot and torch.device(device).type == "cuda"
+    with cpu_threads(1):
+        return joined(
+            [
+                _SideRanking(
+                    model, queries, struck_out, load, torch.device(device), threads, fused=fused
+                ).run()
+                for queries, struck_out in zip(plans, cells, strict=True)
+            ]
+        )
+
+
+def _known_cells(plans: Sequence[Queries], known: Known) -> list[Numbers]:
+    """Sorted cells of the known edges, for each side."""
+    found: list[list[Numbers]] = [[np.empty(0, np.int64)] for _ in plans]
+    for edges in known:
+        for queries, parts in zip(plans, found, strict=True):
+            parts.append(queries.shared_cells(edges))
+    return [np.unique(np.concatenate(parts)) for parts in found]
+
+
+class _Cells:
+    """Sorted cells, of which one block of scores after another asks for its own."""
+
+    def __init__(self, cells: Numbers, queries: Queries) -> None:
+        self._cells, self._queries = cells, queries
+        self._size = queries.first_cell(0, 1)
+
+    def within(self, query_block: int, candidate_block: int) -> tuple[slice, Numbers]:
+        """Which cells lie in the block, and their places in it, row by row."""
+        first = self._queries.first_cell(query_block, candidate_block)
+        start, stop = np.searchsorted(self._cells, [first, first + self._size])
+        return slice(start, stop), self._cells[start:stop] - first
+
+
+class _Block(NamedTuple):
+    """A block of queries: its number, its queries, the edges that ask them."""
+
+    number: int
+    queries: slice
+    edges: slice
+
+
+class _SideRanking:
+    """The ranking of one side: gather vectors, score the edges themselves, count their rivals."""
+
+    def __init__(
+        self,
+        model: Model,
+        queries: Queries,
+        known: Numbers,
+        load: Load,
+        device: torch.device,
+        threads: Threads,
+        *,
+        fused: bool,
+    ) -> None:
+        self.kernels = _kernels() if fused else None
+        self.model, self.queries, self.load = model, queries, load
+        self.device, self.threads = device, threads
+        self.slots, self.side = queries.slots_of_types, queries.side
+        own = queries.cells(queries.of_edge, queries.candidates)
+        by_cell = np.argsort(own, kind="stable")
+        self.own = _Cells(own[by_cell], queries)
+        self.edge_of_own = torch.from_numpy(by_cell).to(device)
+        self.known = _Cells(known, queries)
+        place = np.minimum(np.searchsorted(known, own), max(len(known) - 1, 0))
+        self.own_is_known = known[place] == own if len(known) else np.zeros(len(own), bool)
+        self.row_E = torch.from_numpy(queries.row[queries.of_edge]).to(device)
+
+    def run(self) -> Ranks:
+        """The ranks, in the order of the edges."""
+        rel_E = self.queries.rel[self.queries.of_edge]
+        vectors_QD = self._gather(self.side.other, self.queries.rel, self.queries.slots)
+        self._make_queries(vectors_QD)
+        own_ED = self._gather(self.side, rel_E, self.queries.candidates)
+        self.score_E = self._own_scores(vectors_QD, own_ED)
+        del own_ED
+        self.greater_E = torch.zeros(len(rel_E), dtype=torch.int64, device=self.device)
+        self.at_least_E = torch.zeros_like(self.greater_E)
+        self._count(vectors_QD)
+        greater = np.empty(len(rel_E), np.int64)
+        equal = np.empty_like(greater)
+        greater[self.queries.order] = self.greater_E.cpu().numpy()
+        others = self.at_least_E - self.greater_E
+        equal[self.queries.order] = others.cpu().numpy() - ~self.own_is_known  # not a rival of itself
+        return Ranks(greater, equal)
+
+    def _gather(self, side: Side, rel: Numbers, slots: Numbers) -> Tensor:
+        """Embeddings of entities wherever they lie: [E] and [E] -> [E, D]."""
+        dimension = max(self.model.config.entity_dimension(each) for each in self.slots.counts)
+        gathered = torch.zeros(len(slots), dimension)
+        for entity_type, partition, positions, index in self.slots.visits(side, rel, slots):
+            table = self.load(entity_type, partition)
+            gathered[torch.from_numpy(positions), : table.shape[1]] = table[torch.from_numpy(index)]
+        return gathered
+
+    def _dimension(self, group: Group) -> int:
+        return self.model.config.entity_dimension(group.entity_type)
+
+    def _make_queries(self, vectors_QD: Tensor) -> None:
+        """Turn the embeddings into queries, in place: a block at a time, of one relation if it is static."""
+        config = self.model.config
+        for group in self.queries.groups:
+            dimension, step = self._dimension(group), self.queries.height
+            if config.dynamic_relations and config.relations[0].operator in ("linear", "affine"):
+                step = max(1, step * self.slots.width // dimension**2)  # a matrix for each query
+            rel = self.queries.rel[group.start : group.stop]
+            changes = [] if config.dynamic_relations else (np.flatnonzero(np.diff(rel)) + 1).tolist()
+            runs = [group.start + each for each in (0, *changes, len(rel))]
+            for first, last in itertools.pairwise(runs):
+                for start in range(first, last, step):
+                    rows = slice(start, min(start + step, last))
+                    rel_P = torch.from_numpy(self.queries.rel[rows]).to(self.device)
+                    vectors_PD = vectors_QD[rows, :dimension].to(self.device)
+                    relation = 0 if config.dynamic_relations else int(rel_P[0])
+                    dynamic_P = rel_P if config.dynamic_relations else None
+                    query_PD = self.model.query(relation, self.side, vectors_PD, dynamic_P)
+                    vectors_QD[rows, :dimension] = query_PD.cpu()
+
+    def _blocks(self, group: Group) -> Iterator[_Block]:
+        whole = slice(group.start, group.stop)
+        for number, queries in enumerate(_chunks(whole, self.queries.height), group.first_block):
+            edges = np.searchsorted(self.queries.of_edge, [queries.start, queries.stop]).tolist()
+            yield _Block(number, queries, slice(*edges))
+
+    def _candidates(self, group: Group, embeddings: Tensor) -> Tensor:
+        """Candidates of one block, padded with zeros to the width: [<= N, D] -> [N, D].
+
+        Candidates are columns in memory: a linear operator's product, too, then treats all of them alike.
+        """
+        padded_DN = torch.zeros(self._dimension(group), self.slots.width, device=self.device)
+        padded_DN[:, : len(embeddings)] = embeddings[:, : self._dimension(group)].T
+        return self.model.candidates(group.relation, self.side, padded_DN.T)
+
+    def _own_scores(self, vectors_QD: Tensor, own_ED: Tensor) -> Tensor:
+        """Scores of the edges themselves: [E], out of products of the same shape as those of their rivals."""
+        score_E = torch.empty(len(own_ED), device=self.device)
+
+        def score(group: Group, block: _Block) -> int:
+            query_PD = vectors_QD[block.queries, : self._dimension(group)].to(self.device)
+            for chunk in _chunks(block.edges, self.slots.width):
+                candidate_ND = self._candidates(group, own_ED[chunk])
+                if self.kernels is not None:
+                    row_C = torch.arange(chunk.stop - chunk.start, device=self.device)
+                    pair = query_PD.contiguous(), candidate_ND.contiguous(), self.row_E[chunk], row_C
+                    score_E[chunk] = self.kernels.pair_scores(*pair)
+                    continue
+                score_PN = self.model.matrix_scores(query_PD, candidate_ND)
+                column_C = torch.arange(chunk.stop - chunk.start, device=self.device)
+                score_E[chunk] = score_PN[self.row_E[chunk], column_C]
+            return 0
+
+        self.threads.run(
+            partial(score, group, block) for group in self.queries.groups for block in self._blocks(group)
+        )
+        if not bool(torch.isfinite(score_E).all()):
+            raise FormatError(
+                "an edge's score is not a finite number: the checkpoint's embeddings or parameters are "
+                "not finite, or too large for float32"
+            )
+        return score_E
+
+    def _count(self, vectors_QD: Tensor) -> None:
+        """Compare every edge's score with those of all candidates."""
+        for entity_type in dict.fromkeys(group.entity_type for group in self.queries.groups):
+            groups = [group for group in self.queries.groups if group.entity_type == entity_type]
+            for partition, first_slot in enumerate(self.slots.first[entity_type][:-1].tolist()):
+                table = self.load(entity_type, partition)
+                if not len(table):  # which torch.split would make one block of
+                    continue
+                self.threads.run(
+                    partial(self._count_blocks, group, blocks, rows_ND, number, vectors_QD)
+                    for number, rows_ND in enumerate(
+                        torch.split(table, self.slots.width), first_slot // self.slots.width
+                    )
+                    for group in groups
+                    for blocks in _spans(list(self._blocks(group)))
+                )
+
+    def _count_blocks(
+        self, group: Group, blocks: Sequence[_Block], rows_ND: Tensor, number: int, vectors_QD: Tensor
+    ) -> int:
+        """Count in some blocks of queries against one block of candidates; the number of scores."""
+        num_queries: int = blocks[-1].queries.stop - blocks[0].queries.start
+        candidate_ND = self._candidates(group, rows_ND)
+        if self.kernels is not None:
+            some_ND = candidate_ND[: len(rows_ND)].contiguous()
+            for block in blocks:
+                self._count_fused(self.kernels, group, block, some_ND, number, vectors_QD)
+            return num_queries * self.slots.width
+        rival_PN = torch.empty(self.queries.height, self.slots.width, device=self.device)
+        for block in blocks:
+            query_PD = vectors_QD[block.queries, : self._dimension(group)].to(self.device)
+            score_PN = self.model.matrix_scores(query_PD, candidate_ND)
+            score_PN[:, len(rows_ND) :] = -torch.inf
+            flat = score_PN.view(-1)
+            which, place = self.own.within(block.number, number)
+            flat[torch.from_numpy(place).to(self.device)] = self.score_E[self.edge_of_own[which]]
+            _, place = self.known.within(block.number, number)
+            flat[torch.from_numpy(place).to(self.device)] = -torch.inf
+            for chunk in _chunks(block.edges, self.queries.height):
+                self._count_chunk(score_PN, rival_PN[: chunk.stop - chunk.start], chunk)
+        return num_queries * self.slots.width
+
+    def _count_fused(
+        self,
+        kernels: ModuleType,
+        group: Group,
+        block: _Block,
+        table_ND: Tensor,
+        number: int,
+        vectors_QD: Tensor,
+    ) -> None:
+        """Count in a block by the kernels, and take away what the known edges of its queries came to."""
+        query_PD = vectors_QD[block.queries, : self._dimension(group)].to(self.device)
+        row_E, score_E = self.row_E[block.edges], self.score_E[block.edges]
+        query_ED = query_PD[row_E].contiguous()
+        greater_E, equal_E = kernels.count_above(query_ED, table_ND, score_E)
+        _, place = self.known.within(block.number, number)
+        cell = torch.from_numpy(place).to(self.device)
+        query_K, column_K = cell // self.slots.width, cell % self.slots.width
+        # edges follow each other by query: those of a known cell's query are a range
+        first_K = torch.searchsorted(row_E, query_K)
+        count_K = torch.searchsorted(row_E, query_K, right=True) - first_K
+        column_T = column_K.repeat_interleave(count_K)
+        before_K = (count_K.cumsum(0) - count_K).repeat_interleave(count_K)
+        edge_T = torch.arange(len(column_T), device=self.device) - before_K
+        edge_T += first_K.repeat_interleave(count_K)
+        score_T = kernels.pair_scores(query_ED, table_ND, edge_T, column_T)
+        greater_E.index_add_(0, edge_T, (score_T > score_E[edge_T]).long(), alpha=-1)
+        equal_E.index_add_(0, edge_T, (score_T == score_E[edge_T]).long(), alpha=-1)
+        with self.threads.lock:
+            self.greater_E[block.edges] += greater_E
+            self.at_least_E[block.edges] += greater_E + equal_E
+
+    def _count_chunk(self, score_PN: Tensor, rival_CN: Tensor, chunk: slice) -> None:
+        score_C1 = self.score_E[chunk].unsqueeze(1)
+        # Comparing in place gives 0.0 and 1.0, whose sums are vectorised, unlike those of booleans.
+        torch.index_select(score_PN, 0, self.row_E[chunk], out=rival_CN)
+        greater_C = rival_CN.gt_(score_C1).sum(1).long()
+        torch.index_select(score_PN, 0, self.row_E[chunk], out=rival_CN)
+        at_least_C = rival_CN.ge_(score_C1).sum(1).long()
+        with self.threads.lock:
+            self.greater_E[chunk] += greater_C
+            self.at_least_E[chunk] += at_least_C
+
+
+def _kernels() -> ModuleType:
+    from train.gpu import kernels  # Triton comes with torch's builds for CUDA
+
+    return kernels
+
+
+def _chunks(whole: slice, size: int) -> Iterator[slice]:
+    for start in range(whole.start, whole.stop, size):
+        yield slice(start, min(start + size, whole.stop))
+
+
+def _spans(blocks: list[_Block]) -> Iterator[list[_Block]]:
+    """Blocks that share one making of their candidates, few enough to keep all threads busy."""
+    for chunk in _chunks(slice(0, len(blocks)), BLOCKS_PER_TASK):
+        yield blocks[chunk]

@@ -1,0 +1,1 @@
+"""The model's arithmetic: operators, comparators, losses, optimizer, learning rates, features."""

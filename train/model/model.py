@@ -1,0 +1,182 @@
+"""The model apart from the entities' embeddings: relation parameters, global embeddings, scores.
+
+An edge's score is comparator(lhs, operator(rhs)). To corrupt one side of an edge is to compare the
+*query*, made of the other side's entity and the relation, with *candidates* for that side:
+
+    side          static relations                     dynamic or reciprocal relations
+    lhs           query operator(rhs), candidate lhs   query rhs_operator(rhs), candidate lhs
+    rhs           query lhs, candidate operator(rhs)   query lhs_operator(lhs), candidate rhs
+
+A global embedding is added to every entity of its type before the operator. Parameters are keyed as
+in a checkpoint: `{side}_operators.{relation}.{name}`, `global_embs.emb_{type}`.
+Source: docs/formats/pbg_v1.md.
+
+Shapes: D dimension, P queries, N candidates, `...` any number of leading dimensions.
+"""
+
+import copy
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from graphmill.checkpoints.finite import check_finite
+from graphmill.config import Config
+from graphmill.errors import FormatError
+from graphmill.vocab import Side
+from train.config import TrainConfig
+from train.model import comparators, operators
+from train.model.optimizer import is_beginning
+
+_RELATIONS_ADDED = (
+    ". If relations were added, train into another checkpoint_path, with this checkpoint as init_path"
+)
+
+
+class Model:
+    """Relation parameters and global embeddings of a run, and the scores they define."""
+
+    def __init__(
+        self,
+        config: Config,
+        num_relations: int | None = None,
+        *,
+        relation_init: operators.Init = "identity",
+        seed: int = 0,
+    ) -> None:
+        """`num_relations` counts the dynamic relations; None with static ones."""
+        self.config = config
+        self.num_relations = num_relations
+        reciprocal = config.section("train", TrainConfig).reciprocal_relations
+        self.two_sided = config.dynamic_relations or reciprocal  # an operator for each side
+        self.parameters: dict[str, Tensor] = {}
+        generator = torch.Generator().manual_seed(seed)
+        for side in (Side.LHS, Side.RHS) if self.two_sided else (Side.RHS,):
+            for number, relation in enumerate(config.relations):
+                fresh = operators.initial(
+                    relation.operator,
+                    config.entity_dimension(relation.rhs),
+                    num_relations,
+                    relation_init,
+                    config.init_scale,
+                    generator,
+                )
+                self.parameters |= {operator_key(number, side, name): fresh[name] for name in fresh}
+        if config.global_emb:
+            for entity_type in config.entities:
+                dimension = config.entity_dimension(entity_type)
+                self.parameters[global_key(entity_type)] = torch.zeros(dimension)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All parameters, keyed and ordered as in a checkpoint."""
+        return dict(self.parameters)
+
+    def load_state(
+        self, state: Mapping[str, Tensor], uri: str = "the checkpoint", *, grown: bool = False
+    ) -> None:
+        """Take over saved parameters; what `state` lacks keeps its initial value.
+
+        `grown` allows for fewer rows than here, those of the first dynamic relations.
+
+        Raises:
+            FormatError: `state` has an unknown parameter, or one of another shape, or one that is not finite.
+        """
+        for key, value in state.items():
+            own = self.parameters.get(key)
+            if own is None:
+                raise FormatError(
+                    f"{uri}: unknown parameter {key!r}; the configuration has {', '.join(self.parameters)}"
+                )
+            check_finite(value.detach().cpu().numpy(), f"{uri}: parameter {key!r}")
+            if value.shape == own.shape:
+                self.parameters[key] = value.to(own)
+            elif grown and is_beginning(value, own):
+                self.parameters[key] = torch.cat([value.to(own), own[len(value) :]])
+            else:
+                raise FormatError(
+                    f"{uri}: parameter {key!r} has shape {tuple(value.shape)}; "
+                    f"the configuration asks for {tuple(own.shape)}"
+                    f"{'' if self.num_relations is None else _RELATIONS_ADDED}"
+                )
+
+    def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> "Model":
+        """Move all parameters."""
+        self.parameters = {key: value.to(device, dtype) for key, value in self.parameters.items()}
+        return self
+
+    def operator_keys(self, relation: int, side: Side) -> tuple[str, ...]:
+        """Keys of the parameters of the operator that transforms entities of `side`, where it has one."""
+        if side is Side.LHS and not self.two_sided:
+            return ()
+        names = operators.parameter_names(
+            self.config.relations[relation].operator, self.config.dynamic_relations
+        )
+        return tuple(operator_key(relation, side, name) for name in names)
+
+    def keys_of(self, relation: int) -> tuple[str, ...]:
+        """Keys of all parameters that the relation's edges touch."""
+        keys = [key for side in Side for key in self.operator_keys(relation, side)]
+        if self.config.global_emb:
+            keys += [global_key(self.config.relations[relation].entity_type(side)) for side in Side]
+        return tuple(dict.fromkeys(keys))
+
+    def with_parameters(self, parameters: dict[str, Tensor]) -> "Model":
+        """The same model on other parameters: for instance some rows of these."""
+        other = copy.copy(self)
+        other.parameters = parameters
+        return other
+
+    def query(self, relation: int, side: Side, embeddings: Tensor, rel: Tensor | None = None) -> Tensor:
+        """What candidates for `side` are compared with: the other side's embeddings [..., D] -> [..., D].
+
+        `rel` [...] holds each edge's relation where relations are dynamic.
+        """
+        if self.two_sided or side is Side.LHS:
+            return self._transform(relation, side.other, embeddings, rel)
+        return self._plain(relation, side.other, embeddings)
+
+    def candidates(self, relation: int, side: Side, embeddings: Tensor) -> Tensor:
+        """Entities of `side` as queries meet them: embeddings [..., D] -> [..., D]."""
+        if self.two_sided or side is Side.LHS:
+            return self._plain(relation, side, embeddings)
+        return self._transform(relation, side, embeddings, None)
+
+    def edge_scores(self, queries: Tensor, candidates: Tensor) -> Tensor:
+        """Scores of pairs of a query and a candidate: [..., D] and [..., D] -> [...]."""
+        return comparators.edge_scores(self.config.comparator, self.config.bias, queries, candidates)
+
+    def matrix_scores(self, queries: Tensor, candidates: Tensor, *, half: bool = False) -> Tensor:
+        """Scores of all queries against all candidates: [..., P, D] and [..., N, D] -> [..., P, N].
+
+        `half` takes the operands of the matrix product in bfloat16: for training, not for ranking.
+        """
+        comparator, bias = self.config.comparator, self.config.bias
+        return comparators.matrix_scores(comparator, bias, queries, candidates, half=half)
+
+    def _plain(self, relation: int, side: Side, embeddings: Tensor) -> Tensor:
+        vectors = self._with_global(relation, side, embeddings)
+        return comparators.prepare(self.config.comparator, self.config.bias, vectors)
+
+    def _transform(self, relation: int, side: Side, embeddings: Tensor, rel: Tensor | None) -> Tensor:
+        own = {key: self.parameters[key] for key in self.operator_keys(relation, side)}
+        if rel is not None:
+            own = operators.rows(own, rel)
+        vectors = self._with_global(relation, side, embeddings)
+        vectors = operators.apply(self.config.relations[relation].operator, own, vectors)
+        return comparators.prepare(self.config.comparator, self.config.bias, vectors)
+
+    def _with_global(self, relation: int, side: Side, embeddings: Tensor) -> Tensor:
+        if not self.config.global_emb:
+            return embeddings
+        entity_type = self.config.relations[relation].entity_type(side)
+        return embeddings + self.parameters[global_key(entity_type)]
+
+
+def operator_key(relation: int, side: Side, name: str) -> str:
+    """A relation parameter's key in a checkpoint."""
+    return f"{side}_operators.{relation}.{name}"
+
+
+def global_key(entity_type: str) -> str:
+    """A global embedding's key in a checkpoint."""
+    return f"global_embs.emb_{entity_type}"

@@ -1,0 +1,203 @@
+"""Decides whether a run goes on with the checkpoint at checkpoint_path.
+
+    checkpoint_path/graphmill.json
+      settings, train, inputs     what it is trained with: settings that change the result, and inputs
+      num_edge_paths              how many of the inputs, after the entities, are edges to train on
+      history                     [{from_version, settings, train}]: from which version on what held
+
+Where the configuration says something else, `train.on_change` decides: restart, resume or refuse. What was
+trained otherwise is never deleted: it is moved aside, and keeps a name of its own. A checkpoint without
+graphmill.json is PBG's own: it is resumed, as PBG does, unless `train.on_change` is set.
+"""
+
+import json
+import logging
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from graphmill import storage
+from graphmill.config import Config, from_mapping
+from graphmill.errors import ConfigError, FormatError, NotFoundError
+from graphmill.formats import pbg_checkpoint
+from graphmill.run import record
+from train.config import TrainConfig
+from train.run import kinds, validation
+from train.run.kinds import Kind
+
+FILE = "graphmill.json"
+
+log = logging.getLogger("graphmill")
+
+
+class Former(NamedTuple):
+    """Settings and inputs that a checkpoint was trained with."""
+
+    is_ours: bool
+    content: dict[str, Any]
+    """Content of graphmill.json; for PBG's own checkpoint the `settings` of config.json."""
+
+
+def trained_with(config: Config) -> dict[str, Any]:
+    """Settings and inputs that the checkpoint of `config` is trained with."""
+    inputs = [config.entity_path, *config.edge_paths, *([config.init_path] if config.init_path else [])]
+    validate_split = config.section("train", TrainConfig).validate_split
+    if validate_split:
+        inputs.append(config.split_path(validate_split))
+    return _settings(config) | {"inputs": record.describe_inputs(inputs)}
+
+
+def check_claim(config: Config, coming: Collection[str] = ()) -> None:
+    """Look, before anything is touched, whether the stage can run; inputs may still change, and are left out.
+
+    `coming` are folders that are still to be written.
+
+    Raises:
+        ConfigError: the checkpoint may not be resumed, and `train.on_change` says not to start anew; or there
+            is nothing to validate on.
+    """
+    validation.check_split(config, coming)
+    if pbg_checkpoint.read_version(config.checkpoint_path):
+        _changes(config, _former(config), _settings(config))
+
+
+def claim_checkpoint(config: Config) -> list[str]:
+    """Make sure that what is at checkpoint_path may be resumed under `config`, or move it aside.
+
+    Returns:
+        what is different from now on, where a checkpoint goes on under other settings.
+
+    Raises:
+        ConfigError: it may not be resumed, and `train.on_change` says not to start anew.
+    """
+    path = config.checkpoint_path
+    ours = trained_with(config)
+    version = pbg_checkpoint.read_version(path)
+    if not version:
+        _make_room(path)
+        _write(config, ours, [], 0)
+        return []
+    former = _former(config)
+    changes, resumes = _changes(config, former, ours)
+    if not resumes:
+        log.info("training: %s was trained with something else: %s", path, "; ".join(changes))
+        log.info("training: it is moved to %s; starting anew", pbg_checkpoint.move_aside(path))
+        _write(config, ours, [], 0)
+        return []
+    whose = "" if former.is_ours else ", which is not ours"
+    log.info("training: resuming version %d of %s%s", version, path, whose)
+    if changes:
+        log.info("training: from version %d on, this changes: %s", version, "; ".join(changes))
+        validation.reopen(config)
+    if changes or not former.is_ours:
+        _write(config, ours, _history(former), version)
+    return changes
+
+
+def moved_aside(checkpoint_path: str) -> list[str]:
+    """Folders beside and in the checkpoint that were moved aside."""
+    names = (entry.uri for entry in storage.list_dir(checkpoint_path) if entry.is_dir)
+    return [*storage.moved_aside(checkpoint_path), *filter(storage.is_moved_aside, names)]
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    """The settings that change the result."""
+    pbg = Config.pbg(config) | {"seed": config.seed}
+    own = config.section("train", TrainConfig).model_dump(mode="json")
+    return {
+        "settings": {key: pbg[key] for key in pbg if kinds.PBG[key] in (Kind.WHAT, Kind.HOW)},
+        "train": {key: own[key] for key in own if kinds.TRAIN[key] in (Kind.WHAT, Kind.HOW)},
+    }
+
+
+def _former(config: Config) -> Former:
+    """Read what the checkpoint was trained with, as far as it is known."""
+    path = config.checkpoint_path
+    uri = storage.join(path, FILE)
+    if storage.exists(uri):
+        return Former(True, storage.read_json(uri))
+    try:
+        theirs = from_mapping(pbg_checkpoint.read_config(path)).pbg()
+    except (NotFoundError, FormatError, ConfigError):  # such as keys of another release: PBG does not look
+        return Former(False, {})
+    return Former(False, {"settings": _told_by_pbg(theirs)})
+
+
+def _told_by_pbg(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that change the result and that PBG's config.json tells; relations go by their numbers."""
+    unknown = ("num_edge_chunks", "max_edges_per_chunk", "seed")  # chunks are counted in its models
+    keys = [key for key, kind in kinds.PBG.items() if kind in (Kind.WHAT, Kind.HOW) and key not in unknown]
+    told = {key: settings[key] for key in keys}
+    relations = [{key: each[key] for key in each if key != "name"} for each in settings["relations"]]
+    return told | {"relations": relations}
+
+
+def _changes(config: Config, former: Former, ours: Mapping[str, Any]) -> tuple[list[str], bool]:
+    """The differences, and whether the checkpoint goes on all the same."""
+    before = {part: former.content[part] for part in ours if part in former.content}
+    now = dict(ours) if former.is_ours else {"settings": _told_by_pbg(ours["settings"])}
+    changes = record.changes(before, now) if former.is_ours or before else []
+    if not changes:
+        return [], True
+    num_edge_paths = former.content.get("num_edge_paths", len(config.edge_paths))
+    lasting = record.changes(_what(before, num_edge_paths), _what(now, len(config.edge_paths)))
+    on_change = config.section("train", TrainConfig).on_change
+    if not former.is_ours and "on_change" not in config.train:
+        on_change = "resume"
+    if on_change == "refuse" or (on_change == "resume" and lasting):
+        raise ConfigError(_refusal(config.checkpoint_path, on_change, lasting or changes))
+    return changes, on_change == "resume"
+
+
+def _refusal(path: str, on_change: str, changes: list[str]) -> str:
+    found = f"train.on_change: {on_change}: the checkpoint {path} was trained with something else"
+    if on_change == "resume":
+        found += ", which decides what is learned"
+        others = "--set train.on_change=restart, which moves it aside and starts anew"
+    else:
+        others = (
+            "--set train.on_change=resume to go on where these decide how it is learned, or restart to move "
+            "it aside and start anew"
+        )
+    return f"{found}: {'; '.join(changes)}. Set this back, name another checkpoint_path, or {others}"
+
+
+def _what(part: Mapping[str, Any], num_edge_paths: int) -> dict[str, Any]:
+    """Select the settings and inputs that must not change; unknown keys belong to them."""
+
+    def chosen(settings: Mapping[str, Any], table: Mapping[str, Kind]) -> dict[str, Any]:
+        return {key: settings[key] for key in settings if table.get(key, Kind.WHAT) is Kind.WHAT}
+
+    settings = chosen(part.get("settings", {}), kinds.PBG)
+    relations = [chosen(relation, kinds.RELATION) for relation in settings.get("relations", [])]
+    return {
+        "settings": settings | {"relations": relations},
+        "train": chosen(part.get("train", {}), kinds.TRAIN),
+        "inputs": part.get("inputs", [])[: 1 + num_edge_paths],
+    }
+
+
+def _make_room(path: str) -> None:
+    """Prepare a folder without a committed version for a run from the start."""
+    versions = pbg_checkpoint.versions_of(path)
+    if any(version > 1 for version in versions):  # no kill of a first version leaves these
+        log.info("training: %s holds version %d, and no checkpoint_version.txt", path, max(versions))
+        log.info("training: it is moved to %s; starting anew", pbg_checkpoint.move_aside(path))
+        return
+    # what a kill before the first commit left may be of another configuration
+    storage.delete(storage.join(path, pbg_checkpoint.STATS_FILE))
+
+
+def _history(former: Former) -> list[dict[str, Any]]:
+    """The settings that the checkpoint has had: one that knows none has had the same from the start."""
+    parts = {part: former.content[part] for part in ("settings", "train") if part in former.content}
+    history: list[dict[str, Any]] = former.content.get("history", [{"from_version": 0} | parts])
+    return history
+
+
+def _write(config: Config, ours: dict[str, Any], history: list[dict[str, Any]], version: int) -> None:
+    # of settings from that version on, or from a later one that the run went back from, there is nothing
+    entries = [entry for entry in history if entry["from_version"] < version]
+    entries.append({"from_version": version, "settings": ours["settings"], "train": ours["train"]})
+    content = ours | {"num_edge_paths": len(config.edge_paths), "history": entries}
+    text = json.dumps(content, indent=1, sort_keys=True)
+    storage.write_text(storage.join(config.checkpoint_path, FILE), text + "\n")

@@ -1,0 +1,129 @@
+"""A trained checkpoint as GraphStorm's tools know them: its two layouts, written partition by partition.
+
+    {save_embed_path}/                  graphmill/formats/graphstorm/saved_embeddings.py
+        emb_info.json  {type}/embed-{rank:05d}.pt  embed_nids-{rank:05d}.pt
+    {save_model_path}/epoch-{E}[-iter-{I}]/
+        model.bin                       {"decoder": relation parameters and global embeddings by their keys}
+        optimizers.bin                  {"dense": the optimizer's state of those, "sparse": rows and ranks}
+        {type}/sparse_emb_{rank:05d}.pt [ceil(N / W), D]: row r x ceil(N / W) on is rank r's
+
+A rank is a partition; a type with fewer partitions leaves the other ranks empty. The integer id of an entity
+is the number of entities in the partitions before its own, plus its index: as in `etl.graphstorm_maps`.
+Vectors hold the type's global embedding, as those of `remap` do; a saved model has it apart.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from graphmill import storage
+from graphmill.config import Config
+from graphmill.formats import pbg_checkpoint
+from graphmill.formats.graphstorm import saved_embeddings
+from graphmill.formats.graphstorm.saved_embeddings import EmbInfo
+from graphmill.formats.graphstorm.saved_ranks import Array
+from graphmill.run.lock import NO_CLAIM, Claim
+
+BATCH_ROWS = 1 << 16
+
+_RANK_FILE = re.compile(r"embed(_nids)?-[0-9]+\.pt")
+
+
+def save(config: Config, embed_path: str | None, model_path: str | None, claim: Claim = NO_CLAIM) -> None:
+    """Write what was asked for of the committed version; emb_info.json comes last, models appear whole.
+
+    Memory: one partition of embeddings.
+    """
+    version = pbg_checkpoint.read_version(config.checkpoint_path)
+    if embed_path:
+        _save_embeddings(config, version, embed_path, claim)
+    if model_path:
+        _save_model(config, version, model_path, claim)
+
+
+def _save_embeddings(config: Config, version: int, embed_path: str, claim: Claim) -> None:
+    claim.check()
+    storage.delete(saved_embeddings.emb_info_uri(embed_path))
+    world_size = max(entity.num_partitions for entity in config.entities.values())
+    for name, entity in config.entities.items():
+        for earlier in storage.list_dir(storage.join(embed_path, name)):
+            if _RANK_FILE.fullmatch(storage.name(earlier.uri)):  # perhaps of more ranks than now
+                storage.delete(earlier.uri)
+        added_D = pbg_checkpoint.read_global_embedding(config.checkpoint_path, name, version)
+        first = 0
+        for rank in range(world_size):
+            if rank < entity.num_partitions:
+                rows_ND, _ = pbg_checkpoint.read_embeddings(config.checkpoint_path, name, rank, version)
+            else:
+                rows_ND = np.empty((0, config.entity_dimension(name)), np.float32)
+            if added_D is not None:
+                rows_ND += added_D
+            nids = np.arange(first, first + len(rows_ND))
+            claim.check()
+            saved_embeddings.write_rank(embed_path, name, rank, nids, rows_ND)
+            first += len(rows_ND)
+    dimensions = {name: config.entity_dimension(name) for name in config.entities}
+    claim.check()
+    saved_embeddings.write_emb_info(embed_path, EmbInfo(tuple(config.entities), world_size, dimensions))
+
+
+def _save_model(config: Config, version: int, model_path: str, claim: Claim) -> None:
+    parameters, dense, iteration = pbg_checkpoint.read_model(config.checkpoint_path, version)
+    name = f"epoch-{iteration.epoch_idx if iteration else 0}"
+    if iteration is not None and not _ends_epoch(iteration):
+        per_path = iteration.num_edge_chunks
+        name += f"-iter-{iteration.edge_path_idx * per_path + iteration.edge_chunk_idx}"
+    with storage.atomic_directory(storage.join(model_path, name)) as folder:
+        sparse: dict[str, Any] = {}
+        for entity_type, entity in config.entities.items():
+            place = config.checkpoint_path, entity_type
+            counts = [
+                pbg_checkpoint.shape_of(*place, partition, version)[0]
+                for partition in range(entity.num_partitions)
+            ]
+            share = -(-sum(counts) // len(counts))
+            parts = _in_shares(config, entity_type, version, len(counts), share)
+            for rank, rows_ND in enumerate(parts):
+                uri = storage.join(folder, entity_type, f"sparse_emb_{rank:05d}.pt")
+                _save(uri, torch.from_numpy(rows_ND))
+            sparse[entity_type] = {"num_rows": sum(counts), "num_ranks": len(counts)}
+        _save(storage.join(folder, "optimizers.bin"), {"dense": dense or {}, "sparse": sparse})
+        _save(storage.join(folder, "model.bin"), {"decoder": parameters})
+        claim.check()
+
+
+def _in_shares(
+    config: Config, entity_type: str, version: int, num_partitions: int, share: int
+) -> Iterator[Array]:
+    """The rows of all partitions, one after the other, cut anew: `share` rows at a time, for each rank."""
+    held: list[Array] = []
+    num_held, num_given = 0, 0
+    for partition in range(num_partitions):
+        for rows_ND in pbg_checkpoint.iter_embeddings(
+            config.checkpoint_path, entity_type, partition, version, BATCH_ROWS
+        ):
+            held.append(rows_ND)
+            num_held += len(rows_ND)
+            while num_held >= share > 0 and num_given < num_partitions:
+                joined = np.concatenate(held)
+                yield joined[:share]
+                held, num_held, num_given = [joined[share:]], num_held - share, num_given + 1
+    empty = np.empty((0, config.entity_dimension(entity_type)), np.float32)
+    for _ in range(num_given, num_partitions):
+        yield np.concatenate([empty, *held])
+        held = []
+
+
+def _ends_epoch(iteration: pbg_checkpoint.Iteration) -> bool:
+    return (
+        iteration.edge_chunk_idx == iteration.num_edge_chunks - 1
+        and iteration.edge_path_idx == iteration.num_edge_paths - 1
+    )
+
+
+def _save(uri: str, content: Any) -> None:
+    with storage.atomic_output(uri) as stream:
+        torch.save(content, stream)

@@ -1,0 +1,232 @@
+"""Watching a run: what every bucket and epoch came to, for the display, training_stats.json and run.json.
+
+In run.json, under stages.train:
+
+    epochs: [                          one a finished epoch
+      {epoch,                          from 1
+       edges, seconds, edges_per_s,    trained, by the clock from its start to its commit
+       loss, reg,                      means an edge
+       mrr?,                           of the held-out edges, after training on their bucket (eval_fraction)
+       swap_wait_s,                    seconds in which a worker waited for partitions or edges
+       partitions_read, partitions_written,
+       peak_bytes,                     resident memory of the largest worker's process so far
+       buckets?: [{lhs, rhs, edges, seconds, wait_s, loss, reg, mrr?, worker?}]}]
+
+An epoch has one entry in `buckets` for each edge path, chunk and bucket, in the order of training; of old
+epochs they are left out, so that there are at most MAX_BUCKETS (training_stats.json has them all). Epochs
+of an earlier run of the same checkpoint come from training_stats.json, which knows no seconds.
+"""
+
+import resource
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from graphmill.config import Config
+from graphmill.display import progress
+from graphmill.formats import pbg_checkpoint
+from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.vocab import Bucket
+from train.config import TrainConfig
+from train.edges.schedule import Schedule
+from train.run.tensorboard import Curves
+
+MAX_BUCKETS = 2000
+
+Entry = dict[str, Any]
+
+
+def peak_bytes() -> int:
+    """The most resident memory that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+@dataclass(frozen=True)
+class Visit:
+    """What training on a bucket came to.
+
+    Attributes:
+        stats: `stats`, `eval_stats_before`, `eval_stats_after` as in training_stats.json; `seconds`.
+        wait_s: seconds of waiting for its partitions and edges.
+        worker: who did it, where there are several.
+    """
+
+    bucket: Bucket
+    stats: Mapping[str, Any]
+    wait_s: float
+    partitions_read: int
+    partitions_written: int
+    peak_bytes: int
+    worker: str | None = None
+
+    @property
+    def num_edges(self) -> int:
+        """Edges trained on."""
+        return int(self.stats["stats"]["count"])
+
+    def entry(self) -> Entry:
+        """The bucket's entry in run.json."""
+        seconds = {"seconds": round(self.stats["seconds"], 3), "wait_s": round(self.wait_s, 3)}
+        worker = {} if self.worker is None else {"worker": self.worker}
+        return {"lhs": self.bucket.lhs, "rhs": self.bucket.rhs, **_means([self.stats]), **seconds, **worker}
+
+
+class Watch:
+    """Collects the visits of a run."""
+
+    def __init__(self, config: Config, plan: Schedule, version: int) -> None:
+        self.config = config
+        self.schedule = plan
+        self.version = version
+        self.total_edges = sum(plan.num_edges_of(i) for i in range(version, plan.num_iterations))
+        self.num_edges = 0
+        self.step_s = 0.0
+        self._start_s = self._epoch_start_s = time.monotonic()
+        self._epochs = _earlier(config, plan, version)
+        self._epoch: list[Visit] = []  # of this run; an epoch that is resumed midway has no others
+        self._iteration: list[Visit] = []
+        self._current: Iteration | None = None
+        self._told: dict[Bucket, tuple[int, float]] = {}
+        self._commit_wait_s, self._commit_written = 0.0, 0
+        self._curves = Curves(config) if config.section("train", TrainConfig).tensorboard else None
+
+    def start_iteration(self, iteration: Iteration) -> None:
+        """Begin an iteration."""
+        self._current = iteration
+        self._iteration = []
+        if not self._epoch:
+            self._epoch_start_s, self._commit_wait_s, self._commit_written = time.monotonic(), 0.0, 0
+
+    def tell(self, bucket: Bucket, num_edges: int, loss: float) -> None:
+        """Show progress within a bucket: `num_edges` of it done, with a sum of losses `loss`."""
+        self._told[bucket] = num_edges, loss
+        done = sum(visit.num_edges for visit in self._iteration)
+        lost = sum(visit.num_edges * _metric(visit.stats, "loss") for visit in self._iteration)
+        for edges, losses in self._told.values():
+            done, lost = done + edges, lost + losses
+        self._show(self.num_edges + done, lost / max(done, 1))
+
+    def forget(self, bucket: Bucket) -> None:
+        """A bucket's worker was lost; what it has told is void."""
+        self._told.pop(bucket, None)
+
+    def add(self, visit: Visit) -> None:
+        """Note a finished bucket."""
+        self._told.pop(visit.bucket, None)
+        self._iteration.append(visit)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The iteration's lines of training_stats.json."""
+        now = self._current
+        if now is None:
+            return []
+        first = self.version * len(self._iteration)
+        return [
+            {
+                "lhs_partition": visit.bucket.lhs,
+                "rhs_partition": visit.bucket.rhs,
+                "index": first + number,
+                **{key: value for key, value in visit.stats.items() if key != "seconds"},
+                "epoch_idx": now.epoch_idx,
+                "edge_path_idx": now.edge_path_idx,
+                "edge_chunk_idx": now.edge_chunk_idx,
+            }
+            for number, visit in enumerate(self._iteration)
+        ]
+
+    def end_iteration(self, *, wait_s: float, partitions_written: int = 0) -> None:
+        """Note that the iteration is committed: `wait_s` seconds were waited for its last files."""
+        self.version += 1
+        self.num_edges += sum(visit.num_edges for visit in self._iteration)
+        self.step_s += sum(visit.stats["seconds"] for visit in self._iteration)
+        self._epoch += self._iteration
+        self._commit_wait_s += wait_s
+        self._commit_written += partitions_written
+        epoch, rest = divmod(self.version, self.schedule.per_epoch)
+        if not rest:
+            self._end_epoch(epoch)
+
+    def figures(self) -> dict[str, Any]:
+        """The run's figures."""
+        return {
+            "num_epochs": self.version // self.schedule.per_epoch,
+            "num_edges": self.num_edges,
+            "loss": self._epochs[-1]["loss"] if self._epochs else None,
+            "edges_per_s": round(self.num_edges / self.step_s) if self.step_s else None,
+            "step_seconds": round(self.step_s, 3),
+            "total_seconds": round(time.monotonic() - self._start_s, 3),
+            "epochs": self._epochs,
+        }
+
+    def _end_epoch(self, epoch: int) -> None:
+        visits, self._epoch = self._epoch, []
+        seconds = time.monotonic() - self._epoch_start_s
+        num_edges = sum(visit.num_edges for visit in visits)
+        entry = {
+            "epoch": epoch,
+            **_means([visit.stats for visit in visits]),
+            "seconds": round(seconds, 3),
+            "edges_per_s": round(num_edges / seconds),
+            "swap_wait_s": round(sum(visit.wait_s for visit in visits) + self._commit_wait_s, 3),
+            "partitions_read": sum(visit.partitions_read for visit in visits),
+            "partitions_written": sum(visit.partitions_written for visit in visits) + self._commit_written,
+            "peak_bytes": max(visit.peak_bytes for visit in visits),
+            "buckets": [visit.entry() for visit in visits],
+        }
+        if self._curves is not None:
+            self._curves.write(entry, sum(each["edges"] for each in self._epochs))
+        self._epochs.append(entry)
+        self._forget_old_buckets()
+
+    def _forget_old_buckets(self) -> None:
+        num_left = 0
+        for entry in reversed(self._epochs):
+            num_left += len(entry.get("buckets", ()))
+            if num_left > MAX_BUCKETS:
+                entry.pop("buckets", None)
+
+    def _show(self, num_edges: int, loss: float) -> None:
+        now = self._current
+        if now is not None:
+            progress.tell(
+                "training",
+                num_edges,
+                self.total_edges,
+                "edges",
+                epoch=f"{now.epoch_idx + 1}/{now.num_epochs}",
+                loss=f"{loss:.4g}",
+                **(
+                    {"mrr": f"{self._epochs[-1]['mrr']:.3f}"}
+                    if self._epochs and "mrr" in self._epochs[-1]
+                    else {}
+                ),
+            )
+
+
+def _metric(stats: Mapping[str, Any], name: str) -> float:
+    return float(stats["stats"]["metrics"].get(name, 0.0))  # PBG leaves out what is not used
+
+
+def _means(visits: Iterable[Mapping[str, Any]]) -> Entry:
+    """Edges, and means over them, of lines of training_stats.json."""
+    visits = list(visits)
+    num_edges = sum(each["stats"]["count"] for each in visits)
+    means = {
+        name: sum(each["stats"]["count"] * _metric(each, name) for each in visits) / max(num_edges, 1)
+        for name in ("loss", "reg")
+    }
+    held = [each["eval_stats_after"] for each in visits if each.get("eval_stats_after")]
+    num_held = sum(each["count"] for each in held)
+    mrr = {"mrr": sum(each["count"] * each["metrics"]["mrr"] for each in held) / num_held} if num_held else {}
+    return {"edges": num_edges} | means | mrr
+
+
+def _earlier(config: Config, plan: Schedule, version: int) -> list[Entry]:
+    """Epochs that are finished in the checkpoint, as far as training_stats.json knows them."""
+    by_epoch: dict[int, list[Mapping[str, Any]]] = {}
+    for line in pbg_checkpoint.read_stats(config.checkpoint_path) if version else []:
+        if isinstance(line.get("epoch_idx"), int) and isinstance(line.get("stats"), dict):
+            by_epoch.setdefault(line["epoch_idx"], []).append(line)
+    finished = version // plan.per_epoch
+    return [{"epoch": epoch + 1, **_means(by_epoch[epoch])} for epoch in sorted(by_epoch) if epoch < finished]

@@ -1,0 +1,170 @@
+"""Early stopping: the epochs' MRR on a validation split, and the best version as the one that stays.
+
+    checkpoint_path/
+      validation.json     {split, epochs: [{epoch, version, mrr, hits@10}], best, ended}
+      best/               the version with the best MRR so far, itself a checkpoint
+
+Every `validate_every` epochs the committed version is ranked, filtered, on every edge of the split. When the
+run ends, by `patience` or by num_epochs, the best version becomes the committed one again. A kill in
+between is harmless: what validation.json says is done is not done again.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Collection
+from typing import Any
+
+from graphmill import storage
+from graphmill.config import Config
+from graphmill.errors import ConfigError, FormatError
+from graphmill.formats import pbg_checkpoint
+from train.config import TrainConfig
+from train.edges import schedule
+
+FILE = "validation.json"
+BEST = "best"
+Rank = Callable[[Config], dict[str, Any]]
+
+log = logging.getLogger("graphmill")
+
+
+def reopen(config: Config) -> None:
+    """Let a run that has ended go on from its best version: settings have changed since."""
+    uri = storage.join(config.checkpoint_path, FILE)
+    if storage.exists(uri):
+        found = _parsed(uri)
+        storage.write_text(uri, json.dumps(found | {"ended": None}, indent=1) + "\n")
+
+
+def check_split(config: Config, coming: Collection[str] = ()) -> None:
+    """Look whether there is something to validate on; the folders `coming` are still to be written.
+
+    Raises:
+        ConfigError: there is not.
+    """
+    split = config.section("train", TrainConfig).validate_split
+    if split is None or storage.absolute(path := config.split_path(split)) in coming:
+        return
+    if not storage.is_dir(path):
+        raise ConfigError(
+            f"train.validate_split: there is no folder {path}; name a split that etl has made, or none"
+        )
+    if types := schedule.featurized_types(config):
+        raise ConfigError(
+            f"train.validate_split: {', '.join(types)}: a featurized type has no list of all its entities to "
+            "rank; name no split"
+        )
+    if not schedule.has_edges(config, path):
+        raise ConfigError(f"train.validate_split: {path} holds no edges to rank; name another split, or none")
+
+
+class Validation:
+    """Decides when a run has trained enough."""
+
+    def __init__(self, config: Config, per_epoch: int, version: int, rank: Rank) -> None:
+        """`per_epoch` iterations are an epoch; `version` is the checkpoint's; `rank` evaluates one.
+
+        Raises:
+            ConfigError: there is no such split, or nothing in it that can be ranked.
+            FormatError: validation.json is not what it should be.
+        """
+        self._rank = rank
+        self.settings = config.section("train", TrainConfig)
+        self._config = config
+        self._per_epoch = per_epoch
+        self._uri = storage.join(config.checkpoint_path, FILE)
+        self._epochs: list[dict[str, Any]] = []
+        self._ended: int | None = None  # the num_epochs of the run that ended here
+        check_split(config)
+        if version and self.settings.validate_split and storage.exists(self._uri):
+            self._read(version)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run has ended, with the best version committed."""
+        return self._ended is not None and self._config.num_epochs <= self._ended
+
+    def after(self, version: int) -> bool:
+        """Look at the committed version, unless that is done; whether training should go on."""
+        epoch, rest = divmod(version, self._per_epoch)
+        if self.settings.validate_split is None or rest or not version:
+            return True
+        if self.ended:
+            return False
+        last = epoch == self._config.num_epochs
+        known = any(entry["version"] == version for entry in self._epochs)
+        if not known and (last or epoch % self.settings.validate_every == 0):
+            self._validate(epoch, version)
+        if not self._epochs or not self.settings.patience:
+            return True
+        return len(self._epochs) - 1 - self._epochs.index(self._best) < self.settings.patience
+
+    def end(self, version: int) -> int:
+        """Make the best version the committed one; its number."""
+        if not self._epochs:
+            return version
+        if not self.ended:
+            self._ended = self._config.num_epochs
+            self._write()
+        best = int(self._best["version"])
+        if best != version:
+            log.info("training: epoch %d was the best: back to version %d", self._best["epoch"], best)
+        elif not storage.exists(storage.join(self._config.checkpoint_path, BEST)):
+            return best  # somebody has deleted the copy: what is committed is all there is
+        try:
+            pbg_checkpoint.restore(self._config.checkpoint_path, BEST)
+        except FormatError as error:
+            raise FormatError(
+                f"{error}; to end with version {version}, which is committed, delete {self._uri}"
+            ) from error
+        return best
+
+    def figures(self) -> dict[str, Any]:
+        """For run.json."""
+        return {"validation": self._epochs, "best_epoch": self._best["epoch"]} if self._epochs else {}
+
+    @property
+    def _best(self) -> dict[str, Any]:
+        """The first of those with the highest MRR."""
+        return max(self._epochs, key=lambda entry: (entry["mrr"], -entry["epoch"]))
+
+    def _validate(self, epoch: int, version: int) -> None:
+        section = self._config.evaluate | {
+            "split": self.settings.validate_split,
+            "checkpoint_version": version,
+        }
+        config = self._config.model_copy(update={"evaluate": section | {"filtered": True}})
+        metrics = self._rank(config)["metrics"]
+        entry = {"epoch": epoch, "version": version} | {key: metrics[key] for key in ("mrr", "hits@10")}
+        self._epochs.append(entry)
+        log.info("training: epoch %d: validation MRR %.4f", epoch, entry["mrr"])
+        if self._best is entry:
+            pbg_checkpoint.keep(self._config.checkpoint_path, version, BEST)
+        self._write()
+
+    def _write(self) -> None:
+        found = {"split": self.settings.validate_split, "epochs": self._epochs, "best": self._best["epoch"]}
+        storage.write_text(self._uri, json.dumps(found | {"ended": self._ended}, indent=1) + "\n")
+
+    def _read(self, version: int) -> None:
+        found = _parsed(self._uri)
+        if found["split"] != self.settings.validate_split:
+            return  # the MRR of other edges says nothing about these
+        self._epochs, self._ended = found["epochs"], found["ended"]
+        if not self.ended:  # of epochs after the version there is nothing left: the run goes on from it
+            self._epochs = [entry for entry in self._epochs if entry["version"] <= version]
+
+
+def _parsed(uri: str) -> dict[str, Any]:
+    """Read validation.json."""
+    try:
+        found = storage.read_json(uri)
+        epochs = [
+            {"epoch": int(entry["epoch"]), "version": int(entry["version"])}
+            | {key: float(entry[key]) for key in ("mrr", "hits@10")}
+            for entry in found["epochs"]
+        ]
+        ended = None if found["ended"] is None else int(found["ended"])
+        return {"split": found["split"], "epochs": epochs, "best": found["best"], "ended": ended}
+    except (FormatError, KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"{uri}: expected the MRR of each epoch, found something else: {error}") from error

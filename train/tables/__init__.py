@@ -1,0 +1,1 @@
+"""Where the rows of embeddings live: checkpoint files, host memory, device memory."""

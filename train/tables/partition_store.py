@@ -1,0 +1,151 @@
+"""The partitions in memory of a run on one worker, which reads ahead and writes behind.
+
+While a bucket is trained, a thread writes the partitions that have left, then reads those that the next
+bucket adds: in memory are the current bucket's, and besides either those that leave or those that come.
+Types with one partition stay from their first bucket on.
+
+A partition that has left is in the file of the checkpoint's next version, from which it comes back in the
+same iteration. The next version counts only when the whole iteration is committed.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Protocol
+
+from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.vocab import Bucket
+from train.config import TrainConfig
+from train.edges.bucket_order import Uses
+from train.edges.schedule import Key, all_keys, is_shared, keys_of
+from train.step.step import Table
+from train.tables.background import Background
+from train.tables.partition_files import PartitionFiles
+
+
+class Store(Protocol):
+    """What holds the tables of a run, wherever they are.
+
+    Attributes:
+        num_read: partitions read or drawn so far.
+        num_written: partitions written so far.
+    """
+
+    num_read: int
+    num_written: int
+
+    def begin(self, order: Sequence[Bucket]) -> None:
+        """Get ready for an iteration that visits the buckets in this order."""
+        ...
+
+    def enter(self, bucket: Bucket, then: Bucket | None, iteration: Iteration) -> Mapping[Key, Table]:
+        """The tables of `bucket`; those of `then`, if it is given, may come meanwhile."""
+        ...
+
+    def write_all(self, iteration: Iteration) -> None:
+        """Write all of the checkpoint's next version that is not written yet."""
+        ...
+
+    def committed(self) -> None:
+        """The next version counts now."""
+        ...
+
+
+class PartitionStore:
+    """Holds the tables that the current bucket needs, and those that the next one adds.
+
+    Attributes:
+        num_read: partitions read or drawn so far.
+        num_written: partitions written so far.
+    """
+
+    def __init__(self, files: PartitionFiles, version: int, background: Background) -> None:
+        self.files = files
+        self.config = files.config
+        self.version = version
+        self.num_read = self.num_written = 0
+        self._slots = self.config.section("train", TrainConfig).memory_partitions
+        self._uses = Uses(self.config, [])
+        self._background = background
+        self._tables: dict[Key, Table] = {}
+        self._coming: dict[Key, Future[Table]] = {}
+        self._leaving: list[Future[None]] = []
+        self._written: set[Key] = set()  # in the next version, by the current iteration
+
+    def begin(self, order: Sequence[Bucket]) -> None:
+        """Note when each partition is needed: one that may leave is the one that is needed again last."""
+        self._uses = Uses(self.config, order)
+
+    def enter(self, bucket: Bucket, then: Bucket | None, iteration: Iteration) -> Mapping[Key, Table]:
+        """The tables of `bucket`; those of `then`, if it is given, are on their way when this returns."""
+        needed = keys_of(self.config, bucket)
+        ahead = keys_of(self.config, then) if then is not None else set()
+        for key in self._leaving_for(needed, ahead):
+            self._let_go(key, iteration)
+        self._uses.advance()
+        for key in sorted(needed):
+            self._ask_for(key)
+        for key in sorted(needed & self._coming.keys()):
+            self._tables[key] = self._arrived(key)
+        for key in sorted(ahead):
+            self._ask_for(key)
+        return self._tables
+
+    def write_all(self, iteration: Iteration) -> None:
+        """Complete the next version: what is in memory, and what the iteration never needed."""
+        for key in sorted(self._tables):
+            self._leaving.append(self._background.submit(self._write, key, self._tables[key], iteration))
+        self._settle(wait=True)
+        for key in sorted(set(all_keys(self.config)) - self._written):
+            self._write(key, self._load(key), iteration)
+
+    def committed(self) -> None:
+        """The next version counts now."""
+        self.version += 1
+        self._written.clear()
+
+    def _leaving_for(self, needed: set[Key], ahead: set[Key]) -> list[Key]:
+        """Partitions that have to leave the memory for those that are needed."""
+        free = [key for key in self._tables.keys() - needed - ahead if not is_shared(self.config, key)]
+        if self._slots is None:
+            return sorted(free)
+        leaving = []
+        for entity_type in sorted({key[0] for key in free}):
+            mine = sorted(
+                (key for key in free if key[0] == entity_type), key=self._uses.next_of, reverse=True
+            )
+            held = sum(key[0] == entity_type for key in self._tables.keys() | needed)
+            leaving += mine[: max(0, held - self._slots)]
+        return leaving
+
+    def _let_go(self, key: Key, iteration: Iteration) -> None:
+        self._settle(wait=False)
+        # the thread holds the table until it is written, and nobody else
+        self._leaving.append(self._background.submit(self._write, key, self._tables.pop(key), iteration))
+        self._written.add(key)
+
+    def _ask_for(self, key: Key) -> None:
+        if key not in self._tables and key not in self._coming:
+            self._coming[key] = self._background.submit(self._load, key)
+
+    def _arrived(self, key: Key) -> Table:
+        try:
+            return self._background.result(self._coming.pop(key))
+        except Exception:
+            self._settle(wait=True)  # where a write failed before, that is the error to tell
+            raise
+
+    def _settle(self, *, wait: bool) -> None:
+        """Raise what a write has raised."""
+        for future in self._leaving:
+            if wait or future.done():
+                self._background.result(future)
+        self._leaving = [future for future in self._leaving if not future.done()]
+
+    def _write(self, key: Key, table: Table, iteration: Iteration) -> None:
+        self.files.write(key, table, self.version + 1, iteration)
+        self._written.add(key)
+        self.num_written += 1
+
+    def _load(self, key: Key) -> Table:
+        self.num_read += 1
+        return self.files.load(key, self.version + (key in self._written))

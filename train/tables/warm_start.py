@@ -1,0 +1,236 @@
+"""The checkpoint at init_path, from which a new run starts: its rows are the first rows of today's tables.
+
+A partition, and the table of dynamic relations, may have grown since: ETL with `previous_entity_path`
+appends. Whether the old rows are indeed the first is looked up in the entities that the checkpoint was
+trained with, which its config.json names. A checkpoint may come from anybody: what it names is opened only
+beside it, or where the configuration names it too. Where it is not opened, positions are trusted.
+Entity types and static relations may have been added or removed: they go by their names.
+"""
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+from torch import Tensor
+
+from graphmill import storage
+from graphmill.config import Config
+from graphmill.errors import FormatError, GraphMillError, NotFoundError
+from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
+from graphmill.vocab import Partition
+from train.model import operators
+from train.model.model import Model, global_key
+from train.model.optimizer import Adagrad
+
+_REMEDY = (
+    "run etl with etl.previous_entity_path set to the entities that the checkpoint was trained with, "
+    "or start without init_path"
+)
+
+_OPERATOR_KEY = re.compile(r"^(?P<side>lhs|rhs)_operators\.(?P<relation>\d+)\.(?P<name>[^.]+)$")
+
+log = logging.getLogger("graphmill")
+
+
+class WarmStart:
+    """Where a new run's first rows come from."""
+
+    def __init__(self, config: Config, init_path: str) -> None:
+        """Raises FormatError where `init_path` holds no checkpoint."""
+        self.config = config
+        self.entity_path = config.entity_path
+        self.path = init_path
+        self.version = pbg_checkpoint.read_version(init_path)
+        # PBG takes initial values that were put there by hand, as version 0
+        if not self.version and not storage.exists(storage.join(init_path, pbg_checkpoint.VERSION_FILE)):
+            raise FormatError(f"{init_path}: expected a checkpoint (init_path), found none")
+        try:
+            self.former: Mapping[str, Any] = pbg_checkpoint.read_config(init_path)
+        except NotFoundError:
+            self.former = {}
+        self.former_entity_path = self._find_former_entities()
+        self._num_partitions = pbg_checkpoint.num_partitions(init_path, self.version)
+
+    def has_type(self, entity_type: str) -> bool:
+        """Whether the checkpoint has embeddings of the type; if not, it has been added since.
+
+        Raises:
+            FormatError: it has, in another number of partitions.
+        """
+        found, now = self._num_partitions.get(entity_type), self.config.entities[entity_type].num_partitions
+        if found is None:
+            log.info("training: %s has no %r: its embeddings are drawn", self.path, entity_type)
+        elif found != now:
+            raise FormatError(
+                f"{self.path}: {entity_type!r} has {found} partitions there, the configuration says {now}; "
+                f"set entities.{entity_type}.num_partitions as it was, or start without init_path"
+            )
+        return found is not None
+
+    def load_model(self, model: Model, lr: float) -> Adagrad:
+        """Give `model` the checkpoint's parameters, by name; their optimizer.
+
+        Raises:
+            FormatError: a parameter has another shape, or dynamic relations have moved.
+        """
+        uri = pbg_checkpoint.model_uri(self.path, self.version)
+        state, optimizer_state, _ = pbg_checkpoint.read_model(self.path, self.version)
+        grown = model.num_relations is not None
+        if model.num_relations is not None:
+            self.check_relations(state, model.num_relations)
+        today = self._keys_today(state)
+        model.load_state({today[key]: state[key] for key in state if key in today}, uri, grown=grown)
+        adagrad = Adagrad(model.parameters, lr)
+        saved = (optimizer_state or {}).get("state", {})
+        if saved:
+            numbered = {key: saved.get(number) for number, key in enumerate(self._keys_then(state))}
+            states = {today[key]: found for key, found in numbered.items() if key in today}
+            adagrad.load_states(states, uri, grown=grown)
+        return adagrad
+
+    def _names_then(self) -> list[str]:
+        """Names of the static relations that the checkpoint was trained with, in their order."""
+        if self.former.get("dynamic_relations"):
+            return []
+        return [str(relation.get("name")) for relation in self.former.get("relations", [])]
+
+    def _keys_today(self, state: Mapping[str, Tensor]) -> dict[str, str]:
+        """Today's key of each saved parameter; those of relations and types that are no more are left out."""
+        now = {relation.name: number for number, relation in enumerate(self.config.relations)}
+        then = dict(enumerate(self._names_then() or now))
+        renamed = {}
+        for key in state:
+            match = _OPERATOR_KEY.match(key)
+            if match is None:
+                if any(key == global_key(entity_type) for entity_type in self.config.entities):
+                    renamed[key] = key
+            elif self.config.dynamic_relations:
+                renamed[key] = key
+            elif (name := then.get(int(match["relation"]))) in now:
+                renamed[key] = f"{match['side']}_operators.{now[name]}.{match['name']}"
+        if gone := sorted(state.keys() - renamed.keys()):
+            log.info("training: of %s, not needed any more: %s", self.path, ", ".join(gone))
+        return renamed
+
+    def _keys_then(self, state: Mapping[str, Tensor]) -> list[str]:
+        """The saved parameters in the order of their optimizer: both sides' operators, global embeddings."""
+        types = [global_key(entity_type) for entity_type in self.former.get("entities", self.config.entities)]
+
+        def place(key: str) -> tuple[int, int, int]:
+            match = _OPERATOR_KEY.match(key)
+            if match is None:
+                return 2, types.index(key) if key in types else len(types), 0
+            return int(match["side"] == "rhs"), int(match["relation"]), operators.place(match["name"])
+
+        return sorted(state, key=place)
+
+    def check_entities(
+        self, entity_type: str, partition: Partition, saved_shape: tuple[int, int], shape: tuple[int, int]
+    ) -> None:
+        """Check that the saved rows of a partition, of `saved_shape`, are the first of its rows today.
+
+        Raises:
+            FormatError: they are more, or of another dimension, or of other entities.
+        """
+        uri = pbg_checkpoint.embeddings_uri(self.path, entity_type, partition, self.version)
+        num_saved, num_rows = saved_shape[0], shape[0]
+        if num_saved > num_rows:
+            count_uri = entity_counts.count_uri(self.entity_path, entity_type, partition)
+            raise FormatError(f"{uri}: {num_saved} rows, more than the {num_rows} of {count_uri}; {_REMEDY}")
+        if saved_shape[1] != shape[1]:
+            raise FormatError(
+                f"{uri}: embeddings have dimension {saved_shape[1]}, the configuration asks for {shape[1]}; "
+                "set dimension as it was, or start without init_path"
+            )
+        self._check_ids(entity_type, partition, num_saved)
+
+    def check_relations(self, state: Mapping[str, Tensor], num_relations: int) -> None:
+        """Check that the rows of saved parameters of dynamic relations are the first of today's.
+
+        Raises:
+            FormatError: they are more, or they have other names, or they have grown and nobody named them.
+        """
+        uri = pbg_checkpoint.model_uri(self.path, self.version)
+        counts = {len(value) if value.dim() else 0 for value in state.values()}
+        if not counts:
+            return  # an operator without parameters
+        num_saved = max(counts)
+        if len(counts) > 1:
+            raise FormatError(f"{uri}: parameters of {sorted(counts)} relations; expected one count")
+        if num_saved > num_relations:
+            count_uri = storage.join(self.entity_path, entity_counts.RELATION_COUNT)
+            raise FormatError(
+                f"{uri}: {num_saved} relations, more than the {num_relations} of {count_uri}; {_REMEDY}"
+            )
+        names = _relation_names(self.entity_path, num_relations)
+        former = _relation_names(self.former_entity_path, num_saved)
+        if names is None or former is None:
+            if num_saved < num_relations:
+                raise FormatError(
+                    f"{uri}: {num_saved} relations, {num_relations} today, and no names tell which are the "
+                    f"same: expected {entity_counts.RELATION_NAMES} of the checkpoint's entities "
+                    f"({self.former_entity_path or 'not found'}) and in {self.entity_path}; {_REMEDY}"
+                )
+            log.info("training: relations of %s are taken by position: no names to compare", self.path)
+        elif names[:num_saved] != former:
+            number = next(n for n, name in enumerate(former) if names[n] != name)
+            raise FormatError(
+                f"{uri}: relation {number} was {former[number]!r}, and is {names[number]!r} in "
+                f"{self.entity_path}; {_REMEDY}"
+            )
+
+    def _find_former_entities(self) -> str | None:
+        """The entities that the checkpoint was trained with, if they may be opened and can still be read."""
+        former = self.former.get("entity_path")
+        set_here = [self.entity_path, self.config.etl.get("previous_entity_path")]
+        roots = [storage.parent(self.path), *(each for each in set_here if isinstance(each, str))]
+        if isinstance(former, str) and not any(storage.within(root, former) for root in roots):
+            log.info(
+                "training: %s says that its entities are %s; they are not beside it, and not opened; rows are"
+                " taken by position; set etl.previous_entity_path to them to have their raw ids compared",
+                self.path,
+                former,
+            )
+            return None
+        try:
+            if isinstance(former, str) and storage.exists(former):
+                return former
+        except GraphMillError as error:  # such as storage that is down: the check is not worth the run
+            log.info("training: %s", error)
+        log.info(
+            "training: the entities that %s was trained with (%s) cannot be read; rows are taken by position",
+            self.path,
+            former,
+        )
+        return None
+
+    def _check_ids(self, entity_type: str, partition: Partition, num_saved: int) -> None:
+        former = self.former_entity_path
+        if former is None or storage.absolute(former) == storage.absolute(self.entity_path):
+            return
+        places = [entity_index.part_uri(path, entity_type, partition) for path in (former, self.entity_path)]
+        if not all(map(storage.exists, places)):
+            log.info("training: %s, partition %d: taken by position: no raw ids", entity_type, partition)
+            return
+        before = entity_index.read_part(former, entity_type, partition)
+        if len(before) != num_saved:
+            log.info("training: %s is not of %s; rows are taken by position", places[0], self.path)
+            return
+        now = entity_index.read_part(self.entity_path, entity_type, partition)[:num_saved]
+        moved = np.flatnonzero(pc.not_equal(before[: len(now)], now).to_numpy(zero_copy_only=False))
+        if len(moved):
+            row = int(moved[0])
+            raise FormatError(
+                f"{places[1]}: row {row} is raw id {now[row].as_py()!r}, which was {before[row].as_py()!r} "
+                f"when {self.path} was trained: entities have moved; {_REMEDY}"
+            )
+
+
+def _relation_names(entity_path: str | None, count: int) -> list[str] | None:
+    """Names of `count` relations, or None where nobody named them."""
+    names = None if entity_path is None else entity_counts.read_relation_names(entity_path)
+    # names of another number of relations are not theirs: the folder has been written anew
+    return names if names is not None and len(names) == count else None
