@@ -36,7 +36,7 @@ class PartitionFiles:
         self.config = start.config
         self.num_rows = start.num_rows
         self.device = start.device
-        self.optimizer = self.config.section("train", TrainConfig).optimizer
+        self.optimizer = self.config.section(TrainConfig).optimizer
         self._warm_start = start.warm_start
         self._pbg = self.config.pbg()
         self._claim = start.claim

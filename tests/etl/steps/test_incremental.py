@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from etl import job
+from etl.config import EtlConfig
 from etl.strings.hashing import hash_string
 from graphmill import storage
 from graphmill.config import Config
@@ -86,9 +87,8 @@ def test_the_same_bytes_whatever_the_cut(
     made = []
     for each, cutting in ((near_client, {}), (client, {"index_bytes": 10_000, "merge_bytes": 10_000})):
         config = config_for(tmp_path, 2, pairs[1_000:], **cutting)
-        job.run(
-            config.model_copy(update={"etl": config.etl | {"chunk_rows": 100 if cutting else 10**6}}), each
-        )
+        etl = config.section(EtlConfig).model_copy(update={"chunk_rows": 100 if cutting else 10**6})
+        job.run(config.with_section(etl), each)
         made.append(files_under(tmp_path / "out2"))
     assert made[0] == made[1]
 
