@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 from etl import job
 from etl.config import EtlConfig
-from etl.strings.hashing import hash_string
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import entity_counts, entity_index
-from tests.etl.graphs import RawEdge, all_edges, config_of, files_under, write_parquet
+from tests.etl.graphs import RawEdge, all_edges, config_of, files_under, hash_of, write_parquet
 
 Pairs = list[tuple[str, str]]
 IDS = st.text("abc€", min_size=1, max_size=3)
@@ -66,7 +65,7 @@ def test_every_day_is_the_day_before_and_the_new(
         for (name, part), ids in now.items():
             old = before.get((name, part), [])
             assert ids[: len(old)] == old
-            new = [(hash_string(each, 0), each.encode()) for each in ids[len(old) :]]
+            new = [(hash_of(each, 0), each.encode()) for each in ids[len(old) :]]
             assert new == sorted(new)
             counted = entity_counts.read_count(config.entity_path, name, part)
             assert counted == len(ids)
