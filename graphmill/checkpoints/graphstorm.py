@@ -11,10 +11,10 @@ from graphmill.checkpoints.checkpoint import Checkpoint, Floats, ModelState, Row
 from graphmill.checkpoints.joined import JoinedRows
 from graphmill.checkpoints.ordered import Numbers, OrderedTable, Part
 from graphmill.checkpoints.partitions import partition_counts
-from graphmill.formats._torch_tensor import open_tensor
 from graphmill.formats.graphstorm import saved_embeddings
 from graphmill.formats.graphstorm.saved_embeddings import EmbInfo, RankRows
 from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.formats.torch_files.tensor import open_tensor
 from graphmill.vocab import Partition
 
 _RANK_BYTES = 32 << 20

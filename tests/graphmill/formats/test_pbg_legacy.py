@@ -16,11 +16,12 @@ from graphmill import storage
 from graphmill.checkpoints import import_legacy, open_checkpoint
 from graphmill.cli.main import command
 from graphmill.errors import ConfigError, FormatError, NotFoundError
-from graphmill.formats import _torch_files, edge_buckets, entity_counts
+from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats import pbg_checkpoint as v1
 from graphmill.formats.pbg_legacy import checkpoint as legacy
 from graphmill.formats.pbg_legacy import config as legacy_config
 from graphmill.formats.pbg_legacy import inputs
+from graphmill.formats.torch_files.read import open_torch, tensors_of
 from graphmill.vocab import Bucket
 from tests.graphmill.checkpoints.samples import WRITERS, check_same, held_by, sample
 
@@ -192,8 +193,8 @@ def test_shapes_are_loaded_first(tmp_path: Path, as_zip: bool) -> None:
     wide = torch.from_numpy(ROWS)
     content = (torch.nn.Parameter(wide), {"view": wide[1:3], "sum": torch.arange(3.0), "lr": 0.5})
     torch.save(content, tmp_path / "x.pt", _use_new_zipfile_serialization=as_zip)
-    with _torch_files.open_torch(str(tmp_path / "x.pt")) as file:
-        assert all(each.is_meta for each in _torch_files.tensors_of(file.content))
+    with open_torch(str(tmp_path / "x.pt")) as file:
+        assert all(each.is_meta for each in tensors_of(file.content))
         np.testing.assert_array_equal(file.rows(file.content[0]).read(2, 5), ROWS[2:5])
         np.testing.assert_array_equal(file.rows(file.content[1]["view"]).read(1, 2), ROWS[2:3])
         loaded = file.loaded(file.content[1])
