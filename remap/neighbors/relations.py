@@ -37,7 +37,7 @@ class Relation:
             some = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
             raise ConfigError(f"--relation {name}: expected one of {some}")
         self.relation = config.relations[self.number]
-        model = open_checkpoint(config.checkpoint_path).read_model()
+        model = open_checkpoint(config.checkpoint_path, allow_non_finite=True).read_model()
         self.parameters = {key: value.numpy() for key, value in (model.parameters if model else {}).items()}
 
     def score(self, side: Side, vector_D: Floats) -> Score:

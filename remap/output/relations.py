@@ -47,7 +47,7 @@ def write_relations(
         entity_path=config.entity_path,
         allow_non_finite=allow_non_finite,
     )
-    model = checkpoint.model()
+    model = checkpoint.read_model()
     if model is None:
         raise ConfigError(f"remap.relations: {checkpoint_path} holds no relations; set it to false")
     names = entity_counts.read_relation_names(config.entity_path) if config.dynamic_relations else None

@@ -72,7 +72,7 @@ def test_load_path_needs_nothing_but_embeddings(tmp_path: Path) -> None:
     found = open_checkpoint(str(tmp_path))
     assert (found.format, found.version, found.config, found.iteration) == ("pbg-legacy", 0, None, None)
     assert found.read_model() is None
-    assert found.read_optimizer_sums("user", 0) is None
+    assert found.read_optimizer_state("user", 0) is None
     np.testing.assert_array_equal(found.read_embeddings("user", 0), ROWS)
 
     (tmp_path / "user_1.pt").rename(tmp_path / "user_1.pt.5")
@@ -117,7 +117,9 @@ def test_as_pbg_of_2019_wrote_it(tmp_path: Path) -> None:
 
     found = open_checkpoint(str(tmp_path))
     np.testing.assert_array_equal(found.read_embeddings("user", 0), ROWS)
-    np.testing.assert_array_equal(found.read_optimizer_sums("user", 0), np.arange(6))
+    state = found.read_optimizer_state("user", 0)
+    assert state is not None
+    np.testing.assert_array_equal(state["state"][0]["sum"], np.arange(6))
     read = found.read_model()
     assert read is not None
     assert torch.equal(read.parameters["rhs_operators.0.linear_transformation"], rotation.T)
