@@ -20,6 +20,7 @@ from graphmill.checkpoints import states
 from graphmill.checkpoints.finite import check_finite
 from graphmill.errors import FormatError
 from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.model.parameters import global_key
 from graphmill.vocab import Partition
 
 if TYPE_CHECKING:
@@ -124,6 +125,21 @@ class Checkpoint(ABC):
                 check_finite(value.numpy(), f"{self.uri}: parameter {key!r}")
             states.check_finite_sums(model.optimizer_state, list(model.parameters), self.uri)
         return model
+
+    @property
+    def model_uri(self) -> str:
+        """Place of the model, for messages: its file, or the folder of the checkpoint."""
+        return self.uri
+
+    def embeddings_uri(self, entity_type: str, partition: Partition) -> str:
+        """Place of one partition's embeddings, for messages: their file, or the folder of the checkpoint."""
+        return self.uri
+
+    def global_embedding(self, entity_type: str) -> Floats | None:
+        """The vector [D] that the model adds to all embeddings of a type; None where there is none."""
+        model = self.read_model()
+        found = model.parameters.get(global_key(entity_type)) if model else None
+        return None if found is None else np.asarray(found.numpy())
 
     def _read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
         """The state as the files have it, for `read_optimizer_state` to check."""

@@ -5,7 +5,13 @@ from functools import cached_property
 from typing import Any
 
 from graphmill.checkpoints import states
-from graphmill.checkpoints.checkpoint import Checkpoint, ModelState, PartitionFilesCheckpoint, Rows
+from graphmill.checkpoints.checkpoint import (
+    Checkpoint,
+    Floats,
+    ModelState,
+    PartitionFilesCheckpoint,
+    Rows,
+)
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
@@ -46,6 +52,19 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
         # HDF5 lists them by name; the optimizer numbers them as the model defines them.
         keys = in_order(parameters, list((self.config or {}).get("entities", self.num_partitions)))
         return ModelState({key: parameters[key] for key in keys}, optimizer_state)
+
+    @property
+    def model_uri(self) -> str:
+        """The version's model file."""
+        return pbg_checkpoint.model_uri(self.uri, self.version)
+
+    def embeddings_uri(self, entity_type: str, partition: Partition) -> str:
+        """The partition's file."""
+        return pbg_checkpoint.embeddings_uri(self.uri, entity_type, partition, self.version)
+
+    def global_embedding(self, entity_type: str) -> Floats | None:
+        """Of the version's model file, read without torch."""
+        return pbg_checkpoint.read_global_embedding(self.uri, entity_type, self.version)
 
     @cached_property
     def config(self) -> dict[str, Any] | None:

@@ -23,7 +23,10 @@ from graphmill.vocab import Bucket, Side
 from tests import DATA
 from train.evaluation import evaluate, ranking
 from train.evaluation.queries import Slots, Triples
+from train.evaluation.ranking_metrics import concatenated
 from train.model.model import Model
+from train.tables.held_partitions import load_embeddings_of
+from train.tables.run_context import RunContext
 
 OPERATORS = ("none", "diagonal", "translation", "linear", "affine", "complex_diagonal")
 COMPARATORS = ("dot", "cos", "l2", "squared_l2")
@@ -467,9 +470,8 @@ def _metrics_of(config: Config, edges: Sequence[Edge]) -> dict[str, float]:
     """Our metrics of chosen edges, among all edges of the split as known ones."""
     counts = {"concept": [entity_counts.read_count(config.entity_path, "concept", p) for p in range(2)]}
     slots = Slots(config, counts, len(config.relations), 64)
-    tables = evaluate.Tables(config, counts, 2)
-    model = Model(config)
-    model.load_state(pbg_checkpoint.read_model(config.checkpoint_path, 2)[0])
+    context = RunContext.of_checkpoint(config, "evaluate", version=2)
+    model, load = context.load_trained_model(), load_embeddings_of(context)
     known = evaluate.BucketFiles(config, slots, list(config.edge_paths))
     first = slots.first["concept"]
     columns = [
@@ -478,8 +480,8 @@ def _metrics_of(config: Config, edges: Sequence[Edge]) -> dict[str, float]:
         [int(first[e[2][1]]) + e[2][2] for e in edges],
     ]
     triples = Triples(*(np.array(column, np.int64) for column in columns))
-    metrics = ranking.rank(model, slots, tables, triples, known, height=7).metrics()
-    return metrics | {"num_edges": len(edges)}
+    ranks = ranking.rank(model, slots, load, triples, known, height=7)
+    return concatenated(list(ranks.values())).metrics() | {"num_edges": len(edges)}
 
 
 # ---- bad input

@@ -1,4 +1,4 @@
-"""One partition's rows in another shape than the standard one: CSV, lists, other names, some ids, cut files.
+"""One partition in a layout of the user: CSV, lists, other column names, some ids alone, several files.
 
 embeddings/{type}/part-{partition:05d}.parquet              or, with rows_per_file,
 embeddings/{type}/part-{partition:05d}_{number:05d}.parquet
@@ -19,13 +19,13 @@ from graphmill.formats._parquet_vectors import Table
 from graphmill.formats.remapped import Floats
 from remap.config import RemapConfig
 from remap.output.tables import TableOptions, count_rows, open_table, values_type
-from remap.sources.discover import Part
+from remap.sources.partition import MeasuredPartition
 
 Rows = tuple[pa.Array, Floats]
 
 
-def write_shaped(
-    batches: Iterator[Rows], part: Part, embedding_path: str, settings: RemapConfig
+def write_custom(
+    batches: Iterator[Rows], part: MeasuredPartition, embedding_path: str, settings: RemapConfig
 ) -> dict[str, int]:
     """Write the files of one partition; the rows of each, counted in what was written."""
     options = TableOptions(

@@ -1,4 +1,4 @@
-"""What ranking found, and the figures that are made of it."""
+"""Ranking metrics: MRR, mean rank and hits@k of the ranks of edges."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,31 +7,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphmill.vocab import Side
-
 HITS = (1, 3, 10, 50)
 
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """For each ranked side of each edge: how many others score higher, how many the same."""
+    """For each edge: the number of other candidates that score higher, and of those that score the same."""
 
     greater: npt.NDArray[np.int64]
     equal: npt.NDArray[np.int64]
 
     def metrics(self) -> dict[str, float]:
-        """Means over all ranks; of equal candidates half come first, or with `_pessimistic` all."""
+        """Means over all ranks. Half of the equal candidates come first; with `_pessimistic` all of them."""
         best = 1.0 + self.greater
         return _metrics(best + self.equal / 2, "") | _metrics(best + self.equal, "_pessimistic")
 
-    def sides(self) -> dict[Side, "Ranks"]:
-        """The ranks of each side, as `rank` lines them up: all edges' lhs, then all edges' rhs."""
-        halves = zip(np.split(self.greater, len(Side)), np.split(self.equal, len(Side)), strict=True)
-        return {side: Ranks(*half) for side, half in zip(Side, halves, strict=True)}
 
-
-def joined(parts: Sequence[Ranks]) -> Ranks:
-    """All ranks of all parts."""
+def concatenated(parts: Sequence[Ranks]) -> Ranks:
+    """The ranks of all parts."""
     return Ranks(
         np.concatenate([part.greater for part in parts]), np.concatenate([part.equal for part in parts])
     )

@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from graphmill import storage
-from graphmill.checkpoints import open_checkpoint
 from graphmill.config import Config, RelationConfig
 from graphmill.errors import ConfigError
 from graphmill.formats import entity_counts
+from graphmill.model.parameters import parse_operator_key
+from remap.sources.inputs import Inputs
 
 RELATIONS = "_relations.parquet"
 _SCHEMA = pa.schema(
@@ -32,32 +33,23 @@ _SCHEMA = pa.schema(
 )
 
 
-def write_relations(
-    config: Config, checkpoint_path: str, version: int | None, folder: str, *, allow_non_finite: bool = False
-) -> int:
-    """Write the table; its number of rows, a parameter of a relation each.
+def write_relation_parameters(config: Config, inputs: Inputs, uri: str) -> int:
+    """Write the table; its number of rows: one for each parameter of each relation.
 
     Raises:
         ConfigError: the checkpoint holds no relations, or others than the configuration.
         FormatError: a parameter is not finite.
     """
-    checkpoint = open_checkpoint(
-        checkpoint_path,
-        version=version,
-        entity_path=config.entity_path,
-        allow_non_finite=allow_non_finite,
-    )
-    model = checkpoint.read_model()
+    model = inputs.open_checkpoint(allow_non_finite=inputs.allow_non_finite).read_model()
     if model is None:
-        raise ConfigError(f"remap.relations: {checkpoint_path} holds no relations; set it to false")
+        raise ConfigError(f"remap.relations: {inputs.checkpoint_path} holds no relations; set it to false")
     names = entity_counts.read_relation_names(config.entity_path) if config.dynamic_relations else None
     rows: list[dict[str, Any]] = []
     for key, value in model.parameters.items():
-        place, _, rest = key.partition("_operators.")
-        if not rest:
+        operator_key = parse_operator_key(key)
+        if operator_key is None:
             continue
-        number, _, parameter = rest.partition(".")
-        relation = _relation(config, int(number), f"{checkpoint_path}: {key}")
+        relation = _relation(config, operator_key.relation, f"{inputs.checkpoint_path}: {key}")
         arrays = value.numpy() if config.dynamic_relations else value.numpy()[None]
         for row, array in enumerate(arrays):
             name = relation.name
@@ -69,13 +61,13 @@ def write_relations(
                     "lhs": relation.lhs,
                     "rhs": relation.rhs,
                     "operator": relation.operator,
-                    "side": place,
-                    "parameter": parameter,
+                    "side": operator_key.side.value,
+                    "parameter": operator_key.parameter,
                     "shape": list(array.shape),
                     "values": np.asarray(array, np.float32).reshape(-1),
                 }
             )
-    with storage.atomic_output(storage.join(folder, RELATIONS)) as stream:
+    with storage.atomic_output(uri) as stream:
         pq.write_table(pa.Table.from_pylist(rows, _SCHEMA), stream)
     return len(rows)
 

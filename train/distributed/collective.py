@@ -1,8 +1,8 @@
-"""All-reduce among the workers of a round: torch.distributed, by NCCL between GPUs, by Gloo between CPUs.
+"""All-reduce among the workers of a round, by torch.distributed: NCCL between GPUs, Gloo between CPUs.
 
-The group of a round meets at a store that Dask's scheduler keeps. A group stays as it is while rounds have
-the same members. Members listen for each other on the address alone that Dask knows the worker by; where
-Dask is encrypted, so is Gloo, with the same keys. NCCL knows no encryption.
+The group of a round meets at a store that Dask's scheduler keeps. A group is used again while rounds have
+the same members. Members listen only on the address by which Dask knows the worker. Where Dask is encrypted,
+Gloo is encrypted too, with the same keys; NCCL has no encryption.
 """
 
 import ctypes
@@ -22,12 +22,12 @@ from distributed import Security, get_client, get_worker
 from torch import Tensor
 
 from graphmill.errors import ClusterError, ConfigError
-from train.spread.messages import Together
-from train.spread.store import SchedulerStore
+from train.distributed.messages import ReduceGroup
+from train.distributed.scheduler_store import SchedulerStore
 
-TIMEOUT = timedelta(minutes=5)  # after which a member that does not come is given up
+TIMEOUT = timedelta(minutes=5)  # after which a missing member fails the all-reduce
 
-OPENSSL = ("libssl.so", "libssl.so.1.1")  # where Gloo looks for it
+OPENSSL = ("libssl.so", "libssl.so.1.1")  # names under which Gloo looks for OpenSSL
 
 _GLOO = "GLOO_DEVICE_TRANSPORT"
 _NCCL_INTERFACE = "NCCL_SOCKET_IFNAME"
@@ -37,10 +37,10 @@ class Collective:
     """One worker's end of all-reduces."""
 
     def __init__(self, backend: str, device: torch.device) -> None:
-        """Joins nothing yet.
+        """Check the backend; the first `sum` joins a group.
 
         Raises:
-            ConfigError: there is no such backend here.
+            ConfigError: the backend cannot work on this worker.
         """
         check_backend(backend, device)
         if backend == "gloo" and get_worker().security.require_encryption:
@@ -51,19 +51,19 @@ class Collective:
         self._store: SchedulerStore | None = None
         self._group: Any = None
 
-    def sum(self, tensors: list[Tensor], together: Together) -> list[Tensor]:
-        """The sums of the members' tensors, the same on each, where the tensors are.
+    def sum(self, tensors: list[Tensor], group: ReduceGroup) -> list[Tensor]:
+        """The sums of the members' tensors, equal on every member and on the tensors' device.
 
         Raises:
             ClusterError: a member was lost.
         """
         try:
-            self._join(together)
+            self._join(group)
             return [self._sum(each) for each in tensors]
         except (dist.DistError, RuntimeError, OSError) as error:
             self.close()
             raise ClusterError(
-                f"training: the all-reduce of {together['size']} workers failed: {error}; run it again: it "
+                f"training: the all-reduce of {group['size']} workers failed: {error}; run it again: it "
                 "goes on from the last version. train.all_reduce: files survives lost workers"
             ) from error
 
@@ -80,14 +80,14 @@ class Collective:
         self._group.allreduce([total]).wait()
         return total.to(tensor.device)
 
-    def _join(self, together: Together) -> None:
-        if together["name"] == self._name:
+    def _join(self, group: ReduceGroup) -> None:
+        if group["name"] == self._name:
             return
         self.close()
-        self._store = SchedulerStore(get_client(), together["name"], TIMEOUT)
+        self._store = SchedulerStore(get_client(), group["name"], TIMEOUT)
         make = _gloo if self.backend == "gloo" else _nccl
-        self._group = make(self._store, together["rank"], together["size"])
-        self._name = together["name"]
+        self._group = make(self._store, group["rank"], group["size"])
+        self._name = group["name"]
 
 
 def _gloo(store: SchedulerStore, rank: int, size: int) -> Any:
@@ -101,12 +101,14 @@ def _gloo(store: SchedulerStore, rank: int, size: int) -> Any:
 
 @contextmanager
 def _encrypted(security: Security) -> Iterator[None]:
-    """Have Gloo encrypt what is made in the block, if Dask does; Gloo reads its keys from files."""
+    """Have Gloo encrypt the connections made in the block, if Dask does; Gloo reads its keys from files."""
     if not security.require_encryption:
         os.environ.pop(_GLOO, None)
         yield
         return
-    with tempfile.TemporaryDirectory(prefix="graphmill-keys-") as folder:  # for this user alone, for moments
+    with tempfile.TemporaryDirectory(
+        prefix="graphmill-keys-"
+    ) as folder:  # only for this user and for moments
         keys = {
             "PKEY": security.tls_worker_key,
             "CERT": security.tls_worker_cert,
@@ -136,13 +138,13 @@ def _nccl(store: SchedulerStore, rank: int, size: int) -> Any:
 
 
 def check_backend(backend: str, device: torch.device) -> None:
-    """Refuse what cannot work here.
+    """Refuse a backend that cannot work on this worker.
 
     Raises:
         ConfigError: this torch is built without the backend, or it is not for this device.
     """
-    there = {"nccl": dist.is_nccl_available, "gloo": dist.is_gloo_available}
-    if not dist.is_available() or not there[backend]():
+    available = {"nccl": dist.is_nccl_available, "gloo": dist.is_gloo_available}
+    if not dist.is_available() or not available[backend]():
         raise ConfigError(
             f"train.all_reduce: this worker's torch {torch.__version__} is built without {backend}; "
             "set train.all_reduce: files"
@@ -154,10 +156,10 @@ def check_backend(backend: str, device: torch.device) -> None:
 
 
 def check_openssl(names: Sequence[str]) -> None:
-    """Refuse a machine where Gloo cannot encrypt, which it would only tell when it connects.
+    """Refuse a machine where Gloo cannot encrypt; Gloo itself fails only when it connects.
 
     Raises:
-        ConfigError: none of these libraries is there.
+        ConfigError: none of these libraries is installed.
     """
     for name in names:
         with suppress(OSError):

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmill.vocab import Bucket
+from train.distributed.bucket_assignment import Dynamic, Tournament, rounds_of
 from train.edges.bucket_order import ordered_buckets
-from train.spread.assignment import Dynamic, Tournament, rounds_of
 
 partitions = st.integers(1, 7)
 seeds = st.integers(0, 2**63 - 1)

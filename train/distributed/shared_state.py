@@ -1,9 +1,9 @@
-"""What all buckets change: relation parameters, global embeddings, types with one partition.
+"""State that all buckets change: relation parameters, global embeddings, types with one partition.
 
-A worker trains a bucket on a copy of its own, and merges it with what others have published meanwhile:
-each number becomes the mean of both, weighed by the squared gradients (Adagrad's sums) that each side has
-seen since they parted. A row that only one of them touched is taken over as it is, and parameters that all
-buckets pull the same way are not pulled several times as far. The sums add up.
+A worker trains a bucket on a copy of its own, and merges the copy with the state that others have published
+meanwhile: each number becomes the mean of both, weighted by the squared gradients (Adagrad's sums) that each
+copy has seen since they parted. A row that only one worker touched is taken over as it is, and parameters
+that all buckets pull the same way are not pulled several times as far. The sums add up.
 
 Shapes: N rows, D dimension, `...` any.
 """
@@ -16,20 +16,20 @@ from torch import Tensor
 
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
-from train.edges.schedule import Key
+from train.distributed.collective import Collective
+from train.distributed.messages import ReduceGroup
+from train.edges.partitions import PartitionKey
 from train.model.model import Model
 from train.model.optimizer import Adagrad
-from train.spread.collective import Collective
-from train.spread.messages import Together
-from train.spread.places import Place
 from train.step.step import Table
+from train.tables.location import Location
 from train.tables.partition_files import PartitionFiles
-from train.tables.start import Start
+from train.tables.run_context import RunContext
 
 
 @dataclass(frozen=True)
 class _State:
-    """Numbers that training moves, and the sums of their squared gradients."""
+    """Trained numbers, and the sums of their squared gradients."""
 
     values: Tensor  # [...] or [N, D]
     sums: Tensor  # [...], or [N] of a row-wise optimizer
@@ -39,52 +39,57 @@ class _State:
         self.sums.copy_(other.sums)
 
     def merge_(self, other: "_State", base_sums: Tensor) -> None:
-        """Merge with another copy, from which this one parted when the sums were `base_sums`."""
+        """Merge with another copy; both had `base_sums` when they parted."""
         ours, theirs = self.sums - base_sums, other.sums - base_sums
-        share = (theirs / (ours + theirs)).nan_to_num_(nan=0.0)  # neither has moved: both are the same
+        share = (theirs / (ours + theirs)).nan_to_num_(nan=0.0)  # neither copy has moved: both are equal
         if share.dim() < self.values.dim():
             share = share.unsqueeze(-1)
         self.values.lerp_(other.values, share.expand_as(self.values))
         self.sums.add_(theirs)
 
 
-class Shared:
-    """A worker's copy."""
+class SharedState:
+    """A worker's copy of the shared state."""
 
     def __init__(
-        self, start: Start, model: Model, adagrad: Adagrad, files: PartitionFiles, keys: list[Key]
+        self,
+        context: RunContext,
+        model: Model,
+        adagrad: Adagrad,
+        files: PartitionFiles,
+        keys: list[PartitionKey],
     ) -> None:
         """`keys` are the types with one partition."""
-        self.start = start
+        self.context = context
         self.model = model
         self.adagrad = adagrad
         self.files = files
-        self.tables: dict[Key, Table] = {}
+        self.tables: dict[PartitionKey, Table] = {}
         self._keys = keys
-        self._revision: int | None = None  # that is here; None where training has changed it
+        self._revision: int | None = None  # of this copy; None once training has changed it
         self._base_revision = 0
-        self._base: dict[str | Key, Tensor] = {}
+        self._base: dict[str | PartitionKey, Tensor] = {}
         self._base_steps: dict[str, int] = {}
 
-    def begin(self, place: Place) -> None:
-        """Take over what is at `place`, unless it is what is here; a bucket's training starts."""
-        if self._revision != place.revision:
-            self._read(place)
-        self._revision, self._base_revision = None, place.revision
+    def begin(self, location: Location) -> None:
+        """Start a bucket from the state at `location`, which is read unless it is here already."""
+        if self._revision != location.revision:
+            self._read(location)
+        self._revision, self._base_revision = None, location.revision
         self._base = {name: state.sums.clone() for name, state in self._states()}
         self._base_steps = dict(self.adagrad.steps)
 
-    def reduce(self, collective: Collective, together: Together) -> None:
-        """Merge with the copies of all members of a group at once, as one after the other would be."""
+    def reduce(self, collective: Collective, group: ReduceGroup) -> None:
+        """Merge the copies of all members of a group at once; the result is that of `publish` one by one."""
         states = list(self._states())
         seen = [state.sums - self._base[name] for name, state in states]
         pulled = [state.values * _widened(each, state) for each, (_, state) in zip(seen, states, strict=True)]
         steps = torch.tensor([self.adagrad.steps[name] - count for name, count in self._base_steps.items()])
-        *totals, step_totals = collective.sum([*seen, *pulled, steps], together)
+        *totals, step_totals = collective.sum([*seen, *pulled, steps], group)
         for number, (name, state) in enumerate(states):
             total = totals[number]
             mean = totals[len(states) + number] / _widened(total, state)
-            # where nobody has moved, all are the same
+            # where no copy has moved, all are equal
             state.values.copy_(torch.where(_widened(total, state) > 0, mean, state.values))
             state.sums.copy_(self._base[name] + total)
         for name, total in zip(self._base_steps, step_totals.tolist(), strict=True):
@@ -92,7 +97,7 @@ class Shared:
 
     def publish(
         self,
-        place: Place,
+        location: Location,
         path: str,
         version: int,
         revision: int,
@@ -100,9 +105,9 @@ class Shared:
         *,
         writes: bool = True,
     ) -> None:
-        """Merge with what is at `place`; the result, `revision`, goes to `path` if this one `writes`."""
-        if place.revision != self._base_revision:
-            self._merge(place)
+        """Merge with the state at `location`; with `writes`, write the result as `revision` to `path`."""
+        if location.revision != self._base_revision:
+            self._merge(location)
         self._revision = revision
         if not writes:
             return
@@ -113,49 +118,36 @@ class Shared:
             version,
             self.model.state_dict(),
             self.adagrad.state_dict(),
-            self.start.config.pbg(),
+            self.context.config.pbg(),
             iteration,
-            self.start.checksums,
+            self.context.checksums,
         )
 
-    def _read(self, place: Place) -> None:
-        model, adagrad = self._read_model(place)
+    def _read(self, location: Location) -> None:
+        model, adagrad = self.context.load_model(location.path, location.version)
         for name in self.model.parameters:
             self._parameter(name).copy_(_State(model.parameters[name], adagrad.sums[name]))
         self.adagrad.steps.update(adagrad.steps)
         for key in self._keys:
-            self.tables[key] = self.files.load(key, place.version, place.path)
+            self.tables[key] = self.files.load(key, location.version, location.path)
 
-    def _merge(self, place: Place) -> None:
-        model, adagrad = self._read_model(place)
+    def _merge(self, location: Location) -> None:
+        model, adagrad = self.context.load_model(location.path, location.version)
         for name in self.model.parameters:
             theirs = _State(model.parameters[name], adagrad.sums[name])
             self._parameter(name).merge_(theirs, self._base[name])
             self.adagrad.steps[name] += adagrad.steps[name] - self._base_steps[name]
         for key in self._keys:
-            table = self.files.load(key, place.version, place.path)
+            table = self.files.load(key, location.version, location.path)
             own = self.tables[key]
             _State(own.embeddings_ND, own.sums).merge_(
                 _State(table.embeddings_ND, table.sums), self._base[key]
             )
 
-    def _read_model(self, place: Place) -> tuple[Model, Adagrad]:
-        if not place.version:
-            return self.start.load_model()
-        uri = pbg_checkpoint.model_uri(place.path, place.version)
-        state, optimizer_state, _ = pbg_checkpoint.read_model(place.path, place.version)
-        model = Model(self.start.config, self.start.num_dynamic)
-        model.load_state(state, uri)
-        model.to(self.start.device)
-        adagrad = Adagrad(model.parameters, self.adagrad.lr)
-        if optimizer_state:
-            adagrad.load_state_dict(optimizer_state, uri)
-        return model, adagrad
-
     def _parameter(self, name: str) -> _State:
         return _State(self.model.parameters[name], self.adagrad.sums[name])
 
-    def _states(self) -> Iterator[tuple[str | Key, _State]]:
+    def _states(self) -> Iterator[tuple[str | PartitionKey, _State]]:
         for name in self.model.parameters:
             yield name, self._parameter(name)
         for key, table in self.tables.items():

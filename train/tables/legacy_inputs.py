@@ -1,7 +1,7 @@
-"""What a run was given in other formats than PBG v1, made into v1's before the stage begins.
+"""Inputs of a run in other formats than PBG v1: they become PBG v1 before the stage begins.
 
-Legacy input (`entity_count_*.pt`, edge files numbered from 1), an `init_path` of any format, and a legacy
-outdir as `checkpoint_path` to go on from. See graphmill/checkpoints/import_legacy.py for where the files go.
+Such inputs are legacy entities and edges (`entity_count_*.pt`, edge files numbered from 1), an `init_path` of
+any format, and a legacy outdir as `checkpoint_path`. graphmill/checkpoints/import_legacy.py names the files.
 """
 
 from graphmill import storage
@@ -10,11 +10,11 @@ from graphmill.config import Config
 from train.config import TrainConfig
 
 
-def adopted(config: Config) -> Config:
-    """`config` with paths that the stage can read; where all of them are v1's, `config` itself.
+def import_legacy_inputs(config: Config) -> Config:
+    """Import the inputs that are not PBG v1; the configuration with the paths of the imported files.
 
     Raises:
-        FormatError: a source is damaged, or its index base cannot be told (see train.index_base).
+        FormatError: a source is damaged, or its index base is unclear (see train.index_base).
     """
     target = config.checkpoint_path.rstrip("/") + ".adopted"
     index_base = config.section("train", TrainConfig).index_base
@@ -33,7 +33,7 @@ def adopted(config: Config) -> Config:
 
 
 def _other_splits(config: Config) -> list[str]:
-    """Folders of edge files beside those that are trained on."""
+    """Folders of edge files beside edge_paths."""
     folders = [each.uri for each in storage.list_dir(config.edge_root) if each.is_dir]
     return [
         uri

@@ -14,8 +14,8 @@ from graphmill.cluster import ClusterConfig
 from graphmill.cluster.keys import new_keys
 from graphmill.errors import ConfigError
 from tests.graphmill.cluster import stranger
-from train.spread.collective import OPENSSL, Collective, check_openssl
-from train.spread.messages import Together
+from train.distributed.collective import OPENSSL, Collective, check_openssl
+from train.distributed.messages import ReduceGroup
 
 
 def member(rank: int, name: str) -> list[list[float]]:
@@ -24,12 +24,12 @@ def member(rank: int, name: str) -> list[list[float]]:
     collective = Collective("gloo", torch.device("cpu"))
     before = stranger.listening([os.getpid()])
     for number in range(2):
-        together = Together(name=f"{name}-{number}", rank=rank, size=2, leader=0)
-        sums += collective.sum([torch.ones(2) * (rank + 1)], together)
+        group = ReduceGroup(name=f"{name}-{number}", rank=rank, size=2, leader=0)
+        sums += collective.sum([torch.ones(2) * (rank + 1)], group)
         found = [each for each in stranger.listening([os.getpid()]) if each not in before]
         Variable(f"{name}-{number}-{rank}").set(found)
         Variable(f"{name}-{number}-go").get(timeout=60)
-        sums += collective.sum([torch.ones(2) * (rank + 3)], together)
+        sums += collective.sum([torch.ones(2) * (rank + 3)], group)
     collective.close()
     return [each.tolist() for each in sums]
 

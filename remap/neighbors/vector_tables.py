@@ -1,29 +1,27 @@
-"""Tables of vectors by raw id, whoever wrote them: ours, or GraphStorm's names, or renamed columns.
+"""Tables of vectors by raw id: ours, those of GraphStorm, or tables with renamed columns.
 
-{folder}/{type}/*.parquet       one column of ids (strings or integers), one of lists of floats; or as remap
-                                writes lists, id, type and vector
+{folder}/{type}/*.parquet       one column of ids (strings or integers), one column of lists of floats; or
+                                the columns id, type and vector of remap
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats import parquet_bounds
 from graphmill.formats._parquet import open_parquet
-
-Floats = npt.NDArray[np.float32]
+from graphmill.library.nearest import Floats
 
 BATCH_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
 class VectorTable:
-    """One file, and what its columns are called."""
+    """One file, and the names of its columns."""
 
     uri: str
     ids: str
@@ -55,6 +53,12 @@ class VectorTable:
             batch_rows = parquet_bounds.batch_rows(parquet, self.uri, [self.ids], BATCH_ROWS)
             for batch in parquet.iter_batches(batch_rows, columns=[self.ids]):
                 yield batch.column(0).cast(pa.string())
+
+
+def batches(tables: Iterable[VectorTable]) -> Iterator[tuple[pa.Array, Floats]]:
+    """Ids (string [N]) and vectors [N, D] of all tables, one after the other."""
+    for table in tables:
+        yield from table.batches()
 
 
 def find_types(folder: str) -> dict[str, list[VectorTable]]:

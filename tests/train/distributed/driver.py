@@ -1,4 +1,4 @@
-"""Trains on a cluster of its own, to be killed: `python -m tests.train.spread.driver CONFIG NUM_WORKERS`."""
+"""Trains on a cluster of its own: `python -m tests.train.distributed.driver CONFIG NUM_WORKERS`."""
 
 import sys
 

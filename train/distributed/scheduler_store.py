@@ -1,7 +1,7 @@
 """The store at which a group of torch.distributed meets: variables of Dask's scheduler.
 
-Torch's own TCPStore listens on every address, and lets in whoever comes. What goes by way of the scheduler is
-encrypted like all of Dask's messages, and comes from workers of the run alone.
+Torch's own TCPStore listens on every address and accepts every connection. Variables of the scheduler are
+encrypted like all of Dask's messages, and only workers of the run can set them.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import Store
 
 
 class SchedulerStore(Store):
-    """Implements what groups use: one member sets a key once, the others read it."""
+    """Implements the methods that groups use: one member sets a key once, the others read it."""
 
     def __init__(self, client: Client, name: str, timeout: timedelta) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class SchedulerStore(Store):
         """Called by torch.
 
         Raises:
-            TimeoutError: nobody has set it in time.
+            TimeoutError: no member has set the key in time.
         """
         return self._wait(key, self._timeout)
 
@@ -38,13 +38,13 @@ class SchedulerStore(Store):
         """Called by torch.
 
         Raises:
-            TimeoutError: nobody has set one of them in time.
+            TimeoutError: no member has set one of the keys in time.
         """
         for key in keys:
             self._wait(key, timeout or self._timeout)
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Called by torch, every second, for signals of debugging: those of other members do not count."""
+        """Called by torch, every second, for debugging signals: only this member's keys count."""
         return all(key in self._set for key in keys)
 
     def clone(self) -> "SchedulerStore":
@@ -52,7 +52,7 @@ class SchedulerStore(Store):
         return self
 
     def forget(self) -> None:
-        """Delete at the scheduler what was set here."""
+        """Delete the keys that were set here from the scheduler."""
         for key in self._set:
             self._variable(key).delete()
         self._set.clear()

@@ -1,12 +1,12 @@
-"""Which bucket a worker may train next: no two that are being trained share a partition.
+"""The next bucket of a worker: no two buckets that are trained at a time share a partition.
 
-    dynamic      whichever bucket shares no partition with those being trained, best one that shares some
-                 with the worker's last; the result depends on who was faster
-    tournament   fixed rounds of such buckets; a round starts from what the last one ended with, so that
-                 the result depends on the number of buckets in a round alone
+    dynamic      any bucket that shares no partition with those in training, preferably one that shares
+                 partitions with the worker's last bucket; the result depends on the workers' speeds
+    tournament   fixed rounds of such buckets; a round starts from the end of the round before, so the
+                 result depends only on the number of buckets in a round
 
-In the very first iteration a bucket has to wait until one of its partitions has been trained, so that all
-partitions grow out of one and lie in one space.
+In the very first iteration a bucket waits until one of its partitions has been trained: all partitions grow
+out of one partition and lie in one space.
 
 Source: PyTorch-BigGraph's lock server (arXiv:1903.12287, section 4.2).
 """
@@ -18,29 +18,29 @@ from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.vocab import Bucket
 from train.config import TrainConfig
-from train.edges.schedule import Key
+from train.edges.partitions import PartitionKey
 
-Keys = Callable[[Bucket], set[Key]]  # the partitions that a bucket must have for itself
+PartitionsOf = Callable[[Bucket], set[PartitionKey]]  # partitions that a bucket must have for itself
 
 
 class Assignment(Protocol):
     """The buckets of one iteration."""
 
     def next_bucket(self, last: Bucket | None) -> Bucket | None:
-        """Take a bucket for a worker whose last one was `last`; None if there is none at the moment."""
+        """Take a bucket for a worker whose last bucket was `last`; None if none is free at the moment."""
 
     def may_publish(self, bucket: Bucket) -> bool:
-        """Whether it is the bucket's turn to publish what it changed of what all buckets share."""
+        """Whether it is the bucket's turn to publish its changes of the shared state."""
 
     def commit(self, bucket: Bucket) -> bool:
-        """Note that a bucket is done; whether the next ones start from what is published by now."""
+        """Note that a bucket is done; whether the next buckets start from the newest shared state."""
 
     def give_back(self, bucket: Bucket) -> None:
-        """Note that a bucket's worker was lost: it is to be trained by another one."""
+        """Note that a bucket's worker was lost: another worker is to train the bucket."""
 
     @property
-    def together(self) -> Sequence[Bucket]:
-        """The buckets that publish together where they can, in order."""
+    def publish_group(self) -> Sequence[Bucket]:
+        """The buckets that publish together, in order."""
 
     @property
     def finished(self) -> bool:
@@ -48,17 +48,17 @@ class Assignment(Protocol):
 
 
 class Dynamic:
-    """Buckets as workers ask for them."""
+    """Hands out buckets as workers ask for them."""
 
-    def __init__(self, order: Sequence[Bucket], keys: Keys, *, from_one: bool) -> None:
+    def __init__(self, order: Sequence[Bucket], keys: PartitionsOf, *, from_one: bool) -> None:
         """`from_one` makes all but the first bucket wait for a partition that has been trained."""
         self._keys = keys
         self._left = dict.fromkeys(order)
         self._taken: dict[Bucket, None] = {}
-        self._trained: set[Key] | None = set() if from_one else None
+        self._trained: set[PartitionKey] | None = set() if from_one else None
 
     def next_bucket(self, last: Bucket | None) -> Bucket | None:
-        """Of those that are free, one that shares the most partitions with `last`."""
+        """Take the free bucket that shares the most partitions with `last`."""
         busy = {key for bucket in self._taken for key in self._keys(bucket)}
         free = [bucket for bucket in self._left if busy.isdisjoint(self._keys(bucket))]
         if self._trained is not None and (self._trained or self._taken):
@@ -73,52 +73,52 @@ class Dynamic:
         return bucket
 
     def may_publish(self, bucket: Bucket) -> bool:
-        """First come, first served."""
+        """Always: first come, first served."""
         return True
 
     def commit(self, bucket: Bucket) -> bool:
-        """Done; every bucket starts from the newest."""
+        """Note that a bucket is done; every bucket starts from the newest state."""
         del self._taken[bucket]
         if self._trained is not None:
             self._trained |= self._keys(bucket)
         return True
 
     def give_back(self, bucket: Bucket) -> None:
-        """Left again, and the first in line."""
+        """Make the bucket the next one to be taken."""
         del self._taken[bucket]
         self._left = {bucket: None, **self._left}
 
     @property
-    def together(self) -> Sequence[Bucket]:
-        """None wait for each other."""
+    def publish_group(self) -> Sequence[Bucket]:
+        """Empty: buckets do not wait for each other."""
         return ()
 
     @property
     def finished(self) -> bool:
-        """Nothing left, nothing taken."""
+        """Whether no bucket is left or taken."""
         return not self._left and not self._taken
 
 
 class Tournament:
-    """Buckets in rounds."""
+    """Hands out buckets in rounds."""
 
     def __init__(self, rounds: Sequence[Sequence[Bucket]]) -> None:
         self._rounds = [list(each) for each in rounds if each]
         self._taken: set[Bucket] = set()
 
     def next_bucket(self, last: Bucket | None) -> Bucket | None:
-        """The first of the round that is left, whatever `last`: in this order they publish."""
+        """Take the round's first free bucket, whatever `last` is: buckets publish in this order."""
         bucket = next((each for each in self._round() if each not in self._taken), None)
         if bucket is not None:
             self._taken.add(bucket)
         return bucket
 
     def may_publish(self, bucket: Bucket) -> bool:
-        """In the order of the round."""
+        """Whether the bucket is the first that is left of the round."""
         return self._round()[0] == bucket
 
     def commit(self, bucket: Bucket) -> bool:
-        """Done; what it has published counts from the next round on."""
+        """Note that a bucket is done; its changes count from the next round on."""
         self._taken.remove(bucket)
         self._rounds[0].remove(bucket)
         if self._rounds[0]:
@@ -127,28 +127,30 @@ class Tournament:
         return True
 
     def give_back(self, bucket: Bucket) -> None:
-        """To be taken again in the same round."""
+        """Make the bucket free again in the same round."""
         self._taken.remove(bucket)
 
     @property
-    def together(self) -> Sequence[Bucket]:
-        """What is left of the round."""
+    def publish_group(self) -> Sequence[Bucket]:
+        """The buckets that are left of the round."""
         return self._round()
 
     @property
     def finished(self) -> bool:
-        """No round left."""
+        """Whether no round is left."""
         return not self._rounds
 
     def _round(self) -> list[Bucket]:
         return self._rounds[0] if self._rounds else []
 
 
-def rounds_of(order: Sequence[Bucket], keys: Keys, size: int, *, from_one: bool) -> list[list[Bucket]]:
+def rounds_of(
+    order: Sequence[Bucket], keys: PartitionsOf, size: int, *, from_one: bool
+) -> list[list[Bucket]]:
     """All buckets in rounds of at most `size` that share no partition.
 
-    Buckets with equal lhs + rhs (modulo the number of partitions) hardly share any: they are taken one
-    such diagonal after another, in the order in which `order` meets them. With `from_one` a bucket also
+    Buckets with equal lhs + rhs (modulo the number of partitions) hardly share partitions. They are taken
+    diagonal by diagonal, in the order in which `order` meets the diagonals. With `from_one` a bucket also
     waits for a round that has trained one of its partitions.
     """
     num_diagonals = max(max(bucket) for bucket in order) + 1
@@ -157,16 +159,16 @@ def rounds_of(order: Sequence[Bucket], keys: Keys, size: int, *, from_one: bool)
         first.setdefault(sum(bucket) % num_diagonals, number)
     left = sorted(order, key=lambda bucket: first[sum(bucket) % num_diagonals])
     rounds: list[list[Bucket]] = []
-    trained: set[Key] = set()
+    trained: set[PartitionKey] = set()
     while left:
         together: list[Bucket] = []
-        busy: set[Key] = set()
+        busy: set[PartitionKey] = set()
         for bucket in left:
             grown = not from_one or (not rounds and not together) or not trained.isdisjoint(keys(bucket))
             if grown and len(together) < size and busy.isdisjoint(keys(bucket)):
                 together.append(bucket)
                 busy |= keys(bucket)
-        together = together or left[:1]  # a part of the grid that has nothing to do with the rest
+        together = together or left[:1]  # this part of the grid shares nothing with the rest
         trained |= {key for bucket in together for key in keys(bucket)}
         left = [bucket for bucket in left if bucket not in together]
         rounds.append(together)
@@ -174,7 +176,7 @@ def rounds_of(order: Sequence[Bucket], keys: Keys, size: int, *, from_one: bool)
 
 
 def backend_of(config: Config) -> str | None:
-    """What reduces in this run: nccl, gloo, or nothing.
+    """The all-reduce backend of a run: nccl, gloo, or None.
 
     Raises:
         ConfigError: train.all_reduce needs rounds.

@@ -30,9 +30,9 @@ from tests.train.graphs import (
 from tests.train.run.test_quality import planted
 from tests.train.run.test_trainer import COUNTS, mixed, write_mixed
 from train import job
+from train.distributed import collective, coordinator, messages
+from train.distributed.coordinator import Coordinator
 from train.edges.schedule import all_keys
-from train.spread import collective, coordinator, crew
-from train.spread.coordinator import Coordinator
 
 
 @contextmanager
@@ -149,8 +149,8 @@ def test_several_workers_are_as_good_as_one(tmp_path):
 
 def busy(run):
     """Addresses of workers that are in the middle of a bucket."""
-    attempts = list(run.crew.attempts.values())
-    return [each.address for each in attempts if each.bucket is not None and each.wants is None]
+    tasks = list(run.pool.tasks.values())
+    return [each.address for each in tasks if each.bucket is not None and each.waits_for is None]
 
 
 def kill_one(run, pids):
@@ -189,7 +189,7 @@ def test_worker_that_dies_costs_a_bucket(tmp_path):
                 time.sleep(0.02)
             kill_one(run, pids)
             assert running.result()["version"] == 4
-            assert sum(run._losses.values()) == 1  # it was in the middle of a bucket
+            assert sum(run.losses.values()) == 1  # it was in the middle of a bucket
     assert same(tables(configs["tournament"]), tables(configs["undisturbed"]))
     known = np.concatenate([train, test])
     mrr = [mean_reciprocal_rank(configs[name], {"node": count}, known, test) for name in configs]
@@ -207,7 +207,7 @@ def test_everything_is_killed_and_resumes(tmp_path):
     conf = tmp_path / "conf.yaml"
     conf.write_text(json.dumps(configs[0].model_dump(mode="json")))
     child = subprocess.Popen(
-        [sys.executable, "-m", "tests.train.spread.driver", str(conf), "2"],
+        [sys.executable, "-m", "tests.train.distributed.driver", str(conf), "2"],
         cwd=REPOSITORY,
         start_new_session=True,
     )
@@ -283,7 +283,7 @@ def test_workers_that_reduce_end_where_those_that_merge_files_do(tmp_path, clien
     for name, value in found["files"].items():
         torch.testing.assert_close(found["gloo"][name], value, rtol=1e-4, atol=1e-6)
     # what the workers keep from task to task is gone with the run
-    assert not any(client.run(lambda dask_worker: hasattr(dask_worker, crew.KEPT)).values())
+    assert not any(client.run(lambda dask_worker: hasattr(dask_worker, messages.WORKER_ATTRIBUTE)).values())
 
 
 def test_a_reduction_that_cannot_be_is_refused(tmp_path, client):

@@ -1,7 +1,7 @@
-"""The metrics of a ranking in parts: by side, by relation, by the degree of the entity that was asked for.
+"""Breakdown of ranking metrics: by side, by relation, by the degree of the entity that was ranked.
 
-What lies in run.json stays small: the relations with most edges, and a few bands of degrees. A degree is
-the number of edges of an entity in the edges that were trained on.
+The breakdown in run.json stays small: the relations with most edges, and a few bands of degrees. A degree is
+the number of an entity's edges among the edges that were trained on.
 
 Shapes: E edges.
 """
@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from graphmill.vocab import Side
 from train.evaluation.queries import Numbers, Slots, Triples
-from train.evaluation.ranks import Ranks
+from train.evaluation.ranking_metrics import Ranks
 
 MAX_RELATIONS = 100
-FIRST_DEGREES = (0, 1, 3, 10, 30, 100, 300, 1000, 10_000)  # where each band begins
+FIRST_DEGREES = (0, 1, 3, 10, 30, 100, 300, 1000, 10_000)  # the first degree of each band
 
 Selected = npt.NDArray[np.bool_]
 
@@ -29,14 +29,14 @@ def break_down(
     trained: Iterable[Triples],
     names: Sequence[str],
 ) -> dict[str, Any]:
-    """The metrics in parts, for run.json.
+    """The breakdown, for run.json.
 
     Args:
-        ranks: of each side, in the order of the edges.
-        edges: those that were ranked.
-        slots: numbers of the entities.
+        ranks: ranks of each side, in the order of the edges.
+        edges: the ranked edges.
+        slots: slots of the entities.
         trained: the edges that were trained on, in parts that fit in memory.
-        names: of the relations, by their number.
+        names: names of the relations, by their number.
     """
     rank_of = {side: 1.0 + each.greater + each.equal / 2 for side, each in ranks.items()}
     degree_of = count_degrees(edges, slots, trained)
@@ -55,9 +55,9 @@ def break_down(
 
 
 def count_degrees(edges: Triples, slots: Slots, trained: Iterable[Triples]) -> dict[Side, Numbers]:
-    """[E] for each side: how many of the trained edges the entity on that side has, on either end.
+    """For each side the degree of its entity: the trained edges that have it on either end, [E].
 
-    Memory: 16 bytes an entity of the edges, not of the graph.
+    Memory: 16 bytes per entity of the edges, not of the graph.
     """
     keys = {side: _entity_keys(slots, edges, side) for side in Side}
     asked = np.unique(np.concatenate(list(keys.values())))
@@ -71,7 +71,7 @@ def count_degrees(edges: Triples, slots: Slots, trained: Iterable[Triples]) -> d
 
 
 def _entity_keys(slots: Slots, edges: Triples, side: Side) -> Numbers:
-    """[E] numbers that differ for different entities, of whatever type."""
+    """Numbers that differ for different entities of any types: [E]."""
     types = list(slots.counts)
     relations = range(len(slots.config.relations))
     type_of = np.array([types.index(slots.entity_type(relation, side)) for relation in relations])
