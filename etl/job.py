@@ -79,7 +79,6 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
         ConfigError: the tables do not fit the relations, or the outputs would replace foreign files.
     """
     check_config(config, config.section("etl", EtlConfig))
-    check_outputs(config)
     return ""
 
 
@@ -92,6 +91,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         NotFoundError: a table's file does not exist.
     """
     check(config)
+    check_outputs(config)
     etl = config.section("etl", EtlConfig)
     made_from = fingerprint(config)
     cutting = etl.model_dump(mode="json", include=_CUTTING - {"work_path", "work_replication"})

@@ -19,8 +19,8 @@ from typing import Any
 from distributed import Client, UploadFile, WorkerPlugin
 
 from graphmill import storage
+from graphmill.cluster.settings import ENVIRONMENT
 from graphmill.errors import ClusterError, ConfigError
-from graphmill.machine.forkserver import ENVIRONMENT
 
 PACKAGES = ("graphmill", "etl", "train", "remap")
 # What travels between client, scheduler and workers must be understood by all of them.

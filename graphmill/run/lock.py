@@ -31,8 +31,8 @@ from typing import Any
 
 from graphmill import storage
 from graphmill.errors import FormatError, GraphMillError, LockedError, StorageError
-from graphmill.machine import owner
-from graphmill.machine.interrupt import alarm, on_main_thread
+from graphmill.machine import processes
+from graphmill.machine.interrupt import interruptible, on_main_thread
 from graphmill.run import lock_file
 
 NAME = lock_file.NAME
@@ -70,7 +70,7 @@ class Claim:
         for uri in self.uris:
             if lock_file.read_text(uri) != self.text:
                 link = lock_file.read(uri)
-                now = owner.told(link.owner) if link else "nobody has it"
+                now = processes.describe(link.owner) if link else "nobody has it"
                 raise LockedError(
                     f"{uri}: lost, as this run showed no life for a while; {now}; this run ends here, and "
                     "has written nothing since"
@@ -95,8 +95,8 @@ def held(*folders: str, whole: Iterable[str] = ()) -> Iterator[Claim]:
     locks = _Locks()
     try:
         locks.acquire(list(map(_resolved, folders)), list(map(_resolved, whole)))
-        with alarm() if on_main_thread() else nullcontext(_nobody) as ring:
-            keeper = threading.Thread(target=locks.keep, args=(ring,), daemon=True, name="lock-keeper")
+        with interruptible() if on_main_thread() else nullcontext(_ignore) as interrupt:
+            keeper = threading.Thread(target=locks.keep, args=(interrupt,), daemon=True, name="lock-keeper")
             keeper.start()
             try:
                 yield locks.claim
@@ -112,19 +112,19 @@ def holder(folder: str) -> str | None:
     link = lock_file.last_of(storage.join(_resolved(folder), NAME))
     if link is None or _is_own_process(link.owner):
         return None
-    is_there = owner.is_there(link.owner)
+    is_there = processes.is_alive(link.owner)
     if is_there is None:
         is_there = lock_file.is_fresh(link, link.uri)
-    return owner.told(link.owner) if is_there else None
+    return processes.describe(link.owner) if is_there else None
 
 
-def _nobody(error: GraphMillError) -> None:
+def _ignore(error: GraphMillError) -> None:
     """Do nothing: without an alarm the run goes on, up to its next commit."""
 
 
 class _Locks:
     def __init__(self) -> None:
-        this = owner.this_process()
+        this = processes.identify()
         self.released = threading.Event()
         self.claim = Claim({}, json.dumps(this) + "\n")
         self._life_name = lock_file.LIFE + this["token"]
@@ -146,14 +146,14 @@ class _Locks:
         for folder in self._folders():
             self._sweep(folder)
 
-    def keep(self, ring: Callable[[GraphMillError], None]) -> None:
+    def keep(self, interrupt: Callable[[GraphMillError], None]) -> None:
         """Show life, until released; an alarm tells if another has taken over."""
         while not self.released.wait(BEAT_S):
             with suppress(StorageError):  # an outage: there will be a next time, or a successor
                 try:
                     self.claim.check()
                 except (LockedError, FormatError) as error:
-                    ring(error)
+                    interrupt(error)
                     return
                 for folder in self._folders():
                     storage.write_text(storage.join(folder, self._life_name), "")
@@ -207,10 +207,10 @@ class _Locks:
     def _refuse_others(self, link: lock_file.Link, own: str) -> None:
         if link.text == self.claim.text or not self._is_alive(link, own):
             return
-        raise LockedError(f"{link.uri}: {owner.told(link.owner)}, and is alive; try again later")
+        raise LockedError(f"{link.uri}: {processes.describe(link.owner)}, and is alive; try again later")
 
     def _is_alive(self, link: lock_file.Link, own: str) -> bool:
-        is_there = owner.is_there(link.owner)
+        is_there = processes.is_alive(link.owner)
         if is_there is not None:
             return is_there
         if lock_file.is_fresh(link, own):
@@ -218,7 +218,7 @@ class _Locks:
         if link.text in self._silent:
             return False
         watch_s = 2 * BEAT_S
-        told = owner.told(link.owner)
+        told = processes.describe(link.owner)
         log.info("lock: %s: %s; watching for %.0f s whether it shows life", link.uri, told, watch_s)
         before = lock_file.life_ns(link)
         time.sleep(watch_s)
@@ -264,4 +264,4 @@ def _with_ancestors(folder: str) -> Iterator[str]:
 
 
 def _is_own_process(found: Mapping[str, Any]) -> bool:
-    return found.get("pid") == os.getpid() and owner.is_there(found) is True
+    return found.get("pid") == os.getpid() and processes.is_alive(found) is True

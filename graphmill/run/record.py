@@ -12,11 +12,11 @@ import platform
 import sys
 import time
 import traceback
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Any
 
 from distributed import Client
 
@@ -24,6 +24,7 @@ from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError, GraphMillError, LockedError
 from graphmill.run.lock import NO_CLAIM, Claim
+from graphmill.run.stages import Job
 from graphmill.storage.redaction import redacted
 
 LIBRARIES = ("graphmill", "dask", "distributed", "h5py", "numpy", "pyarrow", "torch")
@@ -31,31 +32,6 @@ LIBRARIES = ("graphmill", "dask", "distributed", "h5py", "numpy", "pyarrow", "to
 _ABSENT = object()
 
 log = logging.getLogger("graphmill")
-
-
-class Stage(Protocol):
-    """What a stage's job module offers."""
-
-    def run(self, config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
-        """Do the work, checking `claim` before each commit; the stage's figures."""
-
-    def check(self, config: Config, coming: Collection[str] = ()) -> str:
-        """Refuse what is seen to be wrong before anything is changed; why there is nothing to do, or "".
-
-        The folders `coming` are still to be written.
-        """
-
-    def fingerprint(self, config: Config) -> dict[str, Any]:
-        """All that the output depends on, as JSON types."""
-
-    def output_uris(self, config: Config) -> list[str]:
-        """The folders that are marked as finished."""
-
-    def written_uris(self, config: Config) -> list[str]:
-        """All folders that it writes or replaces."""
-
-    def check_outputs(self, config: Config) -> None:
-        """Refuse folders in which something is that the stage must not replace."""
 
 
 class RunRecord:
@@ -118,22 +94,22 @@ class RunRecord:
 
 
 def run_stage(
-    name: str, stage: Stage, config: Config, client: Client, record: RunRecord, *, resume: bool
+    name: str, job: Job, config: Config, client: Client, record: RunRecord, *, resume: bool
 ) -> dict[str, Any]:
     """Run one stage unless `resume` finds it finished; its entry in run.json.
 
     What `check` refuses has changed nothing. A stage without anything to do is left out, unless it was
     asked for alone.
     """
-    fingerprint = stage.fingerprint(config)
-    outputs = stage.output_uris(config)
+    fingerprint = job.fingerprint(config)
+    outputs = job.output_uris(config)
     if resume:
         stale = _staleness(record.stage(name), outputs, fingerprint)
         if not stale:
             log.info("%s: finished before, nothing has changed", name)
             return record.stage(name)
         log.info("%s: %s", name, stale)
-    if nothing := stage.check(config):
+    if nothing := job.check(config):
         if not resume:
             raise ConfigError(f"{name}: {nothing}")
         return _leave_out(name, nothing, record)
@@ -144,7 +120,7 @@ def run_stage(
     record.write_stage(name, entry)
     start = time.monotonic()
     try:
-        figures = stage.run(config, client, record.claim)
+        figures = job.run(config, client, record.claim)
         record.claim.check()
     except BaseException as error:
         told = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
