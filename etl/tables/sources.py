@@ -25,8 +25,8 @@ from graphmill.errors import RawTableError, StorageError
 from graphmill.storage.as_json import AsJson
 from graphmill.storage.fs import explained
 
-_PEEK_BYTES = 1 << 20
-_MIN_RANGE_BYTES = 1 << 20
+PEEK_BYTES = 1 << 20
+MIN_RANGE_BYTES = 1 << 20
 JSON_BLOCK_BYTES = 8 << 20  # a line must fit
 _TYPICAL_COMPRESSION = 5
 
@@ -197,7 +197,7 @@ def _look_at_orc(uri: str, table: FilesConfig, chunk_rows: int) -> _Columns:
 
 def _look_at_json(uri: str, table: FilesConfig, chunk_rows: int) -> _Columns:
     with open_text(uri) as stream, reading(uri):
-        sample: bytes = stream.read(_PEEK_BYTES)
+        sample: bytes = stream.read(PEEK_BYTES)
     lines = sample[: sample.rfind(b"\n") + 1] or sample
     if not lines.strip():
         return _Columns([], {}, [])
@@ -217,7 +217,7 @@ def _json_type(found: pa.DataType) -> pa.DataType:
 
 def _look_at_text(uri: str, table: FilesConfig, chunk_rows: int) -> _Columns:
     with open_text(uri) as stream, reading(uri):
-        sample: bytes = stream.read(_PEEK_BYTES)
+        sample: bytes = stream.read(PEEK_BYTES)
     text = io.StringIO(sample.decode("utf-8-sig", errors="replace"))
     quoting = quoting_of(uri, table)
     lines = csv.reader(
@@ -256,7 +256,7 @@ def _cut_lines(
     if suffixes_of(uri)[1]:
         return [(0, int(num_bytes * _TYPICAL_COMPRESSION / line_bytes), None)]
     # Nine tenths: where lines get shorter, a range does not leave a small chunk at its end.
-    range_bytes = max(int(line_bytes * chunk_rows * 0.9), _MIN_RANGE_BYTES)
+    range_bytes = max(int(line_bytes * chunk_rows * 0.9), MIN_RANGE_BYTES)
     if not cuttable:
         return [(0, int(num_bytes / line_bytes), None)]
     starts = [*range(head, num_bytes, range_bytes), num_bytes]

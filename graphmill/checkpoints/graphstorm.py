@@ -15,6 +15,7 @@ from graphmill.formats._torch_tensor import open_tensor
 from graphmill.formats.graphstorm import saved_embeddings
 from graphmill.formats.graphstorm.saved_embeddings import EmbInfo, RankRows
 from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.model.parameters import parse_global_key, parse_operator_key
 from graphmill.vocab import Partition
 
 _RANK_BYTES = 32 << 20
@@ -101,9 +102,9 @@ def _not_kept(source: Checkpoint) -> list[str]:
         lost.append("optimizer state of the embeddings")
     model = source.read_model()
     parameters = list(model.parameters) if model else []
-    if operators := [key for key in parameters if "_operators." in key]:
+    if operators := [key for key in parameters if parse_operator_key(key)]:
         lost.append(f"{len(operators)} parameters of relations: {', '.join(operators[:4])}")
-    if added := [key for key in parameters if key.startswith("global_embs.")]:
+    if added := [key for key in parameters if parse_global_key(key)]:
         lost.append(f"{', '.join(added)}, which is not added to the rows either")
     if model and model.optimizer_state:
         lost.append("optimizer state of those parameters")

@@ -11,6 +11,7 @@ from graphmill.checkpoints.checkpoint import Checkpoint, ModelState, Rows
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.model.parameters import in_order
 from graphmill.vocab import Partition
 
 
@@ -52,7 +53,7 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
         except NotFoundError:
             return None
         # HDF5 lists them by name; the optimizer numbers them as the model defines them.
-        keys = states.in_order(parameters, list((self.config or {}).get("entities", self.num_partitions)))
+        keys = in_order(parameters, list((self.config or {}).get("entities", self.num_partitions)))
         return ModelState({key: parameters[key] for key in keys}, optimizer_state)
 
     @cached_property

@@ -13,6 +13,7 @@ from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.formats.pbg_legacy import checkpoint as legacy
 from graphmill.formats.pbg_legacy import index_base as bases
 from graphmill.formats.pbg_legacy.index_base import IndexBase
+from graphmill.model.parameters import in_order
 from graphmill.vocab import Partition
 
 WRITTEN_BASE = 1
@@ -59,7 +60,7 @@ class LegacyCheckpoint(PartitionFilesCheckpoint):
         if found is None or found.parameters is None:
             return None
         before = list(found.parameters)
-        keys = states.in_order(before, list(found.config.get("entities", self.num_partitions)))
+        keys = in_order(before, list(found.config.get("entities", self.num_partitions)))
         parameters = {key: found.parameters[key] for key in keys}
         return ModelState(parameters, states.reordered(found.optimizer_state, before, keys))
 

@@ -12,7 +12,6 @@ Without graphmill_checkpoint.json, as RecIS itself writes, all but the tensors i
 """
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -32,6 +31,7 @@ from graphmill.errors import FormatError
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.formats.recis import CheckpointReader, HashTable, Saver, slice_of
 from graphmill.formats.recis.names import EMBEDDING_SLOT, ID_SLOT, tensor_name
+from graphmill.model.parameters import in_order, is_parameter_key
 from graphmill.vocab import Partition
 
 SIDE_FILE = "graphmill_checkpoint.json"
@@ -39,7 +39,6 @@ FORMAT_VERSION = 1
 ROW_SUMS = "sparse_row_wise_adagrad_state_sum"
 ELEMENT_SUMS = "sparse_adagrad_state_sum"
 
-_PARAMETER = re.compile(r"^((lhs|rhs)_operators\.\d+\.[^.]+|global_embs\.emb_[^./]+)$")
 _SUM_END = ".optimizer.sum"
 _WRITERS = 4
 
@@ -100,10 +99,10 @@ class RecisCheckpoint(Checkpoint):
 
     def _read_model(self) -> ModelState | None:
         """The dense tensors that PBG has a place for."""
-        found = [name for name in self._reader.dense_names() if _PARAMETER.match(name)]
+        found = [name for name in self._reader.dense_names() if is_parameter_key(name)]
         if not found and self._side is None:
             return None
-        keys = states.in_order(found, list((self.config or {}).get("entities", self._slots)))
+        keys = in_order(found, list((self.config or {}).get("entities", self._slots)))
         parameters = {key: self._reader.read_tensor(key).float() for key in keys}
         plain = self._side["model_state"] if self._side else None
         if plain is None:
@@ -131,7 +130,7 @@ class RecisCheckpoint(Checkpoint):
     def unread(self) -> list[str]:
         """Tensors that nothing here has a place for."""
         dense = [
-            name for name in self._reader.dense_names() if not _PARAMETER.match(name.removesuffix(_SUM_END))
+            name for name in self._reader.dense_names() if not is_parameter_key(name.removesuffix(_SUM_END))
         ]
         known = (EMBEDDING_SLOT, ROW_SUMS, ELEMENT_SUMS)
         slots = [f"{name}@{slot}" for name, each in self._slots.items() for slot in each if slot not in known]

@@ -1,11 +1,6 @@
-"""States of optimizers, and the order of a model's parameters, which numbers them.
+"""States of optimizers, which number a model's parameters in the order of `graphmill.model.parameters`."""
 
-Order: lhs operators, rhs operators, each by relation; then global embeddings in the order of the entity
-types; an operator's own parameters in the order in which PBG defines them.
-"""
-
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,23 +14,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Floats = npt.NDArray[np.float32]
-
-_OPERATOR = re.compile(r"^(?P<side>lhs|rhs)_operators\.(?P<number>\d+)\.(?P<name>.+)$")
-_GLOBAL = "global_embs.emb_"
-_FIRST = ("real", "linear_transformation", "linear_transformations")
-
-
-def in_order(keys: Iterable[str], entity_types: Sequence[str]) -> list[str]:
-    """The keys of a model's parameters in the order in which its optimizer numbers them."""
-    types = {name: number for number, name in enumerate(entity_types)}
-
-    def place(key: str) -> tuple[Any, ...]:
-        if match := _OPERATOR.match(key):
-            return 0, match["side"], int(match["number"]), match["name"] not in _FIRST, match["name"]
-        entity_type = key.removeprefix(_GLOBAL)
-        return 1, "", types.get(entity_type, len(types)), False, entity_type
-
-    return sorted(keys, key=place)
 
 
 def reordered(

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from graphmill import storage
 from graphmill.config.checking import AnySection, Section, validated
+from graphmill.model.operators import OperatorName, operator_of
 from graphmill.vocab import Side
 
 _MAX_NAME_BYTES = 200
@@ -55,9 +56,9 @@ class RelationConfig(Section):
     lhs: Name = Field(description="entity type of the left-hand side")
     rhs: Name = Field(description="entity type of the right-hand side")
     weight: float = Field(1.0, gt=0, description="multiplies the loss of this relation's edges")
-    operator: Literal[
-        "none", "diagonal", "translation", "linear", "affine", "complex_diagonal", "rotation"
-    ] = Field("none", description="rotation is ours: PBG cannot read a checkpoint that has one")
+    operator: OperatorName = Field(
+        "none", description="rotation is ours: PBG cannot read a checkpoint that has one"
+    )
     all_negs: bool = Field(False, description="every entity of the partition is a negative")
 
     def entity_type(self, side: Side) -> str:
@@ -169,7 +170,7 @@ class PbgConfig(Section):
         lhs_dim, rhs_dim = (self.entity_dimension(relation.entity_type(side)) for side in Side)
         if lhs_dim != rhs_dim:
             raise ValueError(f"{where}: lhs has dimension {lhs_dim} and rhs {rhs_dim}; they must be equal")
-        if relation.operator in ("complex_diagonal", "rotation") and rhs_dim % 2:
+        if operator_of(relation.operator).is_complex and rhs_dim % 2:
             raise ValueError(
                 f"{where}.operator: {relation.operator} needs an even dimension, found {rhs_dim}"
             )

@@ -30,11 +30,12 @@ from graphmill.errors import ConfigError, NotFoundError
 from graphmill.formats import edge_buckets, entity_counts, entity_index, parquet_bounds, pbg_checkpoint
 from graphmill.formats.graphstorm import saved_predictions
 from graphmill.formats.graphstorm.saved_predictions import EDGE_STEMS, NODE_STEMS, EdgeType, ResultInfo
+from graphmill.model.parameters import global_key
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.vocab import Bucket, Side
 from train.evaluation.evaluate import Tables
 from train.evaluation.queries import Slots
-from train.model.model import Model, global_key
+from train.model.model import Model
 
 READ_EDGES = 1 << 20
 BLOCK_ROWS = 1024  # nodes whose neighbours are sought at a time

@@ -22,6 +22,7 @@ from graphmill.formats.pbg_legacy import checkpoint as legacy
 from graphmill.formats.pbg_legacy import config as legacy_config
 from graphmill.formats.pbg_legacy import inputs
 from graphmill.vocab import Bucket
+from tests import DATA
 from tests.graphmill.checkpoints.samples import WRITERS, check_same, held_by, sample
 
 ROWS = np.arange(12, dtype=np.float32).reshape(6, 2)
@@ -225,8 +226,8 @@ def test_commit_deletes_older_embeddings_and_keeps_metadata(tmp_path: Path) -> N
     assert (tmp_path / "CHECKPOINT_VERSION").read_bytes() == b"2"
 
 
-def test_config_keys(shared_dir: Path) -> None:
-    config = v1.read_config(str(shared_dir / "golden" / "pbg_v1_static" / "checkpoint"))
+def test_config_keys() -> None:
+    config = v1.read_config(str(DATA / "pbg_v1_static" / "checkpoint"))
     camel = legacy_config.to_legacy(config)
     assert {"entityPath", "edgePaths", "outdir", "loadPath", "initScale", "numUniformNegs"} < camel.keys()
     assert not any("_" in key for key in camel)

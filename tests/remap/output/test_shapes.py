@@ -75,7 +75,7 @@ def test_csv(client: Client, output: str) -> None:
 def test_csv_is_counted_whatever_its_first_block_looks_like(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "_CSV_BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(tables, "CSV_BLOCK_BYTES", 1 << 10)
     uri, options = str(tmp_path / "table.csv"), tables.TableOptions(output_format="csv")
     ids = [*map(str, range(500)), "2020-01-01", "a\nb", 'say ""', *map("é{}".format, range(500))]
     scores = np.repeat(np.array([1, 0.5], np.float32), [500, 503])

@@ -20,6 +20,7 @@ from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
 from graphmill.formats.edge_buckets import Edges
 from graphmill.vocab import Bucket, Side
+from tests import DATA
 from train.evaluation import evaluate, ranking
 from train.evaluation.queries import Slots, Triples
 from train.model.model import Model
@@ -411,8 +412,8 @@ def test_copies_tie_to_the_last_bit(dimension: int, operator: str) -> None:
 # ---- PBG's own checkpoints
 
 
-def _golden(shared_dir: Path, name: str, split_folder: str = "edges") -> Config:
-    root = shared_dir / "golden" / name
+def _golden(name: str, split_folder: str = "edges") -> Config:
+    root = DATA / name
     pbg = pbg_checkpoint.read_config(str(root / "checkpoint"))
     pbg |= {
         "entity_path": str(root / "entities"),
@@ -424,11 +425,9 @@ def _golden(shared_dir: Path, name: str, split_folder: str = "edges") -> Config:
     return configuration.from_mapping(pbg)
 
 
-def test_pbg_dynamic_checkpoint(shared_dir: Path) -> None:
-    config = _golden(shared_dir, "pbg_v1_dyn").model_copy(
-        update={"evaluate": {"split": "edges", "filtered": False}}
-    )
-    line = (shared_dir / "golden" / "pbg_v1_dyn" / "eval.txt").read_text()
+def test_pbg_dynamic_checkpoint() -> None:
+    config = _golden("pbg_v1_dyn").model_copy(update={"evaluate": {"split": "edges", "filtered": False}})
+    line = (DATA / "pbg_v1_dyn" / "eval.txt").read_text()
     fields = [field.split(":") for field in line.removeprefix("Stats: ").split(",")]
     pbg = {name.strip(): float(value) for name, value in fields}
     found = evaluate.evaluate(config)["metrics"]
@@ -438,10 +437,10 @@ def test_pbg_dynamic_checkpoint(shared_dir: Path) -> None:
     assert found["num_edges"] == pbg["count"]
 
 
-def test_pbg_static_checkpoint(shared_dir: Path) -> None:
-    config = _golden(shared_dir, "pbg_v1_static")
+def test_pbg_static_checkpoint() -> None:
+    config = _golden("pbg_v1_static")
     found = evaluate.evaluate(config)["metrics"]
-    root = shared_dir / "golden" / "pbg_v1_static"
+    root = DATA / "pbg_v1_static"
     state, _, _ = pbg_checkpoint.read_model(str(root / "checkpoint"), 2)
     tables = {
         ("concept", p): pbg_checkpoint.read_embeddings(str(root / "checkpoint"), "concept", p, 2)[0]
