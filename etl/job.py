@@ -188,7 +188,7 @@ def _encode(work: Work, config: Config, layout: Layout, sources: list[Source], c
         except RawTableError:  # the rows are what the user wants to see
             claim.check()
             storage.delete_marker(uri)
-            storage.commit_directory(layout.folders.quarantine, uri)
+            storage.replace_directory(layout.folders.quarantine, uri)
             raise
     if not any(chunk.num_edges for each in encoded for chunk in each.chunks):
         raise RawTableError(
