@@ -9,10 +9,12 @@ from graphmill.cli import exit_codes
 from graphmill.cli.options import run_options
 from graphmill.cli.session import session
 from graphmill.config import Config
+from graphmill.config.stages import STAGES
 from graphmill.display import terminal
 from graphmill.errors import ConfigError
 from graphmill.run import dates
-from graphmill.run.stages import STAGES, check_sections, summary
+from graphmill.run.job import job_of
+from graphmill.run.summaries import summary
 from graphmill.vocab import TRAIN_SPLIT
 
 
@@ -37,21 +39,20 @@ def command(conf: str | None, overrides: tuple[str, ...], master: str | None, da
             return
     else:
         settings = config.load(conf, overrides, transform=dates.refuse_places)
-    check_sections(settings)
     _check_train_split(settings)
-    first, *others = STAGES.values()
-    coming = [*first.job.output_uris(settings), settings.checkpoint_path]
-    for stage in STAGES.values():  # a wrong setting of the last stage shows before the first stage runs
-        stage.job.fingerprint(settings)
-        stage.job.check(settings, coming)
+    first, *others = STAGES
+    coming = [*job_of(first).output_uris(settings), settings.checkpoint_path]
+    for stage in STAGES:  # a wrong setting of the last stage shows before the first stage runs
+        job_of(stage).fingerprint(settings)
+        job_of(stage).check(settings, coming)
     with session(settings, master, list(STAGES)) as run:
         if day:
             template = config.read_raw(conf, overrides)["output"]
             dates.hold_previous(settings, template, run.record.save)
-        entries = {first.name: run(first.name, resume=True)}
+        entries = {first: run(first, resume=True)}
         for stage in others:  # and so does a missing input
-            stage.job.check(settings, [settings.checkpoint_path])
-        entries |= {stage.name: run(stage.name, resume=True) for stage in others}
+            job_of(stage).check(settings, [settings.checkpoint_path])
+        entries |= {stage: run(stage, resume=True) for stage in others}
         run.record.claim.check()
         _finish(settings, conf, overrides)
     terminal.show_table("pipeline", summary(entries))
@@ -62,7 +63,7 @@ def _finish(settings: Config, conf: str | None, overrides: tuple[str, ...]) -> N
     """Mark the output as finished, and delete the oldest dates."""
     if settings.output is None:
         return
-    schedule = settings.section("schedule", dates.ScheduleConfig)
+    schedule = settings.section(dates.ScheduleConfig)
     storage.write_marker(settings.output, schedule.model_dump(include={"date", "previous_date"}))
     if schedule.keep:
         dates.retire(config.read_raw(conf, overrides)["output"], schedule.keep)

@@ -13,8 +13,8 @@ from graphmill.config import Config
 from graphmill.display import progress
 from graphmill.errors import ConfigError, GraphMillError, LockedError
 from graphmill.run import lock, record
+from graphmill.run.job import job_of
 from graphmill.run.output_checks import check_outputs
-from graphmill.run.stages import STAGES, check_sections
 
 log = logging.getLogger("graphmill")
 
@@ -29,8 +29,7 @@ class Session:
 
     def __call__(self, name: str, *, resume: bool) -> dict[str, Any]:
         """Run the stage `name`, unless `resume` finds it finished; return its entry in run.json."""
-        job = STAGES[name].job
-        return record.run_stage(name, job, self.settings, self.client, self.record, resume=resume)
+        return record.run_stage(name, job_of(name), self.settings, self.client, self.record, resume=resume)
 
 
 @contextmanager
@@ -46,13 +45,11 @@ def session(
         keeps_config: Keep the configuration that run.json has.
 
     Raises:
-        ConfigError: a section is wrong, or a place to write holds tables or files of others; nothing has
-            been written.
+        ConfigError: a folder to write holds tables or files of others; nothing has been written.
         LockedError: another run works on the same places.
     """
-    check_sections(settings)
     check_outputs(settings, stages, is_chosen=not keeps_config)
-    written = [uri for name in stages for uri in STAGES[name].job.written_uris(settings)]
+    written = [uri for name in stages for uri in job_of(name).written_uris(settings)]
     outputs = [settings.output] if settings.output else []
     if not outputs:  # run.json lies in the checkpoint, which may be moved aside
         written.append(settings.checkpoint_path)
@@ -69,7 +66,7 @@ def _recorded(
 ) -> Iterator[Session]:
     uri = settings.record_uri(settings.checkpoint_path)
     run = record.RunRecord(uri, settings, claim, keeps_config=keeps_config)
-    options = settings.section("cluster", cluster.ClusterConfig)
+    options = settings.section(cluster.ClusterConfig)
     losses = cluster.Losses()
     try:
         with progress.displayed(), cluster.connect(master, options) as client, losses.counted(client):

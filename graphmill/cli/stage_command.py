@@ -6,7 +6,8 @@ from graphmill import config
 from graphmill.cli.options import run_options
 from graphmill.cli.session import session
 from graphmill.display import terminal
-from graphmill.run.stages import STAGES, summary
+from graphmill.run.job import job_of
+from graphmill.run.summaries import summary
 
 
 def stage_command(name: str) -> click.Command:
@@ -20,7 +21,7 @@ def stage_command(name: str) -> click.Command:
     @run_options
     def command(conf: str | None, overrides: tuple[str, ...], master: str | None) -> None:
         settings = config.load(conf, overrides)
-        STAGES[name].job.check(settings)
+        job_of(name).check(settings)
         with session(settings, master, [name]) as run:
             entry = run(name, resume=False)
         terminal.show_table(name, summary({name: entry}))

@@ -1,7 +1,6 @@
 """`dask-submit`: run a script, or a bundled job, on a Dask cluster."""
 
 import functools
-import importlib
 import json
 import logging
 import os
@@ -17,14 +16,14 @@ from graphmill import cluster, config
 from graphmill.cli import exit_codes
 from graphmill.cli.options import CONF_VARIABLE, MASTER_VARIABLE, conf_option, master_option
 from graphmill.cluster import ClusterConfig
+from graphmill.config.stages import STAGES, named
 from graphmill.display import progress, terminal
 from graphmill.errors import ConfigError
-from graphmill.run.stages import STAGES
 
 log = logging.getLogger("graphmill")
 
-BUNDLED = {f"{name}.py": stage.command_module for name, stage in STAGES.items() if stage.command_module}
-BUNDLED["pipeline.py"] = "graphmill.cli.pipeline"
+BUNDLED = {f"{name}.py": stage.command for name, stage in STAGES.items() if stage.command}
+BUNDLED["pipeline.py"] = "graphmill.cli.pipeline:command"
 
 # Settings of the section `cluster` that are options too.
 _SETTINGS = (
@@ -57,8 +56,8 @@ def _cluster_options(command: Any) -> Any:
     for key in reversed(_SETTINGS):
         field = ClusterConfig.model_fields[key]
         kind = int if isinstance(field.default, int) else str
-        text = f"{str(field.description).capitalize()}."
-        wrapped = click.option(f"--{key.replace('_', '-')}", type=kind, help=text)(wrapped)
+        option = f"--{key.replace('_', '-')}"
+        wrapped = click.option(option, type=kind, help=field.description)(wrapped)
     return wrapped
 
 
@@ -100,7 +99,7 @@ def command(
         if os.path.isfile(script):  # noqa: PTH113 (which raises nothing)
             log.warning("%s: the bundled job runs; the file %s here is meant by ./%s", script, script, script)
         sys.argv = [script, *arguments]
-        job: click.Command = importlib.import_module(BUNDLED[script]).command
+        job: click.Command = named(BUNDLED[script])
         overrides = [
             f"--set=cluster.{key}={json.dumps(value, ensure_ascii=False)}" for key, value in chosen.items()
         ]
@@ -126,8 +125,8 @@ def _job_first(script: str, arguments: tuple[str, ...]) -> tuple[str, tuple[str,
 def _run_script(
     script: str, arguments: tuple[str, ...], master: str | None, conf: str | None, chosen: dict[str, Any]
 ) -> None:
-    section = config.load(conf).cluster if conf else {}
-    settings = config.validated(ClusterConfig, section | chosen, prefix=("cluster",))
+    given = config.load(conf).model_dump()["cluster"] if conf else {}
+    settings = config.validated(ClusterConfig, given | chosen, prefix=("cluster",))
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).resolve().parent))
     terminal.options.debug = True  # the script is the user's own, and so are its errors

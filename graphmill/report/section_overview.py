@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from graphmill.config.stages import STAGES
 from graphmill.display.readable import duration, number
 from graphmill.report.blocks import Bars, Block, Note, Section, Tile, Tiles
 from graphmill.report.reading import mapping, total
-from graphmill.run.stages import STAGES
 
 
 def overview(record: Mapping[str, Any]) -> Section:

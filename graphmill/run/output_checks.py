@@ -7,12 +7,12 @@ The checks come before the first file is written, which is a lock.
 
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 
 from graphmill import storage
 from graphmill.config import Config
+from graphmill.config.stages import STAGES, named
 from graphmill.errors import ConfigError
-from graphmill.run.stages import STAGES
+from graphmill.run.job import job_of
 
 _LEFTOVERS = (
     r"\..+\.(?:tmp|old|retired)-[0-9a-f]{12}|\.(?:.+\.)?graphmill\.lock.*|\.graphmill\.life-.+"
@@ -37,19 +37,14 @@ def check_outputs(config: Config, stages: Sequence[str], *, is_chosen: bool = Tr
     Raises:
         ConfigError: a folder that the stages write holds such files.
     """
-    written = [
-        (f"the output of {name}", uri) for name in stages for uri in STAGES[name].job.written_uris(config)
-    ]
+    written = [(f"the output of {name}", uri) for name in stages for uri in job_of(name).written_uris(config)]
     if config.output is not None:
         written.insert(0, ("output", config.output))
-    tables: list[str] = []
-    for stage in STAGES.values():
-        with suppress(*([] if stage.name in stages else [ConfigError])):  # others may lack their sections
-            tables += stage.user_tables(config)
+    tables = [uri for stage in STAGES.values() if stage.tables for uri in named(stage.tables)(config)]
     _check_tables(written, tables)
     _check_output(config, is_chosen=is_chosen)
     for name in stages:
-        STAGES[name].job.check_outputs(config)
+        job_of(name).check_outputs(config)
 
 
 def _check_output(config: Config, *, is_chosen: bool) -> None:

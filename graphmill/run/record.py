@@ -23,8 +23,8 @@ from distributed import Client
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError, GraphMillError, LockedError
+from graphmill.run.job import Job
 from graphmill.run.lock import NO_CLAIM, Claim
-from graphmill.run.stages import Job
 from graphmill.storage.redaction import redacted
 
 LIBRARIES = ("graphmill", "dask", "distributed", "h5py", "numpy", "pyarrow", "torch")

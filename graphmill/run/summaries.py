@@ -3,9 +3,22 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from graphmill.display.readable import number
+from graphmill.config.stages import STAGES, named
+from graphmill.display.readable import duration, number
 
 Entry = Mapping[str, Any]
+
+
+def summary(entries: Mapping[str, Entry]) -> dict[str, str]:
+    """Return label and text of the main figures, from the entries of several stages."""
+    rows: dict[str, str] = {}
+    for name, entry in entries.items():
+        if "reason" in entry:
+            rows[name] = "left out"
+        else:
+            rows[f"{name}, time"] = duration(entry.get("seconds"))
+            rows.update(named(STAGES[name].summary)(entry))
+    return rows
 
 
 def etl(entry: Entry) -> Iterator[tuple[str, str]]:
