@@ -73,7 +73,6 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
         ConfigError: the tables do not fit the relations, or the outputs would replace foreign files.
     """
     check_config(config, config.section(EtlConfig))
-    check_outputs(config)
     return ""
 
 
@@ -86,6 +85,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         NotFoundError: a table's file does not exist.
     """
     check(config)
+    check_outputs(config)
     etl = config.section(EtlConfig)
     made_from = fingerprint(config)
     cutting = etl.model_dump(mode="json", include=_CUTTING)
@@ -182,7 +182,7 @@ def _encode(work: Work, config: Config, layout: Layout, sources: list[Source], c
         except RawTableError:  # the rows are what the user wants to see
             claim.check()
             storage.delete_marker(uri)
-            storage.commit_directory(layout.folders.quarantine, uri)
+            storage.replace_directory(layout.folders.quarantine, uri)
             raise
     if not any(chunk.num_edges for each in encoded for chunk in each.chunks):
         raise RawTableError(

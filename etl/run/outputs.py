@@ -5,7 +5,7 @@ from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.formats.edge_buckets import bucket_uri
-from graphmill.run.places import check_folder
+from graphmill.run.output_checks import check_folder
 from graphmill.vocab import Bucket
 
 _OURS = (

@@ -231,7 +231,7 @@ def kept_work(client: Client, config: Config, made_from: dict[str, Any], claim: 
             yield work
             work.wait()
         for output, folder in reversed(work.outputs.items()):
-            storage.commit_directory(folder, output)
+            storage.replace_directory(folder, output)
     except (BadInputError, NotFoundError):
         with suppress(StorageError, LockedError):  # the first error is the one to tell
             claim.check()

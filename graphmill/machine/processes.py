@@ -1,4 +1,4 @@
-"""Which process this is, for others to see, and whether another one is still there."""
+"""The identity of a process, and whether the process with an identity still lives."""
 
 import getpass
 import os
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 
-def this_process() -> dict[str, Any]:
-    """This process, with a token that no other call gives."""
+def identify() -> dict[str, Any]:
+    """Return the identity of this process, with a new token for each call."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name
@@ -24,28 +24,28 @@ def this_process() -> dict[str, Any]:
         "host": socket.gethostname(),
         "machine": machine(),
         "pid": os.getpid(),
-        "process_started": _started(os.getpid()),
+        "process_started": _start_time(os.getpid()),
         "since": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": Path(sys.argv[0]).name,
     }
 
 
 def machine() -> str | None:
-    """Identity of this boot of this machine, or of this container: processes that see each other share it."""
+    """Return the identity of this boot and this container; processes that share it see each other."""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
     return None
 
 
-def is_there(owner: Mapping[str, Any]) -> bool | None:
-    """Whether the process lives, stopped or not; None where that cannot be seen from here."""
-    here, pid = machine(), owner.get("pid")
-    if here is None or owner.get("machine") != here or not isinstance(pid, int):
+def is_alive(identity: Mapping[str, Any]) -> bool | None:
+    """Tell whether the process lives, stopped or not; None if this process cannot see that."""
+    here, pid = machine(), identity.get("pid")
+    if here is None or identity.get("machine") != here or not isinstance(pid, int):
         return None
-    started = _started(pid)
+    started = _start_time(pid)
     if started is not None:
-        return started == owner.get("process_started")
+        return started == identity.get("process_started")
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
@@ -55,14 +55,14 @@ def is_there(owner: Mapping[str, Any]) -> bool | None:
     return None
 
 
-def told(owner: Mapping[str, Any]) -> str:
-    """The process in words."""
-    known = {key: owner.get(key, "?") for key in ("command", "pid", "host", "user", "since")}
+def describe(identity: Mapping[str, Any]) -> str:
+    """Describe the process for a message."""
+    known = {key: identity.get(key, "?") for key in ("command", "pid", "host", "user", "since")}
     return "{command} (process {pid} on {host}, user {user}) has it since {since}".format(**known)
 
 
-def _started(pid: int) -> str | None:
-    """Tells a process from a later one of the same number; None if none is to be seen."""
+def _start_time(pid: int) -> str | None:
+    """Return the start time, which tells two processes of one number apart; None if there is none to see."""
     with suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return fields[19] if fields[0] != "Z" else "ended"

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from graphmill import config, storage
-from graphmill.cli import stage_command
 from graphmill.config import Config
 from graphmill.errors import ConfigError
+from graphmill.run import output_checks
 from tests.graphmill.cli.test_submit import submit_here
 
 GRAPH: dict[str, Any] = {
@@ -63,7 +63,7 @@ def test_no_output_over_tables(folder: Path, output: str, paths: list[str]) -> N
     before = tree(folder)
     for stages in (ALL, ["remap"]):
         with pytest.raises(ConfigError, match="output: a table is read from"):
-            stage_command.check_places(settings(output, paths), stages)
+            output_checks.check_outputs(settings(output, paths), stages)
     assert tree(folder) == before
 
 
@@ -77,14 +77,14 @@ def test_no_other_place_over_tables(folder: Path, key: str) -> None:
     path = "tables/train/day.csv" if key == "edge_root" else "tables/day.csv"
     chosen = settings("out", [path], **(own or {key: "tables"}))
     with pytest.raises(ConfigError, match="a table is read from"):
-        stage_command.check_places(chosen, ALL)
+        output_checks.check_outputs(chosen, ALL)
     assert not (folder / "out").exists()
 
 
 @pytest.mark.parametrize("output", ["tables/out", "tables/part=1/out", "tables-of-mine", "out"])
 @pytest.mark.parametrize("path", ["tables", "tables/*.csv", "tables/part=*/*.csv"])
 def test_beside_tables_and_below_them(folder: Path, output: str, path: str) -> None:
-    stage_command.check_places(settings(output, [path]), ALL)
+    output_checks.check_outputs(settings(output, [path]), ALL)
 
 
 def test_hdfs_by_any_name() -> None:
@@ -119,7 +119,7 @@ def test_nothing_goes_among_the_files_of_others(folder: Path, name: str) -> None
         (folder / "out" / path).write_text("mine")
     before = tree(folder)
     with pytest.raises(ConfigError, match="choose another folder, or move that away"):
-        stage_command.check_places(settings("out"), ALL)
+        output_checks.check_outputs(settings("out"), ALL)
     assert tree(folder) == before
 
 
@@ -166,26 +166,26 @@ def test_what_is_ours_is_known(folder: Path, name: str) -> None:
     for path in OURS[name]:
         (folder / "out" / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / "out" / path).write_text("")
-    stage_command.check_places(settings("out"), ALL)
+    output_checks.check_outputs(settings("out"), ALL)
 
 
 def test_beside_our_run_json_is_room_for_more(folder: Path) -> None:
     (folder / "out").mkdir()
     (folder / "out" / "run.json").write_text('{"stages": {}}')
     (folder / "out" / "notes.txt").write_text("mine")
-    stage_command.check_places(settings("out"), ALL)
+    output_checks.check_outputs(settings("out"), ALL)
     (folder / "out" / "run.json").write_text('{"dbt": 1}')
     with pytest.raises(ConfigError, match="found another's file"):
-        stage_command.check_places(settings("out"), ALL)
+        output_checks.check_outputs(settings("out"), ALL)
 
 
 def test_a_stage_looks_at_its_own_places_only(folder: Path) -> None:
     (folder / "out" / "entities").mkdir(parents=True)
     (folder / "out" / "entities" / "people.csv").write_text("mine")
     for name in ("train", "evaluate", "remap"):
-        stage_command.check_places(settings("out"), [name])
+        output_checks.check_outputs(settings("out"), [name])
     with pytest.raises(ConfigError, match=r"people\.csv"):
-        stage_command.check_places(settings("out"), ["etl"])
+        output_checks.check_outputs(settings("out"), ["etl"])
 
 
 def test_commands_write_nothing(

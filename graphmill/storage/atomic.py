@@ -1,15 +1,15 @@
-"""Writing so that nobody ever sees half of it.
+"""Atomic writes: readers see the old file or folder, or the new one, never a part.
 
-A file is written under a hidden temporary name beside its target and renamed over it; a whole folder
-likewise, its predecessor moved aside first. A kill leaves the old state or the new one, and hidden
-leftovers that `sweep` removes:
+A file is written under a hidden temporary name beside its target, and then renamed over the target. A
+folder likewise, after its predecessor was moved aside. A kill leaves the old state or the new one, and
+hidden files that `sweep` removes:
 
     out/.part-0.parquet.tmp-3f9c...    a file that was being written
     .embeddings.tmp-3f9c...            a folder that was being written
     .embeddings.old-3f9c...            the predecessor, while the new folder takes its name
 
-What is finished and in the way of something else is moved aside, `checkpoint.stale-1`, and never deleted.
-A finished folder holds the marker `_SUCCESS`: JSON, the fingerprint of what it was made from.
+A finished folder in the way of another is moved aside, as `checkpoint.stale-1`, and never deleted. A
+finished folder holds the marker `_SUCCESS`: JSON, the fingerprint of its settings and inputs.
 """
 
 import json
@@ -36,7 +36,7 @@ WRITE_BACK_S = 0.05
 
 
 def temporary_sibling(uri: str, kind: str = "tmp") -> str:
-    """A hidden name beside `uri` that nobody else uses."""
+    """Return a hidden, unused name beside `uri`."""
     return join(parent(uri), f".{name(uri)}.{kind}-{uuid.uuid4().hex[:12]}")
 
 
@@ -46,7 +46,7 @@ def discarded_on_error(temporary: str) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with suppress(StorageError):  # the first error is the one to tell
+        with suppress(StorageError):  # the first error matters
             fs.delete(temporary)
         raise
 
@@ -55,10 +55,12 @@ def discarded_on_error(temporary: str) -> Iterator[None]:
 def atomic_output(
     uri: str, *, is_large: bool = False, checksums: Checksums | None = None
 ) -> Iterator[pa.NativeFile]:
-    """A stream whose bytes become the file at `uri` when the block ends without an error.
+    """Yield a stream whose bytes become the file at `uri` when the block ends without an error.
 
-    Of one that `is_large` the disk is given what is there while the rest is written, not all in the end.
-    `checksums` is told of the file.
+    Args:
+        uri: Name of the finished file.
+        is_large: Write to the disk continuously, instead of everything in the final sync.
+        checksums: Gets the checksum of the file.
     """
     temporary = temporary_sibling(uri)
     path = local_path(temporary)
@@ -72,14 +74,16 @@ def atomic_output(
                 hashed = hashing.HashedOutput(stream)
                 yield pa.PythonFile(hashed, "w")
                 checksums[uri] = hashed.checksum()
-        if checksums is not None and path is not None:  # from the page cache: quicker than on its way
+        if (
+            checksums is not None and path is not None
+        ):  # reading the page cache is faster than hashing the stream
             checksums[uri] = hashing.of_file(path)
-        commit_file(temporary, uri)
+        replace_file(temporary, uri)
 
 
 @contextmanager
 def _written_back(path: str) -> Iterator[None]:
-    """Have the system write to the disk what the block adds to a file, so that syncing waits for little."""
+    """Write to the disk what the block adds to a file, so that the final sync is short."""
     is_done = threading.Event()
     descriptor = os.open(path, os.O_RDONLY)
 
@@ -87,7 +91,7 @@ def _written_back(path: str) -> Iterator[None]:
         begun = 0
         while not is_done.wait(WRITE_BACK_S):
             size = os.fstat(descriptor).st_size
-            if size > begun:  # what is not on the disk yet, is not forgotten either, but begun with
+            if size > begun:  # writes back dirty pages but keeps them cached
                 os.posix_fadvise(descriptor, begun, size - begun, os.POSIX_FADV_DONTNEED)
             begun = size
 
@@ -101,15 +105,15 @@ def _written_back(path: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def commit_file(temporary: str, uri: str) -> None:
-    """Give a finished temporary file its name, replacing what has it; on local disks it is synced first."""
+def replace_file(temporary: str, uri: str) -> None:
+    """Rename a finished temporary file over `uri`; on local disks the file is synced first."""
     _sync_local(temporary)
     fs.copy_permissions(uri, temporary)
     fs.move(temporary, uri)
 
 
 def write_text(uri: str, text: str, checksums: Checksums | None = None) -> None:
-    """Write a small UTF-8 file atomically; `checksums` is told of it."""
+    """Write a small UTF-8 file atomically; `checksums` gets its checksum."""
     content = text.encode()
     with atomic_output(uri) as stream:
         stream.write(content)
@@ -118,12 +122,12 @@ def write_text(uri: str, text: str, checksums: Checksums | None = None) -> None:
 
 
 def write_checksums(manifest_uri: str, checksums: Mapping[str, str]) -> None:
-    """Write a manifest; `checksums` are by URI, or by path below its folder."""
+    """Write a manifest of `checksums` by URI, or by path below the manifest's folder."""
     write_text(manifest_uri, hashing.as_text(manifest_uri, checksums))
 
 
 def create_text(uri: str, text: str) -> bool:
-    """Write a small UTF-8 file unless there is one; whether it was done. Of many who try, one succeeds."""
+    """Write a small UTF-8 file unless it exists; return whether it was written. Of many writers one wins."""
     temporary = temporary_sibling(uri)
     with discarded_on_error(temporary):
         with fs.explained("write", uri), fs.open_output(temporary) as stream:
@@ -137,18 +141,18 @@ def create_text(uri: str, text: str) -> bool:
 
 @contextmanager
 def atomic_directory(uri: str) -> Iterator[str]:
-    """A temporary folder that becomes the folder `uri`, whole, when the block ends without an error."""
+    """Yield a temporary folder that becomes the folder `uri` when the block ends without an error."""
     fs.check_moves_folders(uri)
     recover(uri)
     temporary = temporary_sibling(uri)
     fs.make_dir(temporary)
     with discarded_on_error(temporary):
         yield temporary
-        commit_directory(temporary, uri)
+        replace_directory(temporary, uri)
 
 
-def commit_directory(temporary: str, uri: str) -> None:
-    """Give a finished temporary folder its name; the folder that had it is deleted only afterwards."""
+def replace_directory(temporary: str, uri: str) -> None:
+    """Rename a finished temporary folder to `uri`; the folder that was there is deleted afterwards."""
     if not fs.exists(uri):
         fs.move(temporary, uri)
         return
@@ -160,9 +164,9 @@ def commit_directory(temporary: str, uri: str) -> None:
 
 
 def recover(uri: str, *, keep: str | None = None) -> None:
-    """Put back a folder that a kill left aside, and remove what unfinished writes of `uri` left.
+    """Put back a folder that a killed write moved aside, and remove unfinished writes of `uri`.
 
-    `keep` is the one temporary that is gone on with.
+    `keep` is a temporary folder that a run continues to fill.
     """
     hidden = fs.list_hidden(parent(uri))
     for aside in (each for each in hidden if name(each).startswith(f".{name(uri)}.old-")):
@@ -176,19 +180,19 @@ def recover(uri: str, *, keep: str | None = None) -> None:
 
 
 def moved_aside(uri: str) -> list[str]:
-    """Folders that `move_aside` has made of earlier ones at `uri`, oldest first."""
+    """Return the folders that `move_aside` moved away from `uri`, oldest first."""
     form = re.compile(re.escape(name(uri)) + r"\.stale-([0-9]{1,18})")
     found = [(form.fullmatch(name(entry.uri)), entry.uri) for entry in fs.list_dir(parent(uri))]
     return [place for _, place in sorted((int(match[1]), place) for match, place in found if match)]
 
 
 def is_moved_aside(uri: str) -> bool:
-    """Whether `move_aside` gave the folder its name."""
+    """Tell whether `move_aside` gave the folder its name."""
     return re.search(r"\.stale-[0-9]+$", name(uri)) is not None
 
 
 def move_aside(uri: str) -> str:
-    """Give the folder `uri` a name of its own, `{uri}.stale-N`; the name. Only the user deletes it."""
+    """Rename the folder to `{uri}.stale-N`, and return that name. Only the user deletes the folder."""
     fs.check_moves_folders(uri)
     last = (moved_aside(uri) or [".stale-0"])[-1]
     target = f"{uri.rstrip('/')}.stale-{int(last.rpartition('-')[2]) + 1}"
@@ -197,22 +201,22 @@ def move_aside(uri: str) -> str:
 
 
 def sweep(directory: str) -> None:
-    """Remove what killed writes left in `directory`. Only for the one run that owns the folder."""
+    """Remove temporary files of killed writes from `directory`, which must belong to one run."""
     for leftover in fs.list_hidden(directory):
         if ".tmp-" in name(leftover):
             fs.delete(leftover)
 
 
 def write_marker(directory: str, fingerprint: Mapping[str, Any]) -> None:
-    """Mark the folder as finished, made from what `fingerprint` (JSON types) says."""
+    """Mark the folder as finished; `fingerprint` (JSON types) describes its settings and inputs."""
     write_text(join(directory, MARKER), json.dumps(fingerprint, indent=1, sort_keys=True) + "\n")
 
 
 def read_marker(directory: str) -> dict[str, Any] | None:
-    """The fingerprint of a finished folder, or None if it is not finished.
+    """Read the fingerprint of a finished folder; None if the folder is not finished.
 
     Raises:
-        FormatError: the marker is not ours.
+        FormatError: another program wrote the marker.
     """
     uri = join(directory, MARKER)
     if not fs.exists(uri):
@@ -225,12 +229,12 @@ def read_marker(directory: str) -> dict[str, Any] | None:
 
 
 def delete_marker(directory: str) -> None:
-    """Mark the folder as not finished: the first thing to do before changing what is in it."""
+    """Mark the folder as unfinished, before its content changes."""
     fs.delete(join(directory, MARKER))
 
 
 def _sync_local(uri: str) -> None:
-    """Have a local file on the disk before it gets its name: no crash leaves half of it under that."""
+    """Sync a local file before its rename: no crash leaves a part under the final name."""
     path = local_path(uri)
     if path is None:
         return

@@ -1,27 +1,28 @@
-"""What a command prints at its end: the figures of its stages that one wants to see first."""
+"""Main figures of each stage, which a command prints at its end: label and text, from run.json."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from graphmill.config.stages import STAGES, named
 from graphmill.display.readable import duration, number
 
 Entry = Mapping[str, Any]
 
 
 def summary(entries: Mapping[str, Entry]) -> dict[str, str]:
-    """Label and value of each figure, of the stages' entries in run.json."""
-    tellers = {"etl": _etl, "train": _train, "evaluate": _evaluate, "remap": _remap}
+    """Return label and text of the main figures, from the entries of several stages."""
     rows: dict[str, str] = {}
     for name, entry in entries.items():
         if "reason" in entry:
             rows[name] = "left out"
-            continue
-        rows[f"{name}, time"] = duration(entry.get("seconds"))
-        rows.update(tellers[name](entry) if name in tellers else ())
+        else:
+            rows[f"{name}, time"] = duration(entry.get("seconds"))
+            rows.update(named(STAGES[name].summary)(entry))
     return rows
 
 
-def _etl(entry: Entry) -> Iterator[tuple[str, str]]:
+def etl(entry: Entry) -> Iterator[tuple[str, str]]:
+    """Yield the figures of etl."""
     yield "rows in", number(entry.get("num_rows"))
     if entry.get("num_rows_quarantined"):
         yield "rows set aside", number(entry["num_rows_quarantined"])
@@ -32,19 +33,22 @@ def _etl(entry: Entry) -> Iterator[tuple[str, str]]:
     yield "relations", number(entry.get("num_relations"))
 
 
-def _train(entry: Entry) -> Iterator[tuple[str, str]]:
+def train(entry: Entry) -> Iterator[tuple[str, str]]:
+    """Yield the figures of train."""
     yield "epochs", number(entry.get("num_epochs"))
     yield "loss", number(entry.get("loss"))
     if entry.get("edges_per_s"):
         yield "edges a second", number(entry["edges_per_s"])
 
 
-def _evaluate(entry: Entry) -> Iterator[tuple[str, str]]:
+def evaluate(entry: Entry) -> Iterator[tuple[str, str]]:
+    """Yield the figures of evaluate."""
     for name, value in entry.get("metrics", {}).items():
         if not name.endswith("_pessimistic"):
             yield name, number(value)
 
 
-def _remap(entry: Entry) -> Iterator[tuple[str, str]]:
+def remap(entry: Entry) -> Iterator[tuple[str, str]]:
+    """Yield the figures of remap."""
     for name, kind in entry.get("types", {}).items():
         yield f"embeddings, {name}", f"{number(kind.get('num_rows'))} of length {kind.get('dimension')}"

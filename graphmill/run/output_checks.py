@@ -1,22 +1,24 @@
-"""Checks the places that a run writes: no table, and no files of others.
+"""Checks of the folders that a run writes: they hold no table, and no files of others.
 
-    output/     run.json, or files that only our stages or PBG write; else nothing that is not called as ours
+    output/     run.json, or files that only our stages or PBG write; else only names that a run writes
 
-All is looked at before the first file is written: the lock is one too.
+The checks come before the first file is written, which is a lock.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from graphmill import storage
 from graphmill.config import Config
+from graphmill.config.stages import STAGES, named
 from graphmill.errors import ConfigError
+from graphmill.run.job import job_of
 
 _LEFTOVERS = (
     r"\..+\.(?:tmp|old|retired)-[0-9a-f]{12}|\.(?:.+\.)?graphmill\.lock.*|\.graphmill\.life-.+"
     r"|\.etl-work-[0-9a-f]{12}|\..+\.crc"
 )
-# A configuration too: the user has laid it where its run is to be.
+# A configuration too: users put it where its run is to be.
 _OF_OUTPUT = (
     r".+\.ya?ml|"
     r"report\.html|_SUCCESS|entities|edges|quarantine|tensorboard"
@@ -27,11 +29,29 @@ _OF_STAGES = re.compile(
 )
 
 
-def check_output(config: Config, *, is_chosen: bool = True) -> None:
+def check_outputs(config: Config, stages: Sequence[str], *, is_chosen: bool = True) -> None:
+    """Refuse to write where tables or files of others are.
+
+    Unless the user has chosen `output`, it is the folder around a checkpoint, which may hold anything else.
+
+    Raises:
+        ConfigError: a folder that the stages write holds such files.
+    """
+    written = [(f"the output of {name}", uri) for name in stages for uri in job_of(name).written_uris(config)]
+    if config.output is not None:
+        written.insert(0, ("output", config.output))
+    tables = [uri for stage in STAGES.values() if stage.tables for uri in named(stage.tables)(config)]
+    _check_tables(written, tables)
+    _check_output(config, is_chosen=is_chosen)
+    for name in stages:
+        job_of(name).check_outputs(config)
+
+
+def _check_output(config: Config, *, is_chosen: bool) -> None:
     """Refuse an `output` that has the run.json of others and, if the user has chosen it, any files of theirs.
 
     Raises:
-        ConfigError: it is a file, or a folder that is neither empty nor of an earlier run.
+        ConfigError: `output` is a file, or a folder that is neither empty nor of an earlier run.
     """
     record_uri = config.record_uri(config.checkpoint_path)
     has_record = _has_our_record(record_uri)
@@ -45,12 +65,12 @@ def check_output(config: Config, *, is_chosen: bool = True) -> None:
 
 
 def check_folder(uri: str, names: str, setting: str, reason: str, *, below: bool = False) -> None:
-    """Refuse a folder in which something, hidden or not, is called otherwise than the pattern `names` has it.
+    """Refuse a folder with an entry, hidden or not, whose name does not match the pattern `names`.
 
-    With `below` so too in its folders, which may have any name.
+    With `below` also in its subfolders, which may have any name.
 
     Raises:
-        ConfigError: there is such a thing, `reason` says what is the matter with it.
+        ConfigError: there is such an entry; the message gives `reason`.
     """
     pattern = re.compile(f"{names}|{_LEFTOVERS}")
     for entry in storage.list_dir(uri, recursive=below, hidden=True):
@@ -60,18 +80,17 @@ def check_folder(uri: str, names: str, setting: str, reason: str, *, below: bool
             )
 
 
-def check_tables(places: Iterable[tuple[str, str]], tables: Iterable[str]) -> None:
+def _check_tables(written: Iterable[tuple[str, str]], tables: Sequence[str]) -> None:
     """Refuse to write over tables, or around them.
 
     Args:
-        places: a setting, and the folder that it names.
-        tables: files of tables, and folders that tables are looked for in.
+        written: Settings, and the folders that they name.
+        tables: Files of tables, and folders that tables are searched in.
 
     Raises:
         ConfigError: a table is one of the folders, or lies below it.
     """
-    tables = list(tables)
-    for setting, uri in places:
+    for setting, uri in written:
         inside = next((table for table in tables if storage.contains(uri, table)), None)
         if inside is not None:
             raise ConfigError(
@@ -81,7 +100,7 @@ def check_tables(places: Iterable[tuple[str, str]], tables: Iterable[str]) -> No
 
 
 def _has_our_files(output: str) -> bool:
-    """Whether a stage has been at work in it: then the user may have laid things of his beside."""
+    """Tell whether a stage has written there: then users may have put files of their own beside."""
     splits = [each.uri for each in storage.list_dir(storage.join(output, "edges")) if each.is_dir]
     folders = [storage.join(output, "entities"), storage.join(output, "checkpoint"), *splits]
     entries = (entry for folder in folders for entry in storage.list_dir(folder))
@@ -89,10 +108,10 @@ def _has_our_files(output: str) -> bool:
 
 
 def _has_our_record(uri: str) -> bool:
-    """Whether there is a run.json, which is ours.
+    """Tell whether there is a run.json of GraphMill.
 
     Raises:
-        ConfigError: it is that of another program.
+        ConfigError: another program wrote the file.
     """
     if not storage.exists(uri):
         return False
