@@ -30,7 +30,7 @@ from train.edges.schedule import Key, key_of, rows_of
 from train.evaluation import held_out
 from train.model.model import Model
 from train.run.ignored_keys import tell_replaced
-from train.step.step import Table
+from train.step.table import Table
 from train.tables.partition_files import PartitionFiles
 from train.tables.start import Start
 

@@ -25,12 +25,13 @@ from train.edges.batches import EdgeTensors
 from train.edges.bucket_order import order_of
 from train.evaluation.evaluate import evaluate
 from train.run.bucket import BucketTrainer
+from train.run.decide import decide
+from train.run.plan import Plan
 from train.run.resident import ResidentStore, WholeGraph
 from train.run.run_metrics import Visit, Watch, peak_bytes
 from train.run.validation import Validation
 from train.tables.background import Background
-from train.tables.device_buffer import DeviceBuffer, capacity_of, order_slots
-from train.tables.memory import is_resident
+from train.tables.device_buffer import DeviceBuffer, order_slots
 from train.tables.partition_files import PartitionFiles
 from train.tables.partition_store import PartitionStore, Store
 from train.tables.start import Start
@@ -48,12 +49,15 @@ class Trainer:
         claim.check()
         pbg_checkpoint.delete_uncommitted(config.checkpoint_path)
         self.model, self.adagrad = self.start.load_model()
-        resident = is_resident(self.start)
-        self.bucket = (WholeGraph if resident else BucketTrainer)(self.start, self.model, self.adagrad)
+        self.plan = decide(self.start)
+        self.plan.announce()
+        trainer = WholeGraph if self.plan.placement == "device" else BucketTrainer
+        self.bucket = trainer(self.start, self.model, self.adagrad, self.plan)
         self.prefetch = config.section("train", TrainConfig).prefetch
         self.background = Background(threaded=self.prefetch)
-        self.device_slots: int | None = None  # that the buckets' order is to suit
-        self.store = self._store(resident)
+        # Partitions per type on the device: the order of buckets suits them.
+        self.order_slots = order_slots(config, self.plan.slots) if self.plan.slots else None
+        self.store = self._store(self.plan)
         self.watch = Watch(config, self.schedule, self.version)
         self.validation = Validation(config, self.schedule.per_epoch, self.version, self._rank)
         self._edges: dict[Bucket, Future[EdgeTensors]] = {}  # read, or being read
@@ -72,7 +76,8 @@ class Trainer:
         return {
             "first_version": self.start.version,
             "version": self.version,
-            "device": str(self.start.device),
+            "device": self.plan.device,
+            "plan": self.plan.figures(),
             "num_parameters": self.start.num_parameters(self.model),
             **self.watch.figures(),
             **self.validation.figures(),
@@ -84,16 +89,17 @@ class Trainer:
         self.claim.check()
         return found
 
-    def _store(self, resident: bool) -> Store:
-        if resident:
-            return ResidentStore(self.start, self.version)
-        if capacity := capacity_of(self.start):
-            self.device_slots = order_slots(self.config, capacity)
-            return DeviceBuffer(self.start, self.version, capacity)
-        return PartitionStore(PartitionFiles(self.start), self.version, self.background)
+    def _store(self, plan: Plan) -> Store:
+        match plan.placement:
+            case "device":
+                return ResidentStore(self.start, self.version)
+            case "buffer":
+                return DeviceBuffer(self.start, self.version, plan.slots)
+            case "files":
+                return PartitionStore(PartitionFiles(self.start), self.version, self.background)
 
     def _iterate(self, iteration: Iteration) -> None:
-        order = order_of(self.bucket.config, iteration, self.device_slots)
+        order = order_of(self.bucket.config, iteration, self.order_slots)
         following = [*order[1:], None] if self.prefetch else [None] * len(order)
         self.watch.start_iteration(iteration)
         self.store.begin(order)

@@ -30,9 +30,10 @@ from train.config import TrainConfig
 from train.edges import schedule
 from train.edges.bucket_order import order_of
 from train.edges.schedule import Key, all_keys, is_shared, keys_of
+from train.run.plan import all_reduce_of
 from train.run.run_metrics import Visit, Watch
 from train.run.validation import Validation
-from train.spread.assignment import Assignment, Dynamic, Tournament, backend_of, rounds_of
+from train.spread.assignment import Assignment, Dynamic, Tournament, rounds_of
 from train.spread.crew import LOOK_S, Attempt, Crew
 from train.spread.messages import CoordinatorEnd, Message, Together
 from train.spread.places import Places
@@ -49,7 +50,7 @@ class Coordinator:
         self.config = config
         self.claim = claim
         self.settings = config.section("train", TrainConfig)
-        self.backend = backend_of(config)
+        self.backend = all_reduce_of(config)
         self.client = client
         self.schedule = schedule.plan(config)
         self.first_version = self.version = pbg_checkpoint.read_version(config.checkpoint_path)

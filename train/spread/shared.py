@@ -22,7 +22,7 @@ from train.model.optimizer import Adagrad
 from train.spread.collective import Collective
 from train.spread.messages import Together
 from train.spread.places import Place
-from train.step.step import Table
+from train.step.table import Table
 from train.tables.partition_files import PartitionFiles
 from train.tables.start import Start
 

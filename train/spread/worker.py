@@ -18,16 +18,17 @@ from distributed import get_worker
 from graphmill.cluster import num_cores
 from graphmill.config import Config
 from graphmill.vocab import Bucket
+from train.config import TrainConfig
 from train.edges.schedule import Key, Schedule, all_keys, is_shared
 from train.run.bucket import BucketTrainer
+from train.run.decide import decide
 from train.run.run_metrics import peak_bytes
-from train.spread.assignment import backend_of
 from train.spread.collective import Collective
 from train.spread.messages import KEPT, Message, WorkerEnd
 from train.spread.places import Place
 from train.spread.shared import Shared
 from train.step import runtime
-from train.step.step import Table
+from train.step.table import Table
 from train.tables.partition_files import PartitionFiles
 from train.tables.start import Start
 
@@ -55,14 +56,16 @@ class Worker:
         self.topic = topic
         self.start = Start(config, plan)
         model, adagrad = self.start.load_model()
-        self.bucket = BucketTrainer(self.start, model, adagrad)
+        self.plan = decide(self.start, config.section("train", TrainConfig).num_workers)
+        self.plan.announce()
+        self.bucket = BucketTrainer(self.start, model, adagrad, self.plan)
         self.files = PartitionFiles(self.start)
         shared_keys = [key for key in all_keys(config) if is_shared(config, key)]
         self.shared = Shared(self.start, model, adagrad, self.files, shared_keys)
         self._tables: dict[Key, Table] = {}
         self._revisions: dict[Key, int] = {}
         self._num_parameters = self.start.num_parameters(model)
-        backend = backend_of(config)
+        backend = self.plan.all_reduce
         self.collective = None if backend is None else Collective(backend, self.start.device)
 
     def run(self, line: WorkerEnd) -> dict[str, Any]:
@@ -73,7 +76,8 @@ class Worker:
             order = self._train(order)
         if self.collective is not None:
             self.collective.close()
-        return {"device": str(self.start.device), "num_parameters": self._num_parameters}
+        figures = {"device": self.plan.device, "plan": self.plan.figures()}
+        return figures | {"num_parameters": self._num_parameters}
 
     def _train(self, order: Message) -> Message:
         """Train one bucket; the next order."""

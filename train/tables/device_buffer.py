@@ -15,40 +15,16 @@ Host memory: all rows and sums once. With `train.device_partitions: 0` partition
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-
 from graphmill.config import Config
-from graphmill.errors import ConfigError
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket
-from train.config import TrainConfig
 from train.edges.bucket_order import Uses
 from train.edges.schedule import Key, all_keys, is_shared, keys_of
 from train.gpu.copies import Copies, Slot, num_floats_of
-from train.step.step import Table
+from train.step.table import Table
 from train.tables import memory
 from train.tables.partition_files import PartitionFiles
 from train.tables.start import Start
-
-
-def capacity_of(start: Start) -> int:
-    """How many partitions the device is to hold; 0 for no buffer.
-
-    Raises:
-        ConfigError: train.device_partitions is less than a bucket needs.
-    """
-    asked = start.config.section("train", TrainConfig).device_partitions
-    if asked is None:
-        if start.device.type != "cuda":
-            return 0
-        free, _ = torch.cuda.mem_get_info(start.device)
-        return memory.buffer_partitions(start, free, memory.host_free_bytes())
-    needed = memory.bucket_partitions(start)
-    if 0 < asked < needed:
-        raise ConfigError(
-            f"train.device_partitions: {asked}; a bucket needs {needed} partitions on the device"
-        )
-    return asked
 
 
 def order_slots(config: Config, capacity: int) -> int | None:

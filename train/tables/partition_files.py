@@ -17,7 +17,7 @@ from train.config import TrainConfig
 from train.edges import seeds
 from train.edges.schedule import Key
 from train.model import optimizer
-from train.step.step import Table
+from train.step.table import Table
 from train.tables.start import Start
 from train.tables.warm_start import WarmStart
 
