@@ -7,7 +7,7 @@ from itertools import groupby, pairwise
 from etl.tables.files import format_of
 from etl.tables.sources import Source
 
-_MIN_RANGE_BYTES = 16 << 20
+MIN_RANGE_BYTES = 16 << 20
 _MAX_ROUNDS = 4
 
 
@@ -24,7 +24,7 @@ def balanced(sources: Sequence[Source], num_workers: int) -> list[Source]:
     if (
         not num_missing
         or len(sources) > _MAX_ROUNDS * num_workers
-        or _range_bytes(largest) < num_ranges * _MIN_RANGE_BYTES
+        or _range_bytes(largest) < num_ranges * MIN_RANGE_BYTES
     ):
         return list(sources)
     return [

@@ -25,8 +25,8 @@ from graphmill.errors import RawTableError, StorageError
 from graphmill.storage.as_json import AsJson
 from graphmill.storage.fs import explained
 
-_PEEK_BYTES = 1 << 20
-_MIN_RANGE_BYTES = 1 << 20
+PEEK_BYTES = 1 << 20
+MIN_RANGE_BYTES = 1 << 20
 JSON_BLOCK_BYTES = 8 << 20  # a line must fit
 _TYPICAL_COMPRESSION = 5
 
@@ -197,7 +197,7 @@ def _look_at_orc(uri: str, table: FilesConfig, chunk_rows: int) -> _Columns:
 
 def _look_at_json(uri: str, table: FilesConfig, chunk_rows: int) -> _Columns:
     with open_text(uri) as stream, reading(uri):
-        sample: bytes = stream.read(_PEEK_BYTES)
+        sample: bytes = stream.read(PEEK_BYTES)
     lines = sample[: sample.rfind(b"\n") + 1] or sample
     if not lines.strip():
         return _Columns([], {}, [])
@@ -217,7 +217,7 @@ def _json_type(found: pa.DataType) -> pa.DataType:
 
 def _look_at_text(uri: str, table: FilesConfig, chunk_rows: int) -> _Columns:
     with open_text(uri) as stream, reading(uri):
-        sample: bytes = stream.read(_PEEK_BYTES)
+        sample: bytes = stream.read(PEEK_BYTES)
     text = io.StringIO(sample.decode("utf-8-sig", errors="replace"))
     quoting = quoting_of(uri, table)
     lines = csv.reader(
@@ -256,7 +256,7 @@ def _cut_lines(
     if suffixes_of(uri)[1]:
         return [(0, int(num_bytes * _TYPICAL_COMPRESSION / line_bytes), None)]
     # Nine tenths: where lines get shorter, a range does not leave a small chunk at its end.
-    range_bytes = max(int(line_bytes * chunk_rows * 0.9), _MIN_RANGE_BYTES)
+    range_bytes = max(int(line_bytes * chunk_rows * 0.9), MIN_RANGE_BYTES)
     if not cuttable:
         return [(0, int(num_bytes / line_bytes), None)]
     starts = [*range(head, num_bytes, range_bytes), num_bytes]
@@ -286,7 +286,7 @@ def _positions(
     positions: dict[str, int] = {}
     values: dict[str, str | None] = {}
     given = path_values(uri)
-    for part, column in table.parts().items():
+    for part, column in table.columns().items():
         if isinstance(column, int) and column < len(names):
             positions[part] = column
         elif isinstance(column, str) and names.count(column) == 1:
@@ -298,7 +298,7 @@ def _positions(
             found = "two columns of that name; name it by its number" if twice else f"columns {names}"
             raise RawTableError(f"{uri}: expected a column {column!r} ({part}), found {found}")
     if len(set(positions.values())) < len(positions):
-        raise RawTableError(f"{uri}: two parts of an edge are the same column: {table.parts()}")
+        raise RawTableError(f"{uri}: two parts of an edge are the same column: {table.columns()}")
     if not positions:
         raise RawTableError(f"{uri}: all columns come from the file's path; no row differs from another")
     return positions, values

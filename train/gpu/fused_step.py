@@ -103,7 +103,7 @@ class FusedStep:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         """Products take bfloat16 operands with half_precision, else `dtype`, that of the tables."""
-        settings = config.section("train", TrainConfig)
+        settings = config.section(TrainConfig)
         self.config, self.model, self.adagrad = config, model, adagrad
         self.device = device
         self.dtype = torch.bfloat16 if config.half_precision else dtype

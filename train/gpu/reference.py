@@ -11,7 +11,8 @@ One side of a step, for edges in chunks that share their candidates:
     update_rows           Adagrad, row-wise or element-wise
     count_above, pair_scores    ranking
 
-Operators, losses and Adagrad are those of train/model; the comparator is the dot product.
+Operators are those of graphmill/model, losses and Adagrad those of train/model; the comparator is the dot
+product.
 
 Shapes: N rows of a table, D dimension, C chunks, P positives per chunk, K candidates of a chunk (its
 positives first), M negatives, T touched rows with repetitions, R relations.
@@ -22,8 +23,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from graphmill.model import operators
 from train.gpu import counter
-from train.model import losses, operators, optimizer
+from train.model import losses, optimizer
 from train.step.plain import gradient_of
 
 Operator = Literal["none", "diagonal", "translation", "complex_diagonal"]
@@ -205,8 +207,8 @@ def _apply(source: Source, rows_CPD: Tensor, own_CPD: Tensor | None) -> Tensor:
     values = operators.parts(source.operator, own_CPD)
     if source.operator == "complex_diagonal" and source.adjoint:
         values = values[0], -values[1]
-    names = operators.parameter_names(source.operator, False)
-    return operators.apply(source.operator, dict(zip(names, values, strict=True)), rows_CPD)
+    query_CPD: Tensor = operators.apply(source.operator, rows_CPD, values)
+    return query_CPD
 
 
 def _regularised(operator: Operator, leaf: Tensor, coefficient: float) -> tuple[Tensor, Tensor]:

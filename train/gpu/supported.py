@@ -19,7 +19,7 @@ def obstacle(config: Config) -> str | None:
             return f"operator {relation.operator!r} of relation {relation.name!r}"
         if relation.all_negs:
             return f"all_negs of relation {relation.name!r}"
-    settings = config.section("train", TrainConfig)
+    settings = config.section(TrainConfig)
     two_sided = config.dynamic_relations or settings.reciprocal_relations
     refused = {
         f"comparator {config.comparator!r}": config.comparator != "dot",
@@ -48,7 +48,7 @@ def obstacle_of_device(config: Config, device: torch.device) -> str | None:
     gpu = torch.cuda.get_device_properties(device)
     dimension = max(config.entity_dimension(name) for name in config.entities)
     operands = torch.bfloat16 if config.half_precision else torch.float32
-    exact = config.section("train", TrainConfig).exact_products
+    exact = config.section(TrainConfig).exact_products
     needed = kernels.shared_bytes(dimension, operands, exact=exact)
     available: int = gpu.shared_memory_per_block_optin  # type: ignore[attr-defined]  # not in the stub
     if gpu.major >= 8 and needed <= available:

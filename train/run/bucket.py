@@ -15,7 +15,7 @@ from train.edges import batches, seeds
 from train.edges.batches import EdgeTensors
 from train.edges.grouped import Questions
 from train.edges.negatives import Batch
-from train.edges.schedule import Key, key_of, rows_of
+from train.edges.partitions import PartitionKey, key_of, rows_of
 from train.evaluation import held_out
 from train.gpu.copies import read_beside_steps
 from train.gpu.fused_pass import FusedBuckets
@@ -27,31 +27,31 @@ from train.run.plan import Plan
 from train.step.plain import StepFigures
 from train.step.table import Table
 from train.step.threads import Task, Threads
-from train.tables.start import Start
+from train.tables.run_context import RunContext
 
 CHECK_BATCHES = 50  # a loss that is not finite is noticed after so many batches at the latest
 
 AnyBatch = TypeVar("AnyBatch", Batch, Batch | Questions)
-Tables = Mapping[Key, Table]
+Tables = Mapping[PartitionKey, Table]
 ReportProgress = Callable[[int, float], None]  # takes the number of edges done, and the sum of their losses
 
 
 class BucketTrainer:
     """Trains on one bucket after another, with the tables that it is given."""
 
-    def __init__(self, start: Start, model: Model, adagrad: Adagrad, plan: Plan) -> None:
-        self.config = start.config
-        self.settings = start.config.section("train", TrainConfig)
-        self.start = start
+    def __init__(self, context: RunContext, model: Model, adagrad: Adagrad, plan: Plan) -> None:
+        self.config = context.config
+        self.settings = context.config.section(TrainConfig)
+        self.context = context
         self.model = model
-        self.step = BatchStep(start.config, model, adagrad, plan.engine)
+        self.step = BatchStep(context.config, model, adagrad, plan.engine)
         self.hogwild = plan.hogwild
         is_fused = plan.engine == "fused"
-        self.fused = FusedBuckets(start.config, model, adagrad, start.device) if is_fused else None
+        self.fused = FusedBuckets(context.config, model, adagrad, context.device) if is_fused else None
 
     def read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
         """Read the bucket's edges of the iteration, and check them; may run in another thread."""
-        return read_edges(self.start, bucket, iteration)
+        return read_edges(self.context, bucket, iteration)
 
     def train(
         self,
@@ -120,7 +120,7 @@ class BucketTrainer:
         generators = [generator]
         if num_threads > 1:
             generators = [seeds.generator(self.config.seed, "thread", *place, n) for n in range(num_threads)]
-        total = torch.zeros(len(StepFigures._fields), dtype=torch.float64, device=self.start.device)
+        total = torch.zeros(len(StepFigures._fields), dtype=torch.float64, device=self.context.device)
         check_edges = CHECK_BATCHES * self.config.batch_size
         checked = -check_edges
 
@@ -142,7 +142,7 @@ class BucketTrainer:
 
         def tasks() -> Iterator[Task]:
             begun = 0
-            num_rows = rows_of(self.config, self.start.num_rows, bucket)
+            num_rows = rows_of(self.config, self.context.num_rows, bucket)
             cut = batches.cut_for_training(self.config, edges, generator, num_rows)
             for batch, sides in self._with_tables(cut, bucket, tables):
                 done = learning_rates.progress(iteration, begun / len(edges))
@@ -185,10 +185,10 @@ class BucketTrainer:
             yield batch, self._tables_of(batch.relation, bucket, tables)
 
 
-def read_edges(start: Start, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
+def read_edges(context: RunContext, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
     """Read a bucket's edges of an iteration to the device, and check them."""
-    config, path, device = start.config, iteration.edge_path, start.device
-    num_rel = len(config.relations) if start.num_dynamic is None else start.num_dynamic
-    edges = start.schedule.rows(iteration, bucket)
-    rows = rows_of(config, start.num_rows, bucket)
+    config, path, device = context.config, iteration.edge_path, context.device
+    num_rel = len(config.relations) if context.num_dynamic is None else context.num_dynamic
+    edges = context.schedule.rows(iteration, bucket)
+    rows = rows_of(config, context.num_rows, bucket)
     return read_beside_steps(device, lambda: batches.read(config, path, bucket, edges, rows, num_rel, device))

@@ -6,26 +6,26 @@ from graphmill.config import Config
 from graphmill.errors import ConfigError
 from train.compiled import build, compiled_step
 from train.config import TrainConfig
-from train.edges.schedule import all_keys, is_shared
+from train.edges.partitions import all_keys, is_shared
 from train.gpu import supported
 from train.run.plan import Engine, Placement, Plan, all_reduce_of
 from train.tables import memory
-from train.tables.start import Start
+from train.tables.run_context import RunContext
 
 
-def decide(start: Start, workers: int = 1) -> Plan:
+def decide(context: RunContext, workers: int = 1) -> Plan:
     """Decide how this process trains, as one of `workers`.
 
     Raises:
         ConfigError: a setting asks for what the configuration or the machine rules out.
     """
-    config = start.config
+    config = context.config
     reasons: list[str] = []
     ignored: list[str] = []
-    engine = engine_of(config, start.device, reasons)
-    placement, slots = _placement(start, workers, reasons, ignored)
+    engine = engine_of(config, context.device, reasons)
+    placement, slots = _placement(context, workers, reasons, ignored)
     return Plan(
-        device=str(start.device),
+        device=str(context.device),
         engine=engine,
         placement=placement,
         slots=slots,
@@ -44,7 +44,7 @@ def engine_of(config: Config, device: torch.device, reasons: list[str]) -> Engin
     Raises:
         ConfigError: train.engine is `fused`, and the kernels cannot train the configuration on this device.
     """
-    choice = config.section("train", TrainConfig).engine
+    choice = config.section(TrainConfig).engine
     if choice == "plain":
         return "plain"
     if choice == "auto" and device.type != "cuda":
@@ -73,9 +73,11 @@ def _shares_batches(config: Config) -> bool:
     return questions or any(entity.featurized for entity in config.entities.values())
 
 
-def _placement(start: Start, workers: int, reasons: list[str], ignored: list[str]) -> tuple[Placement, int]:
+def _placement(
+    context: RunContext, workers: int, reasons: list[str], ignored: list[str]
+) -> tuple[Placement, int]:
     """Choose where rows are, and how many partitions the device holds of a buffer."""
-    settings = start.config.section("train", TrainConfig)
+    settings = context.config.section(TrainConfig)
     if workers > 1:
         exchange = f"{workers} workers exchange partitions through files"
         if settings.resident == "always":
@@ -83,26 +85,26 @@ def _placement(start: Start, workers: int, reasons: list[str], ignored: list[str
         if settings.device_partitions:
             ignored.append(f"train.device_partitions has no effect: {exchange}")
         return "files", 0
-    is_cuda = start.device.type == "cuda"
-    free, total = torch.cuda.mem_get_info(start.device) if is_cuda else (0, 0)
+    is_cuda = context.device.type == "cuda"
+    free, total = torch.cuda.mem_get_info(context.device) if is_cuda else (0, 0)
     if settings.resident == "always" or (settings.resident == "auto" and is_cuda):
-        if obstacle := supported.obstacle(start.config):
+        if obstacle := supported.obstacle(context.config):
             text = f"the whole graph cannot stay on the device with {obstacle}"
             (ignored if settings.resident == "always" else reasons).append(
                 f"train.resident: {settings.resident} has no effect: {text}"
             )
-        elif settings.resident == "always" or fits(start, free, total, reasons):
+        elif settings.resident == "always" or fits(context, free, total, reasons):
             return "device", 0
     if settings.device_partitions is not None:
-        slots = checked_slots(start, settings.device_partitions)
+        slots = checked_slots(context, settings.device_partitions)
     else:
-        slots = slots_of(start, free, memory.host_free_bytes(), reasons) if is_cuda else 0
+        slots = slots_of(context, free, memory.host_free_bytes(), reasons) if is_cuda else 0
     return ("buffer", slots) if slots else ("files", 0)
 
 
-def fits(start: Start, free: int, total: int, reasons: list[str]) -> bool:
+def fits(context: RunContext, free: int, total: int, reasons: list[str]) -> bool:
     """Whether the whole graph fits in `free` bytes of the device; adds the sizes to `reasons`."""
-    needed = memory.resident_bytes(start)
+    needed = memory.resident_bytes(context)
     is_small = needed <= memory.SHARE * free
     reasons.append(
         f"rows, sums, edges and a step take {_gib(needed)}; the device has {_gib(free)} of {_gib(total)} "
@@ -111,10 +113,10 @@ def fits(start: Start, free: int, total: int, reasons: list[str]) -> bool:
     return is_small
 
 
-def slots_of(start: Start, free: int, host_free: int, reasons: list[str]) -> int:
+def slots_of(context: RunContext, free: int, host_free: int, reasons: list[str]) -> int:
     """How many partitions a device with `free` bytes holds at a time; 0 where the host cannot hold all."""
-    config = start.config
-    on_host = sum(memory.partition_bytes(start, key) for key in all_keys(config))
+    config = context.config
+    on_host = sum(memory.partition_bytes(context, key) for key in all_keys(config))
     if on_host > memory.HOST_SHARE * host_free:
         reasons.append(
             f"all rows and sums take {_gib(on_host)}, the host has {_gib(host_free)} free: "
@@ -122,9 +124,9 @@ def slots_of(start: Start, free: int, host_free: int, reasons: list[str]) -> int
         )
         return 0
     moving = [key for key in all_keys(config) if not is_shared(config, key)]
-    largest = max((memory.partition_bytes(start, key) for key in moving), default=0)
-    room = int(memory.SHARE * free - memory.staying_bytes(start)) // max(largest, 1) - memory.SPARE_SLOTS
-    slots = min(max(room, memory.bucket_partitions(start)), len(moving))
+    largest = max((memory.partition_bytes(context, key) for key in moving), default=0)
+    room = int(memory.SHARE * free - memory.staying_bytes(context)) // max(largest, 1) - memory.SPARE_SLOTS
+    slots = min(max(room, memory.bucket_partitions(context)), len(moving))
     reasons.append(
         f"the device holds {slots} of {len(moving)} partitions at a time, each of at most {_gib(largest)}; "
         f"the host's memory holds all, {_gib(on_host)}"
@@ -132,13 +134,13 @@ def slots_of(start: Start, free: int, host_free: int, reasons: list[str]) -> int
     return slots
 
 
-def checked_slots(start: Start, asked: int) -> int:
+def checked_slots(context: RunContext, asked: int) -> int:
     """The number of partitions that train.device_partitions asks for.
 
     Raises:
         ConfigError: a bucket needs more.
     """
-    needed = memory.bucket_partitions(start)
+    needed = memory.bucket_partitions(context)
     if 0 < asked < needed:
         raise ConfigError(
             f"train.device_partitions: {asked}; a bucket needs {needed} partitions on the device"

@@ -114,7 +114,7 @@ def all_reduce_of(config: Config) -> AllReduce | None:
     Raises:
         ConfigError: train.all_reduce needs rounds.
     """
-    settings = config.section("train", TrainConfig)
+    settings = config.section(TrainConfig)
     in_rounds = settings.bucket_assignment == "tournament"
     if settings.all_reduce == "auto":
         return "nccl" if in_rounds and config.num_gpus else None

@@ -17,23 +17,23 @@ from torch import Tensor
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket, Partition, Side
 from train.edges.batches import EdgeTensors
-from train.edges.schedule import Key, all_keys, key_of
+from train.edges.partitions import PartitionKey, all_keys, key_of
 from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.run.bucket import BucketTrainer, Tables, read_edges
 from train.run.plan import Plan
 from train.step.table import Table
 from train.tables.partition_files import PartitionFiles
-from train.tables.start import Start
+from train.tables.run_context import RunContext
 
 
 class WholeGraph(BucketTrainer):
     """Trains on all edges of an iteration as one bucket."""
 
-    def __init__(self, start: Start, model: Model, adagrad: Adagrad, plan: Plan) -> None:
-        super().__init__(_one_partition_per_type(start), model, adagrad, plan)
-        self.partitioned = start.on_host()
-        self.first_rows = _first_rows(start)
+    def __init__(self, context: RunContext, model: Model, adagrad: Adagrad, plan: Plan) -> None:
+        super().__init__(_one_partition_per_type(context), model, adagrad, plan)
+        self.partitioned = context.on_host()
+        self.first_rows = _first_rows(context)
         self._kept: dict[tuple[int, int], EdgeTensors] = {}  # where an epoch is one iteration
 
     def read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
@@ -51,15 +51,15 @@ class WholeGraph(BucketTrainer):
             done += len(part)
         if not config.dynamic_relations and len(config.relations) > 1:
             edges = edges[torch.sort(edges.rel, stable=True).indices]
-        if self.start.schedule.per_epoch == 1:
+        if self.context.schedule.per_epoch == 1:
             self._kept[place] = edges
         return edges
 
     def _empty_edges(self, iteration: Iteration) -> EdgeTensors:
         """Make room for all edges of the iteration, so that one bucket is all the memory beside them."""
-        schedule, index = self.start.schedule, iteration.edge_path_idx
+        schedule, index = self.context.schedule, iteration.edge_path_idx
         rows = [schedule.rows(iteration, bucket) for path, bucket in schedule.num_edges if path == index]
-        size, device = sum(stop - start for start, stop in rows), self.start.device
+        size, device = sum(stop - start for start, stop in rows), self.context.device
         columns = [torch.empty(size, dtype=torch.int32, device=device) for _ in range(3)]
         return EdgeTensors(columns[0], columns[1], columns[2], torch.empty(size, device=device))
 
@@ -90,26 +90,28 @@ class ResidentStore:
         num_read, num_written: partitions read or drawn, and written, so far.
     """
 
-    def __init__(self, start: Start, version: int) -> None:
-        self.start, self.version = start, version
-        self.files = PartitionFiles(start.on_host())
-        self.first_rows = _first_rows(start)
+    def __init__(self, context: RunContext, version: int) -> None:
+        self.context, self.version = context, version
+        self.files = PartitionFiles(context.on_host())
+        self.first_rows = _first_rows(context)
         self.num_read = self.num_written = 0
-        self._tables: dict[Key, Table] = {}
+        self._tables: dict[PartitionKey, Table] = {}
 
     def begin(self, order: Sequence[Bucket]) -> None:
         """Do nothing: all tables are on the device."""
 
-    def enter(self, bucket: Bucket, then: Bucket | None, iteration: Iteration) -> Mapping[Key, Table]:
+    def enter(
+        self, bucket: Bucket, then: Bucket | None, iteration: Iteration
+    ) -> Mapping[PartitionKey, Table]:
         """The table of every type, with all its rows."""
         if not self._tables:
-            for name in self.start.config.entities:
+            for name in self.context.config.entities:
                 self._tables[name, 0] = self._load(name)
         return self._tables
 
     def write_all(self, iteration: Iteration) -> None:
         """Write the next version."""
-        for key in all_keys(self.start.config):
+        for key in all_keys(self.context.config):
             self.files.write(key, self._part(*key), self.version + 1, iteration)
             self.num_written += 1
 
@@ -118,10 +120,10 @@ class ResidentStore:
         self.version += 1
 
     def _load(self, name: str) -> Table:
-        num_rows, device = sum(self.start.num_rows[name]), self.start.device
-        dimension = self.start.config.entity_dimension(name)
+        num_rows, device = sum(self.context.num_rows[name]), self.context.device
+        dimension = self.context.config.entity_dimension(name)
         table = Table(torch.empty(num_rows, dimension, device=device), torch.empty(num_rows, device=device))
-        for partition in range(len(self.start.num_rows[name])):
+        for partition in range(len(self.context.num_rows[name])):
             part = self.files.load((name, partition), self.version)
             self.num_read += 1
             rows = self._rows(name, partition)
@@ -135,25 +137,25 @@ class ResidentStore:
 
     def _rows(self, name: str, partition: Partition) -> slice:
         first = self.first_rows[name, partition]
-        return slice(first, first + self.start.num_rows[name][partition])
+        return slice(first, first + self.context.num_rows[name][partition])
 
 
-def _one_partition_per_type(start: Start) -> Start:
+def _one_partition_per_type(context: RunContext) -> RunContext:
     """The same run, with all rows of a type in one partition."""
-    whole = copy.copy(start)
+    whole = copy.copy(context)
     entities = {
         name: entity.model_copy(update={"num_partitions": 1})
-        for name, entity in start.config.entities.items()
+        for name, entity in context.config.entities.items()
     }
-    whole.config = start.config.model_copy(update={"entities": entities})
-    whole.num_rows = {name: [sum(counts)] for name, counts in start.num_rows.items()}
+    whole.config = context.config.model_copy(update={"entities": entities})
+    whole.num_rows = {name: [sum(counts)] for name, counts in context.num_rows.items()}
     return whole
 
 
-def _first_rows(start: Start) -> dict[Key, int]:
+def _first_rows(context: RunContext) -> dict[PartitionKey, int]:
     """The first row of each partition among all rows of its type."""
     return {
         (name, partition): sum(counts[:partition])
-        for name, counts in start.num_rows.items()
+        for name, counts in context.num_rows.items()
         for partition in range(len(counts))
     }

@@ -34,7 +34,7 @@ from train.tables.background import Background
 from train.tables.device_buffer import DeviceBuffer, order_slots
 from train.tables.partition_files import PartitionFiles
 from train.tables.partition_store import PartitionStore, Store
-from train.tables.start import Start
+from train.tables.run_context import RunContext
 
 
 class Trainer:
@@ -43,17 +43,17 @@ class Trainer:
     def __init__(self, config: Config, claim: Claim = NO_CLAIM) -> None:
         self.config = config
         self.claim = claim
-        self.start = Start(config, claim=claim)
-        self.schedule = self.start.schedule
-        self.version = self.start.version
+        self.context = RunContext(config, claim=claim)
+        self.schedule = self.context.schedule
+        self.version = self.context.version
         claim.check()
         pbg_checkpoint.delete_uncommitted(config.checkpoint_path)
-        self.model, self.adagrad = self.start.load_model()
-        self.plan = decide(self.start)
+        self.model, self.adagrad = self.context.load_model()
+        self.plan = decide(self.context)
         self.plan.announce()
         trainer = WholeGraph if self.plan.placement == "device" else BucketTrainer
-        self.bucket = trainer(self.start, self.model, self.adagrad, self.plan)
-        self.prefetch = config.section("train", TrainConfig).prefetch
+        self.bucket = trainer(self.context, self.model, self.adagrad, self.plan)
+        self.prefetch = config.section(TrainConfig).prefetch
         self.background = Background(threaded=self.prefetch)
         # Partitions per type on the device: the order of buckets suits them.
         self.order_slots = order_slots(config, self.plan.slots) if self.plan.slots else None
@@ -74,11 +74,11 @@ class Trainer:
         finally:
             self.background.close()
         return {
-            "first_version": self.start.version,
+            "first_version": self.context.version,
             "version": self.version,
             "device": self.plan.device,
             "plan": self.plan.figures(),
-            "num_parameters": self.start.num_parameters(self.model),
+            "num_parameters": self.context.num_parameters(self.model),
             **self.watch.figures(),
             **self.validation.figures(),
         }
@@ -92,11 +92,11 @@ class Trainer:
     def _store(self, plan: Plan) -> Store:
         match plan.placement:
             case "device":
-                return ResidentStore(self.start, self.version)
+                return ResidentStore(self.context, self.version)
             case "buffer":
-                return DeviceBuffer(self.start, self.version, plan.slots)
+                return DeviceBuffer(self.context, self.version, plan.slots)
             case "files":
-                return PartitionStore(PartitionFiles(self.start), self.version, self.background)
+                return PartitionStore(PartitionFiles(self.context), self.version, self.background)
 
     def _iterate(self, iteration: Iteration) -> None:
         order = order_of(self.bucket.config, iteration, self.order_slots)
@@ -142,7 +142,7 @@ class Trainer:
             self.adagrad.state_dict(),
             config.pbg(),
             iteration,
-            self.start.checksums,
+            self.context.checksums,
         )
         pbg_checkpoint.append_stats(config.checkpoint_path, self.watch.lines())
         self.claim.check()
@@ -150,9 +150,9 @@ class Trainer:
             config.checkpoint_path,
             version,
             preserve_epoch=self.schedule.preserved_epoch(config, version),
-            checksums=self.start.checksums | self._of_config,
+            checksums=self.context.checksums | self._of_config,
         )
-        self.start.checksums.clear()
+        self.context.checksums.clear()
         self.store.committed()
         self.version = version
         self.watch.end_iteration(

@@ -11,8 +11,8 @@ from distributed import system
 from graphmill.config import Config
 from train.config import TrainConfig
 from train.edges.negatives import Sampling, in_batch_negatives
-from train.edges.schedule import Key, all_keys, is_shared, keys_of
-from train.tables.start import Start
+from train.edges.partitions import PartitionKey, all_keys, is_shared, keys_of
+from train.tables.run_context import RunContext
 
 EDGE_BYTES = 16
 SHARE = 0.9  # of the free memory that is planned for; the rest is for what nobody counts
@@ -20,12 +20,12 @@ HOST_SHARE = 0.7  # pinned memory cannot be swapped
 SPARE_SLOTS = 2  # of a buffer: for a partition that comes, and for one that goes
 
 
-def partition_bytes(start: Start, key: Key) -> int:
+def partition_bytes(context: RunContext, key: PartitionKey) -> int:
     """Rows and sums of a partition."""
     name, partition = key
-    dimension = start.config.entity_dimension(name)
-    states = dimension if start.config.section("train", TrainConfig).optimizer == "adagrad" else 1
-    return start.num_rows[name][partition] * 4 * (dimension + states)
+    dimension = context.config.entity_dimension(name)
+    states = dimension if context.config.section(TrainConfig).optimizer == "adagrad" else 1
+    return context.num_rows[name][partition] * 4 * (dimension + states)
 
 
 def edges_bytes(config: Config, num_edges: int) -> int:
@@ -47,29 +47,29 @@ def step_bytes(config: Config) -> int:
     return 2 * -(-config.batch_size // chunk) * rows * 16 * dimension
 
 
-def resident_bytes(start: Start) -> int:
+def resident_bytes(context: RunContext) -> int:
     """The whole graph on a device, with the edges of the largest iteration."""
-    schedule = start.schedule
+    schedule = context.schedule
     num_edges = max((schedule.num_edges_of(number) for number in range(schedule.per_epoch)), default=0)
-    rows = sum(partition_bytes(start, key) for key in all_keys(start.config))
-    return rows + edges_bytes(start.config, num_edges) + step_bytes(start.config)
+    rows = sum(partition_bytes(context, key) for key in all_keys(context.config))
+    return rows + edges_bytes(context.config, num_edges) + step_bytes(context.config)
 
 
-def staying_bytes(start: Start) -> int:
+def staying_bytes(context: RunContext) -> int:
     """Rows that stay on a device, a step, edges of two buckets: all but the partitions that come and go."""
-    config = start.config
-    largest = max(start.schedule.num_edges.values(), default=0)
-    shared = sum(partition_bytes(start, key) for key in all_keys(config) if is_shared(config, key))
+    config = context.config
+    largest = max(context.schedule.num_edges.values(), default=0)
+    shared = sum(partition_bytes(context, key) for key in all_keys(config) if is_shared(config, key))
     # The edges of a bucket come as 64-bit columns.
     return shared + step_bytes(config) + 2 * (edges_bytes(config, largest) + 28 * largest)
 
 
-def bucket_partitions(start: Start) -> int:
+def bucket_partitions(context: RunContext) -> int:
     """The most partitions that a bucket needs, without those of types that have one partition."""
-    config = start.config
+    config = context.config
     return max(
         sum(not is_shared(config, key) for key in keys_of(config, bucket))
-        for _, bucket in start.schedule.num_edges
+        for _, bucket in context.schedule.num_edges
     )
 
 

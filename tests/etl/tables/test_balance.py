@@ -36,7 +36,7 @@ def rows(sources: list[Source]) -> list[str]:
 
 
 def test_a_round_is_filled(sources: list[Source], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(balance, "_MIN_RANGE_BYTES", 1 << 19)
+    monkeypatch.setattr(balance, "MIN_RANGE_BYTES", 1 << 19)
     found = balanced(sources, 6)
     assert len(found) == 6
     assert [each.uri for each in found] == [sources[0].uri] * 5 + [sources[-1].uri]
@@ -50,7 +50,7 @@ def test_a_round_is_filled(sources: list[Source], monkeypatch: pytest.MonkeyPatc
 def test_what_is_well_as_it_is(
     sources: list[Source], num_workers: int, min_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(balance, "_MIN_RANGE_BYTES", min_bytes)
+    monkeypatch.setattr(balance, "MIN_RANGE_BYTES", min_bytes)
     assert balanced(sources, num_workers) == sources
     assert balanced([], num_workers) == []
     assert balanced(sources[3:], 3) == sources[3:]

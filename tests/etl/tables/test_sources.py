@@ -48,14 +48,14 @@ def test_text_in_ranges_of_bytes(
         if header and not path.stat().st_size:
             continue
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sources, "_MIN_RANGE_BYTES", range_bytes)
+            patch.setattr(sources, "MIN_RANGE_BYTES", range_bytes)
             found = find_sources("t", table_of(path, header=header), str(path), 1)
         assert rows_of_sources(found) == rows
         assert len(found) > 1 or path.stat().st_size < 4 * (range_bytes + 60)
 
 
 def test_text_that_cannot_be_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_MIN_RANGE_BYTES", 1)
+    monkeypatch.setattr(sources, "MIN_RANGE_BYTES", 1)
     content = b"l\tr\n" + b"a\tb\n" * 100
     (tmp_path / "t.tsv").write_bytes(content)
     (tmp_path / "t.tsv.gz").write_bytes(gzip.compress(content))
@@ -71,7 +71,7 @@ def test_text_that_cannot_be_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_bad_row_of_a_range_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_MIN_RANGE_BYTES", 100)
+    monkeypatch.setattr(sources, "MIN_RANGE_BYTES", 100)
     path = tmp_path / "t.tsv"
     path.write_text("l\tr\n" + "a\tb\n" * 200 + "bad\t\n" + "a\tb\n" * 200)
     with pytest.raises(RawTableError, match=r"t\.tsv: row \d+ \(counted from byte \d+\), .*empty") as raised:
@@ -85,7 +85,7 @@ def test_a_bad_row_of_a_range_is_found_again(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("name", ["t.jsonl", "t.json", "t.ndjson.gz"])
 def test_json_lines(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_MIN_RANGE_BYTES", 50)
+    monkeypatch.setattr(sources, "MIN_RANGE_BYTES", 50)
     made = [
         {"other": [n], "rhs": f'x "{n}"\n', "lhs": n, "w": n / 2, "rel": "2026-01-01"} for n in range(1, 60)
     ]
@@ -119,7 +119,7 @@ def test_json_that_has_no_edges(tmp_path: Path, content: str, message: str) -> N
 def test_json_whose_weights_are_no_integers_further_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "_PEEK_BYTES", 200)
+    monkeypatch.setattr(sources, "PEEK_BYTES", 200)
     weights = [*range(20), 0.5]
     lines = [json.dumps({"lhs": "a", "rhs": "b", "w": weight}) for weight in weights]
     (tmp_path / "t.jsonl").write_text("\n".join(lines))

@@ -17,6 +17,7 @@ from tests.train.graphs import make_config, random_triples, write_graph
 from train import job
 from train.compiled import build
 from train.compiled.compiled_step import CompiledStep, obstacle
+from train.config import TrainConfig
 from train.edges.negatives import Batch
 from train.model import optimizer
 from train.model.model import Model
@@ -246,7 +247,9 @@ def test_compiled_where_nobody_has_a_home(monkeypatch, tmp_path, cache):
 
 
 @pytest.mark.parametrize(
-    "change", [{"bias": True}, {"relations": ["linear"]}, {"train": {"engine": "plain"}}], ids=str
+    "change",
+    [{"bias": True}, {"relations": ["linear"]}, {"train": TrainConfig(engine="plain")}],
+    ids=["bias", "linear", "plain"],
 )
 def test_what_the_compiled_step_cannot_train_is_left_to_torch(change):
     config, cpu = wide(False), torch.device("cpu")

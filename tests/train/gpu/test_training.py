@@ -24,11 +24,11 @@ from tests.train.run.test_quality import planted
 from train import job
 from train.config import TrainConfig
 from train.edges.bucket_order import order_of
-from train.edges.schedule import keys_of
+from train.edges.partitions import keys_of
 from train.run import decide
 from train.tables import memory
 from train.tables.device_buffer import DeviceBuffer, order_slots
-from train.tables.start import Start
+from train.tables.run_context import RunContext
 
 NUM_GPUS = 1 if torch.cuda.is_available() else 0
 RELATIONS = [
@@ -125,13 +125,13 @@ def test_a_buffer_of_partitions_changes_no_byte(tmp_path, capacity):
 
 def visited(config, capacity):
     """How often partitions came to a device that holds so many, in the order of an epoch with 16 of them."""
-    start = Start(config)
-    buffer = DeviceBuffer(start, 0, capacity)
-    order = order_of(config, start.schedule.iteration(0), order_slots(config, capacity))
+    context = RunContext(config)
+    buffer = DeviceBuffer(context, 0, capacity)
+    order = order_of(config, context.schedule.iteration(0), order_slots(config, capacity))
     buffer.begin(order)
     most = 0
     for bucket, then in zip(order, [*order[1:], None], strict=True):
-        here = buffer.enter(bucket, then, start.schedule.iteration(0))
+        here = buffer.enter(bucket, then, context.schedule.iteration(0))
         assert keys_of(config, bucket) <= here.keys()
         # the next bucket's partitions are on their way while this one is trained
         assert then is None or keys_of(config, then) <= here.keys()
@@ -156,21 +156,21 @@ def test_sizes_decide_what_stays_on_the_device(tmp_path):
         tmp_path, entities={"node": {"num_partitions": 8}}, dimension=100, batch_size=10, global_emb=False
     )
     write_graph(config, {"node": 80_000}, random_triples(np.random.default_rng(1), 80_000, 1, 80_000, 1000))
-    start = Start(config)
+    context = RunContext(config)
     rows = 80_000 * 4 * 101
-    needed = memory.resident_bytes(start)
+    needed = memory.resident_bytes(context)
     assert rows < needed < 1.1 * rows
     reasons: list[str] = []
-    assert decide.fits(start, int(needed / memory.SHARE) + 1, 10**11, reasons)
+    assert decide.fits(context, int(needed / memory.SHARE) + 1, 10**11, reasons)
     assert "all stays on it" in reasons.pop()
-    assert not decide.fits(start, int(needed / memory.SHARE) - 1, 10**11, reasons)
+    assert not decide.fits(context, int(needed / memory.SHARE) - 1, 10**11, reasons)
     assert "partitions come and go" in reasons.pop()
     # a bucket's two and the two that come and go, wherever they are
-    assert decide.slots_of(start, rows // 8, 10**11, reasons) == 2
-    assert decide.slots_of(start, int(0.9 * rows), 10**11, reasons) == 4
+    assert decide.slots_of(context, rows // 8, 10**11, reasons) == 2
+    assert decide.slots_of(context, int(0.9 * rows), 10**11, reasons) == 4
     assert "holds 4 of 8 partitions" in reasons.pop()
-    assert decide.slots_of(start, 10**11, 10**11, reasons) == 8
-    assert decide.slots_of(start, 10**11, rows, reasons) == 0
+    assert decide.slots_of(context, 10**11, 10**11, reasons) == 8
+    assert decide.slots_of(context, 10**11, rows, reasons) == 0
     assert "partitions come from files" in reasons.pop()
     assert 0 < memory.host_free_bytes() < 2**50
 
@@ -213,7 +213,7 @@ def decided(root, workers=1, **settings):
     usual = {"entities": {"node": {"num_partitions": 4}}, "global_emb": False}
     config = make_config(root, **usual, **settings)
     write_graph(config, {"node": 40}, random_triples(np.random.default_rng(1), 40, 1, 40, 100))
-    return decide.decide(Start(config), workers)
+    return decide.decide(RunContext(config), workers)
 
 
 def test_a_buffer_smaller_than_a_bucket_is_refused(tmp_path):
@@ -314,7 +314,7 @@ def test_a_gpu_too_small_for_the_kernels_takes_plain_steps(
 )
 def test_several_gpus_are_several_workers(tmp_path, num_gpus, train, wanted):
     config = job.one_worker_a_gpu(make_config(tmp_path, num_gpus=num_gpus, train=train))
-    assert config.section("train", TrainConfig).num_workers == wanted
+    assert config.section(TrainConfig).num_workers == wanted
 
 
 @pytest.mark.skipif(find_spec("dask_cuda") is not None, reason="dask-cuda is there")
