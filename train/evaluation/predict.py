@@ -1,13 +1,13 @@
-"""`python -m train predict`: scores of edges, neighbours and labels of nodes, as GraphStorm saves them.
+"""`python -m train predict`: scores of edges, neighbours and labels of nodes, in GraphStorm's layout.
 
     {output}/result_info.json
         {lhs}_{relation}_{rhs}/predict-{rank:05d}.pt  src_nids-{rank:05d}.pt  dst_nids-{rank:05d}.pt
-        {type}_neighbor_{type}/...      each node with its k nearest, by the cosine of their vectors
+        {type}_neighbor_{type}/...      each node with its k nearest nodes, by the cosine of their vectors
         {type}/predict-{rank:05d}.pt  predict_nids-{rank:05d}.pt    probabilities [n, C] of each label
         labels.json                     the C labels, in the order of the columns
 
 Integer ids are those of `etl.graphstorm_maps`; `python -m remap --prediction-dir` gives the raw ids back.
-A rank of edges is a bucket, one of nodes a partition; that is also what is in memory at a time.
+A rank of edges is a bucket, a rank of nodes a partition. Memory holds one rank at a time.
 """
 
 import json
@@ -76,7 +76,7 @@ class TrainedGraph:
 
 
 def predict_edges(config: Config, split: str, output: str, claim: Claim = NO_CLAIM) -> dict[str, Any]:
-    """Score every edge of a split; the number of edges.
+    """Score every edge of a split; return the number of edges.
 
     Raises:
         NotFoundError: there is no checkpoint, or no such split.
@@ -167,7 +167,7 @@ def predict_neighbors(
 def _nearest(
     trained: TrainedGraph, entity_type: str, own: int, queries_QD: Tensor, k: int
 ) -> tuple[npt.NDArray[np.float32], Numbers]:
-    """Cosines and integer ids [Q, k] of the nearest, best first."""
+    """Cosines and integer ids [Q, k] of the nearest nodes, best first."""
     best_QK = torch.full((len(queries_QD), k), -torch.inf)
     nids_QK = torch.zeros(len(queries_QD), k, dtype=torch.int64)
     for partition, num_rows in enumerate(trained.counts[entity_type]):
@@ -236,7 +236,7 @@ def predict_labels(
 
 @contextmanager
 def _new_folder(output: str, claim: Claim) -> Iterator[str]:
-    """The folder of predictions while it is written; it replaces nothing but earlier predictions."""
+    """The folder of predictions while it is written; only earlier predictions are replaced."""
     if storage.list_dir(output) and not storage.exists(saved_predictions.result_info_uri(output)):
         raise ConfigError(
             f"--output-dir {output}: expected a new folder or one of predictions, to be replaced"
@@ -253,7 +253,7 @@ def _check_type(config: Config, entity_type: str) -> None:
 
 def _read_labels(uri: str, columns: Sequence[str]) -> tuple[pa.Array, list[str]]:
     with storage.open_input(uri) as stream:
-        # as they stand: the id 007 of a CSV file is neither a number nor 7, and an empty cell is no label
+        # as text: the id 007 of a CSV file is not the number 7, and an empty cell is no label
         as_text = pacsv.ConvertOptions(
             column_types=dict.fromkeys(columns, pa.string()), null_values=[""], strings_can_be_null=True
         )
@@ -277,7 +277,7 @@ def _read_labels(uri: str, columns: Sequence[str]) -> tuple[pa.Array, list[str]]
 def _labelled(
     trained: TrainedGraph, entity_type: str, raw_ids: pa.Array, labels: list[str]
 ) -> tuple[npt.NDArray[np.float32], list[str]]:
-    """Vectors [L, D] and labels [L] of the labelled nodes that there are."""
+    """Vectors [L, D] and labels [L] of the labelled nodes in the graph."""
     vectors, found = [], []
     for partition, ids in enumerate(_id_parts(trained, entity_type)):
         place = pc.index_in(ids, value_set=raw_ids)
