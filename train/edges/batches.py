@@ -244,12 +244,12 @@ def _popularity(
 ) -> dict[tuple[Side, str], Tensor]:
     """Running sums of how often to draw each entity, for each side and type."""
     relation_E = torch.zeros_like(edges.rel) if config.dynamic_relations else edges.rel
-    found = {}
+    sums = {}
     for side in Side:
         types = [relation.entity_type(side) for relation in config.relations]
         for name in dict.fromkeys(types):
             own_E = torch.tensor([each == name for each in types], device=edges.rel.device)[relation_E]
             bags = edges.bags.get((side, name))
             num_entities = num_rows[side][types.index(name)] if bags is None else len(bags)
-            found[side, name] = popularity(edges.index[side][own_E], num_entities, power)
-    return found
+            sums[side, name] = popularity(edges.index[side][own_E], num_entities, power)
+    return sums

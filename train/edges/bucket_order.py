@@ -32,9 +32,9 @@ from train.edges.partitions import PartitionKey, all_keys, keys_of
 
 def order_of(config: Config, iteration: Iteration, device_slots: int | None = None) -> list[Bucket]:
     """The buckets of an iteration, in the order of the configuration, or in one for slots on a device."""
-    place = (iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx)
+    purpose = (iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx)
     num_lhs, num_rhs = (config.num_side_partitions(side) for side in Side)
-    seed = seeds.derived(config.seed, "order", *place)
+    seed = seeds.derived(config.seed, "order", *purpose)
     slots = device_slots or config.section(TrainConfig).memory_partitions
     if slots is not None:
         return elimination_order(num_lhs, num_rhs, slots, seed)

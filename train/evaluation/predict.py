@@ -96,8 +96,8 @@ def predict_edges(config: Config, split: str, output: str, claim: Claim = NO_CLA
             for relation, edge_type in enumerate(edge_types):
                 mine = scored["rel"] == relation
                 nids = {"src_nids": scored["lhs"][mine], "dst_nids": scored["rhs"][mine]}
-                place = saved_predictions.edge_folder(folder, edge_type)
-                saved_predictions.write_rank(place, rank, nids, scored["score"][mine])
+                target = saved_predictions.edge_folder(folder, edge_type)
+                saved_predictions.write_rank(target, rank, nids, scored["score"][mine])
             num_edges += len(scored["rel"])
         result_info = ResultInfo((), tuple(edge_types), len(buckets))
         saved_predictions.write_result_info(folder, result_info)
@@ -153,13 +153,13 @@ def predict_neighbors(
     edge_type = (entity_type, "neighbor", entity_type)
     num_partitions = len(trained.counts[entity_type])
     with _new_folder(output, claim) as folder:
-        place = saved_predictions.edge_folder(folder, edge_type)
+        target = saved_predictions.edge_folder(folder, edge_type)
         for rank in range(num_partitions):
             queries_QD = torch.nn.functional.normalize(trained.vectors(entity_type, rank))
             best, nids = _nearest(trained, entity_type, rank, queries_QD, k)
             own = np.arange(len(best)) + trained.first[entity_type][rank]
             columns = dict(zip(EDGE_STEMS, (np.repeat(own, k), nids.reshape(-1)), strict=True))
-            saved_predictions.write_rank(place, rank, columns, best.reshape(-1))
+            saved_predictions.write_rank(target, rank, columns, best.reshape(-1))
         saved_predictions.write_result_info(folder, ResultInfo((), (edge_type,), num_partitions))
     return {"num_nodes": total, "num_edges": total * k}
 
@@ -226,8 +226,8 @@ def predict_labels(
             shape = (0, len(names))
             values = classifier.predict_proba(vectors_ND) if len(vectors_ND) else np.empty(shape)
             nids = np.arange(len(vectors_ND)) + trained.first[entity_type][rank]
-            place = saved_predictions.node_folder(folder, entity_type)
-            saved_predictions.write_rank(place, rank, {NODE_STEMS[0]: nids}, values.astype(np.float32))
+            target = saved_predictions.node_folder(folder, entity_type)
+            saved_predictions.write_rank(target, rank, {NODE_STEMS[0]: nids}, values.astype(np.float32))
         storage.write_text(storage.join(folder, "labels.json"), json.dumps(list(classifier.classes_)) + "\n")
         saved_predictions.write_result_info(folder, ResultInfo((entity_type,), (), num_partitions))
     fitted = float(classifier.score(vectors_LD, label_L))
@@ -278,15 +278,15 @@ def _labelled(
     trained: TrainedGraph, entity_type: str, raw_ids: pa.Array, labels: list[str]
 ) -> tuple[npt.NDArray[np.float32], list[str]]:
     """Vectors [L, D] and labels [L] of the labelled nodes in the graph."""
-    vectors, found = [], []
+    vectors, label_L = [], []
     for partition, ids in enumerate(_id_parts(trained, entity_type)):
-        place = pc.index_in(ids, value_set=raw_ids)
-        rows = np.flatnonzero(place.is_valid().to_numpy(zero_copy_only=False))
+        position_N = pc.index_in(ids, value_set=raw_ids)
+        rows = np.flatnonzero(position_N.is_valid().to_numpy(zero_copy_only=False))
         if len(rows):
             vectors.append(trained.vectors(entity_type, partition).numpy()[rows])
-            found += [labels[each] for each in place.drop_null().to_pylist()]
+            label_L += [labels[each] for each in position_N.drop_null().to_pylist()]
     dimension = trained.config.entity_dimension(entity_type)
-    return np.concatenate([np.empty((0, dimension), np.float32), *vectors]), found
+    return np.concatenate([np.empty((0, dimension), np.float32), *vectors]), label_L
 
 
 def _id_parts(trained: TrainedGraph, entity_type: str) -> Iterator[pa.Array]:

@@ -97,11 +97,11 @@ def gather(slots: Slots, load: Load, side: Side, rel: Numbers, ids: Numbers) -> 
 
 def _known_cells(plans: Sequence[Queries], known: Known) -> list[Numbers]:
     """Sorted cells of the known edges, for each side."""
-    found: list[list[Numbers]] = [[np.empty(0, np.int64)] for _ in plans]
+    cells: list[list[Numbers]] = [[np.empty(0, np.int64)] for _ in plans]
     for edges in known:
-        for queries, parts in zip(plans, found, strict=True):
+        for queries, parts in zip(plans, cells, strict=True):
             parts.append(queries.shared_cells(edges))
-    return [np.unique(np.concatenate(parts)) for parts in found]
+    return [np.unique(np.concatenate(parts)) for parts in cells]
 
 
 class _Cells:
@@ -149,8 +149,8 @@ class _SideRanking:
         self.own = _Cells(own[by_cell], queries)
         self.edge_of_own = torch.from_numpy(by_cell).to(device)
         self.known = _Cells(known, queries)
-        place = np.minimum(np.searchsorted(known, own), max(len(known) - 1, 0))
-        self.own_is_known = known[place] == own if len(known) else np.zeros(len(own), bool)
+        position = np.minimum(np.searchsorted(known, own), max(len(known) - 1, 0))
+        self.own_is_known = known[position] == own if len(known) else np.zeros(len(own), bool)
         self.row_E = torch.from_numpy(queries.row[queries.of_edge]).to(device)
 
     def run(self) -> Ranks:
@@ -271,10 +271,10 @@ class _SideRanking:
             score_PN = self.model.matrix_scores(query_PD, candidate_ND)
             score_PN[:, len(rows_ND) :] = -torch.inf
             flat = score_PN.view(-1)
-            which, place = self.own.within(block.number, number)
-            flat[torch.from_numpy(place).to(self.device)] = self.score_E[self.edge_of_own[which]]
-            _, place = self.known.within(block.number, number)
-            flat[torch.from_numpy(place).to(self.device)] = -torch.inf
+            which, position = self.own.within(block.number, number)
+            flat[torch.from_numpy(position).to(self.device)] = self.score_E[self.edge_of_own[which]]
+            _, position = self.known.within(block.number, number)
+            flat[torch.from_numpy(position).to(self.device)] = -torch.inf
             for chunk in _chunks(block.edges, self.queries.height):
                 self._count_chunk(score_PN, rival_PN[: chunk.stop - chunk.start], chunk)
         return num_queries * self.slots.width
@@ -293,8 +293,8 @@ class _SideRanking:
         row_E, score_E = self.row_E[block.edges], self.score_E[block.edges]
         query_ED = query_PD[row_E].contiguous()
         greater_E, equal_E = kernels.count_above(query_ED, table_ND, score_E)
-        _, place = self.known.within(block.number, number)
-        cell = torch.from_numpy(place).to(self.device)
+        _, position = self.known.within(block.number, number)
+        cell = torch.from_numpy(position).to(self.device)
         query_K, column_K = cell // self.slots.width, cell % self.slots.width
         # edges are sorted by query, so the edges of a known cell's query are a range
         first_K = torch.searchsorted(row_E, query_K)

@@ -58,15 +58,18 @@ class WarmStart:
         Raises:
             FormatError: the checkpoint has another number of partitions of the type.
         """
-        found, now = self._num_partitions.get(entity_type), self.config.entities[entity_type].num_partitions
-        if found is None:
+        former, current = (
+            self._num_partitions.get(entity_type),
+            self.config.entities[entity_type].num_partitions,
+        )
+        if former is None:
             log.info("training: %s has no %r: its embeddings are drawn", self.path, entity_type)
-        elif found != now:
+        elif former != current:
             raise FormatError(
-                f"{self.path}: {entity_type!r} has {found} partitions there, the configuration says {now}; "
-                f"set entities.{entity_type}.num_partitions as it was, or start without init_path"
+                f"{self.path}: {entity_type!r} has {former} partitions there, the configuration says "
+                f"{current}; set entities.{entity_type}.num_partitions as it was, or start without init_path"
             )
-        return found is not None
+        return former is not None
 
     def load_model(self, model: Model, lr: float) -> Adagrad:
         """Load the checkpoint's parameters into `model`, by name; return their optimizer.
@@ -85,7 +88,7 @@ class WarmStart:
         saved = (optimizer_state or {}).get("state", {})
         if saved:
             numbered = {key: saved.get(number) for number, key in enumerate(self._former_keys(state))}
-            states = {current[key]: found for key, found in numbered.items() if key in current}
+            states = {current[key]: each for key, each in numbered.items() if key in current}
             adagrad.load_states(states, uri, grown=grown)
         return adagrad
 
@@ -101,14 +104,14 @@ class WarmStart:
         then = dict(enumerate(self._former_names() or now))
         renamed = {}
         for key in state:
-            found = parse_operator_key(key)
-            if found is None:
+            parsed = parse_operator_key(key)
+            if parsed is None:
                 if parse_global_key(key) in self.config.entities:
                     renamed[key] = key
             elif self.config.dynamic_relations:
                 renamed[key] = key
-            elif (name := then.get(found.relation)) in now:
-                renamed[key] = operator_key(now[name], found.side, found.parameter)
+            elif (name := then.get(parsed.relation)) in now:
+                renamed[key] = operator_key(now[name], parsed.side, parsed.parameter)
         if gone := sorted(state.keys() - renamed.keys()):
             log.info("training: of %s, not needed any more: %s", self.path, ", ".join(gone))
         return renamed

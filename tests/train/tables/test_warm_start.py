@@ -44,7 +44,7 @@ def changed(config, **settings):
 
 
 def tables(config):
-    """What the trainer starts from: (embeddings, sums) by partition."""
+    """The trainer's first tables: (embeddings, sums) by partition."""
     trainer = Trainer(config)
     loaded = {key: trainer.store._load(key) for key in KEYS}
     return {key: (table.embeddings_ND, table.sums) for key, table in loaded.items()}
