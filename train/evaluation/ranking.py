@@ -11,10 +11,10 @@ Q queries, P queries of a block, N candidates of a block, C edges of a block, K 
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from types import ModuleType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,12 +33,6 @@ Load = Callable[[str, Partition], Tensor]  # gives the embeddings of a partition
 Report = Callable[[int, int], None]  # called with the scores counted so far, and all that there are
 
 
-class Known(Protocol):
-    """Edges that are known to be true, in parts that fit in memory; iterable any number of times."""
-
-    def __iter__(self) -> Iterator[Triples]: ...
-
-
 def block_sizes(block_bytes: int, counts: Sequence[int]) -> tuple[int, int]:
     """(height, width) of a block of scores of at most `block_bytes`; the width is a multiple of 64."""
     largest = max(counts)
@@ -52,7 +46,7 @@ def rank(
     slots: Slots,
     load: Load,
     edges: Triples,
-    known: Known | None,
+    known: Iterable[Triples] | None,
     *,
     height: int,
     num_threads: int = 1,
@@ -60,8 +54,9 @@ def rank(
     fused: bool | None = None,
     report: Report = lambda done, total: None,
 ) -> dict[Side, Ranks]:
-    """Rank each side of every edge among all entities of the side's type, without `known` edges.
+    """Rank each side of every edge among all entities of the side's type; `known` edges do not count.
 
+    The known edges come in parts that fit in memory, and are read once.
     Memory: the edges' queries and own candidates, 8 D bytes per edge; one partition; two blocks of scores per
     thread. Torch's own number of threads is 1 meanwhile. `fused` counts with the kernels of train/gpu, which
     keep no scores; it is the default on a GPU, for scores that are dot products.
@@ -70,7 +65,7 @@ def rank(
         FormatError: an edge's score is not finite.
     """
     plans = [Queries(slots, side, edges, height) for side in Side]
-    cells = _known_cells(plans, known) if known is not None else [np.empty(0, np.int64)] * len(plans)
+    cells = _known_cells(plans, known or ())
     total = sum(queries.num_scores() for queries in plans)
     threads = Threads(num_threads, lambda done: report(done, total))
     if fused is None:
@@ -95,7 +90,7 @@ def gather(slots: Slots, load: Load, side: Side, rel: Numbers, ids: Numbers) -> 
     return gathered_ED
 
 
-def _known_cells(plans: Sequence[Queries], known: Known) -> list[Numbers]:
+def _known_cells(plans: Sequence[Queries], known: Iterable[Triples]) -> list[Numbers]:
     """Sorted cells of the known edges, for each side."""
     cells: list[list[Numbers]] = [[np.empty(0, np.int64)] for _ in plans]
     for edges in known:
