@@ -19,10 +19,10 @@ from graphmill.errors import ConfigError
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.places import check_folder
 from train.config import TrainConfig
-from train.distributed.bucket_assignment import backend_of
 from train.distributed.coordinator import Coordinator
 from train.run.claim import check_claim, claim_checkpoint, moved_aside, trained_with
 from train.run.ignored_keys import tell_replaced
+from train.run.plan import all_reduce_of, announced
 from train.tables.legacy_inputs import import_legacy_inputs
 
 __all__ = [
@@ -60,7 +60,7 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
             f"init_path: {config.init_path} is also checkpoint_path; a new run needs a checkpoint_path of "
             "its own, and one that goes on needs no init_path"
         )
-    backend_of(config)
+    all_reduce_of(config)
     check_claim(config, coming)
     return ""
 
@@ -72,11 +72,12 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     tell_replaced(config)
     claim.check()
     changes = claim_checkpoint(config)
-    if config.section(TrainConfig).num_workers > 1:
-        figures = Coordinator(config, client, claim).run()
-    else:
-        in_task = claim.of(config.checkpoint_path)
-        figures = cluster.run_task(client, train, config, in_task, description="training")
+    with announced(client):
+        if config.section(TrainConfig).num_workers > 1:
+            figures = Coordinator(config, client, claim).run()
+        else:
+            in_task = claim.of(config.checkpoint_path)
+            figures = cluster.run_task(client, train, config, in_task, description="training")
     if changes and not figures["num_edges"]:
         log.warning("training: nothing was left to train: raise num_epochs, the total, to go on")
     if aside := moved_aside(config.checkpoint_path):

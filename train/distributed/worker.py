@@ -17,16 +17,17 @@ from distributed import get_worker
 from graphmill.cluster import num_cores
 from graphmill.config import Config
 from graphmill.vocab import Bucket
-from train.distributed.bucket_assignment import backend_of
+from train.config import TrainConfig
 from train.distributed.collective import Collective
 from train.distributed.messages import WORKER_ATTRIBUTE, Message, WorkerChannel
 from train.distributed.shared_state import SharedState
 from train.edges.partitions import PartitionKey, all_keys, is_shared
 from train.edges.schedule import Schedule
 from train.run.bucket import BucketTrainer
+from train.run.decide import decide
 from train.run.run_metrics import peak_bytes
 from train.step import runtime
-from train.step.step import Table
+from train.step.table import Table
 from train.tables.held_partitions import HeldPartitions
 from train.tables.location import Location
 from train.tables.partition_files import PartitionFiles
@@ -56,13 +57,15 @@ class Worker:
         self.topic = topic
         self.context = RunContext(config, plan)
         model, adagrad = self.context.load_model()
-        self.bucket = BucketTrainer(self.context, model, adagrad)
+        self.plan = decide(self.context, config.section(TrainConfig).num_workers)
+        self.plan.announce()
+        self.bucket = BucketTrainer(self.context, model, adagrad, self.plan)
         self.files = PartitionFiles(self.context)
         self.partitions = HeldPartitions(self._load)
         shared_keys = [key for key in all_keys(config) if is_shared(config, key)]
         self.shared = SharedState(self.context, model, adagrad, self.files, shared_keys)
         self._num_parameters = self.context.num_parameters(model)
-        backend = backend_of(config)
+        backend = self.plan.all_reduce
         self.collective = None if backend is None else Collective(backend, self.context.device)
 
     def run(self, channel: WorkerChannel) -> dict[str, Any]:
@@ -72,7 +75,8 @@ class Worker:
             message = self._train(message, channel)
         if self.collective is not None:
             self.collective.close()
-        return {"device": str(self.context.device), "num_parameters": self._num_parameters}
+        figures = {"device": self.plan.device, "plan": self.plan.figures()}
+        return figures | {"num_parameters": self._num_parameters}
 
     def _train(self, message: Message, channel: WorkerChannel) -> Message:
         """Train one bucket, write and publish it; the coordinator's next message."""

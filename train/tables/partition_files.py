@@ -19,7 +19,7 @@ from train.config import TrainConfig
 from train.edges import seeds
 from train.edges.partitions import PartitionKey
 from train.model import optimizer
-from train.step.step import Table
+from train.step.table import Table
 from train.tables.run_context import RunContext
 from train.tables.warm_start import WarmStart
 

@@ -17,7 +17,7 @@ from graphmill.vocab import Bucket
 from train.config import TrainConfig
 from train.edges.bucket_order import Uses
 from train.edges.partitions import PartitionKey, all_keys, is_shared, keys_of
-from train.step.step import Table
+from train.step.table import Table
 from train.tables.background import Background
 from train.tables.partition_files import PartitionFiles
 

@@ -32,7 +32,7 @@ from tests.train.run.test_trainer import COUNTS, mixed, write_mixed
 from train import job
 from train.distributed import collective, coordinator, messages
 from train.distributed.coordinator import Coordinator
-from train.edges.schedule import all_keys
+from train.edges.partitions import all_keys
 
 
 @contextmanager

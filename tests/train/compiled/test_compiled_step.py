@@ -1,4 +1,4 @@
-"""The compiled step against train/step/step.py, which the oracle tests: in float64, digit by digit."""
+"""The compiled step against train/step/plain.py, which the oracle tests: in float64, digit by digit."""
 
 import shutil
 import stat
@@ -15,12 +15,15 @@ from graphmill.config import from_mapping
 from graphmill.vocab import Side
 from tests.train.graphs import make_config, random_triples, write_graph
 from train import job
+from train.compiled import build
+from train.compiled.compiled_step import CompiledStep, obstacle
+from train.config import TrainConfig
 from train.edges.negatives import Batch
-from train.kernel import build
-from train.kernel.step import KernelStep, supports
 from train.model import optimizer
 from train.model.model import Model
-from train.step.step import Step, Table
+from train.run.decide import engine_of
+from train.step.plain import PlainStep
+from train.step.table import Table
 
 NUM_RELATIONS = 5
 RELATIONS = [
@@ -133,10 +136,10 @@ def check_same(ours, theirs, **close):
 @settings(max_examples=100, deadline=None)
 @given(cases())
 def test_equals_the_torch_step(case):
-    assert supports(case[0])
+    assert obstacle(case[0]) is None
     torch_world, kernel_world = World(*case, torch.float64), World(*case, torch.float64)
-    expected = torch_world.step(Step)
-    found = kernel_world.step(KernelStep, build.library(double=True))
+    expected = torch_world.step(PlainStep)
+    found = kernel_world.step(CompiledStep, build.library(double=True))
     torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-7)
     check_same(kernel_world, torch_world, rtol=1e-7, atol=1e-7)
 
@@ -168,8 +171,8 @@ def test_single_precision(half):
     """As far from float64 as the precision of the products' operands explains, and no farther."""
     case = {"user": 500}, 128, True, 3, 1
     exact, kernel_world = World(wide(False), *case, torch.float64), World(wide(half), *case, torch.float32)
-    exact.step(Step)
-    kernel_world.step(KernelStep, build.library())
+    exact.step(PlainStep)
+    kernel_world.step(CompiledStep, build.library())
     rough = half and build.library().graphmill_has_half()
     found, expected = (world.tables["user"].embeddings_ND for world in (kernel_world, exact))
     error = (found.double() - expected).abs()
@@ -181,8 +184,8 @@ def test_single_precision(half):
 def test_one_thread_repeats_to_the_last_bit():
     case = wide(False), {"user": 500}, 256, False, 3, 2
     first, second = World(*case, torch.float32), World(*case, torch.float32)
-    first.step(KernelStep, build.library())
-    second.step(KernelStep, build.library())
+    first.step(CompiledStep, build.library())
+    second.step(CompiledStep, build.library())
     check_same(first, second, rtol=0, atol=0)
 
 
@@ -245,12 +248,16 @@ def test_compiled_where_nobody_has_a_home(monkeypatch, tmp_path, cache):
 
 @pytest.mark.parametrize(
     "change",
-    [{"bias": True}, {"num_gpus": 1}, {"relations": ["linear"]}, {"train": {"engine": "plain"}}],
-    ids=str,
+    [{"bias": True}, {"relations": ["linear"]}, {"train": TrainConfig(engine="plain")}],
+    ids=["bias", "linear", "plain"],
 )
-def test_what_the_kernel_cannot_do_is_left_to_torch(change):
-    config = wide(False)
+def test_what_the_compiled_step_cannot_train_is_left_to_torch(change):
+    config, cpu = wide(False), torch.device("cpu")
     if "relations" in change:
         change = {"relations": [config.relations[0].model_copy(update={"operator": "linear"})]}
-    assert supports(config)
-    assert not supports(config.model_copy(update=change))
+    assert engine_of(config, cpu, []) == "compiled"
+    changed = config.model_copy(update=change)
+    reasons = []
+    assert engine_of(changed, cpu, reasons) == "plain"
+    if "train" not in change:
+        assert reasons == [f"the compiled step cannot train {obstacle(changed)}"]

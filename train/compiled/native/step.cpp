@@ -1,4 +1,4 @@
-// Gradient steps on a batch, as train/step/step.py defines them, in one thread.
+// Gradient steps on a batch, as train/step/plain.py defines them, in one thread.
 //
 // A chunk's negatives are gathered once; its positives come in strips, so short that what is made of them stays
 // in the cache from the gather to the sums of the gradients. Vectors are what the relation's operator and the

@@ -13,8 +13,9 @@ from tests.train.oracle import Oracle, adagrad, row_adagrad
 from train.edges.negatives import Batch, Sampling
 from train.model import optimizer
 from train.model.model import Model
-from train.run.steps import make_step
-from train.step.step import Step, Table, gather, scores
+from train.run.batch_step import BatchStep
+from train.step.plain import PlainStep, gather, scores
+from train.step.table import Table
 
 OPERATORS = ("none", "diagonal", "translation", "linear", "affine", "complex_diagonal", "rotation")
 COMPARATORS = ("dot", "cos", "l2", "squared_l2")
@@ -143,7 +144,7 @@ def check_step(scene):
     expected = torch.optim.Adagrad([*parameters.values(), unused], lr=scene.config.relation_lr)
     expected.step()
 
-    figures = Step(scene.config, scene.model, scene.adagrad)(
+    figures = PlainStep(scene.config, scene.model, scene.adagrad)(
         scene.batch, scene.side_tables, torch.Generator().manual_seed(5)
     )
 
@@ -193,7 +194,7 @@ def test_scaled_rate():
     plain = Scene(settings("diagonal", "dot", "softmax", False, lr=0.05, relation_lr=0.025))
     scaled = Scene(settings("diagonal", "dot", "softmax", False, lr=0.1, relation_lr=0.05))
     for scene, scale in ((plain, 1.0), (scaled, 0.5)):
-        step = make_step(scene.config, scene.model, scene.adagrad)
+        step = BatchStep(scene.config, scene.model, scene.adagrad, "plain")
         step.set_lr_scale(scale)
         step(scene.batch, scene.side_tables, torch.Generator().manual_seed(5))
     for name in COUNTS:
@@ -253,7 +254,7 @@ def test_all_negs_are_all_others():
     oracle = scene.oracle(embeddings, parameters)
     everyone = {"lhs": range(COUNTS["user"]), "rhs": range(COUNTS["item"])}
     loss = oracle.chunk_loss(scene.edges, everyone, in_batch=False, weights=scene.edge_weights)
-    figures = Step(config, scene.model, scene.adagrad)(scene.batch, scene.side_tables, torch.Generator())
+    figures = PlainStep(config, scene.model, scene.adagrad)(scene.batch, scene.side_tables, torch.Generator())
     torch.testing.assert_close(figures.loss, loss.detach())
 
 
@@ -267,7 +268,7 @@ def test_a_side_without_negatives_adds_nothing(side):
     assert scored[side].neg_CPM.shape[-1] == 0
     assert scored[side.other].neg_CPM.shape[-1] == 4 + 3
     losses = [
-        float(Step(s.config, s.model, s.adagrad)(s.batch, s.side_tables, torch.Generator()).loss)
+        float(PlainStep(s.config, s.model, s.adagrad)(s.batch, s.side_tables, torch.Generator()).loss)
         for s in (both, one)
     ]
     assert 0 < losses[1] < losses[0]
@@ -290,7 +291,7 @@ def test_violators_are_negatives_above_their_positive():
                 for x in (x for x in columns if x != edge[own]):
                     neg = (x, *edge[1:]) if side is Side.LHS else (*edge[:2], x)
                     expected[side] += int(oracle.score(str(side), neg) > pos)
-    figures = Step(scene.config, scene.model, scene.adagrad)(
+    figures = PlainStep(scene.config, scene.model, scene.adagrad)(
         scene.batch, scene.side_tables, torch.Generator().manual_seed(5)
     )
     assert (int(figures.violators_lhs), int(figures.violators_rhs)) == tuple(expected.values())
@@ -299,7 +300,7 @@ def test_violators_are_negatives_above_their_positive():
 def test_max_norm_holds_after_every_step():
     scene = Scene(settings("diagonal", "dot", "softmax", False, max_norm=0.5))
     touched = {name: set() for name in COUNTS}
-    Step(scene.config, scene.model, scene.adagrad)(
+    PlainStep(scene.config, scene.model, scene.adagrad)(
         scene.batch, scene.side_tables, torch.Generator().manual_seed(5)
     )
     for block in scene.blocks():

@@ -1,4 +1,4 @@
-"""The kernel's machine code."""
+"""The machine code of the compiled step."""
 
 import ctypes
 from ctypes import c_int, c_void_p
@@ -23,9 +23,9 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 
 @cache
 def library(*, double: bool = False) -> ctypes.CDLL | None:
-    """The compiled kernel, or None where it cannot be had; the log says why, once a process.
+    """Build and load the code, or return None where it cannot be built; the log says why, once per process.
 
-    `double` has it in float64, for tests.
+    With `double` it computes in float64, for tests.
     """
     flags = (*FLAGS, *(["-DDOUBLE"] if double else []))
     return native.library(SOURCE, _FUNCTIONS, name="training", instead="torch does the steps", flags=flags)

@@ -1,4 +1,4 @@
-// What the caller hands over: the structures of train/kernel/step.py. `lhs` is 0, `rhs` is 1.
+// What the caller hands over: the structures of train/compiled/compiled_step.py. `lhs` is 0, `rhs` is 1.
 #pragma once
 
 #include "vec.h"

@@ -1,4 +1,4 @@
-"""The engine's step is the step of train/step/step.py, on the edges and candidates that it drew itself."""
+"""The fused step is the step of train/step/plain.py, on the edges and candidates that it drew itself."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,12 +9,14 @@ from torch import Tensor
 
 from graphmill.config import Config
 from graphmill.vocab import Side
-from train.edges.negatives import Batch, Block
+from train.edges.negatives import Batch, Block, in_batch_negatives
 from train.gpu import reference
-from train.gpu.fused_step import FusedStep, Group, Shape, num_in_batch, obstacle
+from train.gpu.fused_step import FusedStep, Group, Shape
+from train.gpu.supported import obstacle
 from train.model.model import Model
 from train.model.optimizer import Adagrad
-from train.step.step import Step, Table
+from train.step.plain import PlainStep
+from train.step.table import Table
 
 NUM_ROWS = {"a": 40, "b": 30}
 NUM_RELATIONS = 3
@@ -50,7 +52,7 @@ def config_of(*, dynamic: bool, same_type: bool, operator: str, **settings: Any)
 
 
 class Drawn:
-    """A Sampling that gives the blocks that the engine has drawn."""
+    """A Sampling that gives the blocks that the fused step has drawn."""
 
     def __init__(self, sample: reference.Sample, relation: int, first: int, *, dynamic: bool):
         self.block = Block(
@@ -138,7 +140,7 @@ def test_a_step_is_that_of_the_plain_trainer(
     sides = tuple(tables[config.relations[0].entity_type(side)] for side in Side)
     fused.clock_2.copy_(torch.tensor([77, 5]))
     num_rows = tuple(NUM_ROWS[config.relations[0].entity_type(side)] for side in Side)
-    first, again = num_in_batch(config, positives)
+    first, again = in_batch_negatives(config.num_batch_negs, positives)
     sample = reference.sample(
         edges,
         group[1:],
@@ -152,7 +154,7 @@ def test_a_step_is_that_of_the_plain_trainer(
         each.put_back(model, adagrad, 1)
 
     plain_model, plain_adagrad, plain_tables = state_of(config, torch.float64)
-    step = Step(config, plain_model, plain_adagrad)
+    step = PlainStep(config, plain_model, plain_adagrad)
     # as the plain trainer cuts a chunk of so many edges
     assert first == (0 if config.num_batch_negs >= positives else positives)
     drawn = Drawn(sample, group.relation, first, dynamic=dynamic)

@@ -1,7 +1,7 @@
-"""Compiled steps: hands the addresses of a batch's tensors to the kernel, which moves what they hold.
+"""A step by compiled code, which gets the addresses of a batch's tensors and moves the tables in place.
 
-The calls let other threads run, and each thread has a workspace of its own: threads may step at the same
-time on the same tables (Hogwild). Shapes: as in train/edges/negatives.py.
+A call lets other threads run, and each thread has a workspace of its own: threads may step at the same time
+on the same tables (Hogwild). Shapes: as in train/edges/negatives.py.
 """
 
 import ctypes
@@ -17,18 +17,18 @@ from graphmill.config import Config
 from graphmill.errors import TrainingError
 from graphmill.model.parameters import global_key
 from graphmill.vocab import Side
-from train.config import TrainConfig
 from train.edges.negatives import Batch, Block, Sampling
 from train.model.model import Model
 from train.model.optimizer import Adagrad
-from train.step.step import StepFigures, Table
+from train.step.plain import StepFigures
+from train.step.table import Table
 
 _OPERATORS = {"none": 0, "diagonal": 1, "translation": 2, "complex_diagonal": 3}
 _COMPARATORS = {"dot": 0, "cos": 0, "l2": 1, "squared_l2": 2}
 _LOSSES = {"ranking": 0, "logistic": 1, "softmax": 2}
 
 
-# The structures below are those of native/step.cpp. Types of arrays are made once: that takes long.
+# The structures below are those of native/interface.h. Array types are made once, since making them is slow.
 class _Table(ctypes.Structure):
     _fields_ = (
         ("embeddings", c_void_p),
@@ -70,15 +70,20 @@ class _Figures(ctypes.Structure):
     _fields_ = (("loss", c_double), ("reg", c_double), ("violators", c_int64 * 2))
 
 
-def supports(config: Config) -> bool:
-    """Whether the kernel is wanted, and can do all that the configuration asks of a step."""
-    operators = {relation.operator for relation in config.relations}
-    wanted = config.section(TrainConfig).engine == "auto"
-    return wanted and not config.num_gpus and not config.bias and operators <= _OPERATORS.keys()
+def obstacle(config: Config) -> str | None:
+    """What the compiled step cannot train in this configuration, or None."""
+    for relation in config.relations:
+        if relation.operator not in _OPERATORS:
+            return f"operator {relation.operator!r} of relation {relation.name!r}"
+    return "bias" if config.bias else None
 
 
-class KernelStep:
-    """Trains on batches, by the kernel; does what `train.step.Step` does."""
+class CompiledStep:
+    """Trains on one batch after another; computes what train.step.plain.PlainStep computes.
+
+    Attributes:
+        lr_scale: multiplies `lr` and `relation_lr`.
+    """
 
     def __init__(self, config: Config, model: Model, adagrad: Adagrad, library: ctypes.CDLL) -> None:
         self.config = config
@@ -95,7 +100,7 @@ class KernelStep:
         """Move the rows and parameters that the batch touches."""
         all_negs = self.config.relations[batch.relation].all_negs
         dtype = tables[Side.LHS].embeddings_ND.dtype
-        keep: list[Tensor] = []  # what the addresses below point at
+        keep: list[Tensor] = []  # the tensors that the addresses below point at
         drawn = self.sampling.blocks(batch, batch.num_entities(tables), all_negs, generator)
         blocks = [_block(block, dtype, keep) for block in drawn]
         figures = _Figures()
@@ -121,16 +126,16 @@ class KernelStep:
         )
 
     def _workspace(self) -> int:
-        """This thread's, freed when the thread or the step ends."""
-        found: int | None = getattr(self._threads, "workspace", None)
-        if found is None:
-            found = self.library.graphmill_workspace()
-            if not found:
+        """The workspace of this thread, freed when the thread or the step ends."""
+        workspace: int | None = getattr(self._threads, "workspace", None)
+        if workspace is None:
+            workspace = self.library.graphmill_workspace()
+            if not workspace:
                 raise TrainingError("out of memory for the buffers of a training step")
-            self._threads.workspace = found
+            self._threads.workspace = workspace
             self._threads.end = _End()
-            weakref.finalize(self._threads.end, self.library.graphmill_free, found)
-        return found
+            weakref.finalize(self._threads.end, self.library.graphmill_free, workspace)
+        return workspace
 
     def _settings(self, relation: int, tables: Mapping[Side, Table]) -> _Settings:
         config = self.config
@@ -153,7 +158,9 @@ class KernelStep:
 
     def _table(self, relation: int, side: Side, table: Table) -> _Table:
         if table.embeddings_ND.itemsize != self._itemsize:
-            raise TrainingError(f"the kernel knows {self._itemsize * 8}-bit numbers, the table has others")
+            raise TrainingError(
+                f"the compiled step takes {self._itemsize * 8}-bit numbers, the table has others"
+            )
         key = global_key(self.config.relations[relation].entity_type(side))
         value, sums = self.model.parameters.get(key), self.adagrad.sums.get(key)
         return _Table(
@@ -165,29 +172,29 @@ class KernelStep:
         )
 
     def _relations(self, relation: int, side: Side) -> _Relations:
-        found = _Relations()
+        relations = _Relations()
         for number, key in enumerate(self.model.operator_keys(relation, side)):
-            found.values[number] = _address(self.model.parameters[key])
-            found.sums[number] = _address(self.adagrad.sums[key])
-        return found
+            relations.values[number] = _address(self.model.parameters[key])
+            relations.sums[number] = _address(self.adagrad.sums[key])
+        return relations
 
 
 class _End:
-    """Ends with the thread that it belongs to."""
+    """An object that ends with its thread."""
 
 
 def _block(block: Block, dtype: torch.dtype, keep: list[Tensor]) -> _Block:
-    found = _Block(*block.weight_CP.shape)
-    # the edges of a whole graph (train.resident) come in 32 bits, the kernel reads 64
+    fields = _Block(*block.weight_CP.shape)
+    # The edges of a whole graph (train/run/resident.py) come in 32 bits, compiled code reads 64.
     for number, side in enumerate(Side):
         rows_CK = block.rows[side]
-        found.rows[number] = _kept(rows_CK.long().contiguous(), keep)
-        found.num_candidates[number] = rows_CK.shape[1]
-        found.first_negative[number] = block.first_negative[side]
+        fields.rows[number] = _kept(rows_CK.long().contiguous(), keep)
+        fields.num_candidates[number] = rows_CK.shape[1]
+        fields.first_negative[number] = block.first_negative[side]
     if block.rel_CP is not None:
-        found.relations = _kept(block.rel_CP.long().contiguous(), keep)
-    found.weights = _kept(block.weight_CP.to(dtype).contiguous(), keep)
-    return found
+        fields.relations = _kept(block.rel_CP.long().contiguous(), keep)
+    fields.weights = _kept(block.weight_CP.to(dtype).contiguous(), keep)
+    return fields
 
 
 def _kept(tensor: Tensor, keep: list[Tensor]) -> int:
