@@ -85,18 +85,18 @@ def predict(
     if [split, k, labels].count(None) != 2:
         raise click.UsageError("--split, --neighbors, --labels: expected one of them")
     settings = config.load(conf, overrides)
-    place, kind = storage.absolute(output), entity_type or next(iter(settings.entities))
+    target, kind = storage.absolute(output), entity_type or next(iter(settings.entities))
     arguments: tuple[Any, ...]
     if split is not None:
-        name, arguments = "predict_edges", (settings, split, place)
+        name, arguments = "predict_edges", (settings, split, target)
     elif k is not None:
-        name, arguments = "predict_neighbors", (settings, kind, k, place)
+        name, arguments = "predict_neighbors", (settings, kind, k, target)
     else:
         name = "predict_labels"
-        arguments = (settings, kind, storage.absolute(str(labels)), label_columns, place)
+        arguments = (settings, kind, storage.absolute(str(labels)), label_columns, target)
     options = settings.section(cluster.ClusterConfig)
     with (
-        lock.held(whole=[place]) as claim,
+        lock.held(whole=[target]) as claim,
         progress.displayed(),
         cluster.connect(master, options) as client,
     ):
