@@ -120,7 +120,7 @@ class Step:
             figures.append(self._backward(local, block, embeddings))
             for side in Side:
                 pull = block.rows[side].flatten(), pull_of(embeddings[side]).flatten(0, 1)
-                pulls[side].append(batch.bags[side].spread(*pull) if side in batch.bags else pull)
+                pulls[side].append(batch.bags[side].feature_gradients(*pull) if side in batch.bags else pull)
         loss, reg, lhs, rhs = (torch.stack(column).sum() for column in zip(*figures, strict=True))
         weight_B = torch.cat([block.weight_CP.flatten() for block in blocks])
         reg = reg + self._regularise_parameters(local, batch.relation, weight_B, position_B)
@@ -141,7 +141,7 @@ class Step:
             [each for side in Side for each in scored[side]],
             [each for side in Side for each in (pulled[side].pos_CP, pulled[side].neg_CPM)],
         )
-        loss = pulled[Side.LHS].loss + pulled[Side.RHS].loss
+        loss = pulled[Side.LHS].loss_CP.sum() + pulled[Side.RHS].loss_CP.sum()
         reg = torch.zeros_like(loss)
         if self.config.regularization_coef:
             # with an operator for each side an edge is scored in two ways, each an example of its own
@@ -152,7 +152,7 @@ class Step:
                 parts = operators.parts(operator, positives_CPD)
                 cost, slopes = losses.n3(parts, self.config.regularization_coef * times)
                 pull_of(embedding_CKD)[:, : block.num_positives] += torch.cat(slopes, dim=-1)
-                reg += cost
+                reg += cost.sum()
         return StepFigures(loss, reg, violators[Side.LHS], violators[Side.RHS])
 
     def _regularise_parameters(
