@@ -1,7 +1,7 @@
 """What the section `etl` must fit in the rest of the configuration, checked before anything is read."""
 
 from etl.config import EtlConfig, TableConfig
-from etl.steps.previous import check_previous
+from etl.steps.index_previous import check_previous
 from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.vocab import Side

@@ -29,7 +29,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from etl.config import EtlConfig
 from etl.run.outputs import output_uris
 from etl.steps import spill
-from etl.steps.layout import Folders
+from etl.steps.task_settings import Folders
 from graphmill import storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config

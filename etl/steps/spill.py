@@ -35,7 +35,7 @@ _written: ContextVar[Checksums] = ContextVar("written")
 
 
 @dataclass(frozen=True)
-class Keeping:
+class SpillOptions:
     """Settings that all intermediate files share."""
 
     compression: Compression = "none"
@@ -62,14 +62,14 @@ class Tracked(Generic[Parameters, Result]):
 
 
 @contextmanager
-def new_file(uri: str, keeping: Keeping) -> Iterator[pa.NativeFile]:
+def new_file(uri: str, options: SpillOptions) -> Iterator[pa.NativeFile]:
     """A stream that becomes the file at `uri`; not synced to the disk: its checksum tells if it is there."""
     temporary = storage.temporary_sibling(uri)
     if not storage.is_dir(storage.parent(uri)):  # opening the file would make the folder anew
         raise StorageError(f"{storage.parent(uri)}: the work folder is gone: the run that made it has ended")
     with (
         explained("write", temporary),
-        storage.open_output(temporary, replication=keeping.replication) as stream,
+        storage.open_output(temporary, replication=options.replication) as stream,
     ):
         hashed = HashedOutput(stream)
         with pa.BufferedOutputStream(pa.PythonFile(hashed, "w"), _BLOCK_BYTES) as buffered:
@@ -87,11 +87,13 @@ def is_intact(uri: str, checksum: str) -> bool:
         return False
 
 
-def write_batches(uri: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], keeping: Keeping) -> None:
+def write_batches(
+    uri: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], options: SpillOptions
+) -> None:
     """Write an Arrow file whose batches can be read one by one."""
-    codec = None if keeping.compression == "none" else keeping.compression
-    options = ipc.IpcWriteOptions(compression=codec, use_threads=False)
-    with new_file(uri, keeping) as stream, ipc.new_file(stream, schema, options=options) as writer:
+    codec = None if options.compression == "none" else options.compression
+    ipc_options = ipc.IpcWriteOptions(compression=codec, use_threads=False)
+    with new_file(uri, options) as stream, ipc.new_file(stream, schema, options=ipc_options) as writer:
         for batch in batches:
             writer.write_batch(batch)
 
@@ -137,9 +139,9 @@ def read_ranges(uri: str, ranges: Iterable[tuple[int, int]]) -> list[Int32]:
         ]
 
 
-def write_sorted_edges(uri: str, starts: Int64, records: Int32, keeping: Keeping) -> None:
+def write_sorted_edges(uri: str, starts: Int64, records: Int32, options: SpillOptions) -> None:
     """Write records [N, W] that are in bucket order; bucket b has the rows starts[b] to starts[b + 1]."""
-    with new_file(uri, keeping) as stream:
+    with new_file(uri, options) as stream:
         stream.write(np.ascontiguousarray(starts))
         stream.write(np.ascontiguousarray(records))
 

@@ -4,7 +4,7 @@ quarantine/
     part-{source:06d}-{block:06d}.parquet
         file: string, start: int64, row: int64     `row` counts from 1, from `start` on: a byte of a text
                                                    file, a stripe of an ORC file, else 0: the file's head
-        reason: string                             what is wrong, and with which part
+        reason: string                             what is wrong, and with which field
         lhs, rhs, relation, weight, id: string     the row as it was read; null: no such column
         text: string                               a line with too few or too many fields
 """
@@ -14,28 +14,28 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from etl.tables.check_rows import BadRows, Place
+from etl.tables.check_rows import BadRows, BlockPosition
 from graphmill import storage
 
-PARTS = ("lhs", "rhs", "relation", "weight", "id", "text")
+FIELDS = ("lhs", "rhs", "relation", "weight", "id", "text")
 SCHEMA = pa.schema(
     [("file", pa.string()), ("start", pa.int64()), ("row", pa.int64()), ("reason", pa.string())]
-    + [(part, pa.string()) for part in PARTS]
+    + [(field, pa.string()) for field in FIELDS]
 )
 
 
-def part_uri(folder: str, source: int, block: int) -> str:
+def file_uri(folder: str, source: int, block: int) -> str:
     """The file of one block's bad rows."""
     return storage.join(folder, f"part-{source:06d}-{block:06d}.parquet")
 
 
-def write_part(uri: str, bad: list[tuple[Place, BadRows]]) -> None:
+def write_file(uri: str, bad: list[tuple[BlockPosition, BadRows]]) -> None:
     """Write bad rows."""
     with storage.atomic_output(uri) as stream:
         pq.write_table(pa.concat_tables([_table(place, each) for place, each in bad]), stream)
 
 
-def count_by_reason(bad: list[tuple[Place, BadRows]]) -> Counter[str]:
+def count_by_reason(bad: list[tuple[BlockPosition, BadRows]]) -> Counter[str]:
     """Bad rows by reason."""
     counts: Counter[str] = Counter()
     for _, each in bad:
@@ -43,7 +43,7 @@ def count_by_reason(bad: list[tuple[Place, BadRows]]) -> Counter[str]:
     return counts
 
 
-def _table(place: Place, bad: BadRows) -> pa.Table:
+def _table(place: BlockPosition, bad: BadRows) -> pa.Table:
     num_rows = len(bad.rows)
     columns = {
         "file": pa.repeat(pa.scalar(place.uri), num_rows),
@@ -51,9 +51,9 @@ def _table(place: Place, bad: BadRows) -> pa.Table:
         "row": pa.array(bad.rows, pa.int64()),
         "reason": pa.repeat(pa.scalar(bad.reason), num_rows),
     }
-    for part in PARTS:
-        found = bad.block[part].to_pylist() if part in bad.block.column_names else [None] * num_rows
-        columns[part] = pa.array([_as_text(value) for value in found], pa.string())
+    for field in FIELDS:
+        found = bad.block[field].to_pylist() if field in bad.block.column_names else [None] * num_rows
+        columns[field] = pa.array([_as_text(value) for value in found], pa.string())
     return pa.table(columns, schema=SCHEMA)
 
 

@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.steps import spill
-from etl.steps.encode_edges import Chunk
+from etl.steps.encode import Chunk
+from etl.steps.index_passes import num_passes
+from etl.steps.index_previous import previous_relations
 from etl.steps.index_shard import LEFT_OUT, ROW_GROUP_ROWS, IndexedShard, Shard, shard_uri
-from etl.steps.layout import ID_OVERHEAD_BYTES, Layout, Part
-from etl.steps.passes import num_passes
-from etl.steps.previous import previous_relations
 from etl.steps.spill import Int64
+from etl.steps.task_settings import ID_OVERHEAD_BYTES, Partition, TaskSettings
 from etl.tables.blocks import cut
 from graphmill import storage
 from graphmill.errors import RawTableError
@@ -60,22 +60,22 @@ class Index:
     """Checksums of all files of the index."""
 
 
-def plan_shards(layout: Layout, num_ids: Int64, id_bytes: Int64) -> list[Shard]:
+def plan_shards(settings: TaskSettings, num_ids: Int64, id_bytes: Int64) -> list[Shard]:
     """Shards whose ids can be ordered within `index_bytes`, a slot each at least.
 
     Args:
-        layout: the run's shape.
+        settings: the run's shape.
         num_ids: [slots of all partitions] ids of all chunks, an id counted once a chunk.
         id_bytes: [slots of all partitions] their bytes.
     """
     shards: list[Shard] = []
     costs = num_ids * ID_OVERHEAD_BYTES + id_bytes * 3
-    for part_number, slots in enumerate(layout.part_slots()):
+    for partition_number, slots in enumerate(settings.partition_slots()):
         of_slots = costs[slots.start : slots.stop]
-        groups = _groups(of_slots.tolist(), layout.index_bytes)
+        groups = _groups(of_slots.tolist(), settings.index_bytes)
         for number, group in enumerate(groups):
-            count = 1 if len(group) > 1 else num_passes(int(of_slots[group.start]), layout.index_bytes)
-            shards.append(Shard(part_number, number, group, max(count, 1)))
+            count = 1 if len(group) > 1 else num_passes(int(of_slots[group.start]), settings.index_bytes)
+            shards.append(Shard(partition_number, number, group, max(count, 1)))
     return shards
 
 
@@ -90,9 +90,9 @@ def _groups(costs: list[int], budget_bytes: int) -> list[range]:
     return [*groups, range(start, len(costs))]
 
 
-def relation_rows_uri(layout: Layout) -> str:
+def relation_rows_uri(settings: TaskSettings) -> str:
     """The file that says which number each chunk's relation names have."""
-    return storage.join(layout.folders.work, "relations.rows.i32")
+    return storage.join(settings.folders.work, "relations.rows.i32")
 
 
 def count_entities(shards: list[Shard], indexed: list[IndexedShard], num_previous: list[int]) -> list[int]:
@@ -103,7 +103,7 @@ def count_entities(shards: list[Shard], indexed: list[IndexedShard], num_previou
     """
     counts = list(num_previous)
     for shard, found in zip(shards, indexed, strict=True):
-        counts[shard.part_number] += found.num_new
+        counts[shard.partition_number] += found.num_new
     if max(counts) > MAX_INDEX:
         raise RawTableError(
             f"a partition has {max(counts)} ids, of {MAX_INDEX} at most; raise num_partitions of its type"
@@ -116,57 +116,61 @@ def first_indices(index: Index) -> list[int]:
     first: list[int] = []
     ends = list(index.num_previous)
     for shard, found in zip(index.shards, index.indexed, strict=True):
-        first.append(ends[shard.part_number])
-        ends[shard.part_number] += found.num_new
+        first.append(ends[shard.partition_number])
+        ends[shard.partition_number] += found.num_new
     return first
 
 
-def write_part(layout: Layout, part_number: int, shards: list[Shard], first_id: int) -> Checksums:
+def write_partition(
+    settings: TaskSettings, partition_number: int, shards: list[Shard], first_id: int
+) -> Checksums:
     """Join the shards of a partition: its entity index and count, and what else was asked for.
 
     Returns the checksums of the files.
 
     Args:
-        layout: the run's shape.
-        part_number: the partition.
+        settings: the run's shape.
+        partition_number: the partition.
         shards: its shards.
         first_id: ids of its type in the partitions before it.
     """
-    part = layout.parts()[part_number]
-    entity_uri = layout.folders.entities
+    partition = settings.partitions()[partition_number]
+    entity_uri = settings.folders.entities
     checksums: Checksums = {}
     num_entities = 0
-    with entity_index.new_part(entity_uri, *part, checksums) as writer:
-        for block in cut(_part_ids(layout, part, shards), ROW_GROUP_ROWS):
+    with entity_index.new_part(entity_uri, *partition, checksums) as writer:
+        for block in cut(_partition_ids(settings, partition, shards), ROW_GROUP_ROWS):
             writer.append(pa.concat_arrays(block["id"].chunks))
             num_entities += block.num_rows
-    entity_counts.write_count(entity_uri, *part, num_entities, checksums)
-    if layout.entity_names:
-        batches = entity_index.iter_part(entity_uri, *part)
+    entity_counts.write_count(entity_uri, *partition, num_entities, checksums)
+    if settings.entity_names:
+        batches = entity_index.iter_part(entity_uri, *partition)
         names = (name for batch in batches for name in batch.to_pylist())
-        entity_counts.write_entity_names(entity_uri, *part, names, checksums)
-    if layout.graphstorm_maps:
-        id_maps.write_raw_id_map(entity_uri, *part, first_id, entity_index.iter_part(entity_uri, *part))
+        entity_counts.write_entity_names(entity_uri, *partition, names, checksums)
+    if settings.graphstorm_maps:
+        id_maps.write_raw_id_map(
+            entity_uri, *partition, first_id, entity_index.iter_part(entity_uri, *partition)
+        )
     return checksums
 
 
-def _part_ids(layout: Layout, part: Part, shards: list[Shard]) -> Iterator[pa.Table]:
+def _partition_ids(settings: TaskSettings, partition: Partition, shards: list[Shard]) -> Iterator[pa.Table]:
     """All ids of a partition in the order of their indices."""
-    if layout.previous_uri is not None:
-        manifest = entity_index.read_manifest(layout.previous_uri)
-        if part.entity_type in manifest.num_partitions:
-            for ids in entity_index.iter_part(layout.previous_uri, *part):
+    if settings.previous_uri is not None:
+        manifest = entity_index.read_manifest(settings.previous_uri)
+        if partition.entity_type in manifest.num_partitions:
+            for ids in entity_index.iter_part(settings.previous_uri, *partition):
                 yield pa.table({"id": ids})
     for shard in shards:
-        yield from spill.iter_batches(f"{shard_uri(layout, shard)}.arrow")
+        yield from spill.iter_batches(f"{shard_uri(settings, shard)}.arrow")
 
 
-def index_relations(layout: Layout, chunk_uris: list[str]) -> IndexedRelations:
+def index_relations(settings: TaskSettings, chunk_uris: list[str]) -> IndexedRelations:
     """Number all relation names in the order of their UTF-8 bytes; write them and their count.
 
     Those of an earlier run come first, with the numbers that they had.
     """
-    previous = previous_relations(layout)
+    previous = previous_relations(settings)
     found = [spill.read_batches(f"{uri}.relations.arrow") for uri in chunk_uris]
     names = pa.chunked_array(
         [c for each in found for c in each["name"].chunks], pa.string()
@@ -181,47 +185,48 @@ def index_relations(layout: Layout, chunk_uris: list[str]) -> IndexedRelations:
     for at in pc.sort_indices(distinct_names).to_pylist():
         if listed[at] in number_of:
             continue
-        if counts[at] < layout.min_relation_count:
+        if counts[at] < settings.min_relation_count:
             num_left_out += 1
             continue
         number_of[listed[at]] = len(number_of)
     numbers = np.array([number_of.get(name, LEFT_OUT) for name in listed], np.int32)
-    with spill.new_file(relation_rows_uri(layout), layout.keeping) as rows:
+    with spill.new_file(relation_rows_uri(settings), settings.spill_options) as rows:
         rows.write(numbers[codes])
     checksums: Checksums = {}
-    entity_counts.write_relation_count(layout.folders.entities, len(number_of), checksums)
-    entity_counts.write_relation_names(layout.folders.entities, list(number_of), checksums)
+    entity_counts.write_relation_count(settings.folders.entities, len(number_of), checksums)
+    entity_counts.write_relation_names(settings.folders.entities, list(number_of), checksums)
     few = len(number_of) <= MAX_COUNTED_RELATIONS
     return IndexedRelations(len(number_of), num_left_out, tuple(number_of) if few else None, checksums)
 
 
-def rare_relations(layout: Layout, chunks: list[Chunk]) -> list[int]:
+def rare_relations(settings: TaskSettings, chunks: list[Chunk]) -> list[int]:
     """Numbers of the static relations that have too few train edges."""
-    if layout.dynamic or not layout.min_relation_count:
+    if settings.dynamic or not settings.min_relation_count:
         return []
     counts = np.sum([chunk.relation_counts for chunk in chunks if chunk.num_edges], axis=0)
-    rare: list[int] = np.flatnonzero(counts < layout.min_relation_count).tolist()
+    rare: list[int] = np.flatnonzero(counts < settings.min_relation_count).tolist()
     return rare
 
 
-def id_ranges(layout: Layout, chunks: list[Chunk], shards: list[Shard]) -> Int64:
+def id_ranges(settings: TaskSettings, chunks: list[Chunk], shards: list[Shard]) -> Int64:
     """For each chunk, for each shard: offset and count of the chunk's ids in the shard's rows file.
 
     Returns:
         int64 [chunks, shards, 2].
     """
-    part_slots = layout.part_slots()
-    starts = [part_slots[shard.part_number].start + shard.slots.start for shard in shards]
+    partition_slots = settings.partition_slots()
+    starts = [partition_slots[shard.partition_number].start + shard.slots.start for shard in shards]
     counts = np.array([np.add.reduceat(chunk.num_ids, starts, dtype=np.int64) for chunk in chunks])
     return np.stack([np.cumsum(counts, axis=0) - counts, counts], axis=2)
 
 
-def first_ids(layout: Layout, num_entities: list[int]) -> list[int]:
-    """For each part: entities of its type in the partitions before it."""
+def first_ids(settings: TaskSettings, num_entities: list[int]) -> list[int]:
+    """For each partition: entities of its type in the partitions before it."""
     earlier = [0, *accumulate(num_entities)]
-    first_part: dict[str, int] = {}
-    for number, part in enumerate(layout.parts()):
-        first_part.setdefault(part.entity_type, number)
+    first_partition: dict[str, int] = {}
+    for number, partition in enumerate(settings.partitions()):
+        first_partition.setdefault(partition.entity_type, number)
     return [
-        earlier[number] - earlier[first_part[part.entity_type]] for number, part in enumerate(layout.parts())
+        earlier[number] - earlier[first_partition[partition.entity_type]]
+        for number, partition in enumerate(settings.partitions())
     ]

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.config import TableConfig
-from etl.steps.layout import TYPE_AT, Layout
 from etl.steps.spill import Int32
+from etl.steps.task_settings import TYPE_AT, TaskSettings
 from etl.strings.native import take
 from etl.strings.table import Distinct, StringTable, new_table
 from graphmill.vocab import Side
@@ -37,18 +37,20 @@ class EncodedRows:
 class ChunkRows:
     """The edges of a chunk."""
 
-    def __init__(self, layout: Layout, table: TableConfig) -> None:
+    def __init__(self, settings: TaskSettings, table: TableConfig) -> None:
         self.num_edges = 0
         self.num_loops = 0
         """Loops that were dropped."""
-        self._layout = layout
+        self._settings = settings
         self._table = table
-        self._featurized = layout.feature_types(table)
-        self._ids = new_table(layout.seed)
-        self._relations = {} if layout.dynamic else {each[0]: n for n, each in enumerate(layout.relations)}
+        self._featurized = settings.feature_types(table)
+        self._ids = new_table(settings.seed)
+        self._relations = (
+            {} if settings.dynamic else {each[0]: n for n, each in enumerate(settings.relations)}
+        )
         self._type_of_relation = {
             side: np.array(
-                [layout.entity_types.index(each[TYPE_AT[side]]) for each in layout.relations], np.int32
+                [settings.entity_types.index(each[TYPE_AT[side]]) for each in settings.relations], np.int32
             )
             for side in Side
         }
@@ -57,13 +59,13 @@ class ChunkRows:
     def add(self, block: pa.Table) -> None:
         """Take the rows of a block, as `check_rows` gives them."""
         rel_N = self._number_relations(block)
-        if self._layout.drops_loops:
+        if self._settings.drops_loops:
             kept_N = ~self._loops(block, rel_N)
             self.num_loops += len(kept_N) - int(kept_N.sum())
             block, rel_N = block.filter(pa.array(kept_N)), rel_N[kept_N]
         self.num_edges += len(rel_N)
         self._keep("rel", rel_N)
-        if self._layout.weighted:
+        if self._settings.weighted:
             weighted = "weight" in block.column_names
             self._keep("weight", block["weight"].to_numpy() if weighted else np.ones(len(rel_N), np.float32))
         for side in Side:
@@ -71,7 +73,7 @@ class ChunkRows:
 
     def finish(self) -> EncodedRows:
         """All that was taken, its ids in order."""
-        ids, position_of = self._ids.in_order(len(self._layout.entity_types))
+        ids, position_of = self._ids.in_order(len(self._settings.entity_types))
         columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
         features = {}
         for side in Side:
@@ -120,17 +122,17 @@ class ChunkRows:
     def _types(self, side: Side, rel_N: Int32) -> Int32:
         """Number of the type of each row's entity on `side`."""
         types = self._type_of_relation[side]
-        return take(types, np.zeros_like(rel_N) if self._layout.dynamic else rel_N)
+        return take(types, np.zeros_like(rel_N) if self._settings.dynamic else rel_N)
 
 
 class ChunkIds:
     """The ids of a chunk of a table of entities."""
 
-    def __init__(self, layout: Layout, entity_type: str) -> None:
+    def __init__(self, settings: TaskSettings, entity_type: str) -> None:
         self.num_rows = 0
-        self._num_types = len(layout.entity_types)
-        self._type = layout.entity_types.index(entity_type)
-        self._ids = new_table(layout.seed)
+        self._num_types = len(settings.entity_types)
+        self._type = settings.entity_types.index(entity_type)
+        self._ids = new_table(settings.seed)
 
     def add(self, block: pa.Table) -> None:
         """Take the rows of a block, as `check_rows` gives them."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from etl.config import Compression, EtlConfig, TableConfig
-from etl.steps.spill import Keeping
+from etl.steps.spill import SpillOptions
 from etl.strings.hashing import Hashes, mix, scale
 from graphmill import storage
 from graphmill.config import Config
@@ -20,15 +20,15 @@ MIN_SLOTS = 16
 ID_OVERHEAD_BYTES = 64
 _TYPICAL_ID_BYTES = 32
 MAX_SLOTS = 1024
-TYPE_AT = {Side.LHS: 1, Side.RHS: 2}  # position of a side's type in a relation of the layout
+TYPE_AT = {Side.LHS: 1, Side.RHS: 2}  # position of a side's type in a relation of the settings
 _SPREAD_SALTS = {Side.LHS: np.uint64(0x9E3779B97F4A7C15), Side.RHS: np.uint64(0xC2B2AE3D27D4EB4F)}
 
 
-class Part(NamedTuple):
+class Partition(NamedTuple):
     """One partition of one entity type."""
 
     entity_type: str
-    partition: int
+    number: int
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Folders:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TaskSettings:
     """The run's shape; small, and sent to every task."""
 
     num_partitions: dict[str, int]
@@ -69,13 +69,13 @@ class Layout:
     chunk_rows: int
     index_bytes: int
     merge_bytes: int
-    keeping: Keeping
+    spill_options: SpillOptions
     entity_names: bool
     folders: Folders
 
     @classmethod
     def of(cls, config: Config, etl: EtlConfig, folders: Folders, num_ids: int) -> Self:
-        """The layout that the configuration asks for, with the folders that the run writes to.
+        """The settings that the configuration asks for, with the folders that the run writes to.
 
         Args:
             config: the configuration.
@@ -111,7 +111,7 @@ class Layout:
             chunk_rows=etl.chunk_rows,
             index_bytes=etl.index_bytes,
             merge_bytes=etl.merge_bytes,
-            keeping=Keeping(_compression(etl, folders.work), etl.work_replication),
+            spill_options=SpillOptions(_compression(etl, folders.work), etl.work_replication),
             entity_names=etl.entity_names,
             folders=folders,
         )
@@ -121,13 +121,15 @@ class Layout:
         """All entity types, in the configuration's order."""
         return tuple(self.num_partitions)
 
-    def parts(self) -> list[Part]:
+    def partitions(self) -> list[Partition]:
         """Every partition of every type, type by type."""
-        return [Part(name, number) for name, count in self.num_partitions.items() for number in range(count)]
+        return [
+            Partition(name, number) for name, count in self.num_partitions.items() for number in range(count)
+        ]
 
-    def part_slots(self) -> list[range]:
+    def partition_slots(self) -> list[range]:
         """Numbers of each partition's slots among those of all partitions."""
-        counts = [self.num_slots[part.entity_type] for part in self.parts()]
+        counts = [self.num_slots[partition.entity_type] for partition in self.partitions()]
         stops = list(accumulate(counts))
         return [range(stop - count, stop) for stop, count in zip(stops, counts, strict=True)]
 

@@ -1,4 +1,4 @@
-"""Tables that are more than their files: Delta Lake, Apache Iceberg and Apache Hudi.
+"""Refuses tables of Delta Lake, Apache Iceberg and Apache Hudi, which are more than their files.
 
 A log beside the files says which of them are the table's, and which of their rows have been deleted. Whoever
 reads all the files reads rows that are no longer there.
