@@ -3,3 +3,4 @@
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+DATA = Path(__file__).with_name("data")  # files that other systems have written: data/README.md

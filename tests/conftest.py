@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 
 import distributed
 import hypothesis
@@ -10,10 +9,9 @@ import numpy as np
 import pytest
 
 from graphmill.display import terminal
-from tests import REPOSITORY
 from tests.hadoop.fixture import hdfs, hdfs_uri, yarn
 
-__all__ = ["client", "hdfs", "hdfs_uri", "rng", "shared_dir", "yarn"]
+__all__ = ["client", "hdfs", "hdfs_uri", "rng", "yarn"]
 
 # The first example of a test may compile, start or import something; slow machines run the suite too.
 hypothesis.settings.register_profile("suite", deadline=None)
@@ -29,15 +27,6 @@ def log_as_at_start(caplog: pytest.LogCaptureFixture) -> None:
     # A LocalCluster raises the level of every handler of distributed's log, pytest's own among them.
     caplog.handler.setLevel(logging.NOTSET)
     vars(terminal.look).update(vars(terminal.Look()))
-
-
-@pytest.fixture(scope="session")
-def shared_dir() -> Path:
-    """The folder of golden files beside the repository."""
-    folder = REPOSITORY.parent / "shared"
-    if not folder.is_dir():
-        pytest.skip("no folder `shared` with golden files beside the repository")
-    return folder
 
 
 @pytest.fixture(scope="session")

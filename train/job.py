@@ -19,11 +19,11 @@ from graphmill.errors import ConfigError
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.places import check_folder
 from train.config import TrainConfig
+from train.distributed.bucket_assignment import backend_of
+from train.distributed.coordinator import Coordinator
 from train.run.claim import check_claim, claim_checkpoint, moved_aside, trained_with
 from train.run.ignored_keys import tell_replaced
-from train.spread.assignment import backend_of
-from train.spread.coordinator import Coordinator
-from train.tables.adopted import adopted
+from train.tables.legacy_inputs import import_legacy_inputs
 
 __all__ = [
     "check",
@@ -68,7 +68,7 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
 def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
     """Train until all epochs are done; the figures: edges, edges per second, loss, parameters."""
     check(config)
-    config = one_worker_a_gpu(adopted(config))
+    config = one_worker_a_gpu(import_legacy_inputs(config))
     tell_replaced(config)
     claim.check()
     changes = claim_checkpoint(config)

@@ -1,11 +1,6 @@
-"""States of optimizers, and the order of a model's parameters, which numbers them.
+"""States of optimizers, which number a model's parameters in the order of `graphmill.model.parameters`."""
 
-Order: lhs operators, rhs operators, each by relation; then global embeddings in the order of the entity
-types; an operator's own parameters in the order in which PBG defines them.
-"""
-
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,23 +14,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Floats = npt.NDArray[np.float32]
-
-_OPERATOR = re.compile(r"^(?P<side>lhs|rhs)_operators\.(?P<number>\d+)\.(?P<name>.+)$")
-_GLOBAL = "global_embs.emb_"
-_FIRST = ("real", "linear_transformation", "linear_transformations")
-
-
-def in_order(keys: Iterable[str], entity_types: Sequence[str]) -> list[str]:
-    """The keys of a model's parameters in the order in which its optimizer numbers them."""
-    types = {name: number for number, name in enumerate(entity_types)}
-
-    def place(key: str) -> tuple[Any, ...]:
-        if match := _OPERATOR.match(key):
-            return 0, match["side"], int(match["number"]), match["name"] not in _FIRST, match["name"]
-        entity_type = key.removeprefix(_GLOBAL)
-        return 1, "", types.get(entity_type, len(types)), False, entity_type
-
-    return sorted(keys, key=place)
 
 
 def reordered(
@@ -90,19 +68,7 @@ def check_sums(state: Mapping[str, Any] | None, parameters: Mapping[str, "Tensor
             )
 
 
-def row_sums(state: Mapping[str, Any], shape: tuple[int, int], where: str) -> Floats | None:
-    """Row-wise sums, float32 [N]; of element-wise ones the mean of each row; None before a step.
-
-    Raises:
-        FormatError: they are of another shape.
-    """
-    sums = table_sums(state, shape, where)
-    if sums is None:
-        return None
-    return np.asarray((sums if sums.dim() == 1 else sums.mean(1)).numpy())
-
-
-def check_state(state: Mapping[str, Any] | None, parameters: Sequence[str | None], where: str) -> None:
+def check_finite_sums(state: Mapping[str, Any] | None, parameters: Sequence[str | None], where: str) -> None:
     """Refuse an optimizer's state_dict() with a sum that is not finite; `parameters` by their numbers.
 
     Raises:
@@ -118,18 +84,6 @@ def check_state(state: Mapping[str, Any] | None, parameters: Sequence[str | None
             key = parameters[number] if known else number
             of = "" if key is None else f" of parameter {key!r}"
             check_finite(sums.detach().cpu().float().numpy(), f"{where}: optimizer sums{of}")
-
-
-def common_dimensions(shapes: Mapping[str, Sequence[tuple[int, int]]], where: str) -> dict[str, int]:
-    """The dimension D of each entity type, whose partitions are of `shapes` (N, D).
-
-    Raises:
-        FormatError: the partitions of a type differ.
-    """
-    for entity_type, each in shapes.items():
-        if len({dimension for _, dimension in each}) > 1:
-            raise FormatError(f"{where}: partitions of {entity_type!r} differ in dimension: {each}")
-    return {entity_type: each[0][1] for entity_type, each in shapes.items()}
 
 
 def without_sums(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,8 +35,8 @@ _KEYS_FILE = "keys.pem"
 _SITE_FILES = ("core-site.xml", "hdfs-site.xml")
 _PASSED_ON = ("HADOOP_USER_NAME", "KRB5_CONFIG")
 _NOT_PASSED_ON = ("GRAPHMILL_MASTER", "GRAPHMILL_CONF")
-_SCHEDULER_GONE_S = 15
-_SETTLE_S = 2  # a scheduler that closes sends its workers away first
+SCHEDULER_GONE_S = 15
+SETTLE_S = 2  # a scheduler that closes sends its workers away first
 
 _TEMPLATE = """\
 #!/bin/bash
@@ -132,8 +132,8 @@ def script(settings: ClusterConfig, scheduler: str, name: str, keys: Keys | None
         host=address.hostname,
         port=address.port,
         facing=FACING,
-        gone_s=_SCHEDULER_GONE_S,
-        settle_s=_SETTLE_S,
+        gone_s=SCHEDULER_GONE_S,
+        settle_s=SETTLE_S,
         worker=_worker_command(settings, scheduler, name, keys),
     )
 

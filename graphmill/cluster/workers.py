@@ -67,7 +67,7 @@ def prepare(client: Client, py_files: Iterable[str], *, own_scheduler: bool, own
             "graphmill" not in found["versions"] for found in _ask(client, own_scheduler).values()
         ):
             log.info("cluster: workers lack graphmill; uploading it")
-            _upload(client, _own_package(Path(folder)), own_scheduler)
+            _upload(client, own_package(Path(folder)), own_scheduler)
         for file in py_files:
             _upload(client, _importable(file, Path(folder)), own_scheduler)
     if own_workers:
@@ -141,7 +141,7 @@ def _upload(client: Client, path: Path, own_scheduler: bool) -> None:
         client.upload_file(str(path))
 
 
-def _own_package(folder: Path) -> Path:
+def own_package(folder: Path) -> Path:
     """This installation as a zip that Python imports from, with the metadata that names its version."""
     version = importlib.metadata.version("graphmill")
     target = folder / f"graphmill-{version}.zip"

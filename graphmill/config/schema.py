@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, field_serializer, model_validator
 from graphmill import storage
 from graphmill.config.checking import validated
 from graphmill.config.section import Fixed, Neutral, Section, Tunable
+from graphmill.model.operators import OperatorName, operator_of
 from graphmill.vocab import Side
 
 _MAX_NAME_BYTES = 200
@@ -62,9 +63,7 @@ class RelationConfig(Section):
     lhs: Fixed[Name] = Field(description="Entity type of the left-hand side.")
     rhs: Fixed[Name] = Field(description="Entity type of the right-hand side.")
     weight: Tunable[float] = Field(1.0, gt=0, description="Factor of the loss of this relation's edges.")
-    operator: Fixed[
-        Literal["none", "diagonal", "translation", "linear", "affine", "complex_diagonal", "rotation"]
-    ] = Field(
+    operator: Fixed[OperatorName] = Field(
         "none",
         description="Transformation of the right-hand side before scores are computed. PBG has no "
         "`rotation` and cannot read such a checkpoint.",
@@ -242,7 +241,7 @@ class PbgConfig(Section):
         lhs_dim, rhs_dim = (self.entity_dimension(relation.entity_type(side)) for side in Side)
         if lhs_dim != rhs_dim:
             raise ValueError(f"{where}: lhs has dimension {lhs_dim} and rhs {rhs_dim}; they must be equal")
-        if relation.operator in ("complex_diagonal", "rotation") and rhs_dim % 2:
+        if operator_of(relation.operator).is_complex and rhs_dim % 2:
             raise ValueError(
                 f"{where}.operator: {relation.operator} needs an even dimension, found {rhs_dim}"
             )

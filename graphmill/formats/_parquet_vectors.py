@@ -36,7 +36,7 @@ _DATA_PAGE = _PLAIN = _UNCOMPRESSED = 0
 _RLE = 3
 
 _MAGIC = b"PAR1"
-_PAGE_BYTES = 1 << 20
+PAGE_BYTES = 1 << 20
 _WRITE_BATCH = 1 << 16  # values that pyarrow encodes at a time: 10 % faster than its default of 1024
 
 
@@ -143,7 +143,7 @@ class _VectorTable:
     def _write(self, vectors_ND: Array) -> None:
         num_rows, width = vectors_ND.shape
         first_byte = self._stream.tell()
-        page_rows = max(1, _PAGE_BYTES // vectors_ND[0].nbytes)
+        page_rows = max(1, PAGE_BYTES // vectors_ND[0].nbytes)
         for first in range(0, num_rows, page_rows):
             page = vectors_ND[first : first + page_rows]
             self._stream.write(_before_values(len(page), width, page.nbytes, self._leaf.max_definition_level))

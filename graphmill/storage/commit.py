@@ -32,7 +32,7 @@ from graphmill.storage.uri import join, local_path, name, parent
 
 MARKER = "_SUCCESS"
 
-_WRITE_BACK_S = 0.05
+WRITE_BACK_S = 0.05
 
 
 def temporary_sibling(uri: str, kind: str = "tmp") -> str:
@@ -85,7 +85,7 @@ def _written_back(path: str) -> Iterator[None]:
 
     def follow() -> None:
         begun = 0
-        while not is_done.wait(_WRITE_BACK_S):
+        while not is_done.wait(WRITE_BACK_S):
             size = os.fstat(descriptor).st_size
             if size > begun:  # what is not on the disk yet, is not forgotten either, but begun with
                 os.posix_fadvise(descriptor, begun, size - begun, os.POSIX_FADV_DONTNEED)

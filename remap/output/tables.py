@@ -19,7 +19,7 @@ from graphmill.formats._parquet_vectors import Column, Table, as_arrow, new_tabl
 
 Codec = Literal["none", "snappy", "lz4", "zstd"]
 
-_CSV_BLOCK_BYTES = 16 << 20
+CSV_BLOCK_BYTES = 16 << 20
 _CSV_SPECIAL = r'["\r\n\x{:02x}]|^\s|\s$|^$'
 _EXACT = {"float16": pa.float32(), "bfloat16": pa.float32(), "bool": pa.bool_()}
 
@@ -77,7 +77,7 @@ def count_rows(uri: str, options: TableOptions) -> int:
             return int(parquet.metadata.num_rows)
     with storage.open_input(uri) as stream:
         parse = pacsv.ParseOptions(delimiter=options.output_delimiter, newlines_in_values=True)
-        read = pacsv.ReadOptions(block_size=_CSV_BLOCK_BYTES, use_threads=False)
+        read = pacsv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False)
         with pacsv.open_csv(stream, read_options=read, parse_options=parse) as reader:
             names = reader.schema.names
         stream.seek(0)

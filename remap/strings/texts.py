@@ -15,7 +15,7 @@ Numbers = npt.NDArray[np.int64]
 
 _SLACK_BYTES = 32  # short strings are copied with what comes after them
 _TAKE_ROWS = 1 << 15  # what pyarrow gathers at once stays in the processor's cache
-_MAX_BYTES = (1 << 31) - 1 - _SLACK_BYTES  # of an Arrow string array
+MAX_BYTES = (1 << 31) - 1 - _SLACK_BYTES  # of an Arrow string array
 
 
 class Texts:
@@ -45,7 +45,7 @@ class Texts:
             address(starts),
             address(ends),
         )
-        if num_bytes > _MAX_BYTES and num > 1:
+        if num_bytes > MAX_BYTES and num > 1:
             yield from self._compiled(library, numbers[: num // 2])
             yield from self._compiled(library, numbers[num // 2 :])
             return

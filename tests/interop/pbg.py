@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import REPOSITORY
+from tests import REPOSITORY
 
 ENVIRONMENT = REPOSITORY / ".venv-pbg"
 REQUIREMENTS = ("torchbiggraph==1.0.0", "setuptools<81", "attrs")

@@ -18,6 +18,7 @@ from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError, GraphMillError, NotFoundError
 from graphmill.formats import entity_counts, entity_index, pbg_checkpoint, remapped
 from remap import job
+from tests import DATA
 from tests.remap import graph
 from tests.remap.graph import COUNTS
 
@@ -312,8 +313,8 @@ def test_fingerprint_tells_what_matters(output: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["pbg_v1_dyn", "pbg_v1_static"])
-def test_what_pbg_exports(client: Client, shared_dir: Path, tmp_path: Path, name: str) -> None:
-    golden = shared_dir / "golden" / name
+def test_what_pbg_exports(client: Client, tmp_path: Path, name: str) -> None:
+    golden = DATA / name
     trained = json.loads((golden / "checkpoint" / "config.json").read_text())
     places = {
         key: str(golden / folder)

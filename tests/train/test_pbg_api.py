@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from graphmill.errors import ConfigError, NotFoundError
+from tests import DATA
 from train.pbg_api import (
     BucketOrder,
     ConfigSchema,
@@ -273,9 +274,9 @@ def test_dynamic_relations(tmp_path, base):
     assert do_eval(on(graph, base, 1, relations=[everyone]))["count"] > 100
 
 
-def test_the_schema_is_that_of_pbg(shared_dir):
+def test_the_schema_is_that_of_pbg():
     """Of the dict that PBG wrote comes the same dict."""
-    written = json.loads((shared_dir / "golden/pbg_v1_static/checkpoint/config.json").read_text())
+    written = json.loads((DATA / "pbg_v1_static/checkpoint/config.json").read_text())
     config = ConfigSchema.from_dict(
         written
         | {

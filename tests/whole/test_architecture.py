@@ -1,21 +1,67 @@
 """The layers of the house, as drawn in docs/architecture.md."""
 
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests import REPOSITORY
+
+PACKAGES = ("graphmill", "etl", "train", "remap")
+
+
+def lint_imports(folder: Path) -> str:
+    """The report of import-linter on the packages in `folder`."""
+    linter = Path(sys.executable).with_name("lint-imports")
+    return subprocess.run([linter, "--no-cache"], cwd=folder, capture_output=True, text=True).stdout
 
 
 def test_imports_keep_to_the_layers() -> None:
-    linter = Path(sys.executable).parent / "lint-imports"
-    done = subprocess.run([linter, "--no-cache"], cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    report = lint_imports(REPOSITORY)
+    assert " 0 broken" in report, report
+
+
+@pytest.mark.parametrize(
+    ("module", "imported", "contract"),
+    [
+        ("graphmill.model.comparators", "train.run.trainer", "The floor knows no stage"),
+        ("train.model.losses", "train.run.trainer", "Rooms of train"),
+        ("train.model.optimizer", "train.model.model", "No cycles"),
+        ("graphmill.storage.commit", "graphmill.formats.entity_counts", "Rooms of graphmill"),
+        ("graphmill.formats.entity_counts", "graphmill.formats.entity_index", "Formats know nothing"),
+        ("etl.config", "train.config", "The stages meet only in files"),
+    ],
+)
+def test_an_import_against_the_layers_is_refused(
+    tmp_path: Path, module: str, imported: str, contract: str
+) -> None:
+    for name in PACKAGES:
+        shutil.copytree(REPOSITORY / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(REPOSITORY / "pyproject.toml", tmp_path)
+    for name in (module, imported):
+        assert tmp_path.joinpath(*name.split(".")).with_suffix(".py").exists()
+    with tmp_path.joinpath(*module.split(".")).with_suffix(".py").open("a") as source:
+        source.write(f"\nimport {imported}\n")
+    report = lint_imports(tmp_path)
+    assert re.search(rf"^{contract}.* BROKEN$", report, re.MULTILINE), report
 
 
 def test_only_storage_opens_files() -> None:
-    sources = [p for top in ("graphmill", "etl", "train", "remap") for p in (REPOSITORY / top).rglob("*.py")]
+    sources = [path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py")]
     outside = [path for path in sources if "storage" not in path.parts]
     openers = ("pyarrow.fs", "import fsspec", "import hdfs_native", "h5py.File(")
     found = [f"{path.name}: {word}" for path in outside for word in openers if word in path.read_text()]
+    assert not found
+
+
+def test_tests_patch_no_private_names() -> None:
+    private = re.compile(r"""setattr\(\s*(?:[\w.]+,\s*["']_|["'][\w.]+\._)|patch\(\s*["'][\w.]+\._""")
+    found = [
+        f"{path.relative_to(REPOSITORY)}: {match[0]}"
+        for path in (REPOSITORY / "tests").rglob("*.py")
+        for match in private.finditer(path.read_text())
+    ]
     assert not found

@@ -186,3 +186,26 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
         if not target.startswith(("http:", "https:", "mailto:")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_every_path_on_a_page_exists(page: Path) -> None:
+    """Checks paths that begin with a folder of the repository; a module may stand without its `.py`."""
+    folders = r"graphmill|etl|train|remap|tests|docs|conf|demo|bench|docker|examples"
+    named = re.findall(rf"(?<![\w/.}}-])(?:{folders})/[\w/.-]*\w", page.read_text())
+    written = re.compile(r".*\.json|[\w/]+/test_\w+")  # what commands write; tests of the table of promises
+    paths = {name for name in named if not written.fullmatch(name)}
+    assert not {
+        name for name in paths if not any((REPOSITORY / f"{name}{end}").exists() for end in ("", ".py"))
+    }
+
+
+def test_every_test_in_the_table_of_promises_exists() -> None:
+    """Checks the last column of "What is promised": folders of `tests/`, at any depth, and a file name."""
+    table = (REPOSITORY / "docs/operations.md").read_text().split("## What is promised")[1].split("\n## ")[0]
+    columns = [line.rsplit("|", 2)[1] for line in table.splitlines() if line.startswith("|")]
+    for name, function in re.findall(r"`([\w/]+)(?:::(\w+))?`", " ".join(columns)):
+        *folders, file = name.split("/")
+        paths = [path for path in (REPOSITORY / "tests").rglob(f"{file}.py") if {*folders} <= {*path.parts}]
+        assert paths, name
+        assert any(f"def {function}" in path.read_text() for path in paths), f"{name}::{function}"

@@ -295,17 +295,3 @@ def test_a_killed_run_is_finished_by_the_next(
     assert_same_output(str(whole), str(output), tmp_path)
     hidden = [path.name for path in output.rglob(".*") if not path.name.startswith("..")]  # of locks
     assert not [name for name in hidden if ".tmp-" in name or ".old-" in name]
-
-
-@pytest.mark.slow
-def test_fb15k_237_gives_every_entity(shared_dir: Path, tmp_path: Path) -> None:
-    import tarfile
-
-    with tarfile.open(shared_dir / "data" / "FB15k-237.tar.gz") as archive:
-        archive.extractall(tmp_path / "in", filter="data")
-    run(str(tmp_path / "in"), str(tmp_path / "out"), "num_epochs=1", "dimension=40")
-    ids = pq.read_table(tmp_path / "out" / "embeddings" / "entity", columns=["id"])["id"]
-    assert len(ids) == len(ids.unique()) == 14_541
-    metrics = run_json(tmp_path / "out")["metrics"]
-    assert metrics["num_edges"] == 20_466
-    assert metrics["mrr"] > 0.05

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from graphmill.config import Config
 from graphmill.errors import TrainingError
+from graphmill.model.parameters import global_key
 from graphmill.vocab import Side
 from train.config import TrainConfig
 from train.edges.negatives import Batch, Block, Sampling
-from train.model.model import Model, global_key
+from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.step.step import StepFigures, Table
 

@@ -18,14 +18,16 @@ import copy
 from collections.abc import Mapping
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from graphmill.checkpoints.finite import check_finite
 from graphmill.config import Config
 from graphmill.errors import FormatError
+from graphmill.model import comparators, operators
+from graphmill.model.parameters import global_key, operator_key
 from graphmill.vocab import Side
 from train.config import TrainConfig
-from train.model import comparators, operators
 from train.model.optimizer import is_beginning
 
 _RELATIONS_ADDED = (
@@ -158,11 +160,11 @@ class Model:
         return comparators.prepare(self.config.comparator, self.config.bias, vectors)
 
     def _transform(self, relation: int, side: Side, embeddings: Tensor, rel: Tensor | None) -> Tensor:
-        own = {key: self.parameters[key] for key in self.operator_keys(relation, side)}
+        own = [self.parameters[key] for key in self.operator_keys(relation, side)]
         if rel is not None:
-            own = operators.rows(own, rel)
+            own = [_rows(parameter, rel) for parameter in own]
         vectors = self._with_global(relation, side, embeddings)
-        vectors = operators.apply(self.config.relations[relation].operator, own, vectors)
+        vectors = operators.apply(self.config.relations[relation].operator, vectors, own)
         return comparators.prepare(self.config.comparator, self.config.bias, vectors)
 
     def _with_global(self, relation: int, side: Side, embeddings: Tensor) -> Tensor:
@@ -172,11 +174,6 @@ class Model:
         return embeddings + self.parameters[global_key(entity_type)]
 
 
-def operator_key(relation: int, side: Side, name: str) -> str:
-    """A relation parameter's key in a checkpoint."""
-    return f"{side}_operators.{relation}.{name}"
-
-
-def global_key(entity_type: str) -> str:
-    """A global embedding's key in a checkpoint."""
-    return f"global_embs.emb_{entity_type}"
+def _rows(parameter: Tensor, rel: Tensor) -> Tensor:
+    """Rows of a parameter of all relations, one for each edge: [R, ...] and [*E] -> [*E, ...]."""
+    return F.embedding(rel, parameter.flatten(1)).view(*rel.shape, *parameter.shape[1:])

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from graphmill.config import PbgConfig
+from graphmill.model import operators
 from graphmill.vocab import Side
 from train.edges.grouped import Questions, asked_sides
-from train.model import losses, operators, optimizer
+from train.model import losses, optimizer
 from train.model.model import Model
 from train.step.step import StepFigures, Table, pull_of, touched_parameters
 

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from graphmill.config import Config
 from graphmill.errors import TrainingError
+from graphmill.model import operators
 from graphmill.vocab import Side
 from train.edges.negatives import Batch, Block, Sampling
-from train.model import losses, operators, optimizer
+from train.model import losses, optimizer
 from train.model.model import Model
 
 

@@ -8,7 +8,6 @@ Entity types and static relations may have been added or removed: they go by the
 """
 
 import logging
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,9 +19,9 @@ from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import FormatError, GraphMillError, NotFoundError
 from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
+from graphmill.model.parameters import in_order, operator_key, parse_global_key, parse_operator_key
 from graphmill.vocab import Partition
-from train.model import operators
-from train.model.model import Model, global_key
+from train.model.model import Model
 from train.model.optimizer import Adagrad
 
 _REMEDY = (
@@ -30,7 +29,6 @@ _REMEDY = (
     "or start without init_path"
 )
 
-_OPERATOR_KEY = re.compile(r"^(?P<side>lhs|rhs)_operators\.(?P<relation>\d+)\.(?P<name>[^.]+)$")
 
 log = logging.getLogger("graphmill")
 
@@ -103,29 +101,21 @@ class WarmStart:
         then = dict(enumerate(self._names_then() or now))
         renamed = {}
         for key in state:
-            match = _OPERATOR_KEY.match(key)
-            if match is None:
-                if any(key == global_key(entity_type) for entity_type in self.config.entities):
+            found = parse_operator_key(key)
+            if found is None:
+                if parse_global_key(key) in self.config.entities:
                     renamed[key] = key
             elif self.config.dynamic_relations:
                 renamed[key] = key
-            elif (name := then.get(int(match["relation"]))) in now:
-                renamed[key] = f"{match['side']}_operators.{now[name]}.{match['name']}"
+            elif (name := then.get(found.relation)) in now:
+                renamed[key] = operator_key(now[name], found.side, found.parameter)
         if gone := sorted(state.keys() - renamed.keys()):
             log.info("training: of %s, not needed any more: %s", self.path, ", ".join(gone))
         return renamed
 
     def _keys_then(self, state: Mapping[str, Tensor]) -> list[str]:
         """The saved parameters in the order of their optimizer: both sides' operators, global embeddings."""
-        types = [global_key(entity_type) for entity_type in self.former.get("entities", self.config.entities)]
-
-        def place(key: str) -> tuple[int, int, int]:
-            match = _OPERATOR_KEY.match(key)
-            if match is None:
-                return 2, types.index(key) if key in types else len(types), 0
-            return int(match["side"] == "rhs"), int(match["relation"]), operators.place(match["name"])
-
-        return sorted(state, key=place)
+        return in_order(state, list(self.former.get("entities", self.config.entities)))
 
     def check_entities(
         self, entity_type: str, partition: Partition, saved_shape: tuple[int, int], shape: tuple[int, int]

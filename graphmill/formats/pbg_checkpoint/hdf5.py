@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -26,6 +25,7 @@ import numpy.typing as npt
 from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats._hdf5 import check_stored
+from graphmill.model.parameters import global_key, parse_global_key, parse_operator_key
 from graphmill.storage import Manifest
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ MODEL = "model"
 
 _KEY = "state_dict_key"
 _OPAQUE = np.dtype("V1")
-_OPERATOR_KEY = re.compile(r"^(?P<side>lhs|rhs)_operators\.(?P<idx>\d+)\.(?P<param>[^./]+)$")
-_GLOBAL_KEY = re.compile(r"^global_embs\.emb_(?P<type>[^./]+)$")
 
 Floats = npt.NDArray[np.float32]
 
@@ -153,10 +151,10 @@ def read_optimizer(hdf5: h5py.File, uri: str) -> dict[str, Any] | None:
         raise FormatError(
             f"{uri}: dataset {OPTIMIZER!r}: expected bytes of the opaque type V1, found {_described(dataset)}"
         )
-    from graphmill.formats import _torch_files as torch_files
+    from graphmill.formats.torch_files.read import load_stream
 
     content = dataset[...].tobytes()
-    state = torch_files.load_stream(io.BytesIO(content), len(content), f"{uri}: dataset {OPTIMIZER!r}")
+    state = load_stream(io.BytesIO(content), len(content), f"{uri}: dataset {OPTIMIZER!r}")
     if not isinstance(state, dict):
         raise FormatError(f"{uri}: dataset {OPTIMIZER!r}: expected a dict, found {type(state).__name__}")
     return state
@@ -217,7 +215,7 @@ def read_parameters(hdf5: h5py.File, uri: str) -> dict[str, Tensor]:
 
 def read_global_embedding(hdf5: h5py.File, entity_type: str, uri: str) -> Floats | None:
     """The vector [D] that is added to every embedding of a type, or None where the model has none."""
-    name = _place(f"global_embs.emb_{entity_type}", uri)
+    name = _place(global_key(entity_type), uri)
     dataset = _dataset(hdf5, name, uri)
     if dataset is None:
         return None
@@ -229,10 +227,10 @@ def read_global_embedding(hdf5: h5py.File, entity_type: str, uri: str) -> Floats
 
 
 def _place(key: str, uri: str) -> str:
-    if match := _OPERATOR_KEY.match(key):
-        return f"{MODEL}/relations/{match['idx']}/operator/{match['side']}/{match['param']}"
-    if match := _GLOBAL_KEY.match(key):
-        return f"{MODEL}/entities/{match['type']}/global_embedding"
+    if found := parse_operator_key(key):
+        return f"{MODEL}/relations/{found.relation}/operator/{found.side}/{found.parameter}"
+    if entity_type := parse_global_key(key):
+        return f"{MODEL}/entities/{entity_type}/global_embedding"
     raise FormatError(f"{uri}: the format has no place for a parameter named {key!r}")
 
 

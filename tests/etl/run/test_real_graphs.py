@@ -1,7 +1,6 @@
-"""Graphs that people use: FB15k-237, and Debian's packages, which ship with the repository."""
+"""Real graphs: UMLS, and Debian's packages."""
 
 import json
-import tarfile
 from collections import Counter
 from pathlib import Path
 
@@ -10,52 +9,38 @@ import pyarrow.parquet as pq
 import pytest
 
 from etl import job
-from graphmill.config import Config
-from tests import REPOSITORY
+from tests import DATA, REPOSITORY
 from tests.etl.graphs import RawEdge, all_edges, check_entities, config_of
 
 DEBIAN = REPOSITORY / "demo" / "debian"
 
 
-@pytest.fixture(scope="module")
-def triples(shared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with FB15k-237's train.txt, valid.txt, test.txt."""
-    archive = shared_dir / "data" / "FB15k-237.tar.gz"
-    if not archive.exists():
-        pytest.skip("no FB15k-237.tar.gz in the folder `shared`")
-    folder = tmp_path_factory.mktemp("FB15k-237")
-    with tarfile.open(archive) as tar:
-        tar.extractall(folder, filter="data")
-    return next(folder.rglob("train.txt")).parent
-
-
-def fb15k_config(output: Path | str, triples: Path | str) -> Config:
+def test_umls(client: distributed.Client, tmp_path: Path) -> None:
+    """Tables without a header, one per split, whose relations are in a column."""
+    rows = [line.split("\t") for line in (DATA / "pbg_v1_dyn" / "raw.tsv").read_text().splitlines()]
+    splits = {"train": rows[:4000], "valid": rows[4000:4500], "test": rows[4500:]}
+    for split, triples in splits.items():
+        (tmp_path / f"{split}.txt").write_text("".join("\t".join(triple) + "\n" for triple in triples))
     columns = {"header": False, "quoting": False, "lhs": 0, "relation_column": 1, "rhs": 2}
-    return config_of(
-        output,
-        [{"path": f"{split}.txt", "split": split, **columns} for split in ("train", "valid", "test")],
+    config = config_of(
+        tmp_path / "out",
+        [{"path": f"{split}.txt", "split": split, **columns} for split in splits],
         entities={"all": 4},
         relations=[("all", "all", "all")],
-        top={"input": str(triples), "dynamic_relations": True},
+        top={"input": str(tmp_path), "dynamic_relations": True},
     )
-
-
-def test_fb15k_237(client: distributed.Client, triples: Path, tmp_path: Path) -> None:
-    config = fb15k_config(tmp_path / "out", triples)
     figures = job.run(config, client)
-    assert figures["num_edges"] == {"train": 272_115, "valid": 17_535, "test": 20_466}
-    assert sum(figures["num_entities"]["all"]) == 14_541
-    assert figures["num_relations"] == 237
+    assert figures["num_edges"] == {"train": 4000, "valid": 500, "test": 716}
+    assert sum(figures["num_entities"]["all"]) == 135
+    assert figures["num_relations"] == 46
     assert json.loads(json.dumps(figures)) == figures  # it goes to run.json
-    assert figures["num_entities_outside_train"] == {"all": 14_541 - 14_505}
-    ids: set[str] = set()
-    for split in figures["num_edges"]:
-        rows = [line.split("\t") for line in (triples / f"{split}.txt").read_text().splitlines()]
+    ids = {split: {end for lhs, _, rhs in triples for end in (lhs, rhs)} for split, triples in splits.items()}
+    assert figures["num_entities_outside_train"] == {"all": 135 - len(ids["train"])}
+    for split, triples in splits.items():
         assert all_edges(config, split) == Counter(
-            RawEdge("all", lhs, rel, "all", rhs) for lhs, rel, rhs in rows
+            RawEdge("all", lhs, rel, "all", rhs) for lhs, rel, rhs in triples
         )
-        ids |= {raw_id for lhs, _, rhs in rows for raw_id in (lhs, rhs)}
-    check_entities(config, {"all": ids})
+    check_entities(config, {"all": set().union(*ids.values())})
 
 
 def test_debian(client: distributed.Client, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from graphmill.checkpoints import FORMATS, open_checkpoint
 from graphmill.cli import stage_command
 from graphmill.cli.main import command
+from tests import DATA
 from tests.graphmill.checkpoints.samples import FULL, WRITERS, check_equal, sample
 
 
@@ -51,14 +52,14 @@ def test_what_it_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize("golden", ["pbg_v1_static", "pbg_v1_dyn"])
-def test_what_pbg_wrote_comes_back(shared_dir: Path, tmp_path: Path, golden: str) -> None:
+def test_what_pbg_wrote_comes_back(tmp_path: Path, golden: str) -> None:
     """PBG's own checkpoint, through each format and back: the same embeddings file, byte for byte."""
-    source = shared_dir / "golden" / golden / "checkpoint"
+    source = DATA / golden / "checkpoint"
     expected = open_checkpoint(str(source))
     for between in FORMATS:
         there, back = str(tmp_path / between), tmp_path / f"{between}-back"
         _convert(str(source), there, "--format", between, "--shards", "3")
-        entities = str(shared_dir / "golden" / golden / "entities")
+        entities = str(DATA / golden / "entities")
         _convert(there, str(back), "--format", "pbg", "--entity-path", entities)
         if between in FULL:
             for path in source.glob("embeddings_*.h5"):
@@ -71,9 +72,9 @@ def test_what_pbg_wrote_comes_back(shared_dir: Path, tmp_path: Path, golden: str
             assert (back / "config.json").read_text() == (source / "config.json").read_text()
 
 
-def test_what_graphstorm_wrote(shared_dir: Path, tmp_path: Path) -> None:
+def test_what_graphstorm_wrote(tmp_path: Path) -> None:
     """GraphStorm's own embeddings, whose ids are in no order, as PBG's: row k is id k."""
-    source = shared_dir / "golden" / "graphstorm" / "emb"
+    source = DATA / "graphstorm" / "emb"
     _convert(str(source), str(tmp_path / "target"), "--format", "pbg")
     found = open_checkpoint(str(tmp_path / "target"))
     for entity_type, (count,) in found.counts.items():

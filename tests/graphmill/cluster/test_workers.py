@@ -61,13 +61,14 @@ def test_the_package_is_brought_to_workers_that_lack_it(bare: str, caplog: pytes
 
 
 def test_the_package_may_have_files_of_1970(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = tmp_path / "installed" / "module.py"
-    module.parent.mkdir()
+    module = tmp_path / "installed" / "antique" / "__init__.py"
+    module.parent.mkdir(parents=True)
     module.write_text(MODULE)
     os.utime(module, (0, 0))
-    monkeypatch.setattr(workers, "_package_root", lambda name: module.parent)
-    with zipfile.ZipFile(workers._own_package(tmp_path)) as package:
-        assert package.read("graphmill/module.py").decode() == MODULE
+    monkeypatch.syspath_prepend(tmp_path / "installed")
+    monkeypatch.setattr(workers, "PACKAGES", ("antique",))
+    with zipfile.ZipFile(workers.own_package(tmp_path)) as package:
+        assert package.read("antique/__init__.py").decode() == MODULE
 
 
 @pytest.mark.slow

@@ -111,8 +111,8 @@ def run_script(settings: ClusterConfig, port: int, folder: Path) -> subprocess.P
 @pytest.mark.usefixtures("conf_dir")
 def test_the_script_s_exit_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """YARN starts again what ends with 1: a failure, but not the end of a worker without a scheduler."""
-    monkeypatch.setattr(container, "_SCHEDULER_GONE_S", 1)
-    monkeypatch.setattr(container, "_SETTLE_S", 0)
+    monkeypatch.setattr(container, "SCHEDULER_GONE_S", 1)
+    monkeypatch.setattr(container, "SETTLE_S", 0)
     monkeypatch.setenv("GRAPHMILL_TEST", "it's")
     failing = tmp_path / "python"
     failing.write_text('#!/bin/sh\necho "$GRAPHMILL_TEST $HADOOP_CONF_DIR $*"\nkill -9 $$\n')
@@ -140,7 +140,7 @@ def test_a_worker_with_gpus_is_dask_cuda_s() -> None:
 @pytest.mark.usefixtures("conf_dir")
 def test_an_archive_is_unpacked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of containers that start at the same time on a node, one unpacks and all wait for it."""
-    monkeypatch.setattr(container, "_SETTLE_S", 0)
+    monkeypatch.setattr(container, "SETTLE_S", 0)
     environment = tmp_path / "environment" / "bin"
     environment.mkdir(parents=True)
     (environment / "python").write_text("#!/bin/sh\necho $0\n")

@@ -18,7 +18,7 @@ from graphmill.errors import ConfigError, NotFoundError
 from graphmill.run.dates import ScheduleConfig
 from graphmill.vocab import Side
 from remap.config import RemapConfig
-from tests import REPOSITORY
+from tests import DATA, REPOSITORY
 from train.config import EvaluateConfig, TrainConfig
 
 CONF_FOLDER = REPOSITORY / "conf"
@@ -66,9 +66,9 @@ def test_camel_case_keys_of_old_pbg_configs() -> None:
     assert settings.entities["user"].num_partitions == 2
 
 
-def test_pbg_python_config_gives_what_pbg_wrote(shared_dir: Path) -> None:
+def test_pbg_python_config_gives_what_pbg_wrote() -> None:
     for golden in ("pbg_v1_dyn", "pbg_v1_static"):
-        folder = shared_dir / "golden" / golden
+        folder = DATA / golden
         written_by_pbg = json.loads((folder / "checkpoint" / "config.json").read_text())
         loaded = config.load(str(folder / "config.py"))
         assert loaded.entity_path == str(Path.cwd() / "entities")

@@ -19,7 +19,7 @@ from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges
 from graphmill.vocab import Bucket
-from tests import REPOSITORY
+from tests import DATA, REPOSITORY
 from tests.graphmill.formats.foreign_buckets import BUCKET, URI, foreign, replaced
 
 
@@ -239,8 +239,8 @@ def test_indices_out_of_range(limits: tuple[int, int, int], column: str) -> None
 @pytest.mark.parametrize(
     ("graph", "num_partitions", "num_edges"), [("pbg_v1_dyn", 1, 5216), ("pbg_v1_static", 2, 5216)]
 )
-def test_files_that_pbg_wrote(shared_dir: Path, graph: str, num_partitions: int, num_edges: int) -> None:
-    folder = str(shared_dir / "golden" / graph / "edges")
+def test_files_that_pbg_wrote(graph: str, num_partitions: int, num_edges: int) -> None:
+    folder = str(DATA / graph / "edges")
     buckets = [Bucket(lhs, rhs) for lhs in range(num_partitions) for rhs in range(num_partitions)]
     assert sum(edge_buckets.count_edges(folder, bucket) for bucket in buckets) == num_edges
     for bucket in buckets:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats import entity_counts
+from tests import DATA
 
 # Lone surrogates cannot be written as UTF-8, and come from no table.
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -86,8 +87,8 @@ def test_names_that_are_no_list_of_strings(tmp_path: Path, content: bytes) -> No
 
 
 @pytest.mark.parametrize(("graph", "counts"), [("pbg_v1_dyn", [135]), ("pbg_v1_static", [68, 67])])
-def test_files_that_pbg_wrote(shared_dir: Path, graph: str, counts: list[int]) -> None:
-    folder = str(shared_dir / "golden" / graph / "entities")
+def test_files_that_pbg_wrote(graph: str, counts: list[int]) -> None:
+    folder = str(DATA / graph / "entities")
     assert entity_counts.read_counts(folder, {"concept": len(counts)}) == {"concept": counts}
     names = [entity_counts.read_entity_names(folder, "concept", part) for part in range(len(counts))]
     assert [len(each) for each in names] == counts

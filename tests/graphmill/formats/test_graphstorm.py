@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from graphmill.formats.graphstorm import id_maps
+from tests import DATA
 
 
 def test_maps(tmp_path: Path) -> None:
@@ -15,8 +16,8 @@ def test_maps(tmp_path: Path) -> None:
     assert found.to_pydict() == {"orig": ["b", "a", "é"], "new": [10, 11, 12]}
 
 
-def test_the_schema_is_that_of_graphstorm(shared_dir: Path) -> None:
-    golden = sorted((shared_dir / "golden/graphstorm/raw_id_mappings").rglob("*.parquet"))
+def test_the_schema_is_that_of_graphstorm() -> None:
+    golden = sorted((DATA / "graphstorm/raw_id_mappings").rglob("*.parquet"))
     assert golden
     for path in golden:
         schema = pq.read_schema(path)

@@ -12,6 +12,7 @@ from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats.graphstorm import saved_embeddings, saved_predictions, saved_ranks
 from graphmill.formats.graphstorm.saved_embeddings import EmbInfo
 from graphmill.formats.graphstorm.saved_predictions import EDGE_STEMS, NODE_STEMS, ResultInfo
+from tests import DATA
 
 
 def save(path: Path, rows: Any) -> None:
@@ -19,8 +20,8 @@ def save(path: Path, rows: Any) -> None:
     torch.save(torch.as_tensor(rows), path)
 
 
-def test_golden_embeddings(shared_dir: Path) -> None:
-    folder = shared_dir / "golden/graphstorm/emb"
+def test_golden_embeddings() -> None:
+    folder = DATA / "graphstorm/emb"
     emb_info = saved_embeddings.read_emb_info(str(folder))
     assert emb_info == EmbInfo(("user", "item"), 2, {"user": 4, "item": 4})
     for entity_type, num_rows in (("user", 30), ("item", 45)):
@@ -33,8 +34,8 @@ def test_golden_embeddings(shared_dir: Path) -> None:
             np.testing.assert_array_equal(np.concatenate([ids[0] for ids, _ in batches]), nids)
 
 
-def test_golden_predictions(shared_dir: Path) -> None:
-    folder = shared_dir / "golden/graphstorm"
+def test_golden_predictions() -> None:
+    folder = DATA / "graphstorm"
     nodes = saved_predictions.read_result_info(str(folder / "pred_node"))
     edges = saved_predictions.read_result_info(str(folder / "pred_edge"))
     assert nodes == ResultInfo(("user", "item"), (), 2)

@@ -20,6 +20,7 @@ from hypothesis.extra import numpy as hnp
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats import pbg_checkpoint as checkpoint
+from tests import DATA
 
 CONFIG = {"dimension": 4, "entities": {"user": {"num_partitions": 2}}}
 ITERATION = checkpoint.Iteration(
@@ -206,10 +207,8 @@ def test_float64_is_accepted(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_reads_what_pbg_wrote(
-    shared_dir: Path, folder: str, version: int, counts: list[int], keys: set[str]
-) -> None:
-    root = str(shared_dir / "golden" / folder / "checkpoint")
+def test_reads_what_pbg_wrote(folder: str, version: int, counts: list[int], keys: set[str]) -> None:
+    root = str(DATA / folder / "checkpoint")
     assert checkpoint.read_version(root) == version
     assert checkpoint.read_config(root)["dimension"] == 8
     for partition, count in enumerate(counts):
@@ -228,7 +227,7 @@ def test_reads_what_pbg_wrote(
     assert {line["epoch_idx"] for line in checkpoint.read_stats(root)} == set(range(version))
 
 
-def test_written_as_pbg_writes(shared_dir: Path, tmp_path: Path) -> None:
+def test_written_as_pbg_writes(tmp_path: Path) -> None:
     """PBG's files, read and written again, have the same tree, types and attributes."""
 
     def tree(path: Path) -> dict[str, Any]:
@@ -246,7 +245,7 @@ def test_written_as_pbg_writes(shared_dir: Path, tmp_path: Path) -> None:
             return {**found, "/": (dict(hdf5.attrs), kinds)}
 
     for folder, version in (("pbg_v1_dyn", 3), ("pbg_v1_static", 2)):
-        golden = shared_dir / "golden" / folder / "checkpoint"
+        golden = DATA / folder / "checkpoint"
         config = checkpoint.read_config(str(golden))
         model, optimizer, iteration = checkpoint.read_model(str(golden), version)
         assert iteration is not None

@@ -11,12 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from tests import DATA
 from tests.remap.saved import Cli, Tree, raw_id, save, snapshot
 
 
 @pytest.fixture
-def golden(shared_dir: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(shared_dir / "golden/graphstorm", tmp_path / "golden"))
+def golden(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(DATA / "graphstorm", tmp_path / "golden"))
 
 
 def check_tables(found: Path, expected: Path) -> None:

@@ -18,7 +18,7 @@ from graphmill.errors import FormatError, StorageError
 from graphmill.machine import scratch
 from remap.graphstorm import id_map
 from remap.strings import distinct, native
-from tests.remap.processes import REPOSITORY
+from tests import REPOSITORY
 
 
 @given(

@@ -56,7 +56,7 @@ def test_they_are_what_pyarrow_would_have_written(
         columns.insert(place, (rng.standard_normal((size, width)) * 1e6).astype(dtype))
         rows.append(columns)
     with pytest.MonkeyPatch.context() as patch, pa.OSFile(str(path), "wb") as stream:
-        patch.setattr(_parquet_vectors, "_PAGE_BYTES", page_bytes)
+        patch.setattr(_parquet_vectors, "PAGE_BYTES", page_bytes)
         with new_table(stream, schema, is_plain=True, compression="snappy") as table:
             for columns in rows:
                 table.append(columns)
@@ -145,7 +145,7 @@ def test_a_large_file_goes_to_the_disk_while_it_is_written(
         begun.append((start, start + size))
         advise(descriptor, start, size, advice)
 
-    monkeypatch.setattr("graphmill.storage.commit._WRITE_BACK_S", 0.001)
+    monkeypatch.setattr("graphmill.storage.commit.WRITE_BACK_S", 0.001)
     monkeypatch.setattr(os, "posix_fadvise", noted)
     num_threads = threading.active_count()
     content = np.random.default_rng(0).bytes(1 << 20)

@@ -40,7 +40,7 @@ def test_strings_are_taken(
     place = np.random.default_rng(seed).permutation(len(strings)) + 1
     wanted = [number % len(strings) for number in numbers]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(texts, "_MAX_BYTES", max_bytes)
+        patch.setattr(texts, "MAX_BYTES", max_bytes)
         found = make(strings, place.astype(dtype)).take(np.array(wanted, np.int64))
     found.validate(full=True)
     assert found.type == pa.string()

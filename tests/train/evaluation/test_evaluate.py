@@ -20,10 +20,14 @@ from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
 from graphmill.formats.edge_buckets import Edges
 from graphmill.vocab import Bucket, Side
+from tests import DATA
 from train.config import EvaluateConfig
 from train.evaluation import evaluate, ranking
 from train.evaluation.queries import Slots, Triples
+from train.evaluation.ranking_metrics import concatenated
 from train.model.model import Model
+from train.tables.held_partitions import load_embeddings_of
+from train.tables.run_context import RunContext
 
 OPERATORS = ("none", "diagonal", "translation", "linear", "affine", "complex_diagonal")
 COMPARATORS = ("dot", "cos", "l2", "squared_l2")
@@ -412,8 +416,8 @@ def test_copies_tie_to_the_last_bit(dimension: int, operator: str) -> None:
 # ---- PBG's own checkpoints
 
 
-def _golden(shared_dir: Path, name: str, split_folder: str = "edges") -> Config:
-    root = shared_dir / "golden" / name
+def _golden(name: str, split_folder: str = "edges") -> Config:
+    root = DATA / name
     pbg = pbg_checkpoint.read_config(str(root / "checkpoint"))
     pbg |= {
         "entity_path": str(root / "entities"),
@@ -425,9 +429,9 @@ def _golden(shared_dir: Path, name: str, split_folder: str = "edges") -> Config:
     return configuration.from_mapping(pbg)
 
 
-def test_pbg_dynamic_checkpoint(shared_dir: Path) -> None:
-    config = _golden(shared_dir, "pbg_v1_dyn").with_section(EvaluateConfig(split="edges", filtered=False))
-    line = (shared_dir / "golden" / "pbg_v1_dyn" / "eval.txt").read_text()
+def test_pbg_dynamic_checkpoint() -> None:
+    config = _golden("pbg_v1_dyn").with_section(EvaluateConfig(split="edges", filtered=False))
+    line = (DATA / "pbg_v1_dyn" / "eval.txt").read_text()
     fields = [field.split(":") for field in line.removeprefix("Stats: ").split(",")]
     pbg = {name.strip(): float(value) for name, value in fields}
     found = evaluate.evaluate(config)["metrics"]
@@ -437,10 +441,10 @@ def test_pbg_dynamic_checkpoint(shared_dir: Path) -> None:
     assert found["num_edges"] == pbg["count"]
 
 
-def test_pbg_static_checkpoint(shared_dir: Path) -> None:
-    config = _golden(shared_dir, "pbg_v1_static")
+def test_pbg_static_checkpoint() -> None:
+    config = _golden("pbg_v1_static")
     found = evaluate.evaluate(config)["metrics"]
-    root = shared_dir / "golden" / "pbg_v1_static"
+    root = DATA / "pbg_v1_static"
     state, _, _ = pbg_checkpoint.read_model(str(root / "checkpoint"), 2)
     tables = {
         ("concept", p): pbg_checkpoint.read_embeddings(str(root / "checkpoint"), "concept", p, 2)[0]
@@ -467,9 +471,8 @@ def _metrics_of(config: Config, edges: Sequence[Edge]) -> dict[str, float]:
     """Our metrics of chosen edges, among all edges of the split as known ones."""
     counts = {"concept": [entity_counts.read_count(config.entity_path, "concept", p) for p in range(2)]}
     slots = Slots(config, counts, len(config.relations), 64)
-    tables = evaluate.Tables(config, counts, 2)
-    model = Model(config)
-    model.load_state(pbg_checkpoint.read_model(config.checkpoint_path, 2)[0])
+    context = RunContext.of_checkpoint(config, "evaluate", version=2)
+    model, load = context.load_trained_model(), load_embeddings_of(context)
     known = evaluate.BucketFiles(config, slots, list(config.edge_paths))
     first = slots.first["concept"]
     columns = [
@@ -478,8 +481,8 @@ def _metrics_of(config: Config, edges: Sequence[Edge]) -> dict[str, float]:
         [int(first[e[2][1]]) + e[2][2] for e in edges],
     ]
     triples = Triples(*(np.array(column, np.int64) for column in columns))
-    metrics = ranking.rank(model, slots, tables, triples, known, height=7).metrics()
-    return metrics | {"num_edges": len(edges)}
+    ranks = ranking.rank(model, slots, load, triples, known, height=7)
+    return concatenated(list(ranks.values())).metrics() | {"num_edges": len(edges)}
 
 
 # ---- bad input

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from tests.conftest import REPOSITORY
+from tests import REPOSITORY
 
 pytest.importorskip("triton", reason="triton comes with torch's builds for CUDA")
 

@@ -14,6 +14,7 @@ from graphmill.errors import ConfigError, FormatError, NotFoundError, TrainingEr
 from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
 from graphmill.formats.edge_buckets import Edges
 from graphmill.vocab import Bucket
+from tests import DATA
 from tests.train.graphs import contents, embeddings, make_config, random_triples, write_graph
 from train import job
 from train.run import run_metrics
@@ -144,9 +145,9 @@ def test_init_path_gives_the_first_embeddings(tmp_path, rng):
 
 
 @pytest.mark.parametrize("name", ["pbg_v1_static", "pbg_v1_dyn"])
-def test_golden_checkpoint_of_pbg_is_resumed(tmp_path, shared_dir, name):
+def test_golden_checkpoint_of_pbg_is_resumed(tmp_path, name):
     for folder in ("entities", "edges", "checkpoint"):
-        shutil.copytree(shared_dir / "golden" / name / folder, tmp_path / folder)
+        shutil.copytree(DATA / name / folder, tmp_path / folder)
     (tmp_path / "checkpoint").chmod(0o755)
     for file in (tmp_path / "checkpoint").iterdir():
         file.chmod(0o644)

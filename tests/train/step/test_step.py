@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from graphmill.config import from_mapping
+from graphmill.model.operators import parameter_names
+from graphmill.model.parameters import global_key
 from graphmill.vocab import Side
 from tests.train.oracle import Oracle, adagrad, row_adagrad
 from train.edges.negatives import Batch, Sampling
 from train.model import optimizer
-from train.model.model import Model, global_key
-from train.model.operators import parameter_names
+from train.model.model import Model
 from train.run.steps import make_step
 from train.step.step import Step, Table, gather, scores
 

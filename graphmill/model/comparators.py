@@ -1,0 +1,84 @@
+"""Comparators: the similarity of two vectors a and b; a higher score is a likelier edge.
+
+    dot         a . b
+    cos         a . b / (|a| |b|)
+    l2          -|a - b|
+    squared_l2  -|a - b|^2
+
+With `bias`, the first coordinate of each vector is added to the score and left out of the comparison.
+`prepare` runs once for each vector, however many vectors it is compared with. Formulas take tensors of torch
+and arrays of numpy. Source: docs/formats/pbg_v1.md.
+
+Shapes: D dimension, P queries, N candidates, `...` any number of leading dimensions.
+"""
+
+from typing import Any
+
+from graphmill.model.arrays import Array, library
+
+SMALLEST_SQUARE = 1e-30  # keeps the gradients of norms and distances finite at zero
+
+
+def prepare(comparator: str, bias: bool, vectors: Array) -> Array:
+    """Make vectors [..., D] ready for the scores below: for cos, scale them to length 1."""
+    if comparator != "cos":
+        return vectors
+    if not bias:
+        return _unit(vectors)
+    prepared: Array = library(vectors).concatenate([vectors[..., :1], _unit(vectors[..., 1:])], -1)
+    return prepared
+
+
+def edge_scores(comparator: str, bias: bool, a: Array, b: Array) -> Array:
+    """Scores of pairs of prepared vectors: [..., D] and [..., D] -> [...]."""
+    if bias:
+        return edge_scores(comparator, False, a[..., 1:], b[..., 1:]) + a[..., 0] + b[..., 0]
+    if comparator in ("dot", "cos"):
+        return _sum(a * b)
+    return _negative_distance(comparator, _sum(_square(a - b)))
+
+
+def matrix_scores(
+    comparator: str, bias: bool, queries: Array, candidates: Array, *, half: bool = False
+) -> Array:
+    """Scores of every query against every candidate: prepared [..., P, D] and [..., N, D] -> [..., P, N].
+
+    With `half`, for tensors alone, the matrix product and its gradients take operands in bfloat16 (8 bits of
+    precision). The result is a new array that no gradient refers to: a caller may overwrite it.
+    """
+    if bias:
+        scores = matrix_scores(comparator, False, queries[..., 1:], candidates[..., 1:], half=half)
+        return scores + queries[..., :1] + candidates[..., 0][..., None, :]
+    product = _half_product(queries, candidates) if half else queries @ candidates.mT
+    if comparator in ("dot", "cos"):
+        return product
+    query_squares = _sum(_square(queries))[..., None]
+    square = query_squares + _sum(_square(candidates))[..., None, :] - 2 * product
+    return _negative_distance(comparator, square)
+
+
+def _half_product(queries: Any, candidates: Any) -> Any:
+    return (queries.bfloat16() @ candidates.bfloat16().mT).to(queries.dtype)
+
+
+def _negative_distance(comparator: str, square: Array) -> Array:
+    return -square if comparator == "squared_l2" else -_root(square)
+
+
+def _unit(vectors: Array) -> Array:
+    return vectors / _root(_sum(_square(vectors)))[..., None]
+
+
+def _sum(x: Array) -> Array:
+    total: Array = x.sum(-1)
+    return total
+
+
+def _square(x: Array) -> Array:
+    square: Array = library(x).square(x)
+    return square
+
+
+def _root(square: Array) -> Array:
+    root: Array = library(square).sqrt(library(square).clip(square, SMALLEST_SQUARE, None))
+    return root

@@ -1,0 +1,117 @@
+"""Operators and comparators: one formula for numpy and torch, and the names and order of parameters."""
+
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+
+from graphmill.config import RelationConfig
+from graphmill.errors import ConfigError
+from graphmill.model import comparators, operators
+from graphmill.model.operators import OPERATORS, OperatorName
+from graphmill.model.parameters import (
+    OperatorKey,
+    global_key,
+    in_order,
+    operator_key,
+    parse_global_key,
+    parse_operator_key,
+)
+from graphmill.vocab import Side
+
+DIMENSION = 6
+NUM_RELATIONS = 3
+
+
+def new_parameters(
+    operator: str, init: operators.Init, num_relations: int | None = None
+) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(7)
+    return operators.initial(operator, DIMENSION, num_relations, init, 0.1, generator)
+
+
+@pytest.fixture
+def vectors(rng: np.random.Generator) -> np.ndarray:
+    return rng.standard_normal((5, DIMENSION), np.float32)
+
+
+def test_every_operator_of_the_configuration_has_a_formula() -> None:
+    assert set(get_args(OperatorName)) == OPERATORS.keys()
+    assert RelationConfig.model_fields["operator"].annotation == OperatorName
+
+
+def test_an_unknown_operator_is_refused_with_the_known_names(vectors: np.ndarray) -> None:
+    with pytest.raises(ConfigError, match="operator 'householder': expected one of none, diagonal, transl"):
+        operators.apply("householder", vectors, [])
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_numpy_and_torch_agree(operator: str, dynamic: bool, vectors: np.ndarray) -> None:
+    parameters = [*new_parameters(operator, "random", len(vectors) if dynamic else None).values()]
+    by_torch = operators.apply(operator, torch.from_numpy(vectors), parameters)
+    by_numpy = operators.apply(operator, vectors, [parameter.numpy() for parameter in parameters])
+    assert by_numpy.dtype == np.float32
+    np.testing.assert_allclose(by_numpy, by_torch.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("num_relations", [None, NUM_RELATIONS])
+def test_the_identity_changes_nothing(operator: str, num_relations: int | None, vectors: np.ndarray) -> None:
+    parameters = new_parameters(operator, "identity", num_relations)
+    assert tuple(parameters) == operators.parameter_names(operator, num_relations is not None)
+    own = [value if num_relations is None else value[1] for value in parameters.values()]
+    found = operators.apply(operator, torch.from_numpy(vectors), own)
+    torch.testing.assert_close(found, torch.from_numpy(vectors), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("operator", ["complex_diagonal", "rotation"])
+def test_complex_operators_multiply_complex_numbers(operator: str, vectors: np.ndarray) -> None:
+    own = [value.numpy() for value in new_parameters(operator, "random").values()]
+    factor = np.exp(1j * own[0]) if operator == "rotation" else own[0] + 1j * own[1]
+    product = (vectors[:, :3] + 1j * vectors[:, 3:]) * factor
+    expected = np.concatenate([product.real, product.imag], 1)
+    np.testing.assert_allclose(operators.apply(operator, vectors, own), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("comparator", ["dot", "cos", "l2", "squared_l2"])
+def test_comparators_of_numpy_and_torch_agree(comparator: str, bias: bool, vectors: np.ndarray) -> None:
+    as_numpy = comparators.prepare(comparator, bias, vectors)
+    as_torch = comparators.prepare(comparator, bias, torch.from_numpy(vectors))
+    for one, other in (
+        (as_numpy, as_torch),
+        (
+            comparators.edge_scores(comparator, bias, as_numpy[:1], as_numpy),
+            comparators.edge_scores(comparator, bias, as_torch[:1], as_torch),
+        ),
+        (
+            comparators.matrix_scores(comparator, bias, as_numpy[1:], as_numpy[:1]),
+            comparators.matrix_scores(comparator, bias, as_torch[1:], as_torch[:1]),
+        ),
+    ):
+        np.testing.assert_allclose(one, other.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_keys_and_their_order() -> None:
+    """PBG's order: lhs, rhs, relations by number, parameters as PBG defines them, global embeddings."""
+    keys = [
+        operator_key(0, Side.LHS, "diagonals"),
+        *(operator_key(2, Side.RHS, name) for name in ("linear_transformation", "translation")),
+        *(operator_key(10, Side.RHS, name) for name in ("real", "imag")),
+        global_key("user"),
+        global_key("item"),
+        global_key("another"),
+    ]
+    assert in_order(sorted(keys), ["user", "item"]) == keys
+    assert parse_operator_key(keys[-4]) == OperatorKey(Side.RHS, 10, "imag")
+    assert parse_global_key("global_embs.emb_user") == "user"
+    assert parse_operator_key("global_embs.emb_user") is parse_global_key(keys[0]) is None
+
+
+def test_a_new_model_has_its_parameters_in_that_order() -> None:
+    for operator in OPERATORS:
+        for dynamic in (False, True):
+            keys = [operator_key(0, Side.RHS, name) for name in operators.parameter_names(operator, dynamic)]
+            assert in_order(reversed(keys), []) == keys
