@@ -1,15 +1,14 @@
 """The ETL stage: raw edge tables -> entity index and counts, and a bucket file for every bucket.
 
-    1  encode      each chunk of rows: its distinct ids, and its edges as numbers into them
-    2  index       each shard of a partition: the ids of all chunks, ordered by (hash, raw id); then each
-                   partition: its shards joined
-    3  translate   each chunk: numbers -> indices, edges sorted by bucket
-    4  merge       each run of adjacent buckets: the bucket files
+    plan        cut the files of all tables into ranges
+    encode      per chunk of rows: distinct ids, and edges as numbers of these ids
+    index       per shard of a partition: ids of all chunks, ordered by (hash, raw id); then join the shards
+    translate   per chunk: numbers -> indices, edges sorted by bucket
+    merge       per run of adjacent buckets: bucket files
 
-Only paths and counts pass through Dask; everything else goes through files in a work folder on storage that
-all workers reach. The outputs grow in temporary folders, which get their names at the end: a kill at any
-point leaves the previous output, or the new one. The next run goes on after the last step that is finished
-(`etl.work`).
+Dask carries paths and counts only. All else goes through files in a work folder on storage that all workers
+reach. Outputs are written to temporary folders, which are renamed at the end: a kill at any moment leaves
+the previous output or the new one. The next run continues after the last finished step (etl/run/work.py).
 """
 
 from collections.abc import Collection
@@ -68,7 +67,7 @@ _CUTTING = {name for name, effect in EtlConfig.effects().items() if effect is Ef
 
 
 def check(config: Config, coming: Collection[str] = ()) -> str:
-    """Refuse what cannot be done, before anything is changed.
+    """Refuse a run that cannot succeed, before anything is changed.
 
     Raises:
         ConfigError: the tables do not fit the relations, or the outputs would replace foreign files.
@@ -79,7 +78,7 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
 
 
 def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
-    """Do the stage's work; its figures.
+    """Do the stage's work, and return its figures.
 
     Raises:
         ConfigError: the tables do not fit the relations, or the outputs would replace foreign files.
@@ -138,7 +137,7 @@ def fingerprint(config: Config) -> dict[str, Any]:
 
 
 def _tables(etl: EtlConfig) -> list[tuple[str, Table]]:
-    """All tables, with the names that figures call them by."""
+    """Return all tables with their names in figures."""
     return [
         *((f"tables[{number}]", table) for number, table in enumerate(etl.tables)),
         *((f"entities[{number}]", table) for number, table in enumerate(etl.entities)),
@@ -159,10 +158,10 @@ def _plan(work: Work, client: Client, config: Config, etl: EtlConfig) -> list[Fi
 def _check_places(
     made_from: dict[str, Any], settings: TaskSettings, ranges: list[FileRange], chunks: list[Chunk]
 ) -> None:
-    """Refuse files that nobody but a journal names.
+    """Refuse a journal of an earlier run that names files of others.
 
     Raises:
-        FormatError: there are some.
+        FormatError: the journal names such a file.
     """
     inputs = {each.get("uri") for each in made_from["inputs"]}
     found = [file_range.uri for file_range in ranges if file_range.uri not in inputs]
@@ -184,7 +183,7 @@ def _encode(
         uri = storage.absolute(quarantine_uri(config, etl))
         try:
             figures.check_bad_rows(encoded, etl.max_bad_fraction, uri)
-        except RawTableError:  # the rows are what the user wants to see
+        except RawTableError:  # the user needs the bad rows to correct them
             claim.check()
             storage.delete_marker(uri)
             storage.commit_directory(settings.folders.quarantine, uri)
@@ -256,7 +255,7 @@ def _translate(work: Work, settings: TaskSettings, chunks: list[Chunk], index: I
 def _merge(
     work: Work, settings: TaskSettings, chunks: list[Chunk], translated: list[Translated]
 ) -> tuple[Int64, Checksums]:
-    """Edges of each bucket of each split, [splits x buckets], and the checksums of all bucket files."""
+    """Return the edges per bucket of each split, [splits x buckets], and checksums of all bucket files."""
     with_edges = [chunk for chunk in chunks if chunk.num_edges]
     num_edges = np.array([each.num_edges for each in translated])
     num_features = {
@@ -274,14 +273,14 @@ def _merge(
 
 
 def _write_checksums(settings: TaskSettings, checksums: Checksums) -> None:
-    """Write a manifest into each folder, of the files that are in it."""
+    """Write a manifest of its files into each folder."""
     for folder in (settings.folders.entities, *settings.folders.splits.values()):
         inside = {uri: each for uri, each in checksums.items() if uri.startswith(folder + "/")}
         storage.write_checksums(storage.manifest_of(folder).uri, inside)
 
 
 def _sweep(work: Work) -> None:
-    """Remove what workers and runs that died left in the folders that are about to get their names."""
+    """Remove unfinished files of dead workers and runs from the folders that are about to be renamed."""
     for folder in work.outputs.values():
         below = [entry.uri for entry in storage.list_dir(folder, recursive=True) if entry.is_dir]
         for each in (folder, *below):

@@ -1,4 +1,4 @@
-"""What a run tells of itself: counts for run.json, and a warning where buckets are uneven."""
+"""Figures for run.json, and warnings about uneven buckets and crowded partitions."""
 
 import logging
 from collections import Counter
@@ -25,13 +25,13 @@ log = logging.getLogger("graphmill")
 UNEVEN_RATIO = 3
 UNEVEN_EDGES = 10_000
 CROWDED_RATIO = 2
-CROWDED_IDS = 1000  # with these two no honest id is told of: 10 standard deviations and more
+CROWDED_IDS = 1000  # with these two, ids of honest tables are 10 standard deviations away
 MAX_SHOWN_CELLS = 64
 
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """What the steps have counted."""
+    """Counts of all steps."""
 
     ranges: list[FileRange]
     encoded: list[Encoded]
@@ -42,10 +42,10 @@ class Counts:
 
 
 def check_bad_rows(encoded: Iterable[Encoded], max_fraction: float, quarantine_uri: str) -> None:
-    """Refuse a table of which too many rows were set aside.
+    """Refuse tables with too many bad rows.
 
     Raises:
-        RawTableError: they were.
+        RawTableError: there are too many.
     """
     found = list(encoded)
     num_rows = sum(each.num_rows for each in found)
@@ -60,7 +60,7 @@ def check_bad_rows(encoded: Iterable[Encoded], max_fraction: float, quarantine_u
 
 
 def warn_if_uneven(settings: TaskSettings, num_edges: Int64) -> None:
-    """Tell of splits with buckets much larger than others; `num_edges` is [splits x buckets]."""
+    """Warn of splits with buckets much larger than others; `num_edges` is [splits x buckets]."""
     for split, counts in zip(settings.splits, num_edges.reshape(len(settings.splits), -1), strict=True):
         largest, mean = int(counts.max()), float(counts.mean())
         if largest > UNEVEN_EDGES and largest > UNEVEN_RATIO * mean:
@@ -76,7 +76,7 @@ def warn_if_uneven(settings: TaskSettings, num_edges: Int64) -> None:
 
 
 def warn_if_crowded(settings: TaskSettings, index: Index) -> None:
-    """Tell of partitions with many more ids in a range of hashes than a hash of other ids puts there."""
+    """Warn of partitions with many more ids in a range of hashes than chance puts there."""
     partitions = settings.partitions()
     counts: list[Int64] = [
         np.zeros(settings.num_slots[partition.entity_type], np.int64) for partition in partitions
@@ -102,7 +102,7 @@ def warn_if_crowded(settings: TaskSettings, index: Index) -> None:
 
 
 def figures(settings: TaskSettings, counts: Counts) -> dict[str, Any]:
-    """Everything for run.json."""
+    """Return all figures of the stage for run.json."""
     by_split = dict(zip(settings.splits, counts.num_edges.reshape(len(settings.splits), -1), strict=True))
     by_reason = _by_reason(counts.encoded)
     translated = np.sum([each.num_edges for each in counts.translated], axis=0)
@@ -138,7 +138,7 @@ def figures(settings: TaskSettings, counts: Counts) -> dict[str, Any]:
 
 
 def _entities(settings: TaskSettings, index: Index) -> dict[str, Any]:
-    """Counts by type."""
+    """Count entities by type."""
     partitions = [partition.entity_type for partition in settings.partitions()]
     entities: dict[str, Any] = {name: [] for name in settings.entity_types}
     for name, count in zip(partitions, index.num_entities, strict=True):
@@ -155,7 +155,7 @@ def _entities(settings: TaskSettings, index: Index) -> dict[str, Any]:
         by_type[partitions[shard.partition_number]].append(indexed)
     return {
         "num_entities": entities,
-        # These get embeddings that no edge trains.
+        # No edge trains their embeddings.
         "num_entities_outside_train": outside,
         "num_entities_left_out": left_out,
         "num_entities_from_previous": kept,
@@ -190,7 +190,7 @@ def _summary(num_edges: Int64) -> dict[str, Any]:
 
 
 def _shown_grid(num_edges: Int64) -> dict[str, Any]:
-    """Edges by lhs and rhs partition, [lhs][rhs]; of large grids, by runs of `partitions_a_cell` of them."""
+    """Count edges by lhs and rhs partition, [lhs][rhs]; a cell of a large grid is several partitions."""
     size = -(-max(num_edges.shape) // MAX_SHOWN_CELLS)
     starts = [np.arange(0, length, size) for length in num_edges.shape]
     summed = np.add.reduceat(np.add.reduceat(num_edges, starts[0], axis=0), starts[1], axis=1)

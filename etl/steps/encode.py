@@ -1,15 +1,15 @@
-"""Step 1: each chunk of raw rows -> its distinct ids, and its edges as numbers into them.
+"""Step 1: a chunk of raw rows -> its distinct ids, and its edges as numbers of these ids.
 
-Strings are touched once, here. What the other steps exchange are distinct ids and integers. The files of
-a chunk, in the work folder:
+Only this step reads all strings: later steps read distinct ids and integers. Files of a chunk, in the work
+folder:
 
-    {chunk}.ids.arrow        id: string, train_count: int32 (edges of the train split that the id occurs in;
-                             -1: a table of entities lists it); a batch a slot of each partition of each type
+    {chunk}.ids.arrow        id: string, train_count: int32 (edges of the train split with the id; -1: the id
+                             is from a table of entities); one batch per slot of each partition of each type
     {chunk}.relations.arrow  name: string, train_count: int64; with dynamic relations only
     {chunk}.codes.arrow      lhs, rhs, rel: int32, positions in the files above (rel: in the configuration,
                              with static relations); split: uint8; weight: float32, if there are weights;
                              edge_hash: uint64, if edges of an unpartitioned type are to be spread;
-                             lhs_features, rhs_features: int32, how many, and lhs or rhs -1, if featurized
+                             lhs_features, rhs_features: int32, their number if featurized; lhs or rhs is -1
     {chunk}.{side}_features.i32   positions of the features of all edges, edge after edge
 """
 
@@ -37,7 +37,7 @@ from etl.tables.read import read_blocks
 from graphmill import storage
 from graphmill.vocab import Side
 
-CHUNK_BYTES = 512 << 20  # a chunk ends here too, so that long ids do not make it large
+CHUNK_BYTES = 512 << 20  # a chunk with long ids ends at this size
 IDS_SCHEMA = pa.schema([("id", pa.string()), ("train_count", pa.int32())])
 RELATIONS_SCHEMA = pa.schema([("name", pa.string()), ("train_count", pa.int64())])
 LISTED = -1
@@ -45,10 +45,10 @@ LISTED = -1
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """What the other steps need to know of an encoded chunk; the rest is in its files."""
+    """An encoded chunk, as later steps need it; its content is in its files."""
 
     uri: str
-    """What its files' names start with."""
+    """Beginning of the URIs of its files."""
     num_ids: Int32
     """[slots of all partitions] distinct ids."""
     id_bytes: Int32
@@ -62,27 +62,27 @@ class Chunk:
 
 @dataclass
 class Encoded:
-    """What came of one file_range."""
+    """Chunks and counts of one file range."""
 
     chunks: list[Chunk] = field(default_factory=list)
     num_rows: int = 0
     num_self_loops: int = 0
-    """Loops that were dropped."""
+    """Dropped self-loops."""
     num_bad: Counter[str] = field(default_factory=Counter)
-    """Rows set aside, by reason."""
+    """Bad rows in quarantine, by reason."""
 
 
 def encode_range(settings: TaskSettings, file_range: FileRange, number: int) -> Encoded:
-    """Encode the rows of one file_range, chunk by chunk."""
+    """Encode the rows of one file range, chunk by chunk."""
     encoder = _Encoder(settings, file_range, number)
-    for place, block, bad in read_blocks(file_range, settings.chunk_rows, _rules(settings, file_range)):
-        encoder.take(place, block, bad)
+    for position, block, bad in read_blocks(file_range, settings.chunk_rows, _rules(settings, file_range)):
+        encoder.take(position, block, bad)
     encoder.end_chunk()
     return encoder.found
 
 
 class _Encoder:
-    """Makes chunks of the blocks of one file_range."""
+    """Encodes the blocks of one file range as chunks."""
 
     def __init__(self, settings: TaskSettings, file_range: FileRange, number: int) -> None:
         self.found = Encoded()
@@ -92,8 +92,8 @@ class _Encoder:
         self._num_ended = 0
         self._start_chunk()
 
-    def take(self, place: BlockPosition, block: pa.Table, bad: list[BadRows]) -> None:
-        """Take a block, and end the chunk when it has its size."""
+    def take(self, position: BlockPosition, block: pa.Table, bad: list[BadRows]) -> None:
+        """Add a block, and end the chunk when it is full."""
         self.found.num_rows += block.num_rows
         self._num_rows += block.num_rows
         self._num_bytes += block.nbytes
@@ -102,12 +102,12 @@ class _Encoder:
         for each in bad:
             self.found.num_rows += len(each.rows)
             self._num_rows += len(each.rows)
-            self._bad.append((place, each))
+            self._bad.append((position, each))
         if self._num_rows >= self._settings.chunk_rows or self._num_bytes >= CHUNK_BYTES:
             self.end_chunk()
 
     def end_chunk(self) -> None:
-        """Write what was taken since the last chunk."""
+        """Write the blocks added since the last chunk."""
         if self._bad and self._settings.folders.quarantine is not None:
             uri = quarantine.file_uri(self._settings.folders.quarantine, self._number, self._num_ended)
             quarantine.write_file(uri, self._bad)
@@ -135,7 +135,7 @@ class _Encoder:
 
 def _rules(settings: TaskSettings, file_range: FileRange) -> Rules:
     if not isinstance(file_range.table, TableConfig):
-        return Rules(sets_bad_rows_aside=settings.quarantines)
+        return Rules(quarantines=settings.quarantines)
     return Rules(
         None if settings.dynamic else tuple(name for name, _, _ in settings.relations),
         frozenset(settings.feature_types(file_range.table)),
@@ -159,7 +159,7 @@ def _write_edges(settings: TaskSettings, table: TableConfig, rows: EncodedRows, 
     draws = bool(settings.holdout) and split == settings.train
     if draws or settings.spreads:
         rel_hashes = hashing.hash_strings(names, settings.seed)
-        # 3: an edge and its reverse are two edges.
+        # Times 3: an edge and its reverse are different edges.
         ends_N = hashing.mix(_end_hashes(rows, Side.LHS) * np.uint64(3) ^ _end_hashes(rows, Side.RHS))
         edge_hash_N = hashing.mix(ends_N ^ rel_hashes[rel_N])
         if draws:
@@ -190,7 +190,7 @@ def _write_edges(settings: TaskSettings, table: TableConfig, rows: EncodedRows, 
 
 
 def read_features(uri: str, side: Side, num_features: int) -> Int32:
-    """Positions of the features of all edges of the chunk at `uri`, edge after edge."""
+    """Read the positions of the features of all edges of the chunk at `uri`, edge by edge."""
     return spill.read_ranges(_features_uri(uri, side), [(0, num_features)])[0]
 
 
@@ -199,7 +199,7 @@ def _features_uri(uri: str, side: Side) -> str:
 
 
 def _end_hashes(rows: EncodedRows, side: Side) -> hashing.Hashes:
-    """A hash of each row's end; of a list of features, of their set."""
+    """Hash the entity on one side of each row; a list of features is hashed as a set."""
     hashes = np.concatenate([each.hashes for each in rows.ids])
     if side not in rows.features:
         return take(hashes, rows.columns[side])
@@ -210,7 +210,7 @@ def _end_hashes(rows: EncodedRows, side: Side) -> hashing.Hashes:
 
 
 def _count_ids(rows: EncodedRows, train_N: npt.NDArray[np.bool_]) -> Int32:
-    """Train edges that each of the chunk's ids occurs in."""
+    """Count the train edges of each of the chunk's ids."""
     num_ids = sum(map(len, rows.ids))
     counts = np.zeros(num_ids, np.int64)
     for side in Side:
@@ -223,7 +223,7 @@ def _count_ids(rows: EncodedRows, train_N: npt.NDArray[np.bool_]) -> Int32:
 
 
 def _write_ids(settings: TaskSettings, ids: list[Distinct], counts: Int32, uri: str) -> tuple[Int32, Int32]:
-    """Write the chunk's ids slot by slot; the number of each slot's ids, and of their bytes."""
+    """Write the chunk's ids slot by slot; return the ids per slot, and their bytes."""
     num_ids, id_bytes = [], []
     for entity_type, found in zip(settings.entity_types, ids, strict=True):
         num_slots = settings.num_partitions[entity_type] * settings.num_slots[entity_type]

@@ -1,10 +1,10 @@
-"""Step 2: the distinct ids of all chunks -> one index a partition, ordered by (hash, raw id).
+"""Step 2: the distinct ids of all chunks -> one index per partition, ordered by (hash, raw id).
 
-A partition is a range of hashes. Where its ids are too many for the memory that a task may use, the range
-is cut into shards of adjacent slots, a task each (`index_shard`); the result is the same. Then the shards are
-joined. Ids that an earlier run has indexed come first, in the places that they had. In the work folder:
+A partition is a range of hashes. If its ids do not fit the memory of a task, the range is cut into shards of
+adjacent slots, one task each (`index_shard`), and the shards are joined; the result is the same. Ids of an
+earlier index come first, with their old indices. In the work folder:
 
-    relations.rows.i32        for each chunk, for each of its relation names: its number, or -1
+    relations.rows.i32        per chunk, per relation name of the chunk: the name's number, or -1
 """
 
 from collections.abc import Iterator
@@ -35,37 +35,37 @@ MAX_COUNTED_RELATIONS = 1000
 
 @dataclass(frozen=True)
 class IndexedRelations:
-    """Counts of dynamic relations."""
+    """Counts of relations."""
 
     num_relations: int
     num_left_out: int
     names: tuple[str, ...] | None = None
-    """None: too many to count each."""
+    """None: too many to count edges by relation."""
     checksums: Checksums = field(default_factory=dict)
     """Checksums of the files of relation names and counts."""
 
 
 @dataclass(frozen=True)
 class Index:
-    """What the step has counted."""
+    """Result of the step."""
 
     shards: list[Shard]
     indexed: list[IndexedShard]
     num_previous: list[int]
-    """Ids of an earlier run, by partition."""
+    """Ids of an earlier index, by partition."""
     num_entities: list[int]
-    """By partition."""
+    """Entities, by partition."""
     relations: IndexedRelations
     checksums: Checksums
     """Checksums of all files of the index."""
 
 
 def plan_shards(settings: TaskSettings, num_ids: Int64, id_bytes: Int64) -> list[Shard]:
-    """Shards whose ids can be ordered within `index_bytes`, a slot each at least.
+    """Cut partitions into shards that can be sorted within `index_bytes`, of one slot at least.
 
     Args:
-        settings: the run's shape.
-        num_ids: [slots of all partitions] ids of all chunks, an id counted once a chunk.
+        settings: settings of the run.
+        num_ids: [slots of all partitions] ids of all chunks, each id counted once per chunk.
         id_bytes: [slots of all partitions] their bytes.
     """
     shards: list[Shard] = []
@@ -91,15 +91,15 @@ def _groups(costs: list[int], budget_bytes: int) -> list[range]:
 
 
 def relation_rows_uri(settings: TaskSettings) -> str:
-    """The file that says which number each chunk's relation names have."""
+    """URI of the file of the numbers of each chunk's relation names."""
     return storage.join(settings.folders.work, "relations.rows.i32")
 
 
 def count_entities(shards: list[Shard], indexed: list[IndexedShard], num_previous: list[int]) -> list[int]:
-    """Entities of each partition.
+    """Count the entities of each partition.
 
     Raises:
-        RawTableError: they are more than a bucket file can number.
+        RawTableError: a partition has more than a bucket file can number.
     """
     counts = list(num_previous)
     for shard, found in zip(shards, indexed, strict=True):
@@ -112,7 +112,7 @@ def count_entities(shards: list[Shard], indexed: list[IndexedShard], num_previou
 
 
 def first_indices(index: Index) -> list[int]:
-    """Index of the first new id of each shard."""
+    """Return the index of the first new id of each shard."""
     first: list[int] = []
     ends = list(index.num_previous)
     for shard, found in zip(index.shards, index.indexed, strict=True):
@@ -124,15 +124,16 @@ def first_indices(index: Index) -> list[int]:
 def write_partition(
     settings: TaskSettings, partition_number: int, shards: list[Shard], first_id: int
 ) -> Checksums:
-    """Join the shards of a partition: its entity index and count, and what else was asked for.
-
-    Returns the checksums of the files.
+    """Write a partition's entity index, its count, and optional files from its shards.
 
     Args:
-        settings: the run's shape.
+        settings: settings of the run.
         partition_number: the partition.
         shards: its shards.
-        first_id: ids of its type in the partitions before it.
+        first_id: number of ids of its type in earlier partitions.
+
+    Returns:
+        the checksums of the files.
     """
     partition = settings.partitions()[partition_number]
     entity_uri = settings.folders.entities
@@ -155,7 +156,7 @@ def write_partition(
 
 
 def _partition_ids(settings: TaskSettings, partition: Partition, shards: list[Shard]) -> Iterator[pa.Table]:
-    """All ids of a partition in the order of their indices."""
+    """Read all ids of a partition in the order of their indices."""
     if settings.previous_uri is not None:
         manifest = entity_index.read_manifest(settings.previous_uri)
         if partition.entity_type in manifest.num_partitions:
@@ -168,7 +169,7 @@ def _partition_ids(settings: TaskSettings, partition: Partition, shards: list[Sh
 def index_relations(settings: TaskSettings, chunk_uris: list[str]) -> IndexedRelations:
     """Number all relation names in the order of their UTF-8 bytes; write them and their count.
 
-    Those of an earlier run come first, with the numbers that they had.
+    Relations of an earlier index come first, with their old numbers.
     """
     previous = previous_relations(settings)
     found = [spill.read_batches(f"{uri}.relations.arrow") for uri in chunk_uris]
@@ -200,7 +201,7 @@ def index_relations(settings: TaskSettings, chunk_uris: list[str]) -> IndexedRel
 
 
 def rare_relations(settings: TaskSettings, chunks: list[Chunk]) -> list[int]:
-    """Numbers of the static relations that have too few train edges."""
+    """Return the numbers of static relations with too few train edges."""
     if settings.dynamic or not settings.min_relation_count:
         return []
     counts = np.sum([chunk.relation_counts for chunk in chunks if chunk.num_edges], axis=0)
@@ -209,7 +210,7 @@ def rare_relations(settings: TaskSettings, chunks: list[Chunk]) -> list[int]:
 
 
 def id_ranges(settings: TaskSettings, chunks: list[Chunk], shards: list[Shard]) -> Int64:
-    """For each chunk, for each shard: offset and count of the chunk's ids in the shard's rows file.
+    """Return offset and count of each chunk's ids in each shard's rows file.
 
     Returns:
         int64 [chunks, shards, 2].
@@ -221,7 +222,7 @@ def id_ranges(settings: TaskSettings, chunks: list[Chunk], shards: list[Shard]) 
 
 
 def first_ids(settings: TaskSettings, num_entities: list[int]) -> list[int]:
-    """For each partition: entities of its type in the partitions before it."""
+    """Count, for each partition, the entities of its type in earlier partitions."""
     earlier = [0, *accumulate(num_entities)]
     first_partition: dict[str, int] = {}
     for number, partition in enumerate(settings.partitions()):

@@ -1,8 +1,8 @@
-"""The entity index of an earlier run, whose ids keep their places.
+"""The entity index of an earlier run, whose ids keep their indices.
 
-Its ids are filed by slot like those of a chunk:
+Its ids are written slot by slot, as those of a chunk:
 
-    previous-{type}-{partition}-{block}.arrow   id: string, index: int32; a batch a slot of the partition
+    previous-{type}-{partition}-{block}.arrow   id: string, index: int32; one batch per slot of the partition
 """
 
 from dataclasses import dataclass
@@ -36,10 +36,10 @@ class PreviousBlock:
 
 
 def check_previous(config: Config, previous_uri: str) -> None:
-    """Refuse an earlier index whose ids could not keep their places.
+    """Refuse an earlier index whose ids could not keep their indices.
 
     Raises:
-        ConfigError: the number of partitions, the hash or the seed has changed, or it is to be replaced.
+        ConfigError: the number of partitions, the hash or the seed has changed, or this run would replace it.
     """
     if storage.absolute(previous_uri).rstrip("/") == storage.absolute(config.entity_path).rstrip("/"):
         raise ConfigError(
@@ -62,7 +62,7 @@ def check_previous(config: Config, previous_uri: str) -> None:
 
 
 def num_previous_ids(previous_uri: str | None) -> int:
-    """Ids of the earlier index."""
+    """Count the ids of the earlier index."""
     if previous_uri is None:
         return 0
     num_partitions = entity_index.read_manifest(previous_uri).num_partitions
@@ -70,10 +70,10 @@ def num_previous_ids(previous_uri: str | None) -> int:
 
 
 def previous_counts(settings: TaskSettings) -> list[int]:
-    """Rows that each partition had.
+    """Count the ids of each partition of the earlier index.
 
     Raises:
-        FormatError: its count and its ids are not from the same run.
+        FormatError: a count and the ids are not from the same run.
     """
     if settings.previous_uri is None:
         return [0] * len(settings.partitions())
@@ -87,7 +87,7 @@ def previous_counts(settings: TaskSettings) -> list[int]:
 def _previous_count(previous_uri: str, partition: Partition) -> int:
     count = entity_counts.read_count(previous_uri, *partition)
     num_ids = entity_index.count_part(previous_uri, *partition)
-    if count != num_ids:  # new ids would get the indices of others
+    if count != num_ids:  # new ids would get indices of other ids
         raise FormatError(
             f"{entity_index.part_uri(previous_uri, *partition)}: expected {count} ids, as "
             f"{entity_counts.count_uri(previous_uri, *partition)} says, found {num_ids}: they are not from "
@@ -97,10 +97,10 @@ def _previous_count(previous_uri: str, partition: Partition) -> int:
 
 
 def file_previous(settings: TaskSettings, partition_number: int) -> list[PreviousBlock]:
-    """File the ids of one partition of the earlier index by slot.
+    """Write the ids of one partition of the earlier index slot by slot.
 
     Raises:
-        FormatError: an id does not lie where the hash puts it.
+        FormatError: an id belongs to another partition by its hash.
     """
     partition = settings.partitions()[partition_number]
     uri = settings.previous_uri or ""
@@ -140,10 +140,10 @@ def file_previous(settings: TaskSettings, partition_number: int) -> list[Previou
 
 
 def previous_relations(settings: TaskSettings) -> list[str]:
-    """The dynamic relations of the earlier run, in the order of their numbers.
+    """Read the dynamic relations of the earlier run, in the order of their numbers.
 
     Raises:
-        ConfigError: it did not name them.
+        ConfigError: the earlier run did not write their names.
     """
     if settings.previous_uri is None:
         return []

@@ -1,11 +1,12 @@
-"""Step 2, the partition of one task: the ids of a shard -> their order, and each chunk's rows in it.
+"""One task of step 2: the ids of a shard -> their order, and the rows of each chunk's ids.
 
-A shard is what one task orders of a partition: adjacent slots, whose ids fit the memory. The ids of one slot
-that do not, as ids may that share a hash, are ordered in several passes. Files, in the work folder:
+A shard is a range of adjacent slots of a partition whose ids fit the memory of a task. If the ids of a single
+slot do not fit, for example because they share a hash, they are sorted in several passes. Files, in the work
+folder:
 
     {type}-{partition}-{shard}.arrow      id: string; the shard's new ids, in the order of their indices
-    {type}-{partition}-{shard}.rows.i32   for each chunk, for each of its ids: r >= 0, the r-th new id of the
-                                          shard; -1, left out; else -2 - index, of an id that was there before
+    {type}-{partition}-{shard}.rows.i32   per chunk, per id: r >= 0, the r-th new id of the shard; -1, left
+                                          out; else -2 - index of an id of the earlier index
 """
 
 from collections.abc import Iterable, Iterator
@@ -33,20 +34,20 @@ from graphmill.storage.as_json import AsJson
 ROW_GROUP_ROWS = 1 << 20
 LEFT_OUT = -1
 NUM_HIGHEST = 10
-MAX_SHOWN_CHARS = 200  # ids of which run.json tells
+MAX_SHOWN_CHARS = 200  # longer ids are not shown in run.json
 _SHARD_SCHEMA = pa.schema([("id", pa.string())])
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Adjacent slots of a partition, whose ids one task orders."""
+    """Adjacent slots of a partition, whose ids one task sorts."""
 
     partition_number: int
     number: int
     slots: Annotated[range, AsJson]
-    """Among the partition's."""
+    """Numbers among the partition's slots."""
     num_passes: int = 1
-    """More, where the ids of a single slot are too many for the memory."""
+    """More than 1 if the ids of a single slot do not fit the memory."""
 
 
 @dataclass(frozen=True)
@@ -58,18 +59,18 @@ class IndexedShard:
     num_left_out: int
     degrees: DegreeCounts
     highest: list[tuple[int, str]]
-    """Its ids with most train edges, and how many, most first."""
+    """Most train edges of an id, and the id, most first."""
     num_by_slot: Int64
     """[slots of the shard] distinct ids."""
 
 
 def rows_uri(settings: TaskSettings, shard: Shard) -> str:
-    """The file that says which index each chunk's ids have in the shard."""
+    """URI of the file of the rows of each chunk's ids in the shard."""
     return f"{shard_uri(settings, shard)}.rows.i32"
 
 
 def shard_uri(settings: TaskSettings, shard: Shard) -> str:
-    """The beginning of the names of the shard's files."""
+    """Beginning of the URIs of the shard's files."""
     partition = settings.partitions()[shard.partition_number]
     return storage.join(settings.folders.work, f"{partition.entity_type}-{partition.number}-{shard.number}")
 
@@ -77,12 +78,12 @@ def shard_uri(settings: TaskSettings, shard: Shard) -> str:
 def index_shard(
     settings: TaskSettings, shard: Shard, chunk_uris: list[str], previous: list[PreviousBlock]
 ) -> IndexedShard:
-    """Order the ids of one shard, and write its two files."""
+    """Sort the ids of one shard, and write its two files."""
     first_slot = settings.partition_slots()[shard.partition_number].start
     batches = [first_slot + slot for slot in shard.slots]
 
     def read(keys: KeyRange) -> tuple[_Read, _Read]:
-        # A batch a slot of this one partition.
+        # One batch per slot of this one partition.
         earlier = _Read.of((spill.read_batches(block.uri, shard.slots) for block in previous), keys, settings)
         chunks = (spill.read_batches(f"{uri}.ids.arrow", batches) for uri in chunk_uris)
         return earlier, _Read.of(chunks, keys, settings)
@@ -116,11 +117,11 @@ def index_shard(
 
 @dataclass(frozen=True, eq=False)
 class _Read:
-    """The ids that a pass has read."""
+    """Ids that one pass has read."""
 
     tables: list[pa.Table]
     inside: list[npt.NDArray[np.bool_]] | None
-    """Which of all ids of the shard these are, table by table; None: all."""
+    """Mask of these ids among all ids of the shard, table by table; None: all."""
 
     @classmethod
     def of(cls, tables: Iterable[pa.Table], keys: KeyRange, settings: TaskSettings) -> Self:
@@ -146,7 +147,7 @@ class _Ordered:
     rows: Int32
 
     def put_rows(self, row_of: Int32) -> Int32:
-        """Rows of all ids of the chunks, those of this pass in their places."""
+        """Put the rows of this pass in their positions among the rows of all ids of the chunks."""
         if self.chunks.inside is None:
             return self.rows
         inside = np.concatenate([np.zeros(0, bool), *self.chunks.inside])
@@ -156,7 +157,7 @@ class _Ordered:
 
 
 def _order(settings: TaskSettings, shard: Shard, earlier: _Read, chunks: _Read, num_new: int) -> _Ordered:
-    """Order the ids of one pass; those before it have `num_new` new ones."""
+    """Sort the ids of one pass; earlier passes have `num_new` new ids."""
     found, codes = _distinct([*earlier.tables, *chunks.tables], settings.seed)
     earlier_codes, codes = np.split(codes, [sum(map(len, earlier.tables))])
     kept, degrees = _kept(settings, shard, found, codes, chunks.column("train_count"))
@@ -211,14 +212,14 @@ def _highest(found: Distinct, degrees: Int64) -> list[tuple[int, str]]:
 
 
 def top_degrees(pairs: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
-    """The few with most edges; of equal ones the first by raw id."""
+    """Return the few ids with most edges; of equal ones the first by raw id."""
     return sorted(pairs, key=lambda pair: (-pair[0], pair[1]))[:NUM_HIGHEST]
 
 
 def _kept(
     settings: TaskSettings, shard: Shard, found: Distinct, codes: Int32, counts: Int32
 ) -> tuple[npt.NDArray[np.bool_], Int64]:
-    """Which ids occur often enough, or are listed in a table of entities; and the train edges of each."""
+    """Return a mask of frequent and listed ids, and the train edges of each id."""
     listed = np.zeros(len(found), bool)
     listed[codes[counts == LISTED]] = True
     weights = np.maximum(counts, 0)

@@ -27,19 +27,19 @@ Reader = Callable[[], Iterable[tuple[Int32, dict[Side, Int32]]]]
 
 @dataclass(frozen=True)
 class Run:
-    """Adjacent buckets of one split that one task writes."""
+    """Adjacent buckets of one split, written by one task."""
 
     split: str
     buckets: list[Bucket]
     flat: range
-    """Their numbers among all buckets of all splits."""
+    """Numbers of the buckets among all buckets of all splits."""
     num_edges: list[int]
     num_features: dict[Side, list[int]]
 
 
 @dataclass(frozen=True)
 class Merged:
-    """Edges of each bucket of a run, and the checksums of their files."""
+    """Edges per bucket of a run, and the checksums of the bucket files."""
 
     num_edges: list[int]
     checksums: Checksums
@@ -55,7 +55,7 @@ class _Piece:
     features: dict[Side, Int32]
 
     def bucket(self, number: int) -> tuple[Int32, dict[Side, Int32]]:
-        """Records of one bucket, and the features of its edges."""
+        """Return the records of one bucket, and the features of its edges."""
         return self.records[self.starts[number] : self.starts[number + 1]], {
             side: self.features[side][starts[number] : starts[number + 1]]
             for side, starts in self.feature_starts.items()
@@ -63,12 +63,12 @@ class _Piece:
 
 
 def plan_runs(settings: TaskSettings, num_edges: Int64, num_features: dict[Side, Int64]) -> list[Run]:
-    """The tasks that write all buckets: within one row of the grid, within the memory of a task.
+    """Cut all buckets into runs within one row of the grid and within the memory of a task.
 
     Args:
-        settings: the run's shape.
-        num_edges: [splits x buckets] edges of each bucket.
-        num_features: [splits x buckets] features of each featurized side.
+        settings: settings of the run.
+        num_edges: [splits x buckets] edges per bucket.
+        num_features: [splits x buckets] features per featurized side.
     """
     sizes = num_edges * (4 * _width(settings)) + sum(4 * counts for counts in num_features.values())
     flats: list[range] = []
@@ -96,7 +96,7 @@ def plan_runs(settings: TaskSettings, num_edges: Int64, num_features: dict[Side,
 def merge(settings: TaskSettings, run: Run, chunk_uris: list[str]) -> Merged:
     """Write the bucket files of one run from the chunks that have edges for it."""
     checksums: Checksums = {}
-    if len(run.buckets) == 1:  # maybe larger than memory: piece by piece
+    if len(run.buckets) == 1:  # may be larger than memory: read chunk by chunk
         read = partial(_read, settings, run, chunk_uris)
         num_edges = _write(settings, run, 0, lambda: (each.bucket(0) for each in read()), checksums)
         return Merged([num_edges], checksums)
@@ -125,7 +125,7 @@ def _read(settings: TaskSettings, run: Run, chunk_uris: list[str]) -> Iterator[_
 
 
 def _write(settings: TaskSettings, run: Run, number: int, read: Reader, checksums: Checksums) -> int:
-    """Write one bucket, read anew as often as is needed; its number of edges."""
+    """Write one bucket, which may be read several times; return its number of edges."""
     num_edges = run.num_edges[number]
     keep_N = None
     if settings.drops_duplicates:

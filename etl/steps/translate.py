@@ -28,7 +28,7 @@ from graphmill.vocab import Side
 
 @dataclass(frozen=True, eq=False)
 class Numbering:
-    """What translating a chunk needs to know of the indices."""
+    """Indices of a chunk's ids and relations."""
 
     shards: list[Shard]
     first_indices: list[int]
@@ -36,10 +36,10 @@ class Numbering:
     ranges: Int64
     """[shards, 2] offset and count of the chunk's ids in each shard's rows file."""
     first_relation: int
-    """Offset of the chunk's names in the relations' rows file."""
+    """Offset of the chunk's relation names in the file of their numbers."""
     num_relations: int
     rare_relations: list[int]
-    """Static relations that are left out."""
+    """Static relations to leave out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +49,9 @@ class Translated:
     num_edges: Int32
     """[splits x buckets]."""
     num_features: dict[Side, Int64]
-    """[splits x buckets] features of each featurized side."""
+    """[splits x buckets] features per featurized side."""
     relation_counts: Int64
-    """[relations] edges of each; of none, where relations are too many to tell."""
+    """[relations] edges per relation; empty if there are too many relations."""
     num_rare_relation: int
     num_rare_entity: int
 
@@ -100,7 +100,7 @@ def translate(settings: TaskSettings, chunk: Chunk, numbering: Numbering) -> Tra
 def _translate_features(
     settings: TaskSettings, chunk: Chunk, side: Side, index_of: Int32, column: dict[str, Any], bucket_N: Int32
 ) -> Int64:
-    """Write the features of one side in the order of the edges; how many each bucket has."""
+    """Write the features of one side in the order of the edges; return the number per bucket."""
     num_all = len(settings.splits) * settings.num_buckets
     order = np.argsort(bucket_N, kind="stable")
     order = order[bucket_N[order] != NOWHERE]
@@ -110,7 +110,7 @@ def _translate_features(
         counts_N = column[name].astype(np.int64)
     counts = counts_N[order]
     first = (np.cumsum(counts_N) - counts_N)[order]
-    # For every feature in the new order: its place in the old one.
+    # Position in the old order of each feature in the new order.
     places = np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
     features = np.zeros(0, np.int32)
     if name in column:
@@ -133,7 +133,7 @@ def features_uri(uri: str, side: Side) -> str:
 
 
 def _index_of(settings: TaskSettings, numbering: Numbering) -> Int32:
-    """Index, in its partition, of each of the chunk's ids; -1: left out."""
+    """Return the index, in its partition, of each of the chunk's ids; -1: left out."""
     tables = [np.zeros(0, np.int32)]
     for shard, first, (offset, num_ids) in zip(
         numbering.shards, numbering.first_indices, numbering.ranges.tolist(), strict=True
@@ -145,12 +145,12 @@ def _index_of(settings: TaskSettings, numbering: Numbering) -> Int32:
 
 
 def _of_codes(index_of: Int32, code_N: Int32) -> Int32:
-    """Index of each code; -1 for the code -1, which stands for a list of features."""
+    """Return the index of each code; -1 for the code -1 of a list of features."""
     return take(np.append(index_of, np.int32(-1)), code_N)
 
 
 def _bucket_of(settings: TaskSettings, chunk: Chunk, column: dict[str, Any]) -> Int32:
-    """Number of each edge's bucket among those of all splits."""
+    """Number each edge's bucket among the buckets of all splits."""
     bucket_N: Int32 = column["split"].astype(np.int32)
     for side, num_slices in zip(Side, settings.grid, strict=True):
         bucket_N *= np.int32(num_slices)
@@ -163,9 +163,9 @@ def _bucket_of(settings: TaskSettings, chunk: Chunk, column: dict[str, Any]) -> 
 
 
 def _slice_of(settings: TaskSettings, chunk: Chunk, side: Side) -> Int32:
-    """Slice of the side's grid that each of the chunk's ids lies in; -1: spread over all of them.
+    """Return the slice of the side's grid of each of the chunk's ids; -1: spread over all slices.
 
-    The last entry is that of lists of features, whose types have one partition.
+    The last entry is for lists of features, whose types have one partition.
     """
     num_slices = settings.grid.lhs if side is Side.LHS else settings.grid.rhs
     slices = [

@@ -1,8 +1,8 @@
-"""The check that every row of a block can become an edge (or an entity), before anything is made of it.
+"""Checks that every row of a block can become an edge or an entity.
 
 id, lhs, rhs -> string, never null or empty; integers become decimal strings, bytes must be UTF-8
              -> list of such strings, at least one, where the type is featurized
-relation     -> dictionary of strings, the same rules; one of the configuration, with static relations
+relation     -> dictionary of strings, the same rules; static relations must be in the configuration
 weight       -> float32, finite, not negative
 """
 
@@ -24,29 +24,29 @@ _OF_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 
 @dataclass(frozen=True)
 class Rules:
-    """What the configuration asks of a table's rows."""
+    """Requirements of the configuration for a table's rows."""
 
     relations: tuple[str, ...] | None = None
-    """The relations that a row may name; None: any."""
+    """Relations that a row may name; None: any."""
     features: frozenset[str] = frozenset()
-    """The fields that hold lists of features."""
+    """Fields that hold lists of features."""
     feature_delimiter: str = " "
-    sets_bad_rows_aside: bool = False
+    quarantines: bool = False
 
 
 @dataclass(frozen=True)
 class BlockPosition:
-    """Where a block stands, for messages."""
+    """Position of a block in its file, for messages."""
 
     uri: str
     columns: dict[str, str]
     first_row: int
     start: int = 0
-    """What rows are counted from: a byte of a text file, a stripe of an ORC file."""
+    """Start of the row count: a byte of a text file, a stripe of an ORC file."""
     unit: str = ""
 
     def error(self, field: str, row: int, problem: str) -> RawTableError:
-        """An error about the `row`-th row of the block."""
+        """Return an error about the `row`-th row of the block."""
         start = f"counted from {self.unit} {self.start}" if self.start else "from 1, the header not counted"
         return RawTableError(
             f"{self.uri}: row {self.first_row + row + 1} ({start}), "
@@ -56,13 +56,13 @@ class BlockPosition:
 
 @dataclass(frozen=True, eq=False)
 class BadRows:
-    """Rows of a block that cannot become edges, for one reason."""
+    """Rows of a block that cannot become edges, for one and the same reason."""
 
     reason: str
     rows: npt.NDArray[np.int64]
     """Their numbers in the file, from 1, counted as `BlockPosition` says."""
     block: pa.Table
-    """These rows, as they were read."""
+    """The rows as they were read."""
 
 
 class _BadRowsError(Exception):
@@ -72,13 +72,13 @@ class _BadRowsError(Exception):
 
 
 def checked(block: pa.Table, at: BlockPosition, rules: Rules) -> tuple[pa.Table, list[BadRows]]:
-    """The good rows of the block, its columns as the head of this file says, and the bad ones.
+    """Return the good rows of the block, with columns of the types listed above, and the bad rows.
 
     Raises:
-        RawTableError: a row cannot become an edge, and bad rows are not set aside; or a column is of a
+        RawTableError: a row cannot become an edge, and bad rows do not go to quarantine; or a column has a
             type that cannot hold its field.
     """
-    block = pa.table({field: _told_honestly(block[field]) for field in block.column_names})
+    block = pa.table({field: _with_true_types(block[field]) for field in block.column_names})
     row_N = np.arange(block.num_rows)
     bad: list[BadRows] = []
     while True:
@@ -86,7 +86,7 @@ def checked(block: pa.Table, at: BlockPosition, rules: Rules) -> tuple[pa.Table,
             columns = {field: _checked(block[field], field, at, rules) for field in block.column_names}
             return pa.table(columns), bad
         except _BadRowsError as error:
-            if not rules.sets_bad_rows_aside:
+            if not rules.quarantines:
                 raise at.error(error.field, int(error.rows[0]), error.detail) from None
             reason = f"{error.field}: {error.reason}"
             bad.append(BadRows(reason, at.first_row + row_N[error.rows] + 1, block.take(error.rows)))
@@ -95,8 +95,8 @@ def checked(block: pa.Table, at: BlockPosition, rules: Rules) -> tuple[pa.Table,
             block, row_N = block.filter(pa.array(good_N)), row_N[good_N]
 
 
-def _told_honestly(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column without views, and as bytes where its strings are not UTF-8: no reader looks at that."""
+def _with_true_types(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Replace view types, and return strings that are not UTF-8 as bytes: readers do not check UTF-8."""
     column = column.cast(_replaced(column.type, _WITHOUT_VIEWS))
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     of_bytes = _replaced(kind, _OF_BYTES)
@@ -125,10 +125,10 @@ def _checked(column: pa.ChunkedArray, field: str, at: BlockPosition, rules: Rule
 
 
 def _refuse(field: str, wrong_N: Any, reason: str, detail: str) -> None:
-    """Raise if any row is wrong.
+    """Report wrong rows.
 
     Raises:
-        _BadRowsError: one is.
+        _BadRowsError: there are wrong rows.
     """
     rows = np.flatnonzero(wrong_N)
     if rows.size:
@@ -136,7 +136,7 @@ def _refuse(field: str, wrong_N: Any, reason: str, detail: str) -> None:
 
 
 def _strings(column: pa.ChunkedArray, field: str, at: BlockPosition) -> pa.ChunkedArray:
-    """Raw ids or relation names as strings."""
+    """Convert raw ids or relation names to strings."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pa.types.is_null(column.type):
@@ -171,7 +171,7 @@ def _decoded(column: pa.ChunkedArray, field: str) -> pa.ChunkedArray:
 
 
 def _is_ascii(strings: pa.Array) -> bool:
-    """Whether all bytes of binary strings are: told of all at once, many times as fast as one by one."""
+    """Whether all bytes are ASCII: one look at all bytes is many times as fast as one per string."""
     _, offsets, text = strings.buffers()
     if not len(strings) or text is None:
         return True
@@ -181,7 +181,7 @@ def _is_ascii(strings: pa.Array) -> bool:
 
 
 def _features(column: pa.ChunkedArray, field: str, at: BlockPosition, delimiter: str) -> pa.ChunkedArray:
-    """Lists of feature names."""
+    """Convert to lists of feature names."""
     if column.null_count:
         _refuse(field, column.is_null(), "null", "null; every row needs features")
     if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
@@ -192,7 +192,7 @@ def _features(column: pa.ChunkedArray, field: str, at: BlockPosition, delimiter:
     values = lists.flatten()
     try:
         names = _strings(pa.chunked_array([values]), field, at)
-    except _BadRowsError as error:  # its rows are those of the features
+    except _BadRowsError as error:  # its rows number features, not edges
         rows = np.unique(np.searchsorted(np.cumsum(lengths), error.rows, side="right"))
         raise _BadRowsError(field, rows, f"{error.reason} feature", f"a feature is {error.detail}") from error
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
@@ -200,7 +200,7 @@ def _features(column: pa.ChunkedArray, field: str, at: BlockPosition, delimiter:
 
 
 def _relations(column: pa.ChunkedArray, at: BlockPosition, rules: Rules) -> pa.ChunkedArray:
-    """Relation names as dictionaries of strings, one dictionary for all."""
+    """Convert relation names to dictionary arrays with one common dictionary."""
     named = _named_relations(column, at)
     if rules.relations is None or not len(named):
         return named
@@ -261,7 +261,7 @@ def _parsed(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _failing(column: pa.ChunkedArray, convert: Callable[[pa.ChunkedArray], Any], first: int = 0) -> list[int]:
-    """Rows that cannot be converted, found by halving."""
+    """Find the rows that cannot be converted, by bisection."""
     try:
         convert(column)
         return []

@@ -14,9 +14,9 @@ _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 def files_of(config: Config, table: FilesConfig) -> list[str]:
-    """URIs of the table's files, sorted, each once, whatever way its paths name them.
+    """List the URIs of the table's files, sorted, each once.
 
-    Neither names that begin with `_` or `.` count in a folder, nor what this run writes.
+    In a folder, names that begin with `_` or `.` are skipped, and so are the outputs of this run.
 
     Raises:
         NotFoundError: a path names no file.
@@ -38,17 +38,13 @@ def files_of(config: Config, table: FilesConfig) -> list[str]:
 
 
 def path_values(uri: str) -> dict[str, str | None]:
-    """The columns that Hive's folders (`key=value`) give to all rows of a file."""
+    """Return the columns that Hive folders (`key=value`) give to all rows of a file."""
     folders = [part.partition("=") for part in uri.split("/")[:-1] if "=" in part]
     return {unquote(key): None if value == _HIVE_NULL else unquote(value) for key, _, value in folders if key}
 
 
 def table_roots(config: Config) -> list[str]:
-    """The files and folders that tables are looked for in: of a pattern, the folder that it begins with.
-
-    Raises:
-        ConfigError: the section `etl` is wrong.
-    """
+    """List the files and folders of all tables; for a glob pattern, the folder that it begins with."""
     if not config.etl:
         return []
     etl = config.section(EtlConfig)
@@ -67,19 +63,19 @@ def _fixed(uri: str) -> str:
 
 
 def _magic(parts: list[str]) -> list[int]:
-    """Numbers of the components that are patterns."""
+    """Number the components that are patterns."""
     return [number for number, part in enumerate(parts) if set(part) & set("*?[")]
 
 
 def _written_below(config: Config, uri: str) -> list[str]:
-    """The places below the folder `uri` that this run writes, as a listing of it calls them."""
+    """List the folders below `uri` that this run writes."""
     written = [config.output, config.entity_path, config.edge_root, config.checkpoint_path]
     written += [config.embedding_path, config.section(EtlConfig).quarantine_path]
     return [place for root in written if root for place in storage.path_below(uri, root)]
 
 
 def _files_at(uri: str, skipped: Sequence[str]) -> Iterator[str]:
-    """The file, or the files of the folder; of a pattern those of all that it matches."""
+    """List a file, the files of a folder, or the files that a pattern matches."""
     status = storage.status(uri)
     if status is None:
         for match in _matches(uri):
@@ -101,15 +97,15 @@ def _is_within(uri: str, places: Sequence[str]) -> bool:
 
 
 def _is_note(path: str) -> bool:
-    """Whether somebody left it beside the rows: `_SUCCESS`, all below `_temporary`, what is hidden."""
+    """Whether a path is no table file: `_SUCCESS`, files below `_temporary`, hidden files."""
     parts = path.split("/")
     return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in parts)
 
 
 def _matches(pattern: str) -> list[str]:
-    """Files that the glob pattern matches, component by component: `*`, `?` and `[...]` stay within one.
+    """List the files that the glob pattern matches; `*`, `?` and `[...]` match within one component.
 
-    A name that begins with `_` is matched by a pattern that does, a hidden one by none.
+    Only patterns that begin with `_` match names that do; no pattern matches hidden names.
     """
     parts = pattern.rstrip("/").split("/")
     magic = _magic(parts)

@@ -1,10 +1,10 @@
-"""The table of rows that cannot become edges.
+"""The table of bad rows, which cannot become edges.
 
 quarantine/
     part-{source:06d}-{block:06d}.parquet
-        file: string, start: int64, row: int64     `row` counts from 1, from `start` on: a byte of a text
-                                                   file, a stripe of an ORC file, else 0: the file's head
-        reason: string                             what is wrong, and with which field
+        file: string, start: int64, row: int64     `row` counts from 1 at `start`: a byte of a text file, a
+                                                   stripe of an ORC file, else 0, the beginning of the file
+        reason: string                             field and problem
         lhs, rhs, relation, weight, id: string     the row as it was read; null: no such column
         text: string                               a line with too few or too many fields
 """
@@ -25,29 +25,29 @@ SCHEMA = pa.schema(
 
 
 def file_uri(folder: str, source: int, block: int) -> str:
-    """The file of one block's bad rows."""
+    """URI of the bad rows of one chunk."""
     return storage.join(folder, f"part-{source:06d}-{block:06d}.parquet")
 
 
 def write_file(uri: str, bad: list[tuple[BlockPosition, BadRows]]) -> None:
-    """Write bad rows."""
+    """Write bad rows to a file."""
     with storage.atomic_output(uri) as stream:
-        pq.write_table(pa.concat_tables([_table(place, each) for place, each in bad]), stream)
+        pq.write_table(pa.concat_tables([_table(position, each) for position, each in bad]), stream)
 
 
 def count_by_reason(bad: list[tuple[BlockPosition, BadRows]]) -> Counter[str]:
-    """Bad rows by reason."""
+    """Count bad rows by reason."""
     counts: Counter[str] = Counter()
     for _, each in bad:
         counts[each.reason] += len(each.rows)
     return counts
 
 
-def _table(place: BlockPosition, bad: BadRows) -> pa.Table:
+def _table(position: BlockPosition, bad: BadRows) -> pa.Table:
     num_rows = len(bad.rows)
     columns = {
-        "file": pa.repeat(pa.scalar(place.uri), num_rows),
-        "start": pa.repeat(pa.scalar(place.start, pa.int64()), num_rows),
+        "file": pa.repeat(pa.scalar(position.uri), num_rows),
+        "start": pa.repeat(pa.scalar(position.start, pa.int64()), num_rows),
         "row": pa.array(bad.rows, pa.int64()),
         "reason": pa.repeat(pa.scalar(bad.reason), num_rows),
     }
