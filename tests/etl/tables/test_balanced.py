@@ -5,28 +5,27 @@ from pathlib import Path
 import pytest
 
 from etl.config import TableConfig
-from etl.tables import balance
-from etl.tables.balance import balanced
+from etl.tables import ranges
 from etl.tables.check_rows import Rules
+from etl.tables.ranges import FileRange, balanced, find_ranges
 from etl.tables.read import read_blocks
-from etl.tables.sources import Source, find_sources
 
 NUM_ROWS = 100_000
 
 
 @pytest.fixture
-def sources(tmp_path: Path) -> list[Source]:
+def sources(tmp_path: Path) -> list[FileRange]:
     """Three ranges of one file of 4 MB, and a file that is not cut."""
     path, packed = tmp_path / "t.tsv", tmp_path / "u.csv"
     path.write_text("head\tof\n" + "".join(f"{n:020d}\t{n % 7:020d}\n" for n in range(NUM_ROWS)))
     packed.write_text("head,of\na,b\n")
     table = TableConfig(path=str(tmp_path), lhs="head", rhs="of", relation="r")
-    found = [each for uri in (path, packed) for each in find_sources("tables[0]", table, str(uri), 40_000)]
+    found = [each for uri in (path, packed) for each in find_ranges("tables[0]", table, str(uri), 40_000)]
     assert len(found) == 4
     return found
 
 
-def rows(sources: list[Source]) -> list[str]:
+def rows(sources: list[FileRange]) -> list[str]:
     return [
         lhs
         for source in sources
@@ -35,8 +34,8 @@ def rows(sources: list[Source]) -> list[str]:
     ]
 
 
-def test_a_round_is_filled(sources: list[Source], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(balance, "MIN_RANGE_BYTES", 1 << 19)
+def test_a_round_is_filled(sources: list[FileRange], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "MIN_BALANCED_BYTES", 1 << 19)
     found = balanced(sources, 6)
     assert len(found) == 6
     assert [each.uri for each in found] == [sources[0].uri] * 5 + [sources[-1].uri]
@@ -48,9 +47,9 @@ def test_a_round_is_filled(sources: list[Source], monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(("num_workers", "min_bytes"), [(4, 1), (1, 1), (0, 1), (3, 1 << 21)])
 def test_what_is_well_as_it_is(
-    sources: list[Source], num_workers: int, min_bytes: int, monkeypatch: pytest.MonkeyPatch
+    sources: list[FileRange], num_workers: int, min_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(balance, "MIN_RANGE_BYTES", min_bytes)
+    monkeypatch.setattr(ranges, "MIN_BALANCED_BYTES", min_bytes)
     assert balanced(sources, num_workers) == sources
     assert balanced([], num_workers) == []
     assert balanced(sources[3:], 3) == sources[3:]

@@ -1,7 +1,7 @@
-"""The ids of a shard in several passes, where all of them at once are too many for the memory.
+"""Sorts the ids of a shard in several passes, if they do not fit the memory at once.
 
-Ids that share a hash cannot be told apart by slots of hashes, however fine. A pass is a range of what ids are
-ordered by, (hash, raw id); each reads the shard's ids once more.
+Slots of hashes, however fine, cannot separate ids that share a hash. A pass is a range of the sort key (hash,
+raw id); each pass reads the shard's ids once more.
 """
 
 from collections.abc import Iterable
@@ -17,29 +17,29 @@ from etl.strings import hashing
 from etl.strings.hashing import Hashes
 
 MIN_PASS_BYTES = 1 << 20
-_SAMPLED = 1000  # one id of so many tells where passes begin
+_SAMPLED = 1000  # one id in so many is looked at to choose the ranges
 
 
 class Key(NamedTuple):
-    """A place in the order of ids."""
+    """Sort key of an id."""
 
     hash: int
     raw_id: str
 
 
 class KeyRange(NamedTuple):
-    """The ids of one pass."""
+    """Range of keys of one pass: [first, stop)."""
 
     first: Key | None = None
     stop: Key | None = None
 
     @property
     def is_all(self) -> bool:
-        """Whether no id lies outside."""
+        """Whether the range holds every id."""
         return self.first is None and self.stop is None
 
     def holds(self, ids: pa.Array, seed: int) -> npt.NDArray[np.bool_]:
-        """[N] which of the ids lie in the range."""
+        """Return a mask [N] of the ids in the range."""
         hashes = hashing.hash_strings(ids, seed)
         inside = np.ones(len(ids), bool)
         if self.first is not None:
@@ -50,12 +50,12 @@ class KeyRange(NamedTuple):
 
 
 def num_passes(cost_bytes: int, budget_bytes: int) -> int:
-    """Passes over ids that take `cost_bytes` at once."""
+    """Number of passes over ids that would take `cost_bytes` in one pass."""
     return -(-cost_bytes // max(budget_bytes, MIN_PASS_BYTES))
 
 
 def key_ranges(blocks: Iterable[pa.Array], count: int, seed: int) -> list[KeyRange]:
-    """Ranges with about as many of the ids each, at most `count` of them; `blocks` are all of the ids."""
+    """Cut all ids, given in blocks, into at most `count` ranges with about equal numbers of ids."""
     if count <= 1:
         return [KeyRange()]
     sample = pa.concat_arrays([pa.array([], pa.string()), *(_sampled(block) for block in blocks)])

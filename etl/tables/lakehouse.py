@@ -1,7 +1,7 @@
-"""Tables that are more than their files: Delta Lake, Apache Iceberg and Apache Hudi.
+"""Refuses tables of Delta Lake, Apache Iceberg and Apache Hudi, which are more than their files.
 
-A log beside the files says which of them are the table's, and which of their rows have been deleted. Whoever
-reads all the files reads rows that are no longer there.
+A log beside the files says which files belong to the table, and which rows have been deleted. Reading all
+files would return deleted rows.
 
     {table}/_delta_log/                     Delta Lake
     {table}/metadata/*.metadata.json        Iceberg, of a catalogue in files
@@ -29,22 +29,22 @@ _READERS = {
 
 
 def refuse(listed: Iterable[storage.FileStatus]) -> None:
-    """Refuse such a table among what a listing has found.
+    """Refuse a listing of files that has such a table in it.
 
     Raises:
-        RawTableError: there is one.
+        RawTableError: there is such a table.
     """
     for entry in listed:
         for name, log in _LOGS.items():
             if found := log.fullmatch(entry.uri):
-                raise RawTableError(_told(name, found[1]))
+                raise RawTableError(_refusal(name, found[1]))
 
 
 def list_plain(uri: str) -> list[storage.FileStatus]:
-    """The entries of a folder, which is no such table.
+    """List the entries of a folder.
 
     Raises:
-        RawTableError: it is one.
+        RawTableError: the folder is such a table.
     """
     entries = storage.list_dir(uri, hidden=True)
     refuse(entries)
@@ -57,12 +57,12 @@ def refuse_around(uri: str) -> None:
     """Refuse a file or folder that is, or lies in, such a table.
 
     Raises:
-        RawTableError: it does.
+        RawTableError: it is, or lies in, such a table.
     """
     _refuse_at(uri)
     while (above := storage.parent(uri)) != uri and storage.is_absolute(above):
         uri = above
-        with suppress(StorageError):  # a folder further up may be closed to us
+        with suppress(StorageError):  # a folder further up may not be readable
             _refuse_at(uri)
 
 
@@ -71,7 +71,7 @@ def _refuse_at(uri: str) -> None:
     refuse([*filter(None, beside), *storage.list_dir(storage.join(uri, "metadata"))])
 
 
-def _told(name: str, uri: str) -> str:
+def _refusal(name: str, uri: str) -> str:
     return (
         f"{uri}: expected plain files, found a table of {name}, whose log says which files and rows count; "
         f"write what it holds now to plain parquet, and read that. "

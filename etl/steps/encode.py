@@ -1,15 +1,15 @@
-"""Step 1: each chunk of raw rows -> its distinct ids, and its edges as numbers into them.
+"""Step 1: a chunk of raw rows -> its distinct ids, and its edges as numbers of these ids.
 
-Strings are touched once, here. What the other steps exchange are distinct ids and integers. The files of
-a chunk, in the work folder:
+Only this step reads all strings: later steps read distinct ids and integers. Files of a chunk, in the work
+folder:
 
-    {chunk}.ids.arrow        id: string, train_count: int32 (edges of the train split that the id occurs in;
-                             -1: a table of entities lists it); a batch a slot of each partition of each type
+    {chunk}.ids.arrow        id: string, train_count: int32 (edges of the train split with the id; -1: the id
+                             is from a table of entities); one batch per slot of each partition of each type
     {chunk}.relations.arrow  name: string, train_count: int64; with dynamic relations only
     {chunk}.codes.arrow      lhs, rhs, rel: int32, positions in the files above (rel: in the configuration,
                              with static relations); split: uint8; weight: float32, if there are weights;
                              edge_hash: uint64, if edges of an unpartitioned type are to be spread;
-                             lhs_features, rhs_features: int32, how many, and lhs or rhs -1, if featurized
+                             lhs_features, rhs_features: int32, their number if featurized; lhs or rhs is -1
     {chunk}.{side}_features.i32   positions of the features of all edges, edge after edge
 """
 
@@ -24,20 +24,20 @@ import pyarrow.compute as pc
 
 from etl.config import EntityTableConfig, TableConfig
 from etl.steps import spill
-from etl.steps.chunk_rows import ChunkIds, ChunkRows, EncodedRows
-from etl.steps.layout import Layout
+from etl.steps.encode_rows import ChunkIds, ChunkRows, EncodedRows
 from etl.steps.spill import Int32, Int64
+from etl.steps.task_settings import TaskSettings
 from etl.strings import hashing
 from etl.strings.native import count, take
 from etl.strings.table import Distinct
 from etl.tables import quarantine
-from etl.tables.check_rows import BadRows, Place, Rules
+from etl.tables.check_rows import BadRows, BlockPosition, Rules
+from etl.tables.formats import FileRange
 from etl.tables.read import read_blocks
-from etl.tables.sources import Source
 from graphmill import storage
 from graphmill.vocab import Side
 
-CHUNK_BYTES = 512 << 20  # a chunk ends here too, so that long ids do not make it large
+CHUNK_BYTES = 512 << 20  # a chunk with long ids ends at this size
 IDS_SCHEMA = pa.schema([("id", pa.string()), ("train_count", pa.int32())])
 RELATIONS_SCHEMA = pa.schema([("name", pa.string()), ("train_count", pa.int64())])
 LISTED = -1
@@ -45,10 +45,10 @@ LISTED = -1
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """What the other steps need to know of an encoded chunk; the rest is in its files."""
+    """An encoded chunk, as later steps need it; its content is in its files."""
 
     uri: str
-    """What its files' names start with."""
+    """Beginning of the URIs of its files."""
     num_ids: Int32
     """[slots of all partitions] distinct ids."""
     id_bytes: Int32
@@ -62,38 +62,38 @@ class Chunk:
 
 @dataclass
 class Encoded:
-    """What came of one source."""
+    """Chunks and counts of one file range."""
 
     chunks: list[Chunk] = field(default_factory=list)
     num_rows: int = 0
     num_self_loops: int = 0
-    """Loops that were dropped."""
+    """Dropped self-loops."""
     num_bad: Counter[str] = field(default_factory=Counter)
-    """Rows set aside, by reason."""
+    """Bad rows in quarantine, by reason."""
 
 
-def encode_source(layout: Layout, source: Source, number: int) -> Encoded:
-    """Encode the rows of one source, chunk by chunk."""
-    encoder = _Encoder(layout, source, number)
-    for place, block, bad in read_blocks(source, layout.chunk_rows, _rules(layout, source)):
-        encoder.take(place, block, bad)
+def encode_range(settings: TaskSettings, file_range: FileRange, number: int) -> Encoded:
+    """Encode the rows of one file range, chunk by chunk."""
+    encoder = _Encoder(settings, file_range, number)
+    for position, block, bad in read_blocks(file_range, settings.chunk_rows, _rules(settings, file_range)):
+        encoder.take(position, block, bad)
     encoder.end_chunk()
     return encoder.found
 
 
 class _Encoder:
-    """Makes chunks of the blocks of one source."""
+    """Encodes the blocks of one file range as chunks."""
 
-    def __init__(self, layout: Layout, source: Source, number: int) -> None:
+    def __init__(self, settings: TaskSettings, file_range: FileRange, number: int) -> None:
         self.found = Encoded()
-        self._layout = layout
-        self._table = source.table
+        self._settings = settings
+        self._table = file_range.table
         self._number = number
         self._num_ended = 0
         self._start_chunk()
 
-    def take(self, place: Place, block: pa.Table, bad: list[BadRows]) -> None:
-        """Take a block, and end the chunk when it has its size."""
+    def take(self, position: BlockPosition, block: pa.Table, bad: list[BadRows]) -> None:
+        """Add a block, and end the chunk when it is full."""
         self.found.num_rows += block.num_rows
         self._num_rows += block.num_rows
         self._num_bytes += block.nbytes
@@ -102,95 +102,95 @@ class _Encoder:
         for each in bad:
             self.found.num_rows += len(each.rows)
             self._num_rows += len(each.rows)
-            self._bad.append((place, each))
-        if self._num_rows >= self._layout.chunk_rows or self._num_bytes >= CHUNK_BYTES:
+            self._bad.append((position, each))
+        if self._num_rows >= self._settings.chunk_rows or self._num_bytes >= CHUNK_BYTES:
             self.end_chunk()
 
     def end_chunk(self) -> None:
-        """Write what was taken since the last chunk."""
-        if self._bad and self._layout.folders.quarantine is not None:
-            uri = quarantine.part_uri(self._layout.folders.quarantine, self._number, self._num_ended)
-            quarantine.write_part(uri, self._bad)
+        """Write the blocks added since the last chunk."""
+        if self._bad and self._settings.folders.quarantine is not None:
+            uri = quarantine.file_uri(self._settings.folders.quarantine, self._number, self._num_ended)
+            quarantine.write_file(uri, self._bad)
             self.found.num_bad += quarantine.count_by_reason(self._bad)
-        uri = storage.join(self._layout.folders.work, f"{self._number:06d}-{self._num_ended:06d}")
+        uri = storage.join(self._settings.folders.work, f"{self._number:06d}-{self._num_ended:06d}")
         if isinstance(self._rows, ChunkIds) and self._rows.num_rows:
-            self.found.chunks.append(_write_listed(self._layout, self._rows, uri))
+            self.found.chunks.append(_write_listed(self._settings, self._rows, uri))
         elif isinstance(self._rows, ChunkRows):
             self.found.num_self_loops += self._rows.num_loops
             if self._rows.num_edges and isinstance(self._table, TableConfig):
                 encoded = self._rows.finish()
-                self.found.chunks.append(_write_edges(self._layout, self._table, encoded, uri))
+                self.found.chunks.append(_write_edges(self._settings, self._table, encoded, uri))
         self._num_ended += 1
         self._start_chunk()
 
     def _start_chunk(self) -> None:
         self._num_rows = self._num_bytes = 0
-        self._bad: list[tuple[Place, BadRows]] = []
+        self._bad: list[tuple[BlockPosition, BadRows]] = []
         self._rows: ChunkIds | ChunkRows
         if isinstance(self._table, EntityTableConfig):
-            self._rows = ChunkIds(self._layout, self._table.type)
+            self._rows = ChunkIds(self._settings, self._table.type)
         elif isinstance(self._table, TableConfig):
-            self._rows = ChunkRows(self._layout, self._table)
+            self._rows = ChunkRows(self._settings, self._table)
 
 
-def _rules(layout: Layout, source: Source) -> Rules:
-    if not isinstance(source.table, TableConfig):
-        return Rules(sets_bad_rows_aside=layout.quarantines)
+def _rules(settings: TaskSettings, file_range: FileRange) -> Rules:
+    if not isinstance(file_range.table, TableConfig):
+        return Rules(quarantines=settings.quarantines)
     return Rules(
-        None if layout.dynamic else tuple(name for name, _, _ in layout.relations),
-        frozenset(layout.feature_types(source.table)),
-        source.table.feature_delimiter,
-        layout.quarantines,
+        None if settings.dynamic else tuple(name for name, _, _ in settings.relations),
+        frozenset(settings.feature_types(file_range.table)),
+        file_range.table.feature_delimiter,
+        settings.quarantines,
     )
 
 
-def _write_listed(layout: Layout, rows: ChunkIds, uri: str) -> Chunk:
+def _write_listed(settings: TaskSettings, rows: ChunkIds, uri: str) -> Chunk:
     ids = rows.finish()
     counts = np.full(sum(map(len, ids)), LISTED, np.int32)
-    return Chunk(uri, *_write_ids(layout, ids, counts, uri))
+    return Chunk(uri, *_write_ids(settings, ids, counts, uri))
 
 
-def _write_edges(layout: Layout, table: TableConfig, rows: EncodedRows, uri: str) -> Chunk:
+def _write_edges(settings: TaskSettings, table: TableConfig, rows: EncodedRows, uri: str) -> Chunk:
     rel_N = rows.columns["rel"]
-    split = layout.splits.index(table.split)
+    split = settings.splits.index(table.split)
     split_N = np.full(len(rel_N), split, np.uint8)
     names = pa.array(rows.relations, pa.string())
     columns = dict(rows.columns)
-    draws = bool(layout.holdout) and split == layout.train
-    if draws or layout.spreads:
-        rel_hashes = hashing.hash_strings(names, layout.seed)
-        # 3: an edge and its reverse are two edges.
+    draws = bool(settings.holdout) and split == settings.train
+    if draws or settings.spreads:
+        rel_hashes = hashing.hash_strings(names, settings.seed)
+        # Times 3: an edge and its reverse are different edges.
         ends_N = hashing.mix(_end_hashes(rows, Side.LHS) * np.uint64(3) ^ _end_hashes(rows, Side.RHS))
         edge_hash_N = hashing.mix(ends_N ^ rel_hashes[rel_N])
         if draws:
-            split_N = layout.draw_splits(edge_hash_N)
-        if layout.spreads:
+            split_N = settings.draw_splits(edge_hash_N)
+        if settings.spreads:
             columns["edge_hash"] = edge_hash_N
     columns["split"] = split_N
 
-    train_N = split_N == layout.train
-    num_ids, id_bytes = _write_ids(layout, rows.ids, _count_ids(rows, train_N), uri)
+    train_N = split_N == settings.train
+    num_ids, id_bytes = _write_ids(settings, rows.ids, _count_ids(rows, train_N), uri)
     for side, positions in rows.features.items():
-        with spill.new_file(_features_uri(uri, side), layout.keeping) as stream:
+        with spill.new_file(_features_uri(uri, side), settings.spill_options) as stream:
             stream.write(positions)
     relation_counts = np.bincount(rel_N[train_N], minlength=len(names))
-    if layout.dynamic:
+    if settings.dynamic:
         batch = _batch(RELATIONS_SCHEMA, names, pa.array(relation_counts))
-        spill.write_batches(f"{uri}.relations.arrow", RELATIONS_SCHEMA, [batch], layout.keeping)
+        spill.write_batches(f"{uri}.relations.arrow", RELATIONS_SCHEMA, [batch], settings.spill_options)
     codes_batch = pa.record_batch({name: pa.array(column) for name, column in columns.items()})
-    spill.write_batches(f"{uri}.codes.arrow", codes_batch.schema, [codes_batch], layout.keeping)
+    spill.write_batches(f"{uri}.codes.arrow", codes_batch.schema, [codes_batch], settings.spill_options)
     return Chunk(
         uri,
         num_ids,
         id_bytes,
         len(rel_N),
-        len(names) if layout.dynamic else 0,
-        np.zeros(0, np.int64) if layout.dynamic else relation_counts,
+        len(names) if settings.dynamic else 0,
+        np.zeros(0, np.int64) if settings.dynamic else relation_counts,
     )
 
 
 def read_features(uri: str, side: Side, num_features: int) -> Int32:
-    """Positions of the features of all edges of the chunk at `uri`, edge after edge."""
+    """Read the positions of the features of all edges of the chunk at `uri`, edge by edge."""
     return spill.read_ranges(_features_uri(uri, side), [(0, num_features)])[0]
 
 
@@ -199,7 +199,7 @@ def _features_uri(uri: str, side: Side) -> str:
 
 
 def _end_hashes(rows: EncodedRows, side: Side) -> hashing.Hashes:
-    """A hash of each row's end; of a list of features, of their set."""
+    """Hash the entity on one side of each row; a list of features is hashed as a set."""
     hashes = np.concatenate([each.hashes for each in rows.ids])
     if side not in rows.features:
         return take(hashes, rows.columns[side])
@@ -210,7 +210,7 @@ def _end_hashes(rows: EncodedRows, side: Side) -> hashing.Hashes:
 
 
 def _count_ids(rows: EncodedRows, train_N: npt.NDArray[np.bool_]) -> Int32:
-    """Train edges that each of the chunk's ids occurs in."""
+    """Count the train edges of each of the chunk's ids."""
     num_ids = sum(map(len, rows.ids))
     counts = np.zeros(num_ids, np.int64)
     for side in Side:
@@ -222,11 +222,11 @@ def _count_ids(rows: EncodedRows, train_N: npt.NDArray[np.bool_]) -> Int32:
     return counts.astype(np.int32)
 
 
-def _write_ids(layout: Layout, ids: list[Distinct], counts: Int32, uri: str) -> tuple[Int32, Int32]:
-    """Write the chunk's ids slot by slot; the number of each slot's ids, and of their bytes."""
+def _write_ids(settings: TaskSettings, ids: list[Distinct], counts: Int32, uri: str) -> tuple[Int32, Int32]:
+    """Write the chunk's ids slot by slot; return the ids per slot, and their bytes."""
     num_ids, id_bytes = [], []
-    for entity_type, found in zip(layout.entity_types, ids, strict=True):
-        num_slots = layout.num_partitions[entity_type] * layout.num_slots[entity_type]
+    for entity_type, found in zip(settings.entity_types, ids, strict=True):
+        num_slots = settings.num_partitions[entity_type] * settings.num_slots[entity_type]
         slots = hashing.scale(found.hashes, num_slots).astype(np.int64)
         lengths = pc.binary_length(found.strings).to_numpy()
         num_ids.append(np.bincount(slots, minlength=num_slots))
@@ -241,7 +241,7 @@ def _write_ids(layout: Layout, ids: list[Distinct], counts: Int32, uri: str) -> 
                 yield batch.slice(first, length)
             start = stop
 
-    spill.write_batches(f"{uri}.ids.arrow", IDS_SCHEMA, batches(), layout.keeping)
+    spill.write_batches(f"{uri}.ids.arrow", IDS_SCHEMA, batches(), settings.spill_options)
     return np.concatenate(num_ids).astype(np.int32), np.concatenate(id_bytes).astype(np.int32)
 
 

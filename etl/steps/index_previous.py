@@ -1,8 +1,8 @@
-"""The entity index of an earlier run, whose ids keep their places.
+"""The entity index of an earlier run, whose ids keep their indices.
 
-Its ids are filed by slot like those of a chunk:
+Its ids are written slot by slot, as those of a chunk:
 
-    previous-{type}-{partition}-{block}.arrow   id: string, index: int32; a batch a slot of the partition
+    previous-{type}-{partition}-{block}.arrow   id: string, index: int32; one batch per slot of the partition
 """
 
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from etl.steps import spill
-from etl.steps.layout import Layout, Part
 from etl.steps.spill import Int32
+from etl.steps.task_settings import Partition, TaskSettings
 from etl.strings import hashing
 from etl.strings.hashing import HASH_NAME
 from etl.tables.blocks import cut
@@ -36,10 +36,10 @@ class PreviousBlock:
 
 
 def check_previous(config: Config, previous_uri: str) -> None:
-    """Refuse an earlier index whose ids could not keep their places.
+    """Refuse an earlier index whose ids could not keep their indices.
 
     Raises:
-        ConfigError: the number of partitions, the hash or the seed has changed, or it is to be replaced.
+        ConfigError: the number of partitions, the hash or the seed has changed, or this run would replace it.
     """
     if storage.absolute(previous_uri).rstrip("/") == storage.absolute(config.entity_path).rstrip("/"):
         raise ConfigError(
@@ -62,62 +62,64 @@ def check_previous(config: Config, previous_uri: str) -> None:
 
 
 def num_previous_ids(previous_uri: str | None) -> int:
-    """Ids of the earlier index."""
+    """Count the ids of the earlier index."""
     if previous_uri is None:
         return 0
     num_partitions = entity_index.read_manifest(previous_uri).num_partitions
     return sum(map(sum, entity_counts.read_counts(previous_uri, num_partitions).values()))
 
 
-def previous_counts(layout: Layout) -> list[int]:
-    """Rows that each partition had.
+def previous_counts(settings: TaskSettings) -> list[int]:
+    """Count the ids of each partition of the earlier index.
 
     Raises:
-        FormatError: its count and its ids are not from the same run.
+        FormatError: a count and the ids are not from the same run.
     """
-    if layout.previous_uri is None:
-        return [0] * len(layout.parts())
-    known = entity_index.read_manifest(layout.previous_uri).num_partitions
+    if settings.previous_uri is None:
+        return [0] * len(settings.partitions())
+    known = entity_index.read_manifest(settings.previous_uri).num_partitions
     return [
-        _previous_count(layout.previous_uri, part) if part.entity_type in known else 0
-        for part in layout.parts()
+        _previous_count(settings.previous_uri, partition) if partition.entity_type in known else 0
+        for partition in settings.partitions()
     ]
 
 
-def _previous_count(previous_uri: str, part: Part) -> int:
-    count = entity_counts.read_count(previous_uri, *part)
-    num_ids = entity_index.count_part(previous_uri, *part)
-    if count != num_ids:  # new ids would get the indices of others
+def _previous_count(previous_uri: str, partition: Partition) -> int:
+    count = entity_counts.read_count(previous_uri, *partition)
+    num_ids = entity_index.count_part(previous_uri, *partition)
+    if count != num_ids:  # new ids would get indices of other ids
         raise FormatError(
-            f"{entity_index.part_uri(previous_uri, *part)}: expected {count} ids, as "
-            f"{entity_counts.count_uri(previous_uri, *part)} says, found {num_ids}: they are not from the "
-            "same run"
+            f"{entity_index.part_uri(previous_uri, *partition)}: expected {count} ids, as "
+            f"{entity_counts.count_uri(previous_uri, *partition)} says, found {num_ids}: they are not from "
+            "the same run"
         )
     return count
 
 
-def file_previous(layout: Layout, part_number: int) -> list[PreviousBlock]:
-    """File the ids of one partition of the earlier index by slot.
+def file_previous(settings: TaskSettings, partition_number: int) -> list[PreviousBlock]:
+    """Write the ids of one partition of the earlier index slot by slot.
 
     Raises:
-        FormatError: an id does not lie where the hash puts it.
+        FormatError: an id belongs to another partition by its hash.
     """
-    part = layout.parts()[part_number]
-    uri = layout.previous_uri or ""
-    num_slots = layout.num_slots[part.entity_type]
-    batches = (pa.table({"id": ids}) for ids in entity_index.iter_part(uri, *part))
+    partition = settings.partitions()[partition_number]
+    uri = settings.previous_uri or ""
+    num_slots = settings.num_slots[partition.entity_type]
+    batches = (pa.table({"id": ids}) for ids in entity_index.iter_part(uri, *partition))
     blocks: list[PreviousBlock] = []
     num_earlier = 0
-    for block in cut(batches, layout.chunk_rows):
+    for block in cut(batches, settings.chunk_rows):
         ids = pa.concat_arrays(block["id"].chunks)
-        hashes = hashing.hash_strings(ids, layout.seed)
-        slots = hashing.scale(hashes, layout.num_partitions[part.entity_type] * num_slots).astype(np.int64)
-        slots -= part.partition * num_slots
+        hashes = hashing.hash_strings(ids, settings.seed)
+        slots = hashing.scale(hashes, settings.num_partitions[partition.entity_type] * num_slots).astype(
+            np.int64
+        )
+        slots -= partition.number * num_slots
         if len(slots) and (slots.min() < 0 or slots.max() >= num_slots):
             row = int(np.flatnonzero((slots < 0) | (slots >= num_slots))[0])
             raise FormatError(
-                f"{entity_index.part_uri(uri, *part)}: raw id {ids[row].as_py()!r} (index "
-                f"{num_earlier + row}) belongs to another partition by {HASH_NAME} with seed {layout.seed}"
+                f"{entity_index.part_uri(uri, *partition)}: raw id {ids[row].as_py()!r} (index "
+                f"{num_earlier + row}) belongs to another partition by {HASH_NAME} with seed {settings.seed}"
             )
         order = np.argsort(slots, kind="stable")
         index = np.arange(num_earlier, num_earlier + len(ids), dtype=np.int32)[order]
@@ -126,29 +128,29 @@ def file_previous(layout: Layout, part_number: int) -> list[PreviousBlock]:
         lengths = np.diff(np.frombuffer(ids.buffers()[1], np.int32)[ids.offset : ids.offset + len(ids) + 1])
         id_bytes = np.bincount(slots, weights=lengths, minlength=num_slots)
         starts = np.cumsum(num_ids) - num_ids
-        name = f"previous-{part.entity_type}-{part.partition}-{len(blocks):06d}.arrow"
+        name = f"previous-{partition.entity_type}-{partition.number}-{len(blocks):06d}.arrow"
         found = PreviousBlock(
-            storage.join(layout.folders.work, name), num_ids.astype(np.int32), id_bytes.astype(np.int32)
+            storage.join(settings.folders.work, name), num_ids.astype(np.int32), id_bytes.astype(np.int32)
         )
         slices = (batch.slice(*each) for each in zip(starts.tolist(), num_ids.tolist(), strict=True))
-        spill.write_batches(found.uri, SCHEMA, slices, layout.keeping)
+        spill.write_batches(found.uri, SCHEMA, slices, settings.spill_options)
         blocks.append(found)
         num_earlier += len(ids)
     return blocks
 
 
-def previous_relations(layout: Layout) -> list[str]:
-    """The dynamic relations of the earlier run, in the order of their numbers.
+def previous_relations(settings: TaskSettings) -> list[str]:
+    """Read the dynamic relations of the earlier run, in the order of their numbers.
 
     Raises:
-        ConfigError: it did not name them.
+        ConfigError: the earlier run did not write their names.
     """
-    if layout.previous_uri is None:
+    if settings.previous_uri is None:
         return []
-    names = entity_counts.read_relation_names(layout.previous_uri)
+    names = entity_counts.read_relation_names(settings.previous_uri)
     if names is None:
         raise ConfigError(
-            f"etl.previous_entity_path: {layout.previous_uri} names no relations; dynamic relations could "
+            f"etl.previous_entity_path: {settings.previous_uri} names no relations; dynamic relations could "
             "not keep their numbers"
         )
     return names

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from etl import job
 from etl.config import TableConfig
-from etl.tables import sources
 from etl.tables.check_rows import Rules
+from etl.tables.formats import lines as line_files
+from etl.tables.ranges import FileRange, find_ranges
 from etl.tables.read import read_blocks
-from etl.tables.sources import Source, find_sources
 from graphmill.errors import RawTableError
 from tests.etl.graphs import RawEdge, all_edges, config_of, write_parquet
 from tests.etl.tables.test_read_tables import NAMED, rows_of, table_of
@@ -27,7 +27,7 @@ ROWS = st.lists(
 )
 
 
-def rows_of_sources(found: list[Source], chunk_rows: int = 1000) -> list[tuple[Any, ...]]:
+def rows_of_ranges(found: list[FileRange], chunk_rows: int = 1000) -> list[tuple[Any, ...]]:
     blocks = [block for source in found for _, block, _ in read_blocks(source, chunk_rows, Rules())]
     return [tuple(row.values()) for block in blocks for row in block.to_pylist()]
 
@@ -48,22 +48,22 @@ def test_text_in_ranges_of_bytes(
         if header and not path.stat().st_size:
             continue
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sources, "MIN_RANGE_BYTES", range_bytes)
-            found = find_sources("t", table_of(path, header=header), str(path), 1)
-        assert rows_of_sources(found) == rows
+            patch.setattr(line_files, "MIN_RANGE_BYTES", range_bytes)
+            found = find_ranges("t", table_of(path, header=header), str(path), 1)
+        assert rows_of_ranges(found) == rows
         assert len(found) > 1 or path.stat().st_size < 4 * (range_bytes + 60)
 
 
 def test_text_that_cannot_be_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "MIN_RANGE_BYTES", 1)
+    monkeypatch.setattr(line_files, "MIN_RANGE_BYTES", 1)
     content = b"l\tr\n" + b"a\tb\n" * 100
     (tmp_path / "t.tsv").write_bytes(content)
     (tmp_path / "t.tsv.gz").write_bytes(gzip.compress(content))
     (tmp_path / "t.tsv.zst").write_bytes(pa.compress(content, "zstd", asbytes=True))
 
     def num_sources(name: str, **settings: Any) -> int:
-        found = find_sources("t", table_of(tmp_path / name, **settings), str(tmp_path / name), 10)
-        assert rows_of_sources(found) == [("a", "b")] * 100
+        found = find_ranges("t", table_of(tmp_path / name, **settings), str(tmp_path / name), 10)
+        assert rows_of_ranges(found) == [("a", "b")] * 100
         return len(found)
 
     assert num_sources("t.tsv") > 9
@@ -71,7 +71,7 @@ def test_text_that_cannot_be_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_bad_row_of_a_range_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "MIN_RANGE_BYTES", 100)
+    monkeypatch.setattr(line_files, "MIN_RANGE_BYTES", 100)
     path = tmp_path / "t.tsv"
     path.write_text("l\tr\n" + "a\tb\n" * 200 + "bad\t\n" + "a\tb\n" * 200)
     with pytest.raises(RawTableError, match=r"t\.tsv: row \d+ \(counted from byte \d+\), .*empty") as raised:
@@ -85,16 +85,16 @@ def test_a_bad_row_of_a_range_is_found_again(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("name", ["t.jsonl", "t.json", "t.ndjson.gz"])
 def test_json_lines(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "MIN_RANGE_BYTES", 50)
+    monkeypatch.setattr(line_files, "MIN_RANGE_BYTES", 50)
     made = [
         {"other": [n], "rhs": f'x "{n}"\n', "lhs": n, "w": n / 2, "rel": "2026-01-01"} for n in range(1, 60)
     ]
     content = "".join(json.dumps(row) + "\n" for row in made).encode()
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     table = table_of(tmp_path / name, **NAMED)
-    found = find_sources("tables[0]", table, str(tmp_path / name), 5)
+    found = find_ranges("tables[0]", table, str(tmp_path / name), 5)
     expected = [(str(n), f'x "{n}"\n', "2026-01-01", n / 2) for n in range(1, 60)]
-    assert rows_of_sources(found, 7) == expected
+    assert rows_of_ranges(found, 7) == expected
     assert (len(found) == 1) == name.endswith("gz")
     assert found[0].integer_columns == ("tables[0].lhs",)
 
@@ -119,7 +119,7 @@ def test_json_that_has_no_edges(tmp_path: Path, content: str, message: str) -> N
 def test_json_whose_weights_are_no_integers_further_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "PEEK_BYTES", 200)
+    monkeypatch.setattr(line_files, "SAMPLE_BYTES", 200)
     weights = [*range(20), 0.5]
     lines = [json.dumps({"lhs": "a", "rhs": "b", "w": weight}) for weight in weights]
     (tmp_path / "t.jsonl").write_text("\n".join(lines))
@@ -129,16 +129,16 @@ def test_json_whose_weights_are_no_integers_further_on(
 
 def test_json_without_rows(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text("\n")
-    assert find_sources("t", table_of(tmp_path / "t.jsonl"), str(tmp_path / "t.jsonl"), 10) == []
+    assert find_ranges("t", table_of(tmp_path / "t.jsonl"), str(tmp_path / "t.jsonl"), 10) == []
 
 
 def test_orc_by_stripes(tmp_path: Path) -> None:
     path = tmp_path / "t.orc"
     ids = [f"{n:0200d}" for n in range(60_000)]
     paorc.write_table(pa.table({"l": ids, "r": ids}), path, stripe_size=1 << 20, compression="uncompressed")
-    found = find_sources("t", table_of(path), str(path), 1000)
+    found = find_ranges("t", table_of(path), str(path), 1000)
     assert len(found) > 3
-    assert rows_of_sources(found) == [(each, each) for each in ids]
+    assert rows_of_ranges(found) == [(each, each) for each in ids]
 
 
 def test_folders_of_hive(near_client: distributed.Client, tmp_path: Path) -> None:
@@ -164,4 +164,4 @@ def test_hive_has_no_value(tmp_path: Path) -> None:
         rows_of(table_of(path, lhs="l", rhs="r"), path)
     other = TableConfig(path=(path,), lhs="l", rhs="s", relation="to")
     with pytest.raises(RawTableError, match=r"expected a column 's' \(rhs\)"):
-        find_sources("t", other, path, 10)
+        find_ranges("t", other, path, 10)

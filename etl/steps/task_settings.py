@@ -1,4 +1,4 @@
-"""What every task of one run must agree on: types, partitions, relations, splits, folders."""
+"""Settings that all tasks of a run share: types, partitions, relations, splits, folders."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,31 +9,31 @@ import numpy as np
 import numpy.typing as npt
 
 from etl.config import Compression, EtlConfig, TableConfig
-from etl.steps.spill import Keeping
+from etl.steps.spill import SpillOptions
 from etl.strings.hashing import Hashes, mix, scale
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.vocab import TRAIN_SPLIT, Bucket, Side
 
 MIN_SLOTS = 16
-# What ordering an id takes beside its bytes, which are there three times: read, distinct, in order.
+# Memory for sorting an id, besides three copies of its bytes: read, distinct, sorted.
 ID_OVERHEAD_BYTES = 64
 _TYPICAL_ID_BYTES = 32
 MAX_SLOTS = 1024
-TYPE_AT = {Side.LHS: 1, Side.RHS: 2}  # position of a side's type in a relation of the layout
+TYPE_AT = {Side.LHS: 1, Side.RHS: 2}  # position of a side's type in `relations`
 _SPREAD_SALTS = {Side.LHS: np.uint64(0x9E3779B97F4A7C15), Side.RHS: np.uint64(0xC2B2AE3D27D4EB4F)}
 
 
-class Part(NamedTuple):
+class Partition(NamedTuple):
     """One partition of one entity type."""
 
     entity_type: str
-    partition: int
+    number: int
 
 
 @dataclass(frozen=True)
 class Folders:
-    """Where a run writes to: hidden folders, which get their names at the end."""
+    """Folders that a run writes: hidden folders, which are renamed at the end."""
 
     work: str
     entities: str
@@ -42,14 +42,14 @@ class Folders:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The run's shape; small, and sent to every task."""
+class TaskSettings:
+    """Settings of a run; small, and sent to every task."""
 
     num_partitions: dict[str, int]
     num_slots: dict[str, int]
-    """Ranges of hashes that a partition's ids are filed under, so that they can be ordered bit by bit."""
+    """Slots per partition: ranges of hashes, which can be sorted one by one."""
     relations: tuple[tuple[str, str, str], ...]
-    """(name, lhs type, rhs type) by number; of dynamic relations the one entry that gives the types."""
+    """(name, lhs type, rhs type) by number; one entry for all dynamic relations."""
     dynamic: bool
     splits: tuple[str, ...]
     holdout: dict[str, float]
@@ -69,20 +69,20 @@ class Layout:
     chunk_rows: int
     index_bytes: int
     merge_bytes: int
-    keeping: Keeping
+    spill_options: SpillOptions
     entity_names: bool
     folders: Folders
 
     @classmethod
     def of(cls, config: Config, etl: EtlConfig, folders: Folders, num_ids: int) -> Self:
-        """The layout that the configuration asks for, with the folders that the run writes to.
+        """Return the settings of a configuration.
 
         Args:
             config: the configuration.
             etl: its section.
-            folders: where the run writes to.
-            num_ids: how many there are at worst, if every end of every row of every chunk is another;
-                decides how finely the work is cut, and not what comes out.
+            folders: folders that the run writes.
+            num_ids: largest possible number of ids, two per row; decides the number of slots, which does
+                not change the output.
         """
         featurized = {name for name, entity in config.entities.items() if entity.featurized}
         worst_bytes = num_ids * (ID_OVERHEAD_BYTES + 3 * _TYPICAL_ID_BYTES)
@@ -111,29 +111,31 @@ class Layout:
             chunk_rows=etl.chunk_rows,
             index_bytes=etl.index_bytes,
             merge_bytes=etl.merge_bytes,
-            keeping=Keeping(_compression(etl, folders.work), etl.work_replication),
+            spill_options=SpillOptions(_compression(etl, folders.work), etl.work_replication),
             entity_names=etl.entity_names,
             folders=folders,
         )
 
     @property
     def entity_types(self) -> tuple[str, ...]:
-        """All entity types, in the configuration's order."""
+        """Entity types in the configuration's order."""
         return tuple(self.num_partitions)
 
-    def parts(self) -> list[Part]:
-        """Every partition of every type, type by type."""
-        return [Part(name, number) for name, count in self.num_partitions.items() for number in range(count)]
+    def partitions(self) -> list[Partition]:
+        """List the partitions of all types, type by type."""
+        return [
+            Partition(name, number) for name, count in self.num_partitions.items() for number in range(count)
+        ]
 
-    def part_slots(self) -> list[range]:
-        """Numbers of each partition's slots among those of all partitions."""
-        counts = [self.num_slots[part.entity_type] for part in self.parts()]
+    def partition_slots(self) -> list[range]:
+        """Number each partition's slots among the slots of all partitions."""
+        counts = [self.num_slots[partition.entity_type] for partition in self.partitions()]
         stops = list(accumulate(counts))
         return [range(stop - count, stop) for stop, count in zip(stops, counts, strict=True)]
 
     @property
     def feature_sides(self) -> list[Side]:
-        """The sides on which there are lists of features."""
+        """Sides with lists of features."""
         return [
             side
             for side, at in TYPE_AT.items()
@@ -141,7 +143,7 @@ class Layout:
         ]
 
     def feature_types(self, table: TableConfig) -> dict[Side, str]:
-        """The featurized type of each side of a table that has one; its rows all have the same."""
+        """Return the featurized type of each side of a table that has one, the same in all rows."""
         if not self.featurized:
             return {}
         entries = [each for each in self.relations if self.dynamic or table.relation in (None, each[0])]
@@ -150,11 +152,11 @@ class Layout:
 
     @property
     def filters(self) -> bool:
-        """Whether entities or relations that are rare are left out."""
+        """Whether rare entities or relations are left out."""
         return self.min_relation_count > 0 or any(self.min_entity_counts.values())
 
     def buckets(self) -> Iterator[Bucket]:
-        """Every bucket of one split, row by row."""
+        """List the buckets of one split, row by row."""
         return (Bucket(lhs, rhs) for lhs in range(self.grid.lhs) for rhs in range(self.grid.rhs))
 
     @property
@@ -164,7 +166,7 @@ class Layout:
 
     @property
     def spreads(self) -> bool:
-        """Whether a type has one partition while others on its side have several."""
+        """Whether a type has one partition, and other types on its side have several."""
         ends = [(lhs, self.grid.lhs) for _, lhs, _ in self.relations]
         ends += [(rhs, self.grid.rhs) for _, _, rhs in self.relations]
         return any(self.num_partitions[name] < num_slices for name, num_slices in ends)
@@ -175,20 +177,20 @@ class Layout:
         return self.splits.index(TRAIN_SPLIT)
 
     def draw_splits(self, edge_hashes: Hashes) -> npt.NDArray[np.uint8]:
-        """Split of each edge that a train table holds: a seeded draw on the edge's content alone."""
+        """Draw the split of each edge of a train table from the edge's hash alone."""
         limits = np.cumsum(list(self.holdout.values())) * 2.0**32
         numbers = [*(self.splits.index(name) for name in self.holdout), self.train]
         drawn = np.searchsorted(limits, (edge_hashes >> np.uint64(32)).astype(np.float64), side="right")
         return np.array(numbers, np.uint8)[drawn]
 
     def spread(self, edge_hashes: Hashes, side: Side) -> npt.NDArray[np.int64]:
-        """Slice of the grid for edges whose type on `side` has one partition: even, and fixed by the edge."""
+        """Draw the grid slice of edges whose type on `side` has one partition from the edge's hash."""
         num_slices = self.grid.lhs if side is Side.LHS else self.grid.rhs
         return scale(mix(edge_hashes ^ _SPREAD_SALTS[side]), num_slices).astype(np.int64)
 
 
 def _compression(etl: EtlConfig, work_uri: str) -> Compression:
-    """Packing takes more time than the page cache does, and less than a network."""
+    """Compress for networks only: the page cache is faster than compression."""
     if etl.spill_compression != "auto":
         return etl.spill_compression
     return "lz4" if storage.local_path(work_uri) is None else "none"

@@ -1,7 +1,7 @@
-"""Which edges of a bucket come first among their equals, in bounded memory, exactly.
+"""Finds duplicate edges of a bucket, exactly, in bounded memory.
 
-A bucket larger than the budget is read several times; each time the edges of one range of their hash are
-compared. What is kept meanwhile is a byte an edge of the bucket.
+A bucket larger than the budget is read several times; each pass compares the edges of one range of hashes. A
+mask of one byte per edge stays in memory.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,12 +16,12 @@ from etl.strings import hashing
 def first_of_equals(
     read: Callable[[], Iterable[Int32]], num_edges: int, budget_edges: int
 ) -> npt.NDArray[np.bool_]:
-    """[num_edges] whether no edge before it is the same.
+    """Return a mask [num_edges] of the edges without an equal edge before them.
 
     Args:
         read: reads the bucket: records [n, 3] of relation, lhs, rhs, piece by piece.
         num_edges: edges in the bucket.
-        budget_edges: edges that are compared at once, about.
+        budget_edges: approximate number of edges to compare at once.
     """
     keep_N = np.ones(num_edges, bool)
     num_passes = max(-(-num_edges // max(budget_edges, 1)), 1)
@@ -33,7 +33,7 @@ def first_of_equals(
             records.append(piece[mine])
             start += len(piece)
         row_M, record_M3 = np.concatenate(rows), np.concatenate(records)
-        order = np.lexsort(record_M3.T)  # stable: equals stay in the order of their rows
+        order = np.lexsort(record_M3.T)  # stable: equal edges stay in the order of their rows
         ordered = record_M3[order]
         repeats = (ordered[1:] == ordered[:-1]).all(axis=1)
         keep_N[row_M[order[1:][repeats]]] = False
@@ -41,7 +41,7 @@ def first_of_equals(
 
 
 def _of_pass(records: Int32, number: int, num_passes: int) -> npt.NDArray[np.int64]:
-    """Rows of the edges that are compared in this pass."""
+    """Return the rows of the edges to compare in this pass."""
     columns = records.astype(np.uint64).T
     hashes = hashing.mix(hashing.mix(columns[0] ^ (columns[1] << np.uint64(32))) ^ columns[2])
     return np.flatnonzero(hashing.scale(hashes, num_passes) == number)
