@@ -5,13 +5,7 @@ from functools import cached_property
 from typing import Any
 
 from graphmill.checkpoints import states
-from graphmill.checkpoints.checkpoint import (
-    Checkpoint,
-    Floats,
-    ModelState,
-    PartitionFilesCheckpoint,
-    Rows,
-)
+from graphmill.checkpoints.checkpoint import Checkpoint, Floats, ModelState, PartitionFilesCheckpoint, Rows
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
