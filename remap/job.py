@@ -31,7 +31,7 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
     Raises:
         ConfigError: an entity type or a version is not there, or the output folder holds other files.
     """
-    settings = config.section("remap", RemapConfig)
+    settings = config.section(RemapConfig)
     select_types(config, settings)
     if config.checkpoint_path not in coming:
         find_inputs(config, settings)
@@ -50,7 +50,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
             vector is not finite.
         ConfigError: an entity type or a version is not there, or the output folder holds other files.
     """
-    settings = config.section("remap", RemapConfig)
+    settings = config.section(RemapConfig)
     num_partitions = select_types(config, settings)
     inputs = find_inputs(config, settings)
     check_partitions(inputs, num_partitions)
@@ -97,10 +97,10 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
 
 def fingerprint(config: Config) -> dict[str, Any]:
     """All that the embeddings depend on."""
-    settings = config.section("remap", RemapConfig)
+    settings = config.section(RemapConfig)
     num_partitions = select_types(config, settings)
     return {
-        "remap": settings.model_dump(mode="json"),
+        "remap": settings.result_settings(),
         "entities": {
             entity_type: {"num_partitions": num, "dimension": config.entity_dimension(entity_type)}
             for entity_type, num in num_partitions.items()

@@ -72,7 +72,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     tell_replaced(config)
     claim.check()
     changes = claim_checkpoint(config)
-    if config.section("train", TrainConfig).num_workers > 1:
+    if config.section(TrainConfig).num_workers > 1:
         figures = Coordinator(config, client, claim).run()
     else:
         in_task = claim.of(config.checkpoint_path)
@@ -91,8 +91,9 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
 
 def one_worker_a_gpu(config: Config) -> Config:
     """With several GPUs, and nothing said of workers, as many of these."""
-    if config.num_gpus > 1 and "num_workers" not in config.train:
-        return config.model_copy(update={"train": config.train | {"num_workers": config.num_gpus}})
+    settings = config.section(TrainConfig)
+    if config.num_gpus > 1 and "num_workers" not in settings.model_fields_set:
+        return config.with_section(settings.model_copy(update={"num_workers": config.num_gpus}))
     return config
 
 
@@ -141,5 +142,5 @@ def save_for_graphstorm(config: Config, paths: dict[str, str], claim: Claim = NO
 
 
 def _graphstorm_paths(config: Config) -> dict[str, str]:
-    chosen = config.section("train", TrainConfig).model_dump(include={"save_embed_path", "save_model_path"})
+    chosen = config.section(TrainConfig).model_dump(include={"save_embed_path", "save_model_path"})
     return {name: storage.absolute(path) for name, path in chosen.items() if path}

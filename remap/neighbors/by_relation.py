@@ -33,7 +33,7 @@ class TrainedRelation:
         self.number = 0 if config.dynamic_relations else position
         self.row = position if config.dynamic_relations else None
         self.relation = config.relations[self.number]
-        model = open_checkpoint(config.checkpoint_path).read_model()
+        model = open_checkpoint(config.checkpoint_path, allow_non_finite=True).read_model()
         self.parameters = {key: value.numpy() for key, value in (model.parameters if model else {}).items()}
         keys = [parse_operator_key(key) for key in self.parameters]
         self.is_two_sided = any(key and key[:2] == (Side.LHS, self.number) for key in keys)

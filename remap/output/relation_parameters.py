@@ -40,7 +40,7 @@ def write_relation_parameters(config: Config, inputs: Inputs, uri: str) -> int:
         ConfigError: the checkpoint holds no relations, or others than the configuration.
         FormatError: a parameter is not finite.
     """
-    model = inputs.open_checkpoint(allow_non_finite=inputs.allow_non_finite).model()
+    model = inputs.open_checkpoint(allow_non_finite=inputs.allow_non_finite).read_model()
     if model is None:
         raise ConfigError(f"remap.relations: {inputs.checkpoint_path} holds no relations; set it to false")
     names = entity_counts.read_relation_names(config.entity_path) if config.dynamic_relations else None

@@ -181,7 +181,7 @@ def backend_of(config: Config) -> str | None:
     Raises:
         ConfigError: train.all_reduce needs rounds.
     """
-    settings = config.section("train", TrainConfig)
+    settings = config.section(TrainConfig)
     rounds = settings.bucket_assignment == "tournament"
     if settings.all_reduce == "auto":
         return "nccl" if rounds and config.num_gpus else None

@@ -48,7 +48,7 @@ class Coordinator:
     def __init__(self, config: Config, client: Client, claim: Claim = NO_CLAIM) -> None:
         self.config = config
         self.claim = claim
-        self.settings = config.section("train", TrainConfig)
+        self.settings = config.section(TrainConfig)
         self.backend = backend_of(config)
         self.client = client
         self.schedule = schedule.plan(config)

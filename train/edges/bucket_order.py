@@ -35,7 +35,7 @@ def order_of(config: Config, iteration: Iteration, device_slots: int | None = No
     place = (iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx)
     num_lhs, num_rhs = (config.num_side_partitions(side) for side in Side)
     seed = seeds.derived(config.seed, "order", *place)
-    slots = device_slots or config.section("train", TrainConfig).memory_partitions
+    slots = device_slots or config.section(TrainConfig).memory_partitions
     if slots is not None:
         return elimination_order(num_lhs, num_rhs, slots, seed)
     return ordered_buckets(config.bucket_order, num_lhs, num_rhs, seed)

@@ -42,11 +42,11 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
 
 def fingerprint(config: Config) -> dict[str, Any]:
     """The settings and inputs that the metrics depend on."""
-    settings = config.section("evaluate", EvaluateConfig)
+    settings = config.section(EvaluateConfig)
     inputs = [config.checkpoint_path, config.entity_path, config.split_path(settings.split)]
     known = _filter_paths(config, settings) if settings.filtered else []
     return {
-        "evaluate": settings.model_dump(mode="json", exclude={"block_bytes", "query_bytes"}),
+        "evaluate": settings.result_settings(),
         "model": _score_settings(config.pbg()),
         "inputs": describe_inputs(dict.fromkeys([*inputs, *known])),
     }
@@ -59,12 +59,12 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
         ConfigError: the configuration names a split, or a folder of known edges, that does not exist, or the
             checkpoint belongs to another model.
     """
-    settings = config.section("evaluate", EvaluateConfig)
+    settings = config.section(EvaluateConfig)
     if config.checkpoint_path not in coming and pbg_checkpoint.read_version(config.checkpoint_path):
         _check_same_model(config)
     path = config.split_path(settings.split)
     named = [("evaluate.filter_paths", each) for each in settings.filter_paths or ()]
-    named += [("evaluate.split", path)] if "split" in config.evaluate else []
+    named += [("evaluate.split", path)] if "split" in settings.model_fields_set else []
     for key, each in named:
         if storage.absolute(each) not in coming and not storage.is_dir(each):
             raise ConfigError(f"{key}: there is no folder {each}; {_existing_splits(config)}")
@@ -98,7 +98,7 @@ def evaluate(config: Config) -> dict[str, Any]:
         FormatError: a file is damaged, or two files do not fit each other.
     """
     started = time.monotonic()
-    settings = config.section("evaluate", EvaluateConfig)
+    settings = config.section(EvaluateConfig)
     device = runtime.device_of(config)
     _check_same_model(config)
     context = RunContext.of_checkpoint(config, "evaluate", device=device, version=settings.checkpoint_version)
@@ -142,7 +142,7 @@ def _rank_all(
     """Rank the edges, as many at a time as `query_bytes` allows."""
     config, model, load = context.config, context.load_trained_model(), load_embeddings_of(context)
     dimension = max(config.entity_dimension(entity_type) for entity_type in config.entities)
-    step = max(1, config.section("evaluate", EvaluateConfig).query_bytes // (2 * 4 * dimension))
+    step = max(1, config.section(EvaluateConfig).query_bytes // (2 * 4 * dimension))
     by_side: dict[Side, list[Ranks]] = {side: [] for side in Side}
     for start in range(0, len(edges), step):
         part = edges.part(start, start + step)

@@ -17,7 +17,7 @@ def import_legacy_inputs(config: Config) -> Config:
         FormatError: a source is damaged, or its index base is unclear (see train.index_base).
     """
     target = config.checkpoint_path.rstrip("/") + ".adopted"
-    index_base = config.section("train", TrainConfig).index_base
+    index_base = config.section(TrainConfig).index_base
     import_legacy.adopt_outdir(config.checkpoint_path, index_base)
     changed: dict[str, object] = {}
     entity_path = config.entity_path

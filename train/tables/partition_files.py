@@ -38,7 +38,7 @@ class PartitionFiles:
         self.config = context.config
         self.num_rows = context.num_rows
         self.device = context.device
-        self.optimizer = self.config.section("train", TrainConfig).optimizer
+        self.optimizer = self.config.section(TrainConfig).optimizer
         self._warm_start = context.warm_start
         self._pbg = self.config.pbg()
         self._claim = context.claim

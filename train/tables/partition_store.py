@@ -65,7 +65,7 @@ class PartitionStore:
         self.config = files.config
         self.version = version
         self.num_read = self.num_written = 0
-        self._slots = self.config.section("train", TrainConfig).memory_partitions
+        self._slots = self.config.section(TrainConfig).memory_partitions
         self._uses = Uses(self.config, [])
         self._background = background
         self._tables: dict[PartitionKey, Table] = {}

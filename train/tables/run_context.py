@@ -119,7 +119,7 @@ class RunContext:
         model = Model(
             config,
             self.num_dynamic,
-            relation_init=config.section("train", TrainConfig).relation_init,
+            relation_init=config.section(TrainConfig).relation_init,
             seed=seeds.derived(config.seed, "relations"),
         )
         lr = config.lr if config.relation_lr is None else config.relation_lr

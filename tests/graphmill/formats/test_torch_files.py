@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats._torch_tensor import open_tensor
+from graphmill.formats.torch_files.tensor import open_tensor
 
 
 def read(path: Path, start: int = 0, stop: int = 1 << 30) -> tuple[str, tuple[int, ...], np.ndarray]:

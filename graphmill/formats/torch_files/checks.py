@@ -1,61 +1,68 @@
-"""Files for torch.load() that come from others: what they hold is as large as they are.
+"""Checks of files for torch.load() that come from others: the content must be no larger than the file.
 
-torch unpickles only what weights consist of, but takes memory for what a few bytes ask for: packed records,
-arrays by their length alone, tensors that repeat one element, values that hold each other many times.
+torch unpickles only weights, but takes memory for what a few bytes ask for: packed records, arrays made by
+their length alone, tensors that repeat one element, values that hold each other many times.
 """
 
 import math
 import pickletools
 import re
-import zipfile
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, strided
 
 from graphmill.errors import FormatError
+from graphmill.formats.torch_files.archive import Archive, is_archive
 
-_MIN_VALUES = 1 << 16  # a file may hold as many, however small it is
+ANYTHING = "what torch.save() wrote, tensors and plain values only"
+
+_NUM_PICKLES = 5  # of the older form
+_MIN_VALUES = 1 << 16  # any file may hold so many, however small
 _MAX_DEPTH = 100
 _MADE_BY_LENGTH = re.compile(
     r"(builtins|__builtin__) bytearray|torch(\.\w+)* \w*Tensor|torch\._utils _rebuild_(sparse|nested)_tensor"
 )
 
 
-def check_file(stream: Any, size_bytes: int, where: str) -> None:
-    """Refuse a file that torch would unpack to more than it is.
+def check_file(stream: Any, size_bytes: int, where: str, expected: str = ANYTHING) -> Archive | None:
+    """Refuse a file that torch would unpack to more than its size; the zip, or None for the older form.
+
+    `expected` is for messages.
 
     Raises:
-        FormatError: a record is packed, records overlap, or a pickle makes values by their length alone.
+        FormatError: the zip is damaged, a record is packed, records overlap, or a pickle makes values by
+            their length alone.
     """
+    if not is_archive(stream):
+        stream.seek(0)
+        try:
+            for _ in range(_NUM_PICKLES):
+                _check_pickle(stream, where)
+        except FormatError:
+            raise
+        except Exception:  # damage makes pickletools raise nearly anything; torch's message names the damage
+            return None
+        return None
     try:
-        for pickled in _pickles(stream, size_bytes, where):
-            for opcode, argument, _ in pickletools.genops(pickled):
-                if opcode.name == "GLOBAL" and _MADE_BY_LENGTH.fullmatch(str(argument)):
-                    found = str(argument).replace(" ", ".")
-                    raise FormatError(
-                        f"{where}: expected what torch.save() wrote, found the type {found}; "
-                        "nothing else is loaded, for a few bytes of it could take any memory"
-                    )
+        archive = Archive(stream, size_bytes, where)
+        for pickled in archive.pickles():
+            _check_pickle(pickled, where)
     except FormatError:
         raise
-    except Exception:  # damage makes zipfile and pickletools raise nearly anything; torch says what it is
-        return
+    except Exception as error:  # damage makes zipfile and pickletools raise nearly anything
+        raise FormatError(f"{where}: expected {expected}, found damage or a part: {error}") from error
+    return archive
 
 
-def _pickles(stream: Any, size_bytes: int, where: str) -> list[Any]:
-    stream.seek(0)
-    if not zipfile.is_zipfile(stream):
-        stream.seek(0)
-        return [stream] * 4  # the old form: magic number, protocol, system, content
-    with zipfile.ZipFile(stream) as archive:
-        records = archive.infolist()
-        is_packed = any(each.compress_type != zipfile.ZIP_STORED for each in records)
-        if is_packed or sum(each.file_size for each in records) > size_bytes:
+def _check_pickle(pickled: Any, where: str) -> None:
+    for opcode, argument, _ in pickletools.genops(pickled):
+        if opcode.name == "GLOBAL" and _MADE_BY_LENGTH.fullmatch(str(argument)):
+            found = str(argument).replace(" ", ".")
             raise FormatError(
-                f"{where}: expected records as they are, as torch.save() writes, found packed ones"
+                f"{where}: expected what torch.save() wrote, found the type {found}; "
+                "nothing else is loaded, for a few bytes of it could take any memory"
             )
-        return [archive.read(each) for each in records if each.filename.endswith(".pkl")]
 
 
 def check_content(content: Any, size_bytes: int, where: str, device: str = "cpu") -> None:

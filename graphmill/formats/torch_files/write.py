@@ -1,7 +1,7 @@
 """Writing `.pt` files as torch did before its version 1.6: every torch reads them, and they can be streamed.
 
 The pickles come first, with the sizes of all tensors; the elements follow, batch by batch. Same content,
-same bytes. The form: graphmill/formats/_torch_files.py.
+same bytes. The form: graphmill/formats/torch_files/__init__.py.
 """
 
 import io
@@ -21,7 +21,8 @@ from torch.serialization import MAGIC_NUMBER, PROTOCOL_VERSION
 
 from graphmill import storage
 from graphmill.errors import FormatError
-from graphmill.formats._torch_files import mapped
+from graphmill.formats.torch_files.read import mapped
+from graphmill.formats.torch_files.rows import DTYPES
 
 
 @dataclass(frozen=True)
@@ -125,15 +126,4 @@ class _Pickler(pickle.Pickler):
         return "storage", kind, key, "cpu", value.of.numel, None
 
 
-_STORAGES = {
-    torch.float32: "FloatStorage",
-    torch.float64: "DoubleStorage",
-    torch.float16: "HalfStorage",
-    torch.bfloat16: "BFloat16Storage",
-    torch.int64: "LongStorage",
-    torch.int32: "IntStorage",
-    torch.int16: "ShortStorage",
-    torch.int8: "CharStorage",
-    torch.uint8: "ByteStorage",
-    torch.bool: "BoolStorage",
-}
+_STORAGES = {getattr(torch, dtype): storage for storage, dtype in DTYPES.items()}

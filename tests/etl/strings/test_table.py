@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from etl.strings import hashing, native
-from etl.strings.distinct import distinct, new_table
-from etl.strings.table import Distinct
+from etl.strings.table import Distinct, distinct, new_table
 
 # Which bits the hash has.
 MASKS = {"all": (1 << 64) - 1, "the uppermost": 3 << 62, "the lowest": 7, "none": 0}
