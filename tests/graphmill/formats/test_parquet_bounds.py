@@ -19,7 +19,7 @@ _ONE_PAGE: dict[str, Any] = {"data_page_size": 1 << 30, "max_rows_per_page": 1 <
 
 _READ_RAW = """
 import sys
-from etl.check_rows import Rules
+from etl.tables.check_rows import Rules
 from etl.config import TableConfig
 from etl.read_tables import read_blocks
 from etl.sources import find_ranges
