@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 DEMO_OUTPUT ?= demo-output
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format bench bench-gpu constraints clean
+.PHONY: help install demo test test-fast check format bench bench-gpu constraints release clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ demo: $(INSTALLED) ## raw ids in, embeddings out: the Debian package graph
 
 test: check ## the whole suite; parts that need java and mvn skip without them
 	$(BIN)/pytest
+
+test-fast: $(INSTALLED) ## the quick tests, without servers: under three minutes
+	$(BIN)/pytest -m "not slow and not hdfs and not yarn and not interop and not gpu"
 
 check: $(INSTALLED) ## style, types, and the layers of the house
 	$(BIN)/ruff format --check --quiet .
@@ -50,5 +53,8 @@ constraints: ## pin the newest versions that fit pyproject.toml
 	$(VENV)-new/bin/pip freeze --exclude-editable > constraints.txt
 	rm -rf $(VENV)-new
 
+release: check ## build wheel and sdist into dist/, and run a tiny pipeline from the wheel
+	PYTHON=$(PYTHON) BIN=$(BIN) .ci/release
+
 clean: ## remove what make made
-	rm -rf $(VENV) $(VENV)-* .hadoop build $(DEMO_OUTPUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-* .hadoop build dist $(DEMO_OUTPUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis

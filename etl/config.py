@@ -1,34 +1,36 @@
-"""The section `etl`: which tables hold the edges, and how much memory a task may take."""
+"""The section `etl`: tables of edges and entities, and the memory that a task may take."""
 
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from graphmill.config import Fraction, Name, Positive, Section, TypeName
+from graphmill.config import Count, Fixed, Fraction, Name, Neutral, Positive, Section, TypeName
 from graphmill.vocab import TRAIN_SPLIT
 
 Column = str | Annotated[int, Field(ge=0)]
-Format = Literal["auto", "parquet", "csv", "orc", "json"]
-Count = Annotated[int, Field(ge=0, lt=2**63)]
+FileFormat = Literal["parquet", "csv", "orc", "json"]
 KeepOrDrop = Literal["keep", "drop"]
 Compression = Literal["lz4", "zstd", "none"]
 
 
 class FilesConfig(Section):
-    """Where the files of a raw table are, and how they are read."""
+    """The files of a raw table."""
 
-    path: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] = Field(
-        description="files, folders or glob patterns, relative to `input`; one, or a list"
+    path: Fixed[Annotated[tuple[str, ...], Field(min_length=1, strict=False)]] = Field(
+        description="File, folder or glob pattern, or a list of these; relative paths start at `input`."
     )
-    format: Format = Field(
-        "auto", description="auto: by the file's suffix; csv is any delimited text, json an object a line"
+    format: Fixed[FileFormat | Literal["auto"]] = Field(
+        "auto",
+        description="Format of the files; auto: by suffix. csv: delimited text; json: one object per line.",
     )
-    delimiter: str | None = Field(None, description="of text; null: a tab for .tsv and .txt, else a comma")
-    header: bool = Field(True, description="text starts with a row of column names")
-    quoting: bool | None = Field(
+    delimiter: Fixed[str | None] = Field(
+        None, description="Delimiter of text; null: a tab for .tsv, .tab and .txt, else a comma."
+    )
+    header: Fixed[bool] = Field(True, description="Whether text starts with a row of column names.")
+    quoting: Fixed[bool | None] = Field(
         None,
-        description='text may hold "quoted" fields, with delimiters and newlines in them; '
-        "null: yes, unless a tab is the delimiter",
+        description='Whether text may hold "quoted" fields, which may hold delimiters and newlines; '
+        "null: yes, unless the delimiter is a tab.",
     )
 
     @field_validator("path", mode="before")
@@ -43,39 +45,41 @@ class FilesConfig(Section):
             raise ValueError(f"expected one character of ASCII, found {delimiter!r}")
         return delimiter
 
-    def parts(self) -> dict[str, Column]:
-        """Which column is which part of an edge, or an entity's id."""
+    def columns(self) -> dict[str, Column]:
+        """Column of each field of an edge or entity."""
         raise NotImplementedError
 
 
 class EntityTableConfig(FilesConfig):
-    """A table of entities of one type: they are indexed even where no edge has them."""
+    """A table of entities of one type, which are indexed even if no edge has them."""
 
-    type: TypeName
-    id: Column = Field(description="column of raw ids: its name, or its number from 0")
+    type: Fixed[TypeName] = Field(description="Entity type of all rows.")
+    id: Fixed[Column] = Field(description="Column of raw ids: its name, or its number from 0.")
 
-    def parts(self) -> dict[str, Column]:
+    def columns(self) -> dict[str, Column]:
         """The column of raw ids."""
         return {"id": self.id}
 
 
 class TableConfig(FilesConfig):
-    """A table of edges: which columns make an edge."""
+    """A table of edges."""
 
-    lhs: Column = Field(description="column of the left-hand side: its name, or its number from 0")
-    rhs: Column = Field(description="column of the right-hand side")
-    relation: Name | None = Field(None, description="the relation of every row")
-    relation_column: Column | None = Field(None, description="column that names each row's relation")
-    weight: Column | None = Field(None, description="column of edge weights; null: every edge weighs 1")
-    split: Name = Field(TRAIN_SPLIT, description="the split that the edges belong to")
-    feature_delimiter: Annotated[str, Field(min_length=1)] = Field(
-        " ", description="separates the features of a featurized entity, where a column holds them as text"
+    lhs: Fixed[Column] = Field(description="Column of the left-hand sides: its name, or its number from 0.")
+    rhs: Fixed[Column] = Field(description="Column of the right-hand sides.")
+    relation: Fixed[Name | None] = Field(None, description="Relation of every row.")
+    relation_column: Fixed[Column | None] = Field(None, description="Column of each row's relation.")
+    weight: Fixed[Column | None] = Field(
+        None, description="Column of edge weights; null: every edge weighs 1."
+    )
+    split: Fixed[Name] = Field(TRAIN_SPLIT, description="Split that the edges belong to.")
+    feature_delimiter: Fixed[Annotated[str, Field(min_length=1)]] = Field(
+        " ", description="Delimiter of the features of a featurized entity in a column of text."
     )
 
-    def parts(self) -> dict[str, Column]:
-        """Which column is which part of an edge."""
+    def columns(self) -> dict[str, Column]:
+        """Column of each field of an edge."""
         named = {"lhs": self.lhs, "rhs": self.rhs, "relation": self.relation_column, "weight": self.weight}
-        return {part: column for part, column in named.items() if column is not None}
+        return {field: column for field, column in named.items() if column is not None}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -84,7 +88,7 @@ class TableConfig(FilesConfig):
             raise ValueError(
                 f"expected one of relation (the same for every row) and relation_column, found {found}"
             )
-        named = list(self.parts().values())
+        named = list(self.columns().values())
         twice = next((column for column in named if named.count(column) > 1), None)
         if twice is not None:
             raise ValueError(f"column {twice!r} is named twice; every part of an edge has its own column")
@@ -95,45 +99,68 @@ Table = TableConfig | EntityTableConfig
 
 
 class EtlConfig(Section):
-    """Settings of the stage. None of the memory settings changes what comes out."""
+    """The section `etl`."""
 
-    tables: Annotated[tuple[TableConfig, ...], Field(min_length=1, strict=False)]
-    entities: Annotated[tuple[EntityTableConfig, ...], Field(strict=False)] = Field(
-        (), description="tables of entities, isolated ones included"
+    key = "etl"
+
+    tables: Fixed[Annotated[tuple[TableConfig, ...], Field(min_length=1, strict=False)]] = Field(
+        description="Tables of edges."
     )
-    holdout: dict[Name, Annotated[float, Field(ge=0, lt=1)]] = Field(
+    entities: Fixed[Annotated[tuple[EntityTableConfig, ...], Field(strict=False)]] = Field(
+        (), description="Tables of entities, isolated ones included."
+    )
+    holdout: Fixed[dict[Name, Annotated[float, Field(ge=0, lt=1)]]] = Field(
         default_factory=dict,
-        description="split -> fraction of the train split's edges that it takes; equal edges stay together",
+        description="Fraction of the train split's edges that each split takes; equal edges go together.",
     )
-    min_entity_count: Count | dict[TypeName, Count] = Field(
-        0, description="entities with fewer train edges are left out with their edges; a number, or by type"
+    min_entity_count: Fixed[Count | dict[TypeName, Count]] = Field(
+        0,
+        description="Fewest train edges that an entity needs, as one number or by type; others are left out.",
     )
-    min_relation_count: Count = Field(0, description="relations with fewer train edges are left out")
-    duplicates: KeepOrDrop = Field("keep", description="drop: of equal edges of a split the first stays")
-    self_loops: KeepOrDrop = Field("keep", description="drop: rows with the same entity at both ends")
-    on_bad_row: Literal["fail", "quarantine"] = Field(
-        "fail", description="a row that cannot become an edge ends the run, or goes to a table of its own"
+    min_relation_count: Fixed[Count] = Field(
+        0, description="Fewest train edges that a relation needs; others are left out."
     )
-    quarantine_path: str | None = Field(None, description="folder of that table; null: under `output`")
-    max_bad_fraction: Fraction = Field(0.01, description="of all rows; with more bad ones the run fails")
-    previous_entity_path: str | None = Field(
-        None, description="entities of an earlier run: they keep their indices, new ones come after them"
+    duplicates: Fixed[KeepOrDrop] = Field(
+        "keep", description="Whether to keep equal edges of a split; drop: keep the first only."
     )
-    graphstorm_maps: bool = Field(False, description="also write raw_id_mappings/ as GraphStorm has them")
-    chunk_rows: Positive = Field(
-        2_000_000, description="rows encoded at once: about 0.35 GiB + 0.1 GiB per million rows"
+    self_loops: Fixed[KeepOrDrop] = Field(
+        "keep", description="Whether to keep edges with the same entity on both sides."
     )
-    index_bytes: Positive = Field(512 << 20, description="memory for ordering the ids of one partition")
-    merge_bytes: Positive = Field(
-        256 << 20, description="edges that one task gathers into bucket files at once"
+    on_bad_row: Fixed[Literal["fail", "quarantine"]] = Field(
+        "fail",
+        description="Effect of a row that cannot become an edge: fail stops the run; quarantine writes the "
+        "row to a table of bad rows.",
     )
-    spill_compression: Compression | Literal["auto"] = Field(
-        "auto", description="of the ids and codes in the work folder; auto: none on local disks, else lz4"
+    quarantine_path: Neutral[str | None] = Field(
+        None, description="Folder of the table of bad rows; null: `quarantine` under `output`."
     )
-    entity_names: bool = Field(False, description="also write PBG's entity_names JSON files")
-    work_replication: Positive = Field(2, description="copies of intermediate files on HDFS")
-    work_path: str | None = Field(
-        None, description="folder for intermediate files, reached by all workers; null: beside the entities"
+    max_bad_fraction: Fixed[Fraction] = Field(
+        0.01, description="Largest fraction of bad rows; with more the run fails."
+    )
+    previous_entity_path: Neutral[str | None] = Field(
+        None,
+        description="Entity index of an earlier run: its entities keep their indices, new ones follow them.",
+    )
+    graphstorm_maps: Fixed[bool] = Field(
+        False, description="Also write raw_id_mappings/ as GraphStorm has them."
+    )
+    chunk_rows: Neutral[Positive] = Field(
+        2_000_000,
+        description="Rows per chunk, which one task encodes: 0.35 GiB + 0.1 GiB per million rows of memory.",
+    )
+    index_bytes: Neutral[Positive] = Field(
+        512 << 20, description="Memory of a task that orders ids, in bytes."
+    )
+    merge_bytes: Neutral[Positive] = Field(
+        256 << 20, description="Edges that a task gathers into bucket files at once, in bytes."
+    )
+    spill_compression: Neutral[Compression | Literal["auto"]] = Field(
+        "auto", description="Compression of intermediate files; auto: none on local disks, else lz4."
+    )
+    entity_names: Fixed[bool] = Field(False, description="Also write PBG's entity_names JSON files.")
+    work_replication: Neutral[Positive] = Field(2, description="Copies of intermediate files on HDFS.")
+    work_path: Neutral[str | None] = Field(
+        None, description="Folder of intermediate files, reached by all workers; null: beside the entities."
     )
 
     @model_validator(mode="after")
@@ -145,7 +172,7 @@ class EtlConfig(Section):
         return self
 
     def min_count(self, entity_type: str) -> int:
-        """Train edges that an entity of the type needs."""
+        """Fewest train edges that an entity of the type needs."""
         counts = self.min_entity_count
         return counts if isinstance(counts, int) else counts.get(entity_type, 0)
 

@@ -48,7 +48,7 @@ from etl.tables.balance import balanced
 from etl.tables.files import files_of
 from etl.tables.sources import Source, find_sources
 from graphmill import storage
-from graphmill.config import Config
+from graphmill.config import Config, Effect
 from graphmill.errors import FormatError, RawTableError
 from graphmill.formats.entity_index import Manifest, write_manifest
 from graphmill.run import record
@@ -59,16 +59,10 @@ __all__ = ["check", "check_outputs", "fingerprint", "output_uris", "run", "writt
 
 written_uris = output_uris
 
-# Settings that decide how the work is cut or where things go, and not what comes out.
-_CUTTING = {
-    "chunk_rows",
-    "index_bytes",
-    "merge_bytes",
-    "spill_compression",
+# Neutral settings with which work that was begun cannot be continued.
+_CUTTING = {name for name, effect in EtlConfig.effects().items() if effect is Effect.NEUTRAL} - {
     "work_path",
     "work_replication",
-    "quarantine_path",
-    "previous_entity_path",
 }
 
 
@@ -78,7 +72,7 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
     Raises:
         ConfigError: the tables do not fit the relations, or the outputs would replace foreign files.
     """
-    check_config(config, config.section("etl", EtlConfig))
+    check_config(config, config.section(EtlConfig))
     check_outputs(config)
     return ""
 
@@ -92,9 +86,9 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         NotFoundError: a table's file does not exist.
     """
     check(config)
-    etl = config.section("etl", EtlConfig)
+    etl = config.section(EtlConfig)
     made_from = fingerprint(config)
-    cutting = etl.model_dump(mode="json", include=_CUTTING - {"work_path", "work_replication"})
+    cutting = etl.model_dump(mode="json", include=_CUTTING)
     with kept_work(client, config, made_from | {"cutting": cutting}, claim) as work:
         sources = work.step("plan", list[Source], lambda: _plan(work, client, config, etl))
         num_rows = sum(source.num_rows for source in sources)
@@ -124,12 +118,12 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
 
 def fingerprint(config: Config) -> dict[str, Any]:
     """All that the output depends on."""
-    etl = config.section("etl", EtlConfig)
+    etl = config.section(EtlConfig)
     inputs = sorted({uri for _, table in _tables(etl) for uri in files_of(config, table)})
     if etl.previous_entity_path is not None:
         inputs.append(storage.absolute(etl.previous_entity_path))
     return {
-        "etl": etl.model_dump(mode="json", exclude=_CUTTING),
+        "etl": etl.result_settings(),
         "entities": {name: entity.num_partitions for name, entity in config.entities.items()},
         "featurized": sorted(name for name, entity in config.entities.items() if entity.featurized),
         "relations": [[each.name, each.lhs, each.rhs] for each in config.relations],
@@ -181,7 +175,7 @@ def _encode(work: Work, config: Config, layout: Layout, sources: list[Source], c
     tasks = [(layout, source, number) for number, source in enumerate(sources)]
     encoded = work.run_tasks(encode_source, tasks, description="etl: encode", unit="sources")
     if layout.folders.quarantine is not None:
-        etl = config.section("etl", EtlConfig)
+        etl = config.section(EtlConfig)
         uri = storage.absolute(quarantine_uri(config, etl))
         try:
             figures.check_bad_rows(encoded, etl.max_bad_fraction, uri)

@@ -184,8 +184,7 @@ def neighbors(
     as_json: bool,
 ) -> None:
     """Print what lies nearest to an id."""
-    from remap.neighbors import neighbors as lookup
-    from remap.neighbors import relations
+    from remap.neighbors import by_relation, lookup
 
     settings = config.load(conf, overrides) if conf or overrides else None
     folder = embeddings or (settings.embedding_path if settings else None)
@@ -193,7 +192,7 @@ def neighbors(
         raise click.UsageError("--conf: missing; or --embeddings, where no --relation is asked about")
     folder = storage.absolute(folder)
     if relation and settings:
-        found_type, found = relations.along_relation(settings, folder, raw_id, k, relation, inverse)
+        found_type, found = by_relation.along_relation(settings, folder, raw_id, k, relation, inverse)
     else:
         found_type, found = lookup.neighbors(folder, raw_id, k, entity_type, is_approximate)
     if as_json:

@@ -4,44 +4,52 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from graphmill.config import Name, Positive, Section
+from graphmill.config import Fixed, Name, Positive, Section
 from graphmill.formats.remapped import Compression
 
 
 class RemapConfig(Section):
-    """What is remapped, and how it is written."""
+    """The section `remap`."""
 
-    entity_types: Annotated[tuple[Name, ...], Field(strict=False, min_length=1)] | None = Field(
-        None, description="entity types to remap; null: all"
+    key = "remap"
+
+    entity_types: Fixed[Annotated[tuple[Name, ...], Field(strict=False, min_length=1)] | None] = Field(
+        None, description="Entity types to remap; null: all."
     )
-    batch_rows: Positive = Field(
-        65536, description="rows in memory at once in each task, and rows of a parquet row group"
+    batch_rows: Fixed[Positive] = Field(
+        65536, description="Rows per batch in memory, and per row group of a parquet file."
     )
-    compression: Compression = Field(
-        "none", description="none is the fastest; zstd takes about 13 % off, and six times as long to write"
+    compression: Fixed[Compression] = Field(
+        "none",
+        description="Compression of parquet files; zstd saves about 13 % and takes six times as long.",
     )
-    ids_path: str | None = Field(
-        None, description="remap these alone: a parquet file with raw ids in its first column of strings"
+    ids_path: Fixed[str | None] = Field(
+        None,
+        description="Parquet file whose first column of strings has the raw ids to remap; null: all.",
     )
-    output_format: Literal["parquet", "csv"] = Field("parquet", description="csv: vectors as a;b;c")
-    output_delimiter: Annotated[str, Field(pattern=r"^[\t !#-~]$")] = Field(",", description="of CSV")
-    vectors: Literal["fixed_size_list", "list"] = Field(
-        "fixed_size_list", description="Arrow type of the vectors in parquet; list is what GraphStorm writes"
+    output_format: Fixed[Literal["parquet", "csv"]] = Field(
+        "parquet", description="Format of the files; csv writes vectors as a;b;c."
     )
-    column_names: dict[Literal["id", "type", "embedding"], str] = Field(
-        default_factory=dict, description="new names of columns"
+    output_delimiter: Fixed[Annotated[str, Field(pattern=r"^[\t !#-~]$")]] = Field(
+        ",", description="Delimiter of CSV."
     )
-    rows_per_file: Positive | None = Field(
-        None, description="rows of a file: part-{partition}_{number}; null: one file a partition"
+    vectors: Fixed[Literal["fixed_size_list", "list"]] = Field(
+        "fixed_size_list", description="Arrow type of the vectors in parquet; GraphStorm writes list."
     )
-    relations: bool = Field(
-        False, description="also write the relations' parameters, to _relations.parquet in the same folder"
+    column_names: Fixed[dict[Literal["id", "type", "embedding"], str]] = Field(
+        default_factory=dict, description="New names of the columns."
     )
-    allow_non_finite: bool = Field(
-        False, description="write NaN and infinity too; false: one in the checkpoint is an error"
+    rows_per_file: Fixed[Positive | None] = Field(
+        None, description="Rows per file part-{partition}_{number}; null: one file per partition."
     )
-    checkpoint_version: Positive | None = Field(
-        None, description="a committed version, the latest or one that was preserved; null: the latest"
+    relations: Fixed[bool] = Field(
+        False, description="Also write the relations' parameters to _relations.parquet in the same folder."
+    )
+    allow_non_finite: Fixed[bool] = Field(
+        False, description="Write NaN and infinite values; false: such a value stops the run."
+    )
+    checkpoint_version: Fixed[Positive | None] = Field(
+        None, description="Committed version of the checkpoint to remap; null: the latest."
     )
 
     @model_validator(mode="after")
@@ -53,6 +61,6 @@ class RemapConfig(Section):
 
     @property
     def is_standard(self) -> bool:
-        """Whether the output is what docs/formats/embeddings.md says, a file a partition."""
+        """Whether the output is as in docs/formats/embeddings.md, with one file per partition."""
         chosen = (self.output_format, self.vectors, self.column_names, self.rows_per_file, self.ids_path)
         return chosen == ("parquet", "fixed_size_list", {}, None, None)

@@ -17,9 +17,10 @@ from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.places import check_folder
 from remap.config import RemapConfig
-from remap.output.partition import write_part
-from remap.output.relations import RELATIONS, write_relations
-from remap.sources.discover import Part, check_partitions, find_source, measure_part, select_types
+from remap.output.partition import write_partition
+from remap.output.relation_parameters import RELATIONS, write_relation_parameters
+from remap.sources.inputs import find_inputs, select_types
+from remap.sources.partition import MeasuredPartition, check_partitions, measure_partition
 
 _OURS = rf"part-[0-9]{{5,}}(?:_[0-9]{{5,}})?\.(?:parquet|csv)|{storage.MARKER}|{RELATIONS}"
 
@@ -30,10 +31,10 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
     Raises:
         ConfigError: an entity type or a version is not there, or the output folder holds other files.
     """
-    settings = config.section("remap", RemapConfig)
+    settings = config.section(RemapConfig)
     select_types(config, settings)
     if config.checkpoint_path not in coming:
-        find_source(config, settings)
+        find_inputs(config, settings)
     check_outputs(config)
     return ""
 
@@ -49,38 +50,34 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
             vector is not finite.
         ConfigError: an entity type or a version is not there, or the output folder holds other files.
     """
-    settings = config.section("remap", RemapConfig)
+    settings = config.section(RemapConfig)
     num_partitions = select_types(config, settings)
-    source = find_source(config, settings)
-    check_partitions(source, num_partitions)
+    inputs = find_inputs(config, settings)
+    check_partitions(inputs, num_partitions)
     check_outputs(config)
-    places = [
-        (source, entity_type, partition, config.entity_dimension(entity_type))
+    partitions = [
+        (inputs, entity_type, partition, config.entity_dimension(entity_type))
         for entity_type, num in num_partitions.items()
         for partition in range(num)
     ]
-    parts: list[Part] = run_tasks(client, measure_part, places, description="measuring", unit="partitions")
+    parts: list[MeasuredPartition] = run_tasks(
+        client, measure_partition, partitions, description="measuring", unit="partitions"
+    )
     with storage.atomic_directory(config.embedding_path) as folder:
-        arguments = [(source, part, folder, settings) for part in parts]
+        arguments = [(inputs, part, folder, settings) for part in parts]
         files: list[dict[str, int]] = run_tasks(
-            client, write_part, arguments, description="remapping", unit="partitions"
+            client, write_partition, arguments, description="remapping", unit="partitions"
         )
         written = {uri: num_rows for each in files for uri, num_rows in each.items()}
         if settings.relations:
             uri = storage.join(folder, RELATIONS)
             written[uri] = 0
-            num_parameters = write_relations(
-                config,
-                source.checkpoint_path,
-                source.version or None,
-                folder,
-                allow_non_finite=settings.allow_non_finite,
-            )
+            num_parameters = write_relation_parameters(config, inputs, uri)
         _check_complete(folder, set(written))
         claim.check()
     return {
-        "checkpoint_version": source.version,
-        "raw_ids_from": source.id_source.value,
+        "checkpoint_version": inputs.version,
+        "raw_ids_from": inputs.id_source.value,
         "num_rows": sum(written.values()),
         "num_files": len(written),
         **({"num_relation_parameters": num_parameters} if settings.relations else {}),
@@ -100,10 +97,10 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
 
 def fingerprint(config: Config) -> dict[str, Any]:
     """All that the embeddings depend on."""
-    settings = config.section("remap", RemapConfig)
+    settings = config.section(RemapConfig)
     num_partitions = select_types(config, settings)
     return {
-        "remap": settings.model_dump(mode="json"),
+        "remap": settings.result_settings(),
         "entities": {
             entity_type: {"num_partitions": num, "dimension": config.entity_dimension(entity_type)}
             for entity_type, num in num_partitions.items()

@@ -97,7 +97,7 @@ def predict(
     else:
         name = "predict_labels"
         arguments = (settings, kind, storage.absolute(str(labels)), label_columns, place)
-    options = settings.section("cluster", cluster.ClusterConfig)
+    options = settings.section(cluster.ClusterConfig)
     with (
         lock.held(whole=[place]) as claim,
         progress.displayed(),

@@ -19,11 +19,11 @@ from graphmill.errors import ConfigError
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.places import check_folder
 from train.config import TrainConfig
+from train.distributed.bucket_assignment import backend_of
+from train.distributed.coordinator import Coordinator
 from train.run.claim import check_claim, claim_checkpoint, moved_aside, trained_with
 from train.run.ignored_keys import tell_replaced
-from train.spread.assignment import backend_of
-from train.spread.coordinator import Coordinator
-from train.tables.adopted import adopted
+from train.tables.legacy_inputs import import_legacy_inputs
 
 __all__ = [
     "check",
@@ -68,11 +68,11 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
 def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
     """Train until all epochs are done; the figures: edges, edges per second, loss, parameters."""
     check(config)
-    config = one_worker_a_gpu(adopted(config))
+    config = one_worker_a_gpu(import_legacy_inputs(config))
     tell_replaced(config)
     claim.check()
     changes = claim_checkpoint(config)
-    if config.section("train", TrainConfig).num_workers > 1:
+    if config.section(TrainConfig).num_workers > 1:
         figures = Coordinator(config, client, claim).run()
     else:
         in_task = claim.of(config.checkpoint_path)
@@ -91,8 +91,9 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
 
 def one_worker_a_gpu(config: Config) -> Config:
     """With several GPUs, and nothing said of workers, as many of these."""
-    if config.num_gpus > 1 and "num_workers" not in config.train:
-        return config.model_copy(update={"train": config.train | {"num_workers": config.num_gpus}})
+    settings = config.section(TrainConfig)
+    if config.num_gpus > 1 and "num_workers" not in settings.model_fields_set:
+        return config.with_section(settings.model_copy(update={"num_workers": config.num_gpus}))
     return config
 
 
@@ -141,5 +142,5 @@ def save_for_graphstorm(config: Config, paths: dict[str, str], claim: Claim = NO
 
 
 def _graphstorm_paths(config: Config) -> dict[str, str]:
-    chosen = config.section("train", TrainConfig).model_dump(include={"save_embed_path", "save_model_path"})
+    chosen = config.section(TrainConfig).model_dump(include={"save_embed_path", "save_model_path"})
     return {name: storage.absolute(path) for name, path in chosen.items() if path}

@@ -2,12 +2,12 @@
 
     from train.pbg_api import ConfigSchema, EntitySchema, RelationSchema, do_eval, evolve, train
 
-    train(config)        what torchbiggraph.train.train does: goes on from checkpoint_path up to num_epochs
-    do_eval(config)      what torchbiggraph.eval.do_eval does: ranks the edges of edge_paths bucket by bucket,
-                         among the candidates that the configuration says, unfiltered
+    train(config)     as torchbiggraph.train.train: goes on from checkpoint_path up to num_epochs
+    do_eval(config)   as torchbiggraph.eval.do_eval: ranks the edges of edge_paths bucket by bucket, among
+                      the number of candidates in the configuration, unfiltered
 
-Keys, defaults and `to_dict()` are those of PBG's schema. Machines, ranks and partition servers are left to
-Dask: rank 0 trains, whoever else is called has nothing to do.
+Keys, defaults and `to_dict()` are those of PBG's schema. Dask replaces machines, ranks and partition servers:
+rank 0 trains, other ranks return at once.
 """
 
 import dataclasses
@@ -17,22 +17,20 @@ from collections.abc import Mapping
 from enum import Enum, StrEnum
 from typing import Any, Self
 
-import torch
 from pydantic import PrivateAttr
 
 from graphmill.config import Config, EntityConfig, PbgConfig, RelationConfig, from_mapping
-from graphmill.errors import NotFoundError
-from graphmill.formats import edge_buckets, pbg_checkpoint
-from graphmill.vocab import Bucket, Side
+from graphmill.formats import edge_buckets
+from graphmill.vocab import Bucket
 from train import job
 from train.edges import batches, seeds
-from train.edges.schedule import Key, key_of, rows_of
+from train.edges.partitions import by_side, keys_of, rows_of
 from train.evaluation import held_out
-from train.model.model import Model
 from train.run.ignored_keys import tell_replaced
-from train.step.step import Table
+from train.tables.held_partitions import HeldPartitions
+from train.tables.location import Location
 from train.tables.partition_files import PartitionFiles
-from train.tables.start import Start
+from train.tables.run_context import RunContext
 
 Operator = StrEnum(
     "Operator", ["NONE", "DIAGONAL", "TRANSLATION", "LINEAR", "AFFINE", "COMPLEX_DIAGONAL", "ROTATION"]
@@ -45,7 +43,7 @@ log = logging.getLogger("graphmill")
 
 
 class _Schema:
-    """What the three schemas share; values are checked when they are used, by train and do_eval."""
+    """Base of the three schemas; train and do_eval check the values."""
 
     def to_dict(self) -> dict[str, Any]:
         """All keys, in PBG's order, as plain JSON types."""
@@ -54,7 +52,7 @@ class _Schema:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """The schema that a mapping describes."""
+        """Make a schema of a mapping."""
         return cls(**raw)
 
 
@@ -86,7 +84,7 @@ evolve = dataclasses.replace  # attr.evolve of PBG's attrs classes
 
 
 def train(config: Any, rank: int = 0) -> None:
-    """Train until num_epochs are done, going on from the checkpoint that is there.
+    """Train until num_epochs are done, from the checkpoint at checkpoint_path on.
 
     Raises:
         ConfigError: a value does not fit, or the checkpoint is of another model or graph.
@@ -101,7 +99,7 @@ def train(config: Any, rank: int = 0) -> None:
 
 
 def run_partition_server(config: Any, rank: int = 0) -> None:
-    """Wait to be ended: partitions are files of the checkpoint."""
+    """Wait until the process is ended: partitions are files of the checkpoint."""
     log.info("training: there is nothing to serve: partitions are files of %s", config.checkpoint_path)
     threading.Event().wait()
 
@@ -113,43 +111,31 @@ def do_eval(config: Any) -> dict[str, Any]:
         NotFoundError: there is no checkpoint.
     """
     settings = _settings(config)
-    # the numbers of negatives are those of training, as PBG has it
+    # the numbers of negatives are those of training, as in PBG
     settings = settings.model_copy(update={"eval_num_batch_negs": None, "eval_num_uniform_negs": None})
-    start = Start(settings)
-    if not start.version:
-        raise NotFoundError(f"{settings.checkpoint_path}: there is no checkpoint to evaluate; train first")
-    model = Model(settings, start.num_dynamic)
-    model_uri = pbg_checkpoint.model_uri(settings.checkpoint_path, start.version)
-    model.load_state(pbg_checkpoint.read_model(settings.checkpoint_path, start.version)[0], model_uri)
-    files = PartitionFiles(start)
-    tables: dict[Key, Table] = {}
+    context = RunContext.of_checkpoint(settings, "evaluate")
+    model, files = context.load_trained_model(), PartitionFiles(context)
+    partitions = HeldPartitions(lambda key, location: files.load(key, location.version))
+    location = Location(0, settings.checkpoint_path, context.version)
     generator = seeds.generator(settings.seed, "eval")
-
-    def sides_of(relation: int, bucket: Bucket) -> dict[Side, Table]:
-        entry = settings.relations[relation]
-        keys = {side: key_of(settings, entry.entity_type(side), side, bucket) for side in Side}
-        for key in keys.values():
-            if key not in tables:
-                tables[key] = files.load(key, start.version)
-        return {side: tables[key] for side, key in keys.items()}
-
-    found = []
-    for number, bucket in start.schedule.num_edges:
-        edges = _read(settings, start, settings.edge_paths[number], bucket)
-        cut = batches.cut(settings, edges, generator)
-        tables.clear()
-        pairs = ((batch, sides_of(batch.relation, bucket)) for batch in cut)
-        found.append(held_out.rank(settings, model, pairs, generator))
-    whole = _joined(found)
+    parts = []
+    for number, bucket in context.schedule.num_edges:
+        tables = partitions.hold(dict.fromkeys(keys_of(settings, bucket), location))
+        edges = _read(context, settings.edge_paths[number], bucket)
+        pairs = (
+            (batch, by_side(settings, batch.relation, bucket, tables))
+            for batch in batches.cut(settings, edges, generator)
+        )
+        parts.append(held_out.rank(settings, model, pairs, generator))
+    whole = _joined(parts)
     log.info("evaluation of %d edges: %s", whole["count"], whole["metrics"])
     return whole
 
 
-def _read(config: Config, start: Start, edge_path: str, bucket: Bucket) -> batches.EdgeTensors:
-    num_rows = rows_of(config, start.num_rows, bucket)
-    rows = 0, edge_buckets.count_edges(edge_path, bucket)
-    num_rel = len(config.relations) if start.num_dynamic is None else start.num_dynamic
-    return batches.read(config, edge_path, bucket, rows, num_rows, num_rel, torch.device("cpu"))
+def _read(context: RunContext, edge_path: str, bucket: Bucket) -> batches.EdgeTensors:
+    config, rows = context.config, (0, edge_buckets.count_edges(edge_path, bucket))
+    num_rows = rows_of(config, context.num_rows, bucket)
+    return batches.read(config, edge_path, bucket, rows, num_rows, context.num_relations, context.device)
 
 
 def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -163,7 +149,7 @@ def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 class _AsGiven(Config):
-    """A configuration whose PBG part is written as given: of any release, with the keys that it has."""
+    """A configuration whose PBG part is written as given, with the keys of any release of PBG."""
 
     _given: dict[str, Any] = PrivateAttr(default_factory=dict)
 
@@ -172,7 +158,7 @@ class _AsGiven(Config):
 
 
 def _settings(config: Any) -> Config:
-    """Our configuration, of a schema (PBG's own will do) or of a mapping like its to_dict()."""
+    """Our configuration, made of a schema (ours or PBG's own) or of a mapping like its to_dict()."""
     given = dict(config) if isinstance(config, Mapping) else config.to_dict()
     ours = from_mapping(given | {"train": {"on_change": "resume"}})
     settings = _AsGiven.model_validate(ours.model_dump())

@@ -11,7 +11,7 @@ from graphmill.cluster import num_cores
 from graphmill.config import from_mapping
 from train.evaluation import ranking
 from train.evaluation.queries import Slots, Triples
-from train.evaluation.ranks import Ranks
+from train.evaluation.ranking_metrics import Ranks, concatenated
 from train.model.model import Model
 
 
@@ -33,7 +33,7 @@ def measure(setting: Setting, machine: Machine, report: Report) -> None:
     slots = Slots(config, counts, synthetic.NUM_RELATIONS, width)
 
     def rank(_: int) -> Ranks:
-        return ranking.rank(
+        by_side = ranking.rank(
             model,
             slots,
             lambda name, partition: table_ND,
@@ -43,6 +43,7 @@ def measure(setting: Setting, machine: Machine, report: Report) -> None:
             num_threads=num_cores(),
             device=machine.device,
         )
+        return concatenated(list(by_side.values()))
 
     seconds = machine.median_s(rank, repeats=2)
     operations = 2 * 2 * num_edges * num_entities * dimension

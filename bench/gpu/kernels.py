@@ -15,6 +15,7 @@ from bench.gpu.device import Machine
 from bench.gpu.throughput import Graph
 from bench.report import Report
 from bench.setting import Setting
+from train.config import TrainConfig
 from train.gpu.fused_step import Group, Shape
 
 STEPS = 10
@@ -68,7 +69,7 @@ def _functions(graph: Graph, machine: Machine, report: Report) -> None:
     timed = Timed(step.kernels, machine)
     step.kernels = timed  # type: ignore[assignment]
     step.update_rows = timed.update_rows
-    chunk = config.train["chunk_edges"]
+    chunk = config.section(TrainConfig).chunk_edges
     shape = Shape(Group(0, 0, graph.num_edges), config.batch_size // chunk, chunk)
     for number in range(STEPS + 1):
         if number == 1:

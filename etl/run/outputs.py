@@ -16,7 +16,7 @@ _OURS = (
 
 def output_uris(config: Config) -> list[str]:
     """The folders that the stage writes: the entities, then each split, then bad rows."""
-    etl = config.section("etl", EtlConfig)
+    etl = config.section(EtlConfig)
     uris = [config.entity_path, *map(config.split_path, etl.splits())]
     if etl.on_bad_row == "quarantine":
         uris.append(quarantine_uri(config, etl))

@@ -94,7 +94,7 @@ class Work:
         # On HDFS closing a file takes half a second, in which the next step begins.
         self._notes = ThreadPoolExecutor(1)
         self._note: Future[None] | None = None
-        splits = config.section("etl", EtlConfig).splits()
+        splits = config.section(EtlConfig).splits()
         # Named as `storage.recover` knows what is unfinished.
         self.outputs = {
             output: storage.join(storage.parent(output), f".{storage.name(output)}.tmp-{token}")
@@ -274,7 +274,7 @@ def _started(client: Client, uri: str, config: Config, made_from: dict[str, Any]
 
 
 def _work_uri(config: Config) -> str:
-    etl = config.section("etl", EtlConfig)
+    etl = config.section(EtlConfig)
     entity_uri = storage.absolute(config.entity_path)
     root = storage.absolute(etl.work_path or storage.parent(entity_uri))
     # The name says whose it is: runs with other outputs may share the work path.

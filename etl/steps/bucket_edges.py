@@ -26,7 +26,7 @@ from etl.steps.index_entities import MAX_COUNTED_RELATIONS, relation_rows_uri
 from etl.steps.index_shard import Shard, rows_uri
 from etl.steps.layout import Layout
 from etl.steps.spill import Int32, Int64
-from etl.strings.gather import NOWHERE, counted, grouped, taken
+from etl.strings.native import NOWHERE, count, group, take
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges
 from graphmill.formats.edge_buckets.features import Features
@@ -132,7 +132,7 @@ def translate(layout: Layout, chunk: Chunk, numbering: Numbering) -> Translated:
     none_N = np.zeros(len(rel_N), np.int32)
     columns += [column.get(f"{side}_features", none_N) for side in layout.feature_sides]
     num_all = len(layout.splits) * layout.num_buckets
-    starts, records = grouped(columns, bucket_N, num_all)
+    starts, records = group(columns, bucket_N, num_all)
     num_features = {
         side: _translate_features(layout, chunk, side, index_of, column, bucket_N)
         for side in layout.feature_sides
@@ -142,7 +142,7 @@ def translate(layout: Layout, chunk: Chunk, numbering: Numbering) -> Translated:
     return Translated(
         np.diff(starts).astype(np.int32),
         num_features,
-        counted(records[:, 0].copy(), numbering.num_relations) if few else np.zeros(0, np.int64),
+        count(records[:, 0].copy(), numbering.num_relations) if few else np.zeros(0, np.int64),
         int((~known_N).sum()),
         int((known_N & ~kept_N).sum()),
     )
@@ -291,18 +291,18 @@ def _features_uri(uri: str, side: Side) -> str:
 def _index_of(layout: Layout, numbering: Numbering) -> Int32:
     """Index, in its partition, of each of the chunk's ids; -1: left out."""
     tables = [np.zeros(0, np.int32)]
-    for shard, first, (offset, count) in zip(
+    for shard, first, (offset, num_ids) in zip(
         numbering.shards, numbering.first_indices, numbering.ranges.tolist(), strict=True
     ):
-        if count:
-            rows = spill.read_ranges(rows_uri(layout, shard), [(offset, count)])[0]
+        if num_ids:
+            rows = spill.read_ranges(rows_uri(layout, shard), [(offset, num_ids)])[0]
             tables.append(np.where(rows >= 0, rows + np.int32(first), np.int32(-2) - rows))
     return np.concatenate(tables)
 
 
 def _of_codes(index_of: Int32, code_N: Int32) -> Int32:
     """Index of each code; -1 for the code -1, which stands for a list of features."""
-    return taken(np.append(index_of, np.int32(-1)), code_N)
+    return take(np.append(index_of, np.int32(-1)), code_N)
 
 
 def _bucket_of(layout: Layout, chunk: Chunk, column: dict[str, Any]) -> Int32:
@@ -311,7 +311,7 @@ def _bucket_of(layout: Layout, chunk: Chunk, column: dict[str, Any]) -> Int32:
     for side, num_slices in zip(Side, layout.grid, strict=True):
         bucket_N *= np.int32(num_slices)
         if num_slices > 1:
-            slice_N = taken(_slice_of(layout, chunk, side), column[side])
+            slice_N = take(_slice_of(layout, chunk, side), column[side])
             if layout.spreads:
                 slice_N = np.where(slice_N < 0, layout.spread(column["edge_hash"], side), slice_N)
             bucket_N += slice_N.astype(np.int32, copy=False)

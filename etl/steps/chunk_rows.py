@@ -14,9 +14,8 @@ import pyarrow.compute as pc
 from etl.config import TableConfig
 from etl.steps.layout import TYPE_AT, Layout
 from etl.steps.spill import Int32
-from etl.strings.distinct import new_table
-from etl.strings.gather import taken
-from etl.strings.table import Distinct, StringTable
+from etl.strings.native import take
+from etl.strings.table import Distinct, StringTable, new_table
 from graphmill.vocab import Side
 
 
@@ -76,7 +75,7 @@ class ChunkRows:
         columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
         features = {}
         for side in Side:
-            positions = taken(position_of, columns[side])
+            positions = take(position_of, columns[side])
             columns[side] = positions
             if side in self._featurized:
                 features[side] = positions
@@ -95,7 +94,7 @@ class ChunkRows:
         used = np.flatnonzero(np.bincount(code_N, minlength=len(names)))
         number_of = np.zeros(len(names), np.int32)
         number_of[used] = [self._number_relation(names[at].as_py()) for at in used.tolist()]
-        return taken(number_of, code_N)
+        return take(number_of, code_N)
 
     def _number_relation(self, name: str) -> int:
         return self._relations.setdefault(name, len(self._relations))
@@ -121,7 +120,7 @@ class ChunkRows:
     def _types(self, side: Side, rel_N: Int32) -> Int32:
         """Number of the type of each row's entity on `side`."""
         types = self._type_of_relation[side]
-        return taken(types, np.zeros_like(rel_N) if self._layout.dynamic else rel_N)
+        return take(types, np.zeros_like(rel_N) if self._layout.dynamic else rel_N)
 
 
 class ChunkIds:

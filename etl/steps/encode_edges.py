@@ -28,7 +28,7 @@ from etl.steps.chunk_rows import ChunkIds, ChunkRows, EncodedRows
 from etl.steps.layout import Layout
 from etl.steps.spill import Int32, Int64
 from etl.strings import hashing
-from etl.strings.gather import counted, taken
+from etl.strings.native import count, take
 from etl.strings.table import Distinct
 from etl.tables import quarantine
 from etl.tables.check_rows import BadRows, Place, Rules
@@ -202,7 +202,7 @@ def _end_hashes(rows: EncodedRows, side: Side) -> hashing.Hashes:
     """A hash of each row's end; of a list of features, of their set."""
     hashes = np.concatenate([each.hashes for each in rows.ids])
     if side not in rows.features:
-        return taken(hashes, rows.columns[side])
+        return take(hashes, rows.columns[side])
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashing.mix(hashes[rows.features[side]]))])
     stops = np.cumsum(rows.columns[f"{side}_features"])
     of_lists: hashing.Hashes = sums[stops] - sums[stops - rows.columns[f"{side}_features"]]
@@ -218,7 +218,7 @@ def _count_ids(rows: EncodedRows, train_N: npt.NDArray[np.bool_]) -> Int32:
             positions = rows.features[side][np.repeat(train_N, rows.columns[f"{side}_features"])]
         else:
             positions = rows.columns[side] if train_N.all() else rows.columns[side][train_N]
-        counts += counted(positions, num_ids)
+        counts += count(positions, num_ids)
     return counts.astype(np.int32)
 
 
@@ -237,8 +237,8 @@ def _write_ids(layout: Layout, ids: list[Distinct], counts: Int32, uri: str) -> 
         for found, of_type in zip(ids, num_ids, strict=True):
             stop = start + len(found)
             batch = _batch(IDS_SCHEMA, found.strings.cast(pa.string()), pa.array(counts[start:stop]))
-            for first, count in zip((np.cumsum(of_type) - of_type).tolist(), of_type.tolist(), strict=True):
-                yield batch.slice(first, count)
+            for first, length in zip((np.cumsum(of_type) - of_type).tolist(), of_type.tolist(), strict=True):
+                yield batch.slice(first, length)
             start = stop
 
     spill.write_batches(f"{uri}.ids.arrow", IDS_SCHEMA, batches(), layout.keeping)

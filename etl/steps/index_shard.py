@@ -25,9 +25,8 @@ from etl.steps.passes import KeyRange, key_ranges
 from etl.steps.previous import PreviousBlock
 from etl.steps.spill import Int32, Int64
 from etl.strings import hashing
-from etl.strings.distinct import distinct
-from etl.strings.gather import taken
-from etl.strings.table import Distinct
+from etl.strings.native import take
+from etl.strings.table import Distinct, distinct
 from graphmill import storage
 from graphmill.storage.as_json import AsJson
 
@@ -174,7 +173,7 @@ def _order(layout: Layout, shard: Shard, earlier: _Read, chunks: _Read, num_new:
         _count_by_slot(layout, shard, found),
     )
     return _Ordered(
-        counts, found.strings.filter(pa.array(is_new)), chunks, taken(row_of.astype(np.int32), codes)
+        counts, found.strings.filter(pa.array(is_new)), chunks, take(row_of.astype(np.int32), codes)
     )
 
 

@@ -1,8 +1,8 @@
 """The hash that places raw ids: MurmurHash64A of their UTF-8 bytes, for whole columns at once.
 
-Partitions and indices follow from it, so it must never change: it is fixed here by name, the seed is in
-the entity index's manifest, and it is not Python's, pandas' or a data frame library's, which promise no
-stability. It need not be strong: where two strings share a hash, the strings themselves decide.
+Partitions and indices follow from the hash, so it must never change. Its name is fixed here, and its seed is
+in the entity index's manifest. Hashes of Python, pandas or data frame libraries promise no stability. The
+hash need not be strong: strings that share a hash are ordered by the strings themselves.
 
 Source: Austin Appleby, MurmurHash2, 64-bit version for 64-bit processors (public domain).
 """
@@ -18,7 +18,7 @@ from graphmill.machine.native import address
 HASH_NAME = "murmurhash64a"
 WORD_BYTES = 8
 MASK = (1 << 64) - 1
-"""Of the hash: less than all bits makes equal hashes, for tests."""
+"""Bits of the hash that are kept. Tests keep fewer, to get equal hashes."""
 _M = np.uint64(0xC6A4A7935BD1E995)
 _R = np.uint64(47)
 
@@ -26,7 +26,7 @@ Hashes = npt.NDArray[np.uint64]
 
 
 def hash_strings(strings: pa.Array, seed: int) -> Hashes:
-    """MurmurHash64A of each string; the same alone as in any batch.
+    """Return the MurmurHash64A of each string, whatever other strings are in the array.
 
     Args:
         strings: [N] string or large_string, no nulls.
@@ -43,11 +43,11 @@ def hash_strings(strings: pa.Array, seed: int) -> Hashes:
 
 
 def _hash_in_numpy(strings: pa.Array, seed: int) -> Hashes:
-    """Word by word of all strings at once."""
+    """Hash all strings at once, word by word."""
     offset_type = np.int64 if pa.types.is_large_string(strings.type) else np.int32
     _, offset_buffer, text_buffer = strings.buffers()
     offsets = np.frombuffer(offset_buffer, offset_type)[strings.offset :][: len(strings) + 1].astype(np.int64)
-    # The word at byte i is the eight bytes from i on, little-endian; zeros follow the last string.
+    # The word at byte i is the eight bytes from i on, little-endian. Zeros follow the last string.
     padded = np.zeros(offsets[-1] - offsets[0] + 2 * WORD_BYTES, np.uint8)
     if offsets[-1] > offsets[0]:
         padded[: -2 * WORD_BYTES] = np.frombuffer(text_buffer, np.uint8)[offsets[0] : offsets[-1]]
@@ -70,11 +70,6 @@ def _hash_in_numpy(strings: pa.Array, seed: int) -> Hashes:
     return hashes
 
 
-def hash_string(text: str, seed: int) -> int:
-    """MurmurHash64A of one string."""
-    return int(hash_strings(pa.array([text], pa.string()), seed)[0])
-
-
 def mix(hashes: Hashes) -> Hashes:
     """Scramble 64-bit values: every bit of the result depends on every bit put in (murmur3's fmix64)."""
     mixed: Hashes = hashes ^ (hashes >> np.uint64(33))
@@ -86,6 +81,6 @@ def mix(hashes: Hashes) -> Hashes:
 
 
 def scale(hashes: Hashes, num_slots: int) -> Hashes:
-    """Slot of each hash, 0 <= slot < num_slots < 2**32: equal ranges of the hash's upper half."""
+    """Return the slot of each hash, 0 <= slot < num_slots < 2**32: equal ranges of the hash's upper half."""
     slots: Hashes = ((hashes >> np.uint64(32)) * np.uint64(num_slots)) >> np.uint64(32)
     return slots

@@ -1,21 +1,31 @@
-"""The loops that numpy has no word for: native/strings.cpp, compiled on this machine when first wanted.
+"""Loops over strings and numbers in C++: strings.cpp, compiled on this machine when first used.
 
-Where there is no compiler, what uses it does the same with numpy and pyarrow, more slowly.
+Without a compiler, numpy and pyarrow do the same work, more slowly.
 """
 
 import ctypes
+from collections.abc import Sequence
 from ctypes import c_bool, c_int32, c_int64, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from graphmill.machine import native
+from graphmill.machine.native import address
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Value = TypeVar("Value", bound=np.generic)
+
+NOWHERE = -1
 
 SOURCE = Path(__file__).with_name("strings.cpp")
 
-# Result, and arguments: pointers, but for what is said.
+# Types of the result and of the arguments, most of which are pointers.
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "strings": (c_void_p, [c_uint64, c_uint64, c_void_p]),
     "strings_free": (None, [c_void_p]),
@@ -32,15 +42,62 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The compiled loops, or None where they cannot be had; the log says why, once a process."""
+    """Return the compiled loops, or None without a compiler; the log says why, once per process."""
     return native.library(SOURCE, _FUNCTIONS, name="etl", instead="numpy and pyarrow do its part")
 
 
 def text_arguments(strings: pa.Array) -> tuple[int, bool, int, int]:
-    """Of string or large_string without nulls: offsets, whether they have 64 bits, text, how many."""
+    """Describe [N] string or large_string without nulls: offsets, whether they have 64 bits, text, N."""
     large = pa.types.is_large_string(strings.type)
     _, offsets, text = strings.buffers()
     if not len(strings):
         return 0, large, 0, 0
     start = offsets.address + strings.offset * (8 if large else 4)
     return start, large, text.address if text is not None else 0, len(strings)
+
+
+def take(values: npt.NDArray[Value], at_N: Int32) -> npt.NDArray[Value]:
+    """Return the value at each of N places, 0 <= place < len(values); place -1 is the last value.
+
+    Values have 4 or 8 bytes. numpy would first copy the places as int64.
+    """
+    compiled = library()
+    if compiled is None:
+        return values[at_N]
+    found = np.empty(len(at_N), values.dtype)
+    take_values = {4: compiled.graphmill_take_4, 8: compiled.graphmill_take_8}[values.itemsize]
+    take_values(address(values), len(values), address(at_N), len(at_N), address(found))
+    return found
+
+
+def count(at_N: Int32, num_places: int) -> Int64:
+    """Count the occurrences of each place; `NOWHERE` is no place."""
+    compiled = library()
+    if compiled is None:
+        return np.bincount(at_N[at_N != NOWHERE], minlength=num_places).astype(np.int64)
+    counts = np.zeros(num_places, np.int64)
+    compiled.graphmill_count(address(at_N), len(at_N), address(counts))
+    return counts
+
+
+def group(columns: Sequence[Int32], group_N: Int32, num_groups: int) -> tuple[Int64, Int32]:
+    """Sort the rows of [N] columns by group, equal groups in the given order; leave out group `NOWHERE`.
+
+    Returns:
+        starts int64 [num_groups + 1], records int32 [rows, columns]: group g is starts[g] to starts[g + 1].
+    """
+    starts = np.zeros(num_groups + 1, np.int64)
+    np.cumsum(count(group_N, num_groups), out=starts[1:])
+    records = np.empty((starts[-1], len(columns)), np.int32)
+    compiled = library()
+    if compiled is None:
+        order = np.argsort(group_N, kind="stable")[len(group_N) - len(records) :]  # NOWHERE is the least
+        for number, column in enumerate(columns):
+            records[:, number] = column[order]
+    else:
+        addresses = (ctypes.c_void_p * len(columns))(*map(address, columns))
+        free = starts.copy()  # where the next row of each group goes
+        compiled.graphmill_group(
+            addresses, len(columns), address(group_N), len(group_N), address(free), address(records)
+        )
+    return starts, records

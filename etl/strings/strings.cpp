@@ -1,5 +1,5 @@
-// Distinct strings: hashed, numbered, put in order. What the compiled table is, and why, stands in
-// etl/strings/table.py; nothing here throws past its C functions, which return false where memory ends.
+// Distinct strings: hashed, numbered, sorted. etl/strings/table.py says what the table does and why. No
+// exception leaves the C functions, which return false where memory ends.
 //
 // A string is looked up in a table of slots, each a record's address with a tag of its key. A slot and the
 // record it points to are two misses of the cache; rows are taken some at a time, so that these overlap.

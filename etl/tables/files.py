@@ -108,7 +108,7 @@ def table_roots(config: Config) -> list[str]:
     """
     if not config.etl:
         return []
-    etl = config.section("etl", EtlConfig)
+    etl = config.section(EtlConfig)
     roots = (_fixed(_place(config, path)) for table in (*etl.tables, *etl.entities) for path in table.path)
     return list(dict.fromkeys(roots))
 
@@ -131,7 +131,7 @@ def _magic(parts: list[str]) -> list[int]:
 def _written_below(config: Config, uri: str) -> list[str]:
     """The places below the folder `uri` that this run writes, as a listing of it calls them."""
     written = [config.output, config.entity_path, config.edge_root, config.checkpoint_path]
-    written += [config.embedding_path, config.section("etl", EtlConfig).quarantine_path]
+    written += [config.embedding_path, config.section(EtlConfig).quarantine_path]
     return [place for root in written if root for place in storage.path_below(uri, root)]
 
 

@@ -70,7 +70,7 @@ def read_blocks(
     readers = {"parquet": _read_parquet, "orc": _read_orc, "csv": _read_text, "json": _read_json}
     unit = {"csv": "byte", "json": "byte", "orc": "stripe"}.get(file_format, "")
     head = 0 if source.cut is None or not unit else source.cut[0]
-    columns = {part: str(column) for part, column in source.table.parts().items()}
+    columns = {part: str(column) for part, column in source.table.columns().items()}
     skipped = _Skipped(source.num_head_rows)
     num_good = source.first_row
     with reading(source.uri):

@@ -286,7 +286,7 @@ def _positions(
     positions: dict[str, int] = {}
     values: dict[str, str | None] = {}
     given = path_values(uri)
-    for part, column in table.parts().items():
+    for part, column in table.columns().items():
         if isinstance(column, int) and column < len(names):
             positions[part] = column
         elif isinstance(column, str) and names.count(column) == 1:
@@ -298,7 +298,7 @@ def _positions(
             found = "two columns of that name; name it by its number" if twice else f"columns {names}"
             raise RawTableError(f"{uri}: expected a column {column!r} ({part}), found {found}")
     if len(set(positions.values())) < len(positions):
-        raise RawTableError(f"{uri}: two parts of an edge are the same column: {table.parts()}")
+        raise RawTableError(f"{uri}: two parts of an edge are the same column: {table.columns()}")
     if not positions:
         raise RawTableError(f"{uri}: all columns come from the file's path; no row differs from another")
     return positions, values

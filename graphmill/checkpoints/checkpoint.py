@@ -1,7 +1,7 @@
-"""What every checkpoint offers, whatever its format.
+"""The one interface of checkpoints, whatever their format.
 
-Rows are those of an entity type's partitions, in the order of their indices. Formats that know no partitions
-number the rows of a type through: integer id = rows of the partitions before + index.
+Rows belong to the partitions of an entity type, in the order of their indices. A format without partitions
+numbers the rows of a type: integer id = rows of the partitions before + index.
 
 Shapes: N rows of a partition, D dimension.
 """
@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -17,7 +18,9 @@ import numpy.typing as npt
 
 from graphmill.checkpoints import states
 from graphmill.checkpoints.finite import check_finite
+from graphmill.errors import FormatError
 from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.model.parameters import global_key
 from graphmill.vocab import Partition
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ BATCH_BYTES = 8 << 20
 
 
 class Rows(Protocol):
-    """Rows [N, D] that are read piece by piece."""
+    """Rows [N, D], read piece by piece."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -41,7 +44,7 @@ class Rows(Protocol):
 
 @dataclass(frozen=True)
 class ModelState:
-    """What belongs to no entity: operators of relations, global embeddings."""
+    """Parameters that belong to no entity: operators of relations, global embeddings."""
 
     parameters: "dict[str, Tensor]"
     """By PBG v1's state_dict_key: `rhs_operators.0.real`, `global_embs.emb_user`; float32."""
@@ -53,7 +56,7 @@ class Checkpoint(ABC):
     """One version of a checkpoint, opened for reading.
 
     Attributes:
-        allow_non_finite: whether rows, sums and parameters that are not finite are read like others.
+        allow_non_finite: whether to read rows, sums and parameters that are NaN or infinite.
     """
 
     format: ClassVar[str]
@@ -74,97 +77,97 @@ class Checkpoint(ABC):
         """Dimension of each entity type's embeddings."""
 
     @abstractmethod
-    def open_rows(self, entity_type: str, partition: Partition) -> AbstractContextManager[Rows]:
-        """The embeddings of one partition, to be read piece by piece within the block."""
+    def open_rows(
+        self, entity_type: str, partition: Partition, *, whole: bool = False
+    ) -> AbstractContextManager[Rows]:
+        """The embeddings of one partition, unchecked, to be read piece by piece within the block.
 
-    def open_compared(self, entity_type: str, partition: Partition) -> AbstractContextManager[Rows]:
-        """The same, where all rows will be read: the file is compared with its checksum, if it has one."""
-        return self.open_rows(entity_type, partition)
+        With `whole`, for a caller that reads all rows, the file is compared with its checksum, if it has one.
+        """
 
-    @abstractmethod
-    def _read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
-        """Read the optimizer's state, without comparing it with the rows."""
+    @contextmanager
+    def open_whole(self, entity_type: str, partition: Partition) -> Iterator[Rows]:
+        """The embeddings of one partition, for a caller that reads all rows within the block.
 
-    @abstractmethod
-    def _read_model(self) -> ModelState | None:
-        """Read the model, without comparing its sums with the parameters."""
+        Raises:
+            FormatError: the file is damaged, or a row is not finite.
+        """
+        with self.open_rows(entity_type, partition, whole=True) as rows:
+            yield rows if self.allow_non_finite else _FiniteRows(rows, self._place(entity_type, partition))
 
     def read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
         """The Adagrad's state_dict() of one partition, row-wise or element-wise; None where there is none.
 
         Raises:
-            FormatError: its sums are not those of these rows.
+            FormatError: its sums are not those of these rows, or a sum is not finite.
         """
         state = self._read_optimizer_state(entity_type, partition)
         if state is not None:
             shape = self.counts[entity_type][partition], self.dimensions[entity_type]
             states.table_sums(state, shape, f"{self.uri}: {entity_type}_{partition}")
+        if not self.allow_non_finite:
+            states.check_finite_sums(state, [None], self._place(entity_type, partition))
         return state
 
     def read_model(self) -> ModelState | None:
         """Parameters that belong to no entity; None where the checkpoint has none.
 
         Raises:
-            FormatError: its optimizer's sums are not those of these parameters.
+            FormatError: the sums of the optimizer are not those of these parameters, or a number is not
+                finite.
         """
         model = self._read_model()
-        if model is not None:
-            states.check_sums(model.optimizer_state, model.parameters, self.uri)
+        if model is None:
+            return None
+        states.check_sums(model.optimizer_state, model.parameters, self.uri)
+        if not self.allow_non_finite:
+            for key, value in model.parameters.items():
+                check_finite(value.numpy(), f"{self.uri}: parameter {key!r}")
+            states.check_finite_sums(model.optimizer_state, list(model.parameters), self.uri)
         return model
 
     @property
-    @abstractmethod
-    def config(self) -> dict[str, Any] | None:
-        """PBG's configuration, v1's keys; None where the checkpoint holds none."""
+    def model_uri(self) -> str:
+        """Place of the model, for messages: its file, or the folder of the checkpoint."""
+        return self.uri
+
+    def embeddings_uri(self, entity_type: str, partition: Partition) -> str:
+        """Place of one partition's embeddings, for messages: their file, or the folder of the checkpoint."""
+        return self.uri
+
+    def global_embedding(self, entity_type: str) -> Floats | None:
+        """The vector [D] that the model adds to all embeddings of a type; None where there is none."""
+        model = self.read_model()
+        found = model.parameters.get(global_key(entity_type)) if model else None
+        return None if found is None else np.asarray(found.numpy())
+
+    def _read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
+        """The state as the files have it, for `read_optimizer_state` to check."""
+        return None
+
+    def _read_model(self) -> ModelState | None:
+        """The model as the files have it, for `read_model` to check."""
+        return None
 
     @property
-    @abstractmethod
+    def config(self) -> dict[str, Any] | None:
+        """PBG's configuration, v1's keys; None where the checkpoint holds none."""
+        return None
+
+    @property
     def iteration(self) -> Iteration | None:
         """The iteration that the version ends; None where the checkpoint does not say."""
+        return None
 
     @property
     def unread(self) -> list[str]:
-        """What the files hold and nothing here has a place for."""
+        """Names of tensors in the files that this interface has no place for."""
         return []
 
     @property
     def num_partitions(self) -> dict[str, int]:
         """Number of partitions of each entity type."""
         return {entity_type: len(counts) for entity_type, counts in self.counts.items()}
-
-    @contextmanager
-    def open_whole(self, entity_type: str, partition: Partition) -> Iterator[Rows]:
-        """The embeddings of one partition, all of which will be read within the block.
-
-        Raises:
-            FormatError: the file is damaged, or a row is not finite.
-        """
-        with self.open_compared(entity_type, partition) as rows:
-            yield rows if self.allow_non_finite else _FiniteRows(rows, self._place(entity_type, partition))
-
-    def optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
-        """Call `read_optimizer_state`, and check its sums.
-
-        Raises:
-            FormatError: a sum is not finite.
-        """
-        state = self.read_optimizer_state(entity_type, partition)
-        if not self.allow_non_finite:
-            states.check_state(state, [None], self._place(entity_type, partition))
-        return state
-
-    def model(self) -> ModelState | None:
-        """Call `read_model`, and check its numbers.
-
-        Raises:
-            FormatError: a parameter, or a sum of its optimizer, is not finite.
-        """
-        model = self.read_model()
-        if model is not None and not self.allow_non_finite:
-            for key, value in model.parameters.items():
-                check_finite(value.numpy(), f"{self.uri}: parameter {key!r}")
-            states.check_state(model.optimizer_state, list(model.parameters), self.uri)
-        return model
 
     def _place(self, entity_type: str, partition: Partition) -> str:
         return f"{self.uri}: {entity_type!r}, partition {partition}"
@@ -176,11 +179,11 @@ class Checkpoint(ABC):
                 yield entity_type, partition, (count, self.dimensions[entity_type])
 
     def batch_rows(self, entity_type: str) -> int:
-        """Rows of a type that make a batch of a few megabytes."""
+        """Rows of a type in a batch of a few megabytes."""
         return max(1, BATCH_BYTES // (4 * max(self.dimensions[entity_type], 1)))
 
     def described_config(self) -> dict[str, Any]:
-        """PBG's configuration, or the part of it that the files tell."""
+        """PBG's configuration, or the part of it that the files contain."""
         if self.config is not None:
             return self.config
         return {
@@ -208,21 +211,42 @@ class Checkpoint(ABC):
         with self.open_whole(entity_type, partition) as rows:
             return rows.read(0, rows.shape[0])
 
-    def read_optimizer_sums(self, entity_type: str, partition: Partition) -> Floats | None:
-        """Row-wise sums of the Adagrad, float32 [N]; None where the checkpoint holds none.
 
-        Raises:
-            FormatError: the optimizer's state is not that of these rows.
-        """
-        state = self.optimizer_state(entity_type, partition)
-        shape = self.counts[entity_type][partition], self.dimensions[entity_type]
-        return (
-            None if state is None else states.row_sums(state, shape, f"{self.uri}: {entity_type}_{partition}")
-        )
+class PartitionFilesCheckpoint(Checkpoint):
+    """A checkpoint with one file per partition; `_num_partitions` is set by `__init__`."""
+
+    _num_partitions: dict[str, int]
+
+    @cached_property
+    def _shapes(self) -> dict[str, list[tuple[int, int]]]:
+        shapes: dict[str, list[tuple[int, int]]] = {name: [] for name in self._num_partitions}
+        for entity_type, num_partitions in self._num_partitions.items():
+            for partition in range(num_partitions):
+                with self.open_rows(entity_type, partition) as rows:
+                    shapes[entity_type].append(rows.shape)
+        return shapes
+
+    @property
+    def num_partitions(self) -> dict[str, int]:
+        """Number of partitions, from the configuration or the names of the files."""
+        return self._num_partitions
+
+    @property
+    def counts(self) -> Mapping[str, Sequence[int]]:
+        """Rows of each file."""
+        return {name: [count for count, _ in shapes] for name, shapes in self._shapes.items()}
+
+    @cached_property
+    def dimensions(self) -> Mapping[str, int]:
+        """Dimension of each type, in which its files must agree."""
+        for entity_type, shapes in self._shapes.items():
+            if len({dimension for _, dimension in shapes}) > 1:
+                raise FormatError(f"{self.uri}: partitions of {entity_type!r} differ in dimension: {shapes}")
+        return {entity_type: shapes[0][1] for entity_type, shapes in self._shapes.items()}
 
 
 class _FiniteRows:
-    """Rows that are looked at as they pass."""
+    """Rows that are checked when they are read."""
 
     def __init__(self, rows: Rows, where: str) -> None:
         self._rows, self._where = rows, where

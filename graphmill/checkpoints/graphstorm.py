@@ -1,80 +1,36 @@
 """GraphStorm's saved embeddings as `Checkpoint`: embeddings by integer id, and nothing else."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cached_property
-from typing import Any
+from copy import copy
 
 import numpy as np
 
-from graphmill.checkpoints.checkpoint import Checkpoint, Floats, ModelState, Rows
-from graphmill.checkpoints.joined import JoinedRows
-from graphmill.checkpoints.ordered import Numbers, OrderedTable, Part
-from graphmill.checkpoints.partitions import partition_counts
-from graphmill.formats._torch_tensor import open_tensor
+from graphmill.checkpoints.checkpoint import Checkpoint, Floats
+from graphmill.checkpoints.ordered import Numbers, OrderedTable
+from graphmill.checkpoints.whole_tables import JoinedRows, WholeTablesCheckpoint
 from graphmill.formats.graphstorm import saved_embeddings
 from graphmill.formats.graphstorm.saved_embeddings import EmbInfo, RankRows
-from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.formats.torch_files.tensor import open_tensor
 from graphmill.model.parameters import parse_global_key, parse_operator_key
-from graphmill.vocab import Partition
 
 _RANK_BYTES = 32 << 20
 
 
-class GraphStormCheckpoint(Checkpoint):
-    """Embeddings that GraphStorm, or something for it, has saved."""
+class GraphStormCheckpoint(WholeTablesCheckpoint):
+    """Embeddings in GraphStorm's layout."""
 
     format = "graphstorm"
 
     def __init__(self, uri: str, entity_path: str | None = None) -> None:
-        """`entity_path` tells the partitions; without it a type has one. Raises FormatError on damage."""
-        super().__init__(uri, version=0)
-        self._entity_path = entity_path
+        """`entity_path` has the partitions; without it a type has one. Raises FormatError on damage."""
         info = saved_embeddings.read_emb_info(uri)
-        self._ranks = {
-            name: saved_embeddings.list_ranks(uri, name, info.world_size, info.dimensions.get(name))
-            for name in info.entity_types
-        }
-        self._tables = {
-            name: OrderedTable(_Opener(ranks), _shape(ranks, info.dimensions.get(name, 0)), f"{uri}: {name}")
-            for name, ranks in self._ranks.items()
-        }
-
-    @cached_property
-    def counts(self) -> Mapping[str, Sequence[int]]:
-        """As `entity_path` says, else one partition a type."""
-        totals = {name: table.shape[0] for name, table in self._tables.items()}
-        return partition_counts(totals, None, self._entity_path, self.uri)
-
-    @property
-    def dimensions(self) -> Mapping[str, int]:
-        """As the tensors say."""
-        return {name: table.shape[1] for name, table in self._tables.items()}
-
-    @contextmanager
-    def open_rows(self, entity_type: str, partition: Partition) -> Iterator[Rows]:
-        """The embeddings of one partition."""
-        counts = self.counts[entity_type]
-        with self._tables[entity_type].open() as rows:
-            yield Part(rows, sum(counts[:partition]), counts[partition])
-
-    def _read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
-        """None: the format has no place for it."""
-        return None
-
-    def _read_model(self) -> ModelState | None:
-        """None: the format has no place for it."""
-        return None
-
-    @property
-    def config(self) -> dict[str, Any] | None:
-        """None: the format has no place for it."""
-        return None
-
-    @property
-    def iteration(self) -> Iteration | None:
-        """None: the format has no place for it."""
-        return None
+        tables = {}
+        for name in info.entity_types:
+            dimension = info.dimensions.get(name)
+            ranks = saved_embeddings.list_ranks(uri, name, info.world_size, dimension)
+            tables[name] = OrderedTable(_Opener(ranks), _shape(ranks, dimension or 0), f"{uri}: {name}")
+        super().__init__(uri, 0, tables, None, entity_path)
 
 
 def write(source: Checkpoint, target_uri: str) -> list[str]:
@@ -98,6 +54,8 @@ def write(source: Checkpoint, target_uri: str) -> list[str]:
 
 def _not_kept(source: Checkpoint) -> list[str]:
     lost = []
+    source = copy(source)
+    source.allow_non_finite = True  # of numbers that are not written
     if any(source.read_optimizer_state(name, partition) for name, partition, _ in source.partitions()):
         lost.append("optimizer state of the embeddings")
     model = source.read_model()
@@ -150,6 +108,6 @@ class _RankPiece:
         return np.asarray(self._rows.read(start, stop).reshape(stop - start, -1), np.float32)
 
 
-def _shape(ranks: Sequence[RankRows], told_dimension: int) -> tuple[int, int]:
+def _shape(ranks: Sequence[RankRows], known_dimension: int) -> tuple[int, int]:
     widths = [rank.shape[1] if len(rank.shape) == 2 else 1 for rank in ranks if rank.num_rows]
-    return sum(rank.num_rows for rank in ranks), widths[0] if widths else told_dimension
+    return sum(rank.num_rows for rank in ranks), widths[0] if widths else known_dimension

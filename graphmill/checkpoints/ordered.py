@@ -181,16 +181,3 @@ def _check_found(found: npt.NDArray[np.bool_], num_read: int, first_id: int, whe
     missing = np.flatnonzero(~found)
     what = f"id {first_id + int(missing[0])} is missing" if len(missing) else "an id occurs twice"
     raise FormatError(f"{where}: {what}: expected every id from 0 on once")
-
-
-class Part:
-    """The rows [first, first + count) of others: one partition of a table."""
-
-    def __init__(self, rows: Rows, first: int, count: int) -> None:
-        self._rows, self._first = rows, first
-        self.shape = count, rows.shape[1]
-
-    def read(self, start: int, stop: int) -> Floats:
-        """Rows [start, stop) of the partition."""
-        stop = min(stop, self.shape[0])
-        return self._rows.read(self._first + start, self._first + stop)

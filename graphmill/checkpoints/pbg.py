@@ -1,13 +1,11 @@
 """PBG v1 checkpoints as `Checkpoint`."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
 
 from graphmill.checkpoints import states
-from graphmill.checkpoints.by_partition import PartitionFilesCheckpoint
-from graphmill.checkpoints.checkpoint import Checkpoint, ModelState, Rows
+from graphmill.checkpoints.checkpoint import Checkpoint, Floats, ModelState, PartitionFilesCheckpoint, Rows
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
@@ -29,18 +27,11 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
             raise FormatError(f"{uri}: version {self.version} has no embeddings")
         states.check_complete(self._num_partitions, self.config, f"{uri}: version {self.version}")
 
-    @contextmanager
-    def open_rows(self, entity_type: str, partition: Partition) -> Iterator[Rows]:
+    def open_rows(
+        self, entity_type: str, partition: Partition, *, whole: bool = False
+    ) -> AbstractContextManager[Rows]:
         """The embeddings of one partition."""
-        with pbg_checkpoint.open_embeddings(self.uri, entity_type, partition, self.version) as rows:
-            yield rows
-
-    @contextmanager
-    def open_compared(self, entity_type: str, partition: Partition) -> Iterator[Rows]:
-        """The same, compared with its checksum."""
-        place = self.uri, entity_type, partition, self.version
-        with pbg_checkpoint.open_embeddings(*place, whole=True) as rows:
-            yield rows
+        return pbg_checkpoint.open_embeddings(self.uri, entity_type, partition, self.version, whole=whole)
 
     def _read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
         """As saved beside the embeddings."""
@@ -55,6 +46,19 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
         # HDF5 lists them by name; the optimizer numbers them as the model defines them.
         keys = in_order(parameters, list((self.config or {}).get("entities", self.num_partitions)))
         return ModelState({key: parameters[key] for key in keys}, optimizer_state)
+
+    @property
+    def model_uri(self) -> str:
+        """The version's model file."""
+        return pbg_checkpoint.model_uri(self.uri, self.version)
+
+    def embeddings_uri(self, entity_type: str, partition: Partition) -> str:
+        """The partition's file."""
+        return pbg_checkpoint.embeddings_uri(self.uri, entity_type, partition, self.version)
+
+    def global_embedding(self, entity_type: str) -> Floats | None:
+        """Of the version's model file, read without torch."""
+        return pbg_checkpoint.read_global_embedding(self.uri, entity_type, self.version)
 
     @cached_property
     def config(self) -> dict[str, Any] | None:
@@ -86,12 +90,12 @@ def write(source: Checkpoint, target_uri: str) -> list[str]:
             version,
             shape,
             source.iter_embeddings(entity_type, partition, source.batch_rows(entity_type)),
-            source.optimizer_state(entity_type, partition),
+            source.read_optimizer_state(entity_type, partition),
             config,
             source.iteration,
             checksums,
         )
-    model = source.model() or ModelState({}, None)
+    model = source.read_model() or ModelState({}, None)
     pbg_checkpoint.write_model(
         target_uri, version, model.parameters, model.optimizer_state, config, source.iteration, checksums
     )

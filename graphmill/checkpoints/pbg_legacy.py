@@ -1,13 +1,11 @@
 """PBG's checkpoints of before version 1 as `Checkpoint`."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
 
 from graphmill.checkpoints import states
-from graphmill.checkpoints.by_partition import PartitionFilesCheckpoint
-from graphmill.checkpoints.checkpoint import Checkpoint, ModelState, Rows
+from graphmill.checkpoints.checkpoint import Checkpoint, ModelState, PartitionFilesCheckpoint, Rows
 from graphmill.errors import FormatError
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.formats.pbg_legacy import checkpoint as legacy
@@ -42,12 +40,12 @@ class LegacyCheckpoint(PartitionFilesCheckpoint):
     def _metadata(self) -> legacy.Metadata | None:
         return legacy.read_metadata(self.uri, self.version)
 
-    @contextmanager
-    def open_rows(self, entity_type: str, partition: Partition) -> Iterator[Rows]:
-        """The embeddings of one partition."""
+    def open_rows(
+        self, entity_type: str, partition: Partition, *, whole: bool = False
+    ) -> AbstractContextManager[Rows]:
+        """The embeddings of one partition; the format has no checksums."""
         number = partition + self.index_base
-        with legacy.open_embeddings(self.uri, entity_type, number, self.version) as rows:
-            yield rows
+        return legacy.open_embeddings(self.uri, entity_type, number, self.version)
 
     def _read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
         """As saved beside the embeddings."""
@@ -104,9 +102,9 @@ def write(source: Checkpoint, target_uri: str) -> list[str]:
             version,
             shape,
             source.iter_embeddings(entity_type, partition, source.batch_rows(entity_type)),
-            source.optimizer_state(entity_type, partition),
+            source.read_optimizer_state(entity_type, partition),
         )
-    model = source.model() or ModelState({}, None)
+    model = source.read_model() or ModelState({}, None)
     iteration = source.iteration
     metadata = legacy.Metadata(
         source.described_config(),

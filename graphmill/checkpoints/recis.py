@@ -12,21 +12,19 @@ Without graphmill_checkpoint.json, as RecIS itself writes, all but the tensors i
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from graphmill import storage
 from graphmill.checkpoints import states
-from graphmill.checkpoints.checkpoint import Checkpoint, Floats, ModelState, Rows
-from graphmill.checkpoints.joined import JoinedRows, JoinedSums
-from graphmill.checkpoints.ordered import Numbers, OrderedTable, Part
-from graphmill.checkpoints.owned import OwnedIds, OwnedRows
-from graphmill.checkpoints.partitions import partition_counts
+from graphmill.checkpoints.checkpoint import Checkpoint, Floats, ModelState
+from graphmill.checkpoints.ordered import Numbers, OrderedTable
+from graphmill.checkpoints.recis_shard import OwnedIds, OwnedRows
+from graphmill.checkpoints.whole_tables import JoinedRows, JoinedSums, WholeTablesCheckpoint
 from graphmill.errors import FormatError
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.formats.recis import CheckpointReader, HashTable, Saver, slice_of
@@ -43,40 +41,23 @@ _SUM_END = ".optimizer.sum"
 _WRITERS = 4
 
 
-class RecisCheckpoint(Checkpoint):
+class RecisCheckpoint(WholeTablesCheckpoint):
     """A checkpoint in RecIS' layout."""
 
     format = "recis"
 
     def __init__(self, uri: str, entity_path: str | None = None) -> None:
-        """`entity_path` tells the partitions where the checkpoint does not. Raises FormatError on damage."""
+        """`entity_path` has the partitions where the checkpoint has none. Raises FormatError on damage."""
         self._reader = CheckpointReader(uri)
         self._side = _read_side(storage.join(uri, SIDE_FILE))
-        super().__init__(uri, version=int((self._side or {}).get("version", 0)))
-        self._entity_path = entity_path
         self._slots = self._reader.table_slots()
         for name, slots in self._slots.items():
             if EMBEDDING_SLOT not in slots:
                 raise FormatError(f"{uri}: table {name!r} has no slot {EMBEDDING_SLOT!r}, only {slots}")
-        self._tables: dict[tuple[str, str], OrderedTable] = {}
-
-    @cached_property
-    def counts(self) -> Mapping[str, Sequence[int]]:
-        """As `entity_path` or the checkpoint says, else one partition a type."""
-        totals = {name: self._table(name, EMBEDDING_SLOT).shape[0] for name in self._slots}
-        recorded = self._side["counts"] if self._side else None
-        return partition_counts(totals, recorded, self._entity_path, self.uri)
-
-    @cached_property
-    def dimensions(self) -> Mapping[str, int]:
-        """As the tensors say."""
-        return {name: self._table(name, EMBEDDING_SLOT).shape[1] for name in self._slots}
-
-    @contextmanager
-    def open_rows(self, entity_type: str, partition: Partition) -> Iterator[Rows]:
-        """The embeddings of one partition."""
-        with self._table(entity_type, EMBEDDING_SLOT).open() as rows:
-            yield self._part(rows, entity_type, partition)
+        tables = {name: _ordered_table(self._reader, name, EMBEDDING_SLOT) for name in self._slots}
+        counts = self._side["counts"] if self._side else None
+        super().__init__(uri, int((self._side or {}).get("version", 0)), tables, counts, entity_path)
+        self._sums_tables: dict[str, OrderedTable] = {}
 
     def _read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
         """The sums, and what goes with them."""
@@ -91,9 +72,10 @@ class RecisCheckpoint(Checkpoint):
             return None
         sums = {}
         if plain["state"] and slot is not None:
-            with self._table(entity_type, slot).open() as rows:
-                part = self._part(rows, entity_type, partition)
-                found = torch.from_numpy(part.read(0, part.shape[0]))
+            if entity_type not in self._sums_tables:
+                self._sums_tables[entity_type] = _ordered_table(self._reader, entity_type, slot)
+            with self._open_partition(self._sums_tables[entity_type], entity_type, partition) as rows:
+                found = torch.from_numpy(rows.read(0, rows.shape[0]))
             sums[0] = found.reshape(-1) if slot == ROW_SUMS else found
         return states.with_sums(plain, sums)
 
@@ -143,22 +125,14 @@ class RecisCheckpoint(Checkpoint):
         # Partitioned anew, by entity_path: what is not a sum is the same for all rows.
         return recorded[partition if len(recorded) == len(self.counts[entity_type]) else 0]
 
-    def _part(self, rows: Rows, entity_type: str, partition: Partition) -> Part:
-        counts = self.counts[entity_type]
-        return Part(rows, sum(counts[:partition]), counts[partition])
 
-    def _table(self, entity_type: str, slot: str) -> OrderedTable:
-        if (entity_type, slot) not in self._tables:
-            name = tensor_name(entity_type, slot)
-            shape = self._reader.tensor_shape(name)
-            if len(shape) > 2 or not self._reader.tensor_dtype(name).is_floating_point:
-                raise FormatError(f"{self.uri}: {name!r}: expected floats (rows, dimension), found {shape}")
-            self._tables[entity_type, slot] = OrderedTable(
-                _Opener(self._reader, entity_type, slot),
-                (shape[0], shape[1] if len(shape) == 2 else 1),
-                f"{self.uri}: {name}",
-            )
-        return self._tables[entity_type, slot]
+def _ordered_table(reader: CheckpointReader, entity_type: str, slot: str) -> OrderedTable:
+    name = tensor_name(entity_type, slot)
+    shape = reader.tensor_shape(name)
+    if len(shape) > 2 or not reader.tensor_dtype(name).is_floating_point:
+        raise FormatError(f"{reader.path}: {name!r}: expected floats (rows, dimension), found {shape}")
+    shape_ND = shape[0], shape[1] if len(shape) == 2 else 1
+    return OrderedTable(_Opener(reader, entity_type, slot), shape_ND, f"{reader.path}: {name}")
 
 
 # Of a foreign checkpoint: the sums alone are known.
@@ -173,13 +147,13 @@ def write(source: Checkpoint, target_uri: str, shard_num: int = 1) -> list[str]:
     table_states: dict[str, list[Any]] = {name: [] for name in source.counts}
     sums_dims = dict.fromkeys(source.counts, 0)
     for name, partition, shape in source.partitions():
-        state = source.optimizer_state(name, partition)
+        state = source.read_optimizer_state(name, partition)
         table_states[name].append(None if state is None else states.without_sums(state))
         sums = states.table_sums(state or {}, shape, f"{source.uri}: {name}_{partition}")
         if sums is not None:
             sums_dims[name] = max(sums_dims[name], sums.dim())
         del state, sums
-    model = source.model()
+    model = source.read_model()
     tensors = _dense_tensors(model) if model else {}
     for shard in range(shard_num):
         with ExitStack() as stack:

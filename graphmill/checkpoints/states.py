@@ -68,19 +68,7 @@ def check_sums(state: Mapping[str, Any] | None, parameters: Mapping[str, "Tensor
             )
 
 
-def row_sums(state: Mapping[str, Any], shape: tuple[int, int], where: str) -> Floats | None:
-    """Row-wise sums, float32 [N]; of element-wise ones the mean of each row; None before a step.
-
-    Raises:
-        FormatError: they are of another shape.
-    """
-    sums = table_sums(state, shape, where)
-    if sums is None:
-        return None
-    return np.asarray((sums if sums.dim() == 1 else sums.mean(1)).numpy())
-
-
-def check_state(state: Mapping[str, Any] | None, parameters: Sequence[str | None], where: str) -> None:
+def check_finite_sums(state: Mapping[str, Any] | None, parameters: Sequence[str | None], where: str) -> None:
     """Refuse an optimizer's state_dict() with a sum that is not finite; `parameters` by their numbers.
 
     Raises:
@@ -96,18 +84,6 @@ def check_state(state: Mapping[str, Any] | None, parameters: Sequence[str | None
             key = parameters[number] if known else number
             of = "" if key is None else f" of parameter {key!r}"
             check_finite(sums.detach().cpu().float().numpy(), f"{where}: optimizer sums{of}")
-
-
-def common_dimensions(shapes: Mapping[str, Sequence[tuple[int, int]]], where: str) -> dict[str, int]:
-    """The dimension D of each entity type, whose partitions are of `shapes` (N, D).
-
-    Raises:
-        FormatError: the partitions of a type differ.
-    """
-    for entity_type, each in shapes.items():
-        if len({dimension for _, dimension in each}) > 1:
-            raise FormatError(f"{where}: partitions of {entity_type!r} differ in dimension: {each}")
-    return {entity_type: each[0][1] for entity_type, each in shapes.items()}
 
 
 def without_sums(state: Mapping[str, Any]) -> dict[str, Any]:

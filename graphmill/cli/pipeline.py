@@ -66,7 +66,7 @@ def _finish(settings: Config, conf: str | None, overrides: tuple[str, ...]) -> N
     """Mark the output as a whole, and let the oldest dates go."""
     if settings.output is None:
         return
-    schedule = settings.section("schedule", dates.ScheduleConfig)
+    schedule = settings.section(dates.ScheduleConfig)
     storage.write_marker(settings.output, schedule.model_dump(include={"date", "previous_date"}))
     if schedule.keep:
         dates.retire(config.read_raw(conf, overrides)["output"], schedule.keep)

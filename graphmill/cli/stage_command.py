@@ -38,15 +38,6 @@ STAGES = {
     "remap": "remap.job",
 }
 
-# Where a section's class is found, by name as well.
-SECTIONS = {
-    "etl": ("etl.config", "EtlConfig"),
-    "train": ("train.config", "TrainConfig"),
-    "evaluate": ("train.config", "EvaluateConfig"),
-    "remap": ("remap.config", "RemapConfig"),
-    "cluster": ("graphmill.cluster", "ClusterConfig"),
-    "schedule": ("graphmill.run.dates", "ScheduleConfig"),
-}
 TABLES = "etl.tables.files"
 
 Command = Callable[..., Any]
@@ -149,11 +140,9 @@ def session(
     `stages` are those that will be asked for.
 
     Raises:
-        ConfigError: a section is not what it should be, or a place that is written to holds tables or files
-            of others; nothing has been written.
+        ConfigError: a place that is written to holds tables or files of others; nothing has been written.
         LockedError: another run is at work on the same places.
     """
-    check_sections(settings)
     check_places(settings, stages, is_chosen=not keeps_config)
     written = [uri for name in stages for uri in stage_job(name).written_uris(settings)]
     outputs = [settings.output] if settings.output else []
@@ -164,17 +153,6 @@ def session(
         _recorded(settings, master, claim, keeps_config) as run,
     ):
         yield run
-
-
-def check_sections(settings: Config) -> None:
-    """Check the sections that are not empty, also those of stages that are not to run.
-
-    Raises:
-        ConfigError: a key is unknown, missing, or of the wrong type.
-    """
-    for name, (module, model) in SECTIONS.items():
-        if getattr(settings, name):
-            settings.section(name, getattr(importlib.import_module(module), model))
 
 
 def check_places(settings: Config, stages: Sequence[str], *, is_chosen: bool = True) -> None:
@@ -206,7 +184,7 @@ def _recorded(
 ) -> Iterator[Session]:
     uri = settings.record_uri(settings.checkpoint_path)
     job = record.RunRecord(uri, settings, claim, keeps_config=keeps_config)
-    options = settings.section("cluster", cluster.ClusterConfig)
+    options = settings.section(cluster.ClusterConfig)
     reports = Aside("graphmill.report")  # the library of charts is large
     losses = cluster.Losses()
     try:

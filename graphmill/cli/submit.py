@@ -138,8 +138,8 @@ def _run_script(
     from graphmill.cluster import ClusterConfig
     from graphmill.display import progress, terminal
 
-    section = config.load(conf).cluster if conf else {}
-    settings = config.validated(ClusterConfig, section | chosen, prefix=("cluster",))
+    given = config.load(conf).model_dump()["cluster"] if conf else {}
+    settings = config.validated(ClusterConfig, given | chosen, prefix=("cluster",))
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).resolve().parent))
     terminal.look.debug = True  # the script is the user's own, and so are its errors

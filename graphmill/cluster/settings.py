@@ -23,9 +23,9 @@ _MIN_MEMORY_BYTES = 1 << 20
 class TlsConfig(Section):
     """Files (PEM) at the same local path on every machine; of them only the paths are ever passed on."""
 
-    ca_file: str = Field(description="certificates of those who may sign the others' certificates")
-    cert_file: str = Field(description="the certificate of this cluster's processes")
-    key_file: str = Field(description="its private key")
+    ca_file: str = Field(description="Certificates of the authorities that sign the processes' certificates.")
+    cert_file: str = Field(description="Certificate of this cluster's processes.")
+    key_file: str = Field(description="Private key of the certificate.")
 
     def keys(self) -> Keys:
         """Keys for Dask's processes.
@@ -42,40 +42,49 @@ class TlsConfig(Section):
 class ClusterConfig(Section):
     """The section `cluster`."""
 
+    key = "cluster"
     master: str = Field(
-        "local[*]", description="local[N], local[*], cuda, yarn, ssh://h1,h2, or a tcp:// / tls:// address"
+        "local[*]",
+        description="Cluster: local[N], local[*], cuda, yarn, ssh://h1,h2, or a tcp:// or tls:// address.",
     )
-    num_workers: Positive = Field(2, description="YARN containers, or workers on each ssh host")
-    worker_cores: Positive = Field(1, description="cores of a worker, and tasks that it runs at a time")
+    num_workers: Positive = Field(2, description="YARN containers, or workers per ssh host.")
+    worker_cores: Positive = Field(
+        1, description="Cores of a worker, and tasks that a worker runs at a time."
+    )
     worker_memory: str = Field(
-        "auto", description="memory of a worker, as '4GiB'; auto: an equal share, and on YARN 4 GiB"
+        "auto", description="Memory of a worker, as '4GiB'; auto: an equal share, and on YARN 4 GiB."
     )
-    worker_gpus: Annotated[int, Field(ge=0)] = Field(0, description="yarn.io/gpu of a YARN container")
-    queue: str | None = Field(None, description="YARN's queue; its own default if not set")
-    name: str = Field("graphmill", pattern=r"^[\w.-]+$", description="name of the YARN application")
+    worker_gpus: Annotated[int, Field(ge=0)] = Field(0, description="GPUs (yarn.io/gpu) per YARN container.")
+    queue: str | None = Field(None, description="YARN queue; null: YARN's default.")
+    name: str = Field("graphmill", pattern=r"^[\w.-]+$", description="Name of the YARN application.")
     archive: str | None = Field(
-        None, description="packed Python environment (.tar.gz, local or on HDFS), unpacked on the nodes"
+        None, description="Packed Python environment (.tar.gz, local or on HDFS), unpacked on the nodes."
     )
     python: str | None = Field(
-        None, description="interpreter on the nodes; default: the path of the one that runs here"
+        None, description="Python interpreter on the nodes; null: the path of this process's interpreter."
     )
-    py_files: Strings = Field((), description="modules (.py) and packages (.zip, .whl) for the workers")
-    host: str | None = Field(None, description="address of this machine that the workers can reach")
+    py_files: Strings = Field((), description="Modules (.py) and packages (.zip, .whl) for the workers.")
+    host: str | None = Field(None, description="Address of this machine that the workers can reach.")
     yarn_classpath: str | None = Field(
-        None, description="class path of YARN's client, where there is no HADOOP_HOME and no `yarn` command"
+        None, description="Class path of YARN's client, where there is no HADOOP_HOME and no `yarn` command."
     )
-    start_timeout_s: Positive = Field(300, description="until when one worker must have come")
+    start_timeout_s: Positive = Field(300, description="Seconds until the first worker must have started.")
     replace_after_s: Positive = Field(
-        60, description="how long a YARN worker may be missing until it is replaced"
+        60, description="Seconds after which a missing YARN worker is replaced."
     )
-    dashboard_address: str = Field(f"{LOOPBACK}:0", description="Dask's dashboard; `:8787` opens it to all")
+    dashboard_address: str = Field(
+        f"{LOOPBACK}:0", description="Address of Dask's dashboard; `:8787` opens it to all."
+    )
     tls: Literal["auto", "off"] | TlsConfig = Field(
-        "auto", description="auto: every run has keys of its own; off: whoever reaches a port is let in"
+        "auto",
+        description="TLS between processes. auto: every run has keys of its own; off: anybody may connect.",
     )
-    scratch_path: str | None = Field(None, description="folder on the local disk for Dask's own files")
-    connect_timeout_s: Positive = 30
+    scratch_path: str | None = Field(
+        None, description="Folder on the local disk for Dask's own files; null: Dask's default."
+    )
+    connect_timeout_s: Positive = Field(30, description="Seconds to wait for a connection to the cluster.")
     hdfs_driver: Literal["native", "libhdfs"] = Field(
-        "native", description="libhdfs needs a JVM and libhdfs.so"
+        "native", description="HDFS client; libhdfs needs a JVM and libhdfs.so."
     )
 
     @field_validator("worker_memory")

@@ -1,9 +1,10 @@
-"""The configuration: YAML (or a PBG Python config) -> one frozen, typed `Config`."""
+"""The configuration: YAML or a PBG Python config -> one frozen, typed `Config`."""
 
-from graphmill.config.checking import Section, validated
+from graphmill.config.checking import validated
 from graphmill.config.reading import from_mapping, load, read_raw
 from graphmill.config.schema import (
     Config,
+    Count,
     EntityConfig,
     Fraction,
     Name,
@@ -13,18 +14,24 @@ from graphmill.config.schema import (
     Strings,
     TypeName,
 )
+from graphmill.config.section import Effect, Fixed, Neutral, Section, Tunable
 from graphmill.config.yaml_text import parsed as parsed_yaml
 
 __all__ = [
     "Config",
+    "Count",
+    "Effect",
     "EntityConfig",
+    "Fixed",
     "Fraction",
     "Name",
+    "Neutral",
     "PbgConfig",
     "Positive",
     "RelationConfig",
     "Section",
     "Strings",
+    "Tunable",
     "TypeName",
     "from_mapping",
     "load",

@@ -1,25 +1,19 @@
-"""Filling a configuration class from a raw mapping, and saying in a line a problem what does not fit."""
+"""Fills a configuration class from a raw mapping, and reports every problem in a line of its own."""
 
 import difflib
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
+from graphmill.config.section import Section
 from graphmill.errors import ConfigError
-
-
-class Section(BaseModel):
-    """Base of every configuration class: frozen, strictly typed, unknown keys refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
 
 AnySection = TypeVar("AnySection", bound=Section)
 
 
 def validated(model: type[AnySection], raw: Any, prefix: tuple[str, ...] = ()) -> AnySection:
-    """`raw` as a `model`; `prefix` is where it stands in the configuration.
+    """Return `raw` as a `model`; `prefix` is its path in the configuration.
 
     Raises:
         ConfigError: a key is unknown, missing, or of the wrong type, or two of them contradict.
@@ -33,7 +27,7 @@ def validated(model: type[AnySection], raw: Any, prefix: tuple[str, ...] = ()) -
 
 
 def _is_result(problem: Any, problems: Sequence[Any]) -> bool:
-    """Whether a list is only found too short for one of its items being wrong, which is told too."""
+    """Whether a list is "too short" only because one of its items is wrong: that item has its own line."""
     place = problem["loc"]
     return problem["type"] == "too_short" and any(
         len(each["loc"]) > len(place) and each["loc"][: len(place)] == place for each in problems
@@ -49,8 +43,8 @@ def _explain(model: type[BaseModel], problem: Any, prefix: tuple[str, ...]) -> s
         case "missing":
             return f"{path}: missing, it has no default"
         case "value_error":
-            own = str(problem["ctx"]["error"])
-            return f"{path}: {own}" if path else own
+            text = str(problem["ctx"]["error"])
+            return f"{path}: {text}" if path else text
     found = f"found {problem['input']!r} ({type(problem['input']).__name__})"
     return f"{path}: {problem['msg'][0].lower()}{problem['msg'][1:]}; {found}"
 

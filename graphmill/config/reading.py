@@ -1,5 +1,6 @@
-"""YAML, or a PBG Python config -> `Config`: overrides applied, paths filled in and made absolute."""
+"""YAML or a PBG Python config -> `Config`: overrides applied, paths filled in and made absolute."""
 
+import importlib
 import re
 import runpy
 from collections.abc import Callable, Mapping, Sequence
@@ -10,10 +11,21 @@ from graphmill import storage
 from graphmill.config import yaml_text
 from graphmill.config.checking import validated
 from graphmill.config.schema import Config
+from graphmill.config.section import Section
 from graphmill.errors import ConfigError
 from graphmill.vocab import TRAIN_SPLIT
 
 _MAX_DEPTH = 50
+
+# Class of each section: found by name, because the stages' packages build on this one.
+_SECTIONS = {
+    "etl": ("etl.config", "EtlConfig"),
+    "train": ("train.config", "TrainConfig"),
+    "evaluate": ("train.config", "EvaluateConfig"),
+    "remap": ("remap.config", "RemapConfig"),
+    "cluster": ("graphmill.cluster", "ClusterConfig"),
+    "schedule": ("graphmill.run.dates", "ScheduleConfig"),
+}
 
 Transform = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -23,12 +35,11 @@ def load(
 ) -> Config:
     """Read `conf_uri` (YAML, or a local PBG config ending in .py) and apply `key.path=value` overrides.
 
-    `transform` is what happens to the mapping before it is checked.
-
-    Relative paths in it are meant from the current folder, and come out absolute.
+    `transform` changes the mapping before it is checked. Relative paths start at the current folder, and
+    become absolute.
 
     Raises:
-        ConfigError: the file or an override cannot be parsed, or what they say does not fit.
+        ConfigError: the file or an override cannot be parsed, or a value does not fit.
         NotFoundError: there is no such file.
     """
     raw = read_raw(conf_uri, overrides)
@@ -38,7 +49,7 @@ def load(
 
 
 def read_raw(conf_uri: str | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The mapping that a configuration file and its overrides say, as it stands there.
+    """Read a configuration file with its overrides as a mapping, unchecked.
 
     Raises:
         ConfigError: the file or an override cannot be parsed.
@@ -50,7 +61,9 @@ def read_raw(conf_uri: str | None, overrides: Sequence[str] = ()) -> dict[str, A
 
 
 def from_mapping(raw: Mapping[str, Any]) -> Config:
-    """The `Config` that a nested mapping describes, path defaults filled in; PBG's camelCase is accepted.
+    """Return the `Config` of a nested mapping, path defaults filled in; PBG's camelCase is accepted.
+
+    Every section that the mapping has is checked, also one of a stage that is not to run.
 
     Raises:
         ConfigError: a key is unknown, missing, or of the wrong type, or two of them contradict.
@@ -63,7 +76,19 @@ def from_mapping(raw: Mapping[str, Any]) -> Config:
     if filled.get("dynamic_relations") is True:
         filled.setdefault("global_emb", False)  # PBG's default is true, and forbidden here
     _fill_paths(filled)
-    return validated(Config, filled)
+    sections = {name: filled.pop(name) for name in _SECTIONS if name in filled}
+    settings = validated(Config, filled)
+    return settings.model_copy(
+        update={name: _section(name, content) for name, content in sections.items() if content != {}}
+    )
+
+
+def _section(name: str, content: Any) -> Section:
+    if isinstance(content, Section):
+        return content
+    module, class_name = _SECTIONS[name]
+    model: type[Section] = getattr(importlib.import_module(module), class_name)
+    return validated(model, content, prefix=(name,))
 
 
 _OLD_NAMES = {"outdir": "checkpoint_path", "loadPath": "init_path"}  # before PBG's version 1

@@ -1,22 +1,24 @@
-"""What a configuration holds: one frozen, typed `Config`.
+"""The typed content of a configuration: one frozen `Config`.
 
-The top level holds PyTorch-BigGraph's keys under PBG's names and defaults, plus the roots of all paths
-and the seed. The sections `etl`, `train`, `evaluate`, `remap`, `cluster` and `schedule` belong to the code
-that acts on them: each has its own typed class there, which `Config.section` fills and checks.
+The top level holds PyTorch-BigGraph's keys under PBG's names and defaults, the roots of all paths, and the
+seed. The class of each section (`etl`, `train`, ...) lies in the package that reads the section.
 
 Source of the keys: docs/formats/pbg_v1.md.
 """
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_serializer, model_validator
 
 from graphmill import storage
-from graphmill.config.checking import AnySection, Section, validated
+from graphmill.config.checking import validated
+from graphmill.config.section import Fixed, Neutral, Section, Tunable
 from graphmill.model.operators import OperatorName, operator_of
 from graphmill.vocab import Side
 
 _MAX_NAME_BYTES = 200
+
+AnySection = TypeVar("AnySection", bound=Section)
 
 
 def _fits_file_name(name: str) -> str:
@@ -31,35 +33,44 @@ Name = Annotated[
     str,
     Field(
         pattern=r"^[^./\s\x00-\x1f\x7f][^./\x00-\x1f\x7f]*$",
-        description="no dot, slash or control character: names become file names",
+        description="Without dots, slashes and control characters: names become file names.",
     ),
     AfterValidator(_fits_file_name),
 ]
-TypeName = Annotated[Name, Field(pattern=r"^[^:]*$", description="also no colon: HDFS refuses it")]
+TypeName = Annotated[Name, Field(pattern=r"^[^:]*$", description="Without colons, which HDFS refuses.")]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(gt=0, lt=2**63)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
 Strings = Annotated[tuple[str, ...], Field(strict=False)]
 
 
 class EntityConfig(Section):
     """One entity type."""
 
-    num_partitions: Positive = Field(description="slices that the type's rows are split into")
-    featurized: bool = Field(False, description="an edge has a list of features, whose mean is the entity")
-    dimension: Positive | None = Field(None, description="overrides the global dimension")
+    num_partitions: Fixed[Positive] = Field(description="Number of partitions of the type's rows.")
+    featurized: Fixed[bool] = Field(
+        False, description="An edge has a list of features in place of an id; the entity is their mean."
+    )
+    dimension: Fixed[Positive | None] = Field(
+        None, description="Length of the type's embeddings; null: the global `dimension`."
+    )
 
 
 class RelationConfig(Section):
     """One relation; its position in the list is its number in the bucket files."""
 
-    name: Name
-    lhs: Name = Field(description="entity type of the left-hand side")
-    rhs: Name = Field(description="entity type of the right-hand side")
-    weight: float = Field(1.0, gt=0, description="multiplies the loss of this relation's edges")
-    operator: OperatorName = Field(
-        "none", description="rotation is ours: PBG cannot read a checkpoint that has one"
+    name: Fixed[Name] = Field(description="Name of the relation, as tables of edges have it.")
+    lhs: Fixed[Name] = Field(description="Entity type of the left-hand side.")
+    rhs: Fixed[Name] = Field(description="Entity type of the right-hand side.")
+    weight: Tunable[float] = Field(1.0, gt=0, description="Factor of the loss of this relation's edges.")
+    operator: Fixed[OperatorName] = Field(
+        "none",
+        description="Transformation of the right-hand side before scores are computed. PBG has no "
+        "`rotation` and cannot read such a checkpoint.",
     )
-    all_negs: bool = Field(False, description="every entity of the partition is a negative")
+    all_negs: Tunable[bool] = Field(
+        False, description="Rank each edge against all entities of the partition as negatives."
+    )
 
     def entity_type(self, side: Side) -> str:
         """Name of the entity type on `side`."""
@@ -69,51 +80,111 @@ class RelationConfig(Section):
 class PbgConfig(Section):
     """PyTorch-BigGraph's configuration, key for key, default for default."""
 
-    entities: dict[TypeName, EntityConfig]
-    relations: Annotated[tuple[RelationConfig, ...], Field(strict=False)]
-    dimension: Positive
-    init_scale: float = Field(0.001, gt=0)
-    max_norm: float | None = Field(None, gt=0)
-    global_emb: bool = True
-    comparator: Literal["dot", "cos", "l2", "squared_l2"] = "cos"
-    bias: bool = False
-    loss_fn: Literal["ranking", "logistic", "softmax"] = "ranking"
-    margin: float = 0.1
-    regularization_coef: float = Field(0.0, ge=0)
-    regularizer: Literal["N3"] = "N3"
-    entity_path: str
-    edge_paths: Strings
-    checkpoint_path: str
-    init_path: str | None = None
-    checkpoint_preservation_interval: Positive | None = None
-    num_epochs: Annotated[int, Field(ge=0)] = 1
-    num_edge_chunks: Positive | None = None
-    max_edges_per_chunk: Positive = 1_000_000_000
-    bucket_order: Literal["random", "affinity", "inside_out", "outside_in"] = "inside_out"
-    workers: Positive | None = None
-    batch_size: Positive = 1000
-    num_batch_negs: Annotated[int, Field(ge=0)] = 50
-    num_uniform_negs: Annotated[int, Field(ge=0)] = 50
-    disable_lhs_negs: bool = False
-    disable_rhs_negs: bool = False
-    lr: float = Field(0.01, ge=0)
-    relation_lr: float | None = Field(None, ge=0)
-    eval_fraction: Fraction = 0.05
-    eval_num_batch_negs: Annotated[int, Field(ge=0)] | None = 1000
-    eval_num_uniform_negs: Annotated[int, Field(ge=0)] | None = 1000
-    background_io: bool = False
-    verbose: int = 0
-    hogwild_delay: float = 2.0
-    dynamic_relations: bool = False
-    num_machines: int = 1
-    num_partition_servers: int = -1
-    distributed_init_method: str | None = None
-    distributed_tree_init_order: bool = True
-    num_gpus: int = 0
-    num_groups_for_partition_server: int = 16
-    num_groups_per_sharded_partition_server: int = 1
-    partition_shard_size: int = 250
-    half_precision: bool = False
+    entities: Fixed[dict[TypeName, EntityConfig]] = Field(description="Entity types by name.")
+    relations: Fixed[Annotated[tuple[RelationConfig, ...], Field(strict=False)]] = Field(
+        description="Relations in the order of their numbers."
+    )
+    dimension: Fixed[Positive] = Field(description="Length of the embeddings.")
+    init_scale: Tunable[float] = Field(0.001, gt=0, description="Standard deviation of the first embeddings.")
+    max_norm: Tunable[float | None] = Field(
+        None, gt=0, description="Largest Euclidean norm of an embedding; null: no limit."
+    )
+    global_emb: Fixed[bool] = Field(
+        True, description="Add one trained vector per entity type to each of its embeddings."
+    )
+    # Fixed: vectors that are close by one measure are not by another.
+    comparator: Fixed[Literal["dot", "cos", "l2", "squared_l2"]] = Field(
+        "cos", description="Similarity of two vectors, which is an edge's score."
+    )
+    bias: Fixed[bool] = Field(
+        False, description="Use the first element of each embedding as a bias of the score."
+    )
+    loss_fn: Tunable[Literal["ranking", "logistic", "softmax"]] = Field(
+        "ranking", description="Loss of an edge's score against the scores of its negatives."
+    )
+    margin: Tunable[float] = Field(
+        0.1, description="Margin of the ranking loss between an edge and its negatives."
+    )
+    regularization_coef: Tunable[float] = Field(
+        0.0, ge=0, description="Weight of the regularizer in the loss; 0: none."
+    )
+    regularizer: Tunable[Literal["N3"]] = Field(
+        "N3", description="Regularizer: the cube of the vectors' elements (arXiv:1806.07297)."
+    )
+    entity_path: Neutral[str] = Field(description="Folder of entity counts and the entity index.")
+    edge_paths: Neutral[Strings] = Field(description="Folders of bucket files to train on.")
+    checkpoint_path: Neutral[str] = Field(description="Folder of the checkpoint.")
+    init_path: Neutral[str | None] = Field(
+        None, description="Checkpoint that a new run starts from; null: random values."
+    )
+    checkpoint_preservation_interval: Neutral[Positive | None] = Field(
+        None, description="Epochs from one checkpoint that is kept for good to the next; null: none is kept."
+    )
+    num_epochs: Neutral[Annotated[int, Field(ge=0)]] = Field(
+        1, description="Epochs in all, those of earlier runs included."
+    )
+    # Fixed: a version of the checkpoint is one trained chunk.
+    num_edge_chunks: Fixed[Positive | None] = Field(
+        None, description="Chunks of edges that each bucket is trained in; null: see max_edges_per_chunk."
+    )
+    max_edges_per_chunk: Fixed[Positive] = Field(
+        1_000_000_000, description="Edges per chunk at most, where num_edge_chunks is not set."
+    )
+    bucket_order: Tunable[Literal["random", "affinity", "inside_out", "outside_in"]] = Field(
+        "inside_out", description="Order in which an epoch visits the buckets."
+    )
+    workers: Neutral[Positive | None] = Field(
+        None, description="Training threads per process; null: one per core."
+    )
+    batch_size: Tunable[Positive] = Field(1000, description="Edges per batch.")
+    num_batch_negs: Tunable[Annotated[int, Field(ge=0)]] = Field(
+        50, description="Negatives per edge that are entities of other edges of the batch."
+    )
+    num_uniform_negs: Tunable[Annotated[int, Field(ge=0)]] = Field(
+        50, description="Negatives per edge that are drawn from all entities of the partition."
+    )
+    disable_lhs_negs: Tunable[bool] = Field(False, description="Replace no left-hand side by negatives.")
+    disable_rhs_negs: Tunable[bool] = Field(False, description="Replace no right-hand side by negatives.")
+    lr: Tunable[float] = Field(0.01, ge=0, description="Learning rate.")
+    relation_lr: Tunable[float | None] = Field(
+        None, ge=0, description="Learning rate of the relations' parameters; null: lr."
+    )
+    eval_fraction: Tunable[Fraction] = Field(
+        0.05, description="Fraction of each bucket's edges that is held out to measure the MRR."
+    )
+    eval_num_batch_negs: Neutral[Annotated[int, Field(ge=0)] | None] = Field(
+        1000, description="num_batch_negs for held-out edges; null: num_batch_negs."
+    )
+    eval_num_uniform_negs: Neutral[Annotated[int, Field(ge=0)] | None] = Field(
+        1000, description="num_uniform_negs for held-out edges; null: num_uniform_negs."
+    )
+    background_io: Neutral[bool] = Field(False, description="Without effect: see train.prefetch.")
+    verbose: Neutral[int] = Field(0, description="Without effect: see the option --debug.")
+    hogwild_delay: Neutral[float] = Field(
+        2.0, description="Without effect: seconds until all of PBG's threads train."
+    )
+    dynamic_relations: Fixed[bool] = Field(
+        False, description="Number the relations that the tables name; `relations` has one entry for all."
+    )
+    num_machines: Neutral[int] = Field(1, description="Without effect: see train.num_workers.")
+    num_partition_servers: Neutral[int] = Field(-1, description="Without effect: servers of PBG.")
+    distributed_init_method: Neutral[str | None] = Field(
+        None, description="Without effect: address at which PBG's machines meet."
+    )
+    distributed_tree_init_order: Neutral[bool] = Field(
+        True, description="Without effect: PBG's first order of buckets with several machines."
+    )
+    num_gpus: Neutral[int] = Field(0, description="GPUs to train on; 0: none.")
+    num_groups_for_partition_server: Neutral[int] = Field(
+        16, description="Without effect: connections of PBG's servers."
+    )
+    num_groups_per_sharded_partition_server: Neutral[int] = Field(
+        1, description="Without effect: connections of PBG's servers."
+    )
+    partition_shard_size: Neutral[int] = Field(
+        250, description="Without effect: size of the messages of PBG's servers."
+    )
+    half_precision: Tunable[bool] = Field(False, description="Compute score products from bfloat16 operands.")
 
     def entity_dimension(self, entity_type: str) -> int:
         """Length of the embeddings of `entity_type`."""
@@ -181,34 +252,46 @@ class PbgConfig(Section):
 class Config(PbgConfig):
     """The whole configuration of a run: PBG's keys, the roots of all paths, the sections."""
 
-    output: str | None = Field(None, description="root of all paths that are not set on their own")
-    input: str | None = Field(None, description="root of relative paths of raw tables")
-    edge_root: str = Field(description="folder with one folder of bucket files a split")
-    embedding_path: str = Field(description="folder of the embeddings keyed by raw id")
-    seed: int = Field(0, ge=0, lt=2**63, description="seed of everything that is random")
-    etl: dict[str, Any] = Field(default_factory=dict)
-    train: dict[str, Any] = Field(default_factory=dict)
-    evaluate: dict[str, Any] = Field(default_factory=dict)
-    remap: dict[str, Any] = Field(default_factory=dict)
-    cluster: dict[str, Any] = Field(default_factory=dict)
-    schedule: dict[str, Any] = Field(default_factory=dict)
+    output: Neutral[str | None] = Field(
+        None, description="Root folder of all outputs whose paths are not set."
+    )
+    input: Neutral[str | None] = Field(None, description="Root folder of relative paths of raw tables.")
+    edge_root: Neutral[str] = Field(description="Folder with one folder of bucket files per split.")
+    embedding_path: Neutral[str] = Field(description="Folder of the embeddings by raw id.")
+    seed: Tunable[int] = Field(0, ge=0, lt=2**63, description="Seed of all random numbers.")
+    etl: Section | None = Field(None, description="Raw tables, and how they become buckets.")
+    train: Section | None = Field(None, description="Settings of training beyond PBG's.")
+    evaluate: Section | None = Field(None, description="Edges to rank, and how.")
+    remap: Section | None = Field(None, description="Form of the embeddings by raw id.")
+    cluster: Neutral[Section | None] = Field(None, description="Processes that do the work.")
+    schedule: Neutral[Section | None] = Field(None, description="Runs by date.")
 
-    def section(self, name: str, model: type[AnySection]) -> AnySection:
-        """The section `name`, checked and typed as `model`.
+    @field_serializer("etl", "train", "evaluate", "remap", "cluster", "schedule")
+    def _as_given(self, section: Section | None) -> dict[str, Any]:
+        """Write a section with the keys that the user has set."""
+        return section.model_dump(mode="json", exclude_unset=True) if section else {}
+
+    def section(self, model: type[AnySection]) -> AnySection:
+        """Return the section of class `model`, or its defaults where the configuration has no such section.
 
         Raises:
-            ConfigError: a key is unknown, missing, or of the wrong type.
+            ConfigError: the configuration has no such section, and a key of it has no default.
         """
-        return validated(model, getattr(self, name), prefix=(name,))
+        found = getattr(self, model.key)
+        return found if isinstance(found, model) else validated(model, {}, prefix=(model.key,))
+
+    def with_section(self, section: Section) -> Self:
+        """Return the same configuration with another `section`."""
+        return self.model_copy(update={section.key: section})
 
     def pbg(self) -> dict[str, Any]:
-        """PBG's part alone, in PBG's order, as plain JSON types."""
-        return {name: self.model_dump(mode="json")[name] for name in PbgConfig.model_fields}
+        """Return PBG's part alone, in PBG's order, as plain JSON types."""
+        return self.model_dump(mode="json", include=set(PbgConfig.model_fields))
 
     def split_path(self, split: str) -> str:
         """Folder of the bucket files of `split`."""
         return storage.join(self.edge_root, split)
 
     def record_uri(self, default_root: str) -> str:
-        """Place of run.json: under `output`, else beside what the stage writes."""
+        """URI of run.json: under `output`, else under `default_root`."""
         return storage.join(self.output or default_root, "run.json")

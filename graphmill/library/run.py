@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from graphmill import storage
 from graphmill.errors import BadInputError, FormatError, NotFoundError
 from graphmill.formats import remapped
-from graphmill.library.nearest import Floats, Neighbor, nearest
+from graphmill.library.nearest import Floats, Neighbor, by_cosine, nearest
 
 if TYPE_CHECKING:
     import dask.dataframe as dd
@@ -169,7 +169,7 @@ class Run:
             )
         query_QD = self.vector(entity_type, raw_id)[None]
         own = raw_id if among == entity_type else None
-        return nearest(self.iter_vectors(among), query_QD, [own], k)[0]
+        return nearest(self.iter_vectors(among), by_cosine(query_QD), [own], k)[0]
 
     def first_vectors(self, entity_type: str, max_rows: int | None) -> Iterator[tuple[pa.Array, Floats]]:
         """`iter_vectors` of the first `max_rows` rows, spread evenly over the partitions."""

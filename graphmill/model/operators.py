@@ -54,7 +54,8 @@ def _complex_product(x: Array, real: Array, imag: Array) -> Array:
 
 
 def _rotation(x: Array, angle: Array) -> Array:
-    return _complex_product(x, library(x).cos(angle), library(x).sin(angle))
+    rotated: Array = _complex_product(x, library(x).cos(angle), library(x).sin(angle))
+    return rotated
 
 
 OPERATORS: dict[str, Operator] = {

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphmill.display.readable import duration, number, size
-from graphmill.library.nearest import Floats, nearest
+from graphmill.library.nearest import Floats, by_cosine, nearest
 from graphmill.library.run import Run
 from graphmill.report.blocks import Block, Curves, Section, Series, Table, Tile, Tiles
 from graphmill.report.reading import mapping
@@ -110,7 +110,7 @@ def _neighbors(run: Run, highest: Mapping[str, Any]) -> Iterator[Block]:
                 f"{name}: among the first {number(max_rows)} of {number(run.num_entities[name])} rows"
             )
         queries_QD = np.stack([found[each] for each in asked])
-        near = nearest(run.first_vectors(name, max_rows), queries_QD, asked, NUM_NEIGHBORS)
+        near = nearest(run.first_vectors(name, max_rows), by_cosine(queries_QD), asked, NUM_NEIGHBORS)
         for raw_id, each in zip(asked, near, strict=True):
             listed = ", ".join(f"{neighbor.id} ({neighbor.similarity:.2f})" for neighbor in each)
             rows.append([name, raw_id, listed])

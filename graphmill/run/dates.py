@@ -40,11 +40,12 @@ log = logging.getLogger("graphmill")
 class ScheduleConfig(Section):
     """The section `schedule`."""
 
+    key = "schedule"
     keep: Positive | None = Field(
-        None, description="finished dates that are kept; older ones are deleted after a run; all if not set"
+        None, description="Finished dates to keep; older ones are deleted after a run. null: keep all."
     )
-    date: str | None = Field(None, description="set by --date")
-    previous_date: str | None = Field(None, description="found by --date")
+    date: str | None = Field(None, description="Date of the run, set by --date.")
+    previous_date: str | None = Field(None, description="Date that the run continues from, set by --date.")
 
 
 def load(conf_uri: str | None, overrides: tuple[str, ...], day: date) -> Config:
@@ -68,9 +69,7 @@ def load(conf_uri: str | None, overrides: tuple[str, ...], day: date) -> Config:
             return filled  # refused with all else that is wrong
         return {**filled, "schedule": {**section, **dates}}
 
-    settings = config.load(conf_uri, overrides, transform=fill)
-    settings.section("schedule", ScheduleConfig)
-    return settings
+    return config.load(conf_uri, overrides, transform=fill)
 
 
 def refuse_places(raw: dict[str, Any]) -> dict[str, Any]:
@@ -90,7 +89,7 @@ def hold_previous(settings: Config, output_template: str, save: Callable[[], Non
     Raises:
         LockedError: it has been retired meanwhile.
     """
-    own = settings.section("schedule", ScheduleConfig)
+    own = settings.section(ScheduleConfig)
     if settings.output is None or own.previous_date is None:
         return
     if _recorded_schedule(settings.output).get("previous_date") != own.previous_date:
@@ -104,7 +103,7 @@ def hold_previous(settings: Config, output_template: str, save: Callable[[], Non
 
 def is_finished(settings: Config) -> bool:
     """Whether the date is done and can only stay as it is, since what it went on from is retired."""
-    own = settings.section("schedule", ScheduleConfig)
+    own = settings.section(ScheduleConfig)
     if own.date is None or settings.output is None or storage.read_marker(settings.output) is None:
         return False
     recorded = _recorded_schedule(settings.output).get("previous_date")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from etl.strings.hashing import hash_strings
 from graphmill.config import Config, from_mapping
 from graphmill.formats import edge_buckets, entity_counts, entity_index
 from graphmill.vocab import Bucket, Side
@@ -105,10 +106,13 @@ def files_under(folder: Path | str) -> dict[str, bytes]:
     return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
 
 
+def hash_of(text: str, seed: int) -> int:
+    """Hash one string."""
+    return int(hash_strings(pa.array([text], pa.string()), seed)[0])
+
+
 def check_entities(config: Config, expected: Mapping[str, set[str]]) -> None:
     """The index holds exactly these raw ids, each once, where its hash says; counts and manifest agree."""
-    from etl.strings.hashing import hash_string
-
     manifest = entity_index.read_manifest(config.entity_path)
     assert manifest.num_partitions == {n: e.num_partitions for n, e in config.entities.items()}
     counts = entity_counts.read_counts(config.entity_path, manifest.num_partitions)
@@ -117,7 +121,7 @@ def check_entities(config: Config, expected: Mapping[str, set[str]]) -> None:
         for partition in range(num_partitions):
             ids = entity_index.read_part(config.entity_path, name, partition).to_pylist()
             assert len(ids) == counts[name][partition]
-            hashes = [hash_string(raw_id, manifest.seed) for raw_id in ids]
+            hashes = [hash_of(raw_id, manifest.seed) for raw_id in ids]
             assert all((h >> 32) * num_partitions >> 32 == partition for h in hashes)
             keys = [(h, raw_id.encode()) for h, raw_id in zip(hashes, ids, strict=True)]
             assert keys == sorted(keys)

@@ -1,5 +1,7 @@
 """Small graphs as the trainer's input, and how well a checkpoint ranks them."""
 
+from collections import defaultdict
+
 import numpy as np
 import torch
 import xxhash
@@ -81,7 +83,10 @@ def mean_reciprocal_rank(config: Config, counts, known, queries) -> float:
     model = Model(config, int(known[:, 1].max()) + 1 if config.dynamic_relations else None)
     model.load_state(state)
     tables = {name: embeddings(config, name, count) for name, count in counts.items()}
-    positives = {tuple(triple) for triple in known.tolist()}
+    positives = defaultdict(set)
+    for lhs, rel, rhs in known.tolist():
+        positives[Side.LHS, rel, rhs].add(lhs)
+        positives[Side.RHS, rel, lhs].add(rhs)
     total = 0.0
     for lhs, rel, rhs in queries.tolist():
         relation = 0 if config.dynamic_relations else rel
@@ -95,10 +100,8 @@ def mean_reciprocal_rank(config: Config, counts, known, queries) -> float:
             scores = model.matrix_scores(
                 query_1D, model.candidates(relation, side, tables[entry.entity_type(side)])
             )[0]
-            for x in range(len(scores)):
-                triple = (x, rel, rhs) if side is Side.LHS else (lhs, rel, x)
-                if x != own and triple in positives:
-                    scores[x] = -np.inf
+            others = [x for x in positives[side, rel, other] if x != own]
+            scores[others] = -np.inf
             better, equal = int((scores > scores[own]).sum()), int((scores == scores[own]).sum())
             total += 1 / (better + (equal + 1) / 2)
     return total / (2 * len(queries))

@@ -20,6 +20,7 @@ import pytest
 import yaml
 from distributed.cli import dask_scheduler, dask_worker
 
+from etl.config import EtlConfig
 from graphmill.cli import pipeline, submit
 from graphmill.cluster import ClusterConfig
 from graphmill.run import dates
@@ -118,7 +119,7 @@ def test_the_daily_configuration_is_complete(tmp_path: Path) -> None:
     conf = str(REPOSITORY / "conf" / "daily.yaml")
     settings = dates.load(conf, (f"output={tmp_path}/{{date}}",), date(2026, 11, 20))
     assert settings.init_path is None
-    assert settings.etl["tables"][0]["path"] == "orders/day=2026-11-20/*.parquet"
+    assert settings.section(EtlConfig).tables[0].path == ("orders/day=2026-11-20/*.parquet",)
 
 
 # ---- the image

@@ -165,7 +165,7 @@ def cut_for_training(
     `num_rows` is as in `read`.
     """
     pieces = _pieces(config, edges, generator, config.loss_fn == "softmax")
-    power = config.section("train", TrainConfig).negative_power
+    power = config.section(TrainConfig).negative_power
     popular = _popularity(config, edges, num_rows, power) if power and config.num_uniform_negs else {}
     for piece in pieces:
         if isinstance(piece, Batch) and popular:

@@ -27,7 +27,7 @@ from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket, Side
 from train.config import TrainConfig
 from train.edges import seeds
-from train.edges.schedule import Key, all_keys, keys_of
+from train.edges.partitions import PartitionKey, all_keys, keys_of
 
 
 def order_of(config: Config, iteration: Iteration, device_slots: int | None = None) -> list[Bucket]:
@@ -35,7 +35,7 @@ def order_of(config: Config, iteration: Iteration, device_slots: int | None = No
     place = (iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx)
     num_lhs, num_rhs = (config.num_side_partitions(side) for side in Side)
     seed = seeds.derived(config.seed, "order", *place)
-    slots = device_slots or config.section("train", TrainConfig).memory_partitions
+    slots = device_slots or config.section(TrainConfig).memory_partitions
     if slots is not None:
         return elimination_order(num_lhs, num_rhs, slots, seed)
     return ordered_buckets(config.bucket_order, num_lhs, num_rhs, seed)
@@ -46,7 +46,7 @@ class Uses:
 
     def __init__(self, config: Config, order: Sequence[Bucket]) -> None:
         self._position = 0  # of the bucket that comes next
-        self._places: dict[Key, list[int]] = {key: [] for key in all_keys(config)}
+        self._places: dict[PartitionKey, list[int]] = {key: [] for key in all_keys(config)}
         for number, bucket in enumerate(order):
             for key in keys_of(config, bucket):
                 self._places[key].append(number)
@@ -55,11 +55,11 @@ class Uses:
         """A bucket is entered: it no longer counts as one to come."""
         self._position += 1
 
-    def is_left(self, key: Key) -> bool:
+    def is_left(self, key: PartitionKey) -> bool:
         """Whether a bucket to come needs it."""
         return self.next_of(key)[0] < math.inf
 
-    def next_of(self, key: Key) -> tuple[float, Key]:
+    def next_of(self, key: PartitionKey) -> tuple[float, PartitionKey]:
         """Sorts partitions by the bucket that needs them next; those that none needs come last."""
         places = self._places[key]
         later = bisect_left(places, self._position)

@@ -89,7 +89,7 @@ class Sampling:
         """As training has it."""
         off = {Side.LHS: config.disable_lhs_negs, Side.RHS: config.disable_rhs_negs}
         disabled = frozenset(side for side in Side if off[side])
-        chunk_edges = config.section("train", TrainConfig).chunk_edges
+        chunk_edges = config.section(TrainConfig).chunk_edges
         return cls(config.num_batch_negs, config.num_uniform_negs, disabled, chunk_edges)
 
     @classmethod

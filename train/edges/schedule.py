@@ -1,23 +1,34 @@
-"""What is trained when: epochs, edge paths, chunks of every bucket.
+"""The schedule of a run: epochs, edge paths, chunks of every bucket.
 
-One iteration = one chunk of every bucket of one edge path; a checkpoint's version is the number of
+An iteration trains on one chunk of every bucket of one edge path. A checkpoint's version is the number of
 finished iterations. Source: docs/formats/pbg_v1.md.
-
-Nothing here needs torch: a client that only coordinates uses it too.
+(Without torch: the client of a distributed run needs it.)
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import product
 
 from graphmill.config import PbgConfig
 from graphmill.errors import ConfigError
 from graphmill.formats import edge_buckets
 from graphmill.formats.pbg_checkpoint import Iteration
-from graphmill.vocab import Bucket, Partition, Side
+from graphmill.vocab import Bucket, Side
+from train.edges.partitions import PartitionKey as Key
+from train.edges.partitions import all_buckets, all_keys, is_shared, key_of, keys_of, rows_of
 
-Key = tuple[str, Partition]  # an entity type, and one of its partitions
+__all__ = [
+    "Key",
+    "Schedule",
+    "all_keys",
+    "featurized_types",
+    "has_edges",
+    "is_shared",
+    "key_of",
+    "keys_of",
+    "plan",
+    "rows_of",
+]
 
 
 @dataclass(frozen=True)
@@ -27,7 +38,7 @@ class Schedule:
     num_epochs: int
     edge_paths: tuple[str, ...]
     num_edge_chunks: int
-    num_edges: Mapping[tuple[int, Bucket], int]  # of each edge path's buckets
+    num_edges: Mapping[tuple[int, Bucket], int]  # edges of each bucket, by edge path and bucket
 
     @property
     def per_epoch(self) -> int:
@@ -66,16 +77,16 @@ class Schedule:
         return sum(stop - start for start, stop in (self.rows(iteration, bucket) for bucket in buckets))
 
     def preserved_epoch(self, config: PbgConfig, version: int) -> int | None:
-        """The epoch that ends with `version`, if checkpoint_preservation_interval keeps a copy of it."""
+        """The epoch that ends with `version`, if checkpoint_preservation_interval preserves the epoch."""
         epoch, rest = divmod(version, self.per_epoch)
         interval = config.checkpoint_preservation_interval
         return epoch if interval and not rest and epoch % interval == 0 else None
 
     def check_resumed(self, ended: Iteration | None, version: int) -> None:
-        """Refuse a checkpoint whose versions count other iterations than ours.
+        """Refuse a checkpoint whose versions count other iterations than this run's.
 
         Raises:
-            ConfigError: it was trained with other edge paths or chunks.
+            ConfigError: the checkpoint was trained with other edge paths or chunks.
         """
         for key in ("num_edge_paths", "num_edge_chunks"):
             ours, theirs = getattr(self.iteration(0), key), getattr(ended, key, None)
@@ -88,16 +99,15 @@ class Schedule:
 
 
 def plan(config: PbgConfig) -> Schedule:
-    """The schedule of a run; looks at every bucket file, so that a missing one shows before training.
+    """The schedule of a run. It opens every bucket file, so a missing one is found before training.
 
     Raises:
-        FormatError: a bucket is missing or not what it should be.
+        FormatError: a bucket is missing or damaged.
     """
-    grid = [range(config.num_side_partitions(side)) for side in Side]
     num_edges = {
-        (number, Bucket(*pair)): edge_buckets.count_edges(edge_path, Bucket(*pair))
+        (number, bucket): edge_buckets.count_edges(edge_path, bucket)
         for number, edge_path in enumerate(config.edge_paths)
-        for pair in product(*grid)
+        for bucket in all_buckets(config)
     }
     chunks = config.num_edge_chunks or math.ceil(max(num_edges.values()) / config.max_edges_per_chunk)
     return Schedule(config.num_epochs, config.edge_paths, max(1, chunks), num_edges)
@@ -107,53 +117,12 @@ def has_edges(config: PbgConfig, path: str) -> bool:
     """Whether any bucket of a folder holds an edge.
 
     Raises:
-        FormatError: a bucket is missing or not what it should be.
+        FormatError: a bucket is missing or damaged.
     """
-    grid = product(*(range(config.num_side_partitions(side)) for side in Side))
-    return any(edge_buckets.count_edges(path, Bucket(*pair)) for pair in grid)
+    return any(edge_buckets.count_edges(path, bucket) for bucket in all_buckets(config))
 
 
 def featurized_types(config: PbgConfig) -> list[str]:
-    """Entity types of relations that have no list of all their entities, so that none can be ranked."""
+    """Featurized types of relations: they have no list of all their entities, so none can be ranked."""
     names = {relation.entity_type(side) for relation in config.relations for side in Side}
     return sorted(name for name in names if config.entities[name].featurized)
-
-
-def key_of(config: PbgConfig, entity_type: str, side: Side, bucket: Bucket) -> Key:
-    """The partition of a type that one side of a bucket needs."""
-    partitioned = config.entities[entity_type].num_partitions > 1
-    return entity_type, getattr(bucket, side) if partitioned else 0
-
-
-def rows_of(
-    config: PbgConfig, num_rows: Mapping[str, Sequence[int]], bucket: Bucket
-) -> dict[Side, list[int]]:
-    """Rows of the partitions that each relation meets in the bucket; `num_rows` are those of each type."""
-    found: dict[Side, list[int]] = {}
-    for side in Side:
-        keys = [key_of(config, relation.entity_type(side), side, bucket) for relation in config.relations]
-        found[side] = [num_rows[name][partition] for name, partition in keys]
-    return found
-
-
-def keys_of(config: PbgConfig, bucket: Bucket) -> set[Key]:
-    """All partitions that a bucket needs, types with one partition included."""
-    return {
-        key_of(config, relation.entity_type(side), side, bucket)
-        for relation in config.relations
-        for side in Side
-    }
-
-
-def all_keys(config: PbgConfig) -> list[Key]:
-    """Every partition of every type."""
-    return [
-        (name, partition)
-        for name, entity in config.entities.items()
-        for partition in range(entity.num_partitions)
-    ]
-
-
-def is_shared(config: PbgConfig, key: Key) -> bool:
-    """Whether the key is the one partition of its type, which any bucket may need."""
-    return config.entities[key[0]].num_partitions == 1

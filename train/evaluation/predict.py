@@ -27,58 +27,52 @@ from torch import Tensor
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError, NotFoundError
-from graphmill.formats import edge_buckets, entity_counts, entity_index, parquet_bounds, pbg_checkpoint
+from graphmill.formats import entity_index, parquet_bounds
 from graphmill.formats.graphstorm import saved_predictions
 from graphmill.formats.graphstorm.saved_predictions import EDGE_STEMS, NODE_STEMS, EdgeType, ResultInfo
 from graphmill.model.parameters import global_key
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.vocab import Bucket, Side
-from train.evaluation.evaluate import Tables
-from train.evaluation.queries import Slots
-from train.model.model import Model
+from train.edges.partitions import all_buckets
+from train.evaluation.queries import Slots, Triples
+from train.evaluation.ranking import gather
+from train.tables.held_partitions import load_embeddings_of
+from train.tables.run_context import RunContext
 
-READ_EDGES = 1 << 20
-BLOCK_ROWS = 1024  # nodes whose neighbours are sought at a time
+BLOCK_ROWS = 1024  # nodes whose neighbours are searched at a time
 
 Numbers = npt.NDArray[np.int64]
 
 
-class Trained:
-    """The committed version of a checkpoint, ready to score."""
+class TrainedGraph:
+    """The committed version of a checkpoint, ready for scores.
+
+    Attributes:
+        first: for each entity type, the integer id of each partition's first entity, and their number.
+        load: gives the embeddings of a partition.
+    """
 
     def __init__(self, config: Config) -> None:
-        version = pbg_checkpoint.read_version(config.checkpoint_path)
-        if not version:
-            raise NotFoundError(
-                f"{config.checkpoint_path}: there is no checkpoint to predict with; train first"
-            )
+        """Raises NotFoundError where there is no checkpoint."""
         self.config = config
-        partitions = {name: entity.num_partitions for name, entity in config.entities.items()}
-        self.counts = entity_counts.read_counts(config.entity_path, partitions)
+        self.context = RunContext.of_checkpoint(config, "predict with")
+        self.counts = self.context.num_rows
         self.first = {name: np.cumsum([0, *rows]) for name, rows in self.counts.items()}
-        num_dynamic = (
-            entity_counts.read_relation_count(config.entity_path) if config.dynamic_relations else None
-        )
-        self.num_relations = num_dynamic or len(config.relations)
-        self.model = Model(config, num_dynamic)
-        uri = pbg_checkpoint.model_uri(config.checkpoint_path, version)
-        self.model.load_state(pbg_checkpoint.read_model(config.checkpoint_path, version)[0], uri)
-        self.tables = Tables(config, self.counts, version)
+        self.model = self.context.load_trained_model()
+        self.load = load_embeddings_of(self.context)
 
     def vectors(self, entity_type: str, partition: int) -> Tensor:
-        """What represents the nodes of a partition: embeddings [N, D] with the type's global one."""
-        rows_ND = self.tables(entity_type, partition)
+        """Vectors of a partition's nodes: embeddings plus the type's global embedding, [N, D]."""
+        rows_ND = self.load(entity_type, partition)
         added_D = self.model.parameters.get(global_key(entity_type))
         return rows_ND if added_D is None else rows_ND + added_D
 
     def edge_types(self) -> list[EdgeType]:
-        """(lhs type, relation, rhs type) of every relation; dynamic ones have the names that etl noted."""
-        relations = self.config.relations
-        if not self.config.dynamic_relations:
-            return [(each.lhs, each.name, each.rhs) for each in relations]
-        names = entity_counts.read_relation_names(self.config.entity_path)
-        called = names or [str(number) for number in range(self.num_relations)]
-        return [(relations[0].lhs, name, relations[0].rhs) for name in called]
+        """(lhs type, relation, rhs type) of every relation."""
+        names, relations = self.context.relation_names(), self.config.relations
+        if self.config.dynamic_relations:
+            relations = relations * len(names)
+        return [(each.lhs, name, each.rhs) for each, name in zip(relations, names, strict=True)]
 
 
 def predict_edges(config: Config, split: str, output: str, claim: Claim = NO_CLAIM) -> dict[str, Any]:
@@ -88,13 +82,12 @@ def predict_edges(config: Config, split: str, output: str, claim: Claim = NO_CLA
         NotFoundError: there is no checkpoint, or no such split.
         FormatError: the edges do not fit the checkpoint.
     """
-    trained = Trained(config)
+    trained = TrainedGraph(config)
     path = config.split_path(split)
     if not storage.is_dir(path):
         raise NotFoundError(f"{path}: there is no such split of edges to predict")
-    slots = Slots(config, trained.counts, trained.num_relations, width=1)
-    sides = [range(config.num_side_partitions(side)) for side in Side]
-    buckets = [Bucket(lhs, rhs) for lhs in sides[0] for rhs in sides[1]]
+    slots = Slots(config, trained.counts, trained.context.num_relations, width=1)
+    buckets = all_buckets(config)
     edge_types = trained.edge_types()
     num_edges = 0
     with _new_folder(output, claim) as folder:
@@ -111,38 +104,37 @@ def predict_edges(config: Config, split: str, output: str, claim: Claim = NO_CLA
     return {"num_edges": num_edges}
 
 
-def _score_bucket(trained: Trained, slots: Slots, path: str, bucket: Bucket) -> dict[str, npt.NDArray[Any]]:
+def _score_bucket(
+    trained: TrainedGraph, slots: Slots, path: str, bucket: Bucket
+) -> dict[str, npt.NDArray[Any]]:
     """Integer ids, relations and scores of a bucket's edges, [E] each, in their order."""
-    uri = edge_buckets.bucket_uri(path, bucket)
-    found: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in ("lhs", "rel", "rhs", "score")}
-    for start in range(0, edge_buckets.count_edges(path, bucket), READ_EDGES):
-        edges = edge_buckets.read_bucket(path, bucket, start, start + READ_EDGES)
-        triples = slots.locate(edges, bucket, uri, start)  # of width 1, slots are integer ids
-        vectors = {side: _gather(trained, slots, side, triples.rel, triples.slots(side)) for side in Side}
-        score_E = torch.empty(len(triples))
-        relation_E = slots.static(triples.rel)
-        for relation in np.unique(relation_E).tolist():
-            mine = torch.from_numpy(np.flatnonzero(relation_E == relation))
-            rel = torch.from_numpy(triples.rel)[mine] if trained.config.dynamic_relations else None
-            dimension = trained.config.entity_dimension(slots.entity_type(relation, Side.RHS))
-            lhs_ED, rhs_ED = (vectors[side][mine][:, :dimension] for side in Side)
-            queries_ED = trained.model.query(relation, Side.RHS, lhs_ED, rel)
-            candidates_ED = trained.model.candidates(relation, Side.RHS, rhs_ED)
-            score_E[mine] = trained.model.edge_scores(queries_ED, candidates_ED)
-        for name, values in (("lhs", triples.lhs), ("rel", triples.rel), ("rhs", triples.rhs)):
-            found[name].append(values)
-        found["score"].append(score_E.numpy())
-    kinds = {"lhs": np.int64, "rel": np.int64, "rhs": np.int64, "score": np.float32}
-    return {name: np.concatenate([np.empty(0, kinds[name]), *parts]) for name, parts in found.items()}
+    parts: dict[str, list[npt.NDArray[Any]]] = {
+        "lhs": [np.empty(0, np.int64)],
+        "rel": [np.empty(0, np.int64)],
+        "rhs": [np.empty(0, np.int64)],
+        "score": [np.empty(0, np.float32)],
+    }
+    for triples in slots.read_bucket(path, bucket):  # of width 1, slots are integer ids
+        for name in ("lhs", "rel", "rhs"):
+            parts[name].append(getattr(triples, name))
+        parts["score"].append(_scores(trained, slots, triples).numpy())
+    return {name: np.concatenate(columns) for name, columns in parts.items()}
 
 
-def _gather(trained: Trained, slots: Slots, side: Side, rel: Numbers, ids: Numbers) -> Tensor:
-    dimension = max(trained.config.entity_dimension(each) for each in trained.config.entities)
-    gathered_ED = torch.zeros(len(ids), dimension)
-    for entity_type, partition, positions, index in slots.visits(side, rel, ids):
-        table = trained.tables(entity_type, partition)
-        gathered_ED[torch.from_numpy(positions), : table.shape[1]] = table[torch.from_numpy(index)]
-    return gathered_ED
+def _scores(trained: TrainedGraph, slots: Slots, triples: Triples) -> Tensor:
+    """The scores of edges: [E]."""
+    vectors = {side: gather(slots, trained.load, side, triples.rel, triples.slots(side)) for side in Side}
+    score_E = torch.empty(len(triples))
+    relation_E = slots.static(triples.rel)
+    for relation in np.unique(relation_E).tolist():
+        mine = torch.from_numpy(np.flatnonzero(relation_E == relation))
+        rel = torch.from_numpy(triples.rel)[mine] if trained.config.dynamic_relations else None
+        dimension = trained.config.entity_dimension(slots.entity_type(relation, Side.RHS))
+        lhs_ED, rhs_ED = (vectors[side][mine][:, :dimension] for side in Side)
+        queries_ED = trained.model.query(relation, Side.RHS, lhs_ED, rel)
+        candidates_ED = trained.model.candidates(relation, Side.RHS, rhs_ED)
+        score_E[mine] = trained.model.edge_scores(queries_ED, candidates_ED)
+    return score_E
 
 
 def predict_neighbors(
@@ -153,7 +145,7 @@ def predict_neighbors(
     Raises:
         ConfigError: there is no such type, or it has not `k` others.
     """
-    trained = Trained(config)
+    trained = TrainedGraph(config)
     _check_type(config, entity_type)
     total = int(trained.first[entity_type][-1])
     if not 1 <= k < total:
@@ -173,7 +165,7 @@ def predict_neighbors(
 
 
 def _nearest(
-    trained: Trained, entity_type: str, own: int, queries_QD: Tensor, k: int
+    trained: TrainedGraph, entity_type: str, own: int, queries_QD: Tensor, k: int
 ) -> tuple[npt.NDArray[np.float32], Numbers]:
     """Cosines and integer ids [Q, k] of the nearest, best first."""
     best_QK = torch.full((len(queries_QD), k), -torch.inf)
@@ -216,7 +208,7 @@ def predict_labels(
         raise ConfigError(
             "--labels: scikit-learn is not installed; pip install 'graphmill[classify]'"
         ) from error
-    trained = Trained(config)
+    trained = TrainedGraph(config)
     _check_type(config, entity_type)
     raw_ids, labels = _read_labels(labels_uri, columns)
     vectors_LD, label_L = _labelled(trained, entity_type, raw_ids, labels)
@@ -283,7 +275,7 @@ def _read_labels(uri: str, columns: Sequence[str]) -> tuple[pa.Array, list[str]]
 
 
 def _labelled(
-    trained: Trained, entity_type: str, raw_ids: pa.Array, labels: list[str]
+    trained: TrainedGraph, entity_type: str, raw_ids: pa.Array, labels: list[str]
 ) -> tuple[npt.NDArray[np.float32], list[str]]:
     """Vectors [L, D] and labels [L] of the labelled nodes that there are."""
     vectors, found = [], []
@@ -297,7 +289,7 @@ def _labelled(
     return np.concatenate([np.empty((0, dimension), np.float32), *vectors]), found
 
 
-def _id_parts(trained: Trained, entity_type: str) -> Iterator[pa.Array]:
+def _id_parts(trained: TrainedGraph, entity_type: str) -> Iterator[pa.Array]:
     for partition in range(len(trained.counts[entity_type])):
         parts = entity_index.iter_part(trained.config.entity_path, entity_type, partition)
         yield pa.concat_arrays([pa.array([], pa.string()), *parts])

@@ -1,12 +1,12 @@
-"""Who is asked what in a ranking: entities numbered by slots, edges grouped into distinct queries.
+"""Queries of a ranking: entities numbered by slots, edges grouped into distinct queries.
 
-A slot numbers an entity of a type through all partitions; every partition is padded to whole blocks of
-`width` candidates, so that the slot alone tells the partition, the block and the column in it.
+A slot numbers an entity of a type through all partitions. Every partition is padded to whole blocks of
+`width` candidates, so the slot alone gives the partition, the block and the column in the block.
 
 To rank an edge on one side is to compare its query (the other side's entity and the relation) with
-candidates for that side. Edges that share a query share its scores. Queries that meet the same
-candidates form a group, cut in blocks of `height` queries; a cell is one score, numbered so that the
-cells of one block of queries against one block of candidates follow each other:
+candidates for that side. Edges with the same query share its scores. Queries with the same candidates form
+a group, cut in blocks of `height` queries. A cell is one score; the cells of one block of queries against
+one block of candidates have consecutive numbers:
 
     cell = ((query block x candidate blocks + candidate block) x height + row) x width + column
 
@@ -21,8 +21,11 @@ import numpy.typing as npt
 
 from graphmill.config import PbgConfig
 from graphmill.errors import FormatError
+from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges
 from graphmill.vocab import Bucket, Partition, Side
+
+READ_EDGES = 1 << 20
 
 Numbers = npt.NDArray[np.int64]
 
@@ -93,6 +96,17 @@ class Slots:
         ]
         return Triples(slots[0], rel, slots[1])
 
+    def read_bucket(self, path: str, bucket: Bucket) -> Iterator[Triples]:
+        """Edges of a bucket file by slots, at most READ_EDGES at a time.
+
+        Raises:
+            FormatError: the file is damaged, or an edge points at something that does not exist.
+        """
+        uri = edge_buckets.bucket_uri(path, bucket)
+        for start in range(0, edge_buckets.count_edges(path, bucket), READ_EDGES):
+            edges = edge_buckets.read_bucket(path, bucket, start, start + READ_EDGES)
+            yield self.locate(edges, bucket, uri, start)
+
     def _locate_side(
         self,
         side: Side,
@@ -114,7 +128,7 @@ class Slots:
     def visits(
         self, side: Side, rel: Numbers, slots: Numbers
     ) -> Iterator[tuple[str, Partition, Numbers, Numbers]]:
-        """Where entities lie, each partition once: type, partition, positions in `slots`, indices there."""
+        """Partitions of entities, each once: type, partition, positions in `slots`, indices in it."""
         relation = self.static(rel)
         types = np.array([self.entity_type(each, side) for each in range(len(self.config.relations))])
         for entity_type in dict.fromkeys(types.tolist()):
@@ -128,7 +142,7 @@ class Slots:
 
 @dataclass(frozen=True)
 class Group:
-    """Queries start..stop, which meet the same candidates: those of `entity_type`, as `relation` has them."""
+    """Queries start..stop with the same candidates: those of `entity_type`, transformed by `relation`."""
 
     relation: int
     entity_type: str
@@ -144,7 +158,7 @@ class Queries:
         order: [E], the edges in the order of their queries.
         of_edge: [E], the query of each edge, in that order.
         candidates: [E], the slot of each edge's own candidate, in that order.
-        rel, slots: [Q], what each query is made of.
+        rel, slots: [Q], relation and other side's entity of each query.
         row: [Q], the row of each query in its block.
         groups: the groups, in order.
     """
@@ -179,13 +193,13 @@ class Queries:
         return sum((group.stop - group.start) * int(ends[group.entity_type][-1]) for group in self.groups)
 
     def find(self, edges: Triples) -> Numbers:
-        """The query that each edge shares, or -1: [E]."""
+        """The query of each edge, or -1 where none of these: [E]."""
         keys = self._keys(edges)
         place = np.minimum(np.searchsorted(self._query_keys, keys), len(self) - 1)
         return np.where(self._query_keys[place] == keys, place, -1)
 
     def cells(self, query: Numbers, slot: Numbers) -> Numbers:
-        """The cells of queries and candidates, pair by pair."""
+        """The cells of pairs of a query and a candidate."""
         width = self.slots_of_types.width
         product = self._block[query] * self._num_candidate_blocks + slot // width
         return (product * self.height + self.row[query]) * width + slot % width
@@ -196,7 +210,7 @@ class Queries:
         return product * self.height * self.slots_of_types.width
 
     def shared_cells(self, edges: Triples) -> Numbers:
-        """The cells of those edges that share one of these queries: [K]."""
+        """The cells of the edges that have one of these queries: [K]."""
         query = self.find(edges)
         shared = np.flatnonzero(query >= 0)
         return self.cells(query[shared], edges.slots(self.side)[shared])
@@ -205,7 +219,7 @@ class Queries:
         return self._rank[edges.rel] * self.slots_of_types.end + edges.slots(self.side.other)
 
     def _ranks_of_relations(self) -> tuple[Numbers, Numbers]:
-        """Relations numbered such that those of a group follow each other, and each number's group."""
+        """Numbers of relations, consecutive within a group, and the group of each number."""
         config = self.slots_of_types.config
         if config.dynamic_relations:
             num_relations = self.slots_of_types.num_relations
@@ -213,7 +227,7 @@ class Queries:
         names: dict[str, int] = {}
         group = np.empty(len(config.relations), np.int64)
         for number, relation in enumerate(config.relations):
-            # A static operator transforms the candidates for rhs: they are the relation's own.
+            # A static operator transforms the candidates for rhs, so each relation has its own candidates.
             own = self.side is Side.RHS and relation.operator != "none"
             name = f"relation.{number}" if own else relation.entity_type(self.side)
             group[number] = names.setdefault(name, len(names))

@@ -1,10 +1,10 @@
 """Exact ranking of edges against all entities of a type, by matrix products of bounded size.
 
-Ties must be told from near misses to the last bit, and a matrix product may round differently at its
-edges: all products have the same number of candidates (the last block is padded), and the score of an
-edge itself comes out of such a product too. Scores are never kept, only counts of those greater and
-equal; known edges are struck out of each block of scores by the numbers of their cells. Threads work on
-different blocks, each product on one thread, so that the ranks do not depend on the number of threads.
+A tie and a near miss must differ to the last bit, and a matrix product may round differently at its edges.
+So all products have the same number of candidates (the last block is padded), and the score of an edge
+itself comes out of such a product too. Scores are never kept, only the counts of greater and of equal ones.
+Known edges are masked in each block of scores by the numbers of their cells. Threads work on different
+blocks, and each product runs on one thread, so the ranks do not depend on the number of threads.
 
 Shapes: D dimension (the largest of all types; a narrower type uses the first columns), E edges,
 Q queries, P queries of a block, N candidates of a block, C edges of a block, K cells.
@@ -23,18 +23,18 @@ from torch import Tensor
 from graphmill.errors import FormatError
 from graphmill.vocab import Partition, Side
 from train.evaluation.queries import Group, Numbers, Queries, Slots, Triples
-from train.evaluation.ranks import Ranks, joined
+from train.evaluation.ranking_metrics import Ranks
 from train.model.model import Model
 from train.step.runtime import cpu_threads
 from train.step.threads import Threads
 
 BLOCKS_PER_TASK = 4
-Load = Callable[[str, Partition], Tensor]  # the embeddings of a partition of a type, [count, D]
-Tell = Callable[[int, int], None]  # told how many scores of how many are counted
+Load = Callable[[str, Partition], Tensor]  # gives the embeddings of a partition, [count, D]
+Report = Callable[[int, int], None]  # called with the scores counted so far, and all that there are
 
 
 class Known(Protocol):
-    """The edges that are known to be true, in parts that fit in memory; can be gone through repeatedly."""
+    """Edges that are known to be true, in parts that fit in memory; iterable any number of times."""
 
     def __iter__(self) -> Iterator[Triples]: ...
 
@@ -58,13 +58,13 @@ def rank(
     num_threads: int = 1,
     device: torch.device | str = "cpu",
     fused: bool | None = None,
-    tell: Tell = lambda done, total: None,
-) -> Ranks:
-    """Rank both sides of every edge among all entities of the side's type, but for `known` ones.
+    report: Report = lambda done, total: None,
+) -> dict[Side, Ranks]:
+    """Rank each side of every edge among all entities of the side's type, without `known` edges.
 
-    Memory: the edges' queries and own candidates, 8 D bytes an edge; one partition; two blocks of scores a
-    thread. Sets torch's own number of threads to 1 while it runs. `fused` counts by the kernels of
-    train/gpu, which keep no scores at all; by default on a GPU, for scores that are dot products.
+    Memory: the edges' queries and own candidates, 8 D bytes per edge; one partition; two blocks of scores per
+    thread. Torch's own number of threads is 1 meanwhile. `fused` counts with the kernels of train/gpu, which
+    keep no scores; it is the default on a GPU, for scores that are dot products.
 
     Raises:
         FormatError: an edge's score is not finite.
@@ -72,19 +72,27 @@ def rank(
     plans = [Queries(slots, side, edges, height) for side in Side]
     cells = _known_cells(plans, known) if known is not None else [np.empty(0, np.int64)] * len(plans)
     total = sum(queries.num_scores() for queries in plans)
-    threads = Threads(num_threads, lambda done: tell(done, total))
+    threads = Threads(num_threads, lambda done: report(done, total))
     if fused is None:
         dot = model.config.comparator in ("dot", "cos") and not model.config.bias
         fused = dot and torch.device(device).type == "cuda"
     with cpu_threads(1):
-        return joined(
-            [
-                _SideRanking(
-                    model, queries, struck_out, load, torch.device(device), threads, fused=fused
-                ).run()
-                for queries, struck_out in zip(plans, cells, strict=True)
-            ]
-        )
+        return {
+            queries.side: _SideRanking(
+                model, queries, known_cells, load, torch.device(device), threads, fused=fused
+            ).run()
+            for queries, known_cells in zip(plans, cells, strict=True)
+        }
+
+
+def gather(slots: Slots, load: Load, side: Side, rel: Numbers, ids: Numbers) -> Tensor:
+    """Embeddings of the entities with the slots `ids` [E], on one side of the relations `rel` [E]: [E, D]."""
+    dimension = max(slots.config.entity_dimension(each) for each in slots.counts)
+    gathered_ED = torch.zeros(len(ids), dimension)
+    for entity_type, partition, positions, index in slots.visits(side, rel, ids):
+        table = load(entity_type, partition)
+        gathered_ED[torch.from_numpy(positions), : table.shape[1]] = table[torch.from_numpy(index)]
+    return gathered_ED
 
 
 def _known_cells(plans: Sequence[Queries], known: Known) -> list[Numbers]:
@@ -97,21 +105,21 @@ def _known_cells(plans: Sequence[Queries], known: Known) -> list[Numbers]:
 
 
 class _Cells:
-    """Sorted cells, of which one block of scores after another asks for its own."""
+    """Sorted cells, looked up by the block of scores that holds them."""
 
     def __init__(self, cells: Numbers, queries: Queries) -> None:
         self._cells, self._queries = cells, queries
         self._size = queries.first_cell(0, 1)
 
     def within(self, query_block: int, candidate_block: int) -> tuple[slice, Numbers]:
-        """Which cells lie in the block, and their places in it, row by row."""
+        """The cells of a block, and their positions in the block, row by row."""
         first = self._queries.first_cell(query_block, candidate_block)
         start, stop = np.searchsorted(self._cells, [first, first + self._size])
         return slice(start, stop), self._cells[start:stop] - first
 
 
 class _Block(NamedTuple):
-    """A block of queries: its number, its queries, the edges that ask them."""
+    """A block of queries: its number, its queries, their edges."""
 
     number: int
     queries: slice
@@ -119,7 +127,7 @@ class _Block(NamedTuple):
 
 
 class _SideRanking:
-    """The ranking of one side: gather vectors, score the edges themselves, count their rivals."""
+    """The ranking of one side: gathers vectors, scores the edges themselves, counts better candidates."""
 
     def __init__(
         self,
@@ -148,9 +156,9 @@ class _SideRanking:
     def run(self) -> Ranks:
         """The ranks, in the order of the edges."""
         rel_E = self.queries.rel[self.queries.of_edge]
-        vectors_QD = self._gather(self.side.other, self.queries.rel, self.queries.slots)
+        vectors_QD = gather(self.slots, self.load, self.side.other, self.queries.rel, self.queries.slots)
         self._make_queries(vectors_QD)
-        own_ED = self._gather(self.side, rel_E, self.queries.candidates)
+        own_ED = gather(self.slots, self.load, self.side, rel_E, self.queries.candidates)
         self.score_E = self._own_scores(vectors_QD, own_ED)
         del own_ED
         self.greater_E = torch.zeros(len(rel_E), dtype=torch.int64, device=self.device)
@@ -160,28 +168,19 @@ class _SideRanking:
         equal = np.empty_like(greater)
         greater[self.queries.order] = self.greater_E.cpu().numpy()
         others = self.at_least_E - self.greater_E
-        equal[self.queries.order] = others.cpu().numpy() - ~self.own_is_known  # not a rival of itself
+        equal[self.queries.order] = others.cpu().numpy() - ~self.own_is_known  # an edge does not rival itself
         return Ranks(greater, equal)
-
-    def _gather(self, side: Side, rel: Numbers, slots: Numbers) -> Tensor:
-        """Embeddings of entities wherever they lie: [E] and [E] -> [E, D]."""
-        dimension = max(self.model.config.entity_dimension(each) for each in self.slots.counts)
-        gathered = torch.zeros(len(slots), dimension)
-        for entity_type, partition, positions, index in self.slots.visits(side, rel, slots):
-            table = self.load(entity_type, partition)
-            gathered[torch.from_numpy(positions), : table.shape[1]] = table[torch.from_numpy(index)]
-        return gathered
 
     def _dimension(self, group: Group) -> int:
         return self.model.config.entity_dimension(group.entity_type)
 
     def _make_queries(self, vectors_QD: Tensor) -> None:
-        """Turn the embeddings into queries, in place: a block at a time, of one relation if it is static."""
+        """Turn the embeddings into queries, in place, by blocks; a block has one relation if static."""
         config = self.model.config
         for group in self.queries.groups:
             dimension, step = self._dimension(group), self.queries.height
             if config.dynamic_relations and config.relations[0].operator in ("linear", "affine"):
-                step = max(1, step * self.slots.width // dimension**2)  # a matrix for each query
+                step = max(1, step * self.slots.width // dimension**2)  # each query needs a matrix
             rel = self.queries.rel[group.start : group.stop]
             changes = [] if config.dynamic_relations else (np.flatnonzero(np.diff(rel)) + 1).tolist()
             runs = [group.start + each for each in (0, *changes, len(rel))]
@@ -204,14 +203,14 @@ class _SideRanking:
     def _candidates(self, group: Group, embeddings: Tensor) -> Tensor:
         """Candidates of one block, padded with zeros to the width: [<= N, D] -> [N, D].
 
-        Candidates are columns in memory: a linear operator's product, too, then treats all of them alike.
+        Candidates are columns in memory, so the product of a linear operator rounds all of them alike.
         """
         padded_DN = torch.zeros(self._dimension(group), self.slots.width, device=self.device)
         padded_DN[:, : len(embeddings)] = embeddings[:, : self._dimension(group)].T
         return self.model.candidates(group.relation, self.side, padded_DN.T)
 
     def _own_scores(self, vectors_QD: Tensor, own_ED: Tensor) -> Tensor:
-        """Scores of the edges themselves: [E], out of products of the same shape as those of their rivals."""
+        """Scores of the edges themselves: [E], from products of the same shape as the other candidates'."""
         score_E = torch.empty(len(own_ED), device=self.device)
 
         def score(group: Group, block: _Block) -> int:
@@ -244,7 +243,7 @@ class _SideRanking:
             groups = [group for group in self.queries.groups if group.entity_type == entity_type]
             for partition, first_slot in enumerate(self.slots.first[entity_type][:-1].tolist()):
                 table = self.load(entity_type, partition)
-                if not len(table):  # which torch.split would make one block of
+                if not len(table):  # torch.split would make one block of it
                     continue
                 self.threads.run(
                     partial(self._count_blocks, group, blocks, rows_ND, number, vectors_QD)
@@ -258,7 +257,7 @@ class _SideRanking:
     def _count_blocks(
         self, group: Group, blocks: Sequence[_Block], rows_ND: Tensor, number: int, vectors_QD: Tensor
     ) -> int:
-        """Count in some blocks of queries against one block of candidates; the number of scores."""
+        """Count for some blocks of queries against one block of candidates; the number of scores."""
         num_queries: int = blocks[-1].queries.stop - blocks[0].queries.start
         candidate_ND = self._candidates(group, rows_ND)
         if self.kernels is not None:
@@ -289,7 +288,7 @@ class _SideRanking:
         number: int,
         vectors_QD: Tensor,
     ) -> None:
-        """Count in a block by the kernels, and take away what the known edges of its queries came to."""
+        """Count for a block with the kernels, and subtract the known edges of its queries."""
         query_PD = vectors_QD[block.queries, : self._dimension(group)].to(self.device)
         row_E, score_E = self.row_E[block.edges], self.score_E[block.edges]
         query_ED = query_PD[row_E].contiguous()
@@ -297,7 +296,7 @@ class _SideRanking:
         _, place = self.known.within(block.number, number)
         cell = torch.from_numpy(place).to(self.device)
         query_K, column_K = cell // self.slots.width, cell % self.slots.width
-        # edges follow each other by query: those of a known cell's query are a range
+        # edges are sorted by query, so the edges of a known cell's query are a range
         first_K = torch.searchsorted(row_E, query_K)
         count_K = torch.searchsorted(row_E, query_K, right=True) - first_K
         column_T = column_K.repeat_interleave(count_K)
@@ -335,6 +334,6 @@ def _chunks(whole: slice, size: int) -> Iterator[slice]:
 
 
 def _spans(blocks: list[_Block]) -> Iterator[list[_Block]]:
-    """Blocks that share one making of their candidates, few enough to keep all threads busy."""
+    """Runs of blocks that compute their candidates once, short enough to keep all threads busy."""
     for chunk in _chunks(slice(0, len(blocks)), BLOCKS_PER_TASK):
         yield blocks[chunk]

@@ -63,7 +63,7 @@ def fused_buckets(
         ConfigError: train.engine is `fused`, and the configuration has what the kernels do not know, or the
             device is too small for them.
     """
-    choice = config.section("train", TrainConfig).engine
+    choice = config.section(TrainConfig).engine
     reason = obstacle(config) or _too_small(config, device)
     if choice == "fused" and reason:
         raise ConfigError(
@@ -84,7 +84,7 @@ def _too_small(config: Config, device: torch.device) -> str | None:
     from train.gpu import kernels
 
     gpu = torch.cuda.get_device_properties(device)
-    kernels.set_exact(config.section("train", TrainConfig).exact_products)
+    kernels.set_exact(config.section(TrainConfig).exact_products)
     dimension = max(config.entity_dimension(name) for name in config.entities)
     needed = kernels.shared_bytes(dimension, torch.bfloat16 if config.half_precision else torch.float32)
     there: int = gpu.shared_memory_per_block_optin  # type: ignore[attr-defined]  # not in the stub

@@ -57,7 +57,7 @@ class Shape(NamedTuple):
 def chunk_size(config: Config, num_edges: int) -> int:
     """Edges of a chunk, where there are `num_edges`."""
     size = config.num_batch_negs or config.num_uniform_negs or config.batch_size
-    size = max(size, config.section("train", TrainConfig).chunk_edges)
+    size = max(size, config.section(TrainConfig).chunk_edges)
     return min(size, config.batch_size, num_edges)
 
 
@@ -79,7 +79,7 @@ def obstacle(config: Config) -> str | None:
             return f"operator {relation.operator!r} of relation {relation.name!r}"
         if relation.all_negs:
             return f"all_negs of relation {relation.name!r}"
-    settings = config.section("train", TrainConfig)
+    settings = config.section(TrainConfig)
     two_sided = config.dynamic_relations or settings.reciprocal_relations
     refused = {
         f"comparator {config.comparator!r}": config.comparator != "dot",
@@ -147,7 +147,7 @@ class FusedStep:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         """Products take bfloat16 operands with half_precision, else `dtype`, that of the tables."""
-        settings = config.section("train", TrainConfig)
+        settings = config.section(TrainConfig)
         self.config, self.model, self.adagrad = config, model, adagrad
         self.device = device
         self.dtype = torch.bfloat16 if config.half_precision else dtype

@@ -73,7 +73,7 @@ class _Figures(ctypes.Structure):
 def supports(config: Config) -> bool:
     """Whether the kernel is wanted, and can do all that the configuration asks of a step."""
     operators = {relation.operator for relation in config.relations}
-    wanted = config.section("train", TrainConfig).engine == "auto"
+    wanted = config.section(TrainConfig).engine == "auto"
     return wanted and not config.num_gpus and not config.bias and operators <= _OPERATORS.keys()
 
 

@@ -49,7 +49,7 @@ class Model:
         """`num_relations` counts the dynamic relations; None with static ones."""
         self.config = config
         self.num_relations = num_relations
-        reciprocal = config.section("train", TrainConfig).reciprocal_relations
+        reciprocal = config.section(TrainConfig).reciprocal_relations
         self.two_sided = config.dynamic_relations or reciprocal  # an operator for each side
         self.parameters: dict[str, Tensor] = {}
         generator = torch.Generator().manual_seed(seed)

@@ -39,7 +39,7 @@ class BucketTrainer:
 
     def __init__(self, start: Start, model: Model, adagrad: Adagrad) -> None:
         self.config = start.config
-        self.settings = start.config.section("train", TrainConfig)
+        self.settings = start.config.section(TrainConfig)
         self.start = start
         self.model = model
         self.step = make_step(start.config, model, adagrad)

@@ -16,13 +16,12 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from graphmill import storage
-from graphmill.config import Config, from_mapping
+from graphmill.config import Config, Effect, PbgConfig, RelationConfig, Section, from_mapping
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import pbg_checkpoint
 from graphmill.run import record
 from train.config import TrainConfig
-from train.run import kinds, validation
-from train.run.kinds import Kind
+from train.run import validation
 
 FILE = "graphmill.json"
 
@@ -40,7 +39,7 @@ class Former(NamedTuple):
 def trained_with(config: Config) -> dict[str, Any]:
     """Settings and inputs that the checkpoint of `config` is trained with."""
     inputs = [config.entity_path, *config.edge_paths, *([config.init_path] if config.init_path else [])]
-    validate_split = config.section("train", TrainConfig).validate_split
+    validate_split = config.section(TrainConfig).validate_split
     if validate_split:
         inputs.append(config.split_path(validate_split))
     return _settings(config) | {"inputs": record.describe_inputs(inputs)}
@@ -101,12 +100,8 @@ def moved_aside(checkpoint_path: str) -> list[str]:
 
 def _settings(config: Config) -> dict[str, Any]:
     """The settings that change the result."""
-    pbg = Config.pbg(config) | {"seed": config.seed}
-    own = config.section("train", TrainConfig).model_dump(mode="json")
-    return {
-        "settings": {key: pbg[key] for key in pbg if kinds.PBG[key] in (Kind.WHAT, Kind.HOW)},
-        "train": {key: own[key] for key in own if kinds.TRAIN[key] in (Kind.WHAT, Kind.HOW)},
-    }
+    own = config.section(TrainConfig)
+    return {"settings": config.result_settings(), "train": own.result_settings()}
 
 
 def _former(config: Config) -> Former:
@@ -125,10 +120,12 @@ def _former(config: Config) -> Former:
 def _told_by_pbg(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that change the result and that PBG's config.json tells; relations go by their numbers."""
     unknown = ("num_edge_chunks", "max_edges_per_chunk", "seed")  # chunks are counted in its models
-    keys = [key for key, kind in kinds.PBG.items() if kind in (Kind.WHAT, Kind.HOW) and key not in unknown]
-    told = {key: settings[key] for key in keys}
+    effects = PbgConfig.effects()
+    known = {
+        key: settings[key] for key in effects if effects[key] is not Effect.NEUTRAL and key not in unknown
+    }
     relations = [{key: each[key] for key in each if key != "name"} for each in settings["relations"]]
-    return told | {"relations": relations}
+    return known | {"relations": relations}
 
 
 def _changes(config: Config, former: Former, ours: Mapping[str, Any]) -> tuple[list[str], bool]:
@@ -140,8 +137,8 @@ def _changes(config: Config, former: Former, ours: Mapping[str, Any]) -> tuple[l
         return [], True
     num_edge_paths = former.content.get("num_edge_paths", len(config.edge_paths))
     lasting = record.changes(_what(before, num_edge_paths), _what(now, len(config.edge_paths)))
-    on_change = config.section("train", TrainConfig).on_change
-    if not former.is_ours and "on_change" not in config.train:
+    on_change = config.section(TrainConfig).on_change
+    if not former.is_ours and "on_change" not in config.section(TrainConfig).model_fields_set:
         on_change = "resume"
     if on_change == "refuse" or (on_change == "resume" and lasting):
         raise ConfigError(_refusal(config.checkpoint_path, on_change, lasting or changes))
@@ -164,14 +161,15 @@ def _refusal(path: str, on_change: str, changes: list[str]) -> str:
 def _what(part: Mapping[str, Any], num_edge_paths: int) -> dict[str, Any]:
     """Select the settings and inputs that must not change; unknown keys belong to them."""
 
-    def chosen(settings: Mapping[str, Any], table: Mapping[str, Kind]) -> dict[str, Any]:
-        return {key: settings[key] for key in settings if table.get(key, Kind.WHAT) is Kind.WHAT}
+    def chosen(settings: Mapping[str, Any], model: type[Section]) -> dict[str, Any]:
+        effects = model.effects()
+        return {key: settings[key] for key in settings if effects.get(key, Effect.FIXED) is Effect.FIXED}
 
-    settings = chosen(part.get("settings", {}), kinds.PBG)
-    relations = [chosen(relation, kinds.RELATION) for relation in settings.get("relations", [])]
+    settings = chosen(part.get("settings", {}), Config)
+    relations = [chosen(relation, RelationConfig) for relation in settings.get("relations", [])]
     return {
         "settings": settings | {"relations": relations},
-        "train": chosen(part.get("train", {}), kinds.TRAIN),
+        "train": chosen(part.get("train", {}), TrainConfig),
         "inputs": part.get("inputs", [])[: 1 + num_edge_paths],
     }
 

@@ -89,7 +89,7 @@ class Watch:
         self._current: Iteration | None = None
         self._told: dict[Bucket, tuple[int, float]] = {}
         self._commit_wait_s, self._commit_written = 0.0, 0
-        self._curves = Curves(config) if config.section("train", TrainConfig).tensorboard else None
+        self._curves = Curves(config) if config.section(TrainConfig).tensorboard else None
 
     def start_iteration(self, iteration: Iteration) -> None:
         """Begin an iteration."""

@@ -50,7 +50,7 @@ class Trainer:
         self.model, self.adagrad = self.start.load_model()
         resident = is_resident(self.start)
         self.bucket = (WholeGraph if resident else BucketTrainer)(self.start, self.model, self.adagrad)
-        self.prefetch = config.section("train", TrainConfig).prefetch
+        self.prefetch = config.section(TrainConfig).prefetch
         self.background = Background(threaded=self.prefetch)
         self.device_slots: int | None = None  # that the buckets' order is to suit
         self.store = self._store(resident)

@@ -18,7 +18,7 @@ from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import pbg_checkpoint
-from train.config import TrainConfig
+from train.config import EvaluateConfig, TrainConfig
 from train.edges import schedule
 
 FILE = "validation.json"
@@ -42,7 +42,7 @@ def check_split(config: Config, coming: Collection[str] = ()) -> None:
     Raises:
         ConfigError: there is not.
     """
-    split = config.section("train", TrainConfig).validate_split
+    split = config.section(TrainConfig).validate_split
     if split is None or storage.absolute(path := config.split_path(split)) in coming:
         return
     if not storage.is_dir(path):
@@ -69,7 +69,7 @@ class Validation:
             FormatError: validation.json is not what it should be.
         """
         self._rank = rank
-        self.settings = config.section("train", TrainConfig)
+        self.settings = config.section(TrainConfig)
         self._config = config
         self._per_epoch = per_epoch
         self._uri = storage.join(config.checkpoint_path, FILE)
@@ -129,11 +129,13 @@ class Validation:
         return max(self._epochs, key=lambda entry: (entry["mrr"], -entry["epoch"]))
 
     def _validate(self, epoch: int, version: int) -> None:
-        section = self._config.evaluate | {
+        changes = {
             "split": self.settings.validate_split,
             "checkpoint_version": version,
+            "filtered": True,
         }
-        config = self._config.model_copy(update={"evaluate": section | {"filtered": True}})
+        section = self._config.section(EvaluateConfig).model_copy(update=changes)
+        config = self._config.with_section(section)
         metrics = self._rank(config)["metrics"]
         entry = {"epoch": epoch, "version": version} | {key: metrics[key] for key in ("mrr", "hits@10")}
         self._epochs.append(entry)

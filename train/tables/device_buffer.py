@@ -37,7 +37,7 @@ def capacity_of(start: Start) -> int:
     Raises:
         ConfigError: train.device_partitions is less than a bucket needs.
     """
-    asked = start.config.section("train", TrainConfig).device_partitions
+    asked = start.config.section(TrainConfig).device_partitions
     if asked is None:
         if start.device.type != "cuda":
             return 0

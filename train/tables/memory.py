@@ -29,7 +29,7 @@ def partition_bytes(start: Start, key: Key) -> int:
     """Rows and sums of a partition."""
     name, partition = key
     dimension = start.config.entity_dimension(name)
-    states = dimension if start.config.section("train", TrainConfig).optimizer == "adagrad" else 1
+    states = dimension if start.config.section(TrainConfig).optimizer == "adagrad" else 1
     return start.num_rows[name][partition] * 4 * (dimension + states)
 
 
@@ -62,7 +62,7 @@ def resident_bytes(start: Start) -> int:
 def is_resident(start: Start) -> bool:
     """Whether the graph is to be kept whole on the device; says so, or why not."""
     config = start.config
-    choice = config.section("train", TrainConfig).resident
+    choice = config.section(TrainConfig).resident
     if choice == "never" or (choice == "auto" and start.device.type != "cuda") or obstacle(config):
         return False
     if start.device.type == "cuda":

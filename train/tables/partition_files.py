@@ -1,24 +1,26 @@
-"""Partitions in checkpoint files: read, drawn where there is none yet, written.
+"""Partitions in checkpoint files: reading, drawing where there is none yet, writing.
 
-A partition comes from a version of the run's own checkpoint, else from `init_path`, else it is drawn;
-rows that `init_path` lacks are drawn too.
+A partition comes from a version of the run's own checkpoint, else from `init_path`, else its rows are drawn.
+Rows that `init_path` lacks are drawn too.
 
 Shapes: R rows in the checkpoint of `init_path`, N rows of the partition, D dimension.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from graphmill.checkpoints.finite import check_finite
+from graphmill.checkpoints.finite import check_finite, first_not_finite
 from graphmill.errors import FormatError, TrainingError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
 from train.config import TrainConfig
 from train.edges import seeds
-from train.edges.schedule import Key
+from train.edges.partitions import PartitionKey
 from train.model import optimizer
 from train.step.step import Table
-from train.tables.start import Start
+from train.tables.run_context import RunContext
 from train.tables.warm_start import WarmStart
 
 _ROUNDING = 1e-5  # rows that training shortened may be longer by this; loading must give what was written
@@ -28,40 +30,61 @@ class PartitionFiles:
     """Reads and writes the tables of a run; holds none of them.
 
     Attributes:
-        checksums: of the files that were written, by URI; the run's.
+        checksums: checksums of the files that were written, by URI; those of the run.
     """
 
-    def __init__(self, start: Start) -> None:
-        self.checksums = start.checksums
-        self.config = start.config
-        self.num_rows = start.num_rows
-        self.device = start.device
-        self.optimizer = self.config.section("train", TrainConfig).optimizer
-        self._warm_start = start.warm_start
+    def __init__(self, context: RunContext) -> None:
+        self.checksums = context.checksums
+        self.config = context.config
+        self.num_rows = context.num_rows
+        self.device = context.device
+        self.optimizer = self.config.section(TrainConfig).optimizer
+        self._warm_start = context.warm_start
         self._pbg = self.config.pbg()
-        self._claim = start.claim
+        self._claim = context.claim
 
-    def load(self, key: Key, version: int, path: str | None = None) -> Table:
-        """The table as the files of `version` at `path` have it; with version 0, as it begins."""
-        if version:
-            return self._resume(key, version, path or self.config.checkpoint_path)
-        if self._warm_start is not None and self._warm_start.has_type(key[0]):
-            return self._take_over(key, self._warm_start)
-        embeddings_ND = self._draw(key)
-        return self._table(embeddings_ND, optimizer.fresh_sums(self.optimizer, embeddings_ND))
-
-    def write(
-        self, key: Key, table: Table, version: int, iteration: Iteration, path: str | None = None
-    ) -> None:
-        """Write the table as of `version`, of the checkpoint or of a folder like it.
+    def load(self, key: PartitionKey, version: int, path: str | None = None) -> Table:
+        """The table in the files of `version` in the folder `path`; with version 0 a new table.
 
         Raises:
-            TrainingError: training has made it infinite.
+            FormatError: the file is damaged, or belongs to other entities or another configuration.
+        """
+        if version:
+            path = path or self.config.checkpoint_path
+            embeddings_ND, sums = self._read(key, version, path)
+            self._check_shape(key, version, path, embeddings_ND)
+        elif self._warm_start is not None and self._warm_start.has_type(key[0]):
+            embeddings_ND, sums = self._take_over(key, self._warm_start)
+        else:
+            embeddings_ND = self._draw(key)
+            sums = optimizer.fresh_sums(self.optimizer, embeddings_ND)
+        max_norm = self.config.max_norm
+        if max_norm is not None and (embeddings_ND.norm(dim=1) > max_norm * (1 + _ROUNDING)).any():
+            embeddings_ND = optimizer.shortened(embeddings_ND, max_norm)
+        return Table(embeddings_ND.to(self.device), sums.to(self.device))
+
+    def load_embeddings(self, key: PartitionKey, version: int) -> Tensor:
+        """The embeddings of `version` as they are, [N, D] in the host's memory.
+
+        Raises:
+            FormatError: the file is damaged, or belongs to other entities or another configuration.
+        """
+        path = self.config.checkpoint_path
+        embeddings_ND, _ = _read_embeddings(path, key, version)
+        self._check_shape(key, version, path, embeddings_ND)
+        return embeddings_ND
+
+    def write(
+        self, key: PartitionKey, table: Table, version: int, iteration: Iteration, path: str | None = None
+    ) -> None:
+        """Write the table as of `version`, to the checkpoint or to another folder.
+
+        Raises:
+            TrainingError: training has made a row infinite.
             LockedError: the checkpoint is another run's by now.
         """
-        rows_ND = table.embeddings_ND
-        # a finite sum needs no memory, and hardly ever is anything else asked
-        if not torch.isfinite(rows_ND.sum()) and not torch.isfinite(rows_ND).all():
+        rows = table.embeddings_ND.cpu().numpy()
+        if first_not_finite(rows) is not None:
             raise TrainingError(
                 f"embeddings of {key[0]!r}, partition {key[1]}: not finite after training on epoch "
                 f"{iteration.epoch_idx + 1}; lower lr (now {self.config.lr}), or set max_norm"
@@ -71,28 +94,48 @@ class PartitionFiles:
             path or self.config.checkpoint_path,
             *key,
             version,
-            table.embeddings_ND.cpu().numpy(),
+            rows,
             optimizer.table_state(table.sums.cpu(), self.config.lr),
             self._pbg,
             iteration,
             self.checksums,
         )
 
-    def _take_over(self, key: Key, warm_start: WarmStart) -> Table:
-        saved_RD, saved_sums = self._read(warm_start.path, key, warm_start.version)
+    def _take_over(self, key: PartitionKey, warm_start: WarmStart) -> tuple[Tensor, Tensor]:
+        """Embeddings and sums: the first rows are those at `init_path`, the others are drawn."""
+        saved_RD, saved_sums = self._read(key, warm_start.version, warm_start.path)
         num_saved, shape = len(saved_RD), self._shape(key)
         warm_start.check_entities(*key, (num_saved, saved_RD.shape[1]), shape)
         if num_saved == shape[0]:
-            return self._table(saved_RD, saved_sums)
+            return saved_RD, saved_sums
         embeddings_ND = self._draw(key)
         embeddings_ND[:num_saved] = saved_RD
         sums = optimizer.fresh_sums(self.optimizer, embeddings_ND)
         sums[:num_saved] = saved_sums
-        return self._table(embeddings_ND, sums)
+        return embeddings_ND, sums
 
-    def _resume(self, key: Key, version: int, path: str) -> Table:
+    def _read(self, key: PartitionKey, version: int, path: str) -> tuple[Tensor, Tensor]:
+        """Embeddings [R, D] and sums of one file."""
+        embeddings_RD, state = _read_embeddings(path, key, version)
+        if state is None:
+            return embeddings_RD, optimizer.fresh_sums(self.optimizer, embeddings_RD)
+        uri = pbg_checkpoint.embeddings_uri(path, *key, version)
+        shape = embeddings_RD.shape[0], embeddings_RD.shape[1]
+        sums = optimizer.sums_of_table_state(state, self.optimizer, shape, uri)
+        check_finite(sums.numpy(), f"{_described(path, key, version)}: optimizer sums")
+        return embeddings_RD, sums
+
+    def _draw(self, key: PartitionKey) -> Tensor:
+        generator = seeds.generator(self.config.seed, "embeddings", *key)
+        # in place: a partition may fill most of the memory
+        return torch.randn(self._shape(key), generator=generator).mul_(self.config.init_scale)
+
+    def _shape(self, key: PartitionKey) -> tuple[int, int]:
+        entity_type, partition = key
+        return self.num_rows[entity_type][partition], self.config.entity_dimension(entity_type)
+
+    def _check_shape(self, key: PartitionKey, version: int, path: str, embeddings_ND: Tensor) -> None:
         shape = self._shape(key)
-        embeddings_ND, sums = self._read(path, key, version)
         if embeddings_ND.shape != shape:
             raise FormatError(
                 f"{pbg_checkpoint.embeddings_uri(path, *key, version)}: embeddings have shape "
@@ -100,32 +143,15 @@ class PartitionFiles:
                 "belongs to other entities or another configuration. If entities were added, train into "
                 "another checkpoint_path, with this one as init_path"
             )
-        return self._table(embeddings_ND, sums)
 
-    def _read(self, checkpoint_path: str, key: Key, version: int) -> tuple[Tensor, Tensor]:
-        saved, state = pbg_checkpoint.read_embeddings(checkpoint_path, *key, version)
-        uri = pbg_checkpoint.embeddings_uri(checkpoint_path, *key, version)
-        where = f"{uri}: {key[0]!r}, partition {key[1]}"
-        check_finite(saved, where)
-        saved_RD = torch.from_numpy(saved)
-        if state is None:
-            return saved_RD, optimizer.fresh_sums(self.optimizer, saved_RD)
-        shape = (saved.shape[0], saved.shape[1])
-        sums = optimizer.sums_of_table_state(state, self.optimizer, shape, uri)
-        check_finite(sums.numpy(), f"{where}: optimizer sums")
-        return saved_RD, sums
 
-    def _draw(self, key: Key) -> Tensor:
-        generator = seeds.generator(self.config.seed, "embeddings", *key)
-        # in place: a partition may fill most of the memory
-        return torch.randn(self._shape(key), generator=generator).mul_(self.config.init_scale)
+def _read_embeddings(path: str, key: PartitionKey, version: int) -> tuple[Tensor, dict[str, Any] | None]:
+    """Embeddings [R, D] of one file, and the state of their optimizer where there is one."""
+    embeddings, state = pbg_checkpoint.read_embeddings(path, *key, version)
+    check_finite(embeddings, _described(path, key, version))
+    return torch.from_numpy(embeddings), state
 
-    def _table(self, embeddings_ND: Tensor, sums: Tensor) -> Table:
-        max_norm = self.config.max_norm
-        if max_norm is not None and (embeddings_ND.norm(dim=1) > max_norm * (1 + _ROUNDING)).any():
-            embeddings_ND = optimizer.shortened(embeddings_ND, max_norm)
-        return Table(embeddings_ND.to(self.device), sums.to(self.device))
 
-    def _shape(self, key: Key) -> tuple[int, int]:
-        entity_type, partition = key
-        return self.num_rows[entity_type][partition], self.config.entity_dimension(entity_type)
+def _described(path: str, key: PartitionKey, version: int) -> str:
+    uri = pbg_checkpoint.embeddings_uri(path, *key, version)
+    return f"{uri}: {key[0]!r}, partition {key[1]}"

@@ -16,7 +16,7 @@ from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket
 from train.config import TrainConfig
 from train.edges.bucket_order import Uses
-from train.edges.schedule import Key, all_keys, is_shared, keys_of
+from train.edges.partitions import PartitionKey, all_keys, is_shared, keys_of
 from train.step.step import Table
 from train.tables.background import Background
 from train.tables.partition_files import PartitionFiles
@@ -37,7 +37,9 @@ class Store(Protocol):
         """Get ready for an iteration that visits the buckets in this order."""
         ...
 
-    def enter(self, bucket: Bucket, then: Bucket | None, iteration: Iteration) -> Mapping[Key, Table]:
+    def enter(
+        self, bucket: Bucket, then: Bucket | None, iteration: Iteration
+    ) -> Mapping[PartitionKey, Table]:
         """The tables of `bucket`; those of `then`, if it is given, may come meanwhile."""
         ...
 
@@ -63,19 +65,21 @@ class PartitionStore:
         self.config = files.config
         self.version = version
         self.num_read = self.num_written = 0
-        self._slots = self.config.section("train", TrainConfig).memory_partitions
+        self._slots = self.config.section(TrainConfig).memory_partitions
         self._uses = Uses(self.config, [])
         self._background = background
-        self._tables: dict[Key, Table] = {}
-        self._coming: dict[Key, Future[Table]] = {}
+        self._tables: dict[PartitionKey, Table] = {}
+        self._coming: dict[PartitionKey, Future[Table]] = {}
         self._leaving: list[Future[None]] = []
-        self._written: set[Key] = set()  # in the next version, by the current iteration
+        self._written: set[PartitionKey] = set()  # in the next version, by the current iteration
 
     def begin(self, order: Sequence[Bucket]) -> None:
         """Note when each partition is needed: one that may leave is the one that is needed again last."""
         self._uses = Uses(self.config, order)
 
-    def enter(self, bucket: Bucket, then: Bucket | None, iteration: Iteration) -> Mapping[Key, Table]:
+    def enter(
+        self, bucket: Bucket, then: Bucket | None, iteration: Iteration
+    ) -> Mapping[PartitionKey, Table]:
         """The tables of `bucket`; those of `then`, if it is given, are on their way when this returns."""
         needed = keys_of(self.config, bucket)
         ahead = keys_of(self.config, then) if then is not None else set()
@@ -103,7 +107,7 @@ class PartitionStore:
         self.version += 1
         self._written.clear()
 
-    def _leaving_for(self, needed: set[Key], ahead: set[Key]) -> list[Key]:
+    def _leaving_for(self, needed: set[PartitionKey], ahead: set[PartitionKey]) -> list[PartitionKey]:
         """Partitions that have to leave the memory for those that are needed."""
         free = [key for key in self._tables.keys() - needed - ahead if not is_shared(self.config, key)]
         if self._slots is None:
@@ -117,17 +121,17 @@ class PartitionStore:
             leaving += mine[: max(0, held - self._slots)]
         return leaving
 
-    def _let_go(self, key: Key, iteration: Iteration) -> None:
+    def _let_go(self, key: PartitionKey, iteration: Iteration) -> None:
         self._settle(wait=False)
         # the thread holds the table until it is written, and nobody else
         self._leaving.append(self._background.submit(self._write, key, self._tables.pop(key), iteration))
         self._written.add(key)
 
-    def _ask_for(self, key: Key) -> None:
+    def _ask_for(self, key: PartitionKey) -> None:
         if key not in self._tables and key not in self._coming:
             self._coming[key] = self._background.submit(self._load, key)
 
-    def _arrived(self, key: Key) -> Table:
+    def _arrived(self, key: PartitionKey) -> Table:
         try:
             return self._background.result(self._coming.pop(key))
         except Exception:
@@ -141,11 +145,11 @@ class PartitionStore:
                 self._background.result(future)
         self._leaving = [future for future in self._leaving if not future.done()]
 
-    def _write(self, key: Key, table: Table, iteration: Iteration) -> None:
+    def _write(self, key: PartitionKey, table: Table, iteration: Iteration) -> None:
         self.files.write(key, table, self.version + 1, iteration)
         self._written.add(key)
         self.num_written += 1
 
-    def _load(self, key: Key) -> Table:
+    def _load(self, key: PartitionKey) -> Table:
         self.num_read += 1
         return self.files.load(key, self.version + (key in self._written))

@@ -175,7 +175,7 @@ class WarmStart:
     def _find_former_entities(self) -> str | None:
         """The entities that the checkpoint was trained with, if they may be opened and can still be read."""
         former = self.former.get("entity_path")
-        set_here = [self.entity_path, self.config.etl.get("previous_entity_path")]
+        set_here = [self.entity_path, getattr(self.config.etl, "previous_entity_path", None)]
         roots = [storage.parent(self.path), *(each for each in set_here if isinstance(each, str))]
         if isinstance(former, str) and not any(storage.within(root, former) for root in roots):
             log.info(

@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats._torch_tensor import TensorFile, open_tensor
+from graphmill.formats.torch_files.rows import TensorRows
+from graphmill.formats.torch_files.tensor import open_tensor
 
 Array = npt.NDArray[Any]
 Numbers = npt.NDArray[np.int64]
@@ -143,7 +144,7 @@ def iter_rows(
             yield ids, values.read(first, last)
 
 
-def _read_ids(nids: TensorFile, first: int, last: int) -> Numbers:
+def _read_ids(nids: TensorRows, first: int, last: int) -> Numbers:
     return nids.read(first, last).reshape(-1).astype(np.int64, copy=False)
 
 

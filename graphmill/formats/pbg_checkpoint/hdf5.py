@@ -151,10 +151,10 @@ def read_optimizer(hdf5: h5py.File, uri: str) -> dict[str, Any] | None:
         raise FormatError(
             f"{uri}: dataset {OPTIMIZER!r}: expected bytes of the opaque type V1, found {_described(dataset)}"
         )
-    from graphmill.formats import _torch_files as torch_files
+    from graphmill.formats.torch_files.read import load_stream
 
     content = dataset[...].tobytes()
-    state = torch_files.load_stream(io.BytesIO(content), len(content), f"{uri}: dataset {OPTIMIZER!r}")
+    state = load_stream(io.BytesIO(content), len(content), f"{uri}: dataset {OPTIMIZER!r}")
     if not isinstance(state, dict):
         raise FormatError(f"{uri}: dataset {OPTIMIZER!r}: expected a dict, found {type(state).__name__}")
     return state

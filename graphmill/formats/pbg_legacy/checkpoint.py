@@ -16,11 +16,11 @@ from torch import Tensor
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats import _torch_files as torch_files
-from graphmill.formats._torch_files import TensorRows
-from graphmill.formats._torch_save import NewTensor, save
 from graphmill.formats.pbg_legacy import config as legacy_config
 from graphmill.formats.pbg_legacy import parameters as legacy_parameters
+from graphmill.formats.torch_files import read as torch_files
+from graphmill.formats.torch_files.rows import TensorRows
+from graphmill.formats.torch_files.write import NewTensor, save
 
 VERSION_FILE = "CHECKPOINT_VERSION"
 METADATA = "METADATA_1.pt"
@@ -87,7 +87,7 @@ def partition_numbers(checkpoint_path: str, version: int) -> dict[str, set[int]]
 @contextmanager
 def open_embeddings(
     checkpoint_path: str, entity_type: str, number: int, version: int
-) -> Iterator[TensorRows]:
+) -> Iterator["FloatRows"]:
     """One partition's embeddings, to be read piece by piece within the block.
 
     Raises:
@@ -96,7 +96,19 @@ def open_embeddings(
     """
     uri = embeddings_uri(checkpoint_path, entity_type, number, version)
     with torch_files.open_torch(uri) as file:
-        yield file.rows(_pair(file.content, uri)[0])
+        yield FloatRows(file.rows(_pair(file.content, uri)[0]))
+
+
+class FloatRows:
+    """Rows of a tensor [N, D] as float32, whatever the file has."""
+
+    def __init__(self, rows: TensorRows) -> None:
+        self._rows = rows
+        self.shape = rows.shape[0], rows.shape[1]
+
+    def read(self, start: int, stop: int) -> Floats:
+        """Rows [start, stop)."""
+        return self._rows.read(start, stop).astype(np.float32, copy=False)
 
 
 def read_optimizer_state(
@@ -182,7 +194,9 @@ def commit(checkpoint_path: str, version: int) -> None:
 
 def _pair(content: Any, uri: str) -> tuple[Tensor, Any]:
     match content:
-        case (Tensor() as embeddings, None | dict()) if embeddings.dim() == 2:
+        case (Tensor() as embeddings, None | dict()) if (
+            embeddings.dim() == 2 and embeddings.is_floating_point()
+        ):
             return embeddings, content[1]
     found = (
         ", ".join(map(torch_files.described, content))

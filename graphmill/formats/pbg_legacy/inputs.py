@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from graphmill import storage
 from graphmill.errors import FormatError
-from graphmill.formats import _torch_files as torch_files
 from graphmill.formats._bucket_columns import checked_dataset, read_rows
-from graphmill.formats._torch_save import save
 from graphmill.formats.pbg_legacy import index_base as bases
 from graphmill.formats.pbg_legacy.index_base import IndexBase
+from graphmill.formats.torch_files.read import load
+from graphmill.formats.torch_files.write import save
 from graphmill.vocab import Bucket
 
 RELATION_COUNT = "dynamic_rel_count.pt"
@@ -189,7 +189,7 @@ def _bucket_numbers(edge_path: str) -> set[tuple[int, int]]:
 
 
 def _read_integer(uri: str) -> int:
-    found = torch_files.load(uri)
+    found = load(uri)
     if type(found) is not int or found < 0:
         raise FormatError(f"{uri}: expected one integer that is not negative, found {found!r:.40}")
     return found

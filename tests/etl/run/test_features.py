@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from etl import job
+from etl.config import EtlConfig
 from graphmill.config import Config
 from graphmill.errors import ConfigError, RawTableError
 from graphmill.formats import edge_buckets, entity_index
@@ -137,6 +138,7 @@ def test_what_features_do_not_go_with(near_client: distributed.Client, tmp_path:
         ConfigError, match=r"entities\.look\.num_partitions: a featurized type has one partition"
     ):
         job.run(config.model_copy(update={"entities": parted}), near_client)
-    table = config.etl["tables"][0] | {"relation": None, "relation_column": "r"}
+    etl = config.section(EtlConfig)
+    table = etl.tables[0].model_copy(update={"relation": None, "relation_column": "r"})
     with pytest.raises(ConfigError, match=r"tables\[0\]\.lhs: rows of types item, look, user"):
-        job.run(config.model_copy(update={"etl": config.etl | {"tables": [table]}}), near_client)
+        job.run(config.with_section(etl.model_copy(update={"tables": [table]})), near_client)

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from etl import job
+from etl.config import EtlConfig
 from etl.run.work import Step
 from graphmill import storage
 from graphmill.cluster import tasks
@@ -244,7 +245,7 @@ def test_what_has_changed_starts_from_nothing(
     listed = etl.pop("entities", None)
     config = graph_config(tmp_path, **etl)
     if listed is not None:
-        config = config.model_copy(update={"etl": {**config.etl, "entities": []}})
+        config = config.with_section(config.section(EtlConfig).model_copy(update={"entities": ()}))
     with caplog.at_level(logging.INFO, "graphmill"):
         _, num_tasks = figures_of(config, near_client)
     assert "etl: starts from nothing, since this has changed: " in caplog.text

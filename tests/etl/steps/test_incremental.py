@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from etl import job
-from etl.strings.hashing import hash_string
+from etl.config import EtlConfig
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import entity_counts, entity_index
-from tests.etl.graphs import RawEdge, all_edges, config_of, files_under, write_parquet
+from tests.etl.graphs import RawEdge, all_edges, config_of, files_under, hash_of, write_parquet
 
 Pairs = list[tuple[str, str]]
 IDS = st.text("abc€", min_size=1, max_size=3)
@@ -65,7 +65,7 @@ def test_every_day_is_the_day_before_and_the_new(
         for (name, part), ids in now.items():
             old = before.get((name, part), [])
             assert ids[: len(old)] == old
-            new = [(hash_string(each, 0), each.encode()) for each in ids[len(old) :]]
+            new = [(hash_of(each, 0), each.encode()) for each in ids[len(old) :]]
             assert new == sorted(new)
             counted = entity_counts.read_count(config.entity_path, name, part)
             assert counted == len(ids)
@@ -86,9 +86,8 @@ def test_the_same_bytes_whatever_the_cut(
     made = []
     for each, cutting in ((near_client, {}), (client, {"index_bytes": 10_000, "merge_bytes": 10_000})):
         config = config_for(tmp_path, 2, pairs[1_000:], **cutting)
-        job.run(
-            config.model_copy(update={"etl": config.etl | {"chunk_rows": 100 if cutting else 10**6}}), each
-        )
+        etl = config.section(EtlConfig).model_copy(update={"chunk_rows": 100 if cutting else 10**6})
+        job.run(config.with_section(etl), each)
         made.append(files_under(tmp_path / "out2"))
     assert made[0] == made[1]
 

@@ -18,7 +18,7 @@ def test_every_task_fits_the_memory(num_partitions: int, num_ids: int) -> None:
     config = config_of(
         "out", [table], entities={"n": num_partitions}, relations=[("to", "n", "n")], index_bytes=2 << 30
     )
-    etl = config.section("etl", EtlConfig)
+    etl = config.section(EtlConfig)
     layout = Layout.of(config, etl, Folders("w", "e", {"train": "t"}), num_ids)
     num_slots = num_partitions * layout.num_slots["n"]
     of_slots = np.full(num_slots, num_ids // num_slots)

@@ -12,8 +12,8 @@ import pytest
 from etl import job
 from etl.steps import passes
 from etl.strings import hashing, native
-from etl.strings.distinct import distinct
 from etl.strings.hashing import Hashes
+from etl.strings.table import distinct
 from tests.etl.graphs import check_entities, config_of, files_under, write_parquet
 
 NUM_IDS = 16_384

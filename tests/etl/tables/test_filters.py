@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from etl import job
+from graphmill.config import from_mapping
 from graphmill.errors import ConfigError, RawTableError
 from graphmill.formats import entity_counts
 from tests.etl.graphs import RawEdge, all_edges, check_entities, config_of, files_under, write_parquet
@@ -174,8 +175,8 @@ def test_half_of_all_edges_have_one_id(
 def test_settings_that_do_not_fit(
     near_client: distributed.Client, tmp_path: Path, etl: dict[str, Any], message: str
 ) -> None:
-    config = config_of(
+    raw = config_of(
         tmp_path / "out", [{"path": "t", **NAMED}], entities={"n": 1}, relations=[("r", "n", "n")]
-    ).model_copy(update={"etl": {"tables": [{"path": "t", **NAMED}], **etl}})
+    ).model_dump()
     with pytest.raises(ConfigError, match=message):
-        job.run(config, near_client)
+        job.run(from_mapping(raw | {"etl": raw["etl"] | etl}), near_client)

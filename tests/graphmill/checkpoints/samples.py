@@ -65,7 +65,7 @@ class MemoryCheckpoint(Checkpoint):
         return {name: parts[0][0].shape[1] for name, parts in self.tables.items()}
 
     @contextmanager
-    def open_rows(self, entity_type: str, partition: int) -> Iterator[Rows]:
+    def open_rows(self, entity_type: str, partition: int, *, whole: bool = False) -> Iterator[Rows]:
         yield _Held(self.tables[entity_type][partition][0])
 
     def _read_optimizer_state(self, entity_type: str, partition: int) -> dict[str, Any] | None:

@@ -1,19 +1,25 @@
 """The configuration: what is accepted, what is refused, and how the refusal reads."""
 
 import json
+import pickle
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import Field
+from pydantic import BaseModel, Field
 
+from etl.config import EtlConfig
 from graphmill import config
+from graphmill.cluster import ClusterConfig
 from graphmill.config import PbgConfig, Section
 from graphmill.errors import ConfigError, NotFoundError
+from graphmill.run.dates import ScheduleConfig
 from graphmill.vocab import Side
+from remap.config import RemapConfig
 from tests import DATA, REPOSITORY
+from train.config import EvaluateConfig, TrainConfig
 
 CONF_FOLDER = REPOSITORY / "conf"
 
@@ -188,11 +194,13 @@ def test_overrides_reach_everywhere(tmp_path: Path) -> None:
     conf.write_text(json.dumps(raw()))
     settings = config.load(
         str(conf),
-        ["relations[0].operator=translation", "lr=1e-3", "etl.tables.more=[1, 2]", "init_path=null"],
+        ["relations[0].operator=translation", "lr=1e-3", "train.patience=2", "init_path=null"],
     )
     assert settings.relations[0].operator == "translation"
     assert settings.lr == 1e-3
-    assert settings.etl == {"tables": {"more": [1, 2]}}
+    assert settings.section(TrainConfig).patience == 2
+    raw_settings = config.read_raw(str(conf), ["etl.tables.more=[1, 2]"])
+    assert raw_settings["etl"] == {"tables": {"more": [1, 2]}}
 
 
 @pytest.mark.parametrize("override", ["lr", "=3", "a..b=1", "relations[7].name=x", "lr.deep=3", "lr=[1"])
@@ -216,13 +224,70 @@ def test_a_missing_file() -> None:
         config.load("nowhere.yaml")
 
 
-def test_a_section_is_checked_with_its_path() -> None:
-    class Inner(Section):
-        rows: int = 3
+def test_every_section_is_checked_with_its_path_when_it_is_loaded() -> None:
+    assert config.from_mapping(raw(remap={"batch_rows": 4})).section(RemapConfig).batch_rows == 4
+    with pytest.raises(ConfigError, match=r"remap\.batch_row: unknown key; did you mean 'batch_rows'"):
+        config.from_mapping(raw(remap={"batch_row": 4}))
+    with pytest.raises(ConfigError, match=r"train: .*valid dictionary.*found 3"):
+        config.from_mapping(raw(train=3))
+    with pytest.raises(ConfigError, match=r"etl\.tables: missing, it has no default"):
+        config.from_mapping(raw(etl={"chunk_rows": 4}))
 
-    assert config.from_mapping(raw(remap={"rows": 4})).section("remap", Inner).rows == 4
-    with pytest.raises(ConfigError, match=r"remap\.row: unknown key; did you mean 'rows'"):
-        config.from_mapping(raw(remap={"row": 4})).section("remap", Inner)
+
+def test_a_section_that_is_absent_has_its_defaults() -> None:
+    settings = config.from_mapping(raw(etl={}))
+    assert settings.section(TrainConfig) == TrainConfig()
+    with pytest.raises(ConfigError, match=r"etl\.tables: missing, it has no default"):
+        settings.section(EtlConfig)
+
+
+def test_sections_reach_workers_and_run_json_as_they_were_given() -> None:
+    given = {"train": {"patience": 2, "optimizer": "adagrad"}, "cluster": {"tls": "off"}, "etl": {}}
+    settings = config.from_mapping(raw(**given))
+    again = pickle.loads(pickle.dumps(settings))
+    assert again == settings
+    assert "num_workers" not in again.section(TrainConfig).model_fields_set
+    recorded = settings.model_dump(mode="json")
+    assert {name: recorded[name] for name in given} == given
+    assert config.from_mapping(recorded) == settings
+
+
+def sections_of(model: type[BaseModel]) -> set[type[Section]]:
+    """All configuration classes inside `model`, and `model` itself."""
+    found, pending = set(), [model]
+    while pending:
+        current = pending.pop()
+        if isinstance(current, type) and issubclass(current, Section) and current is not Section:
+            found.add(current)
+            pending += [field.annotation for field in current.model_fields.values()]
+        pending += get_args(current)
+    return found
+
+
+def test_every_key_says_its_effect_on_the_result() -> None:
+    stages = {
+        model for each in (EtlConfig, TrainConfig, EvaluateConfig, RemapConfig) for model in sections_of(each)
+    }
+    for model in sections_of(PbgConfig) | stages:
+        assert model.effects().keys() == model.model_fields.keys(), model
+    unsaid = config.Config.model_fields.keys() - config.Config.effects().keys()
+    assert unsaid == {"etl", "train", "evaluate", "remap"}  # the keys inside say it
+
+
+def test_every_key_has_a_description() -> None:
+    models = (
+        config.Config,
+        EtlConfig,
+        TrainConfig,
+        EvaluateConfig,
+        RemapConfig,
+        ClusterConfig,
+        ScheduleConfig,
+    )
+    for model in (inner for each in models for inner in sections_of(each)):
+        for name, field in model.model_fields.items():
+            assert field.description, f"{model.__name__}.{name}"
+            assert field.description.endswith("."), f"{model.__name__}.{name}"
 
 
 @given(st.integers(1, 9), st.integers(1, 9))

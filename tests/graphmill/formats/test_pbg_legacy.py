@@ -16,11 +16,12 @@ from graphmill import storage
 from graphmill.checkpoints import import_legacy, open_checkpoint
 from graphmill.cli.main import command
 from graphmill.errors import ConfigError, FormatError, NotFoundError
-from graphmill.formats import _torch_files, edge_buckets, entity_counts
+from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats import pbg_checkpoint as v1
 from graphmill.formats.pbg_legacy import checkpoint as legacy
 from graphmill.formats.pbg_legacy import config as legacy_config
 from graphmill.formats.pbg_legacy import inputs
+from graphmill.formats.torch_files.read import open_torch, tensors_of
 from graphmill.vocab import Bucket
 from tests import DATA
 from tests.graphmill.checkpoints.samples import WRITERS, check_same, held_by, sample
@@ -71,7 +72,7 @@ def test_load_path_needs_nothing_but_embeddings(tmp_path: Path) -> None:
     found = open_checkpoint(str(tmp_path))
     assert (found.format, found.version, found.config, found.iteration) == ("pbg-legacy", 0, None, None)
     assert found.read_model() is None
-    assert found.read_optimizer_sums("user", 0) is None
+    assert found.read_optimizer_state("user", 0) is None
     np.testing.assert_array_equal(found.read_embeddings("user", 0), ROWS)
 
     (tmp_path / "user_1.pt").rename(tmp_path / "user_1.pt.5")
@@ -116,7 +117,9 @@ def test_as_pbg_of_2019_wrote_it(tmp_path: Path) -> None:
 
     found = open_checkpoint(str(tmp_path))
     np.testing.assert_array_equal(found.read_embeddings("user", 0), ROWS)
-    np.testing.assert_array_equal(found.read_optimizer_sums("user", 0), np.arange(6))
+    state = found.read_optimizer_state("user", 0)
+    assert state is not None
+    np.testing.assert_array_equal(state["state"][0]["sum"], np.arange(6))
     read = found.read_model()
     assert read is not None
     assert torch.equal(read.parameters["rhs_operators.0.linear_transformation"], rotation.T)
@@ -193,8 +196,8 @@ def test_shapes_are_loaded_first(tmp_path: Path, as_zip: bool) -> None:
     wide = torch.from_numpy(ROWS)
     content = (torch.nn.Parameter(wide), {"view": wide[1:3], "sum": torch.arange(3.0), "lr": 0.5})
     torch.save(content, tmp_path / "x.pt", _use_new_zipfile_serialization=as_zip)
-    with _torch_files.open_torch(str(tmp_path / "x.pt")) as file:
-        assert all(each.is_meta for each in _torch_files.tensors_of(file.content))
+    with open_torch(str(tmp_path / "x.pt")) as file:
+        assert all(each.is_meta for each in tensors_of(file.content))
         np.testing.assert_array_equal(file.rows(file.content[0]).read(2, 5), ROWS[2:5])
         np.testing.assert_array_equal(file.rows(file.content[1]["view"]).read(1, 2), ROWS[2:3])
         loaded = file.loaded(file.content[1])

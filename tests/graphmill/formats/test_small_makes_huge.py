@@ -4,6 +4,7 @@ import io
 import pickle
 import struct
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,14 @@ def _nested() -> Any:
     return value
 
 
+_HUGE_BYTES = b"\x80\x02cbuiltins\nbytearray\nJ" + struct.pack("<i", 2**31 - 1) + b"\x85R."
+
+
+def _old_form() -> bytes:
+    """The beginning of a file in the form before zip."""
+    return b"".join(pickle.dumps(each, 2) for each in (0x1950A86A20F9469CFC6C, 1001, {}))
+
+
 _TENSORS = {
     "repeats itself": (lambda: _saved(torch.zeros(1).expand(1 << 31, 16)), "repeats itself"),
     "has no elements": (lambda: _saved(torch.zeros(1 << 31, 16, device="meta")), "found a shape alone"),
@@ -136,7 +145,7 @@ _TENSORS = {
     ),
     "is packed": (_packed, "found packed ones"),
     "is made by its length": (
-        lambda: _zipped(b"\x80\x02cbuiltins\nbytearray\nJ" + struct.pack("<i", 2**31 - 1) + b"\x85R."),
+        lambda: _zipped(_HUGE_BYTES),
         "found the type builtins.bytearray",
     ),
     "is not even written": (
@@ -145,22 +154,29 @@ _TENSORS = {
     ),
     "holds itself many times": (lambda: _saved(_nested()), "hold each other endlessly"),
     "in the old form": (
-        lambda: (
-            b"".join(pickle.dumps(each, 2) for each in (0x1950A86A20F9469CFC6C, 1001, {}))
-            + b"\x80\x02cbuiltins\nbytearray\nJ"
-            + struct.pack("<i", 2**31 - 1)
-            + b"\x85R."
-        ),
+        lambda: _old_form() + _HUGE_BYTES,
+        "found the type builtins.bytearray",
+    ),
+    "in the old form, as its keys": (
+        lambda: _old_form() + pickle.dumps(0, 2) + _HUGE_BYTES,
+        "found the type builtins.bytearray",
+    ),
+    "in the old form, with a zip behind": (
+        lambda: _old_form() + _HUGE_BYTES + _saved(torch.zeros(1)),
+        "found the type builtins.bytearray",
+    ),
+    "without its checksum": (
+        lambda: _zipped(_HUGE_BYTES).replace(struct.pack("<I", zlib.crc32(_HUGE_BYTES)), bytes(4)),
         "found the type builtins.bytearray",
     ),
 }
 _LOAD_ALL = """
 import sys
 from graphmill.errors import FormatError
-from graphmill.formats import _torch_files
-from graphmill.formats._torch_tensor import open_tensor
+from graphmill.formats.torch_files.read import load as load_all
+from graphmill.formats.torch_files.tensor import open_tensor
 for path in sys.argv[1:]:
-    for load in (_torch_files.load, lambda path: open_tensor(path).__enter__()):
+    for load in (load_all, lambda path: open_tensor(path).__enter__()):
         try:
             load(path)
         except FormatError as error:

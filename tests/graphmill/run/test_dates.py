@@ -20,6 +20,7 @@ from graphmill.run import dates, lock
 from tests import REPOSITORY
 from tests.graphmill.run.test_lock import HOLDER
 
+TABLE = {"lhs": "l", "rhs": "r", "relation": "buys"}
 DAY = date(2026, 11, 20)
 
 GRAPH = {
@@ -78,15 +79,16 @@ def test_dates_are_filled_in_everywhere(root: str, tmp_path: Path) -> None:
         tmp_path,
         output=f"{root}/run-{{date:%Y%m%d}}-v1",
         init_path=f"{root}/run-{{previous_date:%Y%m%d}}-v1/checkpoint",
-        etl={"tables": [{"path": "clicks/day={date}/*.parquet"}]},
+        etl={"tables": [TABLE | {"path": "clicks/day={date}/*.parquet"}]},
         schedule={"keep": 3},
     )
     settings = dates.load(path, ("etl.previous_entity_path=x/{previous_date}/entities",), DAY)
     assert settings.output == f"{root}/run-20261120-v1"
     assert settings.init_path == f"{root}/run-20261118-v1/checkpoint"
-    assert settings.etl["tables"][0]["path"] == "clicks/day=2026-11-20/*.parquet"
-    assert settings.etl["previous_entity_path"] == "x/2026-11-18/entities"
-    assert settings.schedule == {"keep": 3, "date": "2026-11-20", "previous_date": "2026-11-18"}
+    recorded = settings.model_dump()
+    assert recorded["etl"]["tables"][0]["path"] == ["clicks/day=2026-11-20/*.parquet"]
+    assert recorded["etl"]["previous_entity_path"] == "x/2026-11-18/entities"
+    assert recorded["schedule"] == {"keep": 3, "date": "2026-11-20", "previous_date": "2026-11-18"}
 
 
 def test_the_first_date_starts_from_nothing(root: str, tmp_path: Path) -> None:
@@ -94,12 +96,13 @@ def test_the_first_date_starts_from_nothing(root: str, tmp_path: Path) -> None:
         tmp_path,
         output=f"{root}/{{date}}",
         init_path=f"{root}/{{previous_date}}/checkpoint",
-        etl={"tables": ["x/{date}", "x/{previous_date}"]},
+        etl={"tables": [TABLE | {"path": ["x/{date}", "x/{previous_date}"]}]},
     )
     settings = dates.load(path, (), DAY)
     assert settings.init_path is None
-    assert settings.etl["tables"] == ["x/2026-11-20"]
-    assert settings.schedule["previous_date"] is None
+    recorded = settings.model_dump()
+    assert recorded["etl"]["tables"][0]["path"] == ["x/2026-11-20"]
+    assert recorded["schedule"]["previous_date"] is None
 
 
 def test_a_rerun_goes_on_from_where_the_first_run_did(root: str, tmp_path: Path) -> None:
@@ -107,9 +110,9 @@ def test_a_rerun_goes_on_from_where_the_first_run_did(root: str, tmp_path: Path)
     finish(f"{root}/2026-11-17")
     finish(f"{root}/2026-11-20", "2026-11-17", done=False)
     finish(f"{root}/2026-11-18", "2026-11-17")  # a date that was caught up on meanwhile
-    assert dates.load(path, (), DAY).schedule["previous_date"] == "2026-11-17"
+    assert dates.load(path, (), DAY).section(dates.ScheduleConfig).previous_date == "2026-11-17"
     storage.delete(f"{root}/2026-11-17")
-    assert dates.load(path, (), DAY).schedule["previous_date"] == "2026-11-18"
+    assert dates.load(path, (), DAY).section(dates.ScheduleConfig).previous_date == "2026-11-18"
 
 
 def test_a_finished_date_whose_predecessor_is_gone_stays_as_it_is(root: str, tmp_path: Path) -> None:
@@ -171,7 +174,7 @@ def chain(tmp_path: Path, root: str) -> str:
 
 
 def previous(path: str) -> Any:
-    return dates.load(path, (), DAY).schedule["previous_date"]
+    return dates.load(path, (), DAY).section(dates.ScheduleConfig).previous_date
 
 
 def test_a_date_does_not_start_before_an_earlier_one_that_is_at_work(

@@ -188,13 +188,6 @@ def test_a_stage_looks_at_its_own_places_only(folder: Path) -> None:
         stage_command.check_places(settings("out"), ["etl"])
 
 
-def test_a_section_of_another_stage_does_not_matter(folder: Path) -> None:
-    broken = settings("out").model_copy(update={"etl": {"tabels": []}})
-    stage_command.check_places(broken, ["train"])
-    with pytest.raises(ConfigError, match="tabels"):
-        stage_command.check_places(broken, ["etl"])
-
-
 def test_commands_write_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -100,6 +100,5 @@ class TestLearningRate:
         assert rows[0] != rows[1]
 
     def test_shares_are_shares(self, tmp_path):
-        config = make_config(tmp_path, train={"lr_final": 1.5})
         with pytest.raises(ConfigError, match=r"train\.lr_final"):
-            config.section("train", TrainConfig)
+            make_config(tmp_path, train={"lr_final": 1.5})

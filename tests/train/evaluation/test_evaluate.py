@@ -21,9 +21,13 @@ from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
 from graphmill.formats.edge_buckets import Edges
 from graphmill.vocab import Bucket, Side
 from tests import DATA
+from train.config import EvaluateConfig
 from train.evaluation import evaluate, ranking
 from train.evaluation.queries import Slots, Triples
+from train.evaluation.ranking_metrics import concatenated
 from train.model.model import Model
+from train.tables.held_partitions import load_embeddings_of
+from train.tables.run_context import RunContext
 
 OPERATORS = ("none", "diagonal", "translation", "linear", "affine", "complex_diagonal")
 COMPARATORS = ("dot", "cos", "l2", "squared_l2")
@@ -283,7 +287,7 @@ def test_equals_the_oracle(tmp_path: Path, case: tuple[dict[str, Any], int]) -> 
     expected = _oracle_metrics(world, "test", everything, [])
     for filtered, metrics in zip((True, False), expected, strict=True):
         section = {**raw.get("evaluate", {}), "filtered": filtered}
-        config = world.config.model_copy(update={"evaluate": section})
+        config = world.config.with_section(EvaluateConfig(**section))
         found = evaluate.evaluate(config)["metrics"]
         assert found == pytest.approx(metrics, rel=1e-9)
 
@@ -296,7 +300,8 @@ def _small(root: Path) -> World:
 
 
 def _with(world: World, **section: Any) -> Config:
-    return world.config.model_copy(update={"evaluate": {**world.config.evaluate, **section}})
+    given = world.config.section(EvaluateConfig).model_dump(exclude_unset=True)
+    return world.config.with_section(EvaluateConfig(**given | section))
 
 
 def test_filter_paths_name_the_known_edges(tmp_path: Path) -> None:
@@ -378,9 +383,8 @@ def test_bits_do_not_depend_on_blocks_or_threads(tmp_path: Path, dynamic: bool) 
     _on_disk(world)
     (expected,) = _oracle_metrics(world, "test", [])
     for block_bytes, workers in ((1 << 10, 1), (1 << 16, 2), (1 << 19, 1), (1 << 22, 3)):
-        changed = config.model_copy(
-            update={"workers": workers, "evaluate": {"filtered": False, "block_bytes": block_bytes}}
-        )
+        section = EvaluateConfig(filtered=False, block_bytes=block_bytes)
+        changed = config.model_copy(update={"workers": workers, "evaluate": section})
         assert evaluate.evaluate(changed)["metrics"] == pytest.approx(expected, rel=1e-12)
 
 
@@ -426,7 +430,7 @@ def _golden(name: str, split_folder: str = "edges") -> Config:
 
 
 def test_pbg_dynamic_checkpoint() -> None:
-    config = _golden("pbg_v1_dyn").model_copy(update={"evaluate": {"split": "edges", "filtered": False}})
+    config = _golden("pbg_v1_dyn").with_section(EvaluateConfig(split="edges", filtered=False))
     line = (DATA / "pbg_v1_dyn" / "eval.txt").read_text()
     fields = [field.split(":") for field in line.removeprefix("Stats: ").split(",")]
     pbg = {name.strip(): float(value) for name, value in fields}
@@ -467,9 +471,8 @@ def _metrics_of(config: Config, edges: Sequence[Edge]) -> dict[str, float]:
     """Our metrics of chosen edges, among all edges of the split as known ones."""
     counts = {"concept": [entity_counts.read_count(config.entity_path, "concept", p) for p in range(2)]}
     slots = Slots(config, counts, len(config.relations), 64)
-    tables = evaluate.Tables(config, counts, 2)
-    model = Model(config)
-    model.load_state(pbg_checkpoint.read_model(config.checkpoint_path, 2)[0])
+    context = RunContext.of_checkpoint(config, "evaluate", version=2)
+    model, load = context.load_trained_model(), load_embeddings_of(context)
     known = evaluate.BucketFiles(config, slots, list(config.edge_paths))
     first = slots.first["concept"]
     columns = [
@@ -478,8 +481,8 @@ def _metrics_of(config: Config, edges: Sequence[Edge]) -> dict[str, float]:
         [int(first[e[2][1]]) + e[2][2] for e in edges],
     ]
     triples = Triples(*(np.array(column, np.int64) for column in columns))
-    metrics = ranking.rank(model, slots, tables, triples, known, height=7).metrics()
-    return metrics | {"num_edges": len(edges)}
+    ranks = ranking.rank(model, slots, load, triples, known, height=7)
+    return concatenated(list(ranks.values())).metrics() | {"num_edges": len(edges)}
 
 
 # ---- bad input
@@ -500,7 +503,7 @@ def test_no_such_split(tmp_path: Path) -> None:
 def test_what_can_be_evaluated_is_known_beforehand(tmp_path: Path) -> None:
     world = _small(tmp_path)
     config = world.config
-    implicit = config.model_copy(update={"evaluate": {}})
+    implicit = config.model_copy(update={"evaluate": None})
     assert evaluate.check(implicit) == ""
     empty = config.split_path("none")
     for bucket in (Bucket(lhs, rhs) for lhs in range(2) for rhs in range(2)):

@@ -273,7 +273,7 @@ def test_a_gpu_too_small_for_the_kernels_takes_plain_steps(
 )
 def test_several_gpus_are_several_workers(tmp_path, num_gpus, train, wanted):
     config = job.one_worker_a_gpu(make_config(tmp_path, num_gpus=num_gpus, train=train))
-    assert config.section("train", TrainConfig).num_workers == wanted
+    assert config.section(TrainConfig).num_workers == wanted
 
 
 @pytest.mark.skipif(find_spec("dask_cuda") is not None, reason="dask-cuda is there")

@@ -10,14 +10,12 @@ import pytest
 from graphmill import config as configuration
 from graphmill import storage
 from graphmill.cli import stage_command
-from graphmill.config import EntityConfig, PbgConfig, RelationConfig
+from graphmill.config import Effect, EntityConfig, PbgConfig, RelationConfig
 from graphmill.errors import ConfigError
 from graphmill.formats import pbg_checkpoint
 from tests.train.graphs import contents, make_config, random_triples, write_graph
 from train import job
 from train.config import TrainConfig
-from train.run import kinds
-from train.run.kinds import Kind
 
 
 @pytest.fixture
@@ -49,14 +47,10 @@ def stale(tmp_path, number):
 
 def test_every_setting_is_of_a_kind():
     """A new setting has to say what it means for a checkpoint that was trained without it."""
-    assert kinds.PBG.keys() == {*PbgConfig.model_fields, "seed"}
-    assert kinds.RELATION.keys() == RelationConfig.model_fields.keys()
-    assert kinds.TRAIN.keys() == TrainConfig.model_fields.keys()
-    assert EntityConfig.model_fields.keys() == {
-        "num_partitions",
-        "featurized",
-        "dimension",
-    }  # all decide what
+    for model in (PbgConfig, RelationConfig, TrainConfig, EntityConfig):
+        assert model.effects().keys() == model.model_fields.keys()
+    assert "seed" in configuration.Config.effects()
+    assert set(EntityConfig.effects().values()) == {Effect.FIXED}
 
 
 def test_two_changes_in_a_row_keep_both_checkpoints(config, client, tmp_path, caplog):
@@ -272,5 +266,5 @@ def test_a_run_that_had_ended_at_its_best_goes_on_from_there(config, rng):
 def test_kinds_decide_what_is_recorded(config):
     told = job.fingerprint(config)
     assert job.fingerprint(changed(config, "refuse")) == told  # a finished stage stays finished
-    kept = {key for key, kind in kinds.PBG.items() if kind in (Kind.WHAT, Kind.HOW)}
-    assert told["settings"].keys() == kept
+    kept = {key for key, effect in PbgConfig.effects().items() if effect is not Effect.NEUTRAL}
+    assert told["settings"].keys() == kept | {"seed"}

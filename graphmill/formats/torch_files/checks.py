@@ -1,0 +1,105 @@
+"""Checks of files for torch.load() that come from others: the content must be no larger than the file.
+
+torch unpickles only weights, but takes memory for what a few bytes ask for: packed records, arrays made by
+their length alone, tensors that repeat one element, values that hold each other many times.
+"""
+
+import math
+import pickletools
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, strided
+
+from graphmill.errors import FormatError
+from graphmill.formats.torch_files.archive import Archive, is_archive
+
+ANYTHING = "what torch.save() wrote, tensors and plain values only"
+
+_NUM_PICKLES = 5  # of the older form
+_MIN_VALUES = 1 << 16  # any file may hold so many, however small
+_MAX_DEPTH = 100
+_MADE_BY_LENGTH = re.compile(
+    r"(builtins|__builtin__) bytearray|torch(\.\w+)* \w*Tensor|torch\._utils _rebuild_(sparse|nested)_tensor"
+)
+
+
+def check_file(stream: Any, size_bytes: int, where: str, expected: str = ANYTHING) -> Archive | None:
+    """Refuse a file that torch would unpack to more than its size; the zip, or None for the older form.
+
+    `expected` is for messages.
+
+    Raises:
+        FormatError: the zip is damaged, a record is packed, records overlap, or a pickle makes values by
+            their length alone.
+    """
+    if not is_archive(stream):
+        stream.seek(0)
+        try:
+            for _ in range(_NUM_PICKLES):
+                _check_pickle(stream, where)
+        except FormatError:
+            raise
+        except Exception:  # damage makes pickletools raise nearly anything; torch's message names the damage
+            return None
+        return None
+    try:
+        archive = Archive(stream, size_bytes, where)
+        for pickled in archive.pickles():
+            _check_pickle(pickled, where)
+    except FormatError:
+        raise
+    except Exception as error:  # damage makes zipfile and pickletools raise nearly anything
+        raise FormatError(f"{where}: expected {expected}, found damage or a part: {error}") from error
+    return archive
+
+
+def _check_pickle(pickled: Any, where: str) -> None:
+    for opcode, argument, _ in pickletools.genops(pickled):
+        if opcode.name == "GLOBAL" and _MADE_BY_LENGTH.fullmatch(str(argument)):
+            found = str(argument).replace(" ", ".")
+            raise FormatError(
+                f"{where}: expected what torch.save() wrote, found the type {found}; "
+                "nothing else is loaded, for a few bytes of it could take any memory"
+            )
+
+
+def check_content(content: Any, size_bytes: int, where: str, device: str = "cpu") -> None:
+    """Refuse values that are more than a file of `size_bytes` can hold.
+
+    Raises:
+        FormatError: a tensor has no elements (meta) or repeats them, or values hold each other.
+    """
+    stored: dict[int, int] = {}
+    num_left = max(_MIN_VALUES, size_bytes)
+    left = [(content, 0)]
+    while left:
+        value, depth = left.pop()
+        num_left -= 1
+        if depth > _MAX_DEPTH or num_left < 0:
+            raise FormatError(
+                f"{where}: expected a tree of values, found values that hold each other endlessly"
+            )
+        if isinstance(value, Tensor):
+            _check_tensor(value, where, device)
+            stored[value.untyped_storage()._cdata] = value.untyped_storage().nbytes()
+        elif isinstance(value, Mapping):
+            left += [(each, depth + 1) for each in value.values()]
+        elif isinstance(value, list | tuple | set):
+            left += [(each, depth + 1) for each in value]
+    if sum(stored.values()) > size_bytes:
+        raise FormatError(f"{where}: expected tensors of {sum(stored.values())} bytes, found {size_bytes}")
+
+
+def _check_tensor(tensor: Tensor, where: str, device: str) -> None:
+    shape = tuple(tensor.shape)
+    if tensor.layout != strided or tensor.is_quantized or tensor.is_nested:
+        raise FormatError(f"{where}: expected a plain dense tensor, found {tensor.layout} {shape}")
+    if tensor.device.type != device:
+        raise FormatError(
+            f"{where}: expected a tensor with its elements, found a shape alone, {shape} on the device "
+            f"{tensor.device.type!r}; save it from a device that holds them"
+        )
+    if math.prod(shape) * tensor.element_size() > tensor.untyped_storage().nbytes():
+        raise FormatError(f"{where}: expected a tensor, found one that repeats itself {shape}")

@@ -1,0 +1,226 @@
+"""Any content of a `.pt` file: tensors are loaded as shapes, and their elements are read on request.
+
+A table of embeddings need not fit into memory. A file of an unusual form is loaded whole.
+"""
+
+import io
+import re
+import struct
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import torch
+from torch import Tensor
+from torch._weights_only_unpickler import Unpickler
+from torch.serialization import MAGIC_NUMBER, PROTOCOL_VERSION
+
+from graphmill import storage
+from graphmill.errors import FormatError
+from graphmill.formats.torch_files.archive import Archive
+from graphmill.formats.torch_files.checks import ANYTHING, check_content, check_file
+from graphmill.formats.torch_files.rows import BFLOAT16, LoadedRows, StoredRows, TensorRows
+
+_REFUSED = re.compile(r"(?:GLOBAL|global|class) ([A-Za-z_][\w.]*\.[\w.]+)")
+_BUFFER_BYTES = 1 << 16
+
+Starts = Mapping[int, int]
+"""First byte in the file of each storage, by the address of the storage."""
+
+
+class TorchFile:
+    """An open file: `content`, whose tensors are shapes alone, and the way to their elements."""
+
+    def __init__(self, source: pa.NativeFile, stream: Any, uri: str, expected: str) -> None:
+        """`stream` is a buffered reader of `source`; nothing is read from it afterwards."""
+        self._source, self._uri = source, uri
+        self._first_bytes: dict[int, int] = {}
+        size_bytes = source.size()
+        archive = check_file(stream, size_bytes, uri, expected)
+        try:
+            if archive:
+                self.content = _load_by_torch(stream, uri, "meta")
+            else:
+                self.content, starts = _load_old_shapes(stream)
+            check_content(self.content, size_bytes, uri, "meta")  # before anything walks through the content
+            if archive:
+                starts = _zip_starts(archive, tensors_of(self.content))
+            for tensor in tensors_of(self.content):
+                self._first_bytes[id(tensor)] = _first_byte(tensor, starts, size_bytes)
+        except Exception:  # damage, which torch names, or an unusual form, which torch reads whole
+            self._first_bytes.clear()
+            self.content = _load_whole(stream, size_bytes, uri, expected)
+
+    def rows(self, tensor: Tensor) -> TensorRows:
+        """Rows of a tensor in `content`."""
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if id(tensor) in self._first_bytes:
+            first_byte = self._first_bytes[id(tensor)]
+            return StoredRows(self._source, self._uri, dtype, tuple(tensor.shape), first_byte)
+        return LoadedRows(dtype, (tensor.float() if dtype == BFLOAT16 else tensor).detach().numpy())
+
+    def loaded(self, value: Any) -> Any:
+        """`value`, a part of `content`, with the elements of its tensors."""
+        return mapped(value, self._load) if self._first_bytes else value
+
+    def _load(self, tensor: Tensor) -> Tensor:
+        self._source.seek(self._first_bytes[id(tensor)])
+        content = bytearray(self._source.read_buffer(tensor.numel() * tensor.element_size()))
+        if len(content) != tensor.numel() * tensor.element_size():
+            raise FormatError(f"{self._uri}: expected {described(tensor)}, found the end of the file")
+        if not content:
+            return torch.empty(tensor.shape, dtype=tensor.dtype)
+        return torch.frombuffer(content, dtype=tensor.dtype).reshape(tensor.shape)
+
+
+class _UnusualError(Exception):
+    """Torch may read the file, but the place of the elements is not known here."""
+
+
+@contextmanager
+def open_torch(uri: str, expected: str = ANYTHING) -> Iterator[TorchFile]:
+    """The file at `uri`, to be read within the block; `expected` is for messages.
+
+    Raises:
+        NotFoundError: there is no such file.
+        FormatError: torch.save() has not written it, or it holds more than tensors and plain values.
+    """
+    with storage.open_input(uri) as source, io.BufferedReader(source, _BUFFER_BYTES) as stream:
+        yield TorchFile(source, stream, uri, expected)
+
+
+def load(uri: str) -> Any:
+    """The whole content of the file, in memory.
+
+    Raises:
+        NotFoundError: there is no such file.
+        FormatError: torch.save() has not written it, or it holds more than tensors and plain values.
+    """
+    with open_torch(uri) as file:
+        return file.loaded(file.content)
+
+
+def load_stream(stream: Any, size_bytes: int, where: str) -> Any:
+    """The whole content of an open file.
+
+    Raises:
+        FormatError: torch.save() has not written it, or it holds more than tensors and plain values, or
+            more than its size.
+    """
+    check_file(stream, size_bytes, where)
+    return _load_whole(stream, size_bytes, where, ANYTHING)
+
+
+def described(value: Any) -> str:
+    """Type of a value; dtype and shape of a tensor."""
+    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+
+
+def mapped(value: Any, function: Any, *types: type) -> Any:
+    """Nested mappings and sequences with `function` applied to the values of `types` (default: tensors)."""
+    if isinstance(value, types or Tensor):
+        return function(value)
+    if isinstance(value, Mapping):
+        return {key: mapped(each, function, *types) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)([mapped(each, function, *types) for each in value])
+    return value
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """The tensors in nested mappings and sequences, in the order in which they were pickled."""
+    found: list[Tensor] = []
+    mapped(value, found.append)
+    return found
+
+
+def _load_whole(stream: Any, size_bytes: int, where: str, expected: str) -> Any:
+    content = _load_by_torch(stream, where, "cpu", expected)
+    check_content(content, size_bytes, where)
+    return content
+
+
+def _load_by_torch(stream: Any, where: str, device: str, expected: str = ANYTHING) -> Any:
+    stream.seek(0)
+    try:
+        with warnings.catch_warnings(action="ignore"):  # about forms that torch refuses next
+            return torch.load(stream, map_location=device, weights_only=True)
+    except Exception as error:  # hostile bytes make the unpickler raise nearly anything
+        if refused := _REFUSED.search(str(error)):
+            found = f"the type {refused[1]}; nothing else is loaded, for it could run code"
+        else:
+            reason = str(error).partition("\n")[0][:200] or type(error).__name__
+            found = f"damage or a part: {reason}"
+        raise FormatError(f"{where}: expected {expected}, found {found}") from error
+
+
+def _zip_starts(archive: Archive, tensors: list[Tensor]) -> Starts:
+    if not archive.is_native():
+        raise _UnusualError
+    places = dict(map(archive.place, archive.names()))
+    starts = {}
+    for tensor in tensors:
+        stored = tensor.untyped_storage()
+        start = getattr(stored, "_checkpoint_offset", None)  # torch's, which the zip's directory confirms
+        if start is None or places.get(start) != stored.nbytes():
+            raise _UnusualError
+        starts[stored._cdata] = start
+    return starts
+
+
+def _first_byte(tensor: Tensor, starts: Starts, size_bytes: int) -> int:
+    offset_bytes = int(tensor.storage_offset()) * tensor.element_size()
+    num_bytes = tensor.numel() * tensor.element_size()
+    first_byte = starts[tensor.untyped_storage()._cdata] + offset_bytes
+    fits = offset_bytes + num_bytes <= tensor.untyped_storage().nbytes()
+    if not (tensor.is_contiguous() and fits and first_byte + num_bytes <= size_bytes):
+        raise _UnusualError
+    return first_byte
+
+
+def _load_old_shapes(stream: Any) -> tuple[Any, Starts]:
+    """The content of an older file, by torch's own unpickler for weights, with storages without memory.
+
+    torch.load() would allocate memory for every storage first.
+    """
+    untyped: Any = torch.UntypedStorage
+    typed: Any = torch.storage.TypedStorage
+    storages: dict[str, tuple[torch.UntypedStorage, int]] = {}
+
+    def find_storage(persistent_id: Any) -> Any:
+        _, kind, key, _, numel, view = persistent_id
+        if view is not None:
+            raise _UnusualError
+        if key not in storages:
+            num_bytes = numel * kind.dtype.itemsize
+            storages[key] = untyped(num_bytes, device="meta"), kind.dtype.itemsize
+        return typed(wrap_storage=storages[key][0], dtype=kind.dtype, _internal=True)
+
+    stream.seek(0)
+    magic, protocol, system = (_unpickled(stream) for _ in range(3))
+    if (magic, protocol) != (MAGIC_NUMBER, PROTOCOL_VERSION):
+        raise _UnusualError
+    if system["little_endian"] != (sys.byteorder == "little"):
+        raise _UnusualError
+    content = _unpickled(stream, find_storage)
+    starts: dict[int, int] = {}
+    keys = _unpickled(stream)
+    position = stream.tell()
+    for key in keys:
+        stored, itemsize = storages[key]
+        stream.seek(position)
+        if struct.unpack("<q", stream.read(8))[0] * itemsize != stored.nbytes():
+            raise _UnusualError
+        starts[stored._cdata] = position + 8
+        position += 8 + stored.nbytes()
+    return content, starts
+
+
+def _unpickled(stream: Any, find_storage: Callable[[Any], Any] | None = None) -> Any:
+    """The next pickle, of weights and nothing else."""
+    unpickler: Any = Unpickler(stream)
+    unpickler.persistent_load = find_storage
+    return unpickler.load()

@@ -1,0 +1,129 @@
+"""Writing `.pt` files as torch did before its version 1.6: every torch reads them, and they can be streamed.
+
+The pickles come first, with the sizes of all tensors; the elements follow, batch by batch. Same content,
+same bytes. The form: graphmill/formats/torch_files/__init__.py.
+"""
+
+import io
+import pickle
+import struct
+import sys
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.serialization import MAGIC_NUMBER, PROTOCOL_VERSION
+
+from graphmill import storage
+from graphmill.errors import FormatError
+from graphmill.formats.torch_files.read import mapped
+from graphmill.formats.torch_files.rows import DTYPES
+
+
+@dataclass(frozen=True)
+class NewTensor:
+    """A float32 tensor that is to be written, its rows [n, ...] coming in batches."""
+
+    shape: tuple[int, ...]
+    batches: Iterable[npt.NDArray[Any]]
+
+
+def save(uri: str, content: Any) -> None:
+    """Write `content`, nested plain values, tensors and `NewTensor`s, in the form of before torch 1.6.
+
+    Every torch reads it, and it needs no more memory than a batch. Same content, same bytes.
+
+    Raises:
+        FormatError: a NewTensor's batches are fewer or more rows than announced.
+    """
+    with storage.atomic_output(uri) as stream:
+        for each in (MAGIC_NUMBER, PROTOCOL_VERSION, _SYSTEM):
+            stream.write(pickle.dumps(each, protocol=2))
+        pickled = io.BytesIO()
+        pickler = _Pickler(pickled)
+        pickler.dump(_interned(mapped(content, _Stored, NewTensor, Tensor)))
+        stream.write(pickled.getvalue())
+        stream.write(pickle.dumps(list(pickler.storages), protocol=2))
+        for stored in pickler.storages.values():
+            stream.write(struct.pack("<q", stored.numel))
+            num_written = 0
+            for batch in stored.batches():
+                stream.write(np.ascontiguousarray(batch).reshape(-1).view(np.uint8))
+                num_written += batch.size
+            if num_written != stored.numel:
+                raise FormatError(f"{uri}: expected {stored.numel} elements, found {num_written}")
+
+
+_SYSTEM = {
+    "protocol_version": PROTOCOL_VERSION,
+    "little_endian": True,
+    "type_sizes": {"short": 2, "int": 4, "long": 4},
+}
+
+
+class _Stored:
+    """Stands for a tensor while the content is pickled."""
+
+    def __init__(self, value: NewTensor | Tensor) -> None:
+        self._value = value
+        self.shape = tuple(value.shape)
+        self.dtype = torch.float32 if isinstance(value, NewTensor) else value.dtype
+        self.numel = int(np.prod(self.shape, dtype=np.int64))
+
+    def batches(self) -> Iterable[npt.NDArray[Any]]:
+        if isinstance(self._value, NewTensor):
+            return self._value.batches
+        return [
+            self._value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().view(self._numpy)
+        ]
+
+    @property
+    def _numpy(self) -> np.dtype[Any]:
+        return np.dtype(f"V{self.dtype.itemsize}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        stride = [1] * len(self.shape)
+        for axis in range(len(self.shape) - 1, 0, -1):
+            stride[axis - 1] = stride[axis] * max(self.shape[axis], 1)
+        rebuilt: tuple[Any, ...] = (_Storage(self), 0, self.shape, tuple(stride), False, OrderedDict())
+        return torch._utils._rebuild_tensor_v2, rebuilt
+
+
+def _interned(value: Any) -> Any:
+    """`value` with one object for equal strings: a pickle names an object that it has seen before."""
+    if isinstance(value, str):
+        return sys.intern(value)
+    if isinstance(value, dict):
+        return {_interned(key): _interned(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)([_interned(each) for each in value])
+    return value
+
+
+@dataclass(frozen=True)
+class _Storage:
+    of: _Stored
+
+
+class _Pickler(pickle.Pickler):
+    """Numbers the storages in the order in which they come."""
+
+    def __init__(self, stream: io.BytesIO) -> None:
+        super().__init__(stream, protocol=2)
+        self.storages: dict[str, _Stored] = {}
+
+    def persistent_id(self, value: Any) -> Any:
+        if not isinstance(value, _Storage):
+            return None
+        key = str(len(self.storages))
+        self.storages[key] = value.of
+        kind = getattr(torch, _STORAGES[value.of.dtype])
+        return "storage", kind, key, "cpu", value.of.numel, None
+
+
+_STORAGES = {getattr(torch, dtype): storage for storage, dtype in DTYPES.items()}

@@ -1,0 +1,66 @@
+"""`python -m remap neighbors`: the nearest neighbours of an id, by the cosine of their vectors.
+
+Up to `EXACT_ROWS` vectors are all compared, one batch at a time. More vectors need an index of faiss.
+
+Shapes: D dimension.
+"""
+
+from typing import NamedTuple
+
+import pyarrow.compute as pc
+
+from graphmill.errors import NotFoundError
+from graphmill.library.nearest import Floats, Neighbor, by_cosine, nearest
+from remap.neighbors import faiss_index
+from remap.neighbors.vector_tables import VectorTable, batches, find_types
+
+EXACT_ROWS = 5_000_000
+
+
+class FoundId(NamedTuple):
+    """The entity type of an id, and its vector [D]."""
+
+    entity_type: str
+    vector_D: Floats
+
+
+def find_id(tables: dict[str, list[VectorTable]], raw_id: str, entity_type: str | None) -> FoundId:
+    """The vector of an id, in one type or in the first type that has the id.
+
+    Raises:
+        NotFoundError: there is no such type, or no such id.
+    """
+    if entity_type is not None and entity_type not in tables:
+        raise NotFoundError(f"--type {entity_type}: expected one of {', '.join(tables)}")
+    searched = [entity_type] if entity_type else list(tables)
+    for name in searched:
+        for table in tables[name]:
+            if not any(pc.index(ids, raw_id).as_py() >= 0 for ids in table.iter_ids()):
+                continue
+            for ids, rows_ND in table.batches():
+                if (row := pc.index(ids, raw_id).as_py()) >= 0:
+                    return FoundId(name, rows_ND[row].copy())
+    raise NotFoundError(f"--id {raw_id}: there is no such id among {', '.join(searched)}")
+
+
+def neighbors(
+    folder: str, raw_id: str, k: int, entity_type: str | None, is_approximate: bool | None
+) -> tuple[str, list[Neighbor]]:
+    """The type of an id, and the `k` nearest of that type.
+
+    `is_approximate` None means: by an index beyond `EXACT_ROWS` vectors.
+
+    Raises:
+        NotFoundError: there are no tables, or no such id.
+        ConfigError: an index is needed, and faiss is not installed.
+    """
+    tables = find_types(folder)
+    found = find_id(tables, raw_id, entity_type)
+    searched = tables[found.entity_type]
+    if is_approximate is None:
+        is_approximate = sum(table.num_rows for table in searched) > EXACT_ROWS
+    if not is_approximate:
+        return found.entity_type, nearest(batches(searched), by_cosine(found.vector_D[None]), [raw_id], k)[0]
+    index = faiss_index.open_index(folder, found.entity_type, searched)
+    best = faiss_index.search(index, searched, found.vector_D, k + 1)
+    return found.entity_type, [each for each in best if each.id != raw_id][:k]

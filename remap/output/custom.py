@@ -1,0 +1,123 @@
+"""One partition in a layout of the user: CSV, lists, other column names, some ids alone, several files.
+
+embeddings/{type}/part-{partition:05d}.parquet              or, with rows_per_file,
+embeddings/{type}/part-{partition:05d}_{number:05d}.parquet
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from graphmill import storage
+from graphmill.errors import FormatError
+from graphmill.formats import parquet_bounds
+from graphmill.formats._parquet_vectors import Table
+from graphmill.formats.remapped import Floats
+from remap.config import RemapConfig
+from remap.output.tables import TableOptions, count_rows, open_table, values_type
+from remap.sources.partition import MeasuredPartition
+
+Rows = tuple[pa.Array, Floats]
+
+
+def write_custom(
+    batches: Iterator[Rows], part: MeasuredPartition, embedding_path: str, settings: RemapConfig
+) -> dict[str, int]:
+    """Write the files of one partition; the rows of each, counted in what was written."""
+    options = TableOptions(
+        settings.output_format,
+        settings.output_delimiter,
+        compression="zstd",
+        value_compression=settings.compression,
+        fixed_size_list=settings.vectors == "fixed_size_list",
+    )
+    kind = values_type("float32", (part.num_rows, part.dimension), options)
+    names = {"id": "id", "type": "type", "embedding": "embedding", **settings.column_names}
+    schema = pa.schema(list(zip(names.values(), (pa.string(), pa.string(), kind), strict=True)))
+    chosen = _selected(batches, settings)
+    written: dict[str, int] = {}
+    for number, rows in enumerate(_files(chosen, settings.rows_per_file)):
+        suffix = f"_{number:05d}" if settings.rows_per_file else ""
+        name = f"part-{part.partition:05d}{suffix}.{settings.output_format}"
+        uri = storage.join(embedding_path, part.entity_type, name)
+        with open_table(uri, schema, options) as table:
+            written[uri] = _write(table, rows, part.entity_type)
+        counted = count_rows(uri, options)
+        if counted != written[uri]:
+            raise FormatError(f"{uri}: expected {written[uri]} rows as written, found {counted}")
+    return written
+
+
+def _write(table: Table, rows: Iterator[Rows], entity_type: str) -> int:
+    num_rows = 0
+    for ids, vectors_ND in rows:
+        types = pa.array([entity_type]).take(pa.array(np.zeros(len(ids), np.int64)))
+        table.append([ids, types, vectors_ND])
+        num_rows += len(ids)
+    return num_rows
+
+
+def _selected(batches: Iterator[Rows], settings: RemapConfig) -> Iterator[Rows]:
+    wanted = read_ids(settings.ids_path) if settings.ids_path else None
+    for ids, vectors_ND in batches:
+        if wanted is None:
+            yield ids, vectors_ND
+            continue
+        rows = np.flatnonzero(pc.is_in(ids, wanted).to_numpy(zero_copy_only=False))
+        if len(rows):
+            yield ids.take(pa.array(rows)), vectors_ND[rows]
+
+
+def _files(batches: Iterator[Rows], rows_per_file: int | None) -> Iterator[Iterator[Rows]]:
+    """The batches of each file; each file is to be read to its end before the next."""
+    if rows_per_file is None:
+        yield batches
+        return
+    left: list[Rows] = []
+
+    def one_file(first: Rows) -> Iterator[Rows]:
+        ids, vectors_ND = first
+        room = rows_per_file or 0
+        while True:
+            yield ids[:room], vectors_ND[:room]
+            if len(ids) > room:
+                left.append((ids[room:], vectors_ND[room:]))
+                return
+            room -= len(ids)
+            following = next(batches, None) if room else None
+            if following is None:
+                return
+            ids, vectors_ND = following
+
+    while (first := left.pop() if left else next(batches, None)) is not None:
+        yield one_file(first)
+
+
+def read_ids(uri: str) -> pa.Array:
+    """The raw ids that are asked for: all of the file's first column of strings.
+
+    Raises:
+        NotFoundError: there is no such file.
+        FormatError: there is no such column.
+    """
+    return _read_ids(uri, storage.status(uri))
+
+
+@lru_cache(maxsize=1)
+def _read_ids(uri: str, _status: storage.FileStatus | None) -> pa.Array:
+    """The ids of the file as it is now: a worker outlives a run, and the next one's ids may be others."""
+    with storage.open_input(uri) as stream:
+        try:
+            parquet = pq.ParquetFile(stream)
+            parquet_bounds.check_whole(parquet, uri)
+            table = parquet.read()
+        except pa.ArrowException as error:
+            raise FormatError(f"{uri}: expected a parquet file of raw ids: {error}") from error
+    for column in table.columns:
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            return column.cast(pa.string()).combine_chunks()
+    raise FormatError(f"{uri}: expected a column of strings, found {table.schema.names}")

@@ -1,0 +1,128 @@
+"""One partition of the inputs: its size, its raw ids and its vectors."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from graphmill import storage
+from graphmill.checkpoints import Floats
+from graphmill.checkpoints.finite import check_finite
+from graphmill.errors import FormatError, NotFoundError
+from graphmill.formats import entity_counts, entity_index
+from remap.sources.inputs import IdSource, Inputs
+
+
+@dataclass(frozen=True)
+class MeasuredPartition:
+    """One partition of one entity type: `num_rows` embeddings of `dimension` coordinates."""
+
+    entity_type: str
+    partition: int
+    num_rows: int
+    dimension: int
+    embeddings_uri: str
+    """The file with the embeddings, or the checkpoint where a partition has no file."""
+
+
+def check_partitions(inputs: Inputs, num_partitions: dict[str, int]) -> None:
+    """Check that checkpoint and entity index have the partitions of the configuration.
+
+    Raises:
+        NotFoundError: the checkpoint has fewer.
+        FormatError: the checkpoint has more, or the entity index has others.
+    """
+    indexed = (
+        entity_index.read_manifest(inputs.entity_path).num_partitions
+        if inputs.id_source is IdSource.ENTITY_INDEX
+        else num_partitions
+    )
+    checkpoint = inputs.open_checkpoint(allow_non_finite=True)
+    for entity_type, num in num_partitions.items():
+        if indexed.get(entity_type) != num:
+            raise FormatError(
+                f"{inputs.entity_path}: the configuration has {num} partitions of {entity_type!r}, "
+                f"the entity index {indexed.get(entity_type, 'none')}"
+            )
+        found = checkpoint.num_partitions.get(entity_type, 0)
+        if found != num:
+            first = checkpoint.embeddings_uri(entity_type, min(num, found))
+            error = NotFoundError if found < num else FormatError
+            raise error(
+                f"{first}: the configuration has {num} partitions of {entity_type!r}, the checkpoint {found}"
+            )
+
+
+def measure_partition(inputs: Inputs, entity_type: str, partition: int, dimension: int) -> MeasuredPartition:
+    """Read the size of one partition from its count, its ids and its embeddings, which must agree.
+
+    Raises:
+        NotFoundError: one of them is missing.
+        FormatError: they differ, or the embeddings have another length than `dimension`.
+    """
+    count = entity_counts.read_count(inputs.entity_path, entity_type, partition)
+    checkpoint = inputs.open_checkpoint(allow_non_finite=True)
+    with checkpoint.open_rows(entity_type, partition) as rows:
+        num_rows, found_dimension = rows.shape
+    uri = checkpoint.embeddings_uri(entity_type, partition)
+    if num_rows != count:
+        raise FormatError(
+            f"{uri} has {num_rows} rows, but "
+            f"{entity_counts.count_uri(inputs.entity_path, entity_type, partition)} says {count}: "
+            "they are not from the same run"
+        )
+    if found_dimension != dimension:
+        raise FormatError(f"{uri}: expected dimension {dimension} as configured, found {found_dimension}")
+    measured = MeasuredPartition(entity_type, partition, num_rows, dimension, uri)
+    ids_uri = inputs.ids_uri(entity_type, partition)
+    if inputs.id_source is IdSource.ENTITY_INDEX:
+        num_ids = entity_index.count_part(inputs.entity_path, entity_type, partition)
+        check_num_ids(inputs, measured, num_ids)
+    elif not storage.exists(ids_uri):
+        raise NotFoundError(f"{ids_uri}: there is no such file of raw ids")
+    return measured
+
+
+def check_num_ids(inputs: Inputs, part: MeasuredPartition, num_ids: int) -> None:
+    """Refuse a partition that has not one raw id for each row."""
+    if num_ids != part.num_rows:
+        raise FormatError(
+            f"{inputs.ids_uri(part.entity_type, part.partition)} has {num_ids} raw ids, but "
+            f"{part.embeddings_uri} has {part.num_rows} rows: they are not from the same run"
+        )
+
+
+def iter_ids(inputs: Inputs, part: MeasuredPartition, batch_rows: int) -> Iterator[pa.Array]:
+    """Raw ids of the partition in row order, string arrays of at most `batch_rows`.
+
+    From PyTorch-BigGraph's JSON the whole list is in memory at once: JSON has no parts.
+    """
+    if inputs.id_source is IdSource.ENTITY_INDEX:
+        yield from entity_index.iter_part(inputs.entity_path, part.entity_type, part.partition, batch_rows)
+        return
+    names = entity_counts.read_entity_names(inputs.entity_path, part.entity_type, part.partition)
+    check_num_ids(inputs, part, len(names))
+    for start in range(0, len(names), batch_rows):
+        yield pa.array(names[start : start + batch_rows], pa.string())
+
+
+def iter_vectors(inputs: Inputs, part: MeasuredPartition, batch_rows: int) -> Iterator[Floats]:
+    """Vectors of the partition in row order, float32 [N, D] with N at most `batch_rows`.
+
+    The global embedding of the type, where the model has one, is added, like in PyTorch-BigGraph's export:
+    the model compares the sum.
+
+    Raises:
+        FormatError: the global embedding has another dimension, or is not finite.
+    """
+    checkpoint = inputs.open_checkpoint(allow_non_finite=True)  # the caller checks rows, by their raw ids
+    global_D = checkpoint.global_embedding(part.entity_type)
+    if global_D is not None and global_D.shape != (part.dimension,):
+        raise FormatError(
+            f"{checkpoint.model_uri}: global embedding of {part.entity_type!r}: expected dimension "
+            f"{part.dimension}, found {global_D.shape[0]}"
+        )
+    if global_D is not None and not inputs.allow_non_finite:
+        check_finite(global_D, f"{inputs.checkpoint_path}: global embedding of {part.entity_type!r}")
+    for rows_ND in checkpoint.iter_embeddings(part.entity_type, part.partition, batch_rows):
+        yield rows_ND if global_D is None else rows_ND + global_D

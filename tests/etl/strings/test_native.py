@@ -1,0 +1,31 @@
+"""Lookups in compiled loops are numpy's."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from etl.strings import native
+from etl.strings.native import count, take
+
+
+@pytest.fixture(params=[True, False], ids=["compiled", "plain"], autouse=True)
+def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not request.param:
+        monkeypatch.setattr(native, "library", lambda: None)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint64])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(places=st.lists(st.integers(-1, 6), max_size=30))
+def test_values_are_taken(dtype: type[np.generic], places: list[int]) -> None:
+    values = np.arange(7).astype(dtype) * dtype(3)
+    found = take(values, np.array(places, np.int32))
+    assert found.dtype == dtype
+    assert found.tolist() == values[np.array(places, int)].tolist()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(places=st.lists(st.integers(0, 6), max_size=30))
+def test_places_are_counted(places: list[int]) -> None:
+    assert count(np.array(places, np.int32), 8).tolist() == [places.count(n) for n in range(8)]

@@ -1,0 +1,112 @@
+"""Distinct strings: right whatever the hash, the table's size and the way in which the strings lie."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from etl.strings import hashing, native
+from etl.strings.table import Distinct, distinct, new_table
+
+# Which bits the hash has.
+MASKS = {"all": (1 << 64) - 1, "the uppermost": 3 << 62, "the lowest": 7, "none": 0}
+
+same_patch = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(params=["compiled", "plain"], autouse=True)
+def table_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    if request.param == "plain":
+        monkeypatch.setattr(native, "library", lambda: None)
+    elif native.library() is None:
+        pytest.skip("no C++ compiler")
+    return request.param
+
+
+@pytest.fixture(params=MASKS)
+def weak_hash(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hashing, "MASK", MASKS[request.param])
+
+
+def check(found: Distinct, code_N: Any, texts: list[str], seed: int) -> None:
+    names = found.strings.to_pylist()
+    assert [names[code] for code in code_N] == texts
+    assert found.hashes.tolist() == [int(each) for each in hashing.hash_strings(found.strings, seed)]
+    keys = list(zip(found.hashes.tolist(), [name.encode() for name in names], strict=True))
+    assert keys == sorted(set(keys))
+
+
+@same_patch
+@given(texts=st.lists(st.text("ab€\0", max_size=20), max_size=30), cut=st.integers(0, 30))
+def test_whatever_the_hash(weak_hash: None, texts: list[str], cut: int) -> None:
+    column = pa.chunked_array([texts[:cut], texts[cut:]], pa.string())
+    check(*distinct(column, 7), texts, 7)
+
+
+@pytest.mark.parametrize("num_distinct", [1, 300, 32_000, 150_000])
+def test_many_strings(num_distinct: int, rng: np.random.Generator) -> None:
+    """The table grows as it fills, from room for 32,768 strings on."""
+    texts = [f"id-{n}" for n in rng.integers(0, num_distinct, 200_000)]
+    column = pa.chunked_array([texts[:70_000], texts[70_000:]], pa.large_string())
+    found, code_N = distinct(column, 3)
+    encoded = pa.array(texts, pa.large_string()).dictionary_encode()
+    assert sorted(found.strings.to_pylist()) == sorted(encoded.dictionary.to_pylist())
+    assert found.strings.take(pa.array(code_N)).to_pylist() == texts
+    assert (np.diff(found.hashes.astype(object)) > 0).all()
+
+
+@same_patch
+@given(
+    rows=st.lists(st.tuples(st.text("ab", max_size=3), st.integers(0, 2)), max_size=40),
+    cut=st.integers(0, 40),
+)
+def test_kinds_have_nothing_in_common(weak_hash: None, rows: list[tuple[str, int]], cut: int) -> None:
+    table = new_table(5)
+    codes = []
+    for part in (rows[:cut], rows[cut:]):
+        texts = pa.array([text for text, _ in part], pa.string())
+        codes += table.number(texts, np.array([number for _, number in part], np.int32)).tolist()
+    found, position_of = table.in_order(4)
+    numbered = [
+        (text, number) for number, of_kind in enumerate(found) for text in of_kind.strings.to_pylist()
+    ]
+    assert [numbered[position_of[code]] for code in codes] == rows
+    assert sorted(numbered) == sorted(set(rows))
+    assert len(found) == 4
+
+
+def test_strings_that_share_a_prefix_and_a_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hashing, "MASK", 0)
+    texts = [prefix + "x" * n for n in range(40) for prefix in ("", "same beginning ", "same beginning\0")]
+    found, code_N = distinct(pa.chunked_array([texts * 5]), 0)
+    assert found.strings.to_pylist() == sorted(set(texts))
+    assert found.strings.take(pa.array(code_N)).to_pylist() == texts * 5
+
+
+def test_long_strings() -> None:
+    """Longer than the table's first room for text, and growing past it while others lie before it."""
+    texts = ["a", "b" * (1 << 20), "c", "b" * (1 << 20) + "d", "b" * (5 << 20), "a"]
+    column = pa.chunked_array([[text] for text in texts], pa.string())
+    check(*distinct(column, 1), texts, 1)
+
+
+def test_a_slice_of_strings() -> None:
+    for kind in (pa.string(), pa.large_string()):
+        strings = pa.array([f"id-{n % 7}" for n in range(100)], kind)[13:60]
+        check(*distinct(pa.chunked_array([strings]), 2), strings.to_pylist(), 2)
+
+
+def test_both_tables_agree(
+    table_kind: str, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    texts = ["\U0001f600" * (n % 5) + str(n) for n in rng.integers(0, 5000, 20_000)]
+    found, code_N = distinct(pa.chunked_array([texts]), 9)
+    monkeypatch.setattr(native, "library", lambda: None)
+    plain, plain_N = distinct(pa.chunked_array([texts]), 9)
+    assert found.strings.equals(plain.strings)
+    assert (found.hashes == plain.hashes).all()
+    assert (code_N == plain_N).all()

@@ -1,0 +1,165 @@
+"""Tensors in `.pt` files, read by rows: as torch wrote them, and as nobody should have."""
+
+import os
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from graphmill.errors import FormatError, NotFoundError
+from graphmill.formats.torch_files.tensor import open_tensor
+
+
+def read(path: Path, start: int = 0, stop: int = 1 << 30) -> tuple[str, tuple[int, ...], np.ndarray]:
+    with open_tensor(str(path)) as tensor:
+        return tensor.dtype, tensor.shape, np.array(tensor.read(start, min(stop, tensor.shape[0])))
+
+
+@pytest.fixture
+def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("torch was asked")
+
+    monkeypatch.setattr(torch, "load", refuse)
+
+
+@given(
+    rows=hnp.arrays(
+        st.sampled_from(
+            [np.float32, np.float64, np.float16, np.int64, np.int32, np.int8, np.uint8, np.bool_]
+        ),
+        hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=6),
+    ),
+    start=st.integers(0, 6),
+    stop=st.integers(0, 6),
+)
+def test_what_torch_saves_is_read(
+    tmp_path_factory: pytest.TempPathFactory, rows: np.ndarray, start: int, stop: int
+) -> None:
+    path = tmp_path_factory.mktemp("pt") / "rows.pt"
+    torch.save(torch.from_numpy(rows), path)
+    start, stop = sorted(min(each, len(rows)) for each in (start, stop))
+    dtype, shape, found = read(path, start, stop)
+    assert (dtype, shape) == (str(rows.dtype), rows.shape)
+    np.testing.assert_array_equal(found, rows[start:stop])
+
+
+def test_views_start_where_they_start(tmp_path: Path, without_torch: None) -> None:
+    torch.save(torch.arange(40.0).reshape(10, 4)[3:7], tmp_path / "view.pt")
+    assert read(tmp_path / "view.pt", 1, 3)[2].tolist() == [[16.0, 17, 18, 19], [20, 21, 22, 23]]
+
+
+def test_bfloat16_comes_as_float32(tmp_path: Path, without_torch: None) -> None:
+    tensor = torch.randn(5, 3).bfloat16()
+    torch.save(tensor, tmp_path / "b.pt")
+    dtype, shape, found = read(tmp_path / "b.pt")
+    assert (dtype, shape, found.dtype) == ("bfloat16", (5, 3), np.float32)
+    np.testing.assert_array_equal(found, tensor.float().numpy())
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.nn.Parameter(torch.arange(6.0).reshape(3, 2)), torch.arange(6.0).reshape(2, 3).T],
+    ids=["parameter", "transposed"],
+)
+def test_other_forms_are_read_by_torch(tmp_path: Path, tensor: torch.Tensor) -> None:
+    torch.save(tensor, tmp_path / "other.pt")
+    np.testing.assert_array_equal(read(tmp_path / "other.pt")[2], tensor.detach().numpy())
+
+
+def test_the_form_before_zip(tmp_path: Path) -> None:
+    torch.save(torch.arange(4), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    assert read(tmp_path / "old.pt", 1, 3)[2].tolist() == [1, 2]
+
+
+def test_every_truncation_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "cut.pt"
+    torch.save(torch.arange(100), path)
+    whole = path.read_bytes()
+    for length in range(0, len(whole), 97):
+        path.write_bytes(whole[:length])
+        with pytest.raises(FormatError, match=r"cut\.pt: expected a file of one tensor, found damage"):
+            read(path)
+
+
+class Hostile:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("inside_zip", [False, True])
+def test_a_hostile_pickle_is_refused_and_not_run(tmp_path: Path, inside_zip: bool) -> None:
+    path = tmp_path / "hostile.pt"
+    if inside_zip:
+        torch.save(Hostile(tmp_path / "made"), path)
+    else:
+        path.write_bytes(pickle.dumps(Hostile(tmp_path / "made")))
+    with pytest.raises(FormatError, match=r"hostile\.pt: expected a file of one tensor"):
+        read(path)
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"a": torch.ones(2)},
+        [1, 2],
+        torch.ones(3).to_sparse(),
+        torch.ones(1).expand(1 << 40),
+        torch.tensor(1.0),
+    ],
+    ids=["dict", "list", "sparse", "repeated", "number"],
+)
+def test_anything_but_a_tensor_with_rows_is_refused(tmp_path: Path, content: Any) -> None:
+    torch.save(content, tmp_path / "no.pt")
+    with pytest.raises(FormatError, match=r"no\.pt: expected"):
+        read(tmp_path / "no.pt")
+
+
+def rewrite(path: Path, old: bytes, new: bytes) -> None:
+    """Replace bytes of data.pkl, everything else as it was."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            if name.endswith("data.pkl"):
+                assert old in content
+                content = content.replace(old, new)
+            archive.writestr(name, content)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"K\x07K\x03", b"K\x08K\x03"),  # a row more than there is
+        (b"K\x15q", b"K\x7fq"),  # a storage longer than its bytes
+        (b"FloatStorage", b"EvilsStorage"),
+        (b"_rebuild_tensor_v2", b"_rebuild_tensor_v9"),
+        (b"X\x01\x00\x00\x000", b"X\x01\x00\x00\x00."),  # elements of another record
+    ],
+)
+def test_a_forged_description_is_refused(tmp_path: Path, old: bytes, new: bytes) -> None:
+    path = tmp_path / "forged.pt"
+    torch.save(torch.zeros(7, 3), path)
+    with zipfile.ZipFile(path) as archive:
+        pickled = archive.read(archive.namelist()[0])
+    if old not in pickled:  # the opcode that stores follows the length at once in one torch, not in another
+        old, new = old[:-1], new[:-1]
+    rewrite(path, old, new)
+    with pytest.raises(FormatError, match=r"forged\.pt: expected"):
+        read(path)
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"none\.pt"):
+        read(tmp_path / "none.pt")

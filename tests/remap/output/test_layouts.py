@@ -1,0 +1,291 @@
+"""What the stage writes besides its standard output, and from checkpoints of other formats."""
+
+import csv
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from distributed import Client
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphmill import config as configuration
+from graphmill.checkpoints import convert
+from graphmill.config import Config
+from graphmill.errors import ConfigError, FormatError
+from graphmill.formats.graphstorm import saved_embeddings
+from graphmill.formats.graphstorm.saved_embeddings import EmbInfo
+from remap import job
+from remap.output import custom, tables
+from tests.remap import graph
+from tests.remap.graph import COUNTS
+from tests.remap.saved import Cli
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> str:
+    output = str(tmp_path / "run")
+    graph.write_entities(output)
+    graph.write_checkpoint(output)
+    return output
+
+
+def files(config: Config) -> list[str]:
+    return sorted(name for name in graph.snapshot(config.embedding_path) if not name.startswith("_"))
+
+
+def test_lists_other_names_and_cut_files(client: Client, output: str) -> None:
+    names = {"id": "nid", "embedding": "emb"}
+    config = graph.configured(output, vectors="list", column_names=names, rows_per_file=3, batch_rows=2)
+    figures = job.run(config, client)
+    assert files(config) == [
+        "item/part-00000_00000.parquet",
+        *(f"user/part-00000_{number:05d}.parquet" for number in range(2)),
+        *(f"user/part-00002_{number:05d}.parquet" for number in range(3)),
+    ]
+    assert (figures["num_rows"], figures["num_files"]) == (15, 6)
+    found = {}
+    for name in files(config):
+        table = pq.read_table(Path(config.embedding_path, name))
+        assert table.schema.names == ["nid", "type", "emb"]
+        assert table.schema.field("emb").type == pa.list_(pa.field("element", pa.float32()))
+        assert len(table) <= 3
+        for row in table.to_pylist():
+            found[row["type"], row["nid"]] = row["emb"]
+    assert found == graph.expected_rows()
+    job.run(config, client)  # replaces its own
+
+
+def test_csv(client: Client, output: str) -> None:
+    config = graph.configured(output, output_format="csv", output_delimiter="\t")
+    job.run(config, client)
+    found = {}
+    for name in files(config):
+        with Path(config.embedding_path, name).open(newline="") as stream:
+            for row in csv.DictReader(stream, delimiter="\t"):
+                found[row["type"], row["id"]] = [float(text) for text in row["embedding"].split(";")]
+    assert found == graph.expected_rows()
+
+
+def test_csv_is_counted_whatever_its_first_block_looks_like(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "CSV_BLOCK_BYTES", 1 << 10)
+    uri, options = str(tmp_path / "table.csv"), tables.TableOptions(output_format="csv")
+    ids = [*map(str, range(500)), "2020-01-01", "a\nb", 'say ""', *map("é{}".format, range(500))]
+    scores = np.repeat(np.array([1, 0.5], np.float32), [500, 503])
+    schema = pa.schema([("nid", pa.string()), ("pred", pa.float32())])
+    with tables.open_table(uri, schema, options) as table:
+        table.append([pa.array(ids), scores])
+    assert tables.count_rows(uri, options) == 1003
+
+
+def test_some_ids_alone(client: Client, output: str, tmp_path: Path) -> None:
+    wanted = [graph.raw_id("user", 2, 5), graph.raw_id("item", 0, 1), "nobody", graph.raw_id("user", 0, 0)]
+    pq.write_table(pa.table({"n": range(4), "who": wanted}), tmp_path / "ids.parquet")
+    config = graph.configured(output, ids_path=str(tmp_path / "ids.parquet"), batch_rows=2)
+    assert job.run(config, client)["num_rows"] == 3
+    expected = {key: row for key, row in graph.expected_rows().items() if key[1] in wanted}
+    assert graph.read_rows(config.embedding_path) == expected
+    assert job.fingerprint(config) != job.fingerprint(graph.configured(output))
+    pq.write_table(pa.table({"n": range(4)}), tmp_path / "numbers.parquet")
+    with pytest.raises(FormatError, match="expected a column of strings"):
+        job.run(graph.configured(output, ids_path=str(tmp_path / "numbers.parquet")), client)
+
+
+def test_ids_that_were_written_anew(client: Client, output: str, tmp_path: Path) -> None:
+    """Workers of a running cluster outlive a run: each run has the ids that are there."""
+    config = graph.configured(output, ids_path=str(tmp_path / "ids.parquet"))
+    for num_wanted in (1, 3, 2):
+        wanted = [graph.raw_id("user", 2, row) for row in range(num_wanted)]
+        pq.write_table(pa.table({"who": wanted}), tmp_path / "ids.parquet")
+        assert job.run(config, client)["num_rows"] == num_wanted
+
+
+@given(sizes=st.lists(st.integers(1, 9), max_size=8), rows_per_file=st.integers(1, 10))
+def test_any_batches_into_files_of_one_size(sizes: list[int], rows_per_file: int) -> None:
+    total = sum(sizes)
+    ids, vectors_ND = (
+        pa.array(map(str, range(total)), pa.string()),
+        np.arange(total, dtype=np.float32)[:, None],
+    )
+    ends = np.cumsum([0, *sizes])
+    batches = ((ids[a:b], vectors_ND[a:b]) for a, b in itertools.pairwise(ends))
+    cut = [list(each) for each in custom._files(batches, rows_per_file)]
+    lengths = [sum(len(ids) for ids, _ in each) for each in cut]
+    assert lengths == [min(rows_per_file, total - start) for start in range(0, total, rows_per_file)]
+    assert [text for each in cut for ids, _ in each for text in ids.to_pylist()] == list(
+        map(str, range(total))
+    )
+    assert [value for each in cut for _, rows in each for value in rows[:, 0]] == list(range(total))
+
+
+def test_relations_beside(client: Client, output: str) -> None:
+    diagonal = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    graph.write_checkpoint(output, version=2, state={"rhs_operators.0.diagonal": diagonal})
+    raw = graph.configured(output, relations=True).model_dump()
+    raw["relations"] = [{"name": "likes", "lhs": "user", "rhs": "item", "operator": "diagonal"}]
+    config = configuration.from_mapping(raw)
+    assert job.run(config, client)["num_relation_parameters"] == 1
+    (row,) = pq.read_table(Path(config.embedding_path, "_relations.parquet")).to_pylist()
+    assert row == {
+        "relation": "likes",
+        "lhs": "user",
+        "rhs": "item",
+        "operator": "diagonal",
+        "side": "rhs",
+        "parameter": "diagonal",
+        "shape": [4],
+        "values": [1.0, 2.0, 3.0, 4.0],
+    }
+    assert graph.read_rows(config.embedding_path) == graph.expected_rows(version=2)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_relations_that_the_configuration_does_not_have(
+    output: str, cli: Cli, capsys: pytest.CaptureFixture[str], number: int
+) -> None:
+    """A checkpoint without a configuration: which relation a parameter belongs to is not known."""
+    graph.write_checkpoint(output, version=2, state={f"rhs_operators.{number}.diagonal": torch.ones(4)})
+    flags = ["--checkpoint-path", f"{output}/checkpoint", "--entity-path", f"{output}/entities"]
+    assert cli(*flags, "--set", "remap.relations=true") == ConfigError.exit_code
+    assert f"the configuration has no operator of a relation {number}" in capsys.readouterr().err
+    assert not Path(output, "embeddings").exists()
+
+
+def test_a_checkpoint_and_its_entities_are_enough(output: str, cli: Cli, tmp_path: Path) -> None:
+    flags = ["--checkpoint-path", f"{output}/checkpoint", "--entity-path", f"{output}/entities"]
+    assert cli(*flags, "--output-dir", tmp_path / "out/embeddings") == 0
+    assert graph.read_rows(tmp_path / "out/embeddings") == graph.expected_rows()
+    assert (tmp_path / "out/run.json").exists()
+
+
+def test_no_setting_of_a_foreign_checkpoint_is_taken(output: str, cli: Cli, tmp_path: Path) -> None:
+    """Its config.json may name any place, and any cluster."""
+    config_json = Path(output, "checkpoint/config.json")
+    hostile = {
+        "remap": {"ids_path": str(tmp_path / "no such file")},
+        "embedding_path": str(tmp_path / "chosen by the file"),
+        "cluster": {"master": "tcp://nowhere:1"},
+        "init_path": "hdfs://nowhere:1/x",
+    }
+    config_json.write_text(json.dumps(hostile))
+    flags = ["--checkpoint-path", f"{output}/checkpoint", "--entity-path", f"{output}/entities"]
+    assert cli(*flags, "--output-dir", tmp_path / "out/embeddings") == 0
+    assert graph.read_rows(tmp_path / "out/embeddings") == graph.expected_rows()
+    recorded = json.loads((tmp_path / "out/run.json").read_text())["config"]
+    assert (recorded["remap"], recorded["cluster"], recorded["init_path"]) == ({}, {}, None)
+
+
+def test_a_checkpoint_alone_leaves_the_configuration_of_its_run(output: str, cli: Cli) -> None:
+    """Dates and notebooks read it from run.json; the checkpoint knows a part of it only."""
+    before = {"status": "done", "config": {"seed": 5, "schedule": {"previous_date": "2026-11-19"}}}
+    Path(output, "run.json").write_text(json.dumps(before | {"stages": {"etl": {"status": "done"}}}))
+    flags = ["--checkpoint-path", f"{output}/checkpoint", "--entity-path", f"{output}/entities"]
+    assert cli(*flags) == 0
+    after = json.loads(Path(output, "run.json").read_text())
+    assert after["config"] == before["config"]
+    assert {name: entry["status"] for name, entry in after["stages"].items()} == {
+        "etl": "done",
+        "remap": "done",
+    }
+
+
+def test_rank_0_does_the_work_of_all(output: str, cli: Cli) -> None:
+    flags = ["--checkpoint-path", f"{output}/checkpoint", "--entity-path", f"{output}/entities"]
+    before = graph.snapshot(output)
+    assert cli(*flags, "--rank", 1, "--world-size", 2) == 0
+    assert cli(*flags, "--rank", 2, "--world-size", 2) == ConfigError.exit_code
+    assert graph.snapshot(output) == before
+    assert cli(*flags, "--rank", 0, "--world-size", 2) == 0
+    assert graph.read_rows(f"{output}/embeddings") == graph.expected_rows()
+
+
+def test_flags_over_a_configuration(output: str, cli: Cli, tmp_path: Path) -> None:
+    Path(output, "conf.yaml").write_text(json.dumps(graph.configured(output).model_dump(mode="json")))
+    conf = ["--conf", f"{output}/conf.yaml"]
+    more = ["--output-dir", tmp_path / "out", "--output-chunk-size", 4, "--column-names", "id,who"]
+    assert cli(*conf, *more) == 0
+    table = pq.read_table(tmp_path / "out/user/part-00000_00001.parquet")
+    assert table.schema.names == ["who", "type", "embedding"]
+    assert len(table) == 1
+
+
+def test_flags_hold_any_text(output: str, cli: Cli, tmp_path: Path) -> None:
+    target = tmp_path / "ü 🦆=1 %20" / "out"
+    flags = ["--checkpoint-path", f"{output}/checkpoint", "--entity-path", f"{output}/entities"]
+    assert cli(*flags, "--output-dir", target, "--column-names", "id,🦆: é") == 0
+    assert pq.read_table(target / "item/part-00000.parquet").schema.names == ["🦆: é", "type", "embedding"]
+
+
+@pytest.mark.parametrize("pair", ["id,type", "embedding,", "id"])
+def test_columns_of_one_name(output: str, cli: Cli, capsys: pytest.CaptureFixture[str], pair: str) -> None:
+    flags = ["--checkpoint-path", f"{output}/checkpoint", "--entity-path", f"{output}/entities"]
+    assert cli(*flags, "--column-names", pair) == ConfigError.exit_code
+    assert "column_names: expected three different names" in capsys.readouterr().err
+
+
+def test_flags_that_do_not_go_together(output: str, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = ["--checkpoint-path", f"{output}/checkpoint"]
+    assert cli(*checkpoint) == ConfigError.exit_code
+    assert "--entity-path: missing" in capsys.readouterr().err
+    entities = ["--entity-path", f"{output}/entities"]
+    assert cli(*checkpoint, *entities, "--preserve-input", "true") == 2
+    assert "--preserve-input: only together with --node-emb-dir" in capsys.readouterr().err
+    assert cli(*checkpoint, "--node-emb-dir", "emb") == 2
+    assert "cannot be used with GraphStorm's flags" in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_another_format(client: Client, output: str, tmp_path: Path) -> None:
+    """GraphStorm's embeddings under our raw ids: integer ids count through all partitions."""
+    folder = str(tmp_path / "emb")
+    for entity_type, counts in COUNTS.items():
+        rows = [graph.vectors(entity_type, part, count, 1) for part, count in enumerate(counts)]
+        all_rows, nids = np.concatenate(rows), np.random.default_rng(1).permutation(sum(counts))
+        for rank, part in enumerate(np.array_split(nids, 2)):
+            saved_embeddings.write_rank(folder, entity_type, rank, part, all_rows[part])
+    saved_embeddings.write_emb_info(folder, EmbInfo(tuple(COUNTS), 2, {}))
+    raw = graph.configured(output).model_dump() | {"checkpoint_path": folder}
+    config = configuration.from_mapping(raw)
+    assert job.run(config, client)["num_rows"] == 15
+    assert graph.read_rows(config.embedding_path) == graph.expected_rows()
+    wrong = configuration.from_mapping(raw | {"remap": {"checkpoint_version": 3}})
+    with pytest.raises(ConfigError, match="of the format graphstorm: it has one version"):
+        job.run(wrong, client)
+
+
+@pytest.mark.parametrize("target_format", ["pbg", "pbg-legacy"])
+def test_a_converted_checkpoint_that_knows_no_relations(
+    output: str, cli: Cli, tmp_path: Path, target_format: convert.Format
+) -> None:
+    """From GraphStorm, whose configuration convert does not know."""
+    saved, target, entities = str(tmp_path / "emb"), str(tmp_path / "target"), f"{output}/entities"
+    convert.convert(f"{output}/checkpoint", saved, "graphstorm")
+    convert.convert(saved, target, target_format, entity_path=entities)
+    assert cli("--checkpoint-path", target, "--entity-path", entities) == 0
+    assert graph.read_rows(tmp_path / "embeddings") == graph.expected_rows()
+
+
+@pytest.mark.parametrize("target_format", ["pbg-legacy", "recis", "graphstorm"])
+def test_whatever_convert_writes_is_remapped(
+    client: Client, output: str, tmp_path: Path, target_format: convert.Format
+) -> None:
+    """The type's global embedding is added where the format has a place for it."""
+    state = {"global_embs.emb_user": torch.tensor([1.0, -2.0, 0.5, 0.0])}
+    graph.write_checkpoint(output, version=2, state=state)
+    config = graph.configured(output)
+    target = str(tmp_path / "converted")
+    convert.convert(config.checkpoint_path, target, target_format, entity_path=config.entity_path)
+    other = configuration.from_mapping(config.model_dump() | {"checkpoint_path": target})
+    assert job.run(other, client)["num_rows"] == 15
+    found = graph.read_rows(config.embedding_path)
+    has_global = target_format != "graphstorm"
+    for (entity_type, raw_id), vector in found.items():
+        bare = np.array(graph.expected_rows(version=2)[entity_type, raw_id], np.float32)
+        added = state["global_embs.emb_user"].numpy() if entity_type == "user" and has_global else 0
+        np.testing.assert_array_equal(np.array(vector, np.float32), bare + added)

@@ -1,0 +1,307 @@
+"""Training over several Dask workers: as good as on one, whatever happens to them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+
+import numpy as np
+import pytest
+import torch
+from distributed import Client, LocalCluster, WorkerPlugin
+
+from graphmill import config as configuration
+from graphmill import storage
+from graphmill.errors import ClusterError, ConfigError, TrainingError
+from graphmill.formats import pbg_checkpoint
+from tests import REPOSITORY
+from tests.train.graphs import (
+    assert_checksums,
+    contents,
+    embeddings,
+    make_config,
+    mean_reciprocal_rank,
+    write_graph,
+)
+from tests.train.run.test_quality import planted
+from tests.train.run.test_trainer import COUNTS, mixed, write_mixed
+from train import job
+from train.distributed import collective, coordinator, messages
+from train.distributed.coordinator import Coordinator
+from train.edges.schedule import all_keys
+
+
+@contextmanager
+def workers(num):
+    """A cluster of its own, which may be killed; its end is not what is tested."""
+    cluster = LocalCluster(n_workers=num, threads_per_worker=1, dashboard_address=":0")
+    try:
+        with Client(cluster) as client:
+            yield client
+    finally:
+        with suppress(TimeoutError):  # a nanny that is starting a worker anew outlasts Dask's patience
+            cluster.close()
+
+
+def spread(root, num_workers, assignment="dynamic", **settings):
+    train = {"num_workers": num_workers, "bucket_assignment": assignment}
+    return make_config(root, **({"entities": {"node": {"num_partitions": 4}}, "train": train} | settings))
+
+
+def tables(config):
+    """All that the checkpoint holds, by name."""
+    path = config.checkpoint_path
+    version = pbg_checkpoint.read_version(path)
+    found = {}
+    for key in all_keys(config):
+        rows, state = pbg_checkpoint.read_embeddings(path, *key, version)
+        found[key] = torch.from_numpy(rows)
+        found[*key, "sum"] = state["state"][0]["sum"]
+    state, optimizer, _ = pbg_checkpoint.read_model(path, version)
+    found |= state
+    for number, entry in optimizer.get("state", {}).items():
+        found[number, "sum"], found[number, "step"] = entry["sum"], entry["step"]
+    return found
+
+
+def same(first, second):
+    return first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
+
+
+@pytest.mark.parametrize("assignment", ["dynamic", "tournament"])
+def test_checkpoint_of_a_heterogeneous_graph(tmp_path, client, assignment):
+    """Types with three partitions and with one, chunks, held-out edges, copies of epochs."""
+    settings = {"num_workers": 2, "bucket_assignment": assignment}
+    config = mixed(
+        tmp_path,
+        eval_fraction=0.1,
+        num_edge_chunks=2,
+        checkpoint_preservation_interval=1,
+        train=settings,
+        entities={
+            "user": {"num_partitions": 3},
+            "item": {"num_partitions": 3},
+            "city": {"num_partitions": 1},
+            "idle": {"num_partitions": 2},  # in no relation
+        },
+    )
+    write_mixed(config, np.random.default_rng(3), COUNTS | {"idle": 7})
+    figures = json.loads(json.dumps(job.run(config, client)))
+    assert figures["version"] == 4
+    checkpoint = config.checkpoint_path
+    names = {name for name in contents(checkpoint) if "/" not in name}
+    assert names == {"config.json", "checkpoint_version.txt", "graphmill.json", "model.v4.h5"} | {
+        "training_stats.json",
+        "checksums.v4.xxh128",
+    } | {f"embeddings_{name}_{part}.v4.h5" for name in ("user", "item") for part in range(3)} | {
+        "embeddings_city_0.v4.h5",
+        "embeddings_idle_0.v4.h5",
+        "embeddings_idle_1.v4.h5",
+    }
+    assert not storage.fs.list_hidden(checkpoint)
+    assert pbg_checkpoint.read_version(f"{checkpoint}/epoch_1") == 2
+    for path in (checkpoint, f"{checkpoint}/epoch_1"):
+        assert_checksums(path)
+    for name, count in COUNTS.items():
+        assert embeddings(config, name, count).abs().sum(1).min() > 0
+    lines = pbg_checkpoint.read_stats(checkpoint)
+    assert [line["index"] for line in lines] == list(range(36))
+    for number in range(4):
+        buckets = {(line["lhs_partition"], line["rhs_partition"]) for line in lines[9 * number :][:9]}
+        assert len(buckets) == 9
+    for entry in figures["epochs"]:
+        assert len(entry["buckets"]) == 18
+        assert len({each["worker"] for each in entry["buckets"]}) <= 2
+        assert entry["edges"] == sum(each["edges"] for each in entry["buckets"])
+        assert 0 < entry["mrr"] <= 1
+    alone = configuration.from_mapping(config.model_dump() | {"num_epochs": 3, "train": {"num_workers": 1}})
+    assert job.run(alone, client)["first_version"] == 4  # another number of workers goes on with it
+
+
+@pytest.mark.slow
+def test_several_workers_are_as_good_as_one(tmp_path):
+    """Four partitions on one worker and on two: the MRR of 600 held-out edges is within .01."""
+    count, *parts = planted(np.random.default_rng(5), num_groups=20, size=30, degree=10)
+    known = np.concatenate(parts)
+    test, train = known[:600], known[600:]
+    found = {}
+    with workers(2) as client:
+        for num, assignment in ((1, "dynamic"), (2, "dynamic"), (2, "tournament")):
+            config = spread(
+                tmp_path / f"{num}{assignment}",
+                num,
+                assignment,
+                dimension=32,
+                num_epochs=10,
+                regularization_coef=0.01,
+            )
+            write_graph(config, {"node": count}, train)
+            job.run(config, client)
+            found[num, assignment] = mean_reciprocal_rank(config, {"node": count}, known, test)
+    alone = found.pop((1, "dynamic"))
+    assert alone > 0.1
+    assert min(found.values()) > alone - 0.01, (alone, found)
+
+
+def busy(run):
+    """Addresses of workers that are in the middle of a bucket."""
+    tasks = list(run.pool.tasks.values())
+    return [each.address for each in tasks if each.bucket is not None and each.waits_for is None]
+
+
+def kill_one(run, pids):
+    """SIGKILL to a worker in mid-bucket; `pids` by address."""
+    while not (addresses := busy(run)):
+        time.sleep(0.001)
+    os.kill(pids[addresses[-1]], signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_worker_that_dies_costs_a_bucket(tmp_path):
+    """SIGKILL to one of three workers in mid-bucket: the run goes on and ends as well as without it."""
+    count, train, test = planted(np.random.default_rng(5))
+    configs = {}
+    for name in ("undisturbed", "tournament", "dynamic"):
+        configs[name] = spread(
+            tmp_path / name,
+            3,
+            "dynamic" if name == "dynamic" else "tournament",
+            entities={"node": {"num_partitions": 6}},
+            dimension=32,
+            num_epochs=4,
+            regularization_coef=0.01,
+        )
+        write_graph(configs[name], {"node": count}, train)
+        job.claim_checkpoint(configs[name])
+    with workers(3) as client, ThreadPoolExecutor(1) as pool:
+        Coordinator(configs["undisturbed"], client).run()
+        for name in ("tournament", "dynamic"):
+            run = Coordinator(configs[name], client)
+            client.wait_for_workers(3)
+            pids = client.run(os.getpid)
+            running = pool.submit(run.run)
+            while run.version < 1:
+                assert not running.done(), running.result()
+                time.sleep(0.02)
+            kill_one(run, pids)
+            assert running.result()["version"] == 4
+            assert sum(run.losses.values()) == 1  # it was in the middle of a bucket
+    assert same(tables(configs["tournament"]), tables(configs["undisturbed"]))
+    known = np.concatenate([train, test])
+    mrr = [mean_reciprocal_rank(configs[name], {"node": count}, known, test) for name in configs]
+    assert mrr[1] == mrr[0] > 0.05  # a blind guess scores .025
+    assert abs(mrr[2] - mrr[0]) < 0.04
+
+
+@pytest.mark.slow
+def test_everything_is_killed_and_resumes(tmp_path):
+    """SIGKILL to client, scheduler and workers in mid-epoch: the next run ends with the same bytes."""
+    count, train, _ = planted(np.random.default_rng(5))
+    configs = [spread(tmp_path / name, 2, "tournament", num_epochs=6) for name in ("a", "b")]
+    for config in configs:
+        write_graph(config, {"node": count}, train)
+    conf = tmp_path / "conf.yaml"
+    conf.write_text(json.dumps(configs[0].model_dump(mode="json")))
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tests.train.distributed.driver", str(conf), "2"],
+        cwd=REPOSITORY,
+        start_new_session=True,
+    )
+    try:
+        while pbg_checkpoint.read_version(configs[0].checkpoint_path) < 2:
+            assert child.poll() is None
+            time.sleep(0.01)
+        while not storage.fs.list_hidden(configs[0].checkpoint_path):
+            assert child.poll() is None
+            time.sleep(0.005)
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+    assert 2 <= pbg_checkpoint.read_version(configs[0].checkpoint_path) < 6
+    with workers(2) as client:
+        assert job.run(configs[0], client)["first_version"] >= 2
+        job.run(configs[1], client)
+    assert same(*map(tables, configs))
+    assert not storage.fs.list_hidden(configs[0].checkpoint_path)
+
+
+def test_an_error_of_a_worker_ends_the_run(tmp_path, client):
+    config = spread(tmp_path, 2, lr=1e30, comparator="squared_l2", loss_fn="ranking")
+    count, train, _ = planted(np.random.default_rng(5))
+    write_graph(config, {"node": count}, train)
+    with pytest.raises(TrainingError, match="not finite"):
+        job.run(config, client)
+    assert pbg_checkpoint.read_version(config.checkpoint_path) == 0
+
+
+class Deadly(WorkerPlugin):
+    """Has every worker die in one bucket, as if it did not fit in memory."""
+
+    name = "deadly"
+
+    def setup(self, worker):
+        from train.run.bucket import BucketTrainer
+
+        train = BucketTrainer.train
+
+        def dying(self, bucket, *arguments):
+            if bucket == (1, 2):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return train(self, bucket, *arguments)
+
+        BucketTrainer.train = dying
+
+
+@pytest.mark.slow
+def test_a_bucket_that_kills_its_workers_ends_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(coordinator, "MAX_LOSSES", 1)
+    config = spread(tmp_path, 2, num_epochs=1)
+    count, train, _ = planted(np.random.default_rng(5))
+    write_graph(config, {"node": count}, train)
+    with workers(2) as client:
+        client.register_plugin(Deadly())
+        with pytest.raises(ClusterError, match=r"bucket \(1, 2\) took 2 workers down"):
+            job.run(config, client)
+
+
+def test_workers_that_reduce_end_where_those_that_merge_files_do(tmp_path, client):
+    """Relations, a type with one partition and global embeddings, summed up by Gloo between two workers."""
+    found = {}
+    for all_reduce in ("files", "gloo", "gloo again"):
+        settings = {"num_workers": 2, "bucket_assignment": "tournament", "all_reduce": all_reduce.split()[0]}
+        config = mixed(tmp_path / all_reduce, train=settings)
+        write_mixed(config, np.random.default_rng(3), COUNTS)
+        figures = job.run(config, client)
+        assert len({each["worker"] for entry in figures["epochs"] for each in entry["buckets"]}) == 2
+        found[all_reduce] = tables(config)
+        assert not storage.fs.list_hidden(config.checkpoint_path)
+    assert same(found["gloo"], found["gloo again"])
+    for name, value in found["files"].items():
+        torch.testing.assert_close(found["gloo"][name], value, rtol=1e-4, atol=1e-6)
+    # what the workers keep from task to task is gone with the run
+    assert not any(client.run(lambda dask_worker: hasattr(dask_worker, messages.WORKER_ATTRIBUTE)).values())
+
+
+def test_a_reduction_that_cannot_be_is_refused(tmp_path, client):
+    for settings, expected in (
+        (
+            {"bucket_assignment": "dynamic", "all_reduce": "gloo"},
+            "it needs train.bucket_assignment: tournament",
+        ),
+        ({"bucket_assignment": "tournament", "all_reduce": "nccl"}, "reduces between GPUs|without nccl"),
+    ):
+        config = spread(tmp_path, 2, train={"num_workers": 2} | settings)
+        count, train, _ = planted(np.random.default_rng(5))
+        write_graph(config, {"node": count}, train)
+        with pytest.raises(ConfigError, match=expected):
+            job.run(config, client)
+
+
+def test_a_missing_backend_is_told(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
+    with pytest.raises(ConfigError, match="built without nccl"):
+        collective.check_backend("nccl", torch.device("cpu"))

@@ -1,0 +1,75 @@
+"""Metrics in parts: against counting by hand."""
+
+import numpy as np
+
+from graphmill import config
+from graphmill.vocab import Side
+from train.evaluation import metrics_breakdown
+from train.evaluation.queries import Slots, Triples
+from train.evaluation.ranking_metrics import Ranks
+
+SETTINGS = config.from_mapping(
+    {
+        "output": "o",
+        "dimension": 2,
+        "entities": {"user": {"num_partitions": 2}, "item": {"num_partitions": 1}},
+        "relations": [
+            {"name": "bought", "lhs": "user", "rhs": "item"},
+            {"name": "knows", "lhs": "user", "rhs": "user"},
+        ],
+    }
+)
+SLOTS = Slots(SETTINGS, {"user": [100, 100], "item": [50]}, 2, 64)
+
+
+def drawn(rng: np.random.Generator, num_edges: int) -> Triples:
+    rel = rng.integers(2, size=num_edges)
+    lhs = rng.choice([*range(40), *range(128, 140)], num_edges)
+    return Triples(
+        lhs, rel, np.where(rel == 0, rng.integers(50, size=num_edges), rng.integers(90, size=num_edges))
+    )
+
+
+def test_degrees_are_those_of_the_trained_edges(rng: np.random.Generator) -> None:
+    edges, trained = drawn(rng, 60), [drawn(rng, 200), drawn(rng, 0), drawn(rng, 300)]
+    found = metrics_breakdown.count_degrees(edges, SLOTS, trained)
+    ends = [
+        (SETTINGS.relations[rel].entity_type(side), slot)
+        for part in trained
+        for side in Side
+        for rel, slot in zip(part.rel, part.slots(side), strict=True)
+    ]
+    for side in Side:
+        expected = [
+            ends.count((SETTINGS.relations[rel].entity_type(side), slot))
+            for rel, slot in zip(edges.rel, edges.slots(side), strict=True)
+        ]
+        assert found[side].tolist() == expected
+
+
+def test_parts_have_the_means_of_their_own_edges(rng: np.random.Generator) -> None:
+    edges = drawn(rng, 80)
+    ranks = {side: Ranks(rng.integers(30, size=80), rng.integers(3, size=80)) for side in Side}
+    parts = metrics_breakdown.break_down(ranks, edges, SLOTS, [drawn(rng, 500)], ["bought", "knows"])
+    for entry in parts["metrics_by_relation"]:
+        chosen = edges.rel == ["bought", "knows"].index(entry["relation"])
+        for side in Side:
+            rank = 1 + ranks[side].greater[chosen] + ranks[side].equal[chosen] / 2
+            assert entry[side.value]["num_edges"] == chosen.sum()
+            assert entry[side.value]["mrr"] == np.mean(1 / rank)
+            assert entry[side.value]["hits@10"] == np.mean(rank <= 10)
+    bands = parts["metrics_by_degree"]
+    for side in Side:
+        assert sum(band[side.value]["num_edges"] for band in bands) == 80
+        weighted = sum(band[side.value].get("mrr", 0) * band[side.value]["num_edges"] for band in bands)
+        assert np.isclose(weighted / 80, parts["metrics_by_side"][side.value]["mrr"])
+    assert [band["first"] for band in bands] == sorted(band["first"] for band in bands)
+
+
+def test_edges_that_nothing_was_trained_on_have_degree_0(rng: np.random.Generator) -> None:
+    edges = drawn(rng, 5)
+    ranks = {side: Ranks(np.zeros(5, np.int64), np.zeros(5, np.int64)) for side in Side}
+    parts = metrics_breakdown.break_down(ranks, edges, SLOTS, [], ["bought", "knows"])
+    assert parts["metrics_by_degree"] == [
+        {"first": 0, "last": 0} | {side.value: {"num_edges": 5, "mrr": 1.0, "hits@10": 1.0} for side in Side}
+    ]

@@ -1,0 +1,195 @@
+"""The next bucket of a worker: no two buckets that are trained at a time share a partition.
+
+    dynamic      any bucket that shares no partition with those in training, preferably one that shares
+                 partitions with the worker's last bucket; the result depends on the workers' speeds
+    tournament   fixed rounds of such buckets; a round starts from the end of the round before, so the
+                 result depends only on the number of buckets in a round
+
+In the very first iteration a bucket waits until one of its partitions has been trained: all partitions grow
+out of one partition and lie in one space.
+
+Source: PyTorch-BigGraph's lock server (arXiv:1903.12287, section 4.2).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from graphmill.config import Config
+from graphmill.errors import ConfigError
+from graphmill.vocab import Bucket
+from train.config import TrainConfig
+from train.edges.partitions import PartitionKey
+
+PartitionsOf = Callable[[Bucket], set[PartitionKey]]  # partitions that a bucket must have for itself
+
+
+class Assignment(Protocol):
+    """The buckets of one iteration."""
+
+    def next_bucket(self, last: Bucket | None) -> Bucket | None:
+        """Take a bucket for a worker whose last bucket was `last`; None if none is free at the moment."""
+
+    def may_publish(self, bucket: Bucket) -> bool:
+        """Whether it is the bucket's turn to publish its changes of the shared state."""
+
+    def commit(self, bucket: Bucket) -> bool:
+        """Note that a bucket is done; whether the next buckets start from the newest shared state."""
+
+    def give_back(self, bucket: Bucket) -> None:
+        """Note that a bucket's worker was lost: another worker is to train the bucket."""
+
+    @property
+    def publish_group(self) -> Sequence[Bucket]:
+        """The buckets that publish together, in order."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether all buckets are done."""
+
+
+class Dynamic:
+    """Hands out buckets as workers ask for them."""
+
+    def __init__(self, order: Sequence[Bucket], keys: PartitionsOf, *, from_one: bool) -> None:
+        """`from_one` makes all but the first bucket wait for a partition that has been trained."""
+        self._keys = keys
+        self._left = dict.fromkeys(order)
+        self._taken: dict[Bucket, None] = {}
+        self._trained: set[PartitionKey] | None = set() if from_one else None
+
+    def next_bucket(self, last: Bucket | None) -> Bucket | None:
+        """Take the free bucket that shares the most partitions with `last`."""
+        busy = {key for bucket in self._taken for key in self._keys(bucket)}
+        free = [bucket for bucket in self._left if busy.isdisjoint(self._keys(bucket))]
+        if self._trained is not None and (self._trained or self._taken):
+            grown = [bucket for bucket in free if not self._trained.isdisjoint(self._keys(bucket))]
+            free = grown or (free if not self._taken else [])
+        if not free:
+            return None
+        known = self._keys(last) if last is not None else set()
+        bucket = max(free, key=lambda each: len(known & self._keys(each)))
+        del self._left[bucket]
+        self._taken[bucket] = None
+        return bucket
+
+    def may_publish(self, bucket: Bucket) -> bool:
+        """Always: first come, first served."""
+        return True
+
+    def commit(self, bucket: Bucket) -> bool:
+        """Note that a bucket is done; every bucket starts from the newest state."""
+        del self._taken[bucket]
+        if self._trained is not None:
+            self._trained |= self._keys(bucket)
+        return True
+
+    def give_back(self, bucket: Bucket) -> None:
+        """Make the bucket the next one to be taken."""
+        del self._taken[bucket]
+        self._left = {bucket: None, **self._left}
+
+    @property
+    def publish_group(self) -> Sequence[Bucket]:
+        """Empty: buckets do not wait for each other."""
+        return ()
+
+    @property
+    def finished(self) -> bool:
+        """Whether no bucket is left or taken."""
+        return not self._left and not self._taken
+
+
+class Tournament:
+    """Hands out buckets in rounds."""
+
+    def __init__(self, rounds: Sequence[Sequence[Bucket]]) -> None:
+        self._rounds = [list(each) for each in rounds if each]
+        self._taken: set[Bucket] = set()
+
+    def next_bucket(self, last: Bucket | None) -> Bucket | None:
+        """Take the round's first free bucket, whatever `last` is: buckets publish in this order."""
+        bucket = next((each for each in self._round() if each not in self._taken), None)
+        if bucket is not None:
+            self._taken.add(bucket)
+        return bucket
+
+    def may_publish(self, bucket: Bucket) -> bool:
+        """Whether the bucket is the first that is left of the round."""
+        return self._round()[0] == bucket
+
+    def commit(self, bucket: Bucket) -> bool:
+        """Note that a bucket is done; its changes count from the next round on."""
+        self._taken.remove(bucket)
+        self._rounds[0].remove(bucket)
+        if self._rounds[0]:
+            return False
+        self._rounds.pop(0)
+        return True
+
+    def give_back(self, bucket: Bucket) -> None:
+        """Make the bucket free again in the same round."""
+        self._taken.remove(bucket)
+
+    @property
+    def publish_group(self) -> Sequence[Bucket]:
+        """The buckets that are left of the round."""
+        return self._round()
+
+    @property
+    def finished(self) -> bool:
+        """Whether no round is left."""
+        return not self._rounds
+
+    def _round(self) -> list[Bucket]:
+        return self._rounds[0] if self._rounds else []
+
+
+def rounds_of(
+    order: Sequence[Bucket], keys: PartitionsOf, size: int, *, from_one: bool
+) -> list[list[Bucket]]:
+    """All buckets in rounds of at most `size` that share no partition.
+
+    Buckets with equal lhs + rhs (modulo the number of partitions) hardly share partitions. They are taken
+    diagonal by diagonal, in the order in which `order` meets the diagonals. With `from_one` a bucket also
+    waits for a round that has trained one of its partitions.
+    """
+    num_diagonals = max(max(bucket) for bucket in order) + 1
+    first: dict[int, int] = {}
+    for number, bucket in enumerate(order):
+        first.setdefault(sum(bucket) % num_diagonals, number)
+    left = sorted(order, key=lambda bucket: first[sum(bucket) % num_diagonals])
+    rounds: list[list[Bucket]] = []
+    trained: set[PartitionKey] = set()
+    while left:
+        together: list[Bucket] = []
+        busy: set[PartitionKey] = set()
+        for bucket in left:
+            grown = not from_one or (not rounds and not together) or not trained.isdisjoint(keys(bucket))
+            if grown and len(together) < size and busy.isdisjoint(keys(bucket)):
+                together.append(bucket)
+                busy |= keys(bucket)
+        together = together or left[:1]  # this part of the grid shares nothing with the rest
+        trained |= {key for bucket in together for key in keys(bucket)}
+        left = [bucket for bucket in left if bucket not in together]
+        rounds.append(together)
+    return rounds
+
+
+def backend_of(config: Config) -> str | None:
+    """The all-reduce backend of a run: nccl, gloo, or None.
+
+    Raises:
+        ConfigError: train.all_reduce needs rounds.
+    """
+    settings = config.section(TrainConfig)
+    rounds = settings.bucket_assignment == "tournament"
+    if settings.all_reduce == "auto":
+        return "nccl" if rounds and config.num_gpus else None
+    if settings.all_reduce == "files":
+        return None
+    if not rounds:
+        raise ConfigError(
+            f"train.all_reduce: {settings.all_reduce} sums up at the end of a round; it needs "
+            "train.bucket_assignment: tournament"
+        )
+    return settings.all_reduce

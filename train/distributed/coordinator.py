@@ -1,0 +1,272 @@
+"""The client's part of training over several workers: it only coordinates.
+
+    for each epoch: a long task on each worker
+        for each iteration of the epoch:
+            until all buckets are done: answer the workers, notice lost workers, start tasks on new ones
+            rename the newest files to be the next version; write the stats; commit
+
+A lost worker costs the bucket that it was training. Another worker trains that bucket, from the files that
+the last bucket of these partitions left. When Dask brings a worker back, the worker gets a task. If
+everything is killed, the next run starts from the last commit.
+"""
+
+import logging
+import time
+import uuid
+from collections import Counter
+from typing import Any
+
+from distributed import Client
+
+from graphmill import cluster, storage
+from graphmill.config import Config
+from graphmill.errors import ClusterError
+from graphmill.formats import pbg_checkpoint
+from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.run.lock import NO_CLAIM, Claim
+from graphmill.storage import Checksums
+from graphmill.vocab import Bucket
+from train.config import TrainConfig
+from train.distributed.bucket_assignment import Assignment, Dynamic, Tournament, backend_of, rounds_of
+from train.distributed.messages import CoordinatorChannel, Message, ReduceGroup
+from train.distributed.partition_locations import PartitionLocations
+from train.distributed.worker_pool import POLL_S, WorkerPool, WorkerTask
+from train.edges import schedule
+from train.edges.bucket_order import order_of
+from train.edges.partitions import PartitionKey, all_keys, is_shared, keys_of
+from train.run.run_metrics import Visit, Watch
+from train.run.validation import Validation
+
+MAX_LOSSES = 3  # workers that one bucket may cost
+
+log = logging.getLogger("graphmill")
+
+
+class Coordinator:
+    """One run of training over several workers, resumed where its checkpoint ends."""
+
+    def __init__(self, config: Config, client: Client, claim: Claim = NO_CLAIM) -> None:
+        self.config = config
+        self.claim = claim
+        self.settings = config.section(TrainConfig)
+        self.backend = backend_of(config)
+        self.client = client
+        self.schedule = schedule.plan(config)
+        self.first_version = self.version = pbg_checkpoint.read_version(config.checkpoint_path)
+        pbg_checkpoint.delete_uncommitted(config.checkpoint_path)
+        self.locations = PartitionLocations(config.checkpoint_path, self.version)
+        self.watch = Watch(config, self.schedule, self.version)
+        self.validation = Validation(config, self.schedule.per_epoch, self.version, self._rank)
+        self.channel = CoordinatorChannel(client, f"graphmill-train-{uuid.uuid4().hex[:12]}")
+        self.pool = WorkerPool(client, self.channel, self.settings.num_workers, config, self.schedule)
+        self.shared_keys = [key for key in all_keys(config) if is_shared(config, key)]
+        self._untouched: list[PartitionKey] = []  # partitions that no bucket needs: they are copied
+        self._grants = 0
+        self.losses: Counter[Bucket] = Counter()
+        self._base = self.locations.shared  # state that buckets start from
+        self._checksums: Checksums = {}  # checksums of the next version's files, by name
+        self._of_config: Checksums = {}
+        self._worker_figures: dict[str, Any] = {}
+        self._members: list[str] = []  # the last workers that reduced together, and the name of their group
+        self._group = ""
+
+    def run(self) -> dict[str, Any]:
+        """Train what is left; the figures of the run."""
+        self._of_config = pbg_checkpoint.write_config(self.config.checkpoint_path, self.config.pbg())
+        with self.channel.listening():
+            try:
+                while self.validation.after(self.version) and self.version < self.schedule.num_iterations:
+                    self._run_epoch()
+                self.claim.check()
+                self.version = self.validation.end(self.version)
+            finally:
+                self.pool.shut_down()
+        figures = {"first_version": self.first_version, "version": self.version, **self._worker_figures}
+        figures |= {"num_workers": self.settings.num_workers} | self.watch.figures()
+        return figures | self.validation.figures()
+
+    def _rank(self, config: Config) -> dict[str, Any]:
+        """Evaluate a version, on a worker."""
+        found: dict[str, Any] = cluster.run_task(self.client, _evaluate, config, description="evaluate")
+        self.claim.check()
+        return found
+
+    def _run_epoch(self) -> None:
+        last = self.version - self.version % self.schedule.per_epoch + self.schedule.per_epoch
+        while self.version < last:
+            self._iterate(self.schedule.iteration(self.version))
+        for task in list(self.pool.tasks.values()):
+            self._worker_figures = self.pool.finish(task) or self._worker_figures
+
+    def _iterate(self, iteration: Iteration) -> None:
+        self.watch.start_iteration(iteration)
+        assignment = self._assignment(iteration)
+        used = {key for bucket in order_of(self.config, iteration) for key in keys_of(self.config, bucket)}
+        self._untouched = [each for each in all_keys(self.config) if each not in {*used, *self.shared_keys}]
+        self._base = self.locations.shared
+        while not assignment.finished:
+            for task in self.pool.poll(start_tasks=True):
+                self._lose(task, assignment)
+            self._answer(assignment)
+            message = self.channel.receive(POLL_S)
+            if message is not None:
+                self._handle(message, assignment)
+        self._commit(iteration)
+
+    def _assignment(self, iteration: Iteration) -> Assignment:
+        order = order_of(self.config, iteration)
+        from_one = not self.version and not self.config.init_path
+        if self.settings.bucket_assignment == "dynamic":
+            return Dynamic(order, self._own_keys, from_one=from_one)
+        size = self.settings.num_workers
+        return Tournament(rounds_of(order, self._own_keys, size, from_one=from_one))
+
+    def _own_keys(self, bucket: Bucket) -> set[PartitionKey]:
+        """The partitions that no other worker may have while the bucket is trained."""
+        return {key for key in keys_of(self.config, bucket) if not is_shared(self.config, key)}
+
+    def _handle(self, message: Message, assignment: Assignment) -> None:
+        task = self.pool.tasks.get(message["task"])
+        if task is None:
+            return  # the worker counts as lost
+        bucket = task.bucket
+        match message["kind"]:
+            case "ready":
+                task.waits_for = "bucket"
+            case "progress" if bucket is not None:
+                self.watch.tell(bucket, message["edges"], message["loss"])
+            case "trained" if bucket is not None:
+                task.visit = Visit(bucket, worker=task.address, **message["visit"])
+                task.waits_for = "turn"
+            case "published" if bucket is not None and task.visit is not None:
+                keys = [*self._own_keys(bucket), *task.untouched]
+                self.locations.publish(task.grant, keys, shares=task.leader == task.grant)
+                written = message["checksums"]
+                self._checksums |= {storage.name(uri): written[uri] for uri in written}
+                self.watch.add(task.visit)
+                if assignment.commit(bucket):
+                    self._base = self.locations.shared
+                task.last, task.waits_for, task.publishing = bucket, "bucket", False
+                task.drop_bucket()
+                in_use = {each.base for each in self.pool.tasks.values() if each.base is not None}
+                self.locations.forget_shared(self.shared_keys, in_use | {self._base})
+
+    def _answer(self, assignment: Assignment) -> None:
+        """Send waiting workers a bucket or their turn to publish, where there is one."""
+        if self.backend is not None:
+            self._publish_together(assignment)
+        for task in self.pool.tasks.values():
+            if task.waits_for == "turn" and task.bucket is not None:
+                publishing = any(each.publishing for each in self.pool.tasks.values())
+                if not publishing and self.backend is None and assignment.may_publish(task.bucket):
+                    self._publish(task, None)
+            elif task.waits_for == "bucket" and self._may_begin(assignment):
+                bucket = assignment.next_bucket(task.last)
+                if bucket is not None:
+                    self._grant(task, bucket)
+        stuck = self.backend is None and all(each.waits_for == "turn" for each in self.pool.tasks.values())
+        if stuck and self.pool.tasks and (bucket := assignment.next_bucket(None)) is not None:
+            # All workers wait for the turn of a bucket whose worker was lost: one gives up its own bucket.
+            task = next(iter(self.pool.tasks.values()))
+            self._give_back(task, assignment)
+            self._grant(task, bucket)
+
+    def _may_begin(self, assignment: Assignment) -> bool:
+        """Whether to hand out buckets. A round that reduces begins when all workers wait.
+
+        So a group has the same members, and adds up in the same order, every time.
+        """
+        tasks = self.pool.tasks.values()
+        begun = any(each.bucket in assignment.publish_group for each in tasks)
+        return self.backend is None or begun or all(each.waits_for == "bucket" for each in tasks)
+
+    def _publish_together(self, assignment: Assignment) -> None:
+        """Let a round reduce once all of it, or after a loss as much as workers can hold, is trained."""
+        tasks = self.pool.tasks.values()
+        waiting = {each.bucket: each for each in tasks if each.waits_for == "turn"}
+        group = [waiting[bucket] for bucket in assignment.publish_group if bucket in waiting]
+        is_whole = len(group) == len(assignment.publish_group) or len(waiting) == len(tasks)
+        if not group or not is_whole or any(each.publishing for each in tasks):
+            return
+        members = [each.name for each in group]
+        if len(group) > 1 and members != self._members:
+            self._members, self._group = members, f"{self.channel.topic}-{group[0].grant}"
+        for rank, task in enumerate(group):
+            self._publish(
+                task, ReduceGroup(name=self._group, rank=rank, size=len(group), leader=group[0].grant)
+            )
+
+    def _publish(self, task: WorkerTask, group: ReduceGroup | None) -> None:
+        task.waits_for, task.publishing = None, True
+        task.leader = task.grant if group is None else group["leader"]
+        self.channel.send(task.name, "publish", shared=list(self.locations.shared), group=group)
+
+    def _grant(self, task: WorkerTask, bucket: Bucket) -> None:
+        self._grants += 1
+        task.bucket, task.grant, task.waits_for = bucket, self._grants, None
+        task.base = self._base
+        task.untouched, self._untouched = tuple(self._untouched), []
+        self.channel.send(
+            task.name,
+            "train",
+            bucket=list(bucket),
+            version=self.version,
+            grant=self._grants,
+            folder=self.locations.folder(self._grants),
+            shared=list(self._base),
+            partitions=[[*key, list(self.locations.of(key))] for key in sorted(self._own_keys(bucket))],
+            untouched=[[*key, list(self.locations.of(key))] for key in task.untouched],
+        )
+
+    def _lose(self, task: WorkerTask, assignment: Assignment) -> None:
+        bucket = task.bucket
+        if bucket is None:
+            log.info("training: worker %s was lost", task.address)
+            return
+        if task.publishing and self.backend is not None:
+            raise ClusterError(
+                f"training: worker {task.address} was lost in an all-reduce; run it again: it goes on "
+                f"from version {self.version}. train.all_reduce: files survives lost workers"
+            )
+        log.info("training: worker %s was lost, bucket %s is trained again", task.address, bucket)
+        self._give_back(task, assignment)
+        self.losses[bucket] += 1
+        if self.losses[bucket] > MAX_LOSSES:
+            raise ClusterError(
+                f"training: bucket {bucket} took {self.losses[bucket]} workers down with it, the last on "
+                f"{task.address}; a worker that exceeds its memory limit is killed: see "
+                "cluster.worker_memory"
+            )
+
+    def _give_back(self, task: WorkerTask, assignment: Assignment) -> None:
+        """Let another worker train the task's bucket; the task's work on it is void."""
+        if task.bucket is not None:
+            assignment.give_back(task.bucket)
+            self.watch.forget(task.bucket)
+        self._untouched += task.untouched
+        task.drop_bucket()
+
+    def _commit(self, iteration: Iteration) -> None:
+        begun = time.monotonic()
+        config, version = self.config, self.version + 1
+        self.claim.check()
+        self.locations.complete(self.shared_keys)
+        pbg_checkpoint.append_stats(config.checkpoint_path, self.watch.lines())
+        preserved = self.schedule.preserved_epoch(config, version)
+        self.claim.check()
+        pbg_checkpoint.commit(
+            config.checkpoint_path,
+            version,
+            preserve_epoch=preserved,
+            checksums=self._checksums | self._of_config,
+        )
+        self._checksums = {}
+        self.locations.committed()
+        self.version = version
+        self.watch.end_iteration(wait_s=time.monotonic() - begun)
+
+
+def _evaluate(config: Config) -> dict[str, Any]:
+    from train.evaluation.evaluate import evaluate  # torch is for the worker
+
+    return evaluate(config)

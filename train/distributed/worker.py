@@ -1,0 +1,124 @@
+"""A worker's part: one long task that trains bucket after bucket until the coordinator has none left.
+
+    read the bucket's partitions and the shared state, unless their newest revision is in memory
+    train
+    write the partitions to the grant's folder                     several workers at a time
+    wait for the turn; merge with the shared state, and write it   one worker at a time
+    report to the coordinator, which makes the files count
+
+A kill at any point costs one bucket: it leaves files that do not count.
+"""
+
+import time
+from typing import Any
+
+from distributed import get_worker
+
+from graphmill.cluster import num_cores
+from graphmill.config import Config
+from graphmill.vocab import Bucket
+from train.distributed.bucket_assignment import backend_of
+from train.distributed.collective import Collective
+from train.distributed.messages import WORKER_ATTRIBUTE, Message, WorkerChannel
+from train.distributed.shared_state import SharedState
+from train.edges.partitions import PartitionKey, all_keys, is_shared
+from train.edges.schedule import Schedule
+from train.run.bucket import BucketTrainer
+from train.run.run_metrics import peak_bytes
+from train.step import runtime
+from train.step.step import Table
+from train.tables.held_partitions import HeldPartitions
+from train.tables.location import Location
+from train.tables.partition_files import PartitionFiles
+from train.tables.run_context import RunContext
+
+
+def work(config: Config, plan: Schedule, topic: str, task: str, num_on_host: int) -> dict[str, Any]:
+    """Run the task, one of `num_on_host` that share this machine's cores; device and number of parameters."""
+    runtime.keep_freed_memory()
+    attributes = vars(get_worker())
+    with runtime.cpu_threads(config.workers or max(1, num_cores() // num_on_host)):
+        worker = attributes.pop(WORKER_ATTRIBUTE, None)  # gone if this task fails
+        if worker is None or worker.topic != topic:
+            worker = Worker(config, plan, topic)
+        figures: dict[str, Any] = worker.run(WorkerChannel(topic, task))
+        attributes[WORKER_ATTRIBUTE] = worker
+        return figures
+
+
+class Worker:
+    """Trains the buckets that the coordinator sends.
+
+    A worker lives as long as the run: the task of the next epoch finds its tables on the device.
+    """
+
+    def __init__(self, config: Config, plan: Schedule, topic: str) -> None:
+        self.topic = topic
+        self.context = RunContext(config, plan)
+        model, adagrad = self.context.load_model()
+        self.bucket = BucketTrainer(self.context, model, adagrad)
+        self.files = PartitionFiles(self.context)
+        self.partitions = HeldPartitions(self._load)
+        shared_keys = [key for key in all_keys(config) if is_shared(config, key)]
+        self.shared = SharedState(self.context, model, adagrad, self.files, shared_keys)
+        self._num_parameters = self.context.num_parameters(model)
+        backend = backend_of(config)
+        self.collective = None if backend is None else Collective(backend, self.context.device)
+
+    def run(self, channel: WorkerChannel) -> dict[str, Any]:
+        """Train until no bucket is left; the device and the number of parameters."""
+        message = channel.ask("ready")
+        while message["kind"] == "train":
+            message = self._train(message, channel)
+        if self.collective is not None:
+            self.collective.close()
+        return {"device": str(self.context.device), "num_parameters": self._num_parameters}
+
+    def _train(self, message: Message, channel: WorkerChannel) -> Message:
+        """Train one bucket, write and publish it; the coordinator's next message."""
+        bucket, grant = Bucket(*message["bucket"]), message["grant"]
+        iteration = self.context.schedule.iteration(message["version"])
+        folder, version = message["folder"], message["version"] + 1
+        begun = time.monotonic()
+        locations = _locations(message["partitions"])
+        num_read = len(self.partitions.missing(locations))
+        tables = self.partitions.hold(locations)
+        self.shared.begin(Location(*message["shared"]))
+        self.partitions.begin_changes(locations)
+        edges = self.bucket.read(bucket, iteration)
+        wait_s = time.monotonic() - begun
+        stats = self.bucket.train(
+            bucket, iteration, edges, {**tables, **self.shared.tables}, channel.report_progress
+        )
+        begun = time.monotonic()
+        self.context.checksums.clear()
+        for key in sorted(locations):
+            self.files.write(key, tables[key], version, iteration, folder)
+        self.partitions.end_changes(locations, grant)
+        for key, location in _locations(message["untouched"]).items():
+            self.files.write(key, self._load(key, location), version, iteration, folder)
+        visit = {
+            "stats": stats,
+            "wait_s": wait_s + time.monotonic() - begun,
+            "partitions_read": num_read,
+            "partitions_written": len(locations),
+            "peak_bytes": peak_bytes(),
+        }
+        answer = channel.ask("trained", grant=grant, visit=visit)
+        if answer["kind"] != "publish":
+            return answer  # this bucket goes to another worker
+        group, revision = answer["group"], grant
+        if self.collective is not None and group is not None:
+            if group["size"] > 1:
+                self.shared.reduce(self.collective, group)
+            revision = group["leader"]
+        location, writes = Location(*answer["shared"]), revision == grant
+        self.shared.publish(location, folder, version, revision, iteration, writes=writes)
+        return channel.ask("published", grant=grant, checksums=dict(self.context.checksums))
+
+    def _load(self, key: PartitionKey, location: Location) -> Table:
+        return self.files.load(key, location.version, location.path)
+
+
+def _locations(listed: list[Any]) -> dict[PartitionKey, Location]:
+    return {(name, partition): Location(*location) for name, partition, location in listed}

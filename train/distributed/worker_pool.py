@@ -1,0 +1,172 @@
+"""The workers that train: one task on each; the pool notices workers that were lost or have joined."""
+
+import logging
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from distributed import Client, Future
+
+from graphmill.config import Config
+from graphmill.errors import ClusterError
+from graphmill.vocab import Bucket
+from train.distributed.messages import WORKER_ATTRIBUTE, CoordinatorChannel
+from train.edges.partitions import PartitionKey
+from train.edges.schedule import Schedule
+from train.run.run_metrics import Visit
+from train.tables.location import Location
+
+POLL_S = 0.25  # from one look at the cluster's workers to the next
+NO_WORKER_S = 120.0  # without any worker, after which the run fails
+
+log = logging.getLogger("graphmill")
+
+
+@dataclass(eq=False)
+class WorkerTask:
+    """A worker's task, and the bucket that it has.
+
+    Attributes:
+        bucket: bucket that it trains under the permission number `grant`.
+        base: shared state that the bucket started from.
+        visit: figures of the bucket, once it is trained.
+        waits_for: "bucket", "turn" (to publish), or None.
+        last: bucket that it trained before.
+        untouched: partitions that no bucket needs and that this task copies to the next version.
+        leader: the grant that writes the shared state of its group.
+    """
+
+    name: str
+    address: str
+    future: Future
+    bucket: Bucket | None = None
+    grant: int = 0
+    base: Location | None = None
+    visit: Visit | None = None
+    waits_for: str | None = None
+    last: Bucket | None = None
+    untouched: tuple[PartitionKey, ...] = ()
+    publishing: bool = False
+    leader: int = 0
+
+    def drop_bucket(self) -> None:
+        """Forget the bucket, which is published or goes back."""
+        self.bucket = self.visit = self.base = None
+        self.untouched = ()
+
+
+class WorkerPool:
+    """At most `num_workers` tasks at a time, each on a worker of its own.
+
+    Attributes:
+        tasks: the tasks by name.
+    """
+
+    def __init__(
+        self, client: Client, channel: CoordinatorChannel, num_workers: int, config: Config, plan: Schedule
+    ) -> None:
+        self.tasks: dict[str, WorkerTask] = {}
+        self._client = client
+        self._channel = channel
+        self._num_workers = num_workers
+        self._config = config
+        self._plan = plan
+        self._polled_s = 0.0
+        self._worker_seen_s = time.monotonic()
+        num_present = len(self._present())
+        if num_present < num_workers:
+            log.info(
+                "training: %d workers are there, train.num_workers asks for %d", num_present, num_workers
+            )
+
+    def poll(self, *, start_tasks: bool) -> list[WorkerTask]:
+        """The tasks whose workers were lost since the last call; `start_tasks` gives free workers a task.
+
+        Raises:
+            ClusterError: the cluster has had no worker for NO_WORKER_S.
+            Exception: a task has raised it.
+        """
+        now = time.monotonic()
+        if now - self._polled_s < POLL_S:
+            return []
+        if now - self._polled_s > NO_WORKER_S:  # the coordinator did something else in between
+            self._worker_seen_s = now
+        self._polled_s = now
+        present = self._present()
+        for task in self.tasks.values():
+            if task.future.status == "error":
+                task.future.result()
+        lost = [task for task in self.tasks.values() if task.address not in present]
+        for task in lost:
+            self._client.cancel([task.future])
+            self._forget(task)
+        if self.tasks:
+            self._worker_seen_s = now
+        if start_tasks:
+            self._start_tasks(present)
+        return lost
+
+    def finish(self, task: WorkerTask) -> dict[str, Any]:
+        """Let a task end; its figures, which are empty where its worker is lost first."""
+        if task.name in self.tasks:
+            self._channel.send(task.name, "finished")
+        while task.name in self.tasks and not task.future.done():
+            self._channel.receive(POLL_S)
+            self.poll(start_tasks=False)
+        if task.name not in self.tasks:
+            return {}
+        figures: dict[str, Any] = task.future.result()
+        self._forget(task)
+        return figures
+
+    def shut_down(self) -> None:
+        """Cancel the tasks, each of which notices by itself, and free what the workers keep between tasks."""
+        self._client.cancel([task.future for task in self.tasks.values()])
+        self._client.run(_free, on_error="ignore")
+
+    def _present(self) -> set[str]:
+        return set(self._client.scheduler_info(n_workers=-1)["workers"])
+
+    def _forget(self, task: WorkerTask) -> None:
+        del self.tasks[task.name]
+        self._channel.close(task.name)
+
+    def _start_tasks(self, present: set[str]) -> None:
+        taken = {task.address for task in self.tasks.values()}
+        for address in sorted(present - taken)[: self._num_workers - len(taken)]:
+            name = f"graphmill-train-{uuid.uuid4().hex[:12]}"
+            num_on_host = min(self._num_workers, sum(_host(each) == _host(address) for each in present))
+            self._channel.open(name)
+            future = self._client.submit(
+                _work,
+                self._config,
+                self._plan,
+                self._channel.topic,
+                name,
+                num_on_host,
+                key=name,
+                workers=[address],
+                allow_other_workers=False,
+                pure=False,
+            )
+            self.tasks[name] = WorkerTask(name, address, future)
+        if not self.tasks and time.monotonic() - self._worker_seen_s > NO_WORKER_S:
+            raise ClusterError(
+                f"training: no worker has been there for {NO_WORKER_S:.0f} s; a worker that exceeds its "
+                "memory limit is killed: see cluster.worker_memory"
+            )
+
+
+def _work(*arguments: Any) -> dict[str, Any]:
+    from train.distributed.worker import work  # torch is for the worker: the client can do without it
+
+    return work(*arguments)
+
+
+def _free(dask_worker: Any) -> None:
+    vars(dask_worker).pop(WORKER_ATTRIBUTE, None)
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]

@@ -1,0 +1,66 @@
+"""Partitions and the buckets that need them. (Without torch: the client of a distributed run needs it.)"""
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import TypeVar
+
+from graphmill.config import PbgConfig
+from graphmill.vocab import Bucket, Partition, Side
+
+Held = TypeVar("Held")
+
+PartitionKey = tuple[str, Partition]  # an entity type, and one of its partitions
+
+
+def all_buckets(config: PbgConfig) -> list[Bucket]:
+    """Every bucket of an edge path."""
+    grid = (range(config.num_side_partitions(side)) for side in Side)
+    return [Bucket(*pair) for pair in product(*grid)]
+
+
+def all_keys(config: PbgConfig) -> list[PartitionKey]:
+    """Every partition of every entity type."""
+    return [
+        (name, partition)
+        for name, entity in config.entities.items()
+        for partition in range(entity.num_partitions)
+    ]
+
+
+def is_shared(config: PbgConfig, key: PartitionKey) -> bool:
+    """Whether the key is the only partition of its type, which every bucket may need."""
+    return config.entities[key[0]].num_partitions == 1
+
+
+def key_of(config: PbgConfig, entity_type: str, side: Side, bucket: Bucket) -> PartitionKey:
+    """The partition of a type that one side of a bucket needs."""
+    partitioned = config.entities[entity_type].num_partitions > 1
+    return entity_type, getattr(bucket, side) if partitioned else 0
+
+
+def keys_of(config: PbgConfig, bucket: Bucket) -> set[PartitionKey]:
+    """All partitions that a bucket needs, types with one partition included."""
+    return {
+        key_of(config, relation.entity_type(side), side, bucket)
+        for relation in config.relations
+        for side in Side
+    }
+
+
+def by_side(
+    config: PbgConfig, relation: int, bucket: Bucket, held: Mapping[PartitionKey, Held]
+) -> dict[Side, Held]:
+    """The partitions, among those that are held, of both sides of a relation in a bucket."""
+    entry = config.relations[relation]
+    return {side: held[key_of(config, entry.entity_type(side), side, bucket)] for side in Side}
+
+
+def rows_of(
+    config: PbgConfig, num_rows: Mapping[str, Sequence[int]], bucket: Bucket
+) -> dict[Side, list[int]]:
+    """For each side, the rows of the partition that each relation needs."""
+    rows: dict[Side, list[int]] = {}
+    for side in Side:
+        keys = [key_of(config, relation.entity_type(side), side, bucket) for relation in config.relations]
+        rows[side] = [num_rows[name][partition] for name, partition in keys]
+    return rows

@@ -1,0 +1,71 @@
+"""Partitions of a checkpoint that are held in memory: those that were asked for last."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Generic, TypeVar
+
+from torch import Tensor
+
+from graphmill.vocab import Partition
+from train.edges.partitions import PartitionKey
+from train.tables.location import Location
+from train.tables.partition_files import PartitionFiles
+from train.tables.run_context import RunContext
+
+Held = TypeVar("Held")
+
+
+class HeldPartitions(Generic[Held]):
+    """Partitions by key, read from files where the newest revision is not held.
+
+    Training on several workers, evaluation and predictions hold partitions here; training on one worker,
+    which reads ahead, has `train.tables.partition_store`.
+    """
+
+    def __init__(self, load: Callable[[PartitionKey, Location], Held]) -> None:
+        """`load` reads one partition."""
+        self._load = load
+        self._partitions: dict[PartitionKey, Held] = {}
+        self._revisions: dict[PartitionKey, int] = {}  # of partitions that no training has changed since
+
+    def hold(self, locations: Mapping[PartitionKey, Location]) -> Mapping[PartitionKey, Held]:
+        """The partitions at `locations`; all others are dropped before the first one is read."""
+        missing = self.missing(locations)
+        for key in [key for key in self._partitions if key not in locations or key in missing]:
+            del self._partitions[key]
+        for key in missing:
+            self._partitions[key] = self._load(key, locations[key])
+            self._revisions[key] = locations[key].revision
+        return self._partitions
+
+    def missing(self, locations: Mapping[PartitionKey, Location]) -> list[PartitionKey]:
+        """Keys of the partitions that `hold` would read, in order."""
+        return sorted(
+            key
+            for key, location in locations.items()
+            if key not in self._partitions or self._revisions.get(key) != location.revision
+        )
+
+    def begin_changes(self, keys: Iterable[PartitionKey]) -> None:
+        """Training changes these partitions: until `end_changes` they are of no revision."""
+        for key in keys:
+            del self._revisions[key]
+
+    def end_changes(self, keys: Iterable[PartitionKey], revision: int) -> None:
+        """The partitions have been written as `revision`."""
+        self._revisions |= dict.fromkeys(keys, revision)
+
+
+def load_embeddings_of(context: RunContext) -> Callable[[str, Partition], Tensor]:
+    """A function that gives the checkpoint's embeddings of a partition, and holds one partition at a time.
+
+    The embeddings are [N, D] in the host's memory.
+    """
+    files = PartitionFiles(context)
+    held = HeldPartitions(lambda key, location: files.load_embeddings(key, location.version))
+    location = Location(0, context.config.checkpoint_path, context.version)
+
+    def load(entity_type: str, partition: Partition) -> Tensor:
+        key = entity_type, partition
+        return held.hold({key: location})[key]
+
+    return load

@@ -1,0 +1,43 @@
+"""Inputs of a run in other formats than PBG v1: they become PBG v1 before the stage begins.
+
+Such inputs are legacy entities and edges (`entity_count_*.pt`, edge files numbered from 1), an `init_path` of
+any format, and a legacy outdir as `checkpoint_path`. graphmill/checkpoints/import_legacy.py names the files.
+"""
+
+from graphmill import storage
+from graphmill.checkpoints import import_legacy
+from graphmill.config import Config
+from train.config import TrainConfig
+
+
+def import_legacy_inputs(config: Config) -> Config:
+    """Import the inputs that are not PBG v1; the configuration with the paths of the imported files.
+
+    Raises:
+        FormatError: a source is damaged, or its index base is unclear (see train.index_base).
+    """
+    target = config.checkpoint_path.rstrip("/") + ".adopted"
+    index_base = config.section(TrainConfig).index_base
+    import_legacy.adopt_outdir(config.checkpoint_path, index_base)
+    changed: dict[str, object] = {}
+    entity_path = config.entity_path
+    if import_legacy.is_legacy_input(entity_path):
+        edge_paths = [*config.edge_paths, *_other_splits(config)]
+        entity_path, edges = import_legacy.adopt_inputs(entity_path, edge_paths, target, index_base)
+        changed["entity_path"] = entity_path
+        changed["edge_paths"] = edges[: len(config.edge_paths)]
+        changed["edge_root"] = storage.parent(edges[0])
+    if config.init_path is not None:
+        changed["init_path"] = import_legacy.adopt_init(config.init_path, target, entity_path, index_base)
+    return config.model_copy(update=changed)
+
+
+def _other_splits(config: Config) -> list[str]:
+    """Folders of edge files beside edge_paths."""
+    folders = [each.uri for each in storage.list_dir(config.edge_root) if each.is_dir]
+    return [
+        uri
+        for uri in folders
+        if uri not in config.edge_paths
+        and any(storage.name(each.uri).startswith("edges_") for each in storage.list_dir(uri))
+    ]

@@ -1,0 +1,149 @@
+"""The context of a run: configuration, counts, schedule, device, and the model of a checkpoint.
+
+Training, evaluation, predictions and PBG's `do_eval` all load their model here.
+"""
+
+import copy
+from typing import Self
+
+import torch
+
+from graphmill.config import Config
+from graphmill.errors import NotFoundError
+from graphmill.formats import entity_counts, pbg_checkpoint
+from graphmill.run.lock import NO_CLAIM, Claim
+from graphmill.storage import Checksums
+from train.config import TrainConfig
+from train.edges import seeds
+from train.edges.schedule import Schedule, plan
+from train.model.model import Model
+from train.model.optimizer import Adagrad
+from train.step.runtime import device_of
+from train.tables.warm_start import WarmStart
+
+CPU = torch.device("cpu")
+
+
+class RunContext:
+    """Facts that every process of a run needs.
+
+    Attributes:
+        device: device of the tables and the model.
+        num_rows: rows of each partition of each entity type.
+        num_dynamic: number of dynamic relations; None with static relations.
+        num_relations: number of relations of either kind.
+        version: version of the checkpoint that the run reads; 0 where there is none yet.
+        warm_start: checkpoint at init_path, while there is no version yet.
+        claim: lock that is checked before a file of the checkpoint is written.
+        checksums: checksums of the files that this process writes, by URI.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        schedule: Schedule | None = None,
+        claim: Claim = NO_CLAIM,
+        *,
+        device: torch.device | None = None,
+        version: int | None = None,
+    ) -> None:
+        """By default the schedule, the device and the version are those that the configuration asks for."""
+        self.config = config
+        self.claim = claim
+        self.device = device or device_of(config)
+        partitions = {name: entity.num_partitions for name, entity in config.entities.items()}
+        self.num_rows = entity_counts.read_counts(config.entity_path, partitions)
+        self.num_dynamic = (
+            entity_counts.read_relation_count(config.entity_path) if config.dynamic_relations else None
+        )
+        self.num_relations = len(config.relations) if self.num_dynamic is None else self.num_dynamic
+        self.version = pbg_checkpoint.read_version(config.checkpoint_path) if version is None else version
+        self.checksums: Checksums = {}
+        warm = not self.version and config.init_path
+        self.warm_start = WarmStart(config, warm) if warm else None
+        self._schedule = schedule
+
+    @classmethod
+    def of_checkpoint(
+        cls, config: Config, purpose: str, *, device: torch.device = CPU, version: int | None = None
+    ) -> Self:
+        """The context of a checkpoint that is only read; by default of its committed version.
+
+        Raises:
+            NotFoundError: there is no checkpoint; the message names the `purpose`.
+        """
+        version = version or pbg_checkpoint.read_version(config.checkpoint_path)
+        if not version:
+            raise NotFoundError(f"{config.checkpoint_path}: there is no checkpoint to {purpose}; train first")
+        return cls(config, device=device, version=version)
+
+    @property
+    def schedule(self) -> Schedule:
+        """Iterations of the run; the first access opens every bucket file.
+
+        Raises:
+            FormatError: a bucket is missing or damaged.
+        """
+        if self._schedule is None:
+            self._schedule = plan(self.config)
+        return self._schedule
+
+    def on_host(self) -> Self:
+        """The same context with tables in the host's memory."""
+        other = copy.copy(self)
+        other.device = CPU
+        return other
+
+    def load_trained_model(self) -> Model:
+        """The model of the version, without its optimizer.
+
+        Raises:
+            FormatError: the file is damaged, or its parameters do not fit the configuration.
+        """
+        path, version = self.config.checkpoint_path, self.version
+        model = Model(self.config, self.num_dynamic)
+        model.load_state(pbg_checkpoint.read_model(path, version)[0], pbg_checkpoint.model_uri(path, version))
+        return model.to(self.device)
+
+    def load_model(self, path: str | None = None, version: int | None = None) -> tuple[Model, Adagrad]:
+        """The model and its optimizer: of the version, else of init_path, else new.
+
+        `path` and `version` name another folder and version than those of the checkpoint.
+
+        Raises:
+            FormatError: the file is damaged, or its parameters do not fit the configuration.
+        """
+        config = self.config
+        path = path or config.checkpoint_path
+        version = self.version if version is None else version
+        model = Model(
+            config,
+            self.num_dynamic,
+            relation_init=config.section(TrainConfig).relation_init,
+            seed=seeds.derived(config.seed, "relations"),
+        )
+        lr = config.lr if config.relation_lr is None else config.relation_lr
+        if self.warm_start and not version:
+            return model.to(self.device), self.warm_start.load_model(model, lr)
+        optimizer_state = None
+        if version:
+            uri = pbg_checkpoint.model_uri(path, version)
+            state, optimizer_state, ended = pbg_checkpoint.read_model(path, version)
+            model.load_state(state, uri)
+            self.schedule.check_resumed(ended, version)
+        adagrad = Adagrad(model.to(self.device).parameters, lr)
+        if optimizer_state:
+            adagrad.load_state_dict(optimizer_state, uri)
+        return model, adagrad
+
+    def relation_names(self) -> list[str]:
+        """Names of all relations; a dynamic relation without a name goes by its number."""
+        if not self.config.dynamic_relations:
+            return [relation.name for relation in self.config.relations]
+        names = entity_counts.read_relation_names(self.config.entity_path) or []
+        return [*names, *map(str, range(len(names), self.num_relations))]
+
+    def num_parameters(self, model: Model) -> int:
+        """Numbers that training moves: all embeddings and all parameters of the model."""
+        rows = sum(sum(counts) * self.config.entity_dimension(name) for name, counts in self.num_rows.items())
+        return rows + sum(value.numel() for value in model.parameters.values())
