@@ -48,7 +48,7 @@ def connect(master: str | None, settings: ClusterConfig) -> Iterator[Client]:
         try:
             keys = stack.enter_context(_in_a_file(_keys(kind, settings)))
             stack.enter_context(dask.config.set(_NANNY_ENVIRONMENT))
-            cluster = stack.enter_context(_starter(kind)(master, settings, keys))
+            cluster = stack.enter_context(starter_of(kind)(master, settings, keys))
             security = keys and keys.security()
             client = stack.enter_context(
                 Client(cluster, security=security, timeout=settings.connect_timeout_s)
@@ -66,7 +66,8 @@ def connect(master: str | None, settings: ClusterConfig) -> Iterator[Client]:
         yield client
 
 
-def _starter(kind: Kind) -> Starter:
+def starter_of(kind: Kind) -> Starter:
+    """Import the function that starts a kind of cluster."""
     module, _, name = kind.starter.partition(":")
     starter: Starter = getattr(import_module(f"graphmill.cluster.{module}"), name)
     return starter

@@ -1,0 +1,31 @@
+"""The table of cluster kinds: the forms of --master."""
+
+import re
+
+import pytest
+
+from graphmill.cluster.connecting import starter_of
+from graphmill.cluster.kinds import FORMS, KINDS, kind_of
+from graphmill.errors import ConfigError
+from tests import REPOSITORY
+
+EXAMPLES = ("local", "local[2]", "local[*]", "cuda", "yarn", "ssh://me@h1:22,h2", "tcp://h:1", "tls://h:1")
+
+
+def test_every_kind_is_named_and_can_be_started() -> None:
+    assert {kind_of(master) for master in EXAMPLES} == set(KINDS)
+    for kind in KINDS:
+        if kind.starter.partition(":")[0] != "ssh":  # which needs asyncssh
+            assert callable(starter_of(kind))
+
+
+@pytest.mark.parametrize("master", ["local[0]", "local[x]", "local[1]x", "cuda2", "spark://h:1", "http://h"])
+def test_another_form_is_refused_with_all_forms(master: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"--master {master}: expected {FORMS}")):
+        kind_of(master)
+
+
+def test_the_page_names_every_kind() -> None:
+    page = (REPOSITORY / "docs" / "operations.md").read_text()
+    missing = [form for kind in KINDS for form in kind.forms[-1:] if re.split(r"[\[H]", form)[0] not in page]
+    assert not missing
