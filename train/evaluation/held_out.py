@@ -14,7 +14,7 @@ from torch import Tensor
 
 from graphmill.config import PbgConfig
 from graphmill.vocab import Side
-from train.edges.negatives import Batch, Sampling
+from train.edges.negative_sampling import Batch, Sampling
 from train.model import losses
 from train.model.model import Model
 from train.step.plain import gather, scores

@@ -19,7 +19,7 @@ from torch import Tensor
 from graphmill.config import PbgConfig
 from graphmill.model import operators
 from graphmill.vocab import Side
-from train.edges.grouped import Questions, asked_sides
+from train.edges.one_vs_all import QueryBatch, sides_with_negatives
 from train.model import losses, optimizer
 from train.model.model import Model
 from train.step.plain import StepFigures, gradient_of, touched_parameters
@@ -50,9 +50,9 @@ class GroupedStep:
         self.adagrad = adagrad
         self.lr_scale = 1.0
         # Without an operator for each side the edge is one example, and both its questions regularise it.
-        self._share = (2 if model.two_sided else 1) / max(1, len(asked_sides(config)))
+        self._share = (2 if model.two_sided else 1) / max(1, len(sides_with_negatives(config)))
 
-    def __call__(self, batch: Questions, tables: Mapping[Side, Table]) -> StepFigures:
+    def __call__(self, batch: QueryBatch, tables: Mapping[Side, Table]) -> StepFigures:
         """Score, loss, gradient, update: of every row that may answer, and of the rows that ask."""
         asked, asking = tables[batch.side], tables[batch.side.other]
         local, rel_U, rel_Q = touched_parameters(self.model, batch.relation, batch.rel_Q)
@@ -70,7 +70,7 @@ class GroupedStep:
         violators = {side: found.violators if side is batch.side else found.violators * 0 for side in Side}
         return StepFigures(found.loss, reg, violators[Side.LHS], violators[Side.RHS])
 
-    def _compare(self, query_QD: Tensor, candidate_ND: Tensor, batch: Questions) -> Gradients:
+    def _compare(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
         """The loss and its gradients, some questions at a time."""
         half = self.config.half_precision
         is_product = self.config.comparator in ("dot", "cos") and not self.config.bias
@@ -90,7 +90,7 @@ class GroupedStep:
             torch.stack(candidate).sum(0),
         )
 
-    def _compare_products(self, query_QD: Tensor, candidate_ND: Tensor, batch: Questions) -> Gradients:
+    def _compare_products(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
         """Scores are a matrix product: the gradients are two more."""
         dtype = torch.bfloat16 if self.config.half_precision else query_QD.dtype
         question_A = torch.repeat_interleave(batch.count_Q)
@@ -105,7 +105,7 @@ class GroupedStep:
         gradient_ND.index_add_(0, batch.answer_A, query_QD[question_A] * weight_A1, alpha=-1)
         return Gradients(loss, violators, gradient_QD, gradient_ND)
 
-    def _compare_any(self, query_QD: Tensor, candidate_ND: Tensor, batch: Questions) -> Gradients:
+    def _compare_any(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
         """Scores are of any comparator: autograd carries their gradient to the vectors."""
         leaves = query_QD.requires_grad_(), candidate_ND.requires_grad_()
         score_QN = self.model.matrix_scores(*leaves, half=self.config.half_precision)
@@ -117,7 +117,7 @@ class GroupedStep:
         return Gradients(loss, violators, *torch.autograd.grad(score_QN, leaves, gradient_QN))
 
     def _regularise(
-        self, batch: Questions, local: Model, rel_Q: Tensor | None, entity_QD: Tensor, rows_ND: Tensor
+        self, batch: QueryBatch, local: Model, rel_Q: Tensor | None, entity_QD: Tensor, rows_ND: Tensor
     ) -> Tensor:
         """Add N3 of both entities of every edge, and of its operator, to the gradients; returns its cost."""
         coefficient = self.config.regularization_coef * self._share
@@ -142,7 +142,7 @@ class GroupedStep:
             return reg + losses.n3_of_operator(operator, leaves, count_Q * coefficient, rel_Q)
 
     def _update(
-        self, batch: Questions, asked: Table, asking: Table, gradient_ND: Tensor, gradient_QD: Tensor
+        self, batch: QueryBatch, asked: Table, asking: Table, gradient_ND: Tensor, gradient_QD: Tensor
     ) -> None:
         settings = self.config.lr * self.lr_scale, self.config.max_norm
         if asked is asking:
@@ -153,7 +153,7 @@ class GroupedStep:
         optimizer.update_table(asked.embeddings_ND, asked.sums, gradient_ND, *settings)
 
 
-def _cross_entropy(score_QN: Tensor, question_A: Tensor, batch: Questions) -> tuple[Tensor, Tensor, Tensor]:
+def _cross_entropy(score_QN: Tensor, question_A: Tensor, batch: QueryBatch) -> tuple[Tensor, Tensor, Tensor]:
     """The loss; the number of answers that score below another entity; softmax(scores) [Q, N]."""
     wide = torch.promote_types(score_QN.dtype, torch.float32)
     best_Q = score_QN.amax(1).to(wide)

@@ -18,12 +18,12 @@ from typing import Any
 from graphmill.config import Config
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket
-from train.edges.bucket_order import Uses
 from train.edges.partitions import PartitionKey, all_keys, is_shared, keys_of
 from train.gpu.copies import Copies, Slot, num_floats_of
 from train.step.table import Table
 from train.tables import memory
 from train.tables.partition_files import PartitionFiles
+from train.tables.partition_store import Store
 from train.tables.run_context import RunContext
 
 
@@ -34,19 +34,13 @@ def order_slots(config: Config, capacity: int) -> int | None:
     return slots if slots >= 2 else None
 
 
-class DeviceBuffer:
-    """Holds all tables on the host, and the ones at work on the device.
-
-    Attributes:
-        num_read, num_written: partitions that came to the device, and that were taken from it, so far.
-    """
+class DeviceBuffer(Store):
+    """Holds all tables on the host, and those of the current bucket on the device."""
 
     def __init__(self, context: RunContext, version: int, capacity: int) -> None:
         """`capacity` counts the partitions on the device, of all types that have several."""
-        self.config, self.device, self.version = context.config, context.device, version
-        self.files = PartitionFiles(context.on_host())
-        self.capacity = capacity
-        self.num_read = self.num_written = 0
+        super().__init__(PartitionFiles(context.on_host()), version)
+        self.device, self.capacity = context.device, capacity
         self._host: dict[PartitionKey, Table] = {}
         self._here: dict[PartitionKey, Table] = {}
         self._slots: dict[PartitionKey, Slot] = {}  # of what is here and moves
@@ -54,12 +48,11 @@ class DeviceBuffer:
         self._left: dict[PartitionKey, Any] = {}  # events: when a partition is whole on the host again
         self._ahead: set[PartitionKey] = set()  # here, for a bucket that has not come yet
         self._changed: set[PartitionKey] = set()  # trained since they came
-        self._uses = Uses(context.config, [])
         self._copies = Copies(self.device)
 
     def begin(self, order: Sequence[Bucket]) -> None:
-        """Note the order of an iteration's buckets."""
-        self._uses = Uses(self.config, order)
+        """Note the order of an iteration's buckets; the first call fills the host's memory."""
+        super().begin(order)
         if not self._host:
             self._load()
 
@@ -68,7 +61,7 @@ class DeviceBuffer:
     ) -> Mapping[PartitionKey, Table]:
         """The tables of `bucket`; with `then`, what is needed next is on its way when this returns."""
         self._copies.steps_done()
-        self._uses.advance()
+        self.uses.advance()
         needed = keys_of(self.config, bucket)
         self._ahead -= needed
         coming = sorted(needed - self._here.keys())
@@ -90,10 +83,6 @@ class DeviceBuffer:
         for key, table in sorted(self._host.items()):
             self.files.write(key, table, self.version + 1, iteration)
 
-    def committed(self) -> None:
-        """The next version counts now."""
-        self.version += 1
-
     def _load(self) -> None:
         """Fill the host's memory; slots for the largest partition, and a place for each that never moves."""
         self._host = {
@@ -114,8 +103,8 @@ class DeviceBuffer:
         coming = following - self._here.keys()
         if not coming and not self._ahead and len(self._slots) <= self.capacity:
             others = [key for key in self._host if key not in self._here]
-            key = min(others, key=self._uses.next_of, default=None)
-            coming = {key} if key is not None and self._uses.is_left(key) else set()
+            key = min(others, key=self.uses.next_of, default=None)
+            coming = {key} if key is not None and self.uses.is_left(key) else set()
         for key in sorted(coming)[: len(self._free)]:
             self._bring(key)
             self._ahead.add(key)
@@ -124,7 +113,7 @@ class DeviceBuffer:
         """Let partitions go until there are no more than the capacity, and `num` slots are free."""
         while len(self._slots) - len(self._ahead) + num > self.capacity or len(self._free) < num:
             others = self._slots.keys() - keep
-            key = max(others - self._ahead or others, key=self._uses.next_of, default=None)
+            key = max(others - self._ahead or others, key=self.uses.next_of, default=None)
             if key is None:
                 return  # the bucket needs them all
             self._let_go(key)

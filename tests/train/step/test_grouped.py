@@ -1,4 +1,4 @@
-"""Questions: the same as their edges one by one, among all entities."""
+"""QueryBatch: the same as their edges one by one, among all entities."""
 
 from itertools import product
 
@@ -12,7 +12,7 @@ from tests.train.step.test_plain import COMPARATORS, COUNTS, OPERATORS, Scene, s
 from train import job
 from train.edges import batches
 from train.edges.batches import EdgeTensors
-from train.edges.grouped import Questions
+from train.edges.one_vs_all import QueryBatch
 from train.step import grouped
 from train.step.grouped import GroupedStep
 from train.step.plain import PlainStep
@@ -49,7 +49,7 @@ def check_same_as_step(config, relation=0, elementwise=False, num_edges=25):
         scenes[0].batch, scenes[0].side_tables, torch.Generator()
     )
     (questions,) = questions_of(scenes[1])
-    assert isinstance(questions, Questions)
+    assert isinstance(questions, QueryBatch)
     assert len(questions) == num_edges
     figures = GroupedStep(config, scenes[1].model, scenes[1].adagrad)(questions, scenes[1].side_tables)
     close = {"rtol": 1e-9, "atol": 1e-9}

@@ -10,7 +10,7 @@ from graphmill.model.operators import parameter_names
 from graphmill.model.parameters import global_key
 from graphmill.vocab import Side
 from tests.train.oracle import Oracle, adagrad, row_adagrad
-from train.edges.negatives import Batch, Sampling
+from train.edges.negative_sampling import Batch, Sampling
 from train.model import optimizer
 from train.model.model import Model
 from train.run.batch_step import BatchStep
