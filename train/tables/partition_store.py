@@ -57,7 +57,7 @@ class Store(ABC):
 
 
 class PartitionStore(Store):
-    """Holds the tables of the current bucket, and those that the next bucket adds; the others are in files."""
+    """Holds the tables of the current bucket, and those that the next bucket adds; files have the others."""
 
     def __init__(self, files: PartitionFiles, version: int, background: Background) -> None:
         super().__init__(files, version)
