@@ -17,7 +17,7 @@ from graphmill import cluster, storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.run.lock import NO_CLAIM, Claim
-from graphmill.run.places import check_folder
+from graphmill.run.output_checks import check_folder
 from train.config import TrainConfig
 from train.distributed.coordinator import Coordinator
 from train.run.claim import check_claim, claim_checkpoint, moved_aside, trained_with
