@@ -21,7 +21,7 @@ from train.step.table import Table
 class BatchStep:
     """Trains on the batches of `batches.cut_for_training`.
 
-    Edges take the compiled step or the plain one, edges with features the plain step, questions the grouped
+    Edges take the compiled step or the plain one, edges with features the plain step, queries the grouped
     step.
     """
 
