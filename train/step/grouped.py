@@ -19,7 +19,8 @@ from torch import Tensor
 from graphmill.config import PbgConfig
 from graphmill.model import operators
 from graphmill.vocab import Side
-from train.edges.one_vs_all import QueryBatch, sides_with_negatives
+from train.edges.negative_sampling import sides_with_negatives
+from train.edges.one_vs_all import QueryBatch
 from train.model import losses, optimizer
 from train.model.model import Model
 from train.step.plain import StepFigures, gradient_of, touched_parameters
