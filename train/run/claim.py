@@ -1,13 +1,13 @@
-"""Decides whether a run goes on with the checkpoint at checkpoint_path.
+"""Decides whether a run resumes the checkpoint at checkpoint_path.
 
     checkpoint_path/graphmill.json
-      settings, train, inputs     what it is trained with: settings that change the result, and inputs
-      num_edge_paths              how many of the inputs, after the entities, are edges to train on
-      history                     [{from_version, settings, train}]: from which version on what held
+      settings, train, inputs     settings that change the result, and inputs
+      num_edge_paths              number of the inputs, after the entities, that are edges to train on
+      history                     [{from_version, settings, train}]: earlier settings, by their first version
 
-Where the configuration says something else, `train.on_change` decides: restart, resume or refuse. What was
-trained otherwise is never deleted: it is moved aside, and keeps a name of its own. A checkpoint without
-graphmill.json is PBG's own: it is resumed, as PBG does, unless `train.on_change` is set.
+If settings or inputs have changed, `train.on_change` decides: restart, resume or refuse. A checkpoint with
+other settings is never deleted: it is moved aside, under a name of its own. A checkpoint without
+graphmill.json is PBG's own: it is resumed, as in PBG, unless `train.on_change` is set.
 """
 
 import json
@@ -46,13 +46,13 @@ def trained_with(config: Config) -> dict[str, Any]:
 
 
 def check_claim(config: Config, coming: Collection[str] = ()) -> None:
-    """Look, before anything is touched, whether the stage can run; inputs may still change, and are left out.
+    """Check before any change whether the stage can run; without the inputs, which may still change.
 
-    `coming` are folders that are still to be written.
+    `coming` are folders that other stages will write.
 
     Raises:
-        ConfigError: the checkpoint may not be resumed, and `train.on_change` says not to start anew; or there
-            is nothing to validate on.
+        ConfigError: the checkpoint may not be resumed, and `train.on_change` forbids a restart; or there is
+            no edge to validate on.
     """
     validation.check_split(config, coming)
     if pbg_checkpoint.read_version(config.checkpoint_path):
@@ -60,13 +60,13 @@ def check_claim(config: Config, coming: Collection[str] = ()) -> None:
 
 
 def claim_checkpoint(config: Config) -> list[str]:
-    """Make sure that what is at checkpoint_path may be resumed under `config`, or move it aside.
+    """Check that the checkpoint may be resumed under `config`, or move it aside.
 
     Returns:
-        what is different from now on, where a checkpoint goes on under other settings.
+        the changes, where a checkpoint is resumed under other settings.
 
     Raises:
-        ConfigError: it may not be resumed, and `train.on_change` says not to start anew.
+        ConfigError: it may not be resumed, and `train.on_change` forbids a restart.
     """
     path = config.checkpoint_path
     ours = trained_with(config)
@@ -105,20 +105,20 @@ def _settings(config: Config) -> dict[str, Any]:
 
 
 def _former(config: Config) -> Former:
-    """Read what the checkpoint was trained with, as far as it is known."""
+    """Read the settings that the checkpoint was trained with, as far as they are known."""
     path = config.checkpoint_path
     uri = storage.join(path, FILE)
     if storage.exists(uri):
         return Former(True, storage.read_json(uri))
     try:
         theirs = from_mapping(pbg_checkpoint.read_config(path)).pbg()
-    except (NotFoundError, FormatError, ConfigError):  # such as keys of another release: PBG does not look
+    except (NotFoundError, FormatError, ConfigError):  # such as keys of another release: PBG ignores them
         return Former(False, {})
-    return Former(False, {"settings": _told_by_pbg(theirs)})
+    return Former(False, {"settings": _known_to_pbg(theirs)})
 
 
-def _told_by_pbg(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that change the result and that PBG's config.json tells; relations go by their numbers."""
+def _known_to_pbg(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that change the result and that PBG's config.json has; relations go by their numbers."""
     unknown = ("num_edge_chunks", "max_edges_per_chunk", "seed")  # chunks are counted in its models
     effects = PbgConfig.effects()
     known = {
@@ -129,9 +129,9 @@ def _told_by_pbg(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changes(config: Config, former: Former, ours: Mapping[str, Any]) -> tuple[list[str], bool]:
-    """The differences, and whether the checkpoint goes on all the same."""
+    """The differences, and whether the checkpoint is resumed nevertheless."""
     before = {part: former.content[part] for part in ours if part in former.content}
-    now = dict(ours) if former.is_ours else {"settings": _told_by_pbg(ours["settings"])}
+    now = dict(ours) if former.is_ours else {"settings": _known_to_pbg(ours["settings"])}
     changes = record.changes(before, now) if former.is_ours or before else []
     if not changes:
         return [], True
