@@ -88,9 +88,9 @@ class Coordinator:
 
     def _rank(self, config: Config) -> dict[str, Any]:
         """Evaluate a version, on a worker."""
-        found: dict[str, Any] = cluster.run_task(self.client, _evaluate, config, description="evaluate")
+        figures: dict[str, Any] = cluster.run_task(self.client, _evaluate, config, description="evaluate")
         self.claim.check()
-        return found
+        return figures
 
     def _run_epoch(self) -> None:
         last = self.version - self.version % self.schedule.per_epoch + self.schedule.per_epoch

@@ -85,10 +85,10 @@ class Worker:
         folder, version = message["folder"], message["version"] + 1
         begun = time.monotonic()
         locations = _locations(message["partitions"])
-        num_read = len(self.partitions.missing(locations))
+        read_before = self.partitions.num_read
         tables = self.partitions.hold(locations)
         self.shared.begin(Location(*message["shared"]))
-        self.partitions.begin_changes(locations)
+        self.partitions.begin_training(locations)
         edges = self.bucket.read(bucket, iteration)
         wait_s = time.monotonic() - begun
         stats = self.bucket.train(
@@ -98,13 +98,13 @@ class Worker:
         self.context.checksums.clear()
         for key in sorted(locations):
             self.files.write(key, tables[key], version, iteration, folder)
-        self.partitions.end_changes(locations, grant)
+        self.partitions.end_training(locations, grant)
         for key, location in _locations(message["untouched"]).items():
             self.files.write(key, self._load(key, location), version, iteration, folder)
         visit = {
             "stats": stats,
             "wait_s": wait_s + time.monotonic() - begun,
-            "partitions_read": num_read,
+            "partitions_read": self.partitions.num_read - read_before,
             "partitions_written": len(locations),
             "peak_bytes": peak_bytes(),
         }

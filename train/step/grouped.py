@@ -131,7 +131,7 @@ class GroupedStep:
             for vectors, count in ((entity_QD, count_Q), (rows_ND[answer_U], count_U.to(reg.dtype))):
                 parts = operators.parts(operator, vectors)
                 cost, slopes = losses.n3(parts, coefficient * count.unsqueeze(1))
-                reg += cost
+                reg += cost.sum()
                 slope = torch.cat(slopes, dim=-1)
                 if vectors is entity_QD:
                     gradient_of(entity_QD).add_(slope)

@@ -71,7 +71,9 @@ class PlainStep:
             figures.append(StepFigures(loss, reg, *violators))
             for side in Side:
                 found = block.rows[side].flatten(), gradient_of(embeddings[side]).flatten(0, 1)
-                row_gradients[side].append(batch.bags[side].spread(*found) if side in batch.bags else found)
+                row_gradients[side].append(
+                    batch.bags[side].feature_gradients(*found) if side in batch.bags else found
+                )
         reg = self._regularise_operators(model, batch.relation, blocks)
         self._update_rows(tables, row_gradients)
         self._update_parameters(model, rel_U)
@@ -97,7 +99,7 @@ class PlainStep:
             )
             for side in Side
         )
-        return lhs.loss + rhs.loss, [lhs.pos_CP, lhs.neg_CPM, rhs.pos_CP, rhs.neg_CPM]
+        return lhs.loss_CP.sum() + rhs.loss_CP.sum(), [lhs.pos_CP, lhs.neg_CPM, rhs.pos_CP, rhs.neg_CPM]
 
     def _regularise_entities(self, block: Block, embeddings: Mapping[Side, Tensor]) -> Tensor:
         """Add N3 of the edges' entities to their gradients; returns its cost."""
@@ -112,7 +114,7 @@ class PlainStep:
             parts = operators.parts(operator, positives_CPD)
             cost, slopes = losses.n3(parts, self.config.regularization_coef * examples)
             gradient_of(embedding_CKD)[:, : block.num_positives] += torch.cat(slopes, dim=-1)
-            reg += cost
+            reg += cost.sum()
         return reg
 
     def _regularise_operators(self, model: Model, relation: int, blocks: Sequence[Block]) -> Tensor:

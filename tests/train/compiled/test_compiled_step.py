@@ -120,7 +120,7 @@ class World:
         step = make(self.config, self.model, self.adagrad, *more)
         step.lr_scale = 0.7
         figures = [step(self.batch, self.sides, torch.Generator().manual_seed(s)) for s in range(2)]
-        return torch.tensor([[float(each) for each in row] for row in figures])
+        return torch.tensor([[float(each) for each in row] for row in figures], dtype=torch.float64)
 
 
 def check_same(ours, theirs, **close):

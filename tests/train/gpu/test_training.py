@@ -313,7 +313,7 @@ def test_a_gpu_too_small_for_the_kernels_takes_plain_steps(
     ("num_gpus", "train", "wanted"), [(0, {}, 1), (1, {}, 1), (4, {}, 4), (4, {"num_workers": 1}, 1)]
 )
 def test_several_gpus_are_several_workers(tmp_path, num_gpus, train, wanted):
-    config = job.one_worker_a_gpu(make_config(tmp_path, num_gpus=num_gpus, train=train))
+    config = job.one_worker_per_gpu(make_config(tmp_path, num_gpus=num_gpus, train=train))
     assert config.section(TrainConfig).num_workers == wanted
 
 

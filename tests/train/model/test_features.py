@@ -152,7 +152,7 @@ def test_bags_are_their_lists(lists, more):
     torch.testing.assert_close(found, expected.detach())
     pull = torch.randn_like(found)
     expected.backward(pull)
-    row_F, gradient_FD = bags.spread(number_E[chosen], pull)
+    row_F, gradient_FD = bags.feature_gradients(number_E[chosen], pull)
     torch.testing.assert_close(torch.zeros_like(table_ND).index_add_(0, row_F, gradient_FD), table_ND.grad)
 
 
