@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from graphmill import config, storage
-from graphmill.cli import stage_command
+from graphmill.cli.options import conf_option, run_options, set_option
+from graphmill.cli.session import session
 from graphmill.errors import ConfigError
 
 # GraphStorm's flags that take several values: `--pred-ntypes user item`.
@@ -60,7 +61,7 @@ def command() -> None:
 
 
 @command.command("remap", epilog="`python -m remap neighbors --help`: look up what is near to an id.")
-@stage_command.run_options
+@run_options
 @click.option("--node-id-mapping", metavar="FOLDER", help="GraphStorm's maps: raw_id_mappings.")
 @click.option("--node-emb-dir", metavar="FOLDER", help="GraphStorm's embeddings: save_embed_path.")
 @click.option("--prediction-dir", metavar="FOLDER", help="GraphStorm's predictions: save_prediction_path.")
@@ -109,7 +110,7 @@ def remap(
     if _is_idle(given["rank"], given["world_size"]):
         return
     is_whole = conf is not None or "checkpoint_path" not in given
-    with stage_command.session(settings, master, ["remap"], keeps_config=not is_whole) as run:
+    with session(settings, master, ["remap"], keeps_config=not is_whole) as run:
         run("remap", resume=False)
 
 
@@ -157,8 +158,8 @@ def _remap_saved(
 
 
 @command.command()
-@click.option("--conf", envvar=stage_command.CONF_VARIABLE, metavar="FILE", help="Configuration of the run.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY.PATH=VALUE", help="Override one setting.")
+@conf_option
+@set_option
 @click.option("--embeddings", metavar="FOLDER", help="Tables of vectors (default: the run's embedding_path).")
 @click.option("--id", "raw_id", required=True, help="Whose neighbours.")
 @click.option("--k", type=click.IntRange(1), default=10, show_default=True, help="How many.")

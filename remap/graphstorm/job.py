@@ -18,7 +18,7 @@ from graphmill.checkpoints.finite import first_not_finite
 from graphmill.display import progress
 from graphmill.errors import ClusterError, FormatError, StorageError
 from graphmill.formats.graphstorm import saved_ranks
-from graphmill.machine import scratch
+from graphmill.machine import private_folders
 from graphmill.run import lock
 from remap.graphstorm import commit
 from remap.graphstorm.commit import Journal, Move
@@ -227,12 +227,12 @@ def _batch_rows(ranked: saved_ranks.RankRows) -> int:
 
 
 def _scratch_path(token: str) -> str:
-    return scratch.use_folder(_scratch_root(get_worker()), SCRATCH, token)
+    return private_folders.use_folder(_scratch_root(get_worker()), SCRATCH, token)
 
 
 def _remove_scratch(token: str, dask_worker: Any) -> None:
     forget_tables()
-    scratch.remove_folder(_scratch_root(dask_worker), SCRATCH, token)
+    private_folders.remove_folder(_scratch_root(dask_worker), SCRATCH, token)
 
 
 def _scratch_root(worker: Any) -> str:

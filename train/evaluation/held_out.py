@@ -17,7 +17,8 @@ from graphmill.vocab import Side
 from train.edges.negatives import Batch, Sampling
 from train.model import losses
 from train.model.model import Model
-from train.step.step import Table, gather, scores
+from train.step.plain import gather, scores
+from train.step.table import Table
 
 NAMES = ("loss", "pos_rank", "mrr", "r1", "r10", "r50", "auc")
 

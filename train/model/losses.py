@@ -22,6 +22,17 @@ from torch import Tensor
 MASKED = -1e9
 
 
+def mask_own(neg_CPM: Tensor, rows_CK: Tensor, num_positives: int, first_negative: int) -> Tensor:
+    """Mask the scores of negatives that are the edge's own entity, in place; returns the mask [C, P, M].
+
+    `rows_CK` are the candidates' rows: the first `num_positives` are the edges' own, those from
+    `first_negative` on are negatives.
+    """
+    own_CPM = rows_CK[:, :num_positives].unsqueeze(2) == rows_CK[:, first_negative:].unsqueeze(1)
+    neg_CPM.detach().masked_fill_(own_CPM, MASKED)
+    return own_CPM
+
+
 class LossGradient(NamedTuple):
     """Losses of the positives, and the gradients of all scores."""
 
