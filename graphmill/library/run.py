@@ -67,7 +67,7 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Metrics of the last evaluation: mrr, mean_rank, hits@1, ..., their `_pessimistic` forms, num_edges."""
+        """Metrics of the last evaluation: mrr, mean_rank, hits@1, ...; with `_pessimistic` too; num_edges."""
         return dict(self.record.get("metrics", {}))
 
     @cached_property
