@@ -24,7 +24,7 @@ from graphmill.formats.pbg_legacy import inputs as legacy
 from graphmill.formats.pbg_legacy.index_base import IndexBase
 from graphmill.run import lock, record
 from graphmill.run.lock import NO_CLAIM, Claim
-from graphmill.run.places import check_folder
+from graphmill.run.output_checks import check_folder
 from graphmill.storage import Checksums
 from graphmill.vocab import Bucket
 
