@@ -91,7 +91,7 @@ def _with_huge_page(num_rows: int) -> bytes:
     return content[:at] + changed + content[end:]
 
 
-def test_a_page_that_says_it_unpacks_to_gigabytes(tmp_path: Path) -> None:
+def test_a_page_that_claims_gigabytes(tmp_path: Path) -> None:
     path = tmp_path / "table.parquet"
     path.write_bytes(_with_huge_page(17 << 20))
     assert path.stat().st_size < 64 << 10
