@@ -24,6 +24,7 @@ def kinds(paths: list[Path]) -> set[str]:
     return {path.name.partition("-")[0] for path in paths}
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_cleared_away_by_the_next(tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
     (tmp_path / "t.csv").write_text("x,y\n1,2\n")
