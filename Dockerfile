@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# The commands of GraphMill with the tested set of versions, for CPUs or on a CUDA base.
+# The commands of GraphMill at the tested versions, for CPUs or on a CUDA base.
 #
 #   docker build -t graphmill .
 #   docker build -t graphmill:cuda --build-arg BASE=nvidia/cuda:13.0.1-runtime-ubuntu24.04 --build-arg EXTRAS=cuda,ssh .
@@ -7,12 +7,12 @@
 #   docker run -v "$PWD:/work" graphmill pipeline.py --conf conf.yaml
 #   docker run graphmill python -m etl --help
 #
-# --build-arg PIP_ARGS=...       more arguments for pip: an index of torch without CUDA makes a CPU image small
+# --build-arg PIP_ARGS=...       arguments for pip; an index of PyTorch without CUDA makes a CPU image small
 # --build-arg JRE=1              a Java, for cluster.hdfs_driver=libhdfs and --master yarn; Hadoop itself is mounted:
 #                                -v /opt/hadoop:/opt/hadoop:ro -e HADOOP_HOME=/opt/hadoop
 ARG BASE=python:3.12-slim-bookworm
 
-# ---- everything that is only needed to install
+# ---- build stage
 FROM ${BASE} AS build
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 ARG EXTRAS=ssh
@@ -33,11 +33,11 @@ RUN python3 -m venv /opt/graphmill && \
     /opt/graphmill/bin/pip install --no-cache-dir --disable-pip-version-check ${PIP_ARGS} \
       --constraint constraints.txt ".[${EXTRAS}]"
 
-# ---- what runs
+# ---- runtime stage
 FROM ${BASE} AS runtime
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 ARG JRE=
-# Kerberos' library is loaded by the HDFS client when the cluster asks for it.
+# The HDFS client loads Kerberos' library if the cluster requires Kerberos.
 # hadolint ignore=DL3008,SC2086
 RUN packages="libgssapi-krb5-2"; \
     if ! command -v python3 >/dev/null; then packages="$packages python3"; fi; \
@@ -50,11 +50,12 @@ RUN useradd --uid 10001 --create-home --shell /usr/sbin/nologin graphmill && \
 COPY --from=build /opt/graphmill /opt/graphmill
 COPY conf /opt/graphmill/conf
 COPY --chmod=755 docker/entrypoint.sh /usr/local/bin/graphmill-entrypoint
-# Mount the cluster's configuration here to reach HDFS.
+# Mount the Hadoop configuration here to reach HDFS.
 ENV HADOOP_CONF_DIR=/etc/hadoop/conf \
     PATH=/opt/graphmill/bin:$PATH \
     MALLOC_TRIM_THRESHOLD_=268435456 \
     MALLOC_MMAP_THRESHOLD_=67108864 \
+    ARROW_DEFAULT_MEMORY_POOL=system \
     OMP_WAIT_POLICY=PASSIVE
 USER 10001
 WORKDIR /work

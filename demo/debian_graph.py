@@ -32,11 +32,11 @@ RELATION_OF_FIELD = {
     "Conflicts": "conflicts",
     "Breaks": "conflicts",
 }
-# What a program is built, debugged or explained with: a third of the index that a demo does without.
+# A third of the index that the demo does not need: packages for building, debugging and documentation.
 LEFT_OUT_SECTIONS = frozenset({"debug", "doc", "kernel", "libdevel", "localization", "oldlibs"})
 LEFT_OUT_NAMES = re.compile(r"-(dev|doc|docs|dbg|dbgsym|prof|cross)$|-(l10n|help|locale)-|-linux-gnu")
 
-# Without the machine's own status: a package installed from elsewhere would stand in for Debian's.
+# Ignores the status of this machine: an installed package from elsewhere would replace Debian's.
 DUMP_INDEX = ("apt-cache", "-o", "Dir::State::status=/dev/null", "dumpavail")
 
 _PACKAGE_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
@@ -49,7 +49,7 @@ Edge = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Graph:
-    """Distinct edges of the index, and how many packages and edges were left out of them."""
+    """Distinct edges of the index, and the numbers of packages and edges left out."""
 
     packages: frozenset[str]
     relations: frozenset[Edge]
@@ -59,11 +59,11 @@ class Graph:
     num_left_out_kind: int
     num_left_out_core: int
     num_virtual: Counter[str]
-    """Edges to names that no package of the index has, by relation; their sources are of no left-out kind."""
+    """By relation: edges of candidate packages to names that the index does not have."""
 
 
 def stanzas(lines: Iterable[str]) -> Iterator[Stanza]:
-    """Yield the fields of each stanza; a continued field's lines are joined by single spaces."""
+    """Yield the fields of each stanza; lines of a continued field are joined by single spaces."""
     fields: Stanza = {}
     name = ""
     for line in lines:
@@ -82,7 +82,7 @@ def stanzas(lines: Iterable[str]) -> Iterator[Stanza]:
 
 
 def related_names(relationship: str) -> set[str]:
-    """Return the package names of a relationship field, each alternative by itself.
+    """Return the package names of a relationship field, alternatives separately.
 
     Dropped: versions ``(>= 1)``, architectures ``[amd64]``, profiles ``<!nocheck>``, qualifiers ``:any``.
     """
@@ -91,13 +91,13 @@ def related_names(relationship: str) -> set[str]:
 
 
 def maintainer_names(maintainer: str) -> set[str]:
-    """Return the display names of a maintainer field; addresses are dropped, and names that hold one."""
+    """Return the display names of a maintainer field, without addresses and names that contain one."""
     names = {" ".join(name.strip(' ,"').split()) for name in _PERSON.findall(maintainer)}
     return {name for name in names if name and "@" not in name}
 
 
 def is_left_out(stanza: Stanza) -> bool:
-    """Say whether a package is of the kinds that the demo does without."""
+    """Return whether the demo leaves out packages of this kind."""
     return section_name(stanza) in LEFT_OUT_SECTIONS or bool(LEFT_OUT_NAMES.search(stanza["Package"]))
 
 
@@ -107,7 +107,7 @@ def section_name(stanza: Stanza) -> str:
 
 
 def relation_edges(stanza: Stanza) -> set[Edge]:
-    """Return the relations of a package to the names in its fields; to itself is no edge."""
+    """Return the relations of a package to the names in its fields, except to itself."""
     package = stanza["Package"]
     return {
         (package, relation, target)
@@ -118,7 +118,7 @@ def relation_edges(stanza: Stanza) -> set[Edge]:
 
 
 def core_of(edges: Iterable[Edge], min_neighbours: int) -> set[str]:
-    """Return the largest set of packages that each have so many neighbours within the set (the k-core)."""
+    """Return the k-core: the largest set of packages with at least `min_neighbours` neighbours in the set."""
     neighbours: defaultdict[str, set[str]] = defaultdict(set)
     for source, _, target in edges:
         neighbours[source].add(target)
@@ -134,9 +134,9 @@ def core_of(edges: Iterable[Edge], min_neighbours: int) -> set[str]:
 
 
 def graph_of(index: Iterable[Stanza], min_neighbours: int) -> Graph:
-    """Return the graph among the kept packages; a relation to a virtual package is no edge.
+    """Return the graph of the kept packages, without relations to virtual packages.
 
-    Kept are the packages of no left-out kind that have at least `min_neighbours` kept neighbours.
+    Packages are kept if their kind is kept and they have at least `min_neighbours` kept neighbours.
     """
     indexed = [stanza for stanza in index if stanza.get("Package")]
     known = {stanza["Package"] for stanza in indexed}
@@ -161,7 +161,7 @@ def graph_of(index: Iterable[Stanza], min_neighbours: int) -> Graph:
 
 
 def write_table(path: Path, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
-    """Write sorted string rows as parquet, whole or not at all (temporary name, then rename)."""
+    """Write sorted string rows as parquet, atomically (temporary name, then rename)."""
     ordered = sorted(rows)
     schema = pa.schema([pa.field(name, pa.string(), nullable=False) for name in columns])
     table = pa.table([[row[number] for row in ordered] for number in range(len(columns))], schema=schema)
@@ -171,7 +171,7 @@ def write_table(path: Path, columns: tuple[str, ...], rows: Iterable[tuple[str, 
 
 
 def write_graph(graph: Graph, folder: Path) -> None:
-    """Write the three tables of the module's docstring into a folder."""
+    """Write the three tables into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     write_table(folder / "package_relations.parquet", ("source", "relation", "target"), graph.relations)
     write_table(folder / "maintained_by.parquet", ("package", "maintainer"), graph.maintained_by)
@@ -179,7 +179,7 @@ def write_graph(graph: Graph, folder: Path) -> None:
 
 
 def report_lines(graph: Graph) -> Iterator[str]:
-    """Yield what went in and what was left out, one line per figure."""
+    """Yield the numbers of kept and dropped packages and edges, one line per figure."""
     yield (
         f"packages: {len(graph.packages)} of {graph.num_indexed}; left out "
         f"{graph.num_left_out_kind} by their kind, {graph.num_left_out_core} by their few neighbours"
@@ -195,9 +195,10 @@ def report_lines(graph: Graph) -> Iterator[str]:
 
 
 def package_index(source: TextIO | None) -> TextIO:
-    """Return the given index, or the one that this machine's apt knows.
+    """Return the given index, or the index of apt on this machine.
 
-    Raises: ClickException where there is no apt, or it fails.
+    Raises:
+        click.ClickException: there is no apt, or apt fails.
     """
     if source is not None:
         return source

@@ -1,8 +1,8 @@
 #!/bin/bash
-# What the image runs: a command by its name (python, dask, graphmill...), else the arguments of dask-submit.
+# Entry point of the image: runs a command (python, dask, graphmill...), or dask-submit with the arguments.
 set -eu
 if [ "${GRAPHMILL_HDFS_DRIVER:-native}" = libhdfs ] && [ -z "${CLASSPATH:-}" ]; then
-  # libhdfs starts a JVM by itself, which expands no wildcards.
+  # The JVM of libhdfs does not expand wildcards.
   CLASSPATH="$("${HADOOP_HOME:?GRAPHMILL_HDFS_DRIVER=libhdfs needs a Hadoop: mount it, and set HADOOP_HOME}/bin/hadoop" classpath --glob)"
   export CLASSPATH
   export ARROW_LIBHDFS_DIR="${ARROW_LIBHDFS_DIR:-$HADOOP_HOME/lib/native}"

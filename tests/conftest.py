@@ -33,7 +33,7 @@ def log_as_at_start(caplog: pytest.LogCaptureFixture) -> None:
     log.setLevel(logging.NOTSET)  # not by assignment: loggers remember what they let through
     # A LocalCluster raises the level of every handler of distributed's log, pytest's own among them.
     caplog.handler.setLevel(logging.NOTSET)
-    vars(terminal.look).update(vars(terminal.Look()))
+    vars(terminal.options).update(vars(terminal.Options()))
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
-"""An Airflow DAG that runs conf/daily.yaml once a day on YARN.
+"""An Airflow DAG that runs conf/daily.yaml once per day on YARN.
 
-Airflow's exit codes: a failure is retried, 2 (bad input) fails at once, 75 (another scheduler runs this date)
-is retried until that one is done, and then finds nothing left to do.
+Airflow fails at once on exit code 2 (bad input) and retries all other failures. After 75 (another scheduler
+runs this date) it retries until that run is done, and then has nothing to do.
 """
 
 from datetime import datetime, timedelta
@@ -20,7 +20,7 @@ BAD_INPUT = 2
 
 
 def submit(command: list[str]) -> None:
-    """Run the command; what running it again cannot help is not retried."""
+    """Run the command; bad input is not retried."""
     import subprocess
 
     code = subprocess.run(command, check=False).returncode
@@ -35,7 +35,7 @@ with DAG(
     schedule="30 2 * * *",
     start_date=datetime(2026, 11, 1),
     catchup=True,
-    max_active_runs=1,  # a date goes on from the one before
+    max_active_runs=1,  # a date continues from the previous date
     default_args={
         "retries": 4,
         "retry_delay": timedelta(minutes=10),

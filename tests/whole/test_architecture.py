@@ -30,7 +30,7 @@ def test_imports_keep_to_the_layers() -> None:
         ("graphmill.model.comparators", "train.run.trainer", "The floor knows no stage"),
         ("train.model.losses", "train.run.trainer", "Rooms of train"),
         ("train.model.optimizer", "train.model.model", "No cycles"),
-        ("graphmill.storage.commit", "graphmill.formats.entity_counts", "Rooms of graphmill"),
+        ("graphmill.storage.atomic", "graphmill.formats.entity_counts", "Rooms of graphmill"),
         ("graphmill.formats.entity_counts", "graphmill.formats.entity_index", "Formats know nothing"),
         ("etl.config", "train.config", "The stages meet only in files"),
     ],
