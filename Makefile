@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEMO_OUTPUT ?= demo-output
+# Two processes: more pays only where there are more than two cores. PARALLEL= runs all tests in one.
+PARALLEL ?= --numprocesses 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-fast check format bench bench-gpu constraints release clean
@@ -23,10 +25,10 @@ demo: $(INSTALLED) ## raw ids in, embeddings out: the Debian package graph
 	$(BIN)/python demo/run.py $(DEMO_OUTPUT)
 
 test: check ## the whole suite; parts that need java and mvn skip without them
-	$(BIN)/pytest
+	$(BIN)/pytest $(PARALLEL)
 
 test-fast: $(INSTALLED) ## the quick tests, without servers: under three minutes
-	$(BIN)/pytest -m "not slow and not hdfs and not yarn and not interop and not gpu"
+	$(BIN)/pytest $(PARALLEL) -m "not slow and not hdfs and not yarn and not interop and not gpu"
 
 check: $(INSTALLED) ## style, types, and the layers of the house
 	$(BIN)/ruff format --check --quiet .

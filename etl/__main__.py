@@ -1,15 +1,9 @@
-"""`python -m etl`: the stage's door."""
+"""`python -m etl`: the command of the stage."""
 
-import sys
+from graphmill.cli import exit_codes
+from graphmill.cli.stage_command import stage_command
 
-from graphmill.machine import forkserver
-
-if __name__ == "__main__":
-    forkserver.start_for("etl", sys.argv[1:])
-
-from graphmill.cli import stage_command  # with what the workers import too
-
-command = stage_command.stage_command("etl")
+command = stage_command("etl")
 
 if __name__ == "__main__":
-    stage_command.main(command)
+    exit_codes.main(command)

@@ -19,7 +19,7 @@ class FilesConfig(Section):
     path: Fixed[Annotated[tuple[str, ...], Field(min_length=1, strict=False)]] = Field(
         description="File, folder or glob pattern, or a list of these; relative paths start at `input`."
     )
-    format: Fixed[FileFormat | Literal["auto"]] = Field(
+    format: Fixed[Literal["auto", FileFormat]] = Field(
         "auto",
         description="Format of the files; auto: by suffix. csv: delimited text; json: one object per line.",
     )
@@ -154,7 +154,7 @@ class EtlConfig(Section):
     merge_bytes: Neutral[Positive] = Field(
         256 << 20, description="Edges that a task gathers into bucket files at once, in bytes."
     )
-    spill_compression: Neutral[Compression | Literal["auto"]] = Field(
+    spill_compression: Neutral[Literal["auto", Compression]] = Field(
         "auto", description="Compression of intermediate files; auto: none on local disks, else lz4."
     )
     entity_names: Fixed[bool] = Field(False, description="Also write PBG's entity_names JSON files.")

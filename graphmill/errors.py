@@ -1,19 +1,19 @@
 """The exceptions that GraphMill raises, and the exit code each one ends a command with.
 
-    GraphMillError            1   a failure that is not the user's
+    GraphMillError            1   a failure that the user did not cause
     |- StorageError           1   a path cannot be read or written
     |  |- NotFoundError       2   a path does not exist
-    |  |- PathError           2   a path is none, or something else is there
+    |  |- PathError           2   a path is invalid, or a file stands for a folder
     |  '- DiskFullError       1   a disk, a quota or a limit leaves no room
-    |- ClusterError           1   no cluster, or it went away
+    |- ClusterError           1   no cluster, or a lost cluster
     |- LockedError          75   another run has the output; trying again later will help
     |- TrainingError          1   training cannot go on (a loss that is not finite, ...)
-    '- BadInputError          2   what the user gave is wrong; running it again will not help
+    '- BadInputError          2   the input is wrong; running it again will not help
        |- ConfigError         2   the configuration
        |- RawTableError       2   a raw table: its columns, its rows
-       '- FormatError         2   a file of one of our formats, from wherever it came
+       '- FormatError         2   a file does not follow its format
 
-A message says what was expected, what was found, where, and what to do.
+A message names what was expected, what was found, the place, and the remedy.
 """
 
 
@@ -34,21 +34,21 @@ class NotFoundError(StorageError):
 
 
 class DiskFullError(StorageError):
-    """A disk, a quota or a limit of file sizes leaves no room; trying again does not help by itself."""
+    """A disk, a quota or a limit of file sizes leaves no room; a retry alone does not help."""
 
 
 class PathError(StorageError):
-    """A path that no file system can have, or a file where a folder is expected, or a folder for a file."""
+    """An invalid path, or a file where a folder is expected, or a folder where a file is expected."""
 
     exit_code = 2
 
 
 class ClusterError(GraphMillError):
-    """The Dask cluster cannot be reached or started, or it went away."""
+    """The Dask cluster cannot be reached or started, or was lost."""
 
 
 class LockedError(GraphMillError):
-    """Another run is at work on the same output, or has taken it over."""
+    """Another run uses the same output, or has taken it over."""
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h
 
@@ -58,7 +58,7 @@ class TrainingError(GraphMillError):
 
 
 class BadInputError(GraphMillError):
-    """What the user gave is wrong; running the same again will not help."""
+    """The input is wrong; running it again will not help."""
 
     exit_code = 2
 
@@ -72,4 +72,4 @@ class RawTableError(BadInputError):
 
 
 class FormatError(BadInputError):
-    """A file is not what its format page says."""
+    """A file does not follow its format page."""

@@ -1,6 +1,6 @@
-"""The nouns that all stages share.
+"""The words that all stages share.
 
-Raw id     the string that the user's tables call an entity by
+Raw id     the name of an entity in the user's tables
 Partition  a slice of one entity type's rows, numbered from 0
 Index      a row's number within its partition, from 0
 Bucket     the edges between one lhs partition and one rhs partition
@@ -28,7 +28,7 @@ class Side(StrEnum):
 
 
 class Bucket(NamedTuple):
-    """The edges whose lhs lies in one partition and whose rhs lies in another."""
+    """The edges with lhs in one partition and rhs in another."""
 
     lhs: int
     rhs: int

@@ -1,4 +1,4 @@
-"""The commands of `python -m remap`: a run of ours, what GraphStorm saved, and looking things up."""
+"""The commands of `python -m remap`: remap a run or GraphStorm's outputs, and look up neighbours."""
 
 import contextlib
 import json
@@ -9,39 +9,40 @@ from typing import Any
 import click
 
 from graphmill import config, storage
-from graphmill.cli import stage_command
+from graphmill.cli.options import conf_option, run_options, set_option
+from graphmill.cli.session import session
 from graphmill.errors import ConfigError
 
-# GraphStorm's flags that take one value or several: `--pred-ntypes user item`.
+# GraphStorm's flags that take several values: `--pred-ntypes user item`.
 _LISTS = ("--column-names", "--pred-etypes", "--pred-ntypes")
 _SAVED = ("node_id_mapping", "node_emb_dir", "prediction_dir", "yaml_config_file")
 
 
 class _RemapByDefault(click.Group):
-    """A group whose command `remap` need not be named, and lists of values as GraphStorm takes them."""
+    """A group with the default command `remap`, and with GraphStorm's flags of several values."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         is_named = bool(args) and args[0] in self.commands
-        return super().parse_args(ctx, _spread(args if is_named else ["remap", *args]))
+        return super().parse_args(ctx, _split_lists(args if is_named else ["remap", *args]))
 
 
-def _spread(args: list[str]) -> list[str]:
-    """`--flag a b` as `--flag a --flag b`, for the flags that take several values."""
-    spread: list[str] = []
+def _split_lists(args: list[str]) -> list[str]:
+    """Turn `--flag a b` into `--flag a --flag b`, for the flags that take several values."""
+    split: list[str] = []
     flag: str | None = None
     for arg, following in zip(args, [*args[1:], "--"], strict=True):
         if not arg.startswith("--"):
-            spread += [flag, arg] if flag else [arg]
+            split += [flag, arg] if flag else [arg]
             continue
         flag = arg if arg in _LISTS else None
         if flag and following.startswith("--"):
             raise click.UsageError(f"{flag}: expected one value or several, found none")
-        spread += [] if flag else [arg]
-    return spread
+        split += [] if flag else [arg]
+    return split
 
 
 class _Truth(click.ParamType[bool]):
-    """GraphStorm's true|false, which its own command takes for false whenever it is not true."""
+    """true or false; GraphStorm's own command reads every other text as false."""
 
     name = "true|false"
 
@@ -60,7 +61,7 @@ def command() -> None:
 
 
 @command.command("remap", epilog="`python -m remap neighbors --help`: look up what is near to an id.")
-@stage_command.run_options
+@run_options
 @click.option("--node-id-mapping", metavar="FOLDER", help="GraphStorm's maps: raw_id_mappings.")
 @click.option("--node-emb-dir", metavar="FOLDER", help="GraphStorm's embeddings: save_embed_path.")
 @click.option("--prediction-dir", metavar="FOLDER", help="GraphStorm's predictions: save_prediction_path.")
@@ -109,12 +110,12 @@ def remap(
     if _is_idle(given["rank"], given["world_size"]):
         return
     is_whole = conf is not None or "checkpoint_path" not in given
-    with stage_command.session(settings, master, ["remap"], keeps_config=not is_whole) as run:
+    with session(settings, master, ["remap"], keeps_config=not is_whole) as run:
         run("remap", resume=False)
 
 
 def _is_idle(rank: int, world_size: int, with_shared_fs: bool = True) -> bool:
-    """Whether the launcher started this process for work that another one does."""
+    """Whether another process does the work of this process, which the launcher started."""
     if rank >= world_size:
         raise ConfigError(f"--rank {rank}: expected a rank below --world-size, {world_size}")
     if rank and with_shared_fs:
@@ -157,8 +158,8 @@ def _remap_saved(
 
 
 @command.command()
-@click.option("--conf", envvar=stage_command.CONF_VARIABLE, metavar="FILE", help="Configuration of the run.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY.PATH=VALUE", help="Override one setting.")
+@conf_option
+@set_option
 @click.option("--embeddings", metavar="FOLDER", help="Tables of vectors (default: the run's embedding_path).")
 @click.option("--id", "raw_id", required=True, help="Whose neighbours.")
 @click.option("--k", type=click.IntRange(1), default=10, show_default=True, help="How many.")

@@ -1,6 +1,6 @@
-"""Checkpoint + raw ids -> embeddings keyed by raw id, one Dask task a partition, committed as one folder.
+"""Checkpoint + raw ids -> embeddings keyed by raw id: one Dask task per partition, one commit for the folder.
 
-embeddings/                             replaced whole, once every row is there and counted
+embeddings/                             replaced as a whole, once every row is written and counted
     {type}/part-{partition:05d}.parquet
 """
 
@@ -15,7 +15,7 @@ from graphmill.config import Config
 from graphmill.errors import StorageError
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
-from graphmill.run.places import check_folder
+from graphmill.run.output_checks import check_folder
 from remap.config import RemapConfig
 from remap.output.partition import write_partition
 from remap.output.relation_parameters import RELATIONS, write_relation_parameters
@@ -26,29 +26,28 @@ _OURS = rf"part-[0-9]{{5,}}(?:_[0-9]{{5,}})?\.(?:parquet|csv)|{storage.MARKER}|{
 
 
 def check(config: Config, coming: Collection[str] = ()) -> str:
-    """Refuse what cannot be done, before anything is changed; the folders `coming` are still to be written.
+    """Refuse wrong settings before anything changes; earlier stages will write the folders `coming`.
 
     Raises:
-        ConfigError: an entity type or a version is not there, or the output folder holds other files.
+        ConfigError: an entity type or a version is missing, or the output folder holds other files.
     """
     settings = config.section(RemapConfig)
     select_types(config, settings)
     if config.checkpoint_path not in coming:
         find_inputs(config, settings)
-    check_outputs(config)
     return ""
 
 
 def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
-    """Write the embeddings of every entity under its raw id; figures: rows and files of each type.
+    """Write the embedding of every entity under its raw id; figures: rows and files of each type.
 
-    What was there stays until the new folder is complete, and is then replaced.
+    The old folder stays until the new folder is complete.
 
     Raises:
-        NotFoundError: there is no checkpoint, or a part of it or of the raw ids is missing.
+        NotFoundError: there is no checkpoint, or a part of the checkpoint or of the raw ids is missing.
         FormatError: checkpoint, counts and raw ids do not fit each other, or one of them is damaged, or a
             vector is not finite.
-        ConfigError: an entity type or a version is not there, or the output folder holds other files.
+        ConfigError: an entity type or a version is missing, or the output folder holds other files.
     """
     settings = config.section(RemapConfig)
     num_partitions = select_types(config, settings)
@@ -96,7 +95,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
 
 
 def fingerprint(config: Config) -> dict[str, Any]:
-    """All that the embeddings depend on."""
+    """Settings and inputs that the embeddings depend on."""
     settings = config.section(RemapConfig)
     num_partitions = select_types(config, settings)
     return {
@@ -112,7 +111,7 @@ def fingerprint(config: Config) -> dict[str, Any]:
 
 
 def output_uris(config: Config) -> list[str]:
-    """The one folder that the stage writes."""
+    """The folder that the stage writes."""
     return [config.embedding_path]
 
 
@@ -120,16 +119,16 @@ written_uris = output_uris
 
 
 def check_outputs(config: Config) -> None:
-    """Refuse to replace a folder that holds anything but embeddings: it would be deleted with them.
+    """Refuse to replace a folder with other files than embeddings: these files would be lost.
 
     Raises:
-        ConfigError: there is something else.
+        ConfigError: the folder holds other files.
     """
     check_folder(config.embedding_path, _OURS, "embedding_path", "and is replaced as a whole", below=True)
 
 
 def _check_complete(folder: str, expected: set[str]) -> None:
-    """Check that the folder holds the file of every part alone; remove what dead workers left unfinished."""
+    """Remove temporary files of dead workers, then check that the folder holds the expected files alone."""
     for type_folder in {storage.parent(uri) for uri in expected}:
         storage.sweep(type_folder)
     found = {entry.uri for entry in storage.list_dir(folder, recursive=True) if not entry.is_dir}

@@ -18,6 +18,13 @@ hypothesis.settings.register_profile("suite", deadline=None)
 hypothesis.settings.load_profile("suite")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give a file to one process of pytest-xdist, for its fixtures; and all of Hadoop, which starts once."""
+    for item in items:
+        on_hadoop = item.get_closest_marker("hdfs") or item.get_closest_marker("yarn")
+        item.add_marker(pytest.mark.xdist_group("hadoop" if on_hadoop else item.location[0]))
+
+
 @pytest.fixture(autouse=True)
 def log_as_at_start(caplog: pytest.LogCaptureFixture) -> None:
     """What a test before changed for the whole process, which may be more than it undoes."""
@@ -26,7 +33,7 @@ def log_as_at_start(caplog: pytest.LogCaptureFixture) -> None:
     log.setLevel(logging.NOTSET)  # not by assignment: loggers remember what they let through
     # A LocalCluster raises the level of every handler of distributed's log, pytest's own among them.
     caplog.handler.setLevel(logging.NOTSET)
-    vars(terminal.look).update(vars(terminal.Look()))
+    vars(terminal.options).update(vars(terminal.Options()))
 
 
 @pytest.fixture(scope="session")

@@ -1,20 +1,17 @@
-"""`python -m train` and `python -m train evaluate`: the stage's door."""
+"""`python -m train`, `python -m train evaluate` and `python -m train predict`."""
 
 import json
-import sys
 from typing import Any
-
-from graphmill.machine import forkserver
-
-if __name__ == "__main__":
-    forkserver.start_for("train", sys.argv[1:])
 
 import click
 from rich.console import Console
 from rich.table import Table
 
 from graphmill import cluster, config, storage
-from graphmill.cli import stage_command
+from graphmill.cli import exit_codes
+from graphmill.cli.options import run_options
+from graphmill.cli.session import session
+from graphmill.cli.stage_command import stage_command
 from graphmill.display import progress
 from graphmill.run import lock
 
@@ -33,11 +30,11 @@ def command() -> None:
     """Train embeddings (the default), or evaluate a checkpoint."""
 
 
-command.add_command(stage_command.stage_command("train"))
+command.add_command(stage_command("train"))
 
 
 @command.command()
-@stage_command.run_options
+@run_options
 @click.option("--split", metavar="NAME", help="Edges to rank (default: evaluate.split, test).")
 @click.option("--filtered/--unfiltered", default=None, help="Leave other known edges out of the ranking.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
@@ -53,7 +50,7 @@ def evaluate(
     chosen = [f"evaluate.split={split}"] if split is not None else []
     chosen += [f"evaluate.filtered={str(filtered).lower()}"] if filtered is not None else []
     settings = config.load(conf, (*overrides, *chosen))
-    with stage_command.session(settings, master, ["evaluate"]) as run:
+    with session(settings, master, ["evaluate"]) as run:
         metrics = run("evaluate", resume=False)["metrics"]
     if as_json:
         click.echo(json.dumps(metrics))
@@ -62,7 +59,7 @@ def evaluate(
 
 
 @command.command()
-@stage_command.run_options
+@run_options
 @click.option("--split", metavar="NAME", help="Score the edges of this split.")
 @click.option("--neighbors", "k", type=click.IntRange(1), help="Find so many nearest nodes of each node.")
 @click.option("--labels", metavar="FILE", help="Learn these labels (parquet or CSV), and label all nodes.")
@@ -88,18 +85,18 @@ def predict(
     if [split, k, labels].count(None) != 2:
         raise click.UsageError("--split, --neighbors, --labels: expected one of them")
     settings = config.load(conf, overrides)
-    place, kind = storage.absolute(output), entity_type or next(iter(settings.entities))
+    target, kind = storage.absolute(output), entity_type or next(iter(settings.entities))
     arguments: tuple[Any, ...]
     if split is not None:
-        name, arguments = "predict_edges", (settings, split, place)
+        name, arguments = "predict_edges", (settings, split, target)
     elif k is not None:
-        name, arguments = "predict_neighbors", (settings, kind, k, place)
+        name, arguments = "predict_neighbors", (settings, kind, k, target)
     else:
         name = "predict_labels"
-        arguments = (settings, kind, storage.absolute(str(labels)), label_columns, place)
+        arguments = (settings, kind, storage.absolute(str(labels)), label_columns, target)
     options = settings.section(cluster.ClusterConfig)
     with (
-        lock.held(whole=[place]) as claim,
+        lock.held(whole=[target]) as claim,
         progress.displayed(),
         cluster.connect(master, options) as client,
     ):
@@ -122,4 +119,4 @@ def _table(metrics: dict[str, Any]) -> Table:
 
 
 if __name__ == "__main__":
-    stage_command.main(command)
+    exit_codes.main(command)

@@ -1,8 +1,8 @@
 """The training stage: bucket files and entity counts -> a checkpoint.
 
 checkpoint_path/
-  graphmill.json      what the checkpoint is trained with (train/run/claim.py)
-  ...                 PBG v1 (graphmill/formats/pbg_checkpoint.py)
+  graphmill.json      settings and inputs of the checkpoint (train/run/claim.py)
+  ...                 PBG v1 (graphmill/formats/pbg_checkpoint)
   _SUCCESS            when all epochs are done
 """
 
@@ -17,12 +17,12 @@ from graphmill import cluster, storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.run.lock import NO_CLAIM, Claim
-from graphmill.run.places import check_folder
+from graphmill.run.output_checks import check_folder
 from train.config import TrainConfig
-from train.distributed.bucket_assignment import backend_of
 from train.distributed.coordinator import Coordinator
 from train.run.claim import check_claim, claim_checkpoint, moved_aside, trained_with
 from train.run.ignored_keys import tell_replaced
+from train.run.plan import all_reduce_of, announced
 from train.tables.legacy_inputs import import_legacy_inputs
 
 __all__ = [
@@ -37,46 +37,47 @@ __all__ = [
     "written_uris",
 ]
 
-# What tells a checkpoint, ours or PBG's, also of before its version 1.
-_OF_CHECKPOINTS = (
+# Names of files that only checkpoints have, ours or PBG's, even before version 1.
+_CHECKPOINT_FILES = (
     r"checkpoint_version\.txt|CHECKPOINT_VERSION|graphmill\.json|(?:embeddings_.+_\d+|model)\.v\d+\.h5"
     r"|METADATA_\d+\.pt.*"
 )
-# What there may be before the first version is; without `output` a run leaves its record there.
-_BESIDE_THEM = r"config\.json|training_stats\.json|tensorboard|run\.json|report\.html"
+# Other files that may be there before the first version; without `output` the run's record is one.
+_OTHER_FILES = r"config\.json|training_stats\.json|tensorboard|run\.json|report\.html"
 
 log = logging.getLogger("graphmill")
 
 
 def check(config: Config, coming: Collection[str] = ()) -> str:
-    """Refuse what cannot be trained, before anything is changed; the folders `coming` are yet to be written.
+    """Refuse a run that cannot train, before any file changes; the folders `coming` are still to be written.
 
     Raises:
         ConfigError: settings contradict each other; or the checkpoint may not be resumed, and
-            `train.on_change` says not to start anew; or there is nothing to validate on.
+            `train.on_change` forbids a new start; or there are no edges to validate on.
     """
     if config.init_path and storage.absolute(config.init_path) == storage.absolute(config.checkpoint_path):
         raise ConfigError(
             f"init_path: {config.init_path} is also checkpoint_path; a new run needs a checkpoint_path of "
             "its own, and one that goes on needs no init_path"
         )
-    backend_of(config)
+    all_reduce_of(config)
     check_claim(config, coming)
     return ""
 
 
 def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
-    """Train until all epochs are done; the figures: edges, edges per second, loss, parameters."""
+    """Train until all epochs are done; the figures for run.json."""
     check(config)
-    config = one_worker_a_gpu(import_legacy_inputs(config))
+    config = one_worker_per_gpu(import_legacy_inputs(config))
     tell_replaced(config)
     claim.check()
     changes = claim_checkpoint(config)
-    if config.section(TrainConfig).num_workers > 1:
-        figures = Coordinator(config, client, claim).run()
-    else:
-        in_task = claim.of(config.checkpoint_path)
-        figures = cluster.run_task(client, train, config, in_task, description="training")
+    with announced(client):
+        if config.section(TrainConfig).num_workers > 1:
+            figures = Coordinator(config, client, claim).run()
+        else:
+            in_task = claim.of(config.checkpoint_path)
+            figures = cluster.run_task(client, train, config, in_task, description="training")
     if changes and not figures["num_edges"]:
         log.warning("training: nothing was left to train: raise num_epochs, the total, to go on")
     if aside := moved_aside(config.checkpoint_path):
@@ -89,8 +90,8 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     return figures
 
 
-def one_worker_a_gpu(config: Config) -> Config:
-    """With several GPUs, and nothing said of workers, as many of these."""
+def one_worker_per_gpu(config: Config) -> Config:
+    """Set one worker per GPU, where there are several GPUs and train.num_workers is not set."""
     settings = config.section(TrainConfig)
     if config.num_gpus > 1 and "num_workers" not in settings.model_fields_set:
         return config.with_section(settings.model_copy(update={"num_workers": config.num_gpus}))
@@ -98,7 +99,7 @@ def one_worker_a_gpu(config: Config) -> Config:
 
 
 def fingerprint(config: Config) -> dict[str, Any]:
-    """All that the checkpoint depends on."""
+    """The settings and inputs that the checkpoint depends on."""
     saved = {"saved_for_graphstorm": paths} if (paths := _graphstorm_paths(config)) else {}
     return trained_with(config) | {"num_epochs": config.num_epochs} | saved
 
@@ -109,23 +110,23 @@ def output_uris(config: Config) -> list[str]:
 
 
 def written_uris(config: Config) -> list[str]:
-    """The checkpoint, and what GraphStorm is to read."""
+    """The checkpoint, and the outputs for GraphStorm."""
     return [config.checkpoint_path, *_graphstorm_paths(config).values()]
 
 
 def check_outputs(config: Config) -> None:
-    """Refuse a folder of others for the checkpoint; one of PBG's, of any version, is gone on from.
+    """Refuse a checkpoint_path that holds other files; a checkpoint of PBG, of any version, is resumed.
 
     Raises:
         ConfigError: the folder holds files, and no checkpoint.
     """
     names = {storage.name(entry.uri) for entry in storage.list_dir(config.checkpoint_path)}
-    if not any(map(re.compile(_OF_CHECKPOINTS).fullmatch, names)):
-        check_folder(config.checkpoint_path, _BESIDE_THEM, "checkpoint_path", "and no checkpoint")
+    if not any(map(re.compile(_CHECKPOINT_FILES).fullmatch, names)):
+        check_folder(config.checkpoint_path, _OTHER_FILES, "checkpoint_path", "and no checkpoint")
 
 
 def train(config: Config, claim: Claim = NO_CLAIM) -> dict[str, Any]:
-    """Train in this process, from where the checkpoint ends; safe to run again after a kill."""
+    """Train in this process, from the end of the checkpoint; safe to run again after a kill."""
     from train.run.trainer import Trainer
     from train.step import runtime  # torch is for the worker: the client can do without it
 

@@ -17,6 +17,7 @@ from bench.report import Report
 from bench.setting import Setting
 from train.config import TrainConfig
 from train.gpu.fused_step import Group, Shape
+from train.gpu.reference import Comparison
 
 STEPS = 10
 SHAPES = ((100, 100), (100, 1000), (400, 1000))
@@ -96,13 +97,15 @@ def _tiles(graph: Graph, machine: Machine, report: Report) -> None:
     candidate_CKD = torch.randn(chunks, candidates, graph.dimension, device=machine.device).bfloat16()
     rows_CK = torch.randint(10**6, (chunks, candidates), device=machine.device, dtype=torch.int32)
     weight_CP = torch.ones(chunks, positives, device=machine.device)
-    operands = (query_CPD, candidate_CKD, rows_CK, positives, weight_CP)
+    comparison = Comparison(
+        "softmax", 0.1, query_CPD, candidate_CKD, rows_CK, positives, weight_CP, exact=False
+    )
     out_CKD = torch.empty(candidate_CKD.shape, device=machine.device)
-    attended = kernels.attend("softmax", 0.1, *operands)
+    compared = kernels.query_gradients(comparison)
     width = 128 if graph.dimension <= 128 else 512
     works: dict[scores.Kernel, Callable[[int], object]] = {
-        "attend": lambda _: kernels.attend("softmax", 0.1, *operands),
-        "spread": lambda _: kernels.spread("softmax", 0.1, *operands, attended, out_CKD),
+        "query_gradients": lambda _: kernels.query_gradients(comparison),
+        "candidate_gradients": lambda _: kernels.candidate_gradients(comparison, compared.saved, out_CKD),
     }
     for kernel, work in works.items():
         chosen = scores.TILES[kernel][width]

@@ -10,12 +10,12 @@ from bench.gpu.device import Machine
 from bench.report import Report
 from bench.setting import Setting
 from graphmill.config import Config, from_mapping
-from train.gpu import engine
+from train.gpu import fused_pass
 from train.gpu.fused_step import FusedStep, Group
 from train.gpu.reference import Edges
 from train.model.model import Model
 from train.model.optimizer import Adagrad
-from train.step.step import Table
+from train.step.table import Table
 
 WARM_UP_STEPS = 64  # enough to capture a CUDA graph
 
@@ -85,7 +85,7 @@ def _passes(
     sides = {0: (table, table)}
 
     def run(group: Group, seed: int) -> None:
-        engine.run(config, step, edges, [group], sides, seed)
+        fused_pass.run(config, step, edges, [group], sides, seed)
 
     run(Group(0, 0, min(graph.timed_edges, WARM_UP_STEPS * config.batch_size)), seed=0)
     timed = Group(0, 0, graph.timed_edges)

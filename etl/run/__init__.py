@@ -1,1 +1,1 @@
-"""The run around the steps: checks, outputs, the work done so far, figures."""
+"""Checks, outputs, journal and figures of a run."""

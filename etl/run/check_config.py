@@ -1,17 +1,17 @@
-"""What the section `etl` must fit in the rest of the configuration, checked before anything is read."""
+"""Checks that the section `etl` fits the rest of the configuration, before anything is read."""
 
 from etl.config import EtlConfig, TableConfig
-from etl.steps.previous import check_previous
+from etl.steps.index_previous import check_previous
 from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.vocab import Side
 
 
 def check_config(config: Config, etl: EtlConfig) -> None:
-    """Refuse what cannot be done.
+    """Refuse a section that does not fit.
 
     Raises:
-        ConfigError: it cannot; the message starts with the key's path.
+        ConfigError: the section does not fit; the message starts with the key's path.
     """
     for number, table in enumerate(etl.tables):
         _check_table(config, table, f"etl.tables[{number}]")

@@ -1,4 +1,4 @@
-"""What a run tells of itself: counts for run.json, and a warning where buckets are uneven."""
+"""Figures for run.json, and warnings about uneven buckets and crowded partitions."""
 
 import logging
 from collections import Counter
@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from etl.steps import degrees
-from etl.steps.bucket_edges import Translated
-from etl.steps.encode_edges import Encoded
-from etl.steps.index_entities import Index
+from etl.steps.encode import Encoded
+from etl.steps.index import Index
 from etl.steps.index_shard import IndexedShard, top_degrees
-from etl.steps.layout import Layout
 from etl.steps.spill import Int64
+from etl.steps.task_settings import TaskSettings
+from etl.steps.translate import Translated
 from etl.strings.hashing import HASH_NAME
-from etl.tables.sources import Source
+from etl.tables.formats import FileRange
 from graphmill import storage
 from graphmill.errors import RawTableError
 
@@ -25,15 +25,15 @@ log = logging.getLogger("graphmill")
 UNEVEN_RATIO = 3
 UNEVEN_EDGES = 10_000
 CROWDED_RATIO = 2
-CROWDED_IDS = 1000  # with these two no honest id is told of: 10 standard deviations and more
+CROWDED_IDS = 1000  # with these two, ids of honest tables are 10 standard deviations away
 MAX_SHOWN_CELLS = 64
 
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """What the steps have counted."""
+    """Counts of all steps."""
 
-    sources: list[Source]
+    ranges: list[FileRange]
     encoded: list[Encoded]
     index: Index
     translated: list[Translated]
@@ -42,10 +42,10 @@ class Counts:
 
 
 def check_bad_rows(encoded: Iterable[Encoded], max_fraction: float, quarantine_uri: str) -> None:
-    """Refuse a table of which too many rows were set aside.
+    """Refuse tables with too many bad rows.
 
     Raises:
-        RawTableError: they were.
+        RawTableError: there are too many.
     """
     found = list(encoded)
     num_rows = sum(each.num_rows for each in found)
@@ -59,12 +59,12 @@ def check_bad_rows(encoded: Iterable[Encoded], max_fraction: float, quarantine_u
         )
 
 
-def warn_if_uneven(layout: Layout, num_edges: Int64) -> None:
-    """Tell of splits with buckets much larger than others; `num_edges` is [splits x buckets]."""
-    for split, counts in zip(layout.splits, num_edges.reshape(len(layout.splits), -1), strict=True):
+def warn_if_uneven(settings: TaskSettings, num_edges: Int64) -> None:
+    """Warn of splits with buckets much larger than others; `num_edges` is [splits x buckets]."""
+    for split, counts in zip(settings.splits, num_edges.reshape(len(settings.splits), -1), strict=True):
         largest, mean = int(counts.max()), float(counts.mean())
         if largest > UNEVEN_EDGES and largest > UNEVEN_RATIO * mean:
-            bucket = list(layout.buckets())[int(counts.argmax())]
+            bucket = list(settings.buckets())[int(counts.argmax())]
             log.warning(
                 "etl: buckets of %s are uneven: %s has %d edges, the mean is %.0f; a few ids have a large "
                 "share of all edges, and training waits for their buckets",
@@ -75,32 +75,35 @@ def warn_if_uneven(layout: Layout, num_edges: Int64) -> None:
             )
 
 
-def warn_if_crowded(layout: Layout, index: Index) -> None:
-    """Tell of partitions with many more ids in a range of hashes than a hash of other ids puts there."""
-    parts = layout.parts()
-    counts: list[Int64] = [np.zeros(layout.num_slots[part.entity_type], np.int64) for part in parts]
+def warn_if_crowded(settings: TaskSettings, index: Index) -> None:
+    """Warn of partitions with many more ids in a range of hashes than chance puts there."""
+    partitions = settings.partitions()
+    counts: list[Int64] = [
+        np.zeros(settings.num_slots[partition.entity_type], np.int64) for partition in partitions
+    ]
     for shard, indexed in zip(index.shards, index.indexed, strict=True):
-        counts[shard.part_number][shard.slots.start : shard.slots.stop] = indexed.num_by_slot
-    for part, of_part in zip(parts, counts, strict=True):
-        of_type = [each for other, each in zip(parts, counts, strict=True) if other[0] == part.entity_type]
+        counts[shard.partition_number][shard.slots.start : shard.slots.stop] = indexed.num_by_slot
+    for partition, of_partition in zip(partitions, counts, strict=True):
+        name = partition.entity_type
+        of_type = [each for other, each in zip(partitions, counts, strict=True) if other.entity_type == name]
         mean = float(np.mean(of_type))
-        crowded = of_part[of_part > CROWDED_RATIO * mean + CROWDED_IDS]
+        crowded = of_partition[of_partition > CROWDED_RATIO * mean + CROWDED_IDS]
         if len(crowded):
             log.warning(
                 "etl: partition %d of %s is crowded: %d of its ids have hashes (%s) that no more than %.0f "
                 "ids should have; such ids are made on purpose; the partition and its buckets are larger "
                 "than others, and take longer: look where the ids come from",
-                part.partition,
-                part.entity_type,
+                partition.number,
+                name,
                 int(crowded.sum()),
                 HASH_NAME,
                 mean * len(crowded),
             )
 
 
-def figures(layout: Layout, counts: Counts) -> dict[str, Any]:
-    """Everything for run.json."""
-    by_split = dict(zip(layout.splits, counts.num_edges.reshape(len(layout.splits), -1), strict=True))
+def figures(settings: TaskSettings, counts: Counts) -> dict[str, Any]:
+    """Return all figures of the stage for run.json."""
+    by_split = dict(zip(settings.splits, counts.num_edges.reshape(len(settings.splits), -1), strict=True))
     by_reason = _by_reason(counts.encoded)
     translated = np.sum([each.num_edges for each in counts.translated], axis=0)
     left_out = {
@@ -117,15 +120,15 @@ def figures(layout: Layout, counts: Counts) -> dict[str, Any]:
         "num_edges": {split: int(of_split.sum()) for split, of_split in by_split.items()},
         "num_relations": counts.index.relations.num_relations,
         "num_relations_left_out": counts.index.relations.num_left_out,
-        **_entities(layout, counts.index),
+        **_entities(settings, counts.index),
         "buckets": {split: _summary(of_split) for split, of_split in by_split.items()},
         "edges_by_bucket": {
-            split: _shown_grid(of_split.reshape(layout.grid)) for split, of_split in by_split.items()
+            split: _shown_grid(of_split.reshape(settings.grid)) for split, of_split in by_split.items()
         },
-        "integer_id_columns": sorted({c for source in counts.sources for c in source.integer_columns}),
+        "integer_id_columns": sorted({c for file_range in counts.ranges for c in file_range.integer_columns}),
         "num_chunks": sum(len(each.chunks) for each in counts.encoded),
-        "bytes_in": sum(source.num_bytes for source in counts.sources),
-        "bytes_out": _bytes_out(layout),
+        "bytes_in": sum(file_range.num_bytes for file_range in counts.ranges),
+        "bytes_out": _bytes_out(settings),
     }
     if counts.index.relations.names is not None:
         # Counted before duplicates are dropped.
@@ -134,25 +137,25 @@ def figures(layout: Layout, counts: Counts) -> dict[str, Any]:
     return found
 
 
-def _entities(layout: Layout, index: Index) -> dict[str, Any]:
-    """Counts by type."""
-    parts = [part.entity_type for part in layout.parts()]
-    entities: dict[str, Any] = {name: [] for name in layout.entity_types}
-    for name, count in zip(parts, index.num_entities, strict=True):
+def _entities(settings: TaskSettings, index: Index) -> dict[str, Any]:
+    """Count entities by type."""
+    partitions = [partition.entity_type for partition in settings.partitions()]
+    entities: dict[str, Any] = {name: [] for name in settings.entity_types}
+    for name, count in zip(partitions, index.num_entities, strict=True):
         entities[name].append(count)
-    outside, left_out, kept = (dict.fromkeys(layout.entity_types, 0) for _ in range(3))
+    outside, left_out, kept = (dict.fromkeys(settings.entity_types, 0) for _ in range(3))
     for shard, indexed in zip(index.shards, index.indexed, strict=True):
-        name = parts[shard.part_number]
+        name = partitions[shard.partition_number]
         outside[name] += indexed.num_outside_train
         left_out[name] += indexed.num_left_out
-    for name, count in zip(parts, index.num_previous, strict=True):
+    for name, count in zip(partitions, index.num_previous, strict=True):
         kept[name] += count
-    by_type: dict[str, list[IndexedShard]] = {name: [] for name in layout.entity_types}
+    by_type: dict[str, list[IndexedShard]] = {name: [] for name in settings.entity_types}
     for shard, indexed in zip(index.shards, index.indexed, strict=True):
-        by_type[parts[shard.part_number]].append(indexed)
+        by_type[partitions[shard.partition_number]].append(indexed)
     return {
         "num_entities": entities,
-        # These get embeddings that no edge trains.
+        # No edge trains their embeddings.
         "num_entities_outside_train": outside,
         "num_entities_left_out": left_out,
         "num_entities_from_previous": kept,
@@ -187,13 +190,13 @@ def _summary(num_edges: Int64) -> dict[str, Any]:
 
 
 def _shown_grid(num_edges: Int64) -> dict[str, Any]:
-    """Edges by lhs and rhs partition, [lhs][rhs]; of large grids, by runs of `partitions_a_cell` of them."""
+    """Count edges by lhs and rhs partition, [lhs][rhs]; a cell of a large grid is several partitions."""
     size = -(-max(num_edges.shape) // MAX_SHOWN_CELLS)
     starts = [np.arange(0, length, size) for length in num_edges.shape]
     summed = np.add.reduceat(np.add.reduceat(num_edges, starts[0], axis=0), starts[1], axis=1)
     return {"partitions_a_cell": size, "counts": summed.tolist()}
 
 
-def _bytes_out(layout: Layout) -> int:
-    folders = [layout.folders.entities, *layout.folders.splits.values()]
+def _bytes_out(settings: TaskSettings) -> int:
+    folders = [settings.folders.entities, *settings.folders.splits.values()]
     return sum(entry.size_bytes for folder in folders for entry in storage.list_dir(folder, recursive=True))

@@ -1,11 +1,11 @@
-"""The folders that the stage writes, and what may be in them beforehand."""
+"""Folders that the stage writes, and files that may be in them beforehand."""
 
 from etl.config import EtlConfig
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.formats.edge_buckets import bucket_uri
-from graphmill.run.places import check_folder
+from graphmill.run.output_checks import check_folder
 from graphmill.vocab import Bucket
 
 _OURS = (
@@ -15,7 +15,7 @@ _OURS = (
 
 
 def output_uris(config: Config) -> list[str]:
-    """The folders that the stage writes: the entities, then each split, then bad rows."""
+    """List the folders that the stage writes: the entities, then each split, then bad rows."""
     etl = config.section(EtlConfig)
     uris = [config.entity_path, *map(config.split_path, etl.splits())]
     if etl.on_bad_row == "quarantine":
@@ -24,15 +24,15 @@ def output_uris(config: Config) -> list[str]:
 
 
 def quarantine_uri(config: Config, etl: EtlConfig) -> str:
-    """The folder of rows that cannot become edges.
+    """Folder of the table of bad rows.
 
     Raises:
-        ConfigError: nothing says where it is to be.
+        ConfigError: neither quarantine_path nor output is set.
     """
     if etl.quarantine_path is not None:
         return etl.quarantine_path
     if config.output is None:
-        raise ConfigError("etl.quarantine_path: without `output`, rows set aside need a folder; name one")
+        raise ConfigError("etl.quarantine_path: without `output`, bad rows need a folder; name one")
     return storage.join(config.output, "quarantine")
 
 
@@ -56,9 +56,9 @@ def check_outputs(config: Config) -> None:
 
 
 def hide_outputs(config: Config) -> None:
-    """Take the markers off all that is about to be replaced: from now on old and new may lie side by side.
+    """Delete the markers of all outputs: until the run ends, old and new files may lie side by side.
 
-    So too for splits that an earlier run wrote and this one does not: their indices are the old ones.
+    Splits that an earlier run wrote and this run does not lose their markers too: their indices are old.
     """
     uris = output_uris(config)
     beside = [entry.uri for entry in storage.list_dir(storage.absolute(config.edge_root)) if entry.is_dir]

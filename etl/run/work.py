@@ -1,15 +1,15 @@
-"""Work that a run has done so far, kept so that the same command goes on after a failure or a kill.
+"""The work folder and journal of a run: after a failure or a kill, the same command continues from them.
 
-    .etl-work-{owner}/              beside the entities, or in etl.work_path; one for each place of entities
-        journal.json                what the work is for; its token
+    .etl-work-{owner}/              beside the entities, or in etl.work_path; one per folder of entities
+        journal.json                settings and inputs of the work; its token
         files-{token}/
-            plan.json encode.json   a finished step: when, how long, its files, its result
+            plan.json encode.json   a finished step: its time, duration, files and result
             ...                     intermediate files
-    .entities.tmp-{token}/          beside where each output goes: what there is of it
+    .entities.tmp-{token}/          beside each output: the output so far
 
-The next run goes on after the last step whose files are all there, with the same checksums. Where anything
-that the work depends on has changed it starts from nothing, and removes what was left. So it is after bad
-input, which no second run gets over. A run that ends well removes the work.
+The next run continues after the last step whose files are all there, with the same checksums. If settings or
+inputs have changed, the next run removes the work and starts from nothing. After bad input the work is
+removed at once, since a second run would fail too. A run that succeeds removes the work.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from etl.config import EtlConfig
 from etl.run.outputs import output_uris
 from etl.steps import spill
-from etl.steps.layout import Folders
+from etl.steps.task_settings import Folders
 from graphmill import storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
@@ -44,7 +44,7 @@ _JOURNAL = "journal.json"
 Result = TypeVar("Result")
 Model = TypeVar("Model", bound=BaseModel)
 
-# Steps in their order, and the steps whose intermediate files are read when it goes on after them.
+# Steps in their order, and for each the steps whose intermediate files later steps read.
 STEPS = {
     "plan": (),
     "encode": ("encode",),
@@ -57,11 +57,11 @@ log = logging.getLogger("graphmill")
 
 
 class Journal(BaseModel):
-    """Names the run that the work belongs to."""
+    """Settings and inputs that the work belongs to."""
 
     made_from: dict[str, Any]
     token: str = Field(pattern="^[0-9a-f]{12}$")
-    """No other work has it: tasks of a run that is thought dead do not write here."""
+    """Unique: late tasks of a run that is thought dead do not write here."""
 
 
 class Step(BaseModel):
@@ -79,23 +79,23 @@ class Step(BaseModel):
     """Checksum of all other fields."""
 
     def sealed(self) -> Self:
-        """The same with its checksum."""
+        """Return the same step with its checksum."""
         text = self.model_copy(update={"checksum": ""}).model_dump_json()
         return self.model_copy(update={"checksum": of_bytes(text.encode())})
 
 
 class Work:
-    """The work of one run, and of those before it that did not end."""
+    """The work of one run, and of earlier runs that this run continues."""
 
     def __init__(self, client: Client, uri: str, token: str, config: Config) -> None:
         self._client = client
         self._steps: dict[str, Step] = {}
         self._checksums: Checksums = {}
-        # On HDFS closing a file takes half a second, in which the next step begins.
+        # Closing a file on HDFS takes half a second: the next step begins meanwhile.
         self._notes = ThreadPoolExecutor(1)
         self._note: Future[None] | None = None
         splits = config.section(EtlConfig).splits()
-        # Named as `storage.recover` knows what is unfinished.
+        # `storage.recover` recognises unfinished folders by these names.
         self.outputs = {
             output: storage.join(storage.parent(output), f".{storage.name(output)}.tmp-{token}")
             for output in output_uris(config)
@@ -110,14 +110,14 @@ class Work:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Seconds of each finished step, in whichever run it was done."""
+        """Duration of each finished step, also of steps that an earlier run finished."""
         return {name: step.seconds for name, step in self._steps.items()}
 
     def step(self, name: str, kind: Any, do: Callable[[], Result]) -> Result:
-        """The result of a step, of type `kind`; it is done now if no run before has finished it.
+        """Return the result of a step, of type `kind`; do the step unless an earlier run has finished it.
 
         Raises:
-            FormatError: a run before has finished it, and left another kind of result.
+            FormatError: the result that an earlier run left is of another type.
         """
         adapter: TypeAdapter[Result] = TypeAdapter(kind)
         if name in self._steps:
@@ -144,25 +144,25 @@ class Work:
         return result
 
     def wait(self) -> None:
-        """Wait until the journal has all finished steps."""
+        """Wait until all finished steps are in the journal."""
         if self._note is not None:
             self._note.result()
 
     def close(self) -> None:
-        """Write no more."""
+        """End the thread that writes the journal."""
         self._notes.shutdown()
 
     def run_tasks(
         self, function: Callable[..., Result], arguments: Sequence[tuple[Any, ...]], **told: str
     ) -> list[Result]:
-        """Run tasks on the cluster, and remember the files that they write."""
+        """Run tasks on the cluster, and record the files that they write."""
         done = run_tasks(self._client, spill.Tracked(function), arguments, **told)
         for _, written in done:
             self._checksums |= {storage.name(uri): checksum for uri, checksum in written.items()}
         return [result for result, _ in done]
 
     def find_steps(self) -> tuple[str, str] | None:
-        """Find the steps that need not be done again, and forget the others; the last one, and its time."""
+        """Find the steps to keep, and delete the records of the others; return the last one and its time."""
         for name in STEPS:
             step = _read(Step, self._step_uri(name))
             if step is None or step.sealed() != step:
@@ -178,7 +178,7 @@ class Work:
         return (last, f"{self._steps[last].finished.astimezone():%H:%M}") if last else None
 
     def make_folders(self) -> None:
-        """Make all folders, those that are there excepted."""
+        """Make all folders that do not exist."""
         for uri in (self.folders.work, *self.outputs.values()):
             storage.make_dir(uri)
 
@@ -213,13 +213,13 @@ class Work:
 
 @contextmanager
 def kept_work(client: Client, config: Config, made_from: dict[str, Any], claim: Claim) -> Iterator[Work]:
-    """The work to do or to go on with; the outputs get their names at the end.
+    """Begin the work, or continue the work of an earlier run; rename the outputs at the end.
 
     Args:
-        client: of the cluster.
+        client: client of the cluster.
         config: the configuration.
-        made_from: all that the work depends on, and how it is cut: JSON types.
-        claim: checked before the work is removed: by then it may be a successor's.
+        made_from: settings and inputs that the work depends on: JSON types.
+        claim: checked before the work is removed: another run may have taken over the outputs.
     """
     uri, outputs = _work_uri(config), output_uris(config)
     for output in outputs:
@@ -231,9 +231,9 @@ def kept_work(client: Client, config: Config, made_from: dict[str, Any], claim: 
             yield work
             work.wait()
         for output, folder in reversed(work.outputs.items()):
-            storage.commit_directory(folder, output)
+            storage.replace_directory(folder, output)
     except (BadInputError, NotFoundError):
-        with suppress(StorageError, LockedError):  # the first error is the one to tell
+        with suppress(StorageError, LockedError):  # the first error is the one to report
             claim.check()
             _remove(uri, outputs)
         raise
@@ -244,7 +244,7 @@ def kept_work(client: Client, config: Config, made_from: dict[str, Any], claim: 
 
 
 def _found(client: Client, uri: str, config: Config, made_from: dict[str, Any]) -> Work | None:
-    """The work of a run that did not end, if this run may go on with it."""
+    """Return the work of an unfinished run if this run can continue it."""
     journal = _read(Journal, storage.join(uri, _JOURNAL))
     if journal is None:
         return None
@@ -264,7 +264,7 @@ def _found(client: Client, uri: str, config: Config, made_from: dict[str, Any]) 
 
 
 def _started(client: Client, uri: str, config: Config, made_from: dict[str, Any]) -> Work:
-    """New work, in the place of any that there was."""
+    """Begin new work; remove any other."""
     _remove(uri, output_uris(config))
     journal = Journal(made_from=made_from, token=uuid.uuid4().hex[:12])
     work = Work(client, uri, journal.token, config)
@@ -277,7 +277,7 @@ def _work_uri(config: Config) -> str:
     etl = config.section(EtlConfig)
     entity_uri = storage.absolute(config.entity_path)
     root = storage.absolute(etl.work_path or storage.parent(entity_uri))
-    # The name says whose it is: runs with other outputs may share the work path.
+    # Runs with other outputs may share the work path: the name tells them apart.
     owner = hashlib.sha256(entity_uri.encode()).hexdigest()[:12]
     return storage.join(root, f".etl-work-{owner}")
 
@@ -289,7 +289,7 @@ def _remove(uri: str, outputs: Sequence[str]) -> None:
 
 
 def _read(model: type[Model], uri: str) -> Model | None:
-    """Content of the file; None if there is none, or if it is damaged."""
+    """Read a file; None if it is missing or damaged."""
     if not storage.exists(uri):
         return None
     try:

@@ -1,7 +1,7 @@
-"""Quantiles of the entities' degrees from counts of bounded size, whatever the number of entities.
+"""Quantiles of the entities' degrees, in memory that does not grow with the number of entities.
 
-Degrees are counted in bins: each degree below 128 is its own, and above that the leading seven binary
-digits are, so that a quantile is at most 1/64 too low.
+Degrees are counted in bins: one bin per degree below 128, and above that one bin per leading seven binary
+digits. A quantile is at most 1/64 too low.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
 @dataclass(frozen=True, eq=False)
 class DegreeCounts:
-    """How many entities have which degree."""
+    """Number of entities per bin of degrees."""
 
     floors: Int64
     """[bins] smallest degree of each bin that is not empty, ascending."""
@@ -36,7 +36,7 @@ def count_degrees(degrees: Int64) -> DegreeCounts:
 
 
 def merge_counts(parts: Iterable[DegreeCounts]) -> DegreeCounts:
-    """Counts of all parts together."""
+    """Add up the counts of several shards."""
     found = list(parts)
     floors, places = np.unique(np.concatenate([part.floors for part in found]), return_inverse=True)
     counts = np.bincount(places, np.concatenate([part.counts for part in found])).astype(np.int64)
@@ -44,7 +44,7 @@ def merge_counts(parts: Iterable[DegreeCounts]) -> DegreeCounts:
 
 
 def histogram(parts: Iterable[DegreeCounts]) -> list[list[int]]:
-    """Entities by degree, in up to four bins an octave: [first degree, last, entities], ascending."""
+    """Count entities by degree, in up to four bins per octave: [first degree, last, entities], ascending."""
     found = [part for part in parts if len(part.floors)]
     if not found:
         return []
@@ -59,7 +59,7 @@ def histogram(parts: Iterable[DegreeCounts]) -> list[list[int]]:
 
 
 def summarize(parts: Iterable[DegreeCounts]) -> dict[str, int]:
-    """Quantiles of the degrees of all parts together: min, p50, p90, p99, p99.9, max."""
+    """Return quantiles of the degrees of several shards: min, p50, p90, p99, p99.9, max."""
     found = [part for part in parts if len(part.floors)]
     if not found:
         return {}

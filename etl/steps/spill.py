@@ -1,8 +1,8 @@
-"""The intermediate files of a run, in its work folder, which all workers reach.
+"""Intermediate files of a run, in its work folder, which all workers reach.
 
-What each holds stands at the head of the module that writes it. Every file is written under another name
-and renamed, so that a task that runs twice does no harm. A task tells the checksums of the files that it has
-written: a run that goes on after one that failed compares them.
+The module that writes a file describes its content. A file is written under a temporary name and renamed, so
+that a task may run twice. A task returns the checksums of the files that it has written; a run that continues
+a failed run compares them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,8 +35,8 @@ _written: ContextVar[Checksums] = ContextVar("written")
 
 
 @dataclass(frozen=True)
-class Keeping:
-    """Settings that all intermediate files share."""
+class SpillOptions:
+    """Settings of all intermediate files."""
 
     compression: Compression = "none"
     """Compression of Arrow files."""
@@ -45,14 +45,14 @@ class Keeping:
 
 
 class Tracked(Generic[Parameters, Result]):
-    """A task that also tells what files it has written."""
+    """A task that also returns the checksums of the files that it has written."""
 
     def __init__(self, function: Callable[Parameters, Result]) -> None:
         self.function = function
-        self.__name__ = function.__name__  # which Dask shows
+        self.__name__ = function.__name__  # shown by Dask
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> tuple[Result, Checksums]:
-        """The function's result, and the checksums of its intermediate files."""
+        """Return the function's result, and the checksums of its intermediate files."""
         written: Checksums = {}
         token = _written.set(written)
         try:
@@ -62,14 +62,14 @@ class Tracked(Generic[Parameters, Result]):
 
 
 @contextmanager
-def new_file(uri: str, keeping: Keeping) -> Iterator[pa.NativeFile]:
-    """A stream that becomes the file at `uri`; not synced to the disk: its checksum tells if it is there."""
+def new_file(uri: str, options: SpillOptions) -> Iterator[pa.NativeFile]:
+    """Open a stream that becomes the file at `uri`, without fsync: the checksum shows a lost file."""
     temporary = storage.temporary_sibling(uri)
-    if not storage.is_dir(storage.parent(uri)):  # opening the file would make the folder anew
+    if not storage.is_dir(storage.parent(uri)):  # opening the file would create the folder again
         raise StorageError(f"{storage.parent(uri)}: the work folder is gone: the run that made it has ended")
     with (
         explained("write", temporary),
-        storage.open_output(temporary, replication=keeping.replication) as stream,
+        storage.open_output(temporary, replication=options.replication) as stream,
     ):
         hashed = HashedOutput(stream)
         with pa.BufferedOutputStream(pa.PythonFile(hashed, "w"), _BLOCK_BYTES) as buffered:
@@ -79,7 +79,7 @@ def new_file(uri: str, keeping: Keeping) -> Iterator[pa.NativeFile]:
 
 
 def is_intact(uri: str, checksum: str) -> bool:
-    """Whether the file is there, as it was written."""
+    """Whether the file is there, with the checksum of what was written."""
     try:
         with storage.open_input(uri) as stream:
             return HashedInput(stream).checksum(uri) == checksum
@@ -87,11 +87,13 @@ def is_intact(uri: str, checksum: str) -> bool:
         return False
 
 
-def write_batches(uri: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], keeping: Keeping) -> None:
+def write_batches(
+    uri: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], options: SpillOptions
+) -> None:
     """Write an Arrow file whose batches can be read one by one."""
-    codec = None if keeping.compression == "none" else keeping.compression
-    options = ipc.IpcWriteOptions(compression=codec, use_threads=False)
-    with new_file(uri, keeping) as stream, ipc.new_file(stream, schema, options=options) as writer:
+    codec = None if options.compression == "none" else options.compression
+    ipc_options = ipc.IpcWriteOptions(compression=codec, use_threads=False)
+    with new_file(uri, options) as stream, ipc.new_file(stream, schema, options=ipc_options) as writer:
         for batch in batches:
             writer.write_batch(batch)
 
@@ -101,7 +103,7 @@ def _reading(uri: str) -> Iterator[pa.NativeFile]:
     """Open an intermediate file.
 
     Raises:
-        StorageError: it is gone, cannot be read, or is not what was written.
+        StorageError: the file is gone or damaged, or cannot be read.
     """
     try:
         with storage.open_input(uri) as stream, explained("read", uri):
@@ -116,36 +118,36 @@ _AGAIN = "run again: the steps that need it are done anew"
 
 
 def read_batches(uri: str, numbers: Sequence[int] | None = None) -> pa.Table:
-    """The batches `numbers` of an Arrow file, or all."""
+    """Read the batches `numbers` of an Arrow file, or all."""
     with _reading(uri) as stream, ipc.open_file(stream) as reader:
         wanted = range(reader.num_record_batches) if numbers is None else numbers
         return pa.Table.from_batches([reader.get_batch(number) for number in wanted], reader.schema)
 
 
 def iter_batches(uri: str) -> Iterator[pa.Table]:
-    """The batches of an Arrow file, one at a time."""
+    """Read the batches of an Arrow file, one at a time."""
     with _reading(uri) as stream, ipc.open_file(stream) as reader:
         for number in range(reader.num_record_batches):
             yield pa.Table.from_batches([reader.get_batch(number)])
 
 
 def read_ranges(uri: str, ranges: Iterable[tuple[int, int]]) -> list[Int32]:
-    """The int32 values [offset, offset + count) of a file for each (offset, count)."""
+    """Read the int32 values [offset, offset + count) of a file for each (offset, count)."""
     with _reading(uri) as stream:
         return [
             np.frombuffer(_read_at(stream, uri, 4 * offset, 4 * count), np.int32) for offset, count in ranges
         ]
 
 
-def write_sorted_edges(uri: str, starts: Int64, records: Int32, keeping: Keeping) -> None:
-    """Write records [N, W] that are in bucket order; bucket b has the rows starts[b] to starts[b + 1]."""
-    with new_file(uri, keeping) as stream:
+def write_sorted_edges(uri: str, starts: Int64, records: Int32, options: SpillOptions) -> None:
+    """Write records [N, W] in the order of buckets; bucket b has rows starts[b] to starts[b + 1]."""
+    with new_file(uri, options) as stream:
         stream.write(np.ascontiguousarray(starts))
         stream.write(np.ascontiguousarray(records))
 
 
 def read_sorted_edges(uri: str, buckets: range, num_buckets: int, width: int) -> tuple[Int64, Int32]:
-    """Starts [len(buckets) + 1], from 0, and records [N, width] of a run of buckets."""
+    """Read starts [len(buckets) + 1], from 0, and records [N, width] of a run of buckets."""
     with _reading(uri) as stream:
         head = _read_at(stream, uri, 8 * buckets.start, 8 * (len(buckets) + 1))
         starts = np.frombuffer(head, np.int64)

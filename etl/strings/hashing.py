@@ -4,7 +4,7 @@ Partitions and indices follow from the hash, so it must never change. Its name i
 in the entity index's manifest. Hashes of Python, pandas or data frame libraries promise no stability. The
 hash need not be strong: strings that share a hash are ordered by the strings themselves.
 
-Source: Austin Appleby, MurmurHash2, 64-bit version for 64-bit processors (public domain).
+FileRange: Austin Appleby, MurmurHash2, 64-bit version for 64-bit processors (public domain).
 """
 
 import numpy as np

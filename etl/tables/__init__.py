@@ -1,1 +1,1 @@
-"""Raw tables: their files, cut into sources, read as blocks of checked rows."""
+"""Raw tables: their files, cut into ranges, read as blocks of checked rows."""

@@ -1,12 +1,15 @@
-"""Cutting a stream of tables into blocks of a given size."""
+"""Cuts a stream of tables into blocks, so small that they stay in the processor's cache."""
 
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
+BLOCK_ROWS = 1 << 16
+BLOCK_BYTES = 64 << 20  # a block ends here too, so that long ids do not make it large
+
 
 def cut(tables: Iterable[pa.Table], block_rows: int, block_bytes: int | None = None) -> Iterator[pa.Table]:
-    """The same rows in blocks of `block_rows`; fewer in the last, and in one that reaches `block_bytes`."""
+    """Cut into blocks of `block_rows` rows; the last block, and one that reaches `block_bytes`, has fewer."""
     pending: list[pa.Table] = []
     num_rows = num_bytes = 0
     for table in tables:

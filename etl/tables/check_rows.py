@@ -1,8 +1,8 @@
-"""The check that every row of a block can become an edge (or an entity), before anything is made of it.
+"""Checks that every row of a block can become an edge or an entity.
 
 id, lhs, rhs -> string, never null or empty; integers become decimal strings, bytes must be UTF-8
              -> list of such strings, at least one, where the type is featurized
-relation     -> dictionary of strings, the same rules; one of the configuration, with static relations
+relation     -> dictionary of strings, the same rules; static relations must be in the configuration
 weight       -> float32, finite, not negative
 """
 
@@ -24,79 +24,79 @@ _OF_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 
 @dataclass(frozen=True)
 class Rules:
-    """What the configuration asks of a table's rows."""
+    """Requirements of the configuration for a table's rows."""
 
     relations: tuple[str, ...] | None = None
-    """The relations that a row may name; None: any."""
+    """Relations that a row may name; None: any."""
     features: frozenset[str] = frozenset()
-    """The parts that hold lists of features."""
+    """Fields that hold lists of features."""
     feature_delimiter: str = " "
-    sets_bad_rows_aside: bool = False
+    quarantines: bool = False
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a block stands, for messages."""
+class BlockPosition:
+    """Position of a block in its file, for messages."""
 
     uri: str
     columns: dict[str, str]
     first_row: int
     start: int = 0
-    """What rows are counted from: a byte of a text file, a stripe of an ORC file."""
+    """Start of the row count: a byte of a text file, a stripe of an ORC file."""
     unit: str = ""
 
-    def error(self, part: str, row: int, problem: str) -> RawTableError:
-        """An error about the `row`-th row of the block."""
+    def error(self, field: str, row: int, problem: str) -> RawTableError:
+        """Return an error about the `row`-th row of the block."""
         start = f"counted from {self.unit} {self.start}" if self.start else "from 1, the header not counted"
         return RawTableError(
             f"{self.uri}: row {self.first_row + row + 1} ({start}), "
-            f"column {self.columns[part]!r} ({part}): {problem}"
+            f"column {self.columns[field]!r} ({field}): {problem}"
         )
 
 
 @dataclass(frozen=True, eq=False)
 class BadRows:
-    """Rows of a block that cannot become edges, for one reason."""
+    """Rows of a block that cannot become edges, for one and the same reason."""
 
     reason: str
     rows: npt.NDArray[np.int64]
-    """Their numbers in the file, from 1, counted as `Place` says."""
+    """Their numbers in the file, from 1, counted as `BlockPosition` says."""
     block: pa.Table
-    """These rows, as they were read."""
+    """The rows as they were read."""
 
 
 class _BadRowsError(Exception):
-    def __init__(self, part: str, rows: npt.NDArray[np.int64], reason: str, detail: str):
+    def __init__(self, field: str, rows: npt.NDArray[np.int64], reason: str, detail: str):
         super().__init__(detail)
-        self.part, self.rows, self.reason, self.detail = part, rows, reason, detail
+        self.field, self.rows, self.reason, self.detail = field, rows, reason, detail
 
 
-def checked(block: pa.Table, at: Place, rules: Rules) -> tuple[pa.Table, list[BadRows]]:
-    """The good rows of the block, its columns as the head of this file says, and the bad ones.
+def checked(block: pa.Table, at: BlockPosition, rules: Rules) -> tuple[pa.Table, list[BadRows]]:
+    """Return the good rows of the block, with columns of the types listed above, and the bad rows.
 
     Raises:
-        RawTableError: a row cannot become an edge, and bad rows are not set aside; or a column is of a
-            type that cannot hold its part.
+        RawTableError: a row cannot become an edge, and bad rows do not go to quarantine; or a column has a
+            type that cannot hold its field.
     """
-    block = pa.table({part: _told_honestly(block[part]) for part in block.column_names})
+    block = pa.table({field: _with_true_types(block[field]) for field in block.column_names})
     row_N = np.arange(block.num_rows)
     bad: list[BadRows] = []
     while True:
         try:
-            columns = {part: _checked(block[part], part, at, rules) for part in block.column_names}
+            columns = {field: _checked(block[field], field, at, rules) for field in block.column_names}
             return pa.table(columns), bad
         except _BadRowsError as error:
-            if not rules.sets_bad_rows_aside:
-                raise at.error(error.part, int(error.rows[0]), error.detail) from None
-            reason = f"{error.part}: {error.reason}"
+            if not rules.quarantines:
+                raise at.error(error.field, int(error.rows[0]), error.detail) from None
+            reason = f"{error.field}: {error.reason}"
             bad.append(BadRows(reason, at.first_row + row_N[error.rows] + 1, block.take(error.rows)))
             good_N = np.ones(block.num_rows, bool)
             good_N[error.rows] = False
             block, row_N = block.filter(pa.array(good_N)), row_N[good_N]
 
 
-def _told_honestly(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column without views, and as bytes where its strings are not UTF-8: no reader looks at that."""
+def _with_true_types(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Replace view types, and return strings that are not UTF-8 as bytes: readers do not check UTF-8."""
     column = column.cast(_replaced(column.type, _WITHOUT_VIEWS))
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     of_bytes = _replaced(kind, _OF_BYTES)
@@ -114,52 +114,52 @@ def _replaced(kind: pa.DataType, by: dict[pa.DataType, pa.DataType]) -> pa.DataT
     return by.get(kind, kind)
 
 
-def _checked(column: pa.ChunkedArray, part: str, at: Place, rules: Rules) -> pa.ChunkedArray:
-    if part == "weight":
+def _checked(column: pa.ChunkedArray, field: str, at: BlockPosition, rules: Rules) -> pa.ChunkedArray:
+    if field == "weight":
         return _weights(column, at)
-    if part == "relation":
+    if field == "relation":
         return _relations(column, at, rules)
-    if part in rules.features:
-        return _features(column, part, at, rules.feature_delimiter)
-    return _strings(column, part, at)
+    if field in rules.features:
+        return _features(column, field, at, rules.feature_delimiter)
+    return _strings(column, field, at)
 
 
-def _refuse(part: str, wrong_N: Any, reason: str, detail: str) -> None:
-    """Raise if any row is wrong.
+def _refuse(field: str, wrong_N: Any, reason: str, detail: str) -> None:
+    """Report wrong rows.
 
     Raises:
-        _BadRowsError: one is.
+        _BadRowsError: there are wrong rows.
     """
     rows = np.flatnonzero(wrong_N)
     if rows.size:
-        raise _BadRowsError(part, rows, reason, f"{detail} ({rows.size} in this block)")
+        raise _BadRowsError(field, rows, reason, f"{detail} ({rows.size} in this block)")
 
 
-def _strings(column: pa.ChunkedArray, part: str, at: Place) -> pa.ChunkedArray:
-    """Raw ids or relation names as strings."""
+def _strings(column: pa.ChunkedArray, field: str, at: BlockPosition) -> pa.ChunkedArray:
+    """Convert raw ids or relation names to strings."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pa.types.is_null(column.type):
         column = column.cast(pa.string())
     if column.null_count:
         needed = "every edge needs both ids and a relation"
-        _refuse(part, column.is_null(), "null", f"null; {needed}")
+        _refuse(field, column.is_null(), "null", f"null; {needed}")
     if pa.types.is_integer(column.type):
         return column.cast(pa.string())
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-        column = _decoded(column, part)
+        column = _decoded(column, field)
     elif not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         raise RawTableError(
-            f"{at.uri}: column {at.columns[part]!r} ({part}): expected strings or integers, "
+            f"{at.uri}: column {at.columns[field]!r} ({field}): expected strings or integers, "
             f"found {column.type}"
         )
     lengths = pc.binary_length(column)
     if column.length() and pc.min(lengths).as_py() == 0:
-        _refuse(part, pc.equal(lengths, 0), "empty", "empty")
+        _refuse(field, pc.equal(lengths, 0), "empty", "empty")
     return column.cast(pa.string())
 
 
-def _decoded(column: pa.ChunkedArray, part: str) -> pa.ChunkedArray:
+def _decoded(column: pa.ChunkedArray, field: str) -> pa.ChunkedArray:
     if column.type == pa.binary() and all(map(_is_ascii, column.chunks)):
         return pa.chunked_array([chunk.view(pa.string()) for chunk in column.chunks], pa.string())
     try:
@@ -167,11 +167,11 @@ def _decoded(column: pa.ChunkedArray, part: str) -> pa.ChunkedArray:
     except pa.ArrowInvalid:
         rows = np.array(_failing(column, lambda some: some.cast(pa.string())))
         shown = repr(column[int(rows[0])].as_py()[:40])
-        raise _BadRowsError(part, rows, "not UTF-8", f"not UTF-8: {shown}") from None
+        raise _BadRowsError(field, rows, "not UTF-8", f"not UTF-8: {shown}") from None
 
 
 def _is_ascii(strings: pa.Array) -> bool:
-    """Whether all bytes of binary strings are: told of all at once, many times as fast as one by one."""
+    """Whether all bytes are ASCII: one look at all bytes is many times as fast as one per string."""
     _, offsets, text = strings.buffers()
     if not len(strings) or text is None:
         return True
@@ -180,27 +180,27 @@ def _is_ascii(strings: pa.Array) -> bool:
     return not used.size or int(used.max()) < _FIRST_NOT_ASCII
 
 
-def _features(column: pa.ChunkedArray, part: str, at: Place, delimiter: str) -> pa.ChunkedArray:
-    """Lists of feature names."""
+def _features(column: pa.ChunkedArray, field: str, at: BlockPosition, delimiter: str) -> pa.ChunkedArray:
+    """Convert to lists of feature names."""
     if column.null_count:
-        _refuse(part, column.is_null(), "null", "null; every row needs features")
+        _refuse(field, column.is_null(), "null", "null; every row needs features")
     if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
-        column = pc.split_pattern(_strings(column, part, at), delimiter)
+        column = pc.split_pattern(_strings(column, field, at), delimiter)
     lists = column.combine_chunks().cast(pa.list_(column.type.value_type))
     lengths = pc.list_value_length(lists).to_numpy()
-    _refuse(part, lengths == 0, "no feature", "a list without features")
+    _refuse(field, lengths == 0, "no feature", "a list without features")
     values = lists.flatten()
     try:
-        names = _strings(pa.chunked_array([values]), part, at)
-    except _BadRowsError as error:  # its rows are those of the features
+        names = _strings(pa.chunked_array([values]), field, at)
+    except _BadRowsError as error:  # its rows number features, not edges
         rows = np.unique(np.searchsorted(np.cumsum(lengths), error.rows, side="right"))
-        raise _BadRowsError(part, rows, f"{error.reason} feature", f"a feature is {error.detail}") from error
+        raise _BadRowsError(field, rows, f"{error.reason} feature", f"a feature is {error.detail}") from error
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     return pa.chunked_array([pa.ListArray.from_arrays(offsets, pa.concat_arrays(names.chunks))])
 
 
-def _relations(column: pa.ChunkedArray, at: Place, rules: Rules) -> pa.ChunkedArray:
-    """Relation names as dictionaries of strings, one dictionary for all."""
+def _relations(column: pa.ChunkedArray, at: BlockPosition, rules: Rules) -> pa.ChunkedArray:
+    """Convert relation names to dictionary arrays with one common dictionary."""
     named = _named_relations(column, at)
     if rules.relations is None or not len(named):
         return named
@@ -217,7 +217,7 @@ def _relations(column: pa.ChunkedArray, at: Place, rules: Rules) -> pa.ChunkedAr
     return named
 
 
-def _named_relations(column: pa.ChunkedArray, at: Place) -> pa.ChunkedArray:
+def _named_relations(column: pa.ChunkedArray, at: BlockPosition) -> pa.ChunkedArray:
     if column.type == pa.dictionary(pa.int32(), pa.string()) and len(column):
         column = column.unify_dictionaries()
         names = column.chunk(0).dictionary
@@ -226,7 +226,7 @@ def _named_relations(column: pa.ChunkedArray, at: Place) -> pa.ChunkedArray:
     return _strings(column, "relation", at).dictionary_encode()
 
 
-def _weights(column: pa.ChunkedArray, at: Place) -> pa.ChunkedArray:
+def _weights(column: pa.ChunkedArray, at: BlockPosition) -> pa.ChunkedArray:
     if column.null_count:
         _refuse("weight", column.is_null(), "null", "null; every edge needs a weight")
     if pa.types.is_dictionary(column.type):
@@ -261,7 +261,7 @@ def _parsed(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _failing(column: pa.ChunkedArray, convert: Callable[[pa.ChunkedArray], Any], first: int = 0) -> list[int]:
-    """Rows that cannot be converted, found by halving."""
+    """Find the rows that cannot be converted, by bisection."""
     try:
         convert(column)
         return []

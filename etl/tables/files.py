@@ -1,39 +1,22 @@
-"""From the paths that a table's configuration names to its files, and what kind of files they are."""
+"""Finds the files that the paths of a table's configuration name."""
 
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Literal
 from urllib.parse import unquote
 
 from etl.config import EtlConfig, FilesConfig
-from etl.tables import formats
+from etl.tables import lakehouse
 from graphmill import storage
 from graphmill.config import Config
-from graphmill.errors import NotFoundError, RawTableError
+from graphmill.errors import NotFoundError
 
-FileFormat = Literal["parquet", "csv", "orc", "json"]
-
-_FORMATS: dict[str, FileFormat] = {
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".orc": "orc",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".tab": "csv",
-    ".txt": "csv",
-    ".json": "json",
-    ".jsonl": "json",
-    ".ndjson": "json",
-}
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
-_TAB_SUFFIXES = (".tsv", ".tab", ".txt")
-CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 
 
 def files_of(config: Config, table: FilesConfig) -> list[str]:
-    """URIs of the table's files, sorted, each once, whatever way its paths name them.
+    """List the URIs of the table's files, sorted, each once.
 
-    Neither names that begin with `_` or `.` count in a folder, nor what this run writes.
+    In a folder, names that begin with `_` or `.` are skipped, and so are the outputs of this run.
 
     Raises:
         NotFoundError: a path names no file.
@@ -43,7 +26,7 @@ def files_of(config: Config, table: FilesConfig) -> list[str]:
     for path in table.path:
         root = _place(config, path)
         fixed = _fixed(root)
-        formats.refuse_around(fixed)
+        lakehouse.refuse_around(fixed)
         files = list(_files_at(root, _written_below(config, fixed)))
         if not files:
             raise NotFoundError(
@@ -54,58 +37,14 @@ def files_of(config: Config, table: FilesConfig) -> list[str]:
     return sorted(found)
 
 
-def format_of(uri: str, table: FilesConfig) -> FileFormat:
-    """The file's format: as configured, else by its suffix.
-
-    Raises:
-        RawTableError: the suffix tells nothing.
-    """
-    if table.format != "auto":
-        return table.format
-    suffix, _ = suffixes_of(uri)
-    if suffix not in _FORMATS:
-        raise RawTableError(
-            f"{uri}: its name does not tell its format (known: {', '.join(_FORMATS)}, text and JSON also "
-            f"with {', '.join(CODECS)}); set the table's format: parquet, csv, orc or json"
-        )
-    return _FORMATS[suffix]
-
-
-def suffixes_of(uri: str) -> tuple[str, str]:
-    """The suffix that names the format, and the one that names the compression (`""`: none)."""
-    stem, codec = _split_suffix(storage.name(uri))
-    if codec not in CODECS:
-        return codec, ""
-    return _split_suffix(stem)[1], codec
-
-
-def delimiter_of(uri: str, table: FilesConfig) -> str:
-    """What separates the fields of a text file."""
-    return table.delimiter or ("\t" if suffixes_of(uri)[0] in _TAB_SUFFIXES else ",")
-
-
-def quoting_of(uri: str, table: FilesConfig) -> bool:
-    """Whether a double quote opens a quoted field; in tab-separated triples it is mostly part of a name."""
-    return delimiter_of(uri, table) != "\t" if table.quoting is None else table.quoting
-
-
 def path_values(uri: str) -> dict[str, str | None]:
-    """The columns that Hive's folders (`key=value`) give to all rows of a file."""
+    """Return the columns that Hive folders (`key=value`) give to all rows of a file."""
     folders = [part.partition("=") for part in uri.split("/")[:-1] if "=" in part]
     return {unquote(key): None if value == _HIVE_NULL else unquote(value) for key, _, value in folders if key}
 
 
-def _split_suffix(name: str) -> tuple[str, str]:
-    stem, dot, suffix = name.rpartition(".")
-    return (stem, dot + suffix.lower()) if dot else (name, "")
-
-
 def table_roots(config: Config) -> list[str]:
-    """The files and folders that tables are looked for in: of a pattern, the folder that it begins with.
-
-    Raises:
-        ConfigError: the section `etl` is wrong.
-    """
+    """List the files and folders of all tables; for a glob pattern, the folder that it begins with."""
     if not config.etl:
         return []
     etl = config.section(EtlConfig)
@@ -124,19 +63,19 @@ def _fixed(uri: str) -> str:
 
 
 def _magic(parts: list[str]) -> list[int]:
-    """Numbers of the components that are patterns."""
+    """Number the components that are patterns."""
     return [number for number, part in enumerate(parts) if set(part) & set("*?[")]
 
 
 def _written_below(config: Config, uri: str) -> list[str]:
-    """The places below the folder `uri` that this run writes, as a listing of it calls them."""
+    """List the folders below `uri` that this run writes."""
     written = [config.output, config.entity_path, config.edge_root, config.checkpoint_path]
     written += [config.embedding_path, config.section(EtlConfig).quarantine_path]
     return [place for root in written if root for place in storage.path_below(uri, root)]
 
 
 def _files_at(uri: str, skipped: Sequence[str]) -> Iterator[str]:
-    """The file, or the files of the folder; of a pattern those of all that it matches."""
+    """List a file, the files of a folder, or the files that a pattern matches."""
     status = storage.status(uri)
     if status is None:
         for match in _matches(uri):
@@ -144,7 +83,7 @@ def _files_at(uri: str, skipped: Sequence[str]) -> Iterator[str]:
                 yield from _files_at(match, skipped)
     elif status.is_dir:
         entries = storage.list_dir(uri, recursive=True, hidden=True)
-        formats.refuse(entries)
+        lakehouse.refuse(entries)
         for entry in entries:
             below = entry.uri[len(uri.rstrip("/")) :]
             if not (entry.is_dir or _is_note(below) or _is_within(entry.uri, skipped)):
@@ -158,15 +97,15 @@ def _is_within(uri: str, places: Sequence[str]) -> bool:
 
 
 def _is_note(path: str) -> bool:
-    """Whether somebody left it beside the rows: `_SUCCESS`, all below `_temporary`, what is hidden."""
+    """Whether a path is no table file: `_SUCCESS`, files below `_temporary`, hidden files."""
     parts = path.split("/")
     return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in parts)
 
 
 def _matches(pattern: str) -> list[str]:
-    """Files that the glob pattern matches, component by component: `*`, `?` and `[...]` stay within one.
+    """List the files that the glob pattern matches; `*`, `?` and `[...]` match within one component.
 
-    A name that begins with `_` is matched by a pattern that does, a hidden one by none.
+    Only patterns that begin with `_` match names that do; no pattern matches hidden names.
     """
     parts = pattern.rstrip("/").split("/")
     magic = _magic(parts)
@@ -175,7 +114,7 @@ def _matches(pattern: str) -> list[str]:
     folders = ["/".join(parts[: magic[0]]) or "/"]
     found: list[storage.FileStatus] = []
     for part in parts[magic[0] :]:
-        listed = [entry for folder in folders for entry in formats.list_plain(folder)]
+        listed = [entry for folder in folders for entry in lakehouse.list_plain(folder)]
         found = [entry for entry in listed if _is_matched(storage.name(entry.uri), part)]
         folders = [entry.uri for entry in found if entry.is_dir]
     return [entry.uri for entry in found]

@@ -1,10 +1,10 @@
-"""The table of rows that cannot become edges.
+"""The table of bad rows, which cannot become edges.
 
 quarantine/
     part-{source:06d}-{block:06d}.parquet
-        file: string, start: int64, row: int64     `row` counts from 1, from `start` on: a byte of a text
-                                                   file, a stripe of an ORC file, else 0: the file's head
-        reason: string                             what is wrong, and with which part
+        file: string, start: int64, row: int64     `row` counts from 1 at `start`: a byte of a text file, a
+                                                   stripe of an ORC file, else 0, the beginning of the file
+        reason: string                             field and problem
         lhs, rhs, relation, weight, id: string     the row as it was read; null: no such column
         text: string                               a line with too few or too many fields
 """
@@ -14,46 +14,46 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from etl.tables.check_rows import BadRows, Place
+from etl.tables.check_rows import BadRows, BlockPosition
 from graphmill import storage
 
-PARTS = ("lhs", "rhs", "relation", "weight", "id", "text")
+FIELDS = ("lhs", "rhs", "relation", "weight", "id", "text")
 SCHEMA = pa.schema(
     [("file", pa.string()), ("start", pa.int64()), ("row", pa.int64()), ("reason", pa.string())]
-    + [(part, pa.string()) for part in PARTS]
+    + [(field, pa.string()) for field in FIELDS]
 )
 
 
-def part_uri(folder: str, source: int, block: int) -> str:
-    """The file of one block's bad rows."""
+def file_uri(folder: str, source: int, block: int) -> str:
+    """URI of the bad rows of one chunk."""
     return storage.join(folder, f"part-{source:06d}-{block:06d}.parquet")
 
 
-def write_part(uri: str, bad: list[tuple[Place, BadRows]]) -> None:
-    """Write bad rows."""
+def write_file(uri: str, bad: list[tuple[BlockPosition, BadRows]]) -> None:
+    """Write bad rows to a file."""
     with storage.atomic_output(uri) as stream:
-        pq.write_table(pa.concat_tables([_table(place, each) for place, each in bad]), stream)
+        pq.write_table(pa.concat_tables([_table(position, each) for position, each in bad]), stream)
 
 
-def count_by_reason(bad: list[tuple[Place, BadRows]]) -> Counter[str]:
-    """Bad rows by reason."""
+def count_by_reason(bad: list[tuple[BlockPosition, BadRows]]) -> Counter[str]:
+    """Count bad rows by reason."""
     counts: Counter[str] = Counter()
     for _, each in bad:
         counts[each.reason] += len(each.rows)
     return counts
 
 
-def _table(place: Place, bad: BadRows) -> pa.Table:
+def _table(position: BlockPosition, bad: BadRows) -> pa.Table:
     num_rows = len(bad.rows)
     columns = {
-        "file": pa.repeat(pa.scalar(place.uri), num_rows),
-        "start": pa.repeat(pa.scalar(place.start, pa.int64()), num_rows),
+        "file": pa.repeat(pa.scalar(position.uri), num_rows),
+        "start": pa.repeat(pa.scalar(position.start, pa.int64()), num_rows),
         "row": pa.array(bad.rows, pa.int64()),
         "reason": pa.repeat(pa.scalar(bad.reason), num_rows),
     }
-    for part in PARTS:
-        found = bad.block[part].to_pylist() if part in bad.block.column_names else [None] * num_rows
-        columns[part] = pa.array([_as_text(value) for value in found], pa.string())
+    for field in FIELDS:
+        found = bad.block[field].to_pylist() if field in bad.block.column_names else [None] * num_rows
+        columns[field] = pa.array([_as_text(value) for value in found], pa.string())
     return pa.table(columns, schema=SCHEMA)
 
 

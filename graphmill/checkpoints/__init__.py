@@ -1,4 +1,4 @@
-"""Any checkpoint, whatever its format, recognised and read the same way."""
+"""Recognition and opening of checkpoints of every format."""
 
 import re
 from typing import Literal
@@ -25,7 +25,7 @@ FORMATS = ("pbg", "pbg-legacy", "graphstorm", "recis")
 
 
 def recognise(uri: str) -> str:
-    """The format of the checkpoint in the folder `uri`, told by the files that are there.
+    """The format of the checkpoint in the folder `uri`, from the names of its files.
 
     Raises:
         NotFoundError: there is no such folder.
@@ -57,18 +57,18 @@ def open_checkpoint(
     index_base: Literal["auto", 0, 1] = "auto",
     allow_non_finite: bool = False,
 ) -> Checkpoint:
-    """The checkpoint in the folder `uri`, of whatever format.
+    """Open the checkpoint in the folder `uri`, of any format.
 
     Args:
         uri: its folder.
-        version: which version, where the format has several; the committed one by default.
-        entity_path: entity counts, for formats that know no partitions; one partition by default.
-        index_base: number of the first partition in legacy names: 0, 1, or "auto": as the files say.
-        allow_non_finite: whether to read rows, sums and parameters that are not finite like others.
+        version: number of the version, for formats with several; by default the committed version.
+        entity_path: entity counts, for formats without partitions; by default one partition.
+        index_base: number of the first partition in legacy names: 0, 1, or "auto": from the names.
+        allow_non_finite: whether to read rows, sums and parameters that are NaN or infinite.
 
     Raises:
         NotFoundError: there is no such folder.
-        FormatError: it holds no checkpoint, or a damaged one.
+        FormatError: it holds no checkpoint, or a damaged checkpoint.
     """
     checkpoint = _open(uri, version, entity_path, index_base)
     checkpoint.allow_non_finite = allow_non_finite
@@ -78,7 +78,7 @@ def open_checkpoint(
 def _open(
     uri: str, version: int | None, entity_path: str | None, index_base: Literal["auto", 0, 1]
 ) -> Checkpoint:
-    # Each room is entered only when it is needed: torch takes a second to import.
+    # A module is imported only when it is needed: torch takes a second to import.
     match recognise(uri):
         case "pbg":
             from graphmill.checkpoints.pbg import PbgCheckpoint
@@ -98,5 +98,5 @@ def _open(
             return RecisCheckpoint(uri, entity_path)
 
 
-# As graphmill.formats.pbg_legacy names embeddings; entity counts and metadata are no checkpoint.
+# Names of embeddings in graphmill.formats.pbg_legacy; entity counts and metadata are no checkpoint.
 _LEGACY = re.compile(r"^(?!METADATA_|entity_count_).+_(0|[1-9]\d*)\.pt(\.\d+)?$")

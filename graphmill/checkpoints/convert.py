@@ -1,8 +1,8 @@
-"""A checkpoint of one format, written as another: streaming, on any storage.
+"""Conversion of a checkpoint to another format: streaming, on any storage.
 
-The target is written under a temporary name, opened and compared, and only then takes its name: a kill
-leaves it whole or absent. The source is only read. What a target has no place for is told, not dropped in
-silence. Source: docs/convert.md.
+The target is written under a temporary name, opened and compared, and then renamed: a kill leaves the
+target whole or absent. The source is only read. Content that the target cannot keep is reported.
+Source: docs/convert.md.
 """
 
 import logging
@@ -24,12 +24,12 @@ Format = Literal["pbg", "pbg-legacy", "graphstorm", "recis"]
 
 @dataclass(frozen=True)
 class Converted:
-    """What a conversion has done."""
+    """Result of a conversion."""
 
     source: Checkpoint
     target: Checkpoint
     not_kept: list[str]
-    """What the target's format has no place for."""
+    """Content of the source that the target's format cannot keep."""
     num_bytes: int
     """Bytes of embeddings."""
     elapsed_s: float
@@ -53,12 +53,12 @@ def convert(
         source_uri: a checkpoint of any format.
         target_uri: the folder to make.
         target_format: its format.
-        version: version of the source; the committed one by default.
-        entity_path: entity counts, for sources that know no partitions.
-        index_base: first number in a legacy source; as the files say by default.
+        version: version of the source; by default the committed version.
+        entity_path: entity counts, for sources without partitions.
+        index_base: first number in a legacy source; by default from the names of its files.
         shard_num: shards of a RecIS target.
-        claim: checked before the target gets its name.
-        allow_non_finite: whether to write NaN and infinity that the source holds.
+        claim: checked before the target is renamed.
+        allow_non_finite: whether to write NaN and infinity of the source.
 
     Raises:
         ConfigError: the target holds files.

@@ -1,4 +1,4 @@
-"""Numbers that are not finite, which nobody should take for a vector: NaN and infinity."""
+"""Check for NaN and infinity in vectors, sums and parameters."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ REMEDY = "go back to a checkpoint without such, or train again with a lower lr"
 
 
 def first_not_finite(values: npt.NDArray[Any]) -> int | None:
-    """The first row of `values` [N, ...] that holds a number that is not finite; None where all are.
+    """The first row of `values` [N, ...] with NaN or infinity; None if all numbers are finite.
 
-    A finite sum needs no memory, and hardly ever is anything else asked.
+    The sum of all values is checked first: it needs no memory, and nearly always settles the question.
     """
     if values.dtype.kind != "f":
         return None
@@ -31,10 +31,10 @@ def first_not_finite(values: npt.NDArray[Any]) -> int | None:
 
 
 def check_finite(values: npt.NDArray[Any], where: str, first_row: int = 0) -> None:
-    """Refuse values of which one is not finite; the first is in row `first_row` of `where`.
+    """Refuse NaN and infinity; the first value is in row `first_row` of `where`.
 
     Raises:
-        FormatError: one is not.
+        FormatError: a value is not finite.
     """
     row = first_not_finite(values)
     if row is not None:

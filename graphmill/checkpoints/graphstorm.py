@@ -10,7 +10,8 @@ from graphmill.checkpoints.checkpoint import Checkpoint, Floats
 from graphmill.checkpoints.ordered import Numbers, OrderedTable
 from graphmill.checkpoints.whole_tables import JoinedRows, WholeTablesCheckpoint
 from graphmill.formats.graphstorm import saved_embeddings
-from graphmill.formats.graphstorm.saved_embeddings import EmbInfo, RankRows
+from graphmill.formats.graphstorm.saved_embeddings import EmbInfo
+from graphmill.formats.graphstorm.saved_ranks import RankRows
 from graphmill.formats.torch_files.tensor import open_tensor
 from graphmill.model.parameters import parse_global_key, parse_operator_key
 
@@ -34,7 +35,7 @@ class GraphStormCheckpoint(WholeTablesCheckpoint):
 
 
 def write(source: Checkpoint, target_uri: str) -> list[str]:
-    """Write the embeddings of `source`; says what else it holds, for which the format has no place."""
+    """Write the embeddings of `source`; returns the names of everything else, which is not kept."""
     rank_rows = {name: max(1, _RANK_BYTES // (4 * max(size, 1))) for name, size in source.dimensions.items()}
     totals = {name: sum(counts) for name, counts in source.counts.items()}
     world_size = max(1, *(-(-total // rank_rows[name]) for name, total in totals.items()))
@@ -44,7 +45,7 @@ def write(source: Checkpoint, target_uri: str) -> list[str]:
                 first = min(rank * rank_rows[name], total)
                 last = min(first + rank_rows[name], total)
                 ids = np.arange(first, last)
-                # Rows may lie in a buffer that nobody may write to, which torch warns of.
+                # Rows may lie in a read-only buffer, about which torch warns.
                 writable = np.require(rows.read(first, last), requirements="W")
                 saved_embeddings.write_rank(target_uri, name, rank, ids, writable)
     info = EmbInfo(tuple(totals), world_size, dict(source.dimensions))
@@ -55,7 +56,7 @@ def write(source: Checkpoint, target_uri: str) -> list[str]:
 def _not_kept(source: Checkpoint) -> list[str]:
     lost = []
     source = copy(source)
-    source.allow_non_finite = True  # of numbers that are not written
+    source.allow_non_finite = True  # numbers that are not written may be anything
     if any(source.read_optimizer_state(name, partition) for name, partition, _ in source.partitions()):
         lost.append("optimizer state of the embeddings")
     model = source.read_model()

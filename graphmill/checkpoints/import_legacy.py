@@ -1,13 +1,13 @@
-"""Legacy input, and checkpoints of other formats, made into PBG v1 where a run can use them.
+"""Import of legacy input and of checkpoints of other formats into PBG v1, for a training run.
 
     {checkpoint_path}.adopted/
         entities/       from a legacy entityPath        _SUCCESS
         edges/{name}/   from each of edgePaths          _SUCCESS
         init/           from an init_path of any format _SUCCESS
 
-Each folder appears whole, marked with what it was made from: it is made once, and again when that changes.
-The sources are only read. A legacy outdir gets v1's files beside its own; checkpoint_version.txt, written
-last, makes them count.
+Each folder appears whole, with a marker that names its sources: the folder is made once, and again when a
+source changes. The sources are only read. A legacy outdir gets v1's files beside its own;
+checkpoint_version.txt, written last, commits them.
 """
 
 import logging
@@ -32,15 +32,15 @@ def is_legacy_input(entity_path: str) -> bool:
 def adopt_inputs(
     entity_path: str, edge_paths: Sequence[str], target_uri: str, index_base: IndexBase = "auto"
 ) -> tuple[str, tuple[str, ...]]:
-    """The entity path and edge paths that a run can read: the given ones, or v1's made of legacy ones.
+    """Entity path and edge paths of v1: the given paths, or the folders made from legacy ones.
 
     Raises:
-        FormatError: the index base cannot be told, or an edge points at no entity.
-        LockedError: another run does the same just now.
+        FormatError: the names fit no index base, or an edge has an unknown entity.
+        LockedError: another run is importing too.
     """
     if not is_legacy_input(entity_path):
         return entity_path, tuple(edge_paths)
-    # A room that needs torch, which costs a second: entered where there is something to adopt.
+    # Imports torch, which takes a second, so only for legacy input.
     from graphmill.checkpoints import legacy_input
 
     with lock.held(whole=[target_uri]) as claim:
@@ -48,13 +48,13 @@ def adopt_inputs(
 
 
 def adopt_init(init_path: str, target_uri: str, entity_path: str, index_base: IndexBase = "auto") -> str:
-    """An init_path that a run can read: the given one, or v1's made of another format's.
+    """An init_path of v1: the given path, or the folder made from another format.
 
-    `entity_path` tells the partitions of formats that know none.
+    `entity_path` has the partitions for formats without partitions.
 
     Raises:
-        FormatError: the checkpoint is damaged, or has other rows than there are entities.
-        LockedError: another run does the same just now.
+        FormatError: the checkpoint is damaged, or its rows are not as many as the entities.
+        LockedError: another run is importing too.
     """
     found = checkpoints.recognise(init_path)
     if found == "pbg":
@@ -81,10 +81,10 @@ def adopt_init(init_path: str, target_uri: str, entity_path: str, index_base: In
 
 
 def adopt_outdir(checkpoint_path: str, index_base: IndexBase = "auto") -> None:
-    """Give a legacy outdir v1's files of its version, so that training goes on from there.
+    """Add v1's files to a legacy outdir, so that training continues from its version.
 
     Raises:
-        FormatError: the checkpoint is damaged, or the index base cannot be told.
+        FormatError: the checkpoint is damaged, or the names fit no index base.
     """
     names = {storage.name(entry.uri) for entry in storage.list_dir(checkpoint_path)}
     if "CHECKPOINT_VERSION" not in names or pbg_checkpoint.read_version(checkpoint_path):

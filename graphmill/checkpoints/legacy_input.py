@@ -1,7 +1,7 @@
-"""Legacy input made into v1's, indices checked against the counts; and v1's into legacy.
+"""Conversion of legacy input to v1, with indices checked against the counts, and of v1 to legacy.
 
 {target}/entities/        counts
-{target}/edges/{name}/    buckets, a folder for each edge path, of its name
+{target}/edges/{name}/    buckets, one folder per edge path, with the same name
 """
 
 import logging
@@ -17,7 +17,7 @@ from graphmill.formats.pbg_legacy import inputs as legacy
 from graphmill.formats.pbg_legacy.index_base import IndexBase
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
-from graphmill.run.places import check_folder
+from graphmill.run.output_checks import check_folder
 from graphmill.storage import Checksums
 from graphmill.vocab import Bucket
 
@@ -39,11 +39,11 @@ def adopt(
     index_base: IndexBase,
     claim: Claim = NO_CLAIM,
 ) -> tuple[str, tuple[str, ...]]:
-    """The entity path and edge paths below `target_uri`, made where they are missing or out of date.
+    """Make entity path and edge paths below `target_uri`, where they are missing or out of date.
 
     Raises:
-        ConfigError: what would be replaced is no input of PBG's, or the source.
-        FormatError: the index base cannot be told, or an edge points at no entity.
+        ConfigError: the target holds other files than PBG's input, or contains the source.
+        FormatError: the names fit no index base, or an edge has an unknown entity.
     """
     _check_target(entity_path, edge_paths, target_uri)
     base = legacy.find_index_base(entity_path, edge_paths, index_base)
@@ -95,7 +95,7 @@ def _write_bucket(
     counts: Mapping[str, Sequence[int]],
     checksums: Checksums,
 ) -> None:
-    # Which type an edge's relation has there, the configuration says: training checks that.
+    # The entity types of a relation are in the configuration: training checks against them.
     limits = [_largest(counts, number) for number in bucket]
     uri = legacy.bucket_uri(edge_path, bucket, base)
     num_edges = legacy.count_edges(edge_path, bucket, base)
@@ -116,7 +116,7 @@ def _batches(edge_path: str, bucket: Bucket, base: int) -> Iterator[tuple[int, E
 
 
 def _largest(counts: Mapping[str, Sequence[int]], partition: int) -> int:
-    """Rows of the largest table that a bucket's side of that number may point into."""
+    """Rows of the largest partition of that number over all types."""
     tables = (each * (partition + 1) if len(each) == 1 else each for each in map(list, counts.values()))
     return max((each[partition] for each in tables if partition < len(each)), default=0)
 
@@ -124,7 +124,7 @@ def _largest(counts: Mapping[str, Sequence[int]], partition: int) -> int:
 def export(
     entity_path: str, edge_paths: Sequence[str], target_uri: str, claim: Claim = NO_CLAIM
 ) -> list[str]:
-    """Write v1's input in the legacy layout, numbered from 1; says what it has no place for.
+    """Write v1's input in the legacy layout, numbered from 1; returns what is not kept.
 
     Raises:
         FormatError: the input is damaged, or has lists of features.
@@ -150,7 +150,7 @@ def export(
 
 
 def _check_target(entity_path: str, edge_paths: Sequence[str], target_uri: str) -> None:
-    """Refuse to replace anything but input of PBG's, and the source itself."""
+    """Refuse a target that holds other files than PBG's input, or contains the source."""
     for folder in (storage.join(target_uri, ENTITIES), *edge_targets(edge_paths, target_uri)):
         source = next((uri for uri in (entity_path, *edge_paths) if storage.contains(folder, uri)), None)
         if source is not None:
@@ -161,7 +161,7 @@ def _check_target(entity_path: str, edge_paths: Sequence[str], target_uri: str) 
 
 
 def edge_targets(edge_paths: Sequence[str], target_uri: str) -> list[str]:
-    """A folder for each edge path, of its name; a name that is taken gets a number."""
+    """One folder per edge path, with the same name; a repeated name gets a number."""
     targets: list[str] = []
     for number, edge_path in enumerate(edge_paths):
         target = storage.join(target_uri, EDGES, storage.name(edge_path))

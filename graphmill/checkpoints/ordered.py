@@ -1,7 +1,7 @@
-"""Rows that carry integer ids, in whatever order they are stored, read in the order of their ids.
+"""Rows with integer ids, stored in any order and read in the order of their ids.
 
-Where every piece of a table is sorted by id, pieces are merged as they are read. Else the rows are first
-put in order in a temporary file of the table's size: they are never all in memory.
+If every piece of a table is sorted by id, the pieces are merged during reading. Otherwise the rows are
+first sorted into a temporary file of the table's size. The rows are never all in memory.
 
 Shapes: N rows of a table, D dimension.
 """
@@ -23,11 +23,11 @@ Numbers = npt.NDArray[np.int64]
 
 
 class Piece(Protocol):
-    """Some rows of a table, each with its id."""
+    """Some rows of a table, with their ids."""
 
     @property
     def num_rows(self) -> int:
-        """How many."""
+        """Number of rows."""
 
     def read_ids(self, start: int, stop: int) -> Numbers:
         """Ids of rows [start, stop) of the piece."""
@@ -37,7 +37,7 @@ class Piece(Protocol):
 
 
 class OrderedTable:
-    """A table whose rows are read by id: row k has id k."""
+    """A table whose rows are read in the order of ids: row k has id k."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class OrderedTable:
         """The rows, to be read within the block.
 
         Raises:
-            FormatError: an id is not one of 0 to N - 1; now, or as the rows are read: twice or missing.
+            FormatError: an id is not one of 0 to N - 1; or, during reading, an id is missing or occurs twice.
         """
         if self._copy is not None:
             yield self._copy
@@ -95,7 +95,7 @@ class _Merged:
 
     def __init__(self, pieces: Sequence[Piece], shape: tuple[int, int], where: str) -> None:
         self.shape, self._pieces, self._where = shape, pieces, where
-        self._next = (0, [0] * len(pieces))  # the id that was reached, and where in each piece
+        self._next = (0, [0] * len(pieces))  # the next id, and its position in each piece
 
     def read(self, start: int, stop: int) -> Floats:
         reached, positions = self._next
@@ -109,7 +109,7 @@ class _Merged:
             ids = ids[: np.searchsorted(ids, stop)] - start
             ends.append(first + len(ids))
             if 0 < len(ids) == len(rows) and not found.any():
-                rows = piece.read(first, first + len(ids))  # ascending, so all of them: no copy
+                rows = piece.read(first, first + len(ids))  # sorted and complete: no copy
                 found[:] = True
             elif len(ids):
                 rows[ids] = piece.read(first, first + len(ids))
@@ -133,17 +133,17 @@ def _position(piece: Piece, wanted: int) -> int:
 
 
 class _SortedCopy:
-    """Rows in a temporary file, which disappears with this."""
+    """Rows in a temporary file, which is deleted with this object."""
 
     def __init__(self, shape: tuple[int, int]) -> None:
         self.shape = shape
-        self._file = tempfile.TemporaryFile(prefix="graphmill-")  # noqa: SIM115 (lives as long as this)
+        self._file = tempfile.TemporaryFile(prefix="graphmill-")  # noqa: SIM115 (closed by the finalizer)
         weakref.finalize(self, self._file.close)
         self._file.truncate(shape[0] * shape[1] * 4)
         self._lock = threading.Lock()
 
     def write(self, ids: Numbers, rows: Floats) -> None:
-        """Put rows in their places, neighbours in one go."""
+        """Write rows to their places, with one write per run of neighbours."""
         order = np.argsort(ids, kind="stable")
         ids, rows = ids[order], np.ascontiguousarray(rows[order])
         starts = np.flatnonzero(np.diff(ids, prepend=ids[0] - 2) != 1)

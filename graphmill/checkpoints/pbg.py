@@ -20,7 +20,7 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
 
     def __init__(self, uri: str, version: int | None = None) -> None:
         """Raises FormatError where there is no such version."""
-        # Version 0 is what somebody has put there by hand, as initial values.
+        # Version 0 has initial values from the user.
         super().__init__(uri, pbg_checkpoint.read_version(uri) if version is None else version)
         self._num_partitions = pbg_checkpoint.num_partitions(uri, self.version)
         if not self._num_partitions:
@@ -34,16 +34,16 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
         return pbg_checkpoint.open_embeddings(self.uri, entity_type, partition, self.version, whole=whole)
 
     def _read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
-        """As saved beside the embeddings."""
+        """From the file of the embeddings."""
         return pbg_checkpoint.read_optimizer_state(self.uri, entity_type, partition, self.version)
 
     def _read_model(self) -> ModelState | None:
-        """Of the version's model file."""
+        """From the version's model file."""
         try:
             parameters, optimizer_state, _ = pbg_checkpoint.read_model(self.uri, self.version)
         except NotFoundError:
             return None
-        # HDF5 lists them by name; the optimizer numbers them as the model defines them.
+        # HDF5 sorts parameters by name; the optimizer numbers them in the order of the model.
         keys = in_order(parameters, list((self.config or {}).get("entities", self.num_partitions)))
         return ModelState({key: parameters[key] for key in keys}, optimizer_state)
 
@@ -57,12 +57,12 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
         return pbg_checkpoint.embeddings_uri(self.uri, entity_type, partition, self.version)
 
     def global_embedding(self, entity_type: str) -> Floats | None:
-        """Of the version's model file, read without torch."""
+        """From the version's model file, read without torch."""
         return pbg_checkpoint.read_global_embedding(self.uri, entity_type, self.version)
 
     @cached_property
     def config(self) -> dict[str, Any] | None:
-        """Of config.json."""
+        """From config.json."""
         try:
             return pbg_checkpoint.read_config(self.uri)
         except NotFoundError:
@@ -70,7 +70,7 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
 
     @cached_property
     def iteration(self) -> Iteration | None:
-        """Of the version's model file."""
+        """From the version's model file."""
         try:
             return pbg_checkpoint.read_model_iteration(self.uri, self.version)
         except NotFoundError:
@@ -78,22 +78,22 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
 
 
 def write(source: Checkpoint, target_uri: str) -> list[str]:
-    """Write `source` as a checkpoint of one version; what it holds and the format does not: nothing."""
+    """Write `source` as a checkpoint of one version; returns what is not kept: nothing."""
     version = max(source.version, 1)
     config = source.described_config()
     checksums = pbg_checkpoint.write_config(target_uri, config)
     for entity_type, partition, shape in source.partitions():
-        pbg_checkpoint.new_embeddings(
+        pbg_checkpoint.write_embeddings(
             target_uri,
             entity_type,
             partition,
             version,
-            shape,
             source.iter_embeddings(entity_type, partition, source.batch_rows(entity_type)),
             source.read_optimizer_state(entity_type, partition),
             config,
             source.iteration,
             checksums,
+            shape=shape,
         )
     model = source.read_model() or ModelState({}, None)
     pbg_checkpoint.write_model(

@@ -1,14 +1,15 @@
-"""RecIS' checkpoints as `Checkpoint`: a table an entity type, ids counted through its partitions.
+"""RecIS' checkpoints as `Checkpoint`: one table per entity type, with integer ids over all partitions.
 
     {type}@id, {type}@embedding                     rows
-    {type}@sparse_row_wise_adagrad_state_sum        [N, 1], as RecIS' own optimizer calls it; or
+    {type}@sparse_row_wise_adagrad_state_sum        [N, 1], the name of RecIS' own optimizer; or
     {type}@sparse_adagrad_state_sum                 [N, D]
     rhs_operators.0.real, global_embs.emb_user      dense: parameters, under PBG's keys
     rhs_operators.0.real.optimizer.sum              dense: their Adagrad sums
-    graphmill_checkpoint.json                       what the layout has no place for: version, partitions,
-                                                    configuration, iteration, scalars of optimizers
+    graphmill_checkpoint.json                       content that the layout cannot keep: version,
+                                                    partitions, configuration, iteration, scalars of
+                                                    optimizers
 
-Without graphmill_checkpoint.json, as RecIS itself writes, all but the tensors is unknown.
+RecIS itself writes no graphmill_checkpoint.json; then only the tensors are known.
 """
 
 import json
@@ -60,7 +61,7 @@ class RecisCheckpoint(WholeTablesCheckpoint):
         self._sums_tables: dict[str, OrderedTable] = {}
 
     def _read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
-        """The sums, and what goes with them."""
+        """The sums, with the recorded rest of the state."""
         import torch
 
         slot = next((each for each in (ROW_SUMS, ELEMENT_SUMS) if each in self._slots[entity_type]), None)
@@ -99,12 +100,12 @@ class RecisCheckpoint(WholeTablesCheckpoint):
 
     @property
     def config(self) -> dict[str, Any] | None:
-        """As graphmill_checkpoint.json says."""
+        """From graphmill_checkpoint.json."""
         return self._side["config"] if self._side else None
 
     @property
     def iteration(self) -> Iteration | None:
-        """As graphmill_checkpoint.json says."""
+        """From graphmill_checkpoint.json."""
         found = self._side["iteration"] if self._side else None
         return Iteration(**found) if found else None
 
@@ -122,7 +123,7 @@ class RecisCheckpoint(WholeTablesCheckpoint):
         recorded = (self._side or {})["table_states"].get(entity_type)
         if not isinstance(recorded, list) or not recorded:
             raise FormatError(f"{self.uri}: {SIDE_FILE}: table_states: expected a list for {entity_type!r}")
-        # Partitioned anew, by entity_path: what is not a sum is the same for all rows.
+        # With other partitions, from entity_path: all but the sums is the same for all rows.
         return recorded[partition if len(recorded) == len(self.counts[entity_type]) else 0]
 
 
@@ -135,7 +136,7 @@ def _ordered_table(reader: CheckpointReader, entity_type: str, slot: str) -> Ord
     return OrderedTable(_Opener(reader, entity_type, slot), shape_ND, f"{reader.path}: {name}")
 
 
-# Of a foreign checkpoint: the sums alone are known.
+# Of a checkpoint from RecIS: only the sums are known.
 _UNKNOWN_STATE: dict[str, Any] = {
     "state": {"0": {"step": 0}},
     "param_groups": [{"lr": 0.01, "lr_decay": 0, "weight_decay": 0, "params": [0]}],
@@ -143,7 +144,7 @@ _UNKNOWN_STATE: dict[str, Any] = {
 
 
 def write(source: Checkpoint, target_uri: str, shard_num: int = 1) -> list[str]:
-    """Write `source` in `shard_num` shards; what it holds and the layout does not: nothing."""
+    """Write `source` in `shard_num` shards; returns what is not kept: nothing."""
     table_states: dict[str, list[Any]] = {name: [] for name in source.counts}
     sums_dims = dict.fromkeys(source.counts, 0)
     for name, partition, shape in source.partitions():
@@ -203,7 +204,7 @@ def _owned_table(
 
 
 class _Opener:
-    """Opens the blocks of a slot, and of the ids that its rows belong to."""
+    """Opens the blocks of a slot, and the blocks of its ids."""
 
     def __init__(self, reader: CheckpointReader, table: str, slot: str) -> None:
         self._reader, self._table, self._slot = reader, table, slot

@@ -1,6 +1,6 @@
-"""What one shard of a RecIS checkpoint owns of a table whose ids are 0 to N - 1: read as it is asked for.
+"""The part of a table with the ids 0 to N - 1 that one shard of a RecIS checkpoint owns, read on request.
 
-Every 65536 ids in a row have each hash slot once: a shard owns a run of neighbours in each of these cycles.
+65536 consecutive ids have each hash slot once: a shard owns a run of neighbours in each such cycle.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from graphmill.formats.recis.names import NUM_HASH_SLOTS
 
 
 class OwnedIds:
-    """Those of the ids 0 to N - 1 that a shard owns, in order, made as they are asked for."""
+    """The ids among 0 to N - 1 that a shard owns, in order, computed on request."""
 
     dtype = np.dtype(np.int64)
 

@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float32]
 def reordered(
     state: Mapping[str, Any] | None, before: Sequence[str], after: Sequence[str]
 ) -> dict[str, Any] | None:
-    """An optimizer's state_dict() whose parameters were numbered as in `before`, numbered as in `after`."""
+    """Renumber an optimizer's state_dict() from the order `before` to the order `after`."""
     if state is None or not isinstance(state.get("state"), Mapping):
         return None if state is None else dict(state)
     numbers = {number: after.index(key) for number, key in enumerate(before)}
@@ -31,7 +31,7 @@ def table_sums(state: Mapping[str, Any], shape: tuple[int, int], where: str) -> 
     """The Adagrad sums of a table of `shape` (N, D): float32 [N] row-wise, or [N, D]; None before a step.
 
     Raises:
-        FormatError: they are of another shape.
+        FormatError: the sums have another shape.
     """
     import torch
 
@@ -51,10 +51,10 @@ def table_sums(state: Mapping[str, Any], shape: tuple[int, int], where: str) -> 
 
 
 def check_sums(state: Mapping[str, Any] | None, parameters: Mapping[str, "Tensor"], where: str) -> None:
-    """Check that an optimizer has sums of the shapes of the parameters that it numbers, where it has any.
+    """Check that an optimizer's sums have the shapes of the parameters, by their numbers.
 
     Raises:
-        FormatError: one is of another shape.
+        FormatError: a sum has another shape.
     """
     saved = (state or {}).get("state")
     for number, (key, value) in enumerate(parameters.items()):
@@ -69,10 +69,10 @@ def check_sums(state: Mapping[str, Any] | None, parameters: Mapping[str, "Tensor
 
 
 def check_finite_sums(state: Mapping[str, Any] | None, parameters: Sequence[str | None], where: str) -> None:
-    """Refuse an optimizer's state_dict() with a sum that is not finite; `parameters` by their numbers.
+    """Refuse an optimizer's state_dict() with NaN or infinity; `parameters` has their names by number.
 
     Raises:
-        FormatError: one is not.
+        FormatError: a sum is not finite.
     """
     import torch
 
@@ -87,10 +87,10 @@ def check_finite_sums(state: Mapping[str, Any] | None, parameters: Sequence[str 
 
 
 def without_sums(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A state_dict() as JSON types, without the tensors called `sum`.
+    """A state_dict() as JSON types, without the tensors named `sum`.
 
     Raises:
-        FormatError: it holds another tensor that is not a single number.
+        FormatError: it holds another tensor of more than one number.
     """
     plain = {
         str(number): {name: _plain(value, name) for name, value in each.items() if name != "sum"}
@@ -101,7 +101,7 @@ def without_sums(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_sums(plain: Mapping[str, Any], sums: Mapping[int, "Tensor"]) -> dict[str, Any]:
-    """The state_dict() that `without_sums` has made `plain`, with these sums by number of the parameter."""
+    """The inverse of `without_sums`: a state_dict() with the sums, by number of the parameter."""
     restored = {
         int(number): {name: _restored(value) for name, value in each.items()}
         for number, each in plain["state"].items()
@@ -130,10 +130,10 @@ def _restored(value: Any) -> Any:
 
 
 def check_complete(num_partitions: Mapping[str, int], config: Mapping[str, Any] | None, where: str) -> None:
-    """Check that there are embeddings of every entity type that a relation has, in all partitions.
+    """Check that every entity type of a relation has embeddings, in all partitions.
 
     Raises:
-        FormatError: some are missing.
+        FormatError: a partition is missing.
     """
     declared, relations = ((config or {}).get(key) for key in ("entities", "relations"))
     if not isinstance(declared, Mapping) or not isinstance(relations, list):

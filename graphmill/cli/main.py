@@ -1,4 +1,4 @@
-"""The command `graphmill`: what is done to files, which needs no cluster."""
+"""The command `graphmill`: conversions and reports, which need no cluster."""
 
 from typing import Literal, cast
 
@@ -7,7 +7,8 @@ import click
 from graphmill import checkpoints
 from graphmill.checkpoints import convert as conversion
 from graphmill.checkpoints.convert import Format
-from graphmill.cli import stage_command
+from graphmill.cli import exit_codes
+from graphmill.cli.options import output_options
 from graphmill.display import terminal
 from graphmill.run import lock
 
@@ -118,7 +119,7 @@ def _index_base(text: str) -> Literal["auto", 0, 1]:
     show_default=True,
     help="Where several runs are laid side by side.",
 )
-@stage_command.look_options
+@output_options
 def report(uris: tuple[str, ...], output: str) -> None:
     """Write report.html anew beside the run.json at URI; or lay several runs side by side."""
     from graphmill import report as reports  # takes a second to import
@@ -134,4 +135,4 @@ def report(uris: tuple[str, ...], output: str) -> None:
 
 def main() -> None:
     """Entry of the console script."""
-    stage_command.main(command)
+    exit_codes.main(command)

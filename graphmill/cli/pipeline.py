@@ -1,25 +1,21 @@
 """etl -> train -> evaluate -> remap as one run that can be resumed: `dask-submit pipeline.py`."""
 
-import sys
 from datetime import datetime
-
-from graphmill.machine import forkserver
-
-if __name__ == "__main__":
-    forkserver.start_for("pipeline", sys.argv[1:])
 
 import click
 
 from graphmill import config, storage
-from graphmill.cli import stage_command
+from graphmill.cli import exit_codes
+from graphmill.cli.options import run_options
+from graphmill.cli.session import session
 from graphmill.config import Config
+from graphmill.config.stages import STAGES
 from graphmill.display import terminal
-from graphmill.display.summary import summary
 from graphmill.errors import ConfigError
 from graphmill.run import dates
+from graphmill.run.job import job_of
+from graphmill.run.summaries import summary
 from graphmill.vocab import TRAIN_SPLIT
-
-STAGES = ("etl", "train", "evaluate", "remap")
 
 
 @click.command(
@@ -33,9 +29,9 @@ STAGES = ("etl", "train", "evaluate", "remap")
     metavar="YYYY-MM-DD",
     help="The date to run: fills {date} and {previous_date} in the configuration.",
 )
-@stage_command.run_options
+@run_options
 def command(conf: str | None, overrides: tuple[str, ...], master: str | None, day: datetime | None) -> None:
-    """Run all stages; one that is finished, from the same settings and inputs, is skipped."""
+    """Run all stages; skip those that finished with the same settings and inputs."""
     if day:
         settings = dates.load(conf, overrides, day.date())
         if dates.is_finished(settings):
@@ -43,19 +39,20 @@ def command(conf: str | None, overrides: tuple[str, ...], master: str | None, da
             return
     else:
         settings = config.load(conf, overrides, transform=dates.refuse_places)
-    _check(settings)
-    coming = [*stage_command.stage_job("etl").output_uris(settings), settings.checkpoint_path]
-    for name in STAGES:  # a typo in the last stage's section must not wait for the first ones
-        stage_command.stage_job(name).fingerprint(settings)
-        stage_command.stage_job(name).check(settings, coming)
-    with stage_command.session(settings, master, STAGES) as run:
+    _check_train_split(settings)
+    first, *others = STAGES
+    coming = [*job_of(first).output_uris(settings), settings.checkpoint_path]
+    for stage in STAGES:  # a wrong setting of the last stage shows before the first stage runs
+        job_of(stage).fingerprint(settings)
+        job_of(stage).check(settings, coming)
+    with session(settings, master, list(STAGES)) as run:
         if day:
             template = config.read_raw(conf, overrides)["output"]
             dates.hold_previous(settings, template, run.record.save)
-        entries = {"etl": run("etl", resume=True)}
-        for name in STAGES[1:]:  # nor must what the last ones lack
-            stage_command.stage_job(name).check(settings, [settings.checkpoint_path])
-        entries |= {name: run(name, resume=True) for name in STAGES[1:]}
+        entries = {first: run(first, resume=True)}
+        for stage in others:  # and so does a missing input
+            job_of(stage).check(settings, [settings.checkpoint_path])
+        entries |= {stage: run(stage, resume=True) for stage in others}
         run.record.claim.check()
         _finish(settings, conf, overrides)
     terminal.show_table("pipeline", summary(entries))
@@ -63,7 +60,7 @@ def command(conf: str | None, overrides: tuple[str, ...], master: str | None, da
 
 
 def _finish(settings: Config, conf: str | None, overrides: tuple[str, ...]) -> None:
-    """Mark the output as a whole, and let the oldest dates go."""
+    """Mark the output as finished, and delete the oldest dates."""
     if settings.output is None:
         return
     schedule = settings.section(dates.ScheduleConfig)
@@ -72,7 +69,7 @@ def _finish(settings: Config, conf: str | None, overrides: tuple[str, ...]) -> N
         dates.retire(config.read_raw(conf, overrides)["output"], schedule.keep)
 
 
-def _check(settings: Config) -> None:
+def _check_train_split(settings: Config) -> None:
     """Refuse to train on other edges than the ones that etl writes.
 
     Raises:
@@ -86,7 +83,7 @@ def _check(settings: Config) -> None:
 
 def main() -> None:
     """Entry of `python -m graphmill.cli.pipeline`."""
-    stage_command.main(command)
+    exit_codes.main(command)
 
 
 if __name__ == "__main__":

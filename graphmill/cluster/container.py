@@ -21,9 +21,8 @@ from dask.utils import parse_bytes
 
 from graphmill import storage
 from graphmill.cluster.keys import Keys
-from graphmill.cluster.settings import CORES_VARIABLE, FACING, LOOPBACK, ClusterConfig
+from graphmill.cluster.settings import CORES_VARIABLE, ENVIRONMENT, FACING, LOOPBACK, ClusterConfig
 from graphmill.errors import ConfigError
-from graphmill.machine.forkserver import ENVIRONMENT
 
 DEFAULT_MEMORY = "4GiB"
 

@@ -1,4 +1,4 @@
-"""Workers that went away while a run was at work, told in the log and counted."""
+"""Workers that were lost during a run: logged and counted."""
 
 import logging
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Any
 
 from distributed import Client
 
-from graphmill.machine import leftovers
+from graphmill.machine import run_folder
 
 _TOPIC = "all"  # Dask's own, of the scheduler
 
@@ -15,7 +15,7 @@ log = logging.getLogger("graphmill")
 
 
 class Losses:
-    """The workers that were lost so far: died, killed, or gone with their container or node."""
+    """Count of workers that died, were killed, or went with their container or node."""
 
     def __init__(self) -> None:
         self.num_workers = 0
@@ -23,24 +23,26 @@ class Losses:
 
     @contextmanager
     def counted(self, client: Client) -> Iterator[None]:
-        """Count the workers that go during the block, other than in order."""
-        client.subscribe_topic(_TOPIC, self._note)
+        """Count the workers that leave unexpectedly during the block."""
+        client.subscribe_topic(_TOPIC, self._count)
         try:
             yield
         finally:
             client.unsubscribe_topic(_TOPIC)
 
-    def _note(self, event: tuple[Any, Any]) -> None:
-        told = event[1] if isinstance(event[1], dict) else {}
-        if told.get("action") == "remove-worker" and not told.get("expected"):
+    def _count(self, event: tuple[Any, Any]) -> None:
+        message = event[1] if isinstance(event[1], dict) else {}
+        if message.get("action") == "remove-worker" and not message.get("expected"):
             self.num_workers += 1
             self._num_missing += 1
             log.warning(
                 "cluster: lost the worker %s, the %d. of this run; its tasks run again elsewhere",
-                told.get("worker"),
+                message.get("worker"),
                 self.num_workers,
             )
-        elif told.get("action") == "add-worker" and self._num_missing:
+        elif message.get("action") == "add-worker" and self._num_missing:
             self._num_missing -= 1
-            leftovers.note()  # it was started with queues of its own
-            log.info("cluster: the worker %s has come in the place of one that was lost", told.get("worker"))
+            run_folder.record_semaphores()  # those of the new worker's queues
+            log.info(
+                "cluster: the worker %s has come in the place of one that was lost", message.get("worker")
+            )

@@ -1,4 +1,4 @@
-"""Workers on hosts reached by ssh: dask's SSHCluster, with the scheduler on the first host.
+"""`--master ssh://HOST,HOST`: Dask's SSHCluster, with the scheduler on the first host.
 
 Users, ports and keys are those of ~/.ssh/config, or `ssh://user@host:port,...`; hosts that
 ~/.ssh/known_hosts does not know are refused. All hosts have the same files: the interpreter,

@@ -19,10 +19,11 @@ from typing import Any
 from distributed import Client, UploadFile, WorkerPlugin
 
 from graphmill import storage
+from graphmill.cluster.settings import ENVIRONMENT
+from graphmill.config.stages import STAGES
 from graphmill.errors import ClusterError, ConfigError
-from graphmill.machine.forkserver import ENVIRONMENT
 
-PACKAGES = ("graphmill", "etl", "train", "remap")
+PACKAGES = list(dict.fromkeys(["graphmill", *(stage.job.partition(".")[0] for stage in STAGES.values())]))
 # What travels between client, scheduler and workers must be understood by all of them.
 MUST_AGREE = ("python", "graphmill", "dask", "distributed")
 MUST_BE_THERE = ("h5py", "numpy", "pyarrow", "torch", "xxhash")

@@ -1,4 +1,4 @@
-"""Workers in YARN containers, by what every Hadoop ships: the distributed shell.
+"""`--master yarn`: workers in containers of the distributed shell, which every Hadoop ships.
 
     dask-submit ------------------------------ an edge node: the scheduler, and the client of each application
       |  application_1: num_workers containers    (more applications follow for containers that YARN gave up)
@@ -20,16 +20,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from distributed import LocalCluster
 from distributed.utils import get_ip
 
-from graphmill.cluster import container, dashboard, hadoop
+from graphmill.cluster import container, hadoop
 from graphmill.cluster.application import Application
 from graphmill.cluster.keys import Keys
+from graphmill.cluster.local import scheduler_here
 from graphmill.cluster.settings import ClusterConfig
 from graphmill.errors import ClusterError, GraphMillError
-from graphmill.machine import leftovers
-from graphmill.machine.interrupt import alarm
+from graphmill.machine import run_folder
+from graphmill.machine.interrupt import interruptible
 
 log = logging.getLogger("graphmill")
 
@@ -51,9 +51,9 @@ class Containers:
         keys: Keys | None,
         cluster: Any,
         folder: Path,
-        ring: Callable[[GraphMillError], None],
+        interrupt: Callable[[GraphMillError], None],
     ) -> None:
-        self._ring = ring
+        self._interrupt = interrupt
         self._settings = settings
         self._cluster = cluster
         self._folder = folder
@@ -166,7 +166,7 @@ class Containers:
         self._submit(num_missing)
 
     def _give_up(self) -> None:
-        self._ring(
+        self._interrupt(
             ClusterError(
                 f"--master yarn: all workers are gone, and {_MAX_IN_VAIN} further applications brought none: "
                 f"{self._applications[-1].diagnosis()}"
@@ -175,28 +175,19 @@ class Containers:
 
 
 @contextmanager
-def yarn_cluster(settings: ClusterConfig, keys: Keys | None) -> Iterator[Any]:
-    """A Dask cluster of YARN containers; the scheduler is here, and all is gone when the block ends.
+def yarn_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Iterator[Any]:
+    """Start a scheduler in this process, and workers in YARN containers; all end with the block.
 
     Raises:
         ConfigError: this machine has no YARN client, or a setting is wrong.
         ClusterError: no worker came in time.
     """
     with (
-        alarm() as ring,
-        tempfile.TemporaryDirectory(dir=leftovers.folder()) as folder,
-        LocalCluster(
-            n_workers=0,
-            host=settings.host or get_ip(),
-            protocol=settings.protocol,
-            security=keys and keys.security(),
-            dashboard_address=settings.dashboard_address,
-            scheduler_kwargs={"dashboard": False},
-            silence_logs=logging.CRITICAL,
-        ) as cluster,
+        interruptible() as interrupt,
+        tempfile.TemporaryDirectory(dir=run_folder.path()) as folder,
+        scheduler_here(settings, keys, host=settings.host or get_ip(), n_workers=0) as cluster,
     ):
-        dashboard.offer(cluster.scheduler)
-        containers = Containers(settings, keys, cluster, Path(folder), ring)
+        containers = Containers(settings, keys, cluster, Path(folder), interrupt)
         try:
             containers.start()
             yield cluster

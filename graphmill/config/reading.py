@@ -1,6 +1,5 @@
 """YAML or a PBG Python config -> `Config`: overrides applied, paths filled in and made absolute."""
 
-import importlib
 import re
 import runpy
 from collections.abc import Callable, Mapping, Sequence
@@ -12,20 +11,11 @@ from graphmill.config import yaml_text
 from graphmill.config.checking import validated
 from graphmill.config.schema import Config
 from graphmill.config.section import Section
+from graphmill.config.stages import SECTIONS, named
 from graphmill.errors import ConfigError
 from graphmill.vocab import TRAIN_SPLIT
 
 _MAX_DEPTH = 50
-
-# Class of each section: found by name, because the stages' packages build on this one.
-_SECTIONS = {
-    "etl": ("etl.config", "EtlConfig"),
-    "train": ("train.config", "TrainConfig"),
-    "evaluate": ("train.config", "EvaluateConfig"),
-    "remap": ("remap.config", "RemapConfig"),
-    "cluster": ("graphmill.cluster", "ClusterConfig"),
-    "schedule": ("graphmill.run.dates", "ScheduleConfig"),
-}
 
 Transform = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -76,7 +66,7 @@ def from_mapping(raw: Mapping[str, Any]) -> Config:
     if filled.get("dynamic_relations") is True:
         filled.setdefault("global_emb", False)  # PBG's default is true, and forbidden here
     _fill_paths(filled)
-    sections = {name: filled.pop(name) for name in _SECTIONS if name in filled}
+    sections = {name: filled.pop(name) for name in SECTIONS if name in filled}
     settings = validated(Config, filled)
     return settings.model_copy(
         update={name: _section(name, content) for name, content in sections.items() if content != {}}
@@ -86,8 +76,7 @@ def from_mapping(raw: Mapping[str, Any]) -> Config:
 def _section(name: str, content: Any) -> Section:
     if isinstance(content, Section):
         return content
-    module, class_name = _SECTIONS[name]
-    model: type[Section] = getattr(importlib.import_module(module), class_name)
+    model: type[Section] = named(SECTIONS[name])
     return validated(model, content, prefix=(name,))
 
 

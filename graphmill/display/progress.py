@@ -95,9 +95,9 @@ def show(tick: Tick) -> None:
 def displayed() -> Iterator[None]:
     """Show progress while the block runs: bars on a terminal, log lines elsewhere."""
     console = Console(stderr=True)
-    if terminal.look.quiet:
+    if terminal.options.quiet:
         yield
-    elif console.is_terminal and not terminal.look.json_lines:
+    elif console.is_terminal and not terminal.options.json_lines:
         bars = _Bars(console)
         terminal.share(console)
         try:

@@ -27,15 +27,15 @@ log = logging.getLogger("graphmill")
 
 
 @dataclass
-class Look:
-    """What the command's options ask for."""
+class Options:
+    """Options of the command for its output."""
 
     quiet: bool = False
     json_lines: bool = False
     debug: bool = False
 
 
-look = Look()
+options = Options()
 
 
 def errors_console() -> Console:
@@ -55,7 +55,7 @@ class _Lines(logging.Handler):
     """Log records as lines on standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if look.json_lines:
+        if options.json_lines:
             sys.stderr.write(_json_line(record.levelname.lower(), record.getMessage(), _fields(record)))
             return
         message = redacted(record.getMessage())
@@ -69,9 +69,9 @@ class _Lines(logging.Handler):
 
 
 def start_logging() -> None:
-    """Send GraphMill's log lines to standard error, in the chosen look."""
+    """Send GraphMill's log lines to standard error, in the chosen options."""
     log.handlers = [_Lines()]
-    log.setLevel(logging.WARNING if look.quiet else logging.INFO)
+    log.setLevel(logging.WARNING if options.quiet else logging.INFO)
     log.propagate = False
 
 
@@ -80,12 +80,12 @@ def show_error(error: BaseException | str, *, defect: bool = False) -> None:
     message = error if isinstance(error, str) else str(error) or type(error).__name__
     if defect and not isinstance(error, str):
         message = f"{type(error).__name__}: {message}{_origin(error)}"
-    if look.json_lines:
+    if options.json_lines:
         kind = {} if isinstance(error, str) else {"type": type(error).__name__}
-        trace = {"traceback": _trace(error)} if look.debug and not isinstance(error, str) else {}
+        trace = {"traceback": _trace(error)} if options.debug and not isinstance(error, str) else {}
         sys.stderr.write(_json_line("error", message, kind | trace))
         return
-    if look.debug and not isinstance(error, str):
+    if options.debug and not isinstance(error, str):
         sys.stderr.write(_trace(error))
     first, *rest = redacted(message).splitlines() or [""]
     lines = [first, *(f"       {line}" for line in rest)]
@@ -95,9 +95,9 @@ def show_error(error: BaseException | str, *, defect: bool = False) -> None:
 
 def show_table(title: str, rows: Mapping[str, str], columns: Sequence[str] = ("what", "value")) -> None:
     """A command's result: one row a figure; with `--json-logs` one line of JSON, with `--quiet` nothing."""
-    if look.quiet:
+    if options.quiet:
         return
-    if look.json_lines:
+    if options.json_lines:
         sys.stderr.write(_json_line("info", title, dict(rows)))
         return
     table = Table(columns[0], title=title)
@@ -109,9 +109,9 @@ def show_table(title: str, rows: Mapping[str, str], columns: Sequence[str] = ("w
 
 def say(line: str) -> None:
     """A line of a command's result."""
-    if look.quiet:
+    if options.quiet:
         return
-    if look.json_lines:
+    if options.json_lines:
         sys.stderr.write(_json_line("info", line, {}))
     else:
         Console().print(Text(line), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""One column of a bucket file: a one-dimensional dataset, checked on the way in and out."""
+"""One column of a bucket file: a one-dimensional dataset, checked before reading and writing."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ Indices = npt.NDArray[np.int64] | npt.NDArray[np.int32]
 
 
 def checked_dataset(hdf5: h5py.File, column: str, kinds: str, uri: str) -> h5py.Dataset:
-    """The dataset `column` of a dtype of one of `kinds`.
+    """The dataset `column`, whose dtype is one of `kinds`.
 
     Raises:
         FormatError: there is none in the file itself, or it is of another shape or dtype.
     """
-    # Only what lies in this very file: links and external storage could name any other file.
+    # Only a dataset of this file: links and external storage could name any other file.
     link: Any = hdf5.get(column, getlink=True)
     dataset: Any = hdf5[column] if isinstance(link, h5py.HardLink) else None
     if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
@@ -41,7 +41,7 @@ def read_rows(dataset: h5py.Dataset, rows: slice, dtype: npt.DTypeLike) -> Any:
 
 
 def check_not_negative(values: Indices, column: str, uri: str, first_row: int, least: int = 0) -> None:
-    """Refuse values below `least`; the first stands in row `first_row` of the file."""
+    """Refuse values below `least`; `first_row` is the row of the first value in the file."""
     if len(values) and int(values.min()) < least:
         row = int(np.flatnonzero(values < least)[0])
         raise FormatError(
@@ -53,5 +53,5 @@ def check_not_negative(values: Indices, column: str, uri: str, first_row: int, l
 def check_fits(values: Indices, dtype: np.dtype[Any], column: str, uri: str, least: int = 0) -> None:
     """Refuse values that `dtype` cannot hold, or below `least`."""
     check_not_negative(values, column, uri, 0, least)
-    if int(values.max()) > np.iinfo(dtype).max:  # HDF5 would clip it without a word
+    if int(values.max()) > np.iinfo(dtype).max:  # HDF5 would clip it silently
         raise FormatError(f"{uri}: {column}: {values.max()} does not fit {dtype}; ask for int64")

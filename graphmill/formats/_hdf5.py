@@ -1,7 +1,7 @@
-"""Datasets of HDF5 files that come from others: what they hold lies in the file, as large as they say.
+"""Check of datasets in HDF5 files that come from others: the file must contain all elements.
 
-A dataset of a few bytes may claim any shape: what was never written reads as zeros, and chunks may be
-packed. Before memory is taken, the claim is compared with what the file stores.
+A dataset of a few bytes may claim any shape: elements that were never written read as zeros, and chunks may
+be packed. The claim is compared with the stored bytes before memory is allocated.
 """
 
 import math
@@ -10,14 +10,14 @@ import h5py
 
 from graphmill.errors import FormatError
 
-# deflate, the filter that packs tightest of those that HDF5 brings along, makes 1032 bytes of one at the most
+# deflate packs tightest of HDF5's own filters: one byte becomes 1032 bytes at the most
 _MAX_RATIO = 1032
 _HARMLESS_BYTES = 64
 _UNPACKED = (h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32)
 
 
 def check_stored(dataset: h5py.Dataset, uri: str) -> None:
-    """Refuse a dataset whose elements are not all in the file, or that unpacks to far more than is there.
+    """Refuse a dataset with elements that are not in the file, or that unpacks to far more than its bytes.
 
     Raises:
         FormatError: it lies in other files, parts of it were never written, or it is packed beyond measure.

@@ -1,4 +1,4 @@
-"""What our two parquet formats share: opening one and checking its columns."""
+"""Opening of parquet files, and the check of their columns."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,13 +13,13 @@ from graphmill.storage import Manifest
 
 @contextmanager
 def open_parquet(uri: str, manifest: Manifest | None = None) -> Iterator[pq.ParquetFile]:
-    """The parquet file at `uri`; damage met while reading it within the block becomes a `FormatError`.
+    """Open the parquet file at `uri`; damage that a read in the block meets becomes a `FormatError`.
 
-    With the `manifest` of its checksum, all of it is read.
+    With the `manifest` of its checksum, the whole file is read.
 
     Raises:
         NotFoundError: there is no such file.
-        FormatError: it is not parquet, or cut short, or damaged, or not what its checksum says.
+        FormatError: it is not parquet, is cut short or damaged, or has another checksum.
     """
     with storage.open_compared(uri, manifest) as source:
         try:
@@ -30,7 +30,7 @@ def open_parquet(uri: str, manifest: Manifest | None = None) -> Iterator[pq.Parq
 
 
 def check_schema(parquet: pq.ParquetFile, expected: Mapping[str, tuple[pa.DataType, ...]], uri: str) -> None:
-    """Refuse a file that lacks a column, or has it under a type that is not among the accepted ones."""
+    """Refuse a file that lacks a column, or has a column of a type that is not accepted."""
     schema = parquet.schema_arrow
     for column, accepted in expected.items():
         found = schema.field(column).type if column in schema.names else "no such column"

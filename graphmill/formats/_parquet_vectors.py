@@ -1,15 +1,15 @@
-"""Parquet tables with a column of vectors, whose numbers are written as they lie in memory.
+"""Parquet tables with a column of vectors, whose numbers are written directly from memory.
 
-pyarrow works out for every number of a list where it stands, which takes it several times as long as writing
-it. Vectors of one length, none of them null, are alike in that on every page: so their pages are put together
-here, of header, levels and the array's own bytes (PLAIN, not compressed). All other columns pyarrow writes;
-in the end its footer is written once more, with the vectors' column in it:
+pyarrow computes repetition and definition levels for every number of a list, which takes several times as
+long as writing the number. The levels of vectors of one length without nulls are the same on every page. So
+this module builds the pages of vectors: header, levels and the bytes of the array (PLAIN, not compressed).
+pyarrow writes all other columns. At the end, its footer is written again, with the column of vectors added:
 
     PAR1  { the other columns, pages of vectors: a row group }...  footer of the others alone  footer  PAR1
 
-Readers begin with the last footer; nobody looks at the other. Vectors come first in a row group where theirs
-is the schema's first column: Spark, Hive and Trino take where that one begins for where the group begins, and
-each group for theirs whose middle, by that, lies in their share of the file. Sources: parquet-format's
+Readers read the last footer only. Vectors come first in a row group if they are the schema's first column:
+Spark, Hive and Trino assume that a group begins where its first column begins, and each task reads the groups
+whose middle, computed so, lies in its part of the file. Sources: parquet-format's
 README.md, parquet.thrift, Encodings.md (the hybrid of runs and bit-packing); parquet-java's
 ParquetMetadataConverter (filterFileMetaDataByMidpoint).
 """
@@ -44,22 +44,22 @@ Column: TypeAlias = pa.Array | pa.ChunkedArray | Array
 
 
 class Table(Protocol):
-    """A parquet table being written."""
+    """A parquet table, open for writing."""
 
     def append(self, columns: Sequence[Column]) -> None:
-        """Write rows as a row group: values are arrays [n, D] or [n], other columns Arrow's.
+        """Write rows as one row group: values are arrays [n, D] or [n], other columns are Arrow's.
 
         Raises:
-            FormatError: vectors have another length than those before, or none.
+            FormatError: vectors have another length than before, or length 0.
         """
 
 
 @contextmanager
 def new_table(stream: pa.NativeFile, schema: pa.Schema, *, is_plain: bool, **options: Any) -> Iterator[Table]:
-    """A table to be appended to within the block.
+    """Open a table for appending within the block.
 
-    `is_plain` says that its lists are to be PLAIN and not compressed; `options` are pyarrow's, for the other
-    columns, or for all.
+    With `is_plain`, lists are PLAIN and not compressed. `options` are pyarrow's, for the columns that pyarrow
+    writes.
     """
     place = next((place for place, kind in enumerate(schema.types) if _is_plain(kind)), None)
     if place is None or not is_plain:
@@ -69,7 +69,7 @@ def new_table(stream: pa.NativeFile, schema: pa.Schema, *, is_plain: bool, **opt
     with pq.ParquetWriter(stream, schema.remove(place), **options) as others:
         table = _VectorTable(stream, schema, place, others)
         yield table
-    # Not by `metadata_collector`, which hides why a file could not be written behind its own being missing.
+    # Not by `metadata_collector`: a missing footer would hide the original write error.
     footer = encode(table.footer(_thrift_of(others.writer.metadata)))
     stream.write(footer + len(footer).to_bytes(4, "little") + _MAGIC)
 
@@ -80,7 +80,7 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def as_arrow(columns: Sequence[Column], schema: pa.Schema) -> list[pa.Array | pa.ChunkedArray]:
-    """The columns as Arrow has them: values [n, D] become lists."""
+    """The columns as Arrow arrays; values [n, D] become lists."""
     return [
         _as_array(column, kind) if isinstance(column, np.ndarray) else column
         for column, kind in zip(columns, schema.types, strict=True)
@@ -166,7 +166,7 @@ class _VectorTable:
         return {2: (Kind.I64, 0), 3: (Kind.STRUCT, metadata)}
 
     def footer(self, others: Struct) -> Struct:
-        """The FileMetaData of the whole, from that of the other columns."""
+        """The FileMetaData of the whole table, from the FileMetaData of the other columns."""
         _, groups = others[4][1]
         for group, chunk in zip(groups, self._chunks, strict=True):
             num_bytes, first_byte = chunk[3][1][7][1], chunk[3][1][9][1]
@@ -180,8 +180,8 @@ class _VectorTable:
 
 @lru_cache(maxsize=16)
 def _before_values(num_rows: int, width: int, num_bytes: int, def_level: int) -> bytes:
-    """A page's header and levels: each row begins a list, all of whose numbers are there."""
-    others = varint((width - 1) << 1) + b"\1" if width > 1 else b""  # a run: its length doubled, its value
+    """A page's header and levels: each row begins a list, and no number is null."""
+    others = varint((width - 1) << 1) + b"\1" if width > 1 else b""  # a run: twice its length, then its value
     repetition = (b"\2\0" + others) * num_rows
     definition = varint(num_rows * width << 1) + bytes([def_level])
     levels = b"".join(len(each).to_bytes(4, "little") + each for each in (repetition, definition))

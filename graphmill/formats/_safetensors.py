@@ -1,10 +1,10 @@
-"""safetensors files, read by ranges and written as they come, on any storage.
+"""safetensors files, read by ranges and written in batches, on any storage.
 
     8 bytes         length of the header, little endian
     header          JSON: {name: {dtype, shape, data_offsets}}, padded with spaces to 8 bytes
     the rest        the tensors' elements, without gaps
 
-Our own reader and writer, because the library's want a local file and whole tensors.
+The library is not used, because it needs local files and whole tensors.
 Source: safetensors' README.
 """
 
@@ -53,7 +53,7 @@ class Entry:
 
 
 class SafetensorsFile:
-    """An open file; its tensors are read whole or by rows."""
+    """An open file, for reading tensors whole or by rows."""
 
     def __init__(self, stream: Any, uri: str) -> None:
         """Raises FormatError where the header is not that of a whole file."""
@@ -90,7 +90,7 @@ def open_safetensors(uri: str) -> Iterator[SafetensorsFile]:
 
     Raises:
         NotFoundError: there is no such file.
-        FormatError: it is something else, or a part.
+        FormatError: it is something else, or cut short.
     """
     with storage.open_input(uri) as stream:
         yield SafetensorsFile(stream, uri)
@@ -98,7 +98,7 @@ def open_safetensors(uri: str) -> Iterator[SafetensorsFile]:
 
 @dataclass(frozen=True)
 class NewTensor:
-    """A tensor that is to be written; its elements come in batches of whatever shape."""
+    """A tensor for writing; its elements come in batches of any shape."""
 
     name: str
     dtype: torch.dtype
@@ -112,12 +112,12 @@ class NewTensor:
 
 
 def write(uri: str, tensors: Sequence[NewTensor]) -> None:
-    """Write a file; no more than a batch is in memory.
+    """Write a file, with one batch in memory.
 
     Raises:
-        FormatError: batches of a tensor are of another dtype, or fewer or more elements than announced.
+        FormatError: batches of a tensor have another dtype, or fewer or more elements than its shape.
     """
-    # Wider elements first: then all of them lie aligned.
+    # Wider elements first, so that all elements are aligned.
     ordered = sorted(tensors, key=lambda each: (-each.dtype.itemsize, each.name))
     header: dict[str, Any] = {}
     end = 0
@@ -145,10 +145,10 @@ def write(uri: str, tensors: Sequence[NewTensor]) -> None:
 
 
 def dtype_of(array: Any) -> torch.dtype:
-    """The dtype of a numpy array or a torch tensor, as torch calls it.
+    """torch's dtype of a numpy array or a torch tensor.
 
     Raises:
-        FormatError: safetensors has none such.
+        FormatError: safetensors has no such dtype.
     """
     dtype = array.dtype
     found = dtype if isinstance(dtype, torch.dtype) else _OF_NUMPY.get(np.dtype(dtype))

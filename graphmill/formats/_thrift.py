@@ -1,7 +1,7 @@
-"""Thrift's compact protocol, as far as parquet's footers use it: bytes to structs and back.
+"""Thrift's compact protocol, the part that parquet's footers use: bytes to structs and back.
 
-A struct is a dict from field numbers to (kind, value); values are ints, bytes, dicts, and for a list (kind
-of its elements, values). Nothing is interpreted, so a footer of any version comes out as it went in.
+A struct is a dict from field numbers to (kind, value). Values are ints, bytes, dicts, and for a list (kind
+of its elements, values). Nothing is interpreted, so a footer of any version survives decode and encode.
 Source: thrift's doc/specs/thrift-compact-protocol.md.
 """
 
@@ -26,7 +26,7 @@ class Kind(IntEnum):
 
 Struct = dict[int, tuple[Kind, Any]]
 
-_LONG = 15  # from here on a list's length, or the step to a field's number, has bytes of its own
+_LONG = 15  # a list's length, or the step to a field's number, has its own bytes from 15 on
 
 
 def encode(struct: Struct) -> bytes:
@@ -35,7 +35,7 @@ def encode(struct: Struct) -> bytes:
     for number, (kind, value) in sorted(struct.items()):
         step = number - last
         out += bytes([step << 4 | kind]) if step <= _LONG else bytes([kind]) + _zigzag(number)
-        out += b"" if kind in (Kind.TRUE, Kind.FALSE) else _encoded(kind, value)  # there the kind says all
+        out += b"" if kind in (Kind.TRUE, Kind.FALSE) else _encoded(kind, value)  # the kind is the value
         last = number
     return bytes(out) + b"\0"
 
@@ -60,7 +60,7 @@ def _encoded(kind: Kind, value: Any) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    """A number from 0 on, seven bits a byte, the lowest first."""
+    """A number from 0 on, seven bits per byte, the lowest bits first."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)

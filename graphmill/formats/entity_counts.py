@@ -1,4 +1,4 @@
-"""What PyTorch-BigGraph's input directory says about rows: counts, and optionally names.
+"""Counts of entities and relations in PyTorch-BigGraph's input folder, and optionally their names.
 
     entities/
         entity_count_{type}_{partition}.txt     one decimal integer: rows of the partition
@@ -27,19 +27,19 @@ _FLUSH_CHARS = 1 << 20
 
 
 def count_uri(entity_path: str, entity_type: str, partition: int) -> str:
-    """The file that holds the number of rows of one partition."""
+    """Place of the number of rows of one partition."""
     return storage.join(entity_path, f"entity_count_{entity_type}_{partition}.txt")
 
 
 def names_uri(entity_path: str, entity_type: str, partition: int) -> str:
-    """The file that holds the raw ids of one partition as PBG's own tools write them."""
+    """Place of the raw ids of one partition in the format of PBG's own tools."""
     return storage.join(entity_path, f"entity_names_{entity_type}_{partition}.json")
 
 
 def write_count(
     entity_path: str, entity_type: str, partition: int, count: int, checksums: Checksums | None = None
 ) -> None:
-    """Say that the partition has `count` rows; `checksums` is told of the file."""
+    """Write the number of rows of a partition; add the file's checksum to `checksums`."""
     storage.write_text(count_uri(entity_path, entity_type, partition), f"{count}\n", checksums)
 
 
@@ -48,13 +48,13 @@ def read_count(entity_path: str, entity_type: str, partition: int) -> int:
 
     Raises:
         NotFoundError: there is no such file.
-        FormatError: it holds anything but one integer that is not negative, or is not what its checksum says.
+        FormatError: it holds anything but one integer from 0 on, or has another checksum.
     """
     return _read_integer(entity_path, count_uri(entity_path, entity_type, partition))
 
 
 def read_counts(entity_path: str, num_partitions: Mapping[str, int]) -> dict[str, list[int]]:
-    """Rows of every partition of every type; `num_partitions` says how many each type has."""
+    """Rows of every partition of every type; `num_partitions` has the number of partitions of each type."""
     return {
         entity_type: [read_count(entity_path, entity_type, partition) for partition in range(num)]
         for entity_type, num in num_partitions.items()
@@ -62,7 +62,7 @@ def read_counts(entity_path: str, num_partitions: Mapping[str, int]) -> dict[str
 
 
 def list_counts(entity_path: str) -> dict[str, list[int]]:
-    """Rows of every partition of every type that the folder has counts of.
+    """Rows of every partition of every type, from all counts in the folder.
 
     Raises:
         FormatError: there are none, or the partitions of a type are not numbered from 0 without a gap.
@@ -81,7 +81,7 @@ def list_counts(entity_path: str) -> dict[str, list[int]]:
 
 
 def write_relation_count(entity_path: str, count: int, checksums: Checksums | None = None) -> None:
-    """Say that there are `count` dynamic relations; `checksums` is told of the file."""
+    """Write the number of dynamic relations; add the file's checksum to `checksums`."""
     storage.write_text(storage.join(entity_path, RELATION_COUNT), f"{count}\n", checksums)
 
 
@@ -91,12 +91,12 @@ def read_relation_count(entity_path: str) -> int:
 
 
 def write_relation_names(entity_path: str, names: Iterable[str], checksums: Checksums | None = None) -> None:
-    """Name the dynamic relations, in the order of their numbers; `checksums` is told of the file."""
+    """Write the names of the dynamic relations by number; add the file's checksum to `checksums`."""
     _write_strings(storage.join(entity_path, RELATION_NAMES), names, checksums)
 
 
 def read_relation_names(entity_path: str) -> list[str] | None:
-    """Names of the dynamic relations, or None where nobody named them."""
+    """Names of the dynamic relations; None without such a file."""
     uri = storage.join(entity_path, RELATION_NAMES)
     return _read_strings(entity_path, uri) if storage.exists(uri) else None
 
@@ -108,15 +108,15 @@ def write_entity_names(
     names: Iterable[str],
     checksums: Checksums | None = None,
 ) -> None:
-    """Write the raw ids for PBG's own tools, as they come: never more than a megabyte in memory.
+    """Write the raw ids for PBG's own tools, with at most a megabyte in memory.
 
-    `checksums` is told of the file.
+    Adds the file's checksum to `checksums`.
     """
     _write_strings(names_uri(entity_path, entity_type, partition), names, checksums)
 
 
 def read_entity_names(entity_path: str, entity_type: str, partition: int) -> list[str]:
-    """Raw ids in row order. JSON cannot be read in parts: the whole partition is in memory at once."""
+    """Raw ids in row order. JSON cannot be read in parts: the ids of the whole partition are in memory."""
     return _read_strings(entity_path, names_uri(entity_path, entity_type, partition))
 
 
@@ -130,7 +130,7 @@ def _read_integer(entity_path: str, uri: str) -> int:
 
 
 def _write_strings(uri: str, strings: Iterable[str], checksums: Checksums | None) -> None:
-    # The same bytes as json.dump of the whole list.
+    # The same bytes as json.dump(list(strings)).
     with storage.atomic_output(uri, checksums=checksums) as stream:
         pending, num_pending_chars, separator = ["["], 1, ""
         for string in strings:
@@ -153,5 +153,5 @@ def _read_strings(entity_path: str, uri: str) -> list[str]:
 
 
 def _is_encodable(string: str) -> bool:
-    # JSON can spell half a surrogate pair, which no UTF-8 file can hold.
+    # JSON can contain half a surrogate pair, which UTF-8 cannot encode.
     return string.isascii() or not any("\ud800" <= char <= "\udfff" for char in string)

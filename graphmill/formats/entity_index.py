@@ -1,7 +1,7 @@
-"""The entity index: which raw id is which row of which partition.
+"""The entity index: the raw id of each row of each partition.
 
     entities/entity_index/
-        manifest.json                       how raw ids were spread over the partitions
+        manifest.json                       the rule that assigned raw ids to partitions
         {type}/part-{partition:05d}.parquet
             id       string                 raw id, no nulls, no duplicates
             index    int64                  row k of the file has index k
@@ -33,13 +33,13 @@ SCHEMA = pa.schema(
     [pa.field("id", pa.string(), nullable=False), pa.field("index", pa.int64(), nullable=False)]
 )
 
-_LONG_IDS = 1 << 14  # of ids that a dictionary holds, so many must fit into a batch
+_LONG_IDS = 1 << 14  # a batch must have room for so many ids of a dictionary
 _ACCEPTED = {"id": (pa.string(), pa.large_string()), "index": (pa.int64(), pa.int32())}
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """How raw ids became (partition, index): the hash, its seed, and the partitions of each type."""
+    """The rule from raw ids to (partition, index): the hash, its seed, and the partitions of each type."""
 
     hash_name: str
     seed: int
@@ -79,7 +79,7 @@ class PartWriter:
 def new_part(
     entity_path: str, entity_type: str, partition: int, checksums: Checksums | None = None
 ) -> Iterator[PartWriter]:
-    """A new part of the index, to be appended within the block; atomic. `checksums` is told of it."""
+    """Open a new part, for appending within the block; atomic. Adds its checksum to `checksums`."""
     uri = part_uri(entity_path, entity_type, partition)
     with (
         storage.atomic_output(uri, checksums=checksums) as stream,
@@ -87,7 +87,7 @@ def new_part(
             stream,
             SCHEMA,
             compression="zstd",
-            # Raw ids are all different: a dictionary would only be built to be given up.
+            # All raw ids differ: pyarrow would build a dictionary and then give it up.
             use_dictionary=False,
             column_encoding={"id": "PLAIN", "index": "DELTA_BINARY_PACKED"},
         ) as parquet,
@@ -96,7 +96,7 @@ def new_part(
 
 
 def count_part(entity_path: str, entity_type: str, partition: int) -> int:
-    """Number of raw ids in the part, as its footer says."""
+    """Number of raw ids in the part, from its footer."""
     with open_parquet(part_uri(entity_path, entity_type, partition)) as parquet:
         return int(parquet.metadata.num_rows)
 
@@ -108,7 +108,7 @@ def iter_part(
 
     Raises:
         NotFoundError: there is no such part.
-        FormatError: it is not what docs/formats/entity_index.md says, or what its checksum says.
+        FormatError: it does not follow docs/formats/entity_index.md, or has another checksum.
     """
     uri = part_uri(entity_path, entity_type, partition)
     num_read = 0
@@ -126,7 +126,7 @@ def iter_part(
                 row = num_read + int(wrong[0])
                 raise FormatError(f"{uri}: expected index {row} in row {row}, found {index[int(wrong[0])]}")
             num_read += len(batch)
-            ids.validate(full=True)  # Arrow takes any bytes for UTF-8 unless asked to look
+            ids.validate(full=True)  # by default Arrow accepts any bytes as UTF-8
             yield ids.cast(pa.string())
 
 
@@ -137,7 +137,7 @@ def read_part(entity_path: str, entity_type: str, partition: int) -> pa.Array:
 
 
 def write_manifest(entity_path: str, manifest: Manifest, checksums: Checksums | None = None) -> None:
-    """Write the manifest, the last file of an index to be written; `checksums` is told of it."""
+    """Write the manifest, the last file of an index; add its checksum to `checksums`."""
     content = {
         "format_version": FORMAT_VERSION,
         "hash_name": manifest.hash_name,
@@ -152,7 +152,7 @@ def read_manifest(entity_path: str) -> Manifest:
 
     Raises:
         NotFoundError: there is no entity index.
-        FormatError: it is not what docs/formats/entity_index.md says, or of another version.
+        FormatError: it does not follow docs/formats/entity_index.md, or has another version.
     """
     uri = _manifest_uri(entity_path)
     content = storage.json_in(storage.read_compared(uri, storage.manifest_of(entity_path)), uri)

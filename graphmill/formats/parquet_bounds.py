@@ -1,11 +1,11 @@
-"""Counts the rows of a parquet file that fit into memory at once, before they are read.
+"""Limit of the rows of a parquet file that are in memory at once, from the pages' headers.
 
-A file may be far smaller than its rows, and rightly so: a value that all rows share is stored once. So the
-memory is bounded, not the ratio. What could take any amount of it:
+A good file may be far smaller than its rows, because a value that all rows share is stored once. So the
+memory is bounded, not the ratio. Three things could take any amount of memory:
 
-    a page that unpacks to gigabytes        refused, where its column has but a few megabytes in the row group
-    a list of billions of equal elements    refused likewise
-    a long string that many rows share      read in smaller batches, by the longest one of the dictionary
+    a page that unpacks to gigabytes        refused, if its column has only a few megabytes in the row group
+    a list of billions of equal elements    refused under the same condition
+    a long string that many rows share      read in smaller batches, by the longest string of the dictionary
 """
 
 import struct
@@ -56,19 +56,19 @@ def batch_rows(
     dictionary_column: str | None = None,
     most_bytes: int = BATCH_BYTES,
 ) -> int:
-    """Rows that a batch of these top-level columns may have, `most_rows` at the most.
+    """Number of rows for a batch of these top-level columns, at most `most_rows`.
 
     Args:
         parquet: the file, open.
-        uri: where it is.
+        uri: its place.
         columns: names of top-level columns.
-        most_rows: what is wanted.
-        groups: the row groups that will be read; None: all.
-        dictionary_column: the one that comes as a dictionary, whose values are not repeated.
-        most_bytes: what the strings of a column may take.
+        most_rows: the wanted number.
+        groups: the row groups to read; None: all.
+        dictionary_column: the column that is read as a dictionary, without repeated values.
+        most_bytes: limit of the strings of a column.
 
     Raises:
-        FormatError: a page unpacks beyond measure.
+        FormatError: a page unpacks to too many bytes.
     """
     wanted, schema, metadata = set(columns), parquet.schema, parquet.metadata
     rows = most_rows
@@ -90,10 +90,10 @@ def batch_rows(
 
 
 def check_whole(parquet: pq.ParquetFile, uri: str) -> None:
-    """Refuse a file that is read whole, and whose rows share strings that are too long for that.
+    """Refuse a file whose rows share strings that are too long to read the whole file.
 
     Raises:
-        FormatError: that is so, or a page unpacks beyond measure.
+        FormatError: the strings are too long, or a page unpacks to too many bytes.
     """
     num_rows = parquet.metadata.num_rows
     check_rows(parquet, uri)
@@ -105,10 +105,10 @@ def check_whole(parquet: pq.ParquetFile, uri: str) -> None:
 
 
 def check_rows(parquet: pq.ParquetFile, uri: str) -> None:
-    """Refuse a file that says it has more rows than one of its size can, where each takes memory or disk.
+    """Refuse a file whose footer counts more rows than a file of its size can have.
 
     Raises:
-        FormatError: that is so.
+        FormatError: the footer does.
     """
     status = storage.status(uri)
     size_bytes = status.size_bytes if status else 0
@@ -132,7 +132,7 @@ def _check_page(page: _Page, is_list: bool, where: str) -> None:
 
 
 def _longest(stream: Any, chunk: Any, leaf: Any, pages: list[_Page], harmless_bytes: int) -> int:
-    """The longest value that many rows may share, at the most; 0: none that matters."""
+    """Upper bound of the longest value that many rows may share; 0: no value matters."""
     longest = 0
     if "DELTA_BYTE_ARRAY" in chunk.encodings:  # a value may be the one before it, in one bit
         longest = max(BATCH_BYTES >> 12, *(page.unpacked_bytes >> 2 for page in pages))
@@ -140,7 +140,7 @@ def _longest(stream: Any, chunk: Any, leaf: Any, pages: list[_Page], harmless_by
         if page.kind == _DICTIONARY_PAGE and leaf.physical_type == "FIXED_LEN_BYTE_ARRAY":
             longest = max(longest, int(leaf.length))
         elif page.kind == _DICTIONARY_PAGE:
-            at_most = page.unpacked_bytes - 4 * page.num_values  # each has its length before it
+            at_most = page.unpacked_bytes - 4 * page.num_values  # each value has its length before it
             if at_most > harmless_bytes:
                 at_most = min(at_most, _longest_of(stream, chunk, page)) if _is_odd(page) else 0
             longest = max(longest, at_most)
@@ -148,10 +148,10 @@ def _longest(stream: Any, chunk: Any, leaf: Any, pages: list[_Page], harmless_by
 
 
 def _is_odd(page: _Page) -> bool:
-    """Whether a dictionary is looked through, which takes some 100 ns a value.
+    """Whether to search a dictionary, at about 100 ns per value.
 
-    One of many values that hardly pack is that of ids: then the file itself is not small, and Arrow ends a
-    batch at 2 GiB.
+    A dictionary of many values that hardly pack contains ids: then the file itself is large, and Arrow ends
+    a batch at 2 GiB.
     """
     return page.num_values <= _FEW_VALUES or page.unpacked_bytes > _USUAL_RATIO * page.packed_bytes
 
@@ -178,7 +178,7 @@ def _longest_of(stream: Any, chunk: Any, page: _Page) -> int:
 
 
 def _pages(stream: Any, chunk: Any) -> list[_Page]:
-    """The pages of a column chunk; of a large one its dictionary alone."""
+    """The pages of a column chunk, or only the dictionary of a large chunk."""
     start, size = chunk.data_page_offset, chunk.total_compressed_size
     if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
         start = chunk.dictionary_page_offset

@@ -1,7 +1,7 @@
-"""Embeddings keyed by raw id, what the whole pipeline is for.
+"""Embeddings by raw id: the result of the pipeline.
 
     embeddings/
-        {type}/part-{partition:05d}.parquet     one row an entity, in the order of the partition's rows
+        {type}/part-{partition:05d}.parquet     one row per entity, in the order of the partition's rows
             id          string
             type        dictionary<string>
             embedding   fixed_size_list<float32>[D]
@@ -31,10 +31,10 @@ Floats = npt.NDArray[np.float32]
 _VALUES = "embedding.list.element"
 _PART = re.compile(r"^part-[0-9]{5,}\.parquet$")
 
-# Measured on 200,000 trained-like rows of 128 floats, one core. Floats do not compress: PLAIN and bare is
-# the fastest (2 GB/s, 510 MB/s if pyarrow writes it), and every reader knows it; PLAIN with zstd saves 5 %,
-# with lz4 or snappy nothing. Split into byte streams first, zstd 1 saves 13 % at 310 MB/s (zstd 3
-# no more, at 155 MB/s). Statistics of floats help no reader.
+# Measured with 200,000 rows of 128 trained floats on one core. Floats do not compress: PLAIN without
+# compression is the fastest (2 GB/s; 510 MB/s by pyarrow), and every reader knows it. PLAIN with zstd saves
+# 5 %, with lz4 or snappy nothing. BYTE_STREAM_SPLIT with zstd 1 saves 13 % at 310 MB/s (zstd 3 saves no
+# more, at 155 MB/s). Statistics of floats help no reader.
 _WRITER_OPTIONS: dict[Compression, dict[str, Any]] = {
     "none": {"compression": "zstd"},  # of the other columns
     "zstd": {
@@ -46,17 +46,17 @@ _WRITER_OPTIONS: dict[Compression, dict[str, Any]] = {
 
 
 def part_uri(embedding_path: str, entity_type: str, partition: int) -> str:
-    """The file with the embeddings of one partition."""
+    """Place of the embeddings of one partition."""
     return storage.join(embedding_path, entity_type, f"part-{partition:05d}.parquet")
 
 
 def is_part(uri: str) -> bool:
-    """Whether a file's name is that of a part."""
+    """Whether a file has the name of a part."""
     return bool(_PART.match(storage.name(uri)))
 
 
 def schema(dimension: int) -> pa.Schema:
-    """Columns of a part whose embeddings have `dimension` coordinates."""
+    """Columns of a part with embeddings of `dimension` coordinates."""
     return pa.schema(
         [
             pa.field("id", pa.string(), nullable=False),
@@ -76,7 +76,7 @@ class PartWriter:
         self._dimension = dimension
 
     def append(self, ids: pa.Array, embeddings_ND: Floats) -> None:
-        """Write rows as a row group of their own: ids (string [N]) and float32 [N, D].
+        """Write rows as one row group: ids (string [N]) and float32 [N, D].
 
         Raises:
             FormatError: the shapes do not fit each other, or the part.
@@ -95,7 +95,7 @@ class PartWriter:
 def new_part(
     embedding_path: str, entity_type: str, partition: int, dimension: int, compression: Compression = "none"
 ) -> Iterator[PartWriter]:
-    """A new part, to be appended within the block; atomic. Memory: one append."""
+    """Open a new part, for appending within the block; atomic. Memory: one append."""
     uri = part_uri(embedding_path, entity_type, partition)
     with (
         storage.atomic_output(uri, is_large=True) as stream,
@@ -112,11 +112,11 @@ def new_part(
 
 
 def shape_of(embedding_path: str, entity_type: str, partition: int) -> tuple[int, int]:
-    """(rows, D) of one part, as its footer says.
+    """(rows, D) of one part, from its footer.
 
     Raises:
         NotFoundError: there is no such part.
-        FormatError: it is not what docs/formats/embeddings.md says.
+        FormatError: it does not follow docs/formats/embeddings.md.
     """
     uri = part_uri(embedding_path, entity_type, partition)
     with open_parquet(uri) as parquet:
@@ -128,7 +128,7 @@ def read_part(embedding_path: str, entity_type: str, partition: int) -> pa.Table
 
     Raises:
         NotFoundError: there is no such part.
-        FormatError: it is not what docs/formats/embeddings.md says.
+        FormatError: it does not follow docs/formats/embeddings.md.
     """
     uri = part_uri(embedding_path, entity_type, partition)
     with open_parquet(uri) as parquet:
@@ -143,7 +143,7 @@ def iter_part(
 
     Raises:
         NotFoundError: there is no such part.
-        FormatError: it is not what docs/formats/embeddings.md says.
+        FormatError: it does not follow docs/formats/embeddings.md.
     """
     uri = part_uri(embedding_path, entity_type, partition)
     with open_parquet(uri) as parquet:

@@ -1,1 +1,1 @@
-"""This machine and this process: compiled code, scratch folders, the owner of a lock, interrupts."""
+"""This machine and process: compiled code, private folders, shared tables, identity, interrupts."""

@@ -1,4 +1,4 @@
-"""How a thread that watches ends what the main thread is doing: a lost lock, a cluster that is gone."""
+"""Errors that other threads raise in the main thread: a lost lock, a cluster that is gone."""
 
 import os
 import signal
@@ -13,20 +13,25 @@ _pending: list[GraphMillError] = []
 
 
 @contextmanager
-def alarm() -> Iterator[Callable[[GraphMillError], None]]:
-    """Yields a function that any thread may call: its error is then raised in this block.
+def interruptible() -> Iterator[Callable[[GraphMillError], None]]:
+    """Yield a function that any thread may call with an error, which is then raised in this block.
 
-    By a signal, since a main thread that waits for a Dask future notices nothing else. Only for the main
-    thread, to which Python brings signals.
+    The function sends a signal, because a main thread that waits for a Dask future notices nothing else.
+    Only for the main thread, which alone gets signals in Python.
     """
     before = signal.signal(signal.SIGUSR1, _raise_pending)
     try:
-        yield _ring
+        yield _interrupt
     finally:
         signal.signal(signal.SIGUSR1, before)
 
 
-def _ring(error: GraphMillError) -> None:
+def on_main_thread() -> bool:
+    """Tell whether `interruptible` works here."""
+    return threading.current_thread() is threading.main_thread() and os.name == "posix"
+
+
+def _interrupt(error: GraphMillError) -> None:
     _pending.append(error)
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
@@ -34,8 +39,3 @@ def _ring(error: GraphMillError) -> None:
 def _raise_pending(number: int, frame: FrameType | None) -> None:
     if _pending:
         raise _pending.pop(0)
-
-
-def on_main_thread() -> bool:
-    """Whether an alarm can be set here."""
-    return threading.current_thread() is threading.main_thread() and os.name == "posix"

@@ -1,9 +1,9 @@
-"""C++ of ours as machine code: compiled once for this source, compiler and processor, then kept.
+"""GraphMill's C++ as shared objects: compiled once per source, compiler and processor, then kept.
 
 ~/.cache/graphmill/{name}-{fingerprint}-{checksum}.so      or under $XDG_CACHE_HOME
 
-It is loaded only as it was written: from a file and a folder that are this user's, that nobody else can
-write to, and with the checksum of its name. A user without such a folder compiles in each process.
+A process loads a shared object only if it is as it was written: its file and folder belong to this user,
+nobody else can write to them, and the checksum in its name fits. Without such a folder each process compiles.
 """
 
 import ctypes
@@ -16,17 +16,20 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 
+from graphmill.machine.private_folders import make_private
+
 # No -ffast-math: sums keep their order, so that the same input gives the same output.
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 TIME_LIMIT_S = 300
 _WORK = ".compile-"
+_WRITABLE_BY_OTHERS = 0o022
 
 log = logging.getLogger("graphmill")
 
@@ -39,14 +42,14 @@ def library(
     instead: str,
     flags: Sequence[str] = FLAGS,
 ) -> ctypes.CDLL | None:
-    """The shared object of a source, or None where it cannot be had; the log says why.
+    """Return the shared object of a source, or None if it cannot be compiled; the log says why.
 
     Args:
         source_path: the file to compile; all files beside it count as included.
-        functions: ctypes' result and arguments of each function, whose name in C++ begins with `graphmill_`.
-        name: whose it is, for the log and the file's name.
-        instead: what happens without it, for the log.
-        flags: of the compiler.
+        functions: ctypes types of result and arguments, by function name without its prefix `graphmill_`.
+        name: Owner of the source, for the log and the name of the file.
+        instead: Consequence for the log if there is no shared object.
+        flags: Options of the compiler.
     """
     compiler = shutil.which(os.environ.get("CXX") or "g++") or shutil.which("c++")
     if compiler is None:
@@ -68,7 +71,7 @@ def library(
 
 
 def address(values: npt.NDArray[Any]) -> int:
-    """Where the values of a contiguous array lie."""
+    """Return the memory address of a contiguous array's values."""
     if not values.flags.c_contiguous:
         raise ValueError("compiled loops expect the values of an array one after the other")
     return values.ctypes.data
@@ -76,16 +79,13 @@ def address(values: npt.NDArray[Any]) -> int:
 
 @contextmanager
 def _compiled(source_path: Path, compiler: str, flags: Sequence[str], name: str) -> Iterator[Path]:
-    """Path of the shared object, for as long as the block lasts: it need not stay where it is."""
+    """Yield the path of the shared object, which may be gone after the block."""
     stem = f"{name}-{_fingerprint(source_path, compiler, flags)}"
     command = [compiler, *flags, str(source_path)]
     try:
         folder = _cache_folder()
         path = _kept(folder, stem) or _compile(command, folder, stem)
-    except (
-        OSError,
-        RuntimeError,
-    ) as error:  # no folder that is the user's alone, or no home: in each process
+    except (OSError, RuntimeError) as error:  # no private folder, or no home: each process compiles
         log.debug("%s: compiled code cannot be kept: %s", name, error)
         with tempfile.TemporaryDirectory(prefix="graphmill-") as own:
             yield _compile(command, Path(own), stem)
@@ -94,30 +94,29 @@ def _compiled(source_path: Path, compiler: str, flags: Sequence[str], name: str)
 
 
 def _cache_folder() -> Path:
-    """The folder of this user's compiled code, which nobody else can write to.
+    """Return the folder of this user's compiled code, which nobody else can write to.
 
     Raises:
         OSError: there is none.
     """
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     folder = root / "graphmill"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not _is_ours_alone(folder, stat.S_ISDIR):
-        raise PermissionError(f"{folder}: expected a folder that this user owns and nobody else can write to")
+    make_private(folder, forbidden_mode=_WRITABLE_BY_OTHERS)
     return folder
 
 
-def _is_ours_alone(path: Path, kind: Callable[[int], bool]) -> bool:
-    """Whether it is of that kind, no link, this user's, and not to be written by others."""
+def _is_file_of_this_user_alone(path: Path) -> bool:
+    """Tell whether the path is a regular file of this user that nobody else can write to."""
     found = path.lstat()
-    return kind(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    is_private = found.st_uid == os.geteuid() and not found.st_mode & _WRITABLE_BY_OTHERS
+    return stat.S_ISREG(found.st_mode) and is_private
 
 
 def _kept(folder: Path, stem: str) -> Path | None:
     """Find code that was compiled before and is as it was written; delete anything else of that name."""
     for path in sorted(folder.glob(f"{stem}-*.so")):
         with suppress(FileNotFoundError):  # another process finds it broken too
-            if _is_ours_alone(path, stat.S_ISREG) and path.name == _name_of(stem, path):
+            if _is_file_of_this_user_alone(path) and path.name == _name_of(stem, path):
                 return path
             log.warning("%s is not what was compiled here, and is compiled anew", path)
             path.unlink()
@@ -130,10 +129,10 @@ def _name_of(stem: str, path: Path) -> str:
 
 
 def _compile(command: list[str], folder: Path, stem: str) -> Path:
-    """Path of the shared object, which appears in the folder whole and named by its checksum."""
+    """Compile; return the path of the shared object, named by its checksum."""
     log.info("%s: compiling, once on this machine", stem.partition("-")[0])
     for leftover in folder.glob(f"{_WORK}*"):
-        with suppress(FileNotFoundError):  # its process has just done it
+        with suppress(FileNotFoundError):  # its process has just removed it
             if time.time() - leftover.stat().st_mtime > 2 * TIME_LIMIT_S:
                 shutil.rmtree(leftover, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=_WORK, dir=folder) as work:
@@ -166,7 +165,7 @@ def _digest() -> "hashlib.blake2b":
 
 
 def _fingerprint(source_path: Path, compiler: str, flags: Sequence[str]) -> str:
-    """Of all that the machine code depends on."""
+    """Hash all that the machine code depends on."""
     version = subprocess.run([compiler, "--version"], check=True, capture_output=True, timeout=60).stdout
     digest = _digest()
     for path in sorted(each for each in source_path.parent.iterdir() if each.is_file()):
@@ -177,7 +176,7 @@ def _fingerprint(source_path: Path, compiler: str, flags: Sequence[str]) -> str:
 
 
 def _processor() -> bytes:
-    """What -march=native goes by: the processor's own list of what it can do."""
+    """Return the processor's features, which -march=native depends on."""
     cpuinfo = Path("/proc/cpuinfo")
     if not cpuinfo.exists():
         return platform.processor().encode()

@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from graphmill.config.stages import STAGES
 from graphmill.display.readable import duration, number
 from graphmill.report.blocks import Bars, Block, Note, Section, Tile, Tiles
 from graphmill.report.reading import mapping, total
-
-PARTS = ("etl", "train", "evaluate", "remap")
 
 
 def overview(record: Mapping[str, Any]) -> Section:
@@ -54,8 +53,8 @@ def _tiles(record: Mapping[str, Any], stages: Mapping[str, Any]) -> Iterator[Til
 
 def _times(stages: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for name in [
-        *(part for part in PARTS if part in stages),
-        *(each for each in stages if each not in PARTS),
+        *(part for part in STAGES if part in stages),
+        *(each for each in stages if each not in STAGES),
     ]:
         entry = stages[name]
         if isinstance(entry.get("seconds"), int | float):

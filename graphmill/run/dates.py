@@ -1,18 +1,18 @@
-"""One run a date: paths that name it, the run before it, and how long dates are kept.
+"""One run per date: paths with the date, the previous date, and deletion of old dates.
 
-In every string of a configuration that is loaded for a date
+In every string of a configuration that is loaded with --date
 
-    {date}            the date, as 2026-11-20;      {date:%Y%m%d} as strftime has it
-    {previous_date}   the newest earlier date whose run is finished; without one, the string becomes null
+    {date}            the date, as 2026-11-20;      {date:%Y%m%d} is formatted by strftime
+    {previous_date}   the newest earlier finished date; without one, the string becomes null
 
     base/2026-11-19/_SUCCESS      `output: base/{date}`: finished
-    base/2026-11-20/run.json      config.schedule says which date it is, and which one it goes on from
-    base/.2026-11-01.retired-*    being deleted
+    base/2026-11-20/run.json      config.schedule holds the date and its previous date
+    base/.2026-11-01.retired-*    in deletion
 
-A date goes on from another one: a chain. So that it does not fork, a date does not start while an earlier
-one is at work that it would go on from. So that it does not break, a run writes to run.json what it goes on
-from, and then looks whether that is still finished; who retires a date takes its `_SUCCESS` away, and then
-looks whether a run.json names it. Of the two at least one sees the other.
+Each date continues from its previous date: a chain. The chain must not fork: a date does not start while a
+run works on an earlier date that would become its previous one. The chain must not break: a run first writes
+its previous date to run.json, and then checks that this date is still finished. A run that deletes a date
+first removes its `_SUCCESS`, and then checks that no run.json names the date. At least one sees the other.
 """
 
 import json
@@ -49,11 +49,11 @@ class ScheduleConfig(Section):
 
 
 def load(conf_uri: str | None, overrides: tuple[str, ...], day: date) -> Config:
-    """The configuration for `day`, with every place for a date filled in.
+    """Load the configuration for `day`, with dates in all its placeholders.
 
     Raises:
         ConfigError: as `config.load`; or `output` does not tell dates apart.
-        LockedError: a date is at work that this one would go on from.
+        LockedError: a run works on a date that would become the previous one.
     """
 
     def fill(raw: dict[str, Any]) -> dict[str, Any]:
@@ -73,10 +73,10 @@ def load(conf_uri: str | None, overrides: tuple[str, ...], day: date) -> Config:
 
 
 def refuse_places(raw: dict[str, Any]) -> dict[str, Any]:
-    """`raw`, if it can do without a date.
+    """Return `raw`, if it has no placeholder for a date.
 
     Raises:
-        ConfigError: it has a place for one.
+        ConfigError: there is a placeholder.
     """
     if found := _PLACE.search(_text(raw)):
         raise ConfigError(f"{found[0]}: the configuration is for a date; give --date YYYY-MM-DD")
@@ -84,10 +84,10 @@ def refuse_places(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def hold_previous(settings: Config, output_template: str, save: Callable[[], None]) -> None:
-    """Have run.json say what the date goes on from (`save` writes it), before any of that is read.
+    """Write the previous date to run.json (by `save`) before its output is read.
 
     Raises:
-        LockedError: it has been retired meanwhile.
+        LockedError: the previous date has been deleted meanwhile.
     """
     own = settings.section(ScheduleConfig)
     if settings.output is None or own.previous_date is None:
@@ -102,7 +102,7 @@ def hold_previous(settings: Config, output_template: str, save: Callable[[], Non
 
 
 def is_finished(settings: Config) -> bool:
-    """Whether the date is done and can only stay as it is, since what it went on from is retired."""
+    """Tell whether the date is finished and cannot run again, because its previous date was deleted."""
     own = settings.section(ScheduleConfig)
     if own.date is None or settings.output is None or storage.read_marker(settings.output) is None:
         return False
@@ -111,10 +111,10 @@ def is_finished(settings: Config) -> bool:
 
 
 def retire(output_template: str, keep: int) -> list[str]:
-    """Delete finished dates but the newest `keep`, and never one that has no verified successor.
+    """Delete all finished dates but the newest `keep`; return the URIs of the deleted outputs.
 
-    Dates that are not finished stay, and those that a run is at work on; so do those that one of these has
-    gone on from, and those in which something was moved aside. Returns the URIs of the deleted outputs.
+    A date stays if `keep` complete dates do not follow, if it is unfinished, if a run works on it, if it is
+    the previous date of such a date, or if it holds a folder that was moved aside.
     """
     outputs = _dated_outputs(output_template)
     _finish_deletions(output_template)
@@ -130,7 +130,7 @@ def retire(output_template: str, keep: int) -> list[str]:
 
 
 def _has_moved_aside(output: str) -> bool:
-    """Whether the output holds a folder that another has taken the place of: only the user deletes these."""
+    """Tell whether the output holds a folder that was moved aside, which only the user deletes."""
     found = [each.uri for each in storage.list_dir(output, recursive=True) if each.is_dir]
     aside = [uri for uri in found if storage.is_moved_aside(uri)]
     if aside:
@@ -139,7 +139,7 @@ def _has_moved_aside(output: str) -> bool:
 
 
 def _needed(outputs: Mapping[date, str]) -> set[str | None]:
-    """The dates that others have gone on from which are not finished, or are at work."""
+    """Return the previous dates of all dates that are unfinished or that a run works on."""
     return {
         _recorded_schedule(uri).get("previous_date")
         for uri in outputs.values()
@@ -148,10 +148,10 @@ def _needed(outputs: Mapping[date, str]) -> set[str | None]:
 
 
 def _free_previous(output_template: str, day: date) -> date | None:
-    """The date to go on from: the newest earlier one that is finished, if none after it is at work.
+    """Find the previous date: the newest earlier finished date, if no run works on a later one.
 
     Raises:
-        LockedError: one is.
+        LockedError: a run works on a later one.
     """
     while True:
         previous, is_rerun = _previous(output_template, day)
@@ -163,12 +163,12 @@ def _free_previous(output_template: str, day: date) -> date | None:
                 raise LockedError(f"{uri}: {who}, and {day} would go on from it; try again later")
             if each != previous:
                 log.info("schedule: %s is not finished and nobody is at work on it; it is left out", uri)
-        if _previous(output_template, day)[0] == previous:  # else one has been finished meanwhile
+        if _previous(output_template, day)[0] == previous:  # else another date has finished meanwhile
             return previous
 
 
 def _previous(output_template: str, day: date) -> tuple[date | None, bool]:
-    """The date to go on from, and whether a first attempt went on from there."""
+    """Find the previous date, and tell whether an earlier attempt at `day` chose that date."""
     outputs = _dated_outputs(output_template)
     own = outputs.get(day)
     recorded = _recorded_schedule(own) if own else {}
@@ -204,7 +204,7 @@ def _text(raw: Mapping[str, Any]) -> str:
 
 
 def _split(output_template: str) -> tuple[str, str, str]:
-    """`base`, the one component with the date, and what follows it."""
+    """Split a template into `base`, the component with the date, and the rest."""
     parts = output_template.split("/")
     numbers = [number for number, part in enumerate(parts) if "{" in part]
     if len(numbers) != 1 or len(_DATE.findall(parts[numbers[0]])) != 1:
@@ -217,7 +217,7 @@ def _split(output_template: str) -> tuple[str, str, str]:
 
 
 def _dated_outputs(output_template: str) -> dict[date, str]:
-    """The outputs that there are, by date."""
+    """List the existing outputs by date."""
     base, component, rest = _split(output_template)
     place = _DATE.search(component)
     assert place is not None, "_split has looked for it"
@@ -253,7 +253,7 @@ def _recorded_schedule(output: str) -> dict[str, Any]:
 
 
 def _is_whole(output: str) -> bool:
-    """Whether a finished date could take the place of earlier ones: all that it promises is there."""
+    """Tell whether all folders of a finished date are there, so that earlier dates may go."""
     return all(storage.read_marker(storage.join(output, folder)) is not None for folder in _STAGE_FOLDERS)
 
 
@@ -263,7 +263,7 @@ def _delete(output_template: str, day: date, output: str) -> bool:
             marker = storage.read_marker(output)
             if marker is None:
                 return False
-            storage.delete_marker(output)  # from here on it is nobody's predecessor
+            storage.delete_marker(output)  # from here on no run takes it as its previous date
             if str(day) in _needed(_dated_outputs(output_template)):
                 storage.write_marker(output, marker)
                 log.info("schedule: %s stays: a run has begun to go on from it", output)

@@ -1,21 +1,21 @@
-"""One run at a time on a place, whoever starts it and wherever.
+"""Locks: one run at a time writes a folder, on whatever machine it runs.
 
-    output/.graphmill.lock                JSON: who has what lies in `output` itself: run.json, _SUCCESS, ...
-    output/.entities.graphmill.lock       the same of the folder `entities`, all of it
-    ...graphmill.lock.after-3f9c          who is taking it over from the owner whose file has that hash
-    output/.graphmill.life-{token}        rewritten every `BEAT_S`: its time shows life of all these locks
+    output/.graphmill.lock                JSON: owner of the files in `output` itself: run.json, _SUCCESS, ...
+    output/.entities.graphmill.lock       the same for the whole folder `entities`
+    ...graphmill.lock.after-3f9c          successor of the owner whose file has that hash
+    output/.graphmill.life-{token}        rewritten every `BEAT_S`: shows that the owner is alive
 
-A lock of a whole folder lies beside it, as the folder may be replaced by a rename. Where the folder above
-cannot be written, a mount point say, it lies inside: such a folder cannot be renamed.
+The lock of a whole folder lies beside the folder, because a rename may replace the folder. If the folder
+above is read-only, for example at a mount point, the lock lies inside: such a folder cannot be renamed.
 
-A file appears by a rename that replaces nothing: of many who try, one succeeds. A lock file is never
-rewritten by its owner, so whoever finds another text in it has lost it. A killed run leaves its locks
-behind. These are taken over at once where its process is seen to be gone (same machine), and never while
-it is there; elsewhere when it has shown no life for `EXPIRY_S`, by the storage's own times, and shows none
-while it is watched: the storage's clock may jump, in either direction.
+A lock file appears by a rename that replaces nothing: of many runs that try, one succeeds. Its owner never
+rewrites the file, so a run that finds another text in its lock has lost the lock. A killed run leaves its
+locks behind. On the same machine, the next run takes them over at once if the process is gone, and never
+while it lives. Elsewhere, it takes them over if the owner showed no life for `EXPIRY_S` by the clock of the
+storage, and shows none while the run watches: that clock may jump in either direction.
 
-Locks of other names may be about one place: a folder in a folder. So who has made its own looks at those
-above and below; of two who make theirs at the same time at least one sees the other.
+Locks may cover each other: a folder inside a folder. So a run that has made its lock looks at the locks above
+and below. Of two runs that make theirs at the same time, at least one sees the other.
 """
 
 import json
@@ -31,15 +31,15 @@ from typing import Any
 
 from graphmill import storage
 from graphmill.errors import FormatError, GraphMillError, LockedError, StorageError
-from graphmill.machine import owner
-from graphmill.machine.interrupt import alarm, on_main_thread
+from graphmill.machine import processes
+from graphmill.machine.interrupt import interruptible, on_main_thread
 from graphmill.run import lock_file
 
 NAME = lock_file.NAME
 BEAT_S = 15.0
 
 _LEFTOVER = re.compile(
-    r"\.graphmill\.life-\w+"  # of killed runs, all of them
+    r"\.graphmill\.life-\w+"
     r"|\..*graphmill\.lock\.after-\w+"
     r"|\.\..*graphmill\.(lock|life-\w+)(\.after-\w+)?\.tmp-\w+"
 )
@@ -50,27 +50,27 @@ log = logging.getLogger("graphmill")
 
 @dataclass(frozen=True)
 class Claim:
-    """The locks that a run holds: goes to the tasks that commit for it. One of no locks is never lost."""
+    """The locks of a run, for the tasks that commit for the run. A claim without locks is never lost."""
 
     uris: Mapping[str, str] = field(default_factory=dict)
-    """Lock files, and the folders that they lock."""
+    """Folders by lock file."""
     text: str = ""
 
     def of(self, *folders: str) -> "Claim":
-        """The locks of these alone: a worker need not reach the others."""
+        """Return the locks of these folders alone: a worker need not reach the others."""
         wanted = set(map(_resolved, folders))
         return Claim({uri: folder for uri, folder in self.uris.items() if folder in wanted}, self.text)
 
     def check(self) -> None:
-        """Make sure that all of it is still held: the last thing to do before a commit.
+        """Check that all locks are still held. Call this right before a commit.
 
         Raises:
-            LockedError: another run has taken a lock over, or somebody has deleted it.
+            LockedError: another run has taken over a lock, or somebody has deleted the file.
         """
         for uri in self.uris:
             if lock_file.read_text(uri) != self.text:
                 link = lock_file.read(uri)
-                now = owner.told(link.owner) if link else "nobody has it"
+                now = processes.describe(link.owner) if link else "nobody has it"
                 raise LockedError(
                     f"{uri}: lost, as this run showed no life for a while; {now}; this run ends here, and "
                     "has written nothing since"
@@ -85,18 +85,18 @@ def held(*folders: str, whole: Iterable[str] = ()) -> Iterator[Claim]:
     """Hold locks during the block: all of them, or none.
 
     Args:
-        folders: what lies in them by our names, as run.json in `output`; not their subfolders.
-        whole: folders that may be replaced, with all that is in them.
+        folders: Folders whose own files are locked, as run.json in `output`; not their subfolders.
+        whole: Folders that are locked with everything below.
 
     Raises:
-        LockedError: somebody else has one of them, or has taken it over because we showed no life.
-        FormatError: a lock is no lock file.
+        LockedError: another run has one of them, or took one over because this run showed no life.
+        FormatError: a lock file holds something else.
     """
     locks = _Locks()
     try:
         locks.acquire(list(map(_resolved, folders)), list(map(_resolved, whole)))
-        with alarm() if on_main_thread() else nullcontext(_nobody) as ring:
-            keeper = threading.Thread(target=locks.keep, args=(ring,), daemon=True, name="lock-keeper")
+        with interruptible() if on_main_thread() else nullcontext(_ignore) as interrupt:
+            keeper = threading.Thread(target=locks.keep, args=(interrupt,), daemon=True, name="lock-keeper")
             keeper.start()
             try:
                 yield locks.claim
@@ -108,30 +108,30 @@ def held(*folders: str, whole: Iterable[str] = ()) -> Iterator[Claim]:
 
 
 def holder(folder: str) -> str | None:
-    """Describe the other process at work on the run at `folder`; None if there is none."""
+    """Describe another process that writes the run at `folder`; None if there is none."""
     link = lock_file.last_of(storage.join(_resolved(folder), NAME))
     if link is None or _is_own_process(link.owner):
         return None
-    is_there = owner.is_there(link.owner)
+    is_there = processes.is_alive(link.owner)
     if is_there is None:
         is_there = lock_file.is_fresh(link, link.uri)
-    return owner.told(link.owner) if is_there else None
+    return processes.describe(link.owner) if is_there else None
 
 
-def _nobody(error: GraphMillError) -> None:
-    """Do nothing: without an alarm the run goes on, up to its next commit."""
+def _ignore(error: GraphMillError) -> None:
+    """Do nothing: without an interrupt the run goes on, up to its next commit."""
 
 
 class _Locks:
     def __init__(self) -> None:
-        this = owner.this_process()
+        this = processes.identify()
         self.released = threading.Event()
         self.claim = Claim({}, json.dumps(this) + "\n")
         self._life_name = lock_file.LIFE + this["token"]
-        self._silent: set[str] = set()  # texts of owners that have been watched
+        self._silent: set[str] = set()  # texts of owners that showed no life
 
     def acquire(self, folders: list[str], whole: list[str]) -> None:
-        """Take the locks, in an order that is everybody's, then look above and below."""
+        """Take the locks in sorted order, as all runs do, then look at the locks above and below."""
         places = {storage.join(folder, NAME): folder for folder in folders}
         places |= {_beside(folder): folder for folder in whole}
         for uri, folder in sorted(places.items()):
@@ -146,22 +146,22 @@ class _Locks:
         for folder in self._folders():
             self._sweep(folder)
 
-    def keep(self, ring: Callable[[GraphMillError], None]) -> None:
-        """Show life, until released; an alarm tells if another has taken over."""
+    def keep(self, interrupt: Callable[[GraphMillError], None]) -> None:
+        """Show life until released; call `interrupt` if another run has taken a lock over."""
         while not self.released.wait(BEAT_S):
-            with suppress(StorageError):  # an outage: there will be a next time, or a successor
+            with suppress(StorageError):  # an outage: the next beat, or a successor
                 try:
                     self.claim.check()
                 except (LockedError, FormatError) as error:
-                    ring(error)
+                    interrupt(error)
                     return
                 for folder in self._folders():
                     storage.write_text(storage.join(folder, self._life_name), "")
 
     def release(self) -> None:
-        """Give back what is still ours."""
+        """Delete the locks that this run still holds."""
         for uri in reversed(list(self.claim.uris)):
-            with suppress(StorageError):  # then it expires
+            with suppress(StorageError):  # the lock expires
                 if lock_file.read_text(uri) == self.claim.text:
                     storage.delete(uri)
         for folder in self._folders():
@@ -172,7 +172,7 @@ class _Locks:
         return sorted({storage.parent(uri) for uri in self.claim.uris})
 
     def _take(self, uri: str, folder: str) -> None:
-        """Make the lock file `uri` of `folder` ours; where it cannot be written, one inside."""
+        """Make the lock file `uri` of `folder`, or one inside if `uri` cannot be written."""
         while True:
             last = lock_file.last_of(uri)
             if last:
@@ -190,7 +190,7 @@ class _Locks:
                 return
 
     def _succeeds(self, uri: str, last: lock_file.Link) -> bool:
-        """Take the place of a dead owner, unless another one has done so since we looked."""
+        """Succeed a dead owner, unless another run has done so meanwhile."""
         own = lock_file.after(uri, last)
         found = lock_file.last_of(uri)
         if found is None or found.uri != own or found.text != self.claim.text:
@@ -207,10 +207,10 @@ class _Locks:
     def _refuse_others(self, link: lock_file.Link, own: str) -> None:
         if link.text == self.claim.text or not self._is_alive(link, own):
             return
-        raise LockedError(f"{link.uri}: {owner.told(link.owner)}, and is alive; try again later")
+        raise LockedError(f"{link.uri}: {processes.describe(link.owner)}, and is alive; try again later")
 
     def _is_alive(self, link: lock_file.Link, own: str) -> bool:
-        is_there = owner.is_there(link.owner)
+        is_there = processes.is_alive(link.owner)
         if is_there is not None:
             return is_there
         if lock_file.is_fresh(link, own):
@@ -218,7 +218,7 @@ class _Locks:
         if link.text in self._silent:
             return False
         watch_s = 2 * BEAT_S
-        told = owner.told(link.owner)
+        told = processes.describe(link.owner)
         log.info("lock: %s: %s; watching for %.0f s whether it shows life", link.uri, told, watch_s)
         before = lock_file.life_ns(link)
         time.sleep(watch_s)
@@ -228,7 +228,7 @@ class _Locks:
         return False
 
     def _sweep(self, folder: str) -> None:
-        """Delete what killed runs left: if it is too old to be of others who are at it just now."""
+        """Delete files of killed runs that are too old to be of a run that takes a lock just now."""
         hidden = storage.list_hidden(folder)
         leftovers = [uri for uri in hidden if _LEFTOVER.fullmatch(storage.name(uri))]
         now_ns = lock_file.now_ns(storage.join(folder, NAME)) if leftovers else 0
@@ -239,7 +239,7 @@ class _Locks:
 
 
 def _resolved(folder: str) -> str:
-    """`folder` as others may spell it who come by other links: local ones above it are followed."""
+    """Return `folder` with the local links above it followed, so that all runs agree on its name."""
     path = storage.local_path(folder)
     if path is None:
         return folder.rstrip("/")
@@ -256,7 +256,7 @@ def _locks_below(folder: str) -> list[str]:
 
 
 def _with_ancestors(folder: str) -> Iterator[str]:
-    """The folder, and those above it but for the root."""
+    """Yield the folder and the folders above it, except the root."""
     root = _ROOT.match(folder)
     while folder.rstrip("/") not in ("", ".", root[0] if root else ""):
         yield folder
@@ -264,4 +264,4 @@ def _with_ancestors(folder: str) -> Iterator[str]:
 
 
 def _is_own_process(found: Mapping[str, Any]) -> bool:
-    return found.get("pid") == os.getpid() and owner.is_there(found) is True
+    return found.get("pid") == os.getpid() and processes.is_alive(found) is True

@@ -1,4 +1,4 @@
-"""Lock files: who has a lock, who succeeds whom, and when the owner has last shown life. See `lock`."""
+"""Lock files: the owner of a lock, its successors, and the last sign of life. See `lock`."""
 
 import hashlib
 import re
@@ -21,7 +21,7 @@ _TOKEN = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class Link:
-    """A lock file, or one that is about to succeed it."""
+    """A lock file, or the file of a successor."""
 
     uri: str
     text: str
@@ -29,7 +29,7 @@ class Link:
 
     @property
     def owner(self) -> Mapping[str, Any]:
-        """Process that has written the file; empty if the content is not a lock's."""
+        """Identity of the process that wrote the file; empty if the file is no lock."""
         with suppress(FormatError):
             content: dict[str, Any] = storage.json_in(self.text, self.uri)
             if _TOKEN.fullmatch(str(content.get("token"))):
@@ -38,17 +38,17 @@ class Link:
 
     @property
     def life_uri(self) -> str:
-        """The file that its owner rewrites."""
+        """File that the owner rewrites."""
         return storage.join(storage.parent(self.uri), LIFE + self.owner["token"])
 
 
 def after(uri: str, link: Link) -> str:
-    """The file of the one who succeeds the owner of `link`, at `uri`."""
+    """Return the file of the successor to the owner of `link`, at `uri`."""
     return f"{uri}.after-{hashlib.sha256(link.text.encode()).hexdigest()[:16]}"
 
 
 def last_of(uri: str) -> Link | None:
-    """The last of those who have taken over one from another at `uri`."""
+    """Follow the successors at `uri` to the last."""
     link = read(uri)
     while link and (following := read(after(uri, link))):
         link = following
@@ -56,11 +56,11 @@ def last_of(uri: str) -> Link | None:
 
 
 def read(uri: str) -> Link | None:
-    """A lock file, if there is one.
+    """Read a lock file, if there is one.
 
     Raises:
-        FormatError: something else is there.
-        StorageError: it cannot be read.
+        FormatError: the file holds something else.
+        StorageError: the file cannot be read.
     """
     for wait_s in (_SETTLE_S, 0.0):
         found = storage.status(uri)
@@ -86,7 +86,7 @@ def _advice(uri: str) -> str:
 
 
 def read_text(uri: str) -> str | None:
-    """The text of a lock file, whatever it is; None if there is none."""
+    """Read any text of a lock file; None if there is no file."""
     try:
         return storage.read_text(uri)
     except NotFoundError:
@@ -94,19 +94,19 @@ def read_text(uri: str) -> str | None:
 
 
 def is_fresh(link: Link, near: str) -> bool:
-    """Whether the owner has shown life of late, by the time of the storage, which is asked at `near`."""
+    """Tell whether the owner showed life recently, by the clock of the storage, which is read at `near`."""
     shown_ns = life_ns(link)
     return 0 <= (now_ns(near) - shown_ns) / 1e9 < EXPIRY_S
 
 
 def life_ns(link: Link) -> int:
-    """The time, by the storage, when the owner has last shown life."""
+    """Return the time, by the clock of the storage, of the owner's last sign of life."""
     life = storage.status(link.life_uri)
     return max(link.mtime_ns, life.mtime_ns) if life else link.mtime_ns
 
 
 def now_ns(uri: str) -> int:
-    """The storage's own time, in the folder of `uri`."""
+    """Read the clock of the storage, in the folder of `uri`."""
     probe = storage.temporary_sibling(uri)
     storage.write_text(probe, "")
     found = storage.status(probe)

@@ -1,8 +1,8 @@
-"""run.json, and the rule by which finished work is not done again.
+"""run.json, and the rule that skips finished stages.
 
-A stage's output folders hold the marker `_SUCCESS` with the fingerprint of what they were made from: the
-settings that matter, and the inputs. run.json keeps the same fingerprint beside the stage's figures.
-While both equal the present fingerprint, the stage is finished; when they differ, `changes` says in what.
+A stage's output folders hold the marker `_SUCCESS` with a fingerprint: the settings that matter, and the
+inputs. run.json keeps the same fingerprint beside the stage's figures. A stage is finished while both equal
+the present fingerprint; `changes` lists the differences.
 """
 
 import hashlib
@@ -12,17 +12,18 @@ import platform
 import sys
 import time
 import traceback
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Any
 
 from distributed import Client
 
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError, GraphMillError, LockedError
+from graphmill.run.job import Job
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage.redaction import redacted
 
@@ -33,40 +34,15 @@ _ABSENT = object()
 log = logging.getLogger("graphmill")
 
 
-class Stage(Protocol):
-    """What a stage's job module offers."""
-
-    def run(self, config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
-        """Do the work, checking `claim` before each commit; the stage's figures."""
-
-    def check(self, config: Config, coming: Collection[str] = ()) -> str:
-        """Refuse what is seen to be wrong before anything is changed; why there is nothing to do, or "".
-
-        The folders `coming` are still to be written.
-        """
-
-    def fingerprint(self, config: Config) -> dict[str, Any]:
-        """All that the output depends on, as JSON types."""
-
-    def output_uris(self, config: Config) -> list[str]:
-        """The folders that are marked as finished."""
-
-    def written_uris(self, config: Config) -> list[str]:
-        """All folders that it writes or replaces."""
-
-    def check_outputs(self, config: Config) -> None:
-        """Refuse folders in which something is that the stage must not replace."""
-
-
 class RunRecord:
-    """run.json: what ran, with which settings and versions, how long, and what came out.
+    """run.json: settings, versions, times and figures of a run.
 
-    Stages of earlier runs at the same place are kept, so that the file explains the whole output. So is their
-    configuration, if ours is not one (`keeps_config`): of a checkpoint and flags alone, say.
+    Stages of earlier runs with the same output are kept, so that the file explains the whole output. With
+    `keeps_config` their configuration is kept too, for a run of a checkpoint and flags alone.
 
     Attributes:
-        is_begun: whether this run has written anything there.
-        has_earlier: whether a run before has.
+        is_begun: This run has written the file.
+        has_earlier: An earlier run has written the file.
     """
 
     def __init__(
@@ -91,18 +67,18 @@ class RunRecord:
         }
 
     def stage(self, name: str) -> dict[str, Any]:
-        """What is recorded of the stage `name`."""
+        """Return the entry of the stage `name`."""
         return dict(self.content["stages"].get(name, {}))
 
     def write_stage(self, name: str, entry: Mapping[str, Any]) -> None:
-        """Record the stage `name`, and save."""
+        """Record the entry of the stage `name`, and save."""
         self.content["stages"][name] = dict(entry)
         if "metrics" in entry:
             self.content["metrics"] = entry["metrics"]
         self.save()
 
     def finish(self, status: str, error: str | None = None, *, workers_lost: int = 0) -> None:
-        """Record how the run ended, and save."""
+        """Record the end of the run, and save."""
         self.content |= {"status": status, "finished": _now(), "error": error, "workers_lost": workers_lost}
         self.save()
 
@@ -110,7 +86,7 @@ class RunRecord:
         """Write run.json atomically, without the secrets of URIs.
 
         Raises:
-            LockedError: the output is another run's by now.
+            LockedError: another run has the output by now.
         """
         self.claim.check()
         self.is_begun = True
@@ -118,22 +94,22 @@ class RunRecord:
 
 
 def run_stage(
-    name: str, stage: Stage, config: Config, client: Client, record: RunRecord, *, resume: bool
+    name: str, job: Job, config: Config, client: Client, record: RunRecord, *, resume: bool
 ) -> dict[str, Any]:
-    """Run one stage unless `resume` finds it finished; its entry in run.json.
+    """Run one stage unless `resume` finds it finished; return its entry in run.json.
 
-    What `check` refuses has changed nothing. A stage without anything to do is left out, unless it was
-    asked for alone.
+    A stage that `check` refuses has changed nothing. A stage with nothing to do is left out; without
+    `resume` that is an error.
     """
-    fingerprint = stage.fingerprint(config)
-    outputs = stage.output_uris(config)
+    fingerprint = job.fingerprint(config)
+    outputs = job.output_uris(config)
     if resume:
         stale = _staleness(record.stage(name), outputs, fingerprint)
         if not stale:
             log.info("%s: finished before, nothing has changed", name)
             return record.stage(name)
         log.info("%s: %s", name, stale)
-    if nothing := stage.check(config):
+    if nothing := job.check(config):
         if not resume:
             raise ConfigError(f"{name}: {nothing}")
         return _leave_out(name, nothing, record)
@@ -144,13 +120,13 @@ def run_stage(
     record.write_stage(name, entry)
     start = time.monotonic()
     try:
-        figures = stage.run(config, client, record.claim)
+        figures = job.run(config, client, record.claim)
         record.claim.check()
     except BaseException as error:
         told = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
         if isinstance(error, Exception) and not isinstance(error, GraphMillError):
-            told["traceback"] = traceback.format_exc()  # a defect; the terminal shows it with --debug alone
-        with suppress(LockedError):  # then run.json tells of another run
+            told["traceback"] = traceback.format_exc()  # a defect
+        with suppress(LockedError):  # run.json belongs to another run by now
             record.write_stage(name, entry | told)
         raise
     for uri in outputs:
@@ -163,16 +139,16 @@ def run_stage(
 
 
 def describe_inputs(uris: Iterable[str]) -> list[dict[str, Any]]:
-    """What stands at `uris`, such that a change of it shows: JSON types, for fingerprints.
+    """Describe the inputs at `uris` for a fingerprint, as JSON types.
 
-    A folder that one of our stages finished is described by its marker, so that a copy of it on other
-    storage is the same input; other files by their sizes and modification times.
+    A folder that a stage finished is described by its marker, so that a copy on other storage is the same
+    input. Other files are described by their sizes and modification times.
     """
     return [_describe(uri) for uri in uris]
 
 
 def changes(before: Any, after: Any, path: str = "") -> list[str]:
-    """The differences of two fingerprints, one a line: `relations[0].operator: 'none' -> 'diagonal'`."""
+    """List the differences of two fingerprints, as `relations[0].operator: 'none' -> 'diagonal'`."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         keys = sorted({*before, *after})
         nested = (
@@ -189,7 +165,7 @@ def changes(before: Any, after: Any, path: str = "") -> list[str]:
 
 
 def _leave_out(name: str, reason: str, record: RunRecord) -> dict[str, Any]:
-    """Record that a stage has nothing to do, and why; its entry in run.json."""
+    """Record why a stage has nothing to do; return its entry in run.json."""
     log.warning("%s: left out: %s", name, reason)
     entry = {"status": "left out", "reason": reason, "metrics": {}}
     record.write_stage(name, entry)
@@ -197,7 +173,7 @@ def _leave_out(name: str, reason: str, record: RunRecord) -> dict[str, Any]:
 
 
 def _staleness(entry: Mapping[str, Any], outputs: Iterable[str], fingerprint: Mapping[str, Any]) -> str:
-    """Why the stage has to run; empty if it need not."""
+    """Return why the stage has to run, or "" if the stage is finished."""
     recorded = entry.get("fingerprint")
     if recorded is None:
         return (

@@ -1,5 +1,23 @@
 """Where every path is opened: local disks, HDFS, and what else pyarrow reaches, behind URIs."""
 
+from graphmill.storage.atomic import (
+    MARKER,
+    atomic_directory,
+    atomic_output,
+    create_text,
+    delete_marker,
+    is_moved_aside,
+    move_aside,
+    moved_aside,
+    read_marker,
+    recover,
+    replace_directory,
+    sweep,
+    temporary_sibling,
+    write_checksums,
+    write_marker,
+    write_text,
+)
 from graphmill.storage.checksums import (
     CHECKSUMS,
     Checksums,
@@ -9,24 +27,6 @@ from graphmill.storage.checksums import (
     read_checksums,
 )
 from graphmill.storage.checksums import read_bytes as read_compared
-from graphmill.storage.commit import (
-    MARKER,
-    atomic_directory,
-    atomic_output,
-    commit_directory,
-    create_text,
-    delete_marker,
-    is_moved_aside,
-    move_aside,
-    moved_aside,
-    read_marker,
-    recover,
-    sweep,
-    temporary_sibling,
-    write_checksums,
-    write_marker,
-    write_text,
-)
 from graphmill.storage.fs import (
     FileStatus,
     check_moves_folders,
@@ -73,7 +73,6 @@ __all__ = [
     "atomic_directory",
     "atomic_output",
     "check_moves_folders",
-    "commit_directory",
     "contains",
     "create_hdf5",
     "create_text",
@@ -111,6 +110,7 @@ __all__ = [
     "read_marker",
     "read_text",
     "recover",
+    "replace_directory",
     "resolved",
     "scheme",
     "staged_output",

@@ -140,7 +140,7 @@ _NO_FILES = (
 
 
 def open_output(uri: str, *, replication: int | None = None) -> pa.NativeFile:
-    """Open for writing, replacing; parents are made. Not atomic: see `commit.atomic_output`.
+    """Open for writing, replacing; parents are made. Not atomic: see `atomic.atomic_output`.
 
     `replication` is how many copies HDFS keeps (None: its default); other storage does not know it.
     """

@@ -9,8 +9,8 @@ from pathlib import Path
 import h5py
 
 from graphmill.errors import DiskFullError, FormatError
+from graphmill.storage import atomic, fs
 from graphmill.storage import checksums as hashing
-from graphmill.storage import commit, fs
 from graphmill.storage.checksums import Checksums, Manifest
 from graphmill.storage.uri import local_path, name
 
@@ -23,9 +23,9 @@ def staged_output(uri: str, checksums: Checksums | None = None) -> Iterator[str]
 
     `checksums` is told of it.
     """
-    temporary = commit.temporary_sibling(uri)
+    temporary = atomic.temporary_sibling(uri)
     path = local_path(temporary)
-    with commit.discarded_on_error(temporary):
+    with atomic.discarded_on_error(temporary):
         if path is not None:
             with fs.explained("write", uri):
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def staged_output(uri: str, checksums: Checksums | None = None) -> Iterator[str]
                 with fs.explained("upload", uri), Path(path).open("rb") as source:  # noqa: SIM117
                     with fs.open_output(temporary) as target:
                         shutil.copyfileobj(source, target, COPY_BYTES)
-        commit.commit_file(temporary, uri)
+        atomic.replace_file(temporary, uri)
 
 
 def _tell(checksums: Checksums | None, uri: str, path: str) -> None:

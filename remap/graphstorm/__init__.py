@@ -1,1 +1,1 @@
-"""What GraphStorm saved -> tables keyed by raw id: its own remap command, with nothing lost."""
+"""Outputs of GraphStorm -> tables keyed by raw id: GraphStorm's remap command, safe against kills."""

@@ -1,15 +1,15 @@
-"""How finished tables take the place of their inputs, so that a kill at any moment loses nothing.
+"""Commit of a job: finished tables replace their inputs, and a kill at any moment loses nothing.
 
-    {root}/.graphmill-remap/        the job's own, hidden
-        files/...                   1. tables are written here, and their rows counted
-        journal.json                2. what was verified: from here on the job is only ever finished
-    {root}/{type}/...               3. tables are renamed to where they belong, and counted once more
-                                    4. the inputs are deleted, if they are to be
-    {root}/_SUCCESS                 5. the folder is whole; then the journal is removed
+    {root}/.graphmill-remap/        hidden work folder of the job
+        files/...                   1. write the tables and count their rows
+        journal.json                2. write the journal: every table is verified
+    {root}/{type}/...               3. rename the tables to their places, and count their rows again
+                                    4. delete the inputs, unless they are to be kept
+    {root}/_SUCCESS                 5. mark the folder as complete, then remove the journal
 
-A job that dies before 2 has changed nothing that anybody sees, and is done again from its inputs. One that
-dies after it is finished from the journal by the next command on the same folder: every step may be repeated.
-Without `_SUCCESS` what is in the folder is not all there is.
+A job that dies before step 2 has changed nothing visible, and starts again from its inputs. A job that dies
+after step 2 is finished from the journal by the next command on the same folder: every step may be repeated.
+A folder without `_SUCCESS` is incomplete.
 """
 
 import json
@@ -34,7 +34,7 @@ CountRows = Callable[[list[str]], list[int]]
 
 @dataclass(frozen=True)
 class Move:
-    """A table that is verified: where it was written, where it belongs, its rows."""
+    """A verified table: the place where it was written, its final place, its rows."""
 
     written: str
     target: str
@@ -43,7 +43,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Input:
-    """A file that is to be deleted in the end, if it still is what was read."""
+    """A file that the job has read, and deletes in the end if the file has not changed."""
 
     uri: str
     size_bytes: int
@@ -52,7 +52,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Journal:
-    """All that is left to be done once every table is verified."""
+    """The remaining work once every table is verified."""
 
     options: dict[str, Any]
     roots: list[str]
@@ -63,48 +63,46 @@ class Journal:
 
 
 def describe_inputs(uris: Iterable[str]) -> list[Input]:
-    """The inputs as they are now, before they are read.
+    """Sizes and times of the inputs, before they are read.
 
     Raises:
-        NotFoundError: one is gone.
+        NotFoundError: an input is gone.
     """
-    found = ((uri, storage.status(uri)) for uri in uris)
-    return [_describe(uri, status) for uri, status in found]
-
-
-def _describe(uri: str, status: storage.FileStatus | None) -> Input:
-    if status is None:
-        raise NotFoundError(f"{uri}: there is no such file any more")
-    return Input(uri, status.size_bytes, status.mtime_ns)
+    inputs = []
+    for uri in uris:
+        if (status := storage.status(uri)) is None:
+            raise NotFoundError(f"{uri}: there is no such file any more")
+        inputs.append(Input(uri, status.size_bytes, status.mtime_ns))
+    return inputs
 
 
 def work_uri(root: str, *parts: str) -> str:
-    """The job's own folder in an output folder, or a place in it."""
+    """The job's work folder in an output folder, or a place in the work folder."""
     return storage.join(root, WORK, *parts)
 
 
 def discard_unfinished(roots: Iterable[str]) -> None:
-    """Remove what a job without a journal left."""
+    """Remove the work folders of a job that has no journal."""
     for root in roots:
         storage.delete(work_uri(root))
 
 
 @contextmanager
 def discarded_on_error(roots: Sequence[str]) -> Iterator[None]:
-    """Remove what the block has written, when it ends with an error."""
+    """Remove the work folders when the block ends with an error."""
     try:
         yield
     except BaseException:
-        with suppress(StorageError):  # the first error is the one to tell
+        with suppress(StorageError):  # report the first error
             discard_unfinished(roots)
         raise
 
 
 def read_journal(root: str) -> Journal | None:
-    """The journal of a job that was interrupted, or None.
+    """The journal of an interrupted job, or None.
 
     Raises:
-        FormatError: there is one, but it is damaged or of another version.
+        FormatError: the journal is damaged or of another version.
     """
     uri = work_uri(root, JOURNAL)
     if not storage.exists(uri):
@@ -124,12 +122,12 @@ def read_journal(root: str) -> Journal | None:
 
 
 def check_places(journal: Journal, named: Sequence[str]) -> None:
-    """Refuse a journal of places that are not in the folders `named` by the command: it could be anybody's.
+    """Refuse a journal with places outside the folders `named` by the command: anybody could have written it.
 
-    A folder beside them that holds the same journal is the job's too.
+    A folder beside them that holds the same journal belongs to the job too.
 
     Raises:
-        FormatError: one lies elsewhere.
+        FormatError: a place is outside.
     """
     beside = [
         root for root in journal.roots if any(storage.within(storage.parent(each), root) for each in named)
@@ -146,19 +144,19 @@ def check_places(journal: Journal, named: Sequence[str]) -> None:
 
 
 def write_journal(journal: Journal) -> None:
-    """Write the journal: all tables are verified, from here on the job is only ever finished."""
+    """Write the journal, once all tables are verified."""
     content = {"format_version": FORMAT_VERSION} | asdict(journal)
-    for root in journal.roots:  # in each, as the next command may be about one of them alone
+    for root in journal.roots:  # in each root: the next command may name one root alone
         storage.write_text(work_uri(root, JOURNAL), json.dumps(content, indent=1) + "\n")
 
 
 def finish(journal: Journal, count_rows: CountRows, claim: Claim = NO_CLAIM) -> bool:
-    """Do, or do again, all that the journal says; whether all inputs were still those that were read.
+    """Do, or repeat, the work of the journal; whether all inputs were unchanged.
 
-    Inputs that somebody has written anew since then are kept.
+    Inputs that have changed since they were read are kept.
 
     Raises:
-        StorageError: a table is not where it belongs with all its rows; no input has been deleted then.
+        StorageError: a table is missing or lacks rows; no input has been deleted.
         LockedError: another job has taken over.
     """
     claim.check()

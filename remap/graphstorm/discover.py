@@ -1,4 +1,4 @@
-"""What is to be remapped: every output file with the rows that go into it, found before anything is done.
+"""The output files of a job, each with its input rows; all are found before the work begins.
 
 {node_emb_dir}/                     emb_info.json names its types
     {type}/embed-00000.pt           -> {type}/embed-00000_00000.parquet
@@ -8,6 +8,7 @@
     {task}/result_info.json ...     or each task has its own
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -23,7 +24,7 @@ EMBEDDINGS, PREDICTIONS = "embed", "pred.predict"
 
 @dataclass(frozen=True)
 class OutputFile:
-    """One table to be written: rows start..stop of one rank's files."""
+    """One output table: rows start..stop of one rank's files."""
 
     root: str
     path: str  # below the root, without suffix
@@ -40,10 +41,10 @@ class OutputFile:
 
 
 def check_folders(options: Options) -> None:
-    """Refuse folders that are not there, before anything is made in them.
+    """Refuse missing folders, before the job creates anything in them.
 
     Raises:
-        NotFoundError: one is missing.
+        NotFoundError: a folder is missing.
     """
     for flag, uri in (("--node-emb-dir", options.node_emb_dir), ("--prediction-dir", options.prediction_dir)):
         if uri is not None and not storage.is_dir(uri):
@@ -51,7 +52,7 @@ def check_folders(options: Options) -> None:
 
 
 def find_outputs(options: Options) -> tuple[list[OutputFile], list[str]]:
-    """All tables to be written, and all files that they are made from, those without rows included.
+    """All output tables, and all input files, including those without rows.
 
     Raises:
         NotFoundError: a file is missing.
@@ -60,8 +61,8 @@ def find_outputs(options: Options) -> tuple[list[OutputFile], list[str]]:
     groups = list(_all_groups(options))
     sources = [uri for group in groups for ranked in group.ranks for uri in ranked.uris]
     outputs = [each for group in groups for each in _cut(group, options)]
-    twice = _first_twice([storage.join(each.root, each.path) for each in outputs])
-    if twice:
+    counts = Counter(storage.join(each.root, each.path) for each in outputs)
+    if twice := next((uri for uri, count in counts.items() if count > 1), None):
         raise FormatError(f"{twice}: two inputs would be written to this one table; use another --output-dir")
     return outputs, sources
 
@@ -91,18 +92,18 @@ def _all_groups(options: Options) -> Iterator[_Group]:
 
 def _embeddings(options: Options, root: str) -> Iterator[_Group]:
     if not options.with_shared_fs and not storage.exists(saved_embeddings.emb_info_uri(root)):
-        # Only rank 0 writes the JSON, on its own machine.
+        # Rank 0 alone writes the JSON, on its own machine.
         types, world_size, dimensions = tuple(_folders(root)), None, {}
     else:
         emb_info = saved_embeddings.read_emb_info(root)
         types, dimensions = emb_info.entity_types, dict(emb_info.dimensions)
         world_size = emb_info.world_size if options.with_shared_fs else None
-    of_tasks = {
+    types_by_task = {
         task: [each for each in types if _has_embeddings(storage.join(root, task, each))]
         for task in _folders(root)
         if task not in types
     }
-    for task, there in {"": types, **of_tasks}.items():
+    for task, there in {"": types, **types_by_task}.items():
         place = storage.join(root, task) if task else root
         for entity_type in there:
             ranks = saved_embeddings.list_ranks(
@@ -157,7 +158,7 @@ def _cut(group: _Group, options: Options) -> Iterator[OutputFile]:
 
 
 def _has_embeddings(folder: str) -> bool:
-    """Whether it is a type's of a task: predictions, models and tables have folders of types too."""
+    """Whether the folder holds a type's embeddings, rather than predictions, models or tables."""
     stems = (f"{saved_embeddings.EMBED}-", f"{saved_embeddings.NIDS}-")
     names = [storage.name(entry.uri) for entry in storage.list_dir(folder)]
     return any(name.startswith(stems) and name.endswith(".pt") for name in names)
@@ -173,8 +174,3 @@ def _tasks_with_results(root: str) -> list[str]:
         for task in _folders(root)
         if storage.exists(saved_predictions.result_info_uri(storage.join(root, task)))
     ]
-
-
-def _first_twice(uris: list[str]) -> str | None:
-    seen: set[str] = set()
-    return next((uri for uri in uris if uri in seen or seen.add(uri)), None)  # type: ignore[func-returns-value]

@@ -1,17 +1,16 @@
-"""From integer ids back to raw ids, by tables on the machine's disk that all its workers map.
+"""Integer ids back to raw ids, by tables on the machine's disk that all workers of the machine map.
 
     {scratch}/{number of the type}/
-        place       uint32 or uint64 [N]    1 + the row of each integer id, 0 while it is not seen
+        place       uint32 or uint64 [N]    1 + the row of each integer id; 0: not seen yet
         chars       the raw ids, one after the other
-        offsets     int64 [more than N]     where each row begins in it, and the next ends
-        numbers     int64 [N]               instead of the two, by integer id, where raw ids are integers
-        hashes      uint64 [N]              of the raw id of each integer id: equal ones come twice
-        taken       int64 [2]               rows and bytes that batches have been given
+        offsets     int64 [more than N]     begin of each row in `chars`, which is the end of the row before
+        numbers     int64 [N]               instead of `chars` and `offsets`, where raw ids are integers
+        hashes      uint64 [N]              hash of the raw id of each integer id, to find duplicates
+        taken       int64 [2]               rows and bytes that are allotted to batches
 
-The map's files are read once on each machine, in parts, by whichever workers are there; none of them ever
-holds more than a batch of ids. A batch is given the next rows and bytes, one row more than it has ids, as an
-end; those of a worker that dies are never looked at.
-What a worker maps counts as its memory, but the system takes it back.
+The workers of a machine read the files of the map once, in parts; a worker holds one batch of ids at most. A
+batch is allotted the next rows and bytes: one row for each id, and one row for the end. Nobody reads the rows
+of a worker that died. Mapped pages count as memory of the worker, but the system can take them back.
 """
 
 from dataclasses import dataclass
@@ -50,7 +49,7 @@ class MapPart:
 
 @dataclass(frozen=True)
 class MapPlan:
-    """How the map of one entity type is read; small, for it travels with every task."""
+    """Parts of the map of one entity type; small, because every task receives it."""
 
     entity_type: str
     folder: str
@@ -60,12 +59,12 @@ class MapPlan:
 
     @property
     def place_dtype(self) -> npt.DTypeLike:
-        """Narrow where it can be: this table is the one that is looked into at random."""
+        """The narrowest type that fits: this table is read at random places."""
         return np.uint32 if self.num_ids < 1 << 31 else np.uint64
 
 
 def plan_map(mapping_path: str, entity_type: str, folder: str) -> MapPlan:
-    """How to read the map of a type; only the files' footers are read here.
+    """Plan the parts of the map of a type, from the footers of the files alone.
 
     Raises:
         NotFoundError: there is no map of the type.
@@ -107,7 +106,7 @@ class IdTable:
         return pa.int64() if self.plan.is_integer else pa.string()
 
     def take(self, nids: Numbers, where: str, first_row: int) -> pa.ChunkedArray:
-        """The raw ids of integer ids [n]; `where` and `first_row` say which they are, for an error.
+        """The raw ids of integer ids [n]; an error names `where` and the row from `first_row` on.
 
         Raises:
             FormatError: an id is not in the map.
@@ -124,29 +123,29 @@ class IdTable:
 
 
 def open_table(plan: MapPlan, scratch_path: str) -> IdTable:
-    """The table of a type, made on this machine if it is not there; one a process."""
+    """The table of a type, made on this machine if needed; one per process."""
     return _open_table(plan, storage.join(scratch_path, plan.folder))
 
 
 def forget_tables() -> None:
-    """Let go of the tables that this process has mapped."""
+    """Unmap the tables of this process."""
     _open_table.cache_clear()
 
 
 @lru_cache(maxsize=64)
 def _open_table(plan: MapPlan, folder: str) -> IdTable:
-    _Making(plan, folder).make()
+    _TableWriter(plan, folder).write()
     return IdTable(plan, folder)
 
 
-class _Making:
-    """The table while it is being made, by all workers of the machine together."""
+class _TableWriter:
+    """Makes the table of a type, together with the other workers of the machine."""
 
     def __init__(self, plan: MapPlan, folder: str) -> None:
         self.plan, self.folder = plan, folder
         self.parts = {part.name: part for part in plan.parts}
 
-    def make(self) -> None:
+    def write(self) -> None:
         scratch.make_folder(self.folder)
         scratch.make_together(self.folder, ["reserved"], self._reserve)
         scratch.make_together(self.folder, list(self.parts), self._read_part)
@@ -171,14 +170,14 @@ class _Making:
         scratch.reserve(self._file("place"), self.plan.num_ids * np.dtype(self.plan.place_dtype).itemsize)
         scratch.reserve(self._file("hashes"), 8 * self.plan.num_ids)
         for table in ["numbers"] if self.plan.is_integer else ["chars", "offsets"]:
-            scratch.reserve(self._file(table), 0)  # they grow
+            scratch.reserve(self._file(table), 0)  # these files grow
 
     def _read_part(self, name: str) -> None:
         part = self.parts[name]
         row = 0
         for orig, new in id_maps.iter_raw_id_map(part.file, part.groups):
             self._check_range(part, new, row)
-            first = self._write(orig)
+            first = self._write_batch(orig)
             self._hashes[new] = hashes_of(orig)
             self._place[new] = np.arange(first + 1, first + 1 + len(new), dtype=self.plan.place_dtype)
             row += len(new)
@@ -188,7 +187,7 @@ class _Making:
                 f"{part.file.uri}: expected {part.num_rows} rows as its footer says, found {row}"
             )
 
-    def _write(self, raw_ids: pa.Array) -> int:
+    def _write_batch(self, raw_ids: pa.Array) -> int:
         """Write a batch of raw ids; its first row."""
         if self.plan.is_integer:
             (row,) = scratch.allot(self._file("taken"), [len(raw_ids)])
@@ -232,7 +231,7 @@ class _Making:
         raise FormatError(f"{self.plan.parts[0].file.uri}: the map has changed while it was being read")
 
     def _check_distinct(self, name: str) -> None:
-        """Look for a raw id that has two integer ids, among those whose hash falls to a share."""
+        """Look for a raw id with two integer ids, among the ids of one share of the hashes."""
         share, num_shares = (np.uint64(int(each)) for each in name.split("-")[1:])
         pieces = [np.empty(0, np.uint64)]
         for start in range(0, self.plan.num_ids, PART_ROWS):
@@ -257,7 +256,7 @@ class _Making:
 
 
 def _split(raw_ids: pa.StringArray) -> tuple[npt.NDArray[np.uint8], Numbers]:
-    """The bytes of strings [n], one after the other, and where each begins among them, and the last ends."""
+    """The bytes of strings [n], and the offset of each string and of the end [n + 1]."""
     _, offsets_buffer, chars_buffer = raw_ids.buffers()
     first = raw_ids.offset
     offsets = np.frombuffer(offsets_buffer, np.int32)[first : first + len(raw_ids) + 1]

@@ -1,4 +1,4 @@
-"""The plot: find files, read maps, write tables, verify, commit, and only then delete the inputs."""
+"""The job: find files, read maps, write tables, verify, commit, and only then delete the inputs."""
 
 import functools
 import logging
@@ -18,7 +18,7 @@ from graphmill.checkpoints.finite import first_not_finite
 from graphmill.display import progress
 from graphmill.errors import ClusterError, FormatError, StorageError
 from graphmill.formats.graphstorm import saved_ranks
-from graphmill.machine import scratch
+from graphmill.machine import private_folders
 from graphmill.run import lock
 from remap.graphstorm import commit
 from remap.graphstorm.commit import Journal, Move
@@ -39,13 +39,13 @@ log = logging.getLogger("graphmill")
 
 
 def run(options: Options, connect: Connect) -> dict[str, Any]:
-    """Do the whole job, or finish one that was interrupted; figures: rows and files.
+    """Do the whole job, or finish an interrupted job; figures: rows and files.
 
-    `connect` gives a cluster, and is called only when there is work for one.
+    `connect` starts a cluster, and is called only when there is work for a cluster.
 
     Raises:
-        GraphMillError: anything is wrong: then all inputs are still there.
-        LockedError: another job is at work in one of the output folders.
+        GraphMillError: the job failed, and all inputs are still there.
+        LockedError: another job is working in one of the output folders.
     """
     check_folders(options)
     with lock.held(*_roots(options)) as claim:
@@ -123,7 +123,7 @@ def _write_all(
     plans: Mapping[str, MapPlan],
     suffix: str,
 ) -> list[Move]:
-    """Write every table into the work folder; what they are and where they belong."""
+    """Write every table into the work folder; the tables with their final places."""
     token = uuid.uuid4().hex
     num_workers = len(client.scheduler_info(n_workers=-1)["workers"])
     try:
@@ -156,7 +156,7 @@ def _write_all(
 def _forget_scratch(client: Client, token: str) -> None:
     try:
         client.run(_remove_scratch, token, on_error="ignore")
-    except (OSError, ClusterError, ValueError):  # a cluster that is gone; the next job cleans up
+    except (OSError, ClusterError, ValueError):  # the cluster is gone; the next job cleans up
         log.debug("scratch folders could not be removed", exc_info=True)
 
 
@@ -164,7 +164,7 @@ def _counting(client: Client, options: Options) -> commit.CountRows:
     count = functools.partial(tables.count_rows, options=options.tables)
 
     def count_rows(uris: list[str]) -> list[int]:
-        if options.output_format == "parquet":  # footers, which take longer to ask for than to read
+        if options.output_format == "parquet":  # reading a footer is faster than a task
             return [count(uri) for uri in uris]
         return cluster.run_tasks(
             client, count, [(uri,) for uri in uris], description="verifying", unit="files"
@@ -174,17 +174,17 @@ def _counting(client: Client, options: Options) -> commit.CountRows:
 
 
 def read_maps(plans: Sequence[MapPlan], token: str) -> None:
-    """In a task: help to make the tables of ids on this machine."""
+    """Task: help to make the tables of ids on this machine."""
     for plan in plans:
         open_table(plan, _scratch_path(token))
 
 
 def write_table(output: OutputFile, uri: str, options: Options, plans: Sequence[MapPlan], token: str) -> int:
-    """In a task: write one table and count its rows.
+    """Task: write one table and count its rows.
 
     Raises:
-        FormatError: an id is out of range, or an input damaged, or a row is not finite.
-        StorageError: the table has not the rows that it should have.
+        FormatError: an id is out of range, an input is damaged, or a row is not finite.
+        StorageError: the table has another number of rows than its input.
     """
     ranked = output.ranked
     id_tables = [open_table(plan, _scratch_path(token)) for plan in plans]
@@ -212,7 +212,7 @@ def write_table(output: OutputFile, uri: str, options: Options, plans: Sequence[
                 )
             table.append([values, *found])
             row += len(values)
-            # Ends the task here if it has been cancelled.
+            # Ends a cancelled task here.
             progress.tell(f"remapping {output.path}", row - output.start, output.num_rows, "rows")
     counted = tables.count_rows(uri, options.tables)
     if counted != output.num_rows:
@@ -227,25 +227,25 @@ def _batch_rows(ranked: saved_ranks.RankRows) -> int:
 
 
 def _scratch_path(token: str) -> str:
-    return scratch.use_folder(_scratch_root(get_worker()), SCRATCH, token)
+    return private_folders.use_folder(_scratch_root(get_worker()), SCRATCH, token)
 
 
 def _remove_scratch(token: str, dask_worker: Any) -> None:
     forget_tables()
-    scratch.remove_folder(_scratch_root(dask_worker), SCRATCH, token)
+    private_folders.remove_folder(_scratch_root(dask_worker), SCRATCH, token)
 
 
 def _scratch_root(worker: Any) -> str:
-    # Beside Dask's own files, where the configuration has put them.
+    # Beside the files of Dask, whose folder the configuration sets.
     return str(Path(worker.local_directory).parent)
 
 
 def _earlier_tables(outputs: Sequence[OutputFile]) -> list[str]:
-    """Tables of an earlier job in the same folders, which nobody should take for a part of this one."""
-    places = {(storage.parent(storage.join(output.root, output.path)), _stem(output)) for output in outputs}
+    """Tables of an earlier job in the same folders; a reader would take them for tables of this job."""
+    stems = {(storage.parent(storage.join(output.root, output.path)), _stem(output)) for output in outputs}
     return [
         entry.uri
-        for folder, stem in sorted(places)
+        for folder, stem in sorted(stems)
         for entry in storage.list_dir(folder)
         if re.fullmatch(rf"{re.escape(stem)}-\d+_\d+\.(parquet|csv)", storage.name(entry.uri))
     ]

@@ -1,7 +1,4 @@
-"""What the command was asked to do with what GraphStorm saved, checked as far as it can be without files.
-
-From flags, or from GraphStorm's own YAML file, whose keys they override.
-"""
+"""Options of a job on GraphStorm's outputs, from flags and from GraphStorm's YAML file; flags come first."""
 
 from dataclasses import fields
 from typing import Annotated, Any, Literal, Self
@@ -20,14 +17,14 @@ COLUMNS = ("nid", "pred", "src_nid", "dst_nid", "emb")
 
 
 class Options(Section):
-    """One job. Field names are GraphStorm's flags; those that are ours say so."""
+    """Options of one job; fields are named like GraphStorm's flags, and our own fields say so."""
 
     node_id_mapping: str = Field(description="folder with a folder of map files for each type")
     node_emb_dir: str | None = None
     prediction_dir: str | None = None
     pred_etypes: tuple[tuple[str, str, str], ...] = ()
     pred_ntypes: tuple[str, ...] = ()
-    output_dir: str | None = Field(None, description="ours: where tables go; null: beside the input")
+    output_dir: str | None = Field(None, description="ours: folder of the tables; null: beside the input")
     output_format: Literal["parquet", "csv"] = "parquet"
     output_delimiter: Annotated[
         str, Field(pattern=r"^[\t !#-*,/:-@\[-`{-~]$", description="one character that is in no number")
@@ -38,8 +35,8 @@ class Options(Section):
     )
     preserve_input: bool = False
     with_shared_fs: bool = True
-    compression: Codec = Field("snappy", description="ours: of all columns but lists of floats")
-    value_compression: Codec = Field("none", description="ours: of lists of floats")
+    compression: Codec = Field("snappy", description="ours: codec of all columns but lists of floats")
+    value_compression: Codec = Field("none", description="ours: codec of lists of floats")
     fixed_size_list: bool = Field(False, description="ours: vectors as fixed_size_list, not list")
     allow_non_finite: bool = Field(False, description="ours: write NaN and infinity too; false: an error")
 
@@ -57,19 +54,19 @@ class Options(Section):
 
     @property
     def tables(self) -> TableOptions:
-        """How the tables are written."""
+        """Format of the tables."""
         return TableOptions(**{each.name: getattr(self, each.name) for each in fields(TableOptions)})
 
     def column(self, name: str) -> str:
-        """What a column is called in the output."""
+        """Name of a column in the output."""
         return self.column_names.get(name, name)
 
 
 def make_options(given: dict[str, Any], yaml_uri: str | None) -> Options:
-    """The options from flags, and from GraphStorm's YAML file where flags leave something out.
+    """Make the options from flags, and from GraphStorm's YAML file where a flag is missing.
 
     Raises:
-        ConfigError: something is missing, unknown, or contradicts.
+        ConfigError: an option is missing, unknown, or contradicts another.
         NotFoundError: there is no such YAML file.
     """
     settings = (_read_yaml(yaml_uri) if yaml_uri else {}) | {
@@ -82,10 +79,10 @@ def make_options(given: dict[str, Any], yaml_uri: str | None) -> Options:
 
 
 def parse_column_names(pairs: tuple[str, ...]) -> dict[str, str]:
-    """`old,new` of --column-names.
+    """Parse the pairs `old,new` of --column-names.
 
     Raises:
-        ConfigError: one is not a pair, or two columns get one name.
+        ConfigError: a text is not a pair, or two columns get one name.
     """
     names = {}
     for pair in pairs:
@@ -100,16 +97,16 @@ def parse_column_names(pairs: tuple[str, ...]) -> dict[str, str]:
 
 
 def parse_edge_types(texts: tuple[str, ...]) -> tuple[EdgeType, ...]:
-    """`src,rel,dst` of --pred-etypes.
+    """Parse the triples `src,rel,dst` of --pred-etypes.
 
     Raises:
-        FormatError: one is not three names.
+        FormatError: a text is not three names.
     """
     return tuple(checked_edge_type(text.split(","), "--pred-etypes") for text in texts)
 
 
 def _read_yaml(uri: str) -> dict[str, Any]:
-    """Where GraphStorm's run had its graph, and where it saved."""
+    """Folders of the graph and of the outputs, and the predicted types, of GraphStorm's run."""
     content = config.parsed_yaml(storage.read_text(uri), uri)
     sections = content.get("gsf") if isinstance(content, dict) else None
     if not isinstance(sections, dict):

@@ -27,7 +27,7 @@ Rows = tuple[pa.Array, Floats]
 def write_custom(
     batches: Iterator[Rows], part: MeasuredPartition, embedding_path: str, settings: RemapConfig
 ) -> dict[str, int]:
-    """Write the files of one partition; the rows of each, counted in what was written."""
+    """Write the files of one partition; the number of rows of each file, counted after writing."""
     options = TableOptions(
         settings.output_format,
         settings.output_delimiter,
@@ -73,7 +73,7 @@ def _selected(batches: Iterator[Rows], settings: RemapConfig) -> Iterator[Rows]:
 
 
 def _files(batches: Iterator[Rows], rows_per_file: int | None) -> Iterator[Iterator[Rows]]:
-    """The batches of each file; each file is to be read to its end before the next."""
+    """The batches of each file; the caller reads each file to its end before the next file."""
     if rows_per_file is None:
         yield batches
         return
@@ -98,7 +98,7 @@ def _files(batches: Iterator[Rows], rows_per_file: int | None) -> Iterator[Itera
 
 
 def read_ids(uri: str) -> pa.Array:
-    """The raw ids that are asked for: all of the file's first column of strings.
+    """The raw ids of the file's first column of strings.
 
     Raises:
         NotFoundError: there is no such file.
@@ -109,7 +109,7 @@ def read_ids(uri: str) -> pa.Array:
 
 @lru_cache(maxsize=1)
 def _read_ids(uri: str, _status: storage.FileStatus | None) -> pa.Array:
-    """The ids of the file as it is now: a worker outlives a run, and the next one's ids may be others."""
+    """Read the ids; the status is a key of the cache: a worker outlives a run, and the file may change."""
     with storage.open_input(uri) as stream:
         try:
             parquet = pq.ParquetFile(stream)

@@ -1,11 +1,11 @@
-"""The relations' parameters as a table beside the embeddings.
+"""The table of the relations' parameters, beside the embeddings.
 
-embeddings/_relations.parquet       readers of folders leave out names that begin with _
+embeddings/_relations.parquet       readers of folders skip names that begin with _
     relation    string              its name
-    lhs, rhs    string              the entity types that it joins
+    lhs, rhs    string              its entity types
     operator    string
-    side        string              which end of an edge the operator transforms
-    parameter   string              as in a checkpoint: diagonal, real, ...
+    side        string              the side of an edge that the operator transforms
+    parameter   string              name in a checkpoint: diagonal, real, ...
     shape       list<int64>
     values      list<float>         in the order of rows
 """

@@ -1,6 +1,6 @@
-"""One output table of vectors or numbers and ids, batch by batch, as parquet or CSV.
+"""One output table of ids and vectors, or ids and numbers, written batch by batch as parquet or CSV.
 
-Values [n, D] are a column of lists, [n] one of numbers; in CSV a list is `a;b;c`.
+Values [n, D] are a column of lists, values [n] a column of numbers; in CSV a list is `a;b;c`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ _EXACT = {"float16": pa.float32(), "bfloat16": pa.float32(), "bool": pa.bool_()}
 
 @dataclass(frozen=True)
 class TableOptions:
-    """How tables are written."""
+    """Format and compression of tables."""
 
     output_format: Literal["parquet", "csv"] = "parquet"
     output_delimiter: str = ","
@@ -63,8 +63,8 @@ def open_table(uri: str, schema: pa.Schema, options: TableOptions) -> Iterator[T
             stream,
             schema,
             is_plain=options.value_compression == "none",
-            use_dictionary=False,  # ids hardly repeat, floats never
-            write_statistics=False,  # of no use to a reader: rows come in no order
+            use_dictionary=False,  # values rarely repeat
+            write_statistics=False,  # useless to a reader: rows have no order
             compression=codecs,
         ) as table:
             yield table
@@ -81,7 +81,7 @@ def count_rows(uri: str, options: TableOptions) -> int:
         with pacsv.open_csv(stream, read_options=read, parse_options=parse) as reader:
             names = reader.schema.names
         stream.seek(0)
-        # Else pyarrow takes what looks like numbers in the first block for numbers, and refuses the rest.
+        # Without types, pyarrow infers numbers from the first block, and refuses other texts later.
         texts = pacsv.ConvertOptions(column_types=dict.fromkeys(names, pa.binary()))
         with pacsv.open_csv(stream, read_options=read, parse_options=parse, convert_options=texts) as reader:
             return sum(len(batch) for batch in reader)
@@ -114,7 +114,7 @@ class _Csv:
 
 
 def _as_text(column: pa.Array) -> pa.Array:
-    """Vectors as `a;b;c`; numbers with as many digits as a double has, as GraphStorm's tool writes them."""
+    """Vectors as `a;b;c`; numbers with the digits of a double, like GraphStorm's tool."""
     if not pa.types.is_nested(column.type):
         return column.cast(pa.float64()) if pa.types.is_floating(column.type) else column
     values = column.flatten()

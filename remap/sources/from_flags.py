@@ -1,4 +1,4 @@
-"""The configuration of a run of ours, from --conf and flags, or from a checkpoint and flags alone."""
+"""The configuration of the stage, from --conf and flags, or from a checkpoint and flags alone."""
 
 import json
 from collections.abc import Sequence
@@ -18,18 +18,18 @@ _SETTINGS = {
     "output_chunk_size": "remap.rows_per_file",
     "allow_non_finite": "remap.allow_non_finite",
 }
-# A checkpoint may come from anybody: of its configuration no path, no cluster and no other section is taken.
-_OF_THE_MODEL = ("relations", "dimension", "dynamic_relations", "global_emb", "comparator", "loss_fn")
+# A checkpoint may come from anybody: no path, cluster or other section of its configuration is used.
+_MODEL_KEYS = ("relations", "dimension", "dynamic_relations", "global_emb", "comparator", "loss_fn")
 _IGNORED = ("rank", "world_size", "num_processes")
 
 
 def load_settings(conf: str | None, overrides: Sequence[str], given: dict[str, Any]) -> Config:
-    """The configuration, `given` flags over what it says.
+    """The configuration, overridden by the `given` flags.
 
     Raises:
-        ConfigError: a flag is for GraphStorm's files alone, or there is no configuration to be had.
-        NotFoundError: a file or the checkpoint is not there.
-        FormatError: the checkpoint is of no known format.
+        ConfigError: a flag is for GraphStorm's files alone, or there is no configuration.
+        NotFoundError: a file or the checkpoint is missing.
+        FormatError: the format of the checkpoint is unknown.
     """
     chosen = [f"{_SETTINGS[name]}={_yaml(name, value)}" for name, value in given.items() if name in _SETTINGS]
     names = dict(pair.partition(",")[::2] for pair in given.get("column_names", ()))
@@ -45,11 +45,11 @@ def load_settings(conf: str | None, overrides: Sequence[str], given: dict[str, A
 
 def _yaml(name: str, value: Any) -> str:
     given = storage.absolute(value) if name.endswith(("_path", "_dir")) else value
-    return json.dumps(given, ensure_ascii=False)  # YAML does not know JSON's pairs of \u for one character
+    return json.dumps(given, ensure_ascii=False)  # YAML does not read JSON's surrogate pairs
 
 
 def _from_checkpoint(given: dict[str, Any], overrides: Sequence[str]) -> Config:
-    """Of a checkpoint that is all there is: its own configuration, or what its files tell."""
+    """The configuration of a checkpoint without a run: from its config.json, or from its files."""
     if "entity_path" not in given:
         raise ConfigError("--entity-path: missing; the raw ids of the checkpoint's rows are there")
     path = storage.absolute(given["checkpoint_path"])
@@ -57,10 +57,10 @@ def _from_checkpoint(given: dict[str, Any], overrides: Sequence[str]) -> Config:
     first = next(iter(checkpoint.num_partitions))
     embeddings = storage.absolute(given.get("output_dir", storage.join(storage.parent(path), "embeddings")))
     settings: dict[str, Any] = {
-        # No relation is needed to remap, but a configuration has one; that of a converted checkpoint may not.
+        # A configuration needs a relation, which a converted checkpoint may lack; remap uses none.
         "relations": [{"name": "unknown", "lhs": first, "rhs": first}],
         "dimension": checkpoint.dimensions[first],
-        **{key: value for key, value in (checkpoint.config or {}).items() if key in _OF_THE_MODEL},
+        **{key: value for key, value in (checkpoint.config or {}).items() if key in _MODEL_KEYS},
     }
     settings |= {
         "entities": {

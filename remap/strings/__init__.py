@@ -1,1 +1,1 @@
-"""Raw ids by number, from tables larger than a processor's caches."""
+"""Raw ids by integer id, from tables larger than a processor's caches."""

@@ -1,6 +1,6 @@
-"""Raw ids that come twice, told from many without holding them: 8 bytes an id.
+"""Duplicates among many raw ids, found with 8 bytes of memory per id.
 
-Equal ids have equal hashes. Where a hash comes twice, the ids themselves are looked at again.
+Equal ids have equal hashes. The ids of a hash that comes twice are read again and compared.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ Hashes = npt.NDArray[np.uint64]
 
 
 def hashes_of(ids: pa.Array) -> Hashes:
-    """A number for each id, string or int64 [n]: of an integer the integer itself."""
+    """A hash of each id, string or int64 [n]; the hash of an integer is the integer."""
     if pa.types.is_integer(ids.type):
         return np.asarray(ids.cast(pa.int64()).to_numpy(zero_copy_only=False)).view(np.uint64)
     library = native.library()
@@ -34,13 +34,13 @@ def hashes_of(ids: pa.Array) -> Hashes:
 
 
 def repeated(hashes: Hashes) -> Hashes:
-    """Those that come more than once, sorted; `hashes` is sorted in place."""
+    """The hashes that come more than once, sorted; `hashes` is sorted in place."""
     hashes.sort()
     return np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
 
 
 def first_repeated(batches: Iterable[pa.Array], suspects: Hashes) -> tuple[Any, int, int] | None:
-    """The first id that comes again among those whose hashes are `suspects`, and both its rows; or None."""
+    """The first repeated id with a hash among `suspects`, and both its rows; or None."""
     seen: dict[Any, int] = {}
     first_row = 0
     for ids in batches:

@@ -1,6 +1,6 @@
-"""The loops that pyarrow has no word for: native/gather.cpp, compiled on this machine when first wanted.
+"""Compiled loops of gather.cpp, which this machine compiles at the first use.
 
-Where there is no compiler, pyarrow does the same, more slowly.
+Without a compiler, pyarrow does the same work more slowly.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ from graphmill.machine import native
 
 SOURCE = Path(__file__).with_name("gather.cpp")
 
-# Result, and arguments: pointers, but for what is said.
+# Result and arguments; an argument without another type is a pointer.
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "locate": (c_int64, [c_void_p, c_bool, c_void_p, c_int64, *[c_void_p] * 3]),
     "hash": (None, [c_void_p, c_void_p, c_int64, c_void_p]),
@@ -23,5 +23,5 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The compiled loops, or None where they cannot be had; the log says why, once a process."""
+    """The compiled loops, or None without a compiler; the log says why, once per process."""
     return native.library(SOURCE, _FUNCTIONS, name="remap", instead="pyarrow looks the ids up")

@@ -1,4 +1,4 @@
-"""Strings by number, from tables that are too large for a processor's caches."""
+"""Strings by number, from tables larger than a processor's caches."""
 
 import ctypes
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ from remap.strings import native
 
 Numbers = npt.NDArray[np.int64]
 
-_SLACK_BYTES = 32  # short strings are copied with what comes after them
-_TAKE_ROWS = 1 << 15  # what pyarrow gathers at once stays in the processor's cache
+_SLACK_BYTES = 32  # a short string is copied together with the bytes behind it
+_TAKE_ROWS = 1 << 15  # rows that pyarrow gathers at once: they fit in the processor's cache
 MAX_BYTES = (1 << 31) - 1 - _SLACK_BYTES  # of an Arrow string array
 
 
 class Texts:
-    """Strings one after the other, `chars` uint8 and `offsets` int64, and which of them each number has.
+    """Strings in one buffer, `chars` uint8 and `offsets` int64, and the row of each number.
 
     `place` [N], uint32 or uint64, has 1 + the row of each number.
     """
@@ -28,7 +28,7 @@ class Texts:
         self._place, self._offsets, self._chars = place, offsets, chars
 
     def take(self, numbers: Numbers) -> pa.ChunkedArray:
-        """The strings of `numbers` [n], all of which are there."""
+        """The strings of `numbers` [n], all of which have a string."""
         numbers, library = np.ascontiguousarray(numbers, np.int64), native.library()
         found = self._plain(numbers) if library is None else self._compiled(library, numbers)
         return pa.chunked_array(found, pa.string())

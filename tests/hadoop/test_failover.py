@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from etl.config import TableConfig
-from etl.tables.sources import find_sources
+from etl.tables.ranges import find_ranges
 from graphmill import storage
 from graphmill.errors import StorageError
 from graphmill.formats import edge_buckets
@@ -172,7 +172,7 @@ def test_a_datanode_that_has_work_files_is_lost(available: MiniHdfs, tmp_path: P
     for _ in range(2):
         available.tell("stop-datanode 0")  # of those that are left
     with pytest.raises(StorageError, match=r"t\.parquet: cannot read: .*DataNodes"):  # no bad input
-        find_sources("tables[0]", raw, f"{available.uri}/t.parquet", 100)
+        find_ranges("tables[0]", raw, f"{available.uri}/t.parquet", 100)
 
 
 @pytest.mark.slow

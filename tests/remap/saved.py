@@ -13,7 +13,7 @@ import torch
 from distributed import Client
 
 from graphmill import cluster
-from graphmill.cli import stage_command
+from graphmill.cli import exit_codes
 from remap.command import command
 from tests.remap.graph import snapshot
 
@@ -30,7 +30,7 @@ def cli_on(client: Client, monkeypatch: Any) -> Cli:
         yield client
 
     monkeypatch.setattr(cluster, "connect", connect)
-    return lambda *args: stage_command.exit_code(
+    return lambda *args: exit_codes.exit_code(
         lambda: command.main([str(arg) for arg in args], standalone_mode=False)
     )
 

@@ -282,10 +282,9 @@ def test_settings_that_are_wrong(
 ) -> None:
     graph.write_entities(output)
     graph.write_checkpoint(output)
-    config = graph.configured(output, **section)
     with pytest.raises(ConfigError, match=message):
-        job.run(config, client)
-    assert not storage.exists(config.embedding_path)
+        job.run(graph.configured(output, **section), client)
+    assert not storage.exists(graph.configured(output).embedding_path)
 
 
 def test_half_a_version_is_not_remapped(client: Client, output: str) -> None:

@@ -28,7 +28,7 @@ SETTINGS: dict[str, Any] = {"batch_rows": 20}
 # Kills its own process right before the n-th renaming of a folder of embeddings.
 DIE_AT_MOVE = """
 import os, signal, sys
-from graphmill import door
+from graphmill.cli import exit_codes
 from graphmill.storage import fs, name
 from remap.command import command
 
@@ -45,7 +45,7 @@ def move(source, target):
 if __name__ == "__main__":  # not in the workers, which import this file too
     moves_left = int(sys.argv.pop(1))
     fs.move = move
-    door.main(command)
+    exit_codes.main(command)
 """
 
 

@@ -16,12 +16,12 @@ from graphmill import storage
 from graphmill.storage import fs
 from tests.train.graphs import contents
 from train import job
-from train.run.steps import TrainStep
+from train.run.batch_step import BatchStep
 
 
 def count_events(on_event):
     """Call `on_event` at every event of this process from now on."""
-    move, delete, step = fs.move, fs.delete, TrainStep.__call__
+    move, delete, step = fs.move, fs.delete, BatchStep.__call__
 
     def watched_move(*arguments):
         on_event()
@@ -38,7 +38,7 @@ def count_events(on_event):
 
     fs.move = storage.move = watched_move
     fs.delete = storage.delete = watched_delete
-    TrainStep.__call__ = watched_step
+    BatchStep.__call__ = watched_step
 
 
 def in_child(config, kill_at=None) -> tuple[int, int]:

@@ -1,6 +1,6 @@
-"""What docs/formats/pbg_v1.md says of a training step, edge by edge, in float64, with autograd.
+"""A training step as docs/formats/pbg_v1.md defines it, edge by edge, in float64, with autograd.
 
-Written to be compared with, not to be fast: plain loops, one number at a time, nothing shared with train/.
+A reference for comparison: plain loops, one number at a time, nothing shared with train/.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""What PyTorch-BigGraph's functional tests ask of train, do_eval and the schema, over a like graph."""
+"""train, do_eval and the schema do as PyTorch-BigGraph's functional tests demand, over a similar graph."""
 
 import json
 import multiprocessing
@@ -275,7 +275,7 @@ def test_dynamic_relations(tmp_path, base):
 
 
 def test_the_schema_is_that_of_pbg():
-    """Of the dict that PBG wrote comes the same dict."""
+    """A dict that PBG wrote passes through the schema unchanged."""
     written = json.loads((DATA / "pbg_v1_static/checkpoint/config.json").read_text())
     config = ConfigSchema.from_dict(
         written

@@ -20,6 +20,7 @@ import click
 import pytest
 
 from graphmill.cli.submit import BUNDLED
+from graphmill.config.stages import named
 from graphmill.display import terminal
 from tests import REPOSITORY
 
@@ -144,8 +145,7 @@ def parse(words: list[str]) -> None:
             submit = importlib.import_module("graphmill.cli.submit").command
             inner = submit.make_context("dask-submit", rest).params
             if inner["script"] in BUNDLED:
-                module = importlib.import_module(BUNDLED[inner["script"]])
-                descend(module.command, list(inner["arguments"]))
+                descend(named(BUNDLED[inner["script"]]), list(inner["arguments"]))
         case ["python", "-m", name, *rest] if name in GROUPS:
             descend(importlib.import_module(GROUPS[name]).command, rest)
         case ["graphmill", *rest]:

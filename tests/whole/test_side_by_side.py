@@ -22,8 +22,8 @@ import etl.__main__
 import remap.command
 import train.__main__
 from graphmill import config, storage
-from graphmill.cli import pipeline, stage_command
-from graphmill.machine import owner
+from graphmill.cli import exit_codes, pipeline
+from graphmill.machine import processes
 from graphmill.run import lock
 from tests import REPOSITORY
 from tests.etl.run.test_kill import graph_config
@@ -51,7 +51,7 @@ def run(name: str, conf: Path, *settings: str, master: str = "spark://is-not-kno
     """The exit code of a command; with that master it gets as far as its locks."""
     sets = [part for each in settings for part in ("--set", each)]
     arguments = ["--conf", str(conf), "--master", master, *sets]
-    return stage_command.exit_code(lambda: COMMANDS[name].main(arguments, standalone_mode=False))
+    return exit_codes.exit_code(lambda: COMMANDS[name].main(arguments, standalone_mode=False))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_converted_checkpoint_is_one_run_s(tmp_path: Path) -> None:
     def code() -> int:
         from graphmill.cli.main import command
 
-        return stage_command.exit_code(lambda: command.main(convert, standalone_mode=False))
+        return exit_codes.exit_code(lambda: command.main(convert, standalone_mode=False))
 
     with lock.held(whole=[str(tmp_path / "x")]):
         assert code() == LOCKED
@@ -128,7 +128,7 @@ def overtaken(
     process: subprocess.Popen[str], output: Path, monkeypatch: pytest.MonkeyPatch, *whole: Path
 ) -> tuple[str, dict[str, bytes], dict[str, bytes]]:
     """What a stopped command says when it goes on and another has its locks; the files before and after."""
-    monkeypatch.setattr(owner, "machine", lambda: "another machine, which sees no processes of this one")
+    monkeypatch.setattr(processes, "machine", lambda: "another machine, which sees no processes of this one")
     monkeypatch.setattr(lock, "BEAT_S", 0.01)
     for path in output.rglob(".*graphmill.l*"):
         os.utime(path, (0, 0))
@@ -240,7 +240,7 @@ def test_a_split_that_is_not_there_leaves_a_finished_run_as_it_is(
 ) -> None:
     assert client.scheduler is not None
     words = ["evaluate", "--conf", str(conf), "--master", client.scheduler.address, "--split", "tset"]
-    assert stage_command.exit_code(lambda: train.__main__.command.main(words, standalone_mode=False)) == WRONG
+    assert exit_codes.exit_code(lambda: train.__main__.command.main(words, standalone_mode=False)) == WRONG
     assert files_of(tmp_path) == finished
 
 

@@ -14,10 +14,7 @@ Source: PyTorch-BigGraph's lock server (arXiv:1903.12287, section 4.2).
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from graphmill.config import Config
-from graphmill.errors import ConfigError
 from graphmill.vocab import Bucket
-from train.config import TrainConfig
 from train.edges.partitions import PartitionKey
 
 PartitionsOf = Callable[[Bucket], set[PartitionKey]]  # partitions that a bucket must have for itself
@@ -173,23 +170,3 @@ def rounds_of(
         left = [bucket for bucket in left if bucket not in together]
         rounds.append(together)
     return rounds
-
-
-def backend_of(config: Config) -> str | None:
-    """The all-reduce backend of a run: nccl, gloo, or None.
-
-    Raises:
-        ConfigError: train.all_reduce needs rounds.
-    """
-    settings = config.section(TrainConfig)
-    rounds = settings.bucket_assignment == "tournament"
-    if settings.all_reduce == "auto":
-        return "nccl" if rounds and config.num_gpus else None
-    if settings.all_reduce == "files":
-        return None
-    if not rounds:
-        raise ConfigError(
-            f"train.all_reduce: {settings.all_reduce} sums up at the end of a round; it needs "
-            "train.bucket_assignment: tournament"
-        )
-    return settings.all_reduce

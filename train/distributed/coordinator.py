@@ -27,13 +27,14 @@ from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums
 from graphmill.vocab import Bucket
 from train.config import TrainConfig
-from train.distributed.bucket_assignment import Assignment, Dynamic, Tournament, backend_of, rounds_of
+from train.distributed.bucket_assignment import Assignment, Dynamic, Tournament, rounds_of
 from train.distributed.messages import CoordinatorChannel, Message, ReduceGroup
 from train.distributed.partition_locations import PartitionLocations
 from train.distributed.worker_pool import POLL_S, WorkerPool, WorkerTask
 from train.edges import schedule
 from train.edges.bucket_order import order_of
 from train.edges.partitions import PartitionKey, all_keys, is_shared, keys_of
+from train.run.plan import all_reduce_of
 from train.run.run_metrics import Visit, Watch
 from train.run.validation import Validation
 
@@ -49,7 +50,7 @@ class Coordinator:
         self.config = config
         self.claim = claim
         self.settings = config.section(TrainConfig)
-        self.backend = backend_of(config)
+        self.backend = all_reduce_of(config)
         self.client = client
         self.schedule = schedule.plan(config)
         self.first_version = self.version = pbg_checkpoint.read_version(config.checkpoint_path)
@@ -87,9 +88,9 @@ class Coordinator:
 
     def _rank(self, config: Config) -> dict[str, Any]:
         """Evaluate a version, on a worker."""
-        found: dict[str, Any] = cluster.run_task(self.client, _evaluate, config, description="evaluate")
+        figures: dict[str, Any] = cluster.run_task(self.client, _evaluate, config, description="evaluate")
         self.claim.check()
-        return found
+        return figures
 
     def _run_epoch(self) -> None:
         last = self.version - self.version % self.schedule.per_epoch + self.schedule.per_epoch

@@ -21,7 +21,7 @@ from train.distributed.messages import ReduceGroup
 from train.edges.partitions import PartitionKey
 from train.model.model import Model
 from train.model.optimizer import Adagrad
-from train.step.step import Table
+from train.step.table import Table
 from train.tables.location import Location
 from train.tables.partition_files import PartitionFiles
 from train.tables.run_context import RunContext

@@ -17,16 +17,17 @@ from distributed import get_worker
 from graphmill.cluster import num_cores
 from graphmill.config import Config
 from graphmill.vocab import Bucket
-from train.distributed.bucket_assignment import backend_of
+from train.config import TrainConfig
 from train.distributed.collective import Collective
 from train.distributed.messages import WORKER_ATTRIBUTE, Message, WorkerChannel
 from train.distributed.shared_state import SharedState
 from train.edges.partitions import PartitionKey, all_keys, is_shared
 from train.edges.schedule import Schedule
 from train.run.bucket import BucketTrainer
+from train.run.decide import decide
 from train.run.run_metrics import peak_bytes
 from train.step import runtime
-from train.step.step import Table
+from train.step.table import Table
 from train.tables.held_partitions import HeldPartitions
 from train.tables.location import Location
 from train.tables.partition_files import PartitionFiles
@@ -56,13 +57,15 @@ class Worker:
         self.topic = topic
         self.context = RunContext(config, plan)
         model, adagrad = self.context.load_model()
-        self.bucket = BucketTrainer(self.context, model, adagrad)
+        self.plan = decide(self.context, config.section(TrainConfig).num_workers)
+        self.plan.announce()
+        self.bucket = BucketTrainer(self.context, model, adagrad, self.plan)
         self.files = PartitionFiles(self.context)
         self.partitions = HeldPartitions(self._load)
         shared_keys = [key for key in all_keys(config) if is_shared(config, key)]
         self.shared = SharedState(self.context, model, adagrad, self.files, shared_keys)
         self._num_parameters = self.context.num_parameters(model)
-        backend = backend_of(config)
+        backend = self.plan.all_reduce
         self.collective = None if backend is None else Collective(backend, self.context.device)
 
     def run(self, channel: WorkerChannel) -> dict[str, Any]:
@@ -72,7 +75,8 @@ class Worker:
             message = self._train(message, channel)
         if self.collective is not None:
             self.collective.close()
-        return {"device": str(self.context.device), "num_parameters": self._num_parameters}
+        figures = {"device": self.plan.device, "plan": self.plan.figures()}
+        return figures | {"num_parameters": self._num_parameters}
 
     def _train(self, message: Message, channel: WorkerChannel) -> Message:
         """Train one bucket, write and publish it; the coordinator's next message."""
@@ -81,10 +85,10 @@ class Worker:
         folder, version = message["folder"], message["version"] + 1
         begun = time.monotonic()
         locations = _locations(message["partitions"])
-        num_read = len(self.partitions.missing(locations))
+        read_before = self.partitions.num_read
         tables = self.partitions.hold(locations)
         self.shared.begin(Location(*message["shared"]))
-        self.partitions.begin_changes(locations)
+        self.partitions.begin_training(locations)
         edges = self.bucket.read(bucket, iteration)
         wait_s = time.monotonic() - begun
         stats = self.bucket.train(
@@ -94,13 +98,13 @@ class Worker:
         self.context.checksums.clear()
         for key in sorted(locations):
             self.files.write(key, tables[key], version, iteration, folder)
-        self.partitions.end_changes(locations, grant)
+        self.partitions.end_training(locations, grant)
         for key, location in _locations(message["untouched"]).items():
             self.files.write(key, self._load(key, location), version, iteration, folder)
         visit = {
             "stats": stats,
             "wait_s": wait_s + time.monotonic() - begun,
-            "partitions_read": num_read,
+            "partitions_read": self.partitions.num_read - read_before,
             "partitions_written": len(locations),
             "peak_bytes": peak_bytes(),
         }

@@ -1,9 +1,9 @@
-"""Edges of a bucket: read, checked, some held out, the rest cut in batches.
+"""Edges of a bucket: read, checked, some held out, the others cut in batches.
 
-With static relations a batch has one relation (its operator is applied to whole matrices); with dynamic
-ones it has any. With one relation, or dynamic ones, several batches are handed on together, for as many
-steps: the compiled step is as quick as the Python around it. Edges of a relation with all_negs are
-trained as questions where the loss is softmax.
+With static relations a batch has one relation, whose operator is applied to whole matrices. With dynamic
+relations a batch has edges of any relation. With one relation, or dynamic relations, several batches go
+together, each for a step of its own: the compiled step is as quick as the Python around it. Edges of a
+relation with all_negs are trained in batches of queries where the loss is softmax.
 
 Shapes: E edges of the bucket's chunk, B edges of a batch.
 """
@@ -23,23 +23,25 @@ from graphmill.formats._bucket_columns import Indices
 from graphmill.formats.edge_buckets import Edges
 from graphmill.vocab import Bucket, Side
 from train.config import TrainConfig
-from train.edges.grouped import Questions, group
 from train.edges.negatives import Batch, popularity
+from train.edges.one_vs_all import QueryBatch, group_by_query
 from train.model.features import Bags, distinct
 
-SPAN_EDGES = 16_384  # of the batches that are handed on together
-NUM_SPANS = 16  # no fewer of equal length: threads shall end together
+SPAN_EDGES = 16_384  # edges of the batches that go together
+NUM_SPANS = 16  # at least so many spans of equal length, so that threads end together
 
 
 @dataclass(frozen=True, eq=False)
 class EdgeTensors:
-    """Edges as tensors; `weight` has the relation's weight in it."""
+    """Edges as tensors."""
 
     lhs: Tensor
     rel: Tensor
     rhs: Tensor
-    weight: Tensor  # the edge's times its relation's
-    bags: Mapping[tuple[Side, str], Bags] = field(default_factory=dict)  # which lhs or rhs then number
+    weight: Tensor  # weight of the edge times that of its relation
+    bags: Mapping[tuple[Side, str], Bags] = field(
+        default_factory=dict
+    )  # lists of features, numbered by lhs or rhs
 
     def __len__(self) -> int:
         return len(self.lhs)
@@ -67,12 +69,12 @@ def read(
     num_rel: int,
     device: torch.device,
 ) -> EdgeTensors:
-    """The edges `rows` = (first, past the last) of a bucket.
+    """Read the edges `rows` = (first, past the last) of a bucket.
 
-    `num_rows` counts, for each entry of config.relations, the rows of its type's partition.
+    `num_rows` lists, for each of config.relations, the rows of its partition in this bucket.
 
     Raises:
-        FormatError: the file is not a bucket, or an edge points at what does not exist.
+        FormatError: the file is not a bucket, or an edge points at an entity that does not exist.
     """
     edges = edge_buckets.read_bucket(edge_path, bucket, *rows, takes_features=True)
     uri = edge_buckets.bucket_uri(edge_path, bucket)
@@ -111,7 +113,7 @@ def read(
 
 
 def _featurized(config: PbgConfig, relation_E: Indices, side: Side) -> Iterator[tuple[str, Indices]]:
-    """The featurized types of a side that edges have there, and which edges these are."""
+    """The featurized types of a side, and the edges of each."""
     types = [relation.entity_type(side) for relation in config.relations]
     for name in dict.fromkeys(types):
         if config.entities[name].featurized:
@@ -129,11 +131,11 @@ def _check_type(
     side: Side,
     num_rows: list[int],
 ) -> None:
-    """Each index is below the count of the type that the edge's own relation has on that side."""
+    """Check that each index is below the count of its type, which the edge's relation names."""
     limit_E = np.asarray(num_rows)[relation_E]
     values = getattr(edges, side)
     features = edges.features(side)
-    if features is not None:  # the greatest of an edge's features, or its index where it has none
+    if features is not None:  # the largest of an edge's features, or its index where it has none
         has_some = features.counts > 0
         values = values.copy()
         values[has_some] = np.maximum.reduceat(features.indices, features.offsets[:-1][has_some])
@@ -149,7 +151,7 @@ def _check_type(
 
 
 def split(edges: EdgeTensors, fraction: float, generator: torch.Generator) -> tuple[EdgeTensors, EdgeTensors]:
-    """Edges to train on, and the fraction that is held out; `generator` alone decides which these are."""
+    """Edges to train on, and the fraction that is held out; `generator` alone decides which."""
     num_held_out = int(len(edges) * fraction)
     if not num_held_out:
         return edges, edges[:0]
@@ -159,8 +161,8 @@ def split(edges: EdgeTensors, fraction: float, generator: torch.Generator) -> tu
 
 def cut_for_training(
     config: Config, edges: EdgeTensors, generator: torch.Generator, num_rows: Mapping[Side, list[int]]
-) -> Iterator[Batch | Questions]:
-    """All edges in random order, in batches of at most batch_size; grouped in questions where these do.
+) -> Iterator[Batch | QueryBatch]:
+    """All edges in random order, in batches of at most batch_size; in batches of queries where possible.
 
     `num_rows` is as in `read`.
     """
@@ -183,9 +185,9 @@ def cut(config: PbgConfig, edges: EdgeTensors, generator: torch.Generator) -> It
 
 def _pieces(
     config: PbgConfig, edges: EdgeTensors, generator: torch.Generator, grouped: bool
-) -> Iterator[Batch | Questions]:
+) -> Iterator[Batch | QueryBatch]:
     order_E = torch.randperm(len(edges), generator=generator).to(edges.lhs.device)
-    edges = edges[order_E]  # at once, while no other thread wants the cores
+    edges = edges[order_E]  # all at once, while no other thread uses the cores
     if len(config.relations) == 1 and not (grouped and config.relations[0].all_negs):
         most = 1 if config.relations[0].all_negs else SPAN_EDGES // config.batch_size
         for span, num_steps in _spans(len(order_E), config.batch_size, most):
@@ -195,16 +197,16 @@ def _pieces(
     counts = torch.bincount(relation_E, minlength=len(config.relations)).tolist()
     # a stable sort keeps the random order within a relation
     edges = edges[torch.sort(relation_E, stable=True).indices]
-    pieces: list[Callable[[], Batch | Questions]] = []
+    pieces: list[Callable[[], Batch | QueryBatch]] = []
     stop = 0
     for relation, count in enumerate(counts):
         start, stop = stop, stop + count
         if grouped and config.relations[relation].all_negs:
             own = edges[slice(start, stop)]
             rel_E = own.rel if config.dynamic_relations else None
-            for questions in group(config, relation, own.index, rel_E, own.weight):
-                parts = questions.cut(config.batch_size, generator)
-                pieces += [partial(questions.select, part) for part in parts]
+            for queries in group_by_query(config, relation, own.index, rel_E, own.weight):
+                parts = queries.cut(config.batch_size, generator)
+                pieces += [partial(queries.select, part) for part in parts]
         else:
             firsts = range(start, stop, config.batch_size)
             spans = [slice(first, min(first + config.batch_size, stop)) for first in firsts]
@@ -214,7 +216,7 @@ def _pieces(
 
 
 def _spans(num_edges: int, batch_size: int, most: int) -> Iterator[tuple[slice, int]]:
-    """Whole batches, at most so many, and how many they are: shorter towards the end; then what is left."""
+    """Spans of at most `most` whole batches, shorter towards the end, and their numbers of batches."""
     start = 0
     while start < num_edges:
         left = num_edges - start
@@ -240,14 +242,14 @@ def _batch(config: PbgConfig, relation: int, edges: EdgeTensors, rows: slice, nu
 def _popularity(
     config: PbgConfig, edges: EdgeTensors, num_rows: Mapping[Side, list[int]], power: float
 ) -> dict[tuple[Side, str], Tensor]:
-    """How often to draw each entity, for each side and type that edges have there."""
+    """Running sums of how often to draw each entity, for each side and type."""
     relation_E = torch.zeros_like(edges.rel) if config.dynamic_relations else edges.rel
-    found = {}
+    sums = {}
     for side in Side:
         types = [relation.entity_type(side) for relation in config.relations]
         for name in dict.fromkeys(types):
             own_E = torch.tensor([each == name for each in types], device=edges.rel.device)[relation_E]
             bags = edges.bags.get((side, name))
             num_entities = num_rows[side][types.index(name)] if bags is None else len(bags)
-            found[side, name] = popularity(edges.index[side][own_E], num_entities, power)
-    return found
+            sums[side, name] = popularity(edges.index[side][own_E], num_entities, power)
+    return sums

@@ -1,17 +1,17 @@
 """The order in which an iteration visits the buckets.
 
-    inside_out   the L-shaped layers min(lhs, rhs) = k, the last first: partitions met late are learnt
-                 against ones that are placed already
-    outside_in   the same layers, the first first
-    affinity     each bucket shares a partition with the one before, as long as such a one is left
+    inside_out   the L-shaped layers min(lhs, rhs) = k, from the last layer: partitions that come late are
+                 trained against partitions that have their place already
+    outside_in   the same layers, from the first layer
+    affinity     each bucket shares a partition with the bucket before, as long as such a bucket is left
     random       any order
 
-In a layer, a bucket and its transpose follow each other; the rest is shuffled.
+In a layer, a bucket and its transpose follow each other; otherwise the layer is shuffled.
 
-Where more partitions than a bucket's are in memory (`train.memory_partitions`), or go between the host and a
-GPU, buckets come in an order of buffer elimination instead, which loads partitions about as seldom as
-possible: all slots but one are held while every other partition passes through the last one, and then
-never again.
+Where memory holds more partitions than a bucket needs (`train.memory_partitions`), or partitions move between
+the host and a GPU, buckets come in an order of buffer elimination instead, with almost the fewest loads of
+partitions: all slots but one keep their partitions while every other partition passes through the last slot;
+then the kept partitions never come again.
 
 Sources: PyTorch-BigGraph (arXiv:1903.12287, section 4.1); Marius' BETA (arXiv:2101.08358, section 4.1).
 """
@@ -31,10 +31,10 @@ from train.edges.partitions import PartitionKey, all_keys, keys_of
 
 
 def order_of(config: Config, iteration: Iteration, device_slots: int | None = None) -> list[Bucket]:
-    """The buckets of an iteration, in the order of the configuration, or one for slots on a device."""
-    place = (iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx)
+    """The buckets of an iteration, in the order of the configuration, or in one for slots on a device."""
+    purpose = (iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx)
     num_lhs, num_rhs = (config.num_side_partitions(side) for side in Side)
-    seed = seeds.derived(config.seed, "order", *place)
+    seed = seeds.derived(config.seed, "order", *purpose)
     slots = device_slots or config.section(TrainConfig).memory_partitions
     if slots is not None:
         return elimination_order(num_lhs, num_rhs, slots, seed)
@@ -42,28 +42,28 @@ def order_of(config: Config, iteration: Iteration, device_slots: int | None = No
 
 
 class Uses:
-    """When each partition is needed next, in an iteration that visits the buckets in a known order."""
+    """The next use of each partition, in an iteration that visits the buckets in a known order."""
 
     def __init__(self, config: Config, order: Sequence[Bucket]) -> None:
-        self._position = 0  # of the bucket that comes next
-        self._places: dict[PartitionKey, list[int]] = {key: [] for key in all_keys(config)}
+        self._position = 0  # position of the bucket that comes next
+        self._positions: dict[PartitionKey, list[int]] = {key: [] for key in all_keys(config)}
         for number, bucket in enumerate(order):
             for key in keys_of(config, bucket):
-                self._places[key].append(number)
+                self._positions[key].append(number)
 
     def advance(self) -> None:
-        """A bucket is entered: it no longer counts as one to come."""
+        """Step to the next bucket: the current one no longer counts as a use to come."""
         self._position += 1
 
     def is_left(self, key: PartitionKey) -> bool:
-        """Whether a bucket to come needs it."""
+        """Whether a bucket to come needs the partition."""
         return self.next_of(key)[0] < math.inf
 
     def next_of(self, key: PartitionKey) -> tuple[float, PartitionKey]:
-        """Sorts partitions by the bucket that needs them next; those that none needs come last."""
-        places = self._places[key]
-        later = bisect_left(places, self._position)
-        return (places[later] if later < len(places) else math.inf), key
+        """A sort key: the position of the next bucket that needs the partition; infinite where none does."""
+        positions = self._positions[key]
+        later = bisect_left(positions, self._position)
+        return (positions[later] if later < len(positions) else math.inf), key
 
 
 def ordered_buckets(order: str, num_lhs: int, num_rhs: int, seed: int) -> list[Bucket]:
@@ -72,7 +72,7 @@ def ordered_buckets(order: str, num_lhs: int, num_rhs: int, seed: int) -> list[B
 
 
 def elimination_order(num_lhs: int, num_rhs: int, slots: int, seed: int) -> list[Bucket]:
-    """All buckets, each once, in an order that suits `slots` (at least two) partitions in memory."""
+    """All buckets, each once, in an order for `slots` (at least two) partitions in memory."""
     left = list(range(max(num_lhs, num_rhs)))  # partitions that have not met all others
     random.Random(seed).shuffle(left)
     met: dict[Bucket, None] = {}
@@ -95,7 +95,7 @@ def elimination_order(num_lhs: int, num_rhs: int, slots: int, seed: int) -> list
         for part in passing:
             held = [each for each in held if each in anchors]
             load(part)
-        left = passing[-1:] + passing[:-1]  # the last one is still there
+        left = passing[-1:] + passing[:-1]  # the last partition is still in memory
     return list(met)
 
 

@@ -68,12 +68,6 @@ class Block:
             rows = {side: rows_CK[chunks] for side, rows_CK in self.rows.items()}
             yield Block(self.relation, rel_CP, self.weight_CP[chunks], rows, self.first_negative)
 
-    def own(self, side: Side) -> Tensor:
-        """Which negatives are the positive itself: bool [C, P, M]."""
-        rows_CK = self.rows[side]
-        positives_CP = rows_CK[:, : self.num_positives]
-        return positives_CP.unsqueeze(2) == rows_CK[:, self.first_negative[side] :].unsqueeze(1)
-
 
 @dataclass(frozen=True)
 class Sampling:
@@ -101,13 +95,17 @@ class Sampling:
             config.num_uniform_negs if uniform is None else uniform,
         )
 
+    def chunk_size(self, num_edges: int) -> int:
+        """Edges that share their negatives, of a step on `num_edges`."""
+        size = self.num_batch_negs or self.num_uniform_negs or num_edges
+        return max(1, min(max(size, self.chunk_edges), num_edges))
+
     def blocks(
         self, batch: Batch, num_rows: Mapping[Side, int], all_negs: bool, generator: torch.Generator
     ) -> Iterator[Block]:
         """Cut each step in chunks: those of full size as one block, what is left as another."""
         edges = len(batch) // batch.num_steps
-        size = edges if all_negs else self.num_batch_negs or self.num_uniform_negs or edges
-        size = max(size, self.chunk_edges)
+        size = max(edges, self.chunk_edges) if all_negs else self.chunk_size(edges)
         full = edges // size * size
         for start, stop, chunk in ((0, full, size), (full, edges, edges - full)):
             if start < stop:
@@ -136,11 +134,19 @@ class Sampling:
             if all_negs and side not in self.disabled:
                 drawn_CN = torch.arange(num_rows[side]).expand(num_chunks, -1)
             in_batch = 0 if all_negs or side in self.disabled else self.num_batch_negs
-            first[side] = 0 if in_batch >= chunk else chunk
-            some_CP = positives_CP[:, : in_batch if in_batch < chunk else 0]
-            rows[side] = torch.cat([positives_CP, some_CP, drawn_CN.to(positives_CP.device)], dim=1)
+            first[side], again = in_batch_negatives(in_batch, chunk)
+            repeated_CP = positives_CP[:, :again]
+            rows[side] = torch.cat([positives_CP, repeated_CP, drawn_CN.to(positives_CP.device)], dim=1)
         rel_CP = None if batch.rel_B is None else chunks(batch.rel_B)
         return Block(batch.relation, rel_CP, weight_CP, rows, first, batch.num_steps)
+
+
+def in_batch_negatives(num_batch_negs: int, chunk: int) -> tuple[int, int]:
+    """The first candidate that is a negative, and how many of a chunk's edges come again as negatives.
+
+    Where num_batch_negs asks for that many, all edges of a chunk are each other's negatives; else the first.
+    """
+    return (0, 0) if num_batch_negs >= chunk else (chunk, num_batch_negs)
 
 
 def popularity(index_E: Tensor, num_rows: int, power: float) -> Tensor:

@@ -14,21 +14,7 @@ from graphmill.errors import ConfigError
 from graphmill.formats import edge_buckets
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket, Side
-from train.edges.partitions import PartitionKey as Key
-from train.edges.partitions import all_buckets, all_keys, is_shared, key_of, keys_of, rows_of
-
-__all__ = [
-    "Key",
-    "Schedule",
-    "all_keys",
-    "featurized_types",
-    "has_edges",
-    "is_shared",
-    "key_of",
-    "keys_of",
-    "plan",
-    "rows_of",
-]
+from train.edges.partitions import all_buckets
 
 
 @dataclass(frozen=True)

@@ -174,8 +174,8 @@ def _split_path(config: Config, split: str) -> str:
 
 
 def _existing_splits(config: Config) -> str:
-    found = ", ".join(storage.name(each) for each in _bucket_folders(config.edge_root)) or "none"
-    return f"splits there: {found}"
+    splits = ", ".join(storage.name(each) for each in _bucket_folders(config.edge_root)) or "none"
+    return f"splits there: {splits}"
 
 
 def _filter_paths(config: Config, settings: EvaluateConfig) -> list[str]:
@@ -192,12 +192,12 @@ def _bucket_folders(edge_root: str) -> list[str]:
 
 def _score_settings(pbg: dict[str, Any]) -> dict[str, Any]:
     """The keys of a PBG configuration that scores depend on, as far as it has them."""
-    found = {key: pbg[key] for key in _SCORE_KEYS if key in pbg}
-    found["relations"] = [
+    settings = {key: pbg[key] for key in _SCORE_KEYS if key in pbg}
+    settings["relations"] = [
         {key: relation[key] for key in _RELATION_KEYS if key in relation}
         for relation in pbg.get("relations", [])
     ]
-    return found
+    return settings
 
 
 def _check_same_model(config: Config) -> None:

@@ -17,7 +17,8 @@ from graphmill.vocab import Side
 from train.edges.negatives import Batch, Sampling
 from train.model import losses
 from train.model.model import Model
-from train.step.step import Table, gather, scores
+from train.step.plain import gather, scores
+from train.step.table import Table
 
 NAMES = ("loss", "pos_rank", "mrr", "r1", "r10", "r50", "auc")
 
@@ -50,6 +51,6 @@ def _sums(config: PbgConfig, pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor)
     compared_CP = (neg_CPM > losses.MASKED).sum(-1)
     auc_CP = 1 - (rank_CP - 1) / compared_CP.clamp_min(1)
     hits = [(rank_CP <= limit).sum() for limit in (1, 10, 50)]
-    loss = losses.loss_gradient(config.loss_fn, config.margin, pos_CP, neg_CPM, weight_CP).loss
+    loss = losses.loss_gradient(config.loss_fn, config.margin, pos_CP, neg_CPM, weight_CP).loss_CP.sum()
     columns = [loss, rank_CP.sum(), (1 / rank_CP).sum(), *hits, auc_CP.sum()]
     return torch.stack([column.double() for column in columns])

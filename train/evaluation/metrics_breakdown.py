@@ -64,9 +64,9 @@ def count_degrees(edges: Triples, slots: Slots, trained: Iterable[Triples]) -> d
     counts = np.zeros(len(asked), np.int64)
     for part in trained:
         for side in Side:
-            found = _entity_keys(slots, part, side)
-            place = np.minimum(np.searchsorted(asked, found), len(asked) - 1)
-            counts += np.bincount(place[asked[place] == found], minlength=len(asked))
+            keys_E = _entity_keys(slots, part, side)
+            position_E = np.minimum(np.searchsorted(asked, keys_E), len(asked) - 1)
+            counts += np.bincount(position_E[asked[position_E] == keys_E], minlength=len(asked))
     return {side: counts[np.searchsorted(asked, key)] for side, key in keys.items()}
 
 

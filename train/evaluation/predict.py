@@ -1,13 +1,13 @@
-"""`python -m train predict`: scores of edges, neighbours and labels of nodes, as GraphStorm saves them.
+"""`python -m train predict`: scores of edges, neighbours and labels of nodes, in GraphStorm's layout.
 
     {output}/result_info.json
         {lhs}_{relation}_{rhs}/predict-{rank:05d}.pt  src_nids-{rank:05d}.pt  dst_nids-{rank:05d}.pt
-        {type}_neighbor_{type}/...      each node with its k nearest, by the cosine of their vectors
+        {type}_neighbor_{type}/...      each node with its k nearest nodes, by the cosine of their vectors
         {type}/predict-{rank:05d}.pt  predict_nids-{rank:05d}.pt    probabilities [n, C] of each label
         labels.json                     the C labels, in the order of the columns
 
 Integer ids are those of `etl.graphstorm_maps`; `python -m remap --prediction-dir` gives the raw ids back.
-A rank of edges is a bucket, one of nodes a partition; that is also what is in memory at a time.
+A rank of edges is a bucket, a rank of nodes a partition. Memory holds one rank at a time.
 """
 
 import json
@@ -76,7 +76,7 @@ class TrainedGraph:
 
 
 def predict_edges(config: Config, split: str, output: str, claim: Claim = NO_CLAIM) -> dict[str, Any]:
-    """Score every edge of a split; the number of edges.
+    """Score every edge of a split; return the number of edges.
 
     Raises:
         NotFoundError: there is no checkpoint, or no such split.
@@ -96,8 +96,8 @@ def predict_edges(config: Config, split: str, output: str, claim: Claim = NO_CLA
             for relation, edge_type in enumerate(edge_types):
                 mine = scored["rel"] == relation
                 nids = {"src_nids": scored["lhs"][mine], "dst_nids": scored["rhs"][mine]}
-                place = saved_predictions.edge_folder(folder, edge_type)
-                saved_predictions.write_rank(place, rank, nids, scored["score"][mine])
+                target = saved_predictions.edge_folder(folder, edge_type)
+                saved_predictions.write_rank(target, rank, nids, scored["score"][mine])
             num_edges += len(scored["rel"])
         result_info = ResultInfo((), tuple(edge_types), len(buckets))
         saved_predictions.write_result_info(folder, result_info)
@@ -153,13 +153,13 @@ def predict_neighbors(
     edge_type = (entity_type, "neighbor", entity_type)
     num_partitions = len(trained.counts[entity_type])
     with _new_folder(output, claim) as folder:
-        place = saved_predictions.edge_folder(folder, edge_type)
+        target = saved_predictions.edge_folder(folder, edge_type)
         for rank in range(num_partitions):
             queries_QD = torch.nn.functional.normalize(trained.vectors(entity_type, rank))
             best, nids = _nearest(trained, entity_type, rank, queries_QD, k)
             own = np.arange(len(best)) + trained.first[entity_type][rank]
             columns = dict(zip(EDGE_STEMS, (np.repeat(own, k), nids.reshape(-1)), strict=True))
-            saved_predictions.write_rank(place, rank, columns, best.reshape(-1))
+            saved_predictions.write_rank(target, rank, columns, best.reshape(-1))
         saved_predictions.write_result_info(folder, ResultInfo((), (edge_type,), num_partitions))
     return {"num_nodes": total, "num_edges": total * k}
 
@@ -167,7 +167,7 @@ def predict_neighbors(
 def _nearest(
     trained: TrainedGraph, entity_type: str, own: int, queries_QD: Tensor, k: int
 ) -> tuple[npt.NDArray[np.float32], Numbers]:
-    """Cosines and integer ids [Q, k] of the nearest, best first."""
+    """Cosines and integer ids [Q, k] of the nearest nodes, best first."""
     best_QK = torch.full((len(queries_QD), k), -torch.inf)
     nids_QK = torch.zeros(len(queries_QD), k, dtype=torch.int64)
     for partition, num_rows in enumerate(trained.counts[entity_type]):
@@ -226,8 +226,8 @@ def predict_labels(
             shape = (0, len(names))
             values = classifier.predict_proba(vectors_ND) if len(vectors_ND) else np.empty(shape)
             nids = np.arange(len(vectors_ND)) + trained.first[entity_type][rank]
-            place = saved_predictions.node_folder(folder, entity_type)
-            saved_predictions.write_rank(place, rank, {NODE_STEMS[0]: nids}, values.astype(np.float32))
+            target = saved_predictions.node_folder(folder, entity_type)
+            saved_predictions.write_rank(target, rank, {NODE_STEMS[0]: nids}, values.astype(np.float32))
         storage.write_text(storage.join(folder, "labels.json"), json.dumps(list(classifier.classes_)) + "\n")
         saved_predictions.write_result_info(folder, ResultInfo((entity_type,), (), num_partitions))
     fitted = float(classifier.score(vectors_LD, label_L))
@@ -236,7 +236,7 @@ def predict_labels(
 
 @contextmanager
 def _new_folder(output: str, claim: Claim) -> Iterator[str]:
-    """The folder of predictions while it is written; it replaces nothing but earlier predictions."""
+    """The folder of predictions while it is written; only earlier predictions are replaced."""
     if storage.list_dir(output) and not storage.exists(saved_predictions.result_info_uri(output)):
         raise ConfigError(
             f"--output-dir {output}: expected a new folder or one of predictions, to be replaced"
@@ -253,7 +253,7 @@ def _check_type(config: Config, entity_type: str) -> None:
 
 def _read_labels(uri: str, columns: Sequence[str]) -> tuple[pa.Array, list[str]]:
     with storage.open_input(uri) as stream:
-        # as they stand: the id 007 of a CSV file is neither a number nor 7, and an empty cell is no label
+        # as text: the id 007 of a CSV file is not the number 7, and an empty cell is no label
         as_text = pacsv.ConvertOptions(
             column_types=dict.fromkeys(columns, pa.string()), null_values=[""], strings_can_be_null=True
         )
@@ -277,16 +277,16 @@ def _read_labels(uri: str, columns: Sequence[str]) -> tuple[pa.Array, list[str]]
 def _labelled(
     trained: TrainedGraph, entity_type: str, raw_ids: pa.Array, labels: list[str]
 ) -> tuple[npt.NDArray[np.float32], list[str]]:
-    """Vectors [L, D] and labels [L] of the labelled nodes that there are."""
-    vectors, found = [], []
+    """Vectors [L, D] and labels [L] of the labelled nodes in the graph."""
+    vectors, label_L = [], []
     for partition, ids in enumerate(_id_parts(trained, entity_type)):
-        place = pc.index_in(ids, value_set=raw_ids)
-        rows = np.flatnonzero(place.is_valid().to_numpy(zero_copy_only=False))
+        position_N = pc.index_in(ids, value_set=raw_ids)
+        rows = np.flatnonzero(position_N.is_valid().to_numpy(zero_copy_only=False))
         if len(rows):
             vectors.append(trained.vectors(entity_type, partition).numpy()[rows])
-            found += [labels[each] for each in place.drop_null().to_pylist()]
+            label_L += [labels[each] for each in position_N.drop_null().to_pylist()]
     dimension = trained.config.entity_dimension(entity_type)
-    return np.concatenate([np.empty((0, dimension), np.float32), *vectors]), found
+    return np.concatenate([np.empty((0, dimension), np.float32), *vectors]), label_L
 
 
 def _id_parts(trained: TrainedGraph, entity_type: str) -> Iterator[pa.Array]:

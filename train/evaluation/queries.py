@@ -195,8 +195,8 @@ class Queries:
     def find(self, edges: Triples) -> Numbers:
         """The query of each edge, or -1 where none of these: [E]."""
         keys = self._keys(edges)
-        place = np.minimum(np.searchsorted(self._query_keys, keys), len(self) - 1)
-        return np.where(self._query_keys[place] == keys, place, -1)
+        position = np.minimum(np.searchsorted(self._query_keys, keys), len(self) - 1)
+        return np.where(self._query_keys[position] == keys, position, -1)
 
     def cells(self, query: Numbers, slot: Numbers) -> Numbers:
         """The cells of pairs of a query and a candidate."""

@@ -11,10 +11,10 @@ Q queries, P queries of a block, N candidates of a block, C edges of a block, K 
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from types import ModuleType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,12 +33,6 @@ Load = Callable[[str, Partition], Tensor]  # gives the embeddings of a partition
 Report = Callable[[int, int], None]  # called with the scores counted so far, and all that there are
 
 
-class Known(Protocol):
-    """Edges that are known to be true, in parts that fit in memory; iterable any number of times."""
-
-    def __iter__(self) -> Iterator[Triples]: ...
-
-
 def block_sizes(block_bytes: int, counts: Sequence[int]) -> tuple[int, int]:
     """(height, width) of a block of scores of at most `block_bytes`; the width is a multiple of 64."""
     largest = max(counts)
@@ -52,7 +46,7 @@ def rank(
     slots: Slots,
     load: Load,
     edges: Triples,
-    known: Known | None,
+    known: Iterable[Triples] | None,
     *,
     height: int,
     num_threads: int = 1,
@@ -60,8 +54,9 @@ def rank(
     fused: bool | None = None,
     report: Report = lambda done, total: None,
 ) -> dict[Side, Ranks]:
-    """Rank each side of every edge among all entities of the side's type, without `known` edges.
+    """Rank each side of every edge among all entities of the side's type; `known` edges do not count.
 
+    The known edges come in parts that fit in memory, and are read once.
     Memory: the edges' queries and own candidates, 8 D bytes per edge; one partition; two blocks of scores per
     thread. Torch's own number of threads is 1 meanwhile. `fused` counts with the kernels of train/gpu, which
     keep no scores; it is the default on a GPU, for scores that are dot products.
@@ -70,7 +65,7 @@ def rank(
         FormatError: an edge's score is not finite.
     """
     plans = [Queries(slots, side, edges, height) for side in Side]
-    cells = _known_cells(plans, known) if known is not None else [np.empty(0, np.int64)] * len(plans)
+    cells = _known_cells(plans, known or ())
     total = sum(queries.num_scores() for queries in plans)
     threads = Threads(num_threads, lambda done: report(done, total))
     if fused is None:
@@ -95,13 +90,13 @@ def gather(slots: Slots, load: Load, side: Side, rel: Numbers, ids: Numbers) -> 
     return gathered_ED
 
 
-def _known_cells(plans: Sequence[Queries], known: Known) -> list[Numbers]:
+def _known_cells(plans: Sequence[Queries], known: Iterable[Triples]) -> list[Numbers]:
     """Sorted cells of the known edges, for each side."""
-    found: list[list[Numbers]] = [[np.empty(0, np.int64)] for _ in plans]
+    cells: list[list[Numbers]] = [[np.empty(0, np.int64)] for _ in plans]
     for edges in known:
-        for queries, parts in zip(plans, found, strict=True):
+        for queries, parts in zip(plans, cells, strict=True):
             parts.append(queries.shared_cells(edges))
-    return [np.unique(np.concatenate(parts)) for parts in found]
+    return [np.unique(np.concatenate(parts)) for parts in cells]
 
 
 class _Cells:
@@ -149,8 +144,8 @@ class _SideRanking:
         self.own = _Cells(own[by_cell], queries)
         self.edge_of_own = torch.from_numpy(by_cell).to(device)
         self.known = _Cells(known, queries)
-        place = np.minimum(np.searchsorted(known, own), max(len(known) - 1, 0))
-        self.own_is_known = known[place] == own if len(known) else np.zeros(len(own), bool)
+        position = np.minimum(np.searchsorted(known, own), max(len(known) - 1, 0))
+        self.own_is_known = known[position] == own if len(known) else np.zeros(len(own), bool)
         self.row_E = torch.from_numpy(queries.row[queries.of_edge]).to(device)
 
     def run(self) -> Ranks:
@@ -271,10 +266,10 @@ class _SideRanking:
             score_PN = self.model.matrix_scores(query_PD, candidate_ND)
             score_PN[:, len(rows_ND) :] = -torch.inf
             flat = score_PN.view(-1)
-            which, place = self.own.within(block.number, number)
-            flat[torch.from_numpy(place).to(self.device)] = self.score_E[self.edge_of_own[which]]
-            _, place = self.known.within(block.number, number)
-            flat[torch.from_numpy(place).to(self.device)] = -torch.inf
+            which, position = self.own.within(block.number, number)
+            flat[torch.from_numpy(position).to(self.device)] = self.score_E[self.edge_of_own[which]]
+            _, position = self.known.within(block.number, number)
+            flat[torch.from_numpy(position).to(self.device)] = -torch.inf
             for chunk in _chunks(block.edges, self.queries.height):
                 self._count_chunk(score_PN, rival_PN[: chunk.stop - chunk.start], chunk)
         return num_queries * self.slots.width
@@ -293,8 +288,8 @@ class _SideRanking:
         row_E, score_E = self.row_E[block.edges], self.score_E[block.edges]
         query_ED = query_PD[row_E].contiguous()
         greater_E, equal_E = kernels.count_above(query_ED, table_ND, score_E)
-        _, place = self.known.within(block.number, number)
-        cell = torch.from_numpy(place).to(self.device)
+        _, position = self.known.within(block.number, number)
+        cell = torch.from_numpy(position).to(self.device)
         query_K, column_K = cell // self.slots.width, cell % self.slots.width
         # edges are sorted by query, so the edges of a known cell's query are a range
         first_K = torch.searchsorted(row_E, query_K)

@@ -1,9 +1,9 @@
 """Copies between host and device, on streams of their own beside that of the steps.
 
     steps          the default stream
-    in             partitions that come; waits for a slot's last partition to have left
-    out            partitions that go; waits for the steps that moved them
-    edges          a stream for each bucket's edges (`beside`)
+    in             partitions that come; waits until a slot's last partition has left
+    out            partitions that go; waits for the steps that trained them
+    edges          a stream for each bucket's edges (`read_beside_steps`)
 
 Without a GPU every copy is done when its call returns.
 """
@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 
 from train.edges.batches import EdgeTensors
-from train.step.step import Table
+from train.step.table import Table
 
 _ALIGNED = 64  # numbers; the kernels load 16 bytes at a time where an address allows
 
 
 class Slot:
-    """Room on the device for one partition, of whatever shape.
+    """Room on the device for one partition, of any shape.
 
     Attributes:
-        left: when the last partition that was here has been copied away.
+        left: the event of the last partition having been copied away.
     """
 
     def __init__(self, num_floats: int, device: torch.device) -> None:
@@ -32,7 +32,7 @@ class Slot:
         self.left: Any = None  # torch.cuda.Event
 
     def table(self, like: Table) -> Table:
-        """A table of the same shape, here."""
+        """Make a table of the same shape in this slot."""
         rows, sums = like.embeddings_ND, like.sums
         start = aligned(rows.numel())
         return Table(
@@ -42,7 +42,7 @@ class Slot:
 
 
 def aligned(num_floats: int) -> int:
-    """The next place after so many numbers that a tensor may start at."""
+    """The first place after so many numbers where a tensor may start."""
     return -(-num_floats // _ALIGNED) * _ALIGNED
 
 
@@ -52,7 +52,7 @@ def num_floats_of(table: Table) -> int:
 
 
 class Copies:
-    """Moves partitions between their tables on the host, which are pinned, and slots."""
+    """Moves partitions between their pinned tables on the host and slots on the device."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -61,17 +61,17 @@ class Copies:
         self._out = torch.cuda.Stream(device) if self.is_cuda else None  # type: ignore[no-untyped-call]
 
     def steps_done(self) -> None:
-        """What is taken from now on waits for the steps so far."""
+        """Make `take` wait, from now on, for the steps so far."""
         if self._out is not None:
             self._out.wait_stream(torch.cuda.current_stream(self.device))
 
     def await_arrivals(self) -> None:
-        """Steps from now on wait for what was brought so far."""
+        """Make steps wait, from now on, for the partitions brought so far."""
         if self._in is not None:
             torch.cuda.current_stream(self.device).wait_stream(self._in)
 
     def bring(self, host: Table, slot: Slot, after: Iterable[Any]) -> Table:
-        """A copy of the table in the slot, once `after`, events of `take`, have passed."""
+        """Copy the table to the slot, once `after`, events of `take`, have passed."""
         here = slot.table(host)
         if self._in is not None:
             for event in (slot.left, *after):
@@ -81,33 +81,33 @@ class Copies:
         return here
 
     def take(self, here: Table, host: Table) -> Any:
-        """Copy a table back to where it came from; the event of its having left."""
+        """Copy a table back to the host; the event of the copy being done."""
         self._copy(here, host, self._out)
         return self.passed()
 
     def passed(self) -> Any:
-        """The event of the steps and of all that was taken so far."""
+        """The event of all steps and of all copies to the host so far."""
         return None if self._out is None else self._out.record_event()
 
     def settle(self) -> None:
-        """Wait until all copies are where they belong."""
+        """Wait until all copies are done."""
         if self.is_cuda:
             torch.cuda.synchronize(self.device)
 
     def pinned(self, table: Table) -> Table:
-        """A table on the host that copies can run from."""
+        """Pin a table on the host, so that copies can run beside steps."""
         if not self.is_cuda:
             return table
         return Table(table.embeddings_ND.pin_memory(), table.sums.pin_memory())
 
     def _copy(self, source: Table, target: Table, stream: Any) -> None:
-        with torch.cuda.stream(stream):  # does nothing for None
+        with torch.cuda.stream(stream):  # of None does nothing
             target.embeddings_ND.copy_(source.embeddings_ND, non_blocking=True)
             target.sums.copy_(source.sums, non_blocking=True)
 
 
-def beside(device: torch.device, read: Callable[[], EdgeTensors]) -> EdgeTensors:
-    """What `read` brings to the device, in a thread beside the steps: waits for its copies, not for steps."""
+def read_beside_steps(device: torch.device, read: Callable[[], EdgeTensors]) -> EdgeTensors:
+    """Call `read`, which copies edges to the device; waits for the copies, not for the steps."""
     if device.type != "cuda":
         return read()
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -115,7 +115,7 @@ def beside(device: torch.device, read: Callable[[], EdgeTensors]) -> EdgeTensors
         edges = read()
     stream.synchronize()
     for tensor in _tensors(vars(edges)):
-        # its memory is this stream's again when the steps that read it are done
+        # The memory returns to this stream when the steps that read it are done.
         tensor.record_stream(torch.cuda.default_stream(device))
     return edges
 

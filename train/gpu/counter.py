@@ -1,12 +1,12 @@
-"""Random numbers from counters: what is drawn at a place follows from the key and the place alone.
+"""Random numbers from counters: a number follows from a key and a counter alone.
 
-No state, so that any step can be repeated on its own, by any number of threads, and a shuffled epoch takes no
-memory: `permuted` maps a position of the epoch to an edge. These are the definitions; the kernels compute
-the same numbers.
+There is no state, so that any step can be repeated on its own, by any number of threads, and a shuffled epoch
+takes no memory: `permute` maps a position of the epoch to an edge. These are the definitions; the kernels
+compute the same numbers.
 
-    mixed       murmur3's 32-bit finalizer over (key, counter)
-    permuted    a Feistel network over the smallest 2^b >= n, walked on while its result is not below n
-    drawn       (mixed x n) >> 32: uniform over [0, n) but for a share of n / 2^32
+    mix         murmur3's 32-bit finalizer over (key, counter)
+    permute     a Feistel network over the smallest 2^b >= n, applied again while its result is not below n
+    draw        (mix x n) >> 32: uniform over [0, n) but for a share of n / 2^32
 
 Numbers are 32 bits wide, held in int64. Source: Black and Rogaway, Ciphers with arbitrary finite domains
 (CT-RSA 2002), for the walk; docs/gpu.md.
@@ -19,15 +19,14 @@ ROUNDS = 4
 _MASK = 0xFFFFFFFF
 
 
-def mixed(key: Tensor | int, counter: Tensor) -> Tensor:
-    """32 random bits for each counter, int64 in and out."""
+def mix(key: Tensor | int, counter: Tensor) -> Tensor:
+    """Draw 32 random bits for each counter, int64 in and out."""
     bits = (counter * 0x9E3779B1 + key) & _MASK
     bits = ((bits ^ (bits >> 16)) * 0x85EBCA6B) & _MASK
     bits = ((bits ^ (bits >> 13)) * 0xC2B2AE35) & _MASK
     bits = bits ^ (bits >> 16)
-    bits = (
-        (bits + key) * 0x85EBCA6B
-    ) & _MASK  # a second pass: keys that differ in one bit must not correlate
+    # A second pass: keys that differ in one bit must not correlate.
+    bits = ((bits + key) * 0x85EBCA6B) & _MASK
     bits = ((bits ^ (bits >> 15)) * 0xC2B2AE35) & _MASK
     return bits ^ (bits >> 16)
 
@@ -37,8 +36,8 @@ def half_bits(num_items: int) -> int:
     return max(1, ((num_items - 1).bit_length() + 1) // 2)
 
 
-def permuted(key: Tensor | int, position: Tensor, num_items: int) -> Tensor:
-    """The item at each position of a random order of `num_items`: int64 in and out."""
+def permute(key: Tensor | int, position: Tensor, num_items: int) -> Tensor:
+    """Find the item at each position of a random order of `num_items`: int64 in and out."""
     bits = half_bits(num_items)
     item = _network(key, position, bits)
     while bool((outside := item >= num_items).any()):
@@ -46,14 +45,14 @@ def permuted(key: Tensor | int, position: Tensor, num_items: int) -> Tensor:
     return item
 
 
-def drawn(key: Tensor | int, counter: Tensor, num_items: int) -> Tensor:
-    """An item of [0, num_items) for each counter, num_items < 2^31."""
-    return (mixed(key, counter) * num_items) >> 32
+def draw(key: Tensor | int, counter: Tensor, num_items: int) -> Tensor:
+    """Draw an item of [0, num_items) for each counter, num_items < 2^31."""
+    return (mix(key, counter) * num_items) >> 32
 
 
 def _network(key: Tensor | int, value: Tensor, bits: int) -> Tensor:
     mask = (1 << bits) - 1
     left, right = value >> bits, value & mask
     for number in range(ROUNDS):
-        left, right = right, left ^ (mixed(key, right + (number << 26)) & mask)
+        left, right = right, left ^ (mix(key, right + (number << 26)) & mask)
     return (left << bits) | right

@@ -1,7 +1,7 @@
-"""Entities that are lists of features: the mean of the features' embeddings stands for the entity.
+"""Entities that are lists of features: the mean of the features' embeddings is the entity's embedding.
 
-Equal lists of a bucket, in whatever order, are one bag, so that a bag is what an entity is elsewhere: it has
-a number, it may be drawn as a negative, and an edge is not compared with its own.
+Equal lists of a bucket, in any order of the features, are one bag. A bag takes the place of an entity: it has
+a number, it can be drawn as a negative, and an edge is not compared with its own bag.
 
 Shapes: E edges, G bags, F features of all bags, K bags with repetitions, D dimension.
 """
@@ -20,7 +20,7 @@ from graphmill.formats.edge_buckets.features import Features
 
 @dataclass(frozen=True, eq=False)
 class Bags:
-    """Lists of features; the k-th has the rows `row_F[start_G[k] : start_G[k] + count_G[k]]`."""
+    """Lists of features; list k has the rows `row_F[start_G[k] : start_G[k] + count_G[k]]`."""
 
     start_G: Tensor
     count_G: Tensor
@@ -34,13 +34,13 @@ class Bags:
         row_F, count_K = self._rows(bag_K)
         return F.embedding_bag(row_F, embeddings_ND, count_K.cumsum(0) - count_K, mode="mean")
 
-    def spread(self, bag_K: Tensor, gradient_KD: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows of the bags' features, and the gradient of each: [F'] and [F', D]."""
+    def feature_gradients(self, bag_K: Tensor, gradient_KD: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows of the bags' features, and the gradient of each row: [F'] and [F', D]."""
         row_F, count_K = self._rows(bag_K)
         return row_F, torch.repeat_interleave(gradient_KD / count_K.unsqueeze(1), count_K, dim=0)
 
     def to(self, device: torch.device) -> "Bags":
-        """The same on another device."""
+        """Copy the bags to another device."""
         return Bags(self.start_G.to(device), self.count_G.to(device), self.row_F.to(device))
 
     def _rows(self, bag_K: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,9 +52,9 @@ class Bags:
 
 
 def distinct(features: Features, edges: Indices) -> tuple[Bags, Tensor]:
-    """The bags of some edges, by their numbers, and the number of each edge's bag.
+    """The distinct bags of some edges, and the number of each edge's bag [E].
 
-    Lists are told apart by 64 bits of hash: two of a hundred million are taken for one with probability 3e-4.
+    Equal 64-bit hashes mean equal lists: among 1e8 lists, two different ones collide with probability 3e-4.
     """
     counts = features.counts
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(_mixed(features.indices), dtype=np.uint64)])
@@ -66,7 +66,7 @@ def distinct(features: Features, edges: Indices) -> tuple[Bags, Tensor]:
 
 
 def _mixed(indices: Indices) -> npt.NDArray[np.uint64]:
-    """A hash of each feature (the finaliser of splitmix64), so that a list's is their sum."""
+    """A hash of each feature (the finaliser of splitmix64); the hash of a list is the sum."""
     x = indices.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -4,12 +4,12 @@
     logistic  BCE(pos, 1) + mean over negatives of BCE(neg, 0)
     softmax   cross entropy of the positive among [pos, negatives]
 
-    N3        coefficient x sum of |x|^3, complex moduli for complex_diagonal (arXiv:1806.07297)
+    N3        coefficient x sum of |x|^3; of moduli for complex operators (arXiv:1806.07297)
 
-A masked negative has the score MASKED: it costs nothing and moves nothing, and counts in logistic's
-mean (as in PBG). Source: docs/formats/pbg_v1.md.
+A masked negative has the score MASKED: its loss and its gradient are 0, and the mean of logistic counts it
+(as in PBG). Source: docs/formats/pbg_v1.md.
 
-Shapes: C chunks, P positives a chunk, M negatives of a positive, D dimension.
+Shapes: C chunks, P positives of a chunk, M negatives of a positive, D dimension, R relations, E edges.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,10 +22,21 @@ from torch import Tensor
 MASKED = -1e9
 
 
-class LossGradient(NamedTuple):
-    """A loss and where it pulls the scores."""
+def mask_own(neg_CPM: Tensor, rows_CK: Tensor, num_positives: int, first_negative: int) -> Tensor:
+    """Mask the scores of negatives that are the edge's own entity, in place; returns the mask [C, P, M].
 
-    loss: Tensor  # scalar: sum over the positives
+    `rows_CK` are the candidates' rows: the first `num_positives` are the edges' own, those from
+    `first_negative` on are negatives.
+    """
+    own_CPM = rows_CK[:, :num_positives].unsqueeze(2) == rows_CK[:, first_negative:].unsqueeze(1)
+    neg_CPM.detach().masked_fill_(own_CPM, MASKED)
+    return own_CPM
+
+
+class LossGradient(NamedTuple):
+    """Losses of the positives, and the gradients of all scores."""
+
+    loss_CP: Tensor
     pos_CP: Tensor
     neg_CPM: Tensor
 
@@ -33,9 +44,9 @@ class LossGradient(NamedTuple):
 def loss_gradient(
     loss_fn: str, margin: float, pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor
 ) -> LossGradient:
-    """The weighted sum of the positives' losses, and its gradient; `neg_CPM` is overwritten with its own."""
+    """The weighted losses of positives, and the gradient of their sum; it overwrites `neg_CPM`."""
     if neg_CPM.shape[-1] == 0 and loss_fn != "logistic":
-        return LossGradient(pos_CP.new_zeros(()), torch.zeros_like(pos_CP), neg_CPM)
+        return LossGradient(torch.zeros_like(pos_CP), torch.zeros_like(pos_CP), neg_CPM)
     if loss_fn == "ranking":
         return _ranking(margin, pos_CP, neg_CPM, weight_CP)
     return _LOSSES[loss_fn](pos_CP, neg_CPM, weight_CP)
@@ -43,16 +54,16 @@ def loss_gradient(
 
 def _ranking(margin: float, pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor) -> LossGradient:
     violation_CPM = neg_CPM.sub_((pos_CP - margin).unsqueeze(-1)).clamp_min_(0)
-    loss = (violation_CPM.sum(-1) * weight_CP).sum()
+    loss_CP = violation_CPM.sum(-1) * weight_CP
     gradient_CPM = violation_CPM.sign_().mul_(weight_CP.unsqueeze(-1))
-    return LossGradient(loss, -gradient_CPM.sum(-1), gradient_CPM)
+    return LossGradient(loss_CP, -gradient_CPM.sum(-1), gradient_CPM)
 
 
 def _logistic(pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor) -> LossGradient:
     share_CP = weight_CP / max(neg_CPM.shape[-1], 1)
-    loss = (F.softplus(-pos_CP) * weight_CP + F.softplus(neg_CPM).sum(-1) * share_CP).sum()
+    loss_CP = F.softplus(-pos_CP) * weight_CP + F.softplus(neg_CPM).sum(-1) * share_CP
     return LossGradient(
-        loss, -torch.sigmoid(-pos_CP) * weight_CP, neg_CPM.sigmoid_().mul_(share_CP.unsqueeze(-1))
+        loss_CP, -torch.sigmoid(-pos_CP) * weight_CP, neg_CPM.sigmoid_().mul_(share_CP.unsqueeze(-1))
     )
 
 
@@ -61,10 +72,10 @@ def _softmax(pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor) -> LossGradient
     odds_CPM = neg_CPM.sub_(highest_CP.unsqueeze(-1)).exp_()
     negatives_CP = odds_CPM.sum(-1)
     total_CP = negatives_CP + (pos_CP - highest_CP).exp_()
-    # never log(p): it underflows where the positive is far below the best negative
-    loss = ((highest_CP + total_CP.log() - pos_CP) * weight_CP).sum()
+    # not log(p): p underflows where the positive is far below the best negative
+    loss_CP = (highest_CP + total_CP.log() - pos_CP) * weight_CP
     scale_CP = weight_CP / total_CP
-    return LossGradient(loss, -negatives_CP * scale_CP, odds_CPM.mul_(scale_CP.unsqueeze(-1)))
+    return LossGradient(loss_CP, -negatives_CP * scale_CP, odds_CPM.mul_(scale_CP.unsqueeze(-1)))
 
 
 _LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor], LossGradient]] = {
@@ -74,32 +85,32 @@ _LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor], LossGradient]] = {
 
 
 def n3(vectors: tuple[Tensor, ...], weight: Tensor | float) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """weight x sum of |x|^3 and its gradient, 3 weight x |x|.
+    """Regularisation cost of each vector, weight x sum of |x|^3: [...], and its gradient, 3 weight x |x|.
 
-    Two tensors are the real and imaginary parts of one complex number. `weight` broadcasts against them.
+    `vectors` are one tensor [..., D], or real and imaginary parts. `weight` broadcasts against them.
     """
     modulus = (
         vectors[0].abs() if len(vectors) == 1 else vectors[0].square().addcmul(vectors[1], vectors[1]).sqrt_()
     )
     slope = modulus * weight
-    return (slope * modulus * modulus).sum(), tuple(3 * part * slope for part in vectors)
+    return (slope * modulus * modulus).sum(-1), tuple(3 * part * slope for part in vectors)
 
 
 def n3_of_operator(operator: str, leaves: Sequence[Tensor], weight_E: Tensor, rel_E: Tensor | None) -> Tensor:
-    """N3 of the parameters of edges' operators, added to their gradients; the cost.
+    """Add the gradient of N3 to the operator's parameters `leaves`; the cost.
 
-    `weight_E` is each edge's coefficient, `rel_E` its row in the parameters where relations are dynamic.
+    `weight_E` is each edge's coefficient. `rel_E` is each edge's row in dynamic relations' parameters.
     """
-    reg = weight_E.new_zeros(())
-    if not leaves or operator == "rotation":  # whose parameters are angles
-        return reg
+    cost = weight_E.new_zeros(())
+    if not leaves or operator == "rotation":  # angles have no length
+        return cost
     weight_R = weight_E.sum()
     if rel_E is not None:
         weight_R = weight_E.new_zeros(len(leaves[0])).index_add_(0, rel_E, weight_E)
     for parts in [tuple(leaves)] if operator == "complex_diagonal" else [(leaf,) for leaf in leaves]:
         weight = weight_R.view(*weight_R.shape, *[1] * (parts[0].dim() - weight_R.dim()))
-        cost, slopes = n3(tuple(part.detach() for part in parts), weight)
-        reg += cost
+        costs, slopes = n3(tuple(part.detach() for part in parts), weight)
+        cost += costs.sum()
         for leaf, slope in zip(parts, slopes, strict=True):
             leaf.grad = slope if leaf.grad is None else leaf.grad + slope
-    return reg
+    return cost

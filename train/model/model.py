@@ -1,15 +1,14 @@
-"""The model apart from the entities' embeddings: relation parameters, global embeddings, scores.
+"""The model without the entities' embeddings: relation parameters, global embeddings, scores.
 
-An edge's score is comparator(lhs, operator(rhs)). To corrupt one side of an edge is to compare the
-*query*, made of the other side's entity and the relation, with *candidates* for that side:
+The score of an edge is comparator(lhs, operator(rhs)). To corrupt one side of an edge, compare the *query*,
+made of the entity of the other side and the relation, with *candidates* for that side:
 
     side          static relations                     dynamic or reciprocal relations
     lhs           query operator(rhs), candidate lhs   query rhs_operator(rhs), candidate lhs
     rhs           query lhs, candidate operator(rhs)   query lhs_operator(lhs), candidate rhs
 
-A global embedding is added to every entity of its type before the operator. Parameters are keyed as
-in a checkpoint: `{side}_operators.{relation}.{name}`, `global_embs.emb_{type}`.
-Source: docs/formats/pbg_v1.md.
+A global embedding is added to every entity of its type before the operator. Keys of parameters are those of
+a checkpoint (`graphmill.model.parameters`). Source: docs/formats/pbg_v1.md.
 
 Shapes: D dimension, P queries, N candidates, `...` any number of leading dimensions.
 """
@@ -70,18 +69,18 @@ class Model:
                 self.parameters[global_key(entity_type)] = torch.zeros(dimension)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All parameters, keyed and ordered as in a checkpoint."""
+        """All parameters, with the keys and in the order of a checkpoint."""
         return dict(self.parameters)
 
     def load_state(
         self, state: Mapping[str, Tensor], uri: str = "the checkpoint", *, grown: bool = False
     ) -> None:
-        """Take over saved parameters; what `state` lacks keeps its initial value.
+        """Load saved parameters; a parameter that `state` lacks keeps its initial value.
 
-        `grown` allows for fewer rows than here, those of the first dynamic relations.
+        With `grown`, a parameter may have fewer rows: those of the first dynamic relations.
 
         Raises:
-            FormatError: `state` has an unknown parameter, or one of another shape, or one that is not finite.
+            FormatError: a parameter is unknown, of another shape, or not finite.
         """
         for key, value in state.items():
             own = self.parameters.get(key)
@@ -123,13 +122,13 @@ class Model:
         return tuple(dict.fromkeys(keys))
 
     def with_parameters(self, parameters: dict[str, Tensor]) -> "Model":
-        """The same model on other parameters: for instance some rows of these."""
+        """The same model with other parameters, such as some rows of these parameters."""
         other = copy.copy(self)
         other.parameters = parameters
         return other
 
     def query(self, relation: int, side: Side, embeddings: Tensor, rel: Tensor | None = None) -> Tensor:
-        """What candidates for `side` are compared with: the other side's embeddings [..., D] -> [..., D].
+        """Queries for `side`, from embeddings of the other side: [..., D] -> [..., D].
 
         `rel` [...] holds each edge's relation where relations are dynamic.
         """
@@ -138,7 +137,7 @@ class Model:
         return self._plain(relation, side.other, embeddings)
 
     def candidates(self, relation: int, side: Side, embeddings: Tensor) -> Tensor:
-        """Entities of `side` as queries meet them: embeddings [..., D] -> [..., D]."""
+        """Candidates for `side`, from embeddings of that side: [..., D] -> [..., D]."""
         if self.two_sided or side is Side.LHS:
             return self._plain(relation, side, embeddings)
         return self._transform(relation, side, embeddings, None)
@@ -150,7 +149,7 @@ class Model:
     def matrix_scores(self, queries: Tensor, candidates: Tensor, *, half: bool = False) -> Tensor:
         """Scores of all queries against all candidates: [..., P, D] and [..., N, D] -> [..., P, N].
 
-        `half` takes the operands of the matrix product in bfloat16: for training, not for ranking.
+        `half` computes the matrix product in bfloat16: for training, not for ranking.
         """
         comparator, bias = self.config.comparator, self.config.bias
         return comparators.matrix_scores(comparator, bias, queries, candidates, half=half)

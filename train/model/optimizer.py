@@ -3,7 +3,7 @@
     row-wise       sum[row] += mean over d of g[d]^2;   p[row] -= lr g / (sqrt(sum[row]) + 1e-10)
     element-wise   sum += g^2;                          p -= lr g / (sqrt(sum) + 1e-10)
 
-A table's sums are [N] or [N, D]: their shape says which of the two it is.
+The sums of a table are [N] with row-wise Adagrad and [N, D] with element-wise Adagrad.
 
 The states are saved in the layouts of PBG's RowAdagrad and of torch.optim.Adagrad.
 Source: docs/formats/pbg_v1.md.
@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.optim.adagrad import adagrad
 
+from graphmill.checkpoints import states
 from graphmill.checkpoints.finite import check_finite
 from graphmill.errors import FormatError
 
@@ -27,14 +28,14 @@ Kind = Literal["row_adagrad", "adagrad"]
 
 
 def sum_duplicates(rows_K: Tensor, gradient_KD: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows without repetition, ascending, and the sum of each one's gradients: [U], [U, D].
+    """Rows without repetition, ascending, and the sum of each row's gradients: [U], [U, D].
 
     The order of summation is that of the arguments, so the result is the same every time.
     """
     sorted_K, order_K = torch.sort(rows_K, stable=True)
     rows_U, count_U = torch.unique_consecutive(sorted_K, return_counts=True)
     start_U = count_U.cumsum(0) - count_U
-    # a bag is a segment of equal rows: one pass over the gradients, no COO tensor
+    # embedding_bag sums segments of equal rows in one pass over the gradients
     return rows_U, F.embedding_bag(order_K, gradient_KD, start_U, mode="sum")
 
 
@@ -46,10 +47,7 @@ def update_rows(
     lr: float,
     max_norm: float | None = None,
 ) -> None:
-    """One Adagrad step on distinct rows, in place; rows longer than `max_norm` are shortened.
-
-    `sums` [N] makes it a row-wise step, `sums` [N, D] an element-wise one.
-    """
+    """One Adagrad step on distinct rows, in place; rows longer than `max_norm` are shortened."""
     old_UD = embeddings_ND[rows_U]
     if sums.dim() == 1:
         sum_U = sums[rows_U] + gradient_UD.square().mean(1)
@@ -100,7 +98,7 @@ def is_beginning(first: Tensor, whole: Tensor) -> bool:
 
 
 def fresh_sums(optimizer: Kind, embeddings_ND: Tensor) -> Tensor:
-    """The sums that a new table starts with."""
+    """The sums of a new table: zeros."""
     like = embeddings_ND if optimizer == "adagrad" else embeddings_ND[:, 0]
     return torch.zeros(like.shape)
 
@@ -117,23 +115,16 @@ def table_state(sums: Tensor, lr: float) -> dict[str, Any]:
 def sums_of_table_state(
     state: Mapping[str, Any], optimizer: Kind, shape: tuple[int, int], uri: str
 ) -> Tensor:
-    """The accumulated squares of a saved state, for a table of `shape`: [N], or element-wise [N, D].
+    """The sums of a saved state, for a table of `shape`: [N], or element-wise [N, D].
 
-    Those of the other optimizer are turned into ours: a row's sum is the mean of its elements' sums.
+    Sums of the other optimizer are converted: a row's sum is the mean of its elements' sums.
 
     Raises:
-        FormatError: they are missing or of another shape.
+        FormatError: the sums are missing or of another shape.
     """
-    try:
-        saved: Tensor = state["state"][0]["sum"]
-        found = tuple(saved.shape)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise FormatError(f"{uri}: optimizer/state_dict: expected state[0]['sum'], found none") from error
-    if found not in (shape[:1], shape):
-        raise FormatError(
-            f"{uri}: optimizer/state_dict: expected 'sum' of shape {shape[:1]} or {shape}, found {found}"
-        )
-    saved = saved.to(torch.float32)
+    saved = states.table_sums(state, shape, uri)
+    if saved is None:
+        raise FormatError(f"{uri}: optimizer state: expected the sums of the table, found none")
     if optimizer == "adagrad":
         return saved if saved.dim() == 2 else saved.unsqueeze(1).expand(shape).contiguous()
     return saved if saved.dim() == 1 else saved.mean(1)
@@ -165,7 +156,7 @@ class Adagrad:
         self.steps = dict.fromkeys(parameters, 0)
 
     def update(self, key: str, gradient: Tensor, rows_U: Tensor | None = None, lr_scale: float = 1.0) -> None:
-        """One step on a whole parameter, or on distinct rows of it: the rest, without a gradient, stays."""
+        """One step on a whole parameter, or on distinct rows of the parameter."""
         self.steps[key] += 1
         lr = self.lr * lr_scale
         if rows_U is None:
@@ -188,21 +179,21 @@ class Adagrad:
         return {"state": state, "param_groups": [_group(self.lr, len(self.parameters))]}
 
     def load_state_dict(self, saved: Mapping[str, Any], uri: str) -> None:
-        """Take over a saved state of these very parameters.
+        """Load a saved state of these parameters.
 
         Raises:
-            FormatError: it is not that.
+            FormatError: the state belongs to other parameters.
         """
-        states = saved.get("state", {})
-        self.load_states({key: states.get(number) for number, key in enumerate(self.parameters)}, uri)
+        by_number = saved.get("state", {})
+        self.load_states({key: by_number.get(number) for number, key in enumerate(self.parameters)}, uri)
 
-    def load_states(self, states: Mapping[str, Any], uri: str, *, grown: bool = False) -> None:
-        """Take over the states of some parameters; with `grown` they may be of the first rows alone.
+    def load_states(self, by_key: Mapping[str, Any], uri: str, *, grown: bool = False) -> None:
+        """Load the states of some parameters; with `grown`, a state may cover the first rows alone.
 
         Raises:
-            FormatError: one is none, or of another parameter, or not finite.
+            FormatError: a state is missing, of another shape, or not finite.
         """
-        for key, state in states.items():
+        for key, state in by_key.items():
             try:
                 accumulated, steps = state["sum"], float(state["step"])
                 shape = tuple(accumulated.shape)

@@ -1,4 +1,4 @@
-"""Training on one bucket: read its edges, hold some out, step through the batches, rank the held-out ones."""
+"""Training on one bucket: read its edges, hold some out, train batch by batch, rank the held-out edges."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,54 +15,56 @@ from train.edges import batches, seeds
 from train.edges.batches import EdgeTensors
 from train.edges.grouped import Questions
 from train.edges.negatives import Batch
-from train.edges.schedule import Key, key_of, rows_of
+from train.edges.partitions import PartitionKey, key_of, rows_of
 from train.evaluation import held_out
-from train.gpu.copies import beside
-from train.gpu.fused_bucket import fused_buckets
+from train.gpu.copies import read_beside_steps
+from train.gpu.fused_pass import FusedBuckets
 from train.model import learning_rates
 from train.model.model import Model
 from train.model.optimizer import Adagrad
-from train.run.steps import make_step
-from train.step.step import StepFigures, Table
+from train.run.batch_step import BatchStep
+from train.run.plan import Plan
+from train.step.plain import StepFigures
+from train.step.table import Table
 from train.step.threads import Task, Threads
-from train.tables.start import Start
+from train.tables.run_context import RunContext
 
 CHECK_BATCHES = 50  # a loss that is not finite is noticed after so many batches at the latest
 
 AnyBatch = TypeVar("AnyBatch", Batch, Batch | Questions)
-Tables = Mapping[Key, Table]
-Tell = Callable[[int, float], None]  # told of edges done, and the sum of their losses
+Tables = Mapping[PartitionKey, Table]
+ReportProgress = Callable[[int, float], None]  # takes the number of edges done, and the sum of their losses
 
 
 class BucketTrainer:
-    """Trains on one bucket after another, with the tables that it is handed."""
+    """Trains on one bucket after another, with the tables that it is given."""
 
-    def __init__(self, start: Start, model: Model, adagrad: Adagrad) -> None:
-        self.config = start.config
-        self.settings = start.config.section(TrainConfig)
-        self.start = start
+    def __init__(self, context: RunContext, model: Model, adagrad: Adagrad, plan: Plan) -> None:
+        self.config = context.config
+        self.settings = context.config.section(TrainConfig)
+        self.context = context
         self.model = model
-        self.step = make_step(start.config, model, adagrad)
-        self.fused = fused_buckets(start.config, model, adagrad, start.device)
+        self.step = BatchStep(context.config, model, adagrad, plan.engine)
+        self.hogwild = plan.hogwild
+        is_fused = plan.engine == "fused"
+        self.fused = FusedBuckets(context.config, model, adagrad, context.device) if is_fused else None
 
     def read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
-        """The bucket's edges of the iteration, checked; may run in another thread."""
-        config, start = self.config, self.start
-        num_rel = len(config.relations) if start.num_dynamic is None else start.num_dynamic
-        edges, rows = (
-            start.schedule.rows(iteration, bucket),
-            rows_of(self.config, self.start.num_rows, bucket),
-        )
-        path, device = iteration.edge_path, start.device
-        return beside(device, lambda: batches.read(config, path, bucket, edges, rows, num_rel, device))
+        """Read the bucket's edges of the iteration, and check them; may run in another thread."""
+        return read_edges(self.context, bucket, iteration)
 
     def train(
-        self, bucket: Bucket, iteration: Iteration, edges: EdgeTensors, tables: Tables, tell: Tell
+        self,
+        bucket: Bucket,
+        iteration: Iteration,
+        edges: EdgeTensors,
+        tables: Tables,
+        report: ReportProgress,
     ) -> dict[str, Any]:
-        """Train on the bucket; what training_stats.json tells of it, and `seconds` of stepping."""
+        """Train on the bucket; returns its entry of training_stats.json, and `seconds` of stepping."""
         config = self.config
         place = (iteration.edge_path_idx, iteration.edge_chunk_idx, *bucket)
-        # the same edges are held out in every epoch
+        # The same edges are held out in every epoch.
         edges, held = batches.split(
             edges, config.eval_fraction, seeds.generator(config.seed, "held out", *place)
         )
@@ -70,61 +72,65 @@ class BucketTrainer:
         if len(held):
             stats["eval_stats_before"] = self._rank(held, bucket, tables, place)
         begun = time.monotonic()
-        stats["stats"] = self._step_through(edges, bucket, iteration, tables, tell)
+        stats["stats"] = self._step_through(edges, bucket, iteration, tables, report)
         seconds = time.monotonic() - begun
         if len(held):
             stats["eval_stats_after"] = self._rank(held, bucket, tables, place)
         return stats | {"seconds": seconds}
 
     def _step_through(
-        self, edges: EdgeTensors, bucket: Bucket, iteration: Iteration, tables: Tables, tell: Tell
-    ) -> dict[str, Any]:
-        place = (iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx, *bucket)
-
-        def noted(count: int, total: torch.Tensor) -> None:
-            self._check_finite(total, bucket, iteration, count)
-            tell(count, float(total[0]))
-
-        if self.fused is not None and not edges.bags:
-            count = len(edges)
-            rate = learning_rates.lr_scale(self.settings, learning_rates.progress(iteration, 0.0))
-            seed = seeds.derived(self.config.seed, "bucket", *place)
-            total = self.fused(edges, self._sides(bucket, tables), seed, rate, noted)
-        else:
-            count, total = self._plain(edges, bucket, iteration, tables, noted)
-        means = (total / max(count, 1)).tolist()
-        return {"count": count, "metrics": dict(zip(StepFigures._fields, means, strict=True))}
-
-    def _plain(
         self,
         edges: EdgeTensors,
         bucket: Bucket,
         iteration: Iteration,
         tables: Tables,
-        noted: Callable[[int, torch.Tensor], None],
-    ) -> tuple[int, torch.Tensor]:
-        """Batch by batch: how many edges, and the sums of StepFigures.
+        report: ReportProgress,
+    ) -> dict[str, Any]:
+        place = (iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx, *bucket)
 
-        Where the step allows, each of torch's threads has batches of its own and moves the same tables as
-        the others, without locks, as PBG's workers do (Hogwild).
+        def check_and_report(count: int, total: torch.Tensor) -> None:
+            self._check_finite(total, bucket, iteration, count)
+            report(count, float(total[0]))
+
+        if self.fused is not None:
+            rate = learning_rates.lr_scale(self.settings, learning_rates.progress(iteration, 0.0))
+            seed = seeds.derived(self.config.seed, "bucket", *place)
+            total = self.fused(edges, self._sides(bucket, tables), seed, rate, check_and_report)
+        else:
+            total = self._by_batches(edges, bucket, iteration, tables, check_and_report)
+        means = (total / max(len(edges), 1)).tolist()
+        return {"count": len(edges), "metrics": dict(zip(StepFigures._fields, means, strict=True))}
+
+    def _by_batches(
+        self,
+        edges: EdgeTensors,
+        bucket: Bucket,
+        iteration: Iteration,
+        tables: Tables,
+        check_and_report: Callable[[int, torch.Tensor], None],
+    ) -> torch.Tensor:
+        """Train batch by batch; the sums of StepFigures.
+
+        With several threads, each has batches of its own and moves the same tables as the others, without
+        locks, as PBG's workers do (Hogwild).
         """
         place = (iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx, *bucket)
         generator = seeds.generator(self.config.seed, "bucket", *place)
-        num_threads = torch.get_num_threads() if self.step.concurrent else 1
+        num_threads = torch.get_num_threads() if self.hogwild else 1
         generators = [generator]
         if num_threads > 1:
             generators = [seeds.generator(self.config.seed, "thread", *place, n) for n in range(num_threads)]
-        total = torch.zeros(len(StepFigures._fields), dtype=torch.float64, device=self.start.device)
+        total = torch.zeros(len(StepFigures._fields), dtype=torch.float64, device=self.context.device)
         check_edges = CHECK_BATCHES * self.config.batch_size
         checked = -check_edges
 
-        def tell(done: int) -> None:
+        def report_now_and_then(done: int) -> None:
             nonlocal checked
             if done - checked >= check_edges:
                 checked = done
-                noted(done, total)
+                check_and_report(done, total)
 
-        threads = Threads(num_threads, tell)
+        threads = Threads(num_threads, report_now_and_then)
 
         def step(batch: Batch | Questions, sides: Mapping[Side, Table]) -> int:
             own = generators.pop()
@@ -135,29 +141,27 @@ class BucketTrainer:
             return len(batch)
 
         def tasks() -> Iterator[Task]:
-            taken = 0
-            cut = batches.cut_for_training(
-                self.config, edges, generator, rows_of(self.config, self.start.num_rows, bucket)
-            )
+            begun = 0
+            num_rows = rows_of(self.config, self.context.num_rows, bucket)
+            cut = batches.cut_for_training(self.config, edges, generator, num_rows)
             for batch, sides in self._with_tables(cut, bucket, tables):
-                done = learning_rates.progress(iteration, taken / len(edges))
+                done = learning_rates.progress(iteration, begun / len(edges))
                 self.step.set_lr_scale(learning_rates.lr_scale(self.settings, done))
-                taken += len(batch)
+                begun += len(batch)
                 yield partial(step, batch, sides)
 
         threads.run(tasks())
-        noted(len(edges), total)
-        return len(edges), total
+        check_and_report(len(edges), total)
+        return total
 
     def _sides(self, bucket: Bucket, tables: Tables) -> dict[int, tuple[Table, Table]]:
-        """The tables that each relation meets in the bucket."""
-        found = {}
-        for number, relation in enumerate(self.config.relations):
-            lhs, rhs = (
-                tables[key_of(self.config, relation.entity_type(side), side, bucket)] for side in Side
-            )
-            found[number] = lhs, rhs
-        return found
+        """The tables of lhs and rhs that each relation meets in the bucket."""
+        sides = (self._tables_of(number, bucket, tables) for number in range(len(self.config.relations)))
+        return {number: (each[Side.LHS], each[Side.RHS]) for number, each in enumerate(sides)}
+
+    def _tables_of(self, relation: int, bucket: Bucket, tables: Tables) -> dict[Side, Table]:
+        entry = self.config.relations[relation]
+        return {side: tables[key_of(self.config, entry.entity_type(side), side, bucket)] for side in Side}
 
     def _check_finite(self, total: torch.Tensor, bucket: Bucket, iteration: Iteration, count: int) -> None:
         if not torch.isfinite(total).all():
@@ -178,11 +182,13 @@ class BucketTrainer:
         self, cut: Iterator[AnyBatch], bucket: Bucket, tables: Tables
     ) -> Iterator[tuple[AnyBatch, Mapping[Side, Table]]]:
         for batch in cut:
-            relation = self.config.relations[batch.relation]
-            yield (
-                batch,
-                {
-                    side: tables[key_of(self.config, relation.entity_type(side), side, bucket)]
-                    for side in Side
-                },
-            )
+            yield batch, self._tables_of(batch.relation, bucket, tables)
+
+
+def read_edges(context: RunContext, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
+    """Read a bucket's edges of an iteration to the device, and check them."""
+    config, path, device = context.config, iteration.edge_path, context.device
+    num_rel = len(config.relations) if context.num_dynamic is None else context.num_dynamic
+    edges = context.schedule.rows(iteration, bucket)
+    rows = rows_of(config, context.num_rows, bucket)
+    return read_beside_steps(device, lambda: batches.read(config, path, bucket, edges, rows, num_rel, device))

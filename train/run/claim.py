@@ -1,13 +1,13 @@
 """Decides whether a run goes on with the checkpoint at checkpoint_path.
 
     checkpoint_path/graphmill.json
-      settings, train, inputs     what it is trained with: settings that change the result, and inputs
-      num_edge_paths              how many of the inputs, after the entities, are edges to train on
-      history                     [{from_version, settings, train}]: from which version on what held
+      settings, train, inputs     settings of the training that change the result, and inputs
+      num_edge_paths              number of inputs, after the entities, that are edges to train on
+      history                     [{from_version, settings, train}]: settings from each version on
 
-Where the configuration says something else, `train.on_change` decides: restart, resume or refuse. What was
-trained otherwise is never deleted: it is moved aside, and keeps a name of its own. A checkpoint without
-graphmill.json is PBG's own: it is resumed, as PBG does, unless `train.on_change` is set.
+If the configuration differs, `train.on_change` decides: restart, resume or refuse. A checkpoint of other
+settings is never deleted: it is moved aside under a name of its own. A checkpoint without graphmill.json is
+PBG's own: it is resumed, as PBG does, unless `train.on_change` is set.
 """
 
 import json
@@ -29,7 +29,7 @@ log = logging.getLogger("graphmill")
 
 
 class Former(NamedTuple):
-    """Settings and inputs that a checkpoint was trained with."""
+    """Settings and inputs of an earlier training."""
 
     is_ours: bool
     content: dict[str, Any]
@@ -46,9 +46,9 @@ def trained_with(config: Config) -> dict[str, Any]:
 
 
 def check_claim(config: Config, coming: Collection[str] = ()) -> None:
-    """Look, before anything is touched, whether the stage can run; inputs may still change, and are left out.
+    """Check, before anything is changed, whether training can start; inputs are not checked yet.
 
-    `coming` are folders that are still to be written.
+    Earlier stages will write the folders `coming`.
 
     Raises:
         ConfigError: the checkpoint may not be resumed, and `train.on_change` says not to start anew; or there
@@ -60,13 +60,13 @@ def check_claim(config: Config, coming: Collection[str] = ()) -> None:
 
 
 def claim_checkpoint(config: Config) -> list[str]:
-    """Make sure that what is at checkpoint_path may be resumed under `config`, or move it aside.
+    """Make sure that training can resume the checkpoint at checkpoint_path, or move the checkpoint aside.
 
     Returns:
-        what is different from now on, where a checkpoint goes on under other settings.
+        the changed settings, one per line, if the checkpoint continues with other settings.
 
     Raises:
-        ConfigError: it may not be resumed, and `train.on_change` says not to start anew.
+        ConfigError: training cannot resume the checkpoint, and `train.on_change` forbids to start anew.
     """
     path = config.checkpoint_path
     ours = trained_with(config)
@@ -93,19 +93,19 @@ def claim_checkpoint(config: Config) -> list[str]:
 
 
 def moved_aside(checkpoint_path: str) -> list[str]:
-    """Folders beside and in the checkpoint that were moved aside."""
+    """List folders beside and in the checkpoint that were moved aside."""
     names = (entry.uri for entry in storage.list_dir(checkpoint_path) if entry.is_dir)
     return [*storage.moved_aside(checkpoint_path), *filter(storage.is_moved_aside, names)]
 
 
 def _settings(config: Config) -> dict[str, Any]:
-    """The settings that change the result."""
+    """Return the settings that change the result."""
     own = config.section(TrainConfig)
     return {"settings": config.result_settings(), "train": own.result_settings()}
 
 
 def _former(config: Config) -> Former:
-    """Read what the checkpoint was trained with, as far as it is known."""
+    """Read the settings and inputs of the checkpoint's training, as far as they are known."""
     path = config.checkpoint_path
     uri = storage.join(path, FILE)
     if storage.exists(uri):
@@ -114,11 +114,11 @@ def _former(config: Config) -> Former:
         theirs = from_mapping(pbg_checkpoint.read_config(path)).pbg()
     except (NotFoundError, FormatError, ConfigError):  # such as keys of another release: PBG does not look
         return Former(False, {})
-    return Former(False, {"settings": _told_by_pbg(theirs)})
+    return Former(False, {"settings": _known_to_pbg(theirs)})
 
 
-def _told_by_pbg(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that change the result and that PBG's config.json tells; relations go by their numbers."""
+def _known_to_pbg(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Select the settings that change the result and are in PBG's config.json; relations have no names."""
     unknown = ("num_edge_chunks", "max_edges_per_chunk", "seed")  # chunks are counted in its models
     effects = PbgConfig.effects()
     known = {
@@ -129,9 +129,9 @@ def _told_by_pbg(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changes(config: Config, former: Former, ours: Mapping[str, Any]) -> tuple[list[str], bool]:
-    """The differences, and whether the checkpoint goes on all the same."""
+    """Return the differences, and whether training resumes the checkpoint."""
     before = {part: former.content[part] for part in ours if part in former.content}
-    now = dict(ours) if former.is_ours else {"settings": _told_by_pbg(ours["settings"])}
+    now = dict(ours) if former.is_ours else {"settings": _known_to_pbg(ours["settings"])}
     changes = record.changes(before, now) if former.is_ours or before else []
     if not changes:
         return [], True
@@ -181,19 +181,19 @@ def _make_room(path: str) -> None:
         log.info("training: %s holds version %d, and no checkpoint_version.txt", path, max(versions))
         log.info("training: it is moved to %s; starting anew", pbg_checkpoint.move_aside(path))
         return
-    # what a kill before the first commit left may be of another configuration
+    # A run that was killed before its first commit may have had another configuration.
     storage.delete(storage.join(path, pbg_checkpoint.STATS_FILE))
 
 
 def _history(former: Former) -> list[dict[str, Any]]:
-    """The settings that the checkpoint has had: one that knows none has had the same from the start."""
+    """Return the history of the checkpoint's settings; a checkpoint without one has never changed."""
     parts = {part: former.content[part] for part in ("settings", "train") if part in former.content}
     history: list[dict[str, Any]] = former.content.get("history", [{"from_version": 0} | parts])
     return history
 
 
 def _write(config: Config, ours: dict[str, Any], history: list[dict[str, Any]], version: int) -> None:
-    # of settings from that version on, or from a later one that the run went back from, there is nothing
+    # Entries from `version` on are of versions that no longer exist.
     entries = [entry for entry in history if entry["from_version"] < version]
     entries.append({"from_version": version, "settings": ours["settings"], "train": ours["train"]})
     content = ours | {"num_edge_paths": len(config.edge_paths), "history": entries}

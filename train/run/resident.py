@@ -1,9 +1,9 @@
-"""The whole graph on one device: partitions exist in the files alone.
+"""The whole graph on one device: only the files have partitions.
 
     device: the rows of each type, one partition after the other; their sums; all edges of the iteration, with
-            rows counted from the first partition on, 16 bytes an edge
+            rows counted from the first partition on, 16 bytes per edge
 
-To the rest of the trainer it is a graph of one partition, whose only bucket is (0, 0).
+The rest of the trainer sees a graph of one partition, whose only bucket is (0, 0).
 """
 
 import copy
@@ -17,93 +17,68 @@ from torch import Tensor
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket, Partition, Side
 from train.edges.batches import EdgeTensors
-from train.edges.schedule import Key, all_keys, key_of
+from train.edges.partitions import PartitionKey, all_keys, key_of
 from train.model.model import Model
 from train.model.optimizer import Adagrad
-from train.run.bucket import BucketTrainer, Tables
-from train.step.step import Table
+from train.run.bucket import BucketTrainer, Tables, read_edges
+from train.run.plan import Plan
+from train.step.table import Table
 from train.tables.partition_files import PartitionFiles
-from train.tables.start import Start
-
-WHOLE = Bucket(0, 0)
-
-
-def whole(start: Start) -> Start:
-    """The same run, of one partition a type."""
-    other = copy.copy(start)
-    entities = {
-        name: entity.model_copy(update={"num_partitions": 1})
-        for name, entity in start.config.entities.items()
-    }
-    other.config = start.config.model_copy(update={"entities": entities})
-    other.num_rows = {name: [sum(counts)] for name, counts in start.num_rows.items()}
-    return other
-
-
-def offsets(start: Start) -> dict[Key, int]:
-    """Where each partition's rows begin among all rows of its type."""
-    return {
-        (name, partition): sum(counts[:partition])
-        for name, counts in start.num_rows.items()
-        for partition in range(len(counts))
-    }
+from train.tables.run_context import RunContext
 
 
 class WholeGraph(BucketTrainer):
     """Trains on all edges of an iteration as one bucket."""
 
-    def __init__(self, start: Start, model: Model, adagrad: Adagrad) -> None:
-        super().__init__(whole(start), model, adagrad)
-        self.parts = BucketTrainer(start.on_host(), model, adagrad)
-        self.offsets = offsets(start)
+    def __init__(self, context: RunContext, model: Model, adagrad: Adagrad, plan: Plan) -> None:
+        super().__init__(_one_partition_per_type(context), model, adagrad, plan)
+        self.partitioned = context.on_host()
+        self.first_rows = _first_rows(context)
         self._kept: dict[tuple[int, int], EdgeTensors] = {}  # where an epoch is one iteration
 
     def read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
-        """All edges of the iteration, on the device."""
+        """Read all edges of the iteration to the device."""
         place = iteration.edge_path_idx, iteration.edge_chunk_idx
         if place in self._kept:
             return self._kept[place]
-        config = self.parts.config
+        config = self.partitioned.config
         grid = [range(config.num_side_partitions(side)) for side in Side]
-        edges, done = self._room_for(iteration), 0
+        edges, done = self._empty_edges(iteration), 0
         for pair in product(*grid):
-            part = self._moved(Bucket(*pair), iteration)
+            part = self._read_bucket(Bucket(*pair), iteration)
             for name in ("lhs", "rel", "rhs", "weight"):
                 getattr(edges, name)[done : done + len(part)] = getattr(part, name)
             done += len(part)
         if not config.dynamic_relations and len(config.relations) > 1:
             edges = edges[torch.sort(edges.rel, stable=True).indices]
-        if self.start.schedule.per_epoch == 1:
+        if self.context.schedule.per_epoch == 1:
             self._kept[place] = edges
         return edges
 
-    def _room_for(self, iteration: Iteration) -> EdgeTensors:
-        """All edges of the iteration, not yet there: a part at a time is all the memory beside them."""
-        plan, index = self.start.schedule, iteration.edge_path_idx
-        rows = [plan.rows(iteration, bucket) for path, bucket in plan.num_edges if path == index]
-        size, device = sum(stop - start for start, stop in rows), self.start.device
+    def _empty_edges(self, iteration: Iteration) -> EdgeTensors:
+        """Make room for all edges of the iteration, so that one bucket is all the memory beside them."""
+        schedule, index = self.context.schedule, iteration.edge_path_idx
+        rows = [schedule.rows(iteration, bucket) for path, bucket in schedule.num_edges if path == index]
+        size, device = sum(stop - start for start, stop in rows), self.context.device
         columns = [torch.empty(size, dtype=torch.int32, device=device) for _ in range(3)]
         return EdgeTensors(columns[0], columns[1], columns[2], torch.empty(size, device=device))
 
-    def _moved(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
-        """A bucket's edges, 32 bits a column, with rows counted over all partitions; on the host."""
-        edges = self.parts.read(bucket, iteration)
+    def _read_bucket(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
+        """Read a bucket's edges to the host, 32 bits per column, with rows counted over all partitions."""
+        config = self.partitioned.config
+        edges = read_edges(self.partitioned, bucket, iteration)
         columns: list[Tensor] = []
         for side, rows in edges.index.items():
-            first = torch.tensor(
-                [
-                    self.offsets[key_of(self.parts.config, relation.entity_type(side), side, bucket)]
-                    for relation in self.parts.config.relations
-                ]
-            )
-            shift = first[0] if self.config.dynamic_relations else first[edges.rel]
+            keys = [key_of(config, relation.entity_type(side), side, bucket) for relation in config.relations]
+            first = torch.tensor([self.first_rows[key] for key in keys])
+            shift = first[0] if config.dynamic_relations else first[edges.rel]
             columns.append((rows + shift).to(torch.int32))
         return EdgeTensors(columns[0], edges.rel.to(torch.int32), columns[1], edges.weight)
 
     def _rank(
         self, held: EdgeTensors, bucket: Bucket, tables: Tables, place: tuple[int, ...]
     ) -> dict[str, Any]:
-        # torch's own indexing wants 64 bits
+        # Indexing in torch takes 64-bit numbers.
         wide = EdgeTensors(held.lhs.long(), held.rel.long(), held.rhs.long(), held.weight)
         return super()._rank(wide, bucket, tables, place)
 
@@ -115,50 +90,72 @@ class ResidentStore:
         num_read, num_written: partitions read or drawn, and written, so far.
     """
 
-    def __init__(self, start: Start, version: int) -> None:
-        self.start, self.version = start, version
-        self.files = PartitionFiles(start.on_host())
-        self.offsets = offsets(start)
+    def __init__(self, context: RunContext, version: int) -> None:
+        self.context, self.version = context, version
+        self.files = PartitionFiles(context.on_host())
+        self.first_rows = _first_rows(context)
         self.num_read = self.num_written = 0
-        self._tables: dict[Key, Table] = {}
+        self._tables: dict[PartitionKey, Table] = {}
 
     def begin(self, order: Sequence[Bucket]) -> None:
-        """Nothing: all is here."""
+        """Do nothing: all tables are on the device."""
 
-    def enter(self, bucket: Bucket, then: Bucket | None, iteration: Iteration) -> Mapping[Key, Table]:
-        """Every type's table, all its rows."""
+    def enter(
+        self, bucket: Bucket, then: Bucket | None, iteration: Iteration
+    ) -> Mapping[PartitionKey, Table]:
+        """The table of every type, with all its rows."""
         if not self._tables:
-            for name in self.start.config.entities:
+            for name in self.context.config.entities:
                 self._tables[name, 0] = self._load(name)
         return self._tables
 
     def write_all(self, iteration: Iteration) -> None:
         """Write the next version."""
-        for key in all_keys(self.start.config):
+        for key in all_keys(self.context.config):
             self.files.write(key, self._part(*key), self.version + 1, iteration)
             self.num_written += 1
 
     def committed(self) -> None:
-        """The next version counts now."""
+        """Note that the next version counts now."""
         self.version += 1
 
     def _load(self, name: str) -> Table:
-        rows = sum(self.start.num_rows[name])
-        dimension = self.start.config.entity_dimension(name)
-        table = Table(
-            torch.empty(rows, dimension, device=self.start.device),
-            torch.empty(rows, device=self.start.device),
-        )
-        for partition, count in enumerate(self.start.num_rows[name]):
+        num_rows, device = sum(self.context.num_rows[name]), self.context.device
+        dimension = self.context.config.entity_dimension(name)
+        table = Table(torch.empty(num_rows, dimension, device=device), torch.empty(num_rows, device=device))
+        for partition in range(len(self.context.num_rows[name])):
             part = self.files.load((name, partition), self.version)
             self.num_read += 1
-            place = slice(self.offsets[name, partition], self.offsets[name, partition] + count)
-            table.embeddings_ND[place] = part.embeddings_ND.to(self.start.device)
-            table.sums[place] = part.sums.to(self.start.device)
+            rows = self._rows(name, partition)
+            table.embeddings_ND[rows] = part.embeddings_ND.to(device)
+            table.sums[rows] = part.sums.to(device)
         return table
 
     def _part(self, name: str, partition: Partition) -> Table:
-        first = self.offsets[name, partition]
-        place = slice(first, first + self.start.num_rows[name][partition])
-        table = self._tables[name, 0]
-        return Table(table.embeddings_ND[place].cpu(), table.sums[place].cpu())
+        table, rows = self._tables[name, 0], self._rows(name, partition)
+        return Table(table.embeddings_ND[rows].cpu(), table.sums[rows].cpu())
+
+    def _rows(self, name: str, partition: Partition) -> slice:
+        first = self.first_rows[name, partition]
+        return slice(first, first + self.context.num_rows[name][partition])
+
+
+def _one_partition_per_type(context: RunContext) -> RunContext:
+    """The same run, with all rows of a type in one partition."""
+    whole = copy.copy(context)
+    entities = {
+        name: entity.model_copy(update={"num_partitions": 1})
+        for name, entity in context.config.entities.items()
+    }
+    whole.config = context.config.model_copy(update={"entities": entities})
+    whole.num_rows = {name: [sum(counts)] for name, counts in context.num_rows.items()}
+    return whole
+
+
+def _first_rows(context: RunContext) -> dict[PartitionKey, int]:
+    """The first row of each partition among all rows of its type."""
+    return {
+        (name, partition): sum(counts[:partition])
+        for name, counts in context.num_rows.items()
+        for partition in range(len(counts))
+    }

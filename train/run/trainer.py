@@ -25,15 +25,16 @@ from train.edges.batches import EdgeTensors
 from train.edges.bucket_order import order_of
 from train.evaluation.evaluate import evaluate
 from train.run.bucket import BucketTrainer
+from train.run.decide import decide
+from train.run.plan import Plan
 from train.run.resident import ResidentStore, WholeGraph
 from train.run.run_metrics import Visit, Watch, peak_bytes
 from train.run.validation import Validation
 from train.tables.background import Background
-from train.tables.device_buffer import DeviceBuffer, capacity_of, order_slots
-from train.tables.memory import is_resident
+from train.tables.device_buffer import DeviceBuffer, order_slots
 from train.tables.partition_files import PartitionFiles
 from train.tables.partition_store import PartitionStore, Store
-from train.tables.start import Start
+from train.tables.run_context import RunContext
 
 
 class Trainer:
@@ -42,18 +43,21 @@ class Trainer:
     def __init__(self, config: Config, claim: Claim = NO_CLAIM) -> None:
         self.config = config
         self.claim = claim
-        self.start = Start(config, claim=claim)
-        self.schedule = self.start.schedule
-        self.version = self.start.version
+        self.context = RunContext(config, claim=claim)
+        self.schedule = self.context.schedule
+        self.version = self.context.version
         claim.check()
         pbg_checkpoint.delete_uncommitted(config.checkpoint_path)
-        self.model, self.adagrad = self.start.load_model()
-        resident = is_resident(self.start)
-        self.bucket = (WholeGraph if resident else BucketTrainer)(self.start, self.model, self.adagrad)
+        self.model, self.adagrad = self.context.load_model()
+        self.plan = decide(self.context)
+        self.plan.announce()
+        trainer = WholeGraph if self.plan.placement == "device" else BucketTrainer
+        self.bucket = trainer(self.context, self.model, self.adagrad, self.plan)
         self.prefetch = config.section(TrainConfig).prefetch
         self.background = Background(threaded=self.prefetch)
-        self.device_slots: int | None = None  # that the buckets' order is to suit
-        self.store = self._store(resident)
+        # Partitions per type on the device: the order of buckets suits them.
+        self.order_slots = order_slots(config, self.plan.slots) if self.plan.slots else None
+        self.store = self._store(self.plan)
         self.watch = Watch(config, self.schedule, self.version)
         self.validation = Validation(config, self.schedule.per_epoch, self.version, self._rank)
         self._edges: dict[Bucket, Future[EdgeTensors]] = {}  # read, or being read
@@ -70,10 +74,11 @@ class Trainer:
         finally:
             self.background.close()
         return {
-            "first_version": self.start.version,
+            "first_version": self.context.version,
             "version": self.version,
-            "device": str(self.start.device),
-            "num_parameters": self.start.num_parameters(self.model),
+            "device": self.plan.device,
+            "plan": self.plan.figures(),
+            "num_parameters": self.context.num_parameters(self.model),
             **self.watch.figures(),
             **self.validation.figures(),
         }
@@ -84,16 +89,17 @@ class Trainer:
         self.claim.check()
         return found
 
-    def _store(self, resident: bool) -> Store:
-        if resident:
-            return ResidentStore(self.start, self.version)
-        if capacity := capacity_of(self.start):
-            self.device_slots = order_slots(self.config, capacity)
-            return DeviceBuffer(self.start, self.version, capacity)
-        return PartitionStore(PartitionFiles(self.start), self.version, self.background)
+    def _store(self, plan: Plan) -> Store:
+        match plan.placement:
+            case "device":
+                return ResidentStore(self.context, self.version)
+            case "buffer":
+                return DeviceBuffer(self.context, self.version, plan.slots)
+            case "files":
+                return PartitionStore(PartitionFiles(self.context), self.version, self.background)
 
     def _iterate(self, iteration: Iteration) -> None:
-        order = order_of(self.bucket.config, iteration, self.device_slots)
+        order = order_of(self.bucket.config, iteration, self.order_slots)
         following = [*order[1:], None] if self.prefetch else [None] * len(order)
         self.watch.start_iteration(iteration)
         self.store.begin(order)
@@ -136,7 +142,7 @@ class Trainer:
             self.adagrad.state_dict(),
             config.pbg(),
             iteration,
-            self.start.checksums,
+            self.context.checksums,
         )
         pbg_checkpoint.append_stats(config.checkpoint_path, self.watch.lines())
         self.claim.check()
@@ -144,9 +150,9 @@ class Trainer:
             config.checkpoint_path,
             version,
             preserve_epoch=self.schedule.preserved_epoch(config, version),
-            checksums=self.start.checksums | self._of_config,
+            checksums=self.context.checksums | self._of_config,
         )
-        self.start.checksums.clear()
+        self.context.checksums.clear()
         self.store.committed()
         self.version = version
         self.watch.end_iteration(

@@ -1,4 +1,4 @@
-"""What training asks of its process: a device, threads, an allocator that keeps its memory."""
+"""The process that trains: its device, its threads, an allocator that keeps freed memory."""
 
 import ctypes
 from collections.abc import Iterator
@@ -39,14 +39,14 @@ def cpu_threads(num_threads: int | None) -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep the buffers that a step frees: else every step faults all its pages in again.
+    """Let glibc keep the buffers that a step frees: otherwise every step faults all its pages in again.
 
-    Our own clusters start their workers like this (`cluster.ENVIRONMENT`); on somebody else's it is worth a
-    factor of two to ten.
+    Our own clusters start their workers with this setting (`cluster.ENVIRONMENT`); on other clusters it makes
+    steps two to ten times as fast.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):  # not glibc
         return
     mallopt(_M_TRIM_THRESHOLD, 256 << 20)
-    mallopt(_M_MMAP_THRESHOLD, 256 << 20) or mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # before 2.35 the most
+    mallopt(_M_MMAP_THRESHOLD, 256 << 20) or mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the most before 2.35

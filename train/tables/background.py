@@ -1,7 +1,7 @@
-"""Reading ahead and writing behind: one thread, which does what it is asked to in that order.
+"""Reading ahead and writing behind: one thread that runs its tasks in the order of their submission.
 
-The order is what makes it safe: a file is written before anybody asks the thread to read it, and what
-leaves the memory has left it before the next thing comes in.
+The order makes this safe: a file is written before the thread reads it again, and a partition has left the
+memory before the next one is read.
 """
 
 import time
@@ -14,10 +14,10 @@ Result = TypeVar("Result")
 
 
 class Background:
-    """One thread beside the one that trains, or with `threaded` False none: everything is done when asked.
+    """One thread beside the training thread; without `threaded`, `submit` runs the task at once.
 
     Attributes:
-        wait_s: seconds that the caller has waited for it.
+        wait_s: seconds that the caller has waited for tasks.
     """
 
     def __init__(self, *, threaded: bool) -> None:
@@ -27,7 +27,7 @@ class Background:
     def submit(
         self, function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> "Future[Result]":
-        """Have it done after all that was asked for before."""
+        """Run a function after all that were submitted before."""
         if self._thread is not None:
             return self._thread.submit(function, *args, **kwargs)
         done: Future[Result] = Future()
@@ -37,7 +37,7 @@ class Background:
         return done
 
     def result(self, future: "Future[Result]") -> Result:
-        """Wait for what was asked; raises what it raised."""
+        """Wait for a task; raises its error."""
         start = time.monotonic()
         try:
             return future.result()
@@ -45,6 +45,6 @@ class Background:
             self.wait_s += time.monotonic() - start
 
     def close(self) -> None:
-        """Drop what has not begun, and wait for what has."""
+        """Cancel the tasks that have not begun, and wait for the one that has."""
         if self._thread is not None:
             self._thread.shutdown(wait=True, cancel_futures=True)

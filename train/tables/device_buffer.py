@@ -15,40 +15,16 @@ Host memory: all rows and sums once. With `train.device_partitions: 0` partition
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-
 from graphmill.config import Config
-from graphmill.errors import ConfigError
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket
-from train.config import TrainConfig
 from train.edges.bucket_order import Uses
-from train.edges.schedule import Key, all_keys, is_shared, keys_of
+from train.edges.partitions import PartitionKey, all_keys, is_shared, keys_of
 from train.gpu.copies import Copies, Slot, num_floats_of
-from train.step.step import Table
+from train.step.table import Table
 from train.tables import memory
 from train.tables.partition_files import PartitionFiles
-from train.tables.start import Start
-
-
-def capacity_of(start: Start) -> int:
-    """How many partitions the device is to hold; 0 for no buffer.
-
-    Raises:
-        ConfigError: train.device_partitions is less than a bucket needs.
-    """
-    asked = start.config.section(TrainConfig).device_partitions
-    if asked is None:
-        if start.device.type != "cuda":
-            return 0
-        free, _ = torch.cuda.mem_get_info(start.device)
-        return memory.buffer_partitions(start, free, memory.host_free_bytes())
-    needed = memory.bucket_partitions(start)
-    if 0 < asked < needed:
-        raise ConfigError(
-            f"train.device_partitions: {asked}; a bucket needs {needed} partitions on the device"
-        )
-    return asked
+from train.tables.run_context import RunContext
 
 
 def order_slots(config: Config, capacity: int) -> int | None:
@@ -65,20 +41,20 @@ class DeviceBuffer:
         num_read, num_written: partitions that came to the device, and that were taken from it, so far.
     """
 
-    def __init__(self, start: Start, version: int, capacity: int) -> None:
+    def __init__(self, context: RunContext, version: int, capacity: int) -> None:
         """`capacity` counts the partitions on the device, of all types that have several."""
-        self.config, self.device, self.version = start.config, start.device, version
-        self.files = PartitionFiles(start.on_host())
+        self.config, self.device, self.version = context.config, context.device, version
+        self.files = PartitionFiles(context.on_host())
         self.capacity = capacity
         self.num_read = self.num_written = 0
-        self._host: dict[Key, Table] = {}
-        self._here: dict[Key, Table] = {}
-        self._slots: dict[Key, Slot] = {}  # of what is here and moves
+        self._host: dict[PartitionKey, Table] = {}
+        self._here: dict[PartitionKey, Table] = {}
+        self._slots: dict[PartitionKey, Slot] = {}  # of what is here and moves
         self._free: list[Slot] = []  # the first has been so the longest
-        self._left: dict[Key, Any] = {}  # events: when a partition is whole on the host again
-        self._ahead: set[Key] = set()  # here, for a bucket that has not come yet
-        self._changed: set[Key] = set()  # trained since they came
-        self._uses = Uses(start.config, [])
+        self._left: dict[PartitionKey, Any] = {}  # events: when a partition is whole on the host again
+        self._ahead: set[PartitionKey] = set()  # here, for a bucket that has not come yet
+        self._changed: set[PartitionKey] = set()  # trained since they came
+        self._uses = Uses(context.config, [])
         self._copies = Copies(self.device)
 
     def begin(self, order: Sequence[Bucket]) -> None:
@@ -87,7 +63,9 @@ class DeviceBuffer:
         if not self._host:
             self._load()
 
-    def enter(self, bucket: Bucket, then: Bucket | None, iteration: Iteration) -> Mapping[Key, Table]:
+    def enter(
+        self, bucket: Bucket, then: Bucket | None, iteration: Iteration
+    ) -> Mapping[PartitionKey, Table]:
         """The tables of `bucket`; with `then`, what is needed next is on its way when this returns."""
         self._copies.steps_done()
         self._uses.advance()
@@ -131,7 +109,7 @@ class DeviceBuffer:
             self._here[key] = self._copies.bring(self._host[key], slot, ())
             self.num_read += 1
 
-    def _look_ahead(self, following: set[Key]) -> None:
+    def _look_ahead(self, following: set[PartitionKey]) -> None:
         """Bring what the following bucket lacks, or else whatever is needed next."""
         coming = following - self._here.keys()
         if not coming and not self._ahead and len(self._slots) <= self.capacity:
@@ -142,7 +120,7 @@ class DeviceBuffer:
             self._bring(key)
             self._ahead.add(key)
 
-    def _make_room(self, keep: set[Key], num: int) -> None:
+    def _make_room(self, keep: set[PartitionKey], num: int) -> None:
         """Let partitions go until there are no more than the capacity, and `num` slots are free."""
         while len(self._slots) - len(self._ahead) + num > self.capacity or len(self._free) < num:
             others = self._slots.keys() - keep
@@ -151,7 +129,7 @@ class DeviceBuffer:
                 return  # the bucket needs them all
             self._let_go(key)
 
-    def _let_go(self, key: Key) -> None:
+    def _let_go(self, key: PartitionKey) -> None:
         if key in self._changed:
             self._take(key)
         self._ahead.discard(key)
@@ -160,13 +138,13 @@ class DeviceBuffer:
         self._free.append(slot)
         del self._here[key]
 
-    def _bring(self, key: Key) -> None:
+    def _bring(self, key: PartitionKey) -> None:
         slot = self._free.pop(0)
         self._slots[key] = slot
         self._here[key] = self._copies.bring(self._host[key], slot, (self._left.get(key),))
         self.num_read += 1
 
-    def _take(self, key: Key) -> None:
+    def _take(self, key: PartitionKey) -> None:
         self._left[key] = self._copies.take(self._here[key], self._host[key])
         self._changed.discard(key)
         self.num_written += 1

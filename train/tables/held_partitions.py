@@ -19,38 +19,35 @@ class HeldPartitions(Generic[Held]):
 
     Training on several workers, evaluation and predictions hold partitions here; training on one worker,
     which reads ahead, has `train.tables.partition_store`.
+
+    Attributes:
+        num_read: partitions read so far.
     """
 
     def __init__(self, load: Callable[[PartitionKey, Location], Held]) -> None:
         """`load` reads one partition."""
+        self.num_read = 0
         self._load = load
         self._partitions: dict[PartitionKey, Held] = {}
-        self._revisions: dict[PartitionKey, int] = {}  # of partitions that no training has changed since
+        self._revisions: dict[PartitionKey, int] = {}  # not those of partitions in training
 
     def hold(self, locations: Mapping[PartitionKey, Location]) -> Mapping[PartitionKey, Held]:
         """The partitions at `locations`; all others are dropped before the first one is read."""
-        missing = self.missing(locations)
-        for key in [key for key in self._partitions if key not in locations or key in missing]:
-            del self._partitions[key]
-        for key in missing:
+        for key in list(self._partitions):
+            if key not in locations or self._revisions.get(key) != locations[key].revision:
+                del self._partitions[key]
+        for key in sorted(locations.keys() - self._partitions.keys()):
             self._partitions[key] = self._load(key, locations[key])
             self._revisions[key] = locations[key].revision
+            self.num_read += 1
         return self._partitions
 
-    def missing(self, locations: Mapping[PartitionKey, Location]) -> list[PartitionKey]:
-        """Keys of the partitions that `hold` would read, in order."""
-        return sorted(
-            key
-            for key, location in locations.items()
-            if key not in self._partitions or self._revisions.get(key) != location.revision
-        )
-
-    def begin_changes(self, keys: Iterable[PartitionKey]) -> None:
-        """Training changes these partitions: until `end_changes` they are of no revision."""
+    def begin_training(self, keys: Iterable[PartitionKey]) -> None:
+        """Training changes these partitions: until `end_training` they are of no revision."""
         for key in keys:
             del self._revisions[key]
 
-    def end_changes(self, keys: Iterable[PartitionKey], revision: int) -> None:
+    def end_training(self, keys: Iterable[PartitionKey], revision: int) -> None:
         """The partitions have been written as `revision`."""
         self._revisions |= dict.fromkeys(keys, revision)
 

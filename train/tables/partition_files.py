@@ -19,7 +19,7 @@ from train.config import TrainConfig
 from train.edges import seeds
 from train.edges.partitions import PartitionKey
 from train.model import optimizer
-from train.step.step import Table
+from train.step.table import Table
 from train.tables.run_context import RunContext
 from train.tables.warm_start import WarmStart
 
@@ -50,9 +50,8 @@ class PartitionFiles:
             FormatError: the file is damaged, or belongs to other entities or another configuration.
         """
         if version:
-            path = path or self.config.checkpoint_path
-            embeddings_ND, sums = self._read(key, version, path)
-            self._check_shape(key, version, path, embeddings_ND)
+            embeddings_ND, sums = self._read(key, version, path or self.config.checkpoint_path)
+            self._check_shape(embeddings_ND, key, version, path)
         elif self._warm_start is not None and self._warm_start.has_type(key[0]):
             embeddings_ND, sums = self._take_over(key, self._warm_start)
         else:
@@ -64,14 +63,9 @@ class PartitionFiles:
         return Table(embeddings_ND.to(self.device), sums.to(self.device))
 
     def load_embeddings(self, key: PartitionKey, version: int) -> Tensor:
-        """The embeddings of `version` as they are, [N, D] in the host's memory.
-
-        Raises:
-            FormatError: the file is damaged, or belongs to other entities or another configuration.
-        """
-        path = self.config.checkpoint_path
-        embeddings_ND, _ = _read_embeddings(path, key, version)
-        self._check_shape(key, version, path, embeddings_ND)
+        """The embeddings of `version` as they are, [N, D] in the host's memory; raises as `load`."""
+        embeddings_ND, _ = _read_finite(self.config.checkpoint_path, key, version)
+        self._check_shape(embeddings_ND, key, version)
         return embeddings_ND
 
     def write(
@@ -116,13 +110,13 @@ class PartitionFiles:
 
     def _read(self, key: PartitionKey, version: int, path: str) -> tuple[Tensor, Tensor]:
         """Embeddings [R, D] and sums of one file."""
-        embeddings_RD, state = _read_embeddings(path, key, version)
+        embeddings_RD, state = _read_finite(path, key, version)
         if state is None:
             return embeddings_RD, optimizer.fresh_sums(self.optimizer, embeddings_RD)
         uri = pbg_checkpoint.embeddings_uri(path, *key, version)
         shape = embeddings_RD.shape[0], embeddings_RD.shape[1]
         sums = optimizer.sums_of_table_state(state, self.optimizer, shape, uri)
-        check_finite(sums.numpy(), f"{_described(path, key, version)}: optimizer sums")
+        check_finite(sums.numpy(), f"{uri}: {key[0]!r}, partition {key[1]}: optimizer sums")
         return embeddings_RD, sums
 
     def _draw(self, key: PartitionKey) -> Tensor:
@@ -131,27 +125,23 @@ class PartitionFiles:
         return torch.randn(self._shape(key), generator=generator).mul_(self.config.init_scale)
 
     def _shape(self, key: PartitionKey) -> tuple[int, int]:
-        entity_type, partition = key
-        return self.num_rows[entity_type][partition], self.config.entity_dimension(entity_type)
+        return self.num_rows[key[0]][key[1]], self.config.entity_dimension(key[0])
 
-    def _check_shape(self, key: PartitionKey, version: int, path: str, embeddings_ND: Tensor) -> None:
-        shape = self._shape(key)
-        if embeddings_ND.shape != shape:
+    def _check_shape(
+        self, embeddings_ND: Tensor, key: PartitionKey, version: int, path: str | None = None
+    ) -> None:
+        if embeddings_ND.shape != (shape := self._shape(key)):
+            uri = pbg_checkpoint.embeddings_uri(path or self.config.checkpoint_path, *key, version)
             raise FormatError(
-                f"{pbg_checkpoint.embeddings_uri(path, *key, version)}: embeddings have shape "
-                f"{tuple(embeddings_ND.shape)}; entity_count and dimension ask for {shape}: the checkpoint "
-                "belongs to other entities or another configuration. If entities were added, train into "
-                "another checkpoint_path, with this one as init_path"
+                f"{uri}: embeddings have shape {tuple(embeddings_ND.shape)}; entity_count and dimension ask "
+                f"for {shape}: the checkpoint belongs to other entities or another configuration. If "
+                "entities were added, train into another checkpoint_path, with this one as init_path"
             )
 
 
-def _read_embeddings(path: str, key: PartitionKey, version: int) -> tuple[Tensor, dict[str, Any] | None]:
+def _read_finite(path: str, key: PartitionKey, version: int) -> tuple[Tensor, dict[str, Any] | None]:
     """Embeddings [R, D] of one file, and the state of their optimizer where there is one."""
     embeddings, state = pbg_checkpoint.read_embeddings(path, *key, version)
-    check_finite(embeddings, _described(path, key, version))
-    return torch.from_numpy(embeddings), state
-
-
-def _described(path: str, key: PartitionKey, version: int) -> str:
     uri = pbg_checkpoint.embeddings_uri(path, *key, version)
-    return f"{uri}: {key[0]!r}, partition {key[1]}"
+    check_finite(embeddings, f"{uri}: {key[0]!r}, partition {key[1]}")
+    return torch.from_numpy(embeddings), state

@@ -1,11 +1,11 @@
-"""The partitions in memory of a run on one worker, which reads ahead and writes behind.
+"""Partitions of a run on one worker: read ahead from files, written behind.
 
 While a bucket is trained, a thread writes the partitions that have left, then reads those that the next
-bucket adds: in memory are the current bucket's, and besides either those that leave or those that come.
+bucket adds. So memory holds the current bucket's partitions, and either those that leave or those that come.
 Types with one partition stay from their first bucket on.
 
-A partition that has left is in the file of the checkpoint's next version, from which it comes back in the
-same iteration. The next version counts only when the whole iteration is committed.
+A partition that has left is in a file of the checkpoint's next version, and is read back from this file in
+the same iteration. The next version counts only once the whole iteration is committed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,13 @@ from graphmill.vocab import Bucket
 from train.config import TrainConfig
 from train.edges.bucket_order import Uses
 from train.edges.partitions import PartitionKey, all_keys, is_shared, keys_of
-from train.step.step import Table
+from train.step.table import Table
 from train.tables.background import Background
 from train.tables.partition_files import PartitionFiles
 
 
 class Store(Protocol):
-    """What holds the tables of a run, wherever they are.
+    """Holds the tables of a run on one worker: in files, in the host's memory, or on the device.
 
     Attributes:
         num_read: partitions read or drawn so far.
@@ -34,26 +34,26 @@ class Store(Protocol):
     num_written: int
 
     def begin(self, order: Sequence[Bucket]) -> None:
-        """Get ready for an iteration that visits the buckets in this order."""
+        """Prepare for an iteration that visits the buckets in this order."""
         ...
 
     def enter(
         self, bucket: Bucket, then: Bucket | None, iteration: Iteration
     ) -> Mapping[PartitionKey, Table]:
-        """The tables of `bucket`; those of `then`, if it is given, may come meanwhile."""
+        """The tables of `bucket`; the tables of `then`, if given, may be read meanwhile."""
         ...
 
     def write_all(self, iteration: Iteration) -> None:
-        """Write all of the checkpoint's next version that is not written yet."""
+        """Write the partitions of the next version that are not written yet."""
         ...
 
     def committed(self) -> None:
-        """The next version counts now."""
+        """Note that the next version is committed."""
         ...
 
 
 class PartitionStore:
-    """Holds the tables that the current bucket needs, and those that the next one adds.
+    """Holds the tables of the current bucket, and those that the next bucket adds.
 
     Attributes:
         num_read: partitions read or drawn so far.
@@ -71,16 +71,16 @@ class PartitionStore:
         self._tables: dict[PartitionKey, Table] = {}
         self._coming: dict[PartitionKey, Future[Table]] = {}
         self._leaving: list[Future[None]] = []
-        self._written: set[PartitionKey] = set()  # in the next version, by the current iteration
+        self._written: set[PartitionKey] = set()  # files of the next version, of the current iteration
 
     def begin(self, order: Sequence[Bucket]) -> None:
-        """Note when each partition is needed: one that may leave is the one that is needed again last."""
+        """Note the order: the partition that leaves is the one that is needed again last."""
         self._uses = Uses(self.config, order)
 
     def enter(
         self, bucket: Bucket, then: Bucket | None, iteration: Iteration
     ) -> Mapping[PartitionKey, Table]:
-        """The tables of `bucket`; those of `then`, if it is given, are on their way when this returns."""
+        """The tables of `bucket`; reading of the tables of `then`, if given, has begun."""
         needed = keys_of(self.config, bucket)
         ahead = keys_of(self.config, then) if then is not None else set()
         for key in self._leaving_for(needed, ahead):
@@ -95,7 +95,7 @@ class PartitionStore:
         return self._tables
 
     def write_all(self, iteration: Iteration) -> None:
-        """Complete the next version: what is in memory, and what the iteration never needed."""
+        """Write the partitions in memory, and copy those that the iteration never needed."""
         for key in sorted(self._tables):
             self._leaving.append(self._background.submit(self._write, key, self._tables[key], iteration))
         self._settle(wait=True)
@@ -103,12 +103,12 @@ class PartitionStore:
             self._write(key, self._load(key), iteration)
 
     def committed(self) -> None:
-        """The next version counts now."""
+        """Note that the next version is committed."""
         self.version += 1
         self._written.clear()
 
     def _leaving_for(self, needed: set[PartitionKey], ahead: set[PartitionKey]) -> list[PartitionKey]:
-        """Partitions that have to leave the memory for those that are needed."""
+        """Partitions that must leave the memory for those that are needed."""
         free = [key for key in self._tables.keys() - needed - ahead if not is_shared(self.config, key)]
         if self._slots is None:
             return sorted(free)
@@ -123,7 +123,7 @@ class PartitionStore:
 
     def _let_go(self, key: PartitionKey, iteration: Iteration) -> None:
         self._settle(wait=False)
-        # the thread holds the table until it is written, and nobody else
+        # only the thread holds the table until it is written
         self._leaving.append(self._background.submit(self._write, key, self._tables.pop(key), iteration))
         self._written.add(key)
 
@@ -135,11 +135,11 @@ class PartitionStore:
         try:
             return self._background.result(self._coming.pop(key))
         except Exception:
-            self._settle(wait=True)  # where a write failed before, that is the error to tell
+            self._settle(wait=True)  # an earlier error of a write is the cause
             raise
 
     def _settle(self, *, wait: bool) -> None:
-        """Raise what a write has raised."""
+        """Raise the error of a write that has failed."""
         for future in self._leaving:
             if wait or future.done():
                 self._background.result(future)

@@ -1,10 +1,10 @@
-"""The checkpoint at init_path, from which a new run starts: its rows are the first rows of today's tables.
+"""Warm start: the rows of the checkpoint at init_path are the first rows of a new run's tables.
 
 A partition, and the table of dynamic relations, may have grown since: ETL with `previous_entity_path`
-appends. Whether the old rows are indeed the first is looked up in the entities that the checkpoint was
-trained with, which its config.json names. A checkpoint may come from anybody: what it names is opened only
-beside it, or where the configuration names it too. Where it is not opened, positions are trusted.
-Entity types and static relations may have been added or removed: they go by their names.
+appends. To check that the old rows are the first rows, their raw ids are compared with the entities that the
+checkpoint was trained with, whose path is in its config.json. The checkpoint's author may be unknown, so that
+path is opened only if it lies beside the checkpoint or the configuration names it too; otherwise positions
+are trusted. Entity types and static relations may be added or removed: they are matched by name.
 """
 
 import logging
@@ -34,7 +34,7 @@ log = logging.getLogger("graphmill")
 
 
 class WarmStart:
-    """Where a new run's first rows come from."""
+    """The checkpoint that a new run takes its first rows and parameters from."""
 
     def __init__(self, config: Config, init_path: str) -> None:
         """Raises FormatError where `init_path` holds no checkpoint."""
@@ -42,7 +42,7 @@ class WarmStart:
         self.entity_path = config.entity_path
         self.path = init_path
         self.version = pbg_checkpoint.read_version(init_path)
-        # PBG takes initial values that were put there by hand, as version 0
+        # PBG takes initial values, put there by hand, as version 0
         if not self.version and not storage.exists(storage.join(init_path, pbg_checkpoint.VERSION_FILE)):
             raise FormatError(f"{init_path}: expected a checkpoint (init_path), found none")
         try:
@@ -53,23 +53,26 @@ class WarmStart:
         self._num_partitions = pbg_checkpoint.num_partitions(init_path, self.version)
 
     def has_type(self, entity_type: str) -> bool:
-        """Whether the checkpoint has embeddings of the type; if not, it has been added since.
+        """Whether the checkpoint has embeddings of the type; a type without them is new.
 
         Raises:
-            FormatError: it has, in another number of partitions.
+            FormatError: the checkpoint has another number of partitions of the type.
         """
-        found, now = self._num_partitions.get(entity_type), self.config.entities[entity_type].num_partitions
-        if found is None:
+        former, current = (
+            self._num_partitions.get(entity_type),
+            self.config.entities[entity_type].num_partitions,
+        )
+        if former is None:
             log.info("training: %s has no %r: its embeddings are drawn", self.path, entity_type)
-        elif found != now:
+        elif former != current:
             raise FormatError(
-                f"{self.path}: {entity_type!r} has {found} partitions there, the configuration says {now}; "
-                f"set entities.{entity_type}.num_partitions as it was, or start without init_path"
+                f"{self.path}: {entity_type!r} has {former} partitions there, the configuration says "
+                f"{current}; set entities.{entity_type}.num_partitions as it was, or start without init_path"
             )
-        return found is not None
+        return former is not None
 
     def load_model(self, model: Model, lr: float) -> Adagrad:
-        """Give `model` the checkpoint's parameters, by name; their optimizer.
+        """Load the checkpoint's parameters into `model`, by name; return their optimizer.
 
         Raises:
             FormatError: a parameter has another shape, or dynamic relations have moved.
@@ -79,51 +82,51 @@ class WarmStart:
         grown = model.num_relations is not None
         if model.num_relations is not None:
             self.check_relations(state, model.num_relations)
-        today = self._keys_today(state)
-        model.load_state({today[key]: state[key] for key in state if key in today}, uri, grown=grown)
+        current = self._current_keys(state)
+        model.load_state({current[key]: state[key] for key in state if key in current}, uri, grown=grown)
         adagrad = Adagrad(model.parameters, lr)
         saved = (optimizer_state or {}).get("state", {})
         if saved:
-            numbered = {key: saved.get(number) for number, key in enumerate(self._keys_then(state))}
-            states = {today[key]: found for key, found in numbered.items() if key in today}
+            numbered = {key: saved.get(number) for number, key in enumerate(self._former_keys(state))}
+            states = {current[key]: each for key, each in numbered.items() if key in current}
             adagrad.load_states(states, uri, grown=grown)
         return adagrad
 
-    def _names_then(self) -> list[str]:
+    def _former_names(self) -> list[str]:
         """Names of the static relations that the checkpoint was trained with, in their order."""
         if self.former.get("dynamic_relations"):
             return []
         return [str(relation.get("name")) for relation in self.former.get("relations", [])]
 
-    def _keys_today(self, state: Mapping[str, Tensor]) -> dict[str, str]:
-        """Today's key of each saved parameter; those of relations and types that are no more are left out."""
+    def _current_keys(self, state: Mapping[str, Tensor]) -> dict[str, str]:
+        """The current key of each saved parameter, without those of removed relations and types."""
         now = {relation.name: number for number, relation in enumerate(self.config.relations)}
-        then = dict(enumerate(self._names_then() or now))
+        then = dict(enumerate(self._former_names() or now))
         renamed = {}
         for key in state:
-            found = parse_operator_key(key)
-            if found is None:
+            parsed = parse_operator_key(key)
+            if parsed is None:
                 if parse_global_key(key) in self.config.entities:
                     renamed[key] = key
             elif self.config.dynamic_relations:
                 renamed[key] = key
-            elif (name := then.get(found.relation)) in now:
-                renamed[key] = operator_key(now[name], found.side, found.parameter)
+            elif (name := then.get(parsed.relation)) in now:
+                renamed[key] = operator_key(now[name], parsed.side, parsed.parameter)
         if gone := sorted(state.keys() - renamed.keys()):
             log.info("training: of %s, not needed any more: %s", self.path, ", ".join(gone))
         return renamed
 
-    def _keys_then(self, state: Mapping[str, Tensor]) -> list[str]:
+    def _former_keys(self, state: Mapping[str, Tensor]) -> list[str]:
         """The saved parameters in the order of their optimizer: both sides' operators, global embeddings."""
         return in_order(state, list(self.former.get("entities", self.config.entities)))
 
     def check_entities(
         self, entity_type: str, partition: Partition, saved_shape: tuple[int, int], shape: tuple[int, int]
     ) -> None:
-        """Check that the saved rows of a partition, of `saved_shape`, are the first of its rows today.
+        """Check that the saved rows of a partition, of `saved_shape`, are the first of its current rows.
 
         Raises:
-            FormatError: they are more, or of another dimension, or of other entities.
+            FormatError: there are more of them, or their dimension or their entities differ.
         """
         uri = pbg_checkpoint.embeddings_uri(self.path, entity_type, partition, self.version)
         num_saved, num_rows = saved_shape[0], shape[0]
@@ -138,10 +141,10 @@ class WarmStart:
         self._check_ids(entity_type, partition, num_saved)
 
     def check_relations(self, state: Mapping[str, Tensor], num_relations: int) -> None:
-        """Check that the rows of saved parameters of dynamic relations are the first of today's.
+        """Check that the saved dynamic relations are the first of the current ones.
 
         Raises:
-            FormatError: they are more, or they have other names, or they have grown and nobody named them.
+            FormatError: there are more of them, or their names differ, or the number grew without names.
         """
         uri = pbg_checkpoint.model_uri(self.path, self.version)
         counts = {len(value) if value.dim() else 0 for value in state.values()}
@@ -173,7 +176,7 @@ class WarmStart:
             )
 
     def _find_former_entities(self) -> str | None:
-        """The entities that the checkpoint was trained with, if they may be opened and can still be read."""
+        """The path of the entities that the checkpoint was trained with, if it may be opened and exists."""
         former = self.former.get("entity_path")
         set_here = [self.entity_path, getattr(self.config.etl, "previous_entity_path", None)]
         roots = [storage.parent(self.path), *(each for each in set_here if isinstance(each, str))]
@@ -188,7 +191,7 @@ class WarmStart:
         try:
             if isinstance(former, str) and storage.exists(former):
                 return former
-        except GraphMillError as error:  # such as storage that is down: the check is not worth the run
+        except GraphMillError as error:  # storage may be down, and the run goes on without the check
             log.info("training: %s", error)
         log.info(
             "training: the entities that %s was trained with (%s) cannot be read; rows are taken by position",
@@ -201,26 +204,26 @@ class WarmStart:
         former = self.former_entity_path
         if former is None or storage.absolute(former) == storage.absolute(self.entity_path):
             return
-        places = [entity_index.part_uri(path, entity_type, partition) for path in (former, self.entity_path)]
-        if not all(map(storage.exists, places)):
+        uris = [entity_index.part_uri(path, entity_type, partition) for path in (former, self.entity_path)]
+        if not all(map(storage.exists, uris)):
             log.info("training: %s, partition %d: taken by position: no raw ids", entity_type, partition)
             return
         before = entity_index.read_part(former, entity_type, partition)
         if len(before) != num_saved:
-            log.info("training: %s is not of %s; rows are taken by position", places[0], self.path)
+            log.info("training: %s is not of %s; rows are taken by position", uris[0], self.path)
             return
         now = entity_index.read_part(self.entity_path, entity_type, partition)[:num_saved]
         moved = np.flatnonzero(pc.not_equal(before[: len(now)], now).to_numpy(zero_copy_only=False))
         if len(moved):
             row = int(moved[0])
             raise FormatError(
-                f"{places[1]}: row {row} is raw id {now[row].as_py()!r}, which was {before[row].as_py()!r} "
+                f"{uris[1]}: row {row} is raw id {now[row].as_py()!r}, which was {before[row].as_py()!r} "
                 f"when {self.path} was trained: entities have moved; {_REMEDY}"
             )
 
 
 def _relation_names(entity_path: str | None, count: int) -> list[str] | None:
-    """Names of `count` relations, or None where nobody named them."""
+    """Names of `count` relations, or None where there are none."""
     names = None if entity_path is None else entity_counts.read_relation_names(entity_path)
-    # names of another number of relations are not theirs: the folder has been written anew
+    # another number of names belongs to other relations: the folder has been written anew
     return names if names is not None and len(names) == count else None

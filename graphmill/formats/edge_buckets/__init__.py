@@ -89,7 +89,7 @@ class BucketWriter:
         dtypes = dict.fromkeys(COLUMNS, np.dtype(index_dtype))
         if weighted:
             dtypes[WEIGHT] = np.dtype(np.float32)
-        # Without chunks a dataset is contiguous; modification times would make the bytes differ.
+        # Without chunks a dataset is contiguous; without times, equal content has equal bytes.
         self._datasets = {
             column: hdf5.create_dataset(column, shape=(num_edges,), dtype=dtype, track_times=False)
             for column, dtype in dtypes.items()
@@ -152,10 +152,10 @@ def new_bucket(
     num_features: Mapping[Side, int] | None = None,
     checksums: Checksums | None = None,
 ) -> Iterator[BucketWriter]:
-    """A new bucket file of `num_edges` edges, to be appended within the block; atomic.
+    """Open a new bucket file of `num_edges` edges, for appending within the block; atomic.
 
-    `checksums` is told of it.
-    `num_features` names the featurized sides, and how many features all their lists have together.
+    Adds the file's checksum to `checksums`. `num_features` has the featurized sides, each with the total
+    length of its lists.
     """
     uri = bucket_uri(edge_path, bucket)
     with storage.create_hdf5(uri, checksums) as hdf5:
@@ -165,7 +165,7 @@ def new_bucket(
 
 
 def write_bucket(edge_path: str, bucket: Bucket, edges: Edges) -> None:
-    """Write a whole bucket: int32, or int64 where a value asks for it."""
+    """Write a whole bucket: int32, or int64 where a value needs it."""
     largest = max(int(getattr(edges, column).max(initial=0)) for column in COLUMNS)
     index_dtype = np.int32 if largest <= np.iinfo(np.int32).max else np.int64
     features = {side: found for side in Side if (found := edges.features(side)) is not None}
@@ -199,11 +199,11 @@ def read_bucket(
 ) -> Edges:
     """The edges [start, stop) of the bucket as int64 (weights float32); cut like a Python slice.
 
-    Who does not say that it takes lists of features gets none: -1 would pass for an index.
+    Without `takes_features`, lists of features are refused: the caller would take -1 for an index.
 
     Raises:
-        FormatError: the bucket is missing, or is not what docs/formats/pbg_v1.md or its checksum says; or it
-            has lists of features, and they are not expected.
+        FormatError: the bucket is missing, does not follow docs/formats/pbg_v1.md, has another checksum,
+            or has unexpected lists of features.
     """
     uri = bucket_uri(edge_path, bucket)
     with _open_bucket(uri, storage.manifest_of(edge_path)) as datasets:
@@ -234,7 +234,7 @@ def read_bucket(
 def check_indices(
     edges: Edges, uri: str, num_lhs: int, num_rhs: int, num_rel: int, first_row: int = 0
 ) -> None:
-    """Check that every edge points at an entity and a relation that exist.
+    """Check that the entities and the relation of every edge exist.
 
     Args:
         edges: as read from the bucket.
@@ -242,7 +242,7 @@ def check_indices(
         num_lhs: rows of the lhs partition (the largest of its types).
         num_rhs: rows of the rhs partition.
         num_rel: relations.
-        first_row: row of the file that `edges` starts at.
+        first_row: row of the file at which `edges` starts.
 
     Raises:
         FormatError: an index is out of range.

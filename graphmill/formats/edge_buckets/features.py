@@ -37,12 +37,12 @@ class Features:
 
 
 def offsets_name(side: Side) -> str:
-    """The dataset that says where each edge's features begin."""
+    """Name of the dataset with the first feature of each edge."""
     return f"{side}d_offsets"
 
 
 def features_name(side: Side) -> str:
-    """The dataset of all edges' features."""
+    """Name of the dataset with the features of all edges."""
     return f"{side}d_data"
 
 

@@ -4,8 +4,8 @@
         orig: string       the raw id; int64 where the user's ids are integers
         new: int64         its integer id, 0 to N - 1 over all files of the type
 
-In the maps that we write, the integer id is the number of entities in the partitions before, plus the
-index. Others have the files one folder deeper, in any order, or older names. Source:
+In our maps, the integer id is the number of entities in the partitions before, plus the index. Other
+writers have the files one folder deeper, in any order, or with older column names. Source:
 docs/formats/graphstorm_maps.md.
 """
 
@@ -26,12 +26,12 @@ from graphmill.formats._parquet import open_parquet
 FOLDER = "raw_id_mappings"
 SCHEMA = pa.schema([("orig", pa.string()), ("new", pa.int64())])
 
-_COLUMNS = (("orig", "new"), ("node_str_id", "node_int_id"))  # today's, and the older ones
+_COLUMNS = (("orig", "new"), ("node_str_id", "node_int_id"))  # the names of today, and the older names
 
 
 @dataclass(frozen=True)
 class MapFile:
-    """One file of a map: what its columns are called, whether raw ids are integers, its row groups' rows."""
+    """One file of a map: names of its columns, whether raw ids are integers, rows of its row groups."""
 
     uri: str
     orig: str
@@ -41,7 +41,7 @@ class MapFile:
 
 
 def list_raw_id_map(mapping_path: str, entity_type: str) -> list[MapFile]:
-    """The files of a type's map, however deep they lie, sorted by name; rows are not read.
+    """The files of a type's map, in any depth of folders, sorted by name; reads no rows.
 
     Raises:
         NotFoundError: there is no map of the type.
@@ -70,7 +70,7 @@ def list_raw_id_map(mapping_path: str, entity_type: str) -> list[MapFile]:
 def iter_raw_id_map(
     file: MapFile, groups: Iterable[int], batch_rows: int = 1 << 16
 ) -> Iterator[tuple[pa.Array, npt.NDArray[np.int64]]]:
-    """Raw ids (string or int64 [n]) and integer ids (int64 [n]) of row groups that follow each other.
+    """Raw ids (string or int64 [n]) and integer ids (int64 [n]) of consecutive row groups.
 
     Raises:
         FormatError: the file is damaged, or holds a null, or a string that is no UTF-8.
@@ -90,7 +90,7 @@ def iter_raw_id_map(
                 )
             row += len(batch)
             orig = orig.cast(pa.int64() if file.is_integer else pa.string())
-            orig.validate(full=True)  # Arrow takes any bytes for UTF-8 unless asked to look
+            orig.validate(full=True)  # by default Arrow accepts any bytes as UTF-8
             yield orig, new.cast(pa.int64()).to_numpy()
 
 
@@ -126,7 +126,7 @@ def write_raw_id_map(
     """Write the map of one partition.
 
     Args:
-        root: the folder that `raw_id_mappings` lies in.
+        root: the folder that contains `raw_id_mappings`.
         entity_type: the type, GraphStorm's ntype.
         partition: the partition.
         first_id: integer id of its first entity.

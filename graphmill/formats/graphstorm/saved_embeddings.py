@@ -1,12 +1,12 @@
-"""GraphStorm's node embeddings, what it saves at `save_embed_path`.
+"""GraphStorm's node embeddings, saved at `save_embed_path`.
 
     {embed_path}/
         emb_info.json                       format, emb_name, world_size, emb_dim
-        {type}/embed-{rank:05d}.pt          [n, D] float32; other floats occur, [n] too
+        {type}/embed-{rank:05d}.pt          [n, D] float32; also other floats, and [n]
         {type}/embed_nids-{rank:05d}.pt     [n] int64, the integer ids of its rows, in any order
 
-Older writers leave out the ids: then rank r of W holds the ids from r * (N // W) on, the last rank the
-remainder. A multi-task run has such a folder for each task below the common one.
+Older writers omit the ids: then rank r of W has the ids from r * (N // W) on, and the last rank has the
+remainder. A multi-task run has one such folder per task.
 Source: docs/formats/graphstorm_embeddings.md.
 """
 
@@ -19,18 +19,7 @@ import numpy.typing as npt
 from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats.graphstorm import saved_ranks
-from graphmill.formats.graphstorm.saved_ranks import Numbers, RankRows, checked_name, iter_rows
-
-__all__ = [
-    "EmbInfo",
-    "RankRows",
-    "emb_info_uri",
-    "iter_rows",
-    "list_ranks",
-    "read_emb_info",
-    "write_emb_info",
-    "write_rank",
-]
+from graphmill.formats.graphstorm.saved_ranks import Numbers, RankRows, checked_name
 
 EMB_INFO = "emb_info.json"
 EMBED = "embed"
@@ -41,7 +30,7 @@ Floats = npt.NDArray[np.floating]
 
 @dataclass(frozen=True)
 class EmbInfo:
-    """emb_info.json: the entity types, how many ranks wrote, the dimension of each type where it is told."""
+    """Content of emb_info.json: the entity types, the number of ranks, the dimensions, where known."""
 
     entity_types: tuple[str, ...]
     world_size: int | None
@@ -49,16 +38,16 @@ class EmbInfo:
 
 
 def emb_info_uri(embed_path: str) -> str:
-    """The file that says what is there."""
+    """Place of emb_info.json."""
     return storage.join(embed_path, EMB_INFO)
 
 
 def read_emb_info(embed_path: str) -> EmbInfo:
-    """What was saved.
+    """Read emb_info.json.
 
     Raises:
         NotFoundError: there is no emb_info.json.
-        FormatError: it is not what docs/formats/graphstorm_embeddings.md says, or of the format hdf5.
+        FormatError: it does not follow docs/formats/graphstorm_embeddings.md, or has the format hdf5.
     """
     uri = emb_info_uri(embed_path)
     content = saved_ranks.read_pytorch_object(uri)
@@ -89,7 +78,7 @@ def write_emb_info(embed_path: str, emb_info: EmbInfo) -> None:
 def list_ranks(
     embed_path: str, entity_type: str, world_size: int | None = None, dimension: int | None = None
 ) -> list[RankRows]:
-    """The files of a type in the order of their ranks, with their shapes; rows are not read.
+    """The files of a type in the order of their ranks, with their shapes; reads no rows.
 
     Raises:
         NotFoundError: a file is missing.

@@ -1,4 +1,4 @@
-"""GraphStorm's predictions, what it saves at `save_prediction_path`.
+"""GraphStorm's predictions, saved at `save_prediction_path`.
 
     {prediction_path}/
         result_info.json                    format, world_size, ntypes or etypes ([[src, rel, dst], ...])
@@ -6,7 +6,7 @@
         {type}/predict_nids-{rank:05d}.pt   [n] int64
         {src}_{rel}_{dst}/predict-{rank:05d}.pt  src_nids-{rank:05d}.pt  dst_nids-{rank:05d}.pt
 
-A multi-task run has such a folder for each task. Source: docs/formats/graphstorm_predictions.md.
+A multi-task run has one such folder per task. Source: docs/formats/graphstorm_predictions.md.
 """
 
 from collections.abc import Mapping
@@ -18,20 +18,7 @@ import numpy as np
 from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats.graphstorm import saved_ranks
-from graphmill.formats.graphstorm.saved_ranks import Array, Numbers, RankRows, checked_name, iter_rows
-
-__all__ = [
-    "RankRows",
-    "ResultInfo",
-    "edge_folder",
-    "iter_rows",
-    "list_ranks",
-    "node_folder",
-    "read_result_info",
-    "result_info_uri",
-    "write_rank",
-    "write_result_info",
-]
+from graphmill.formats.graphstorm.saved_ranks import Array, Numbers, RankRows, checked_name
 
 RESULT_INFO = "result_info.json"
 PREDICT = "predict"
@@ -43,7 +30,7 @@ EdgeType = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class ResultInfo:
-    """result_info.json: the node types and edge types with predictions, and how many ranks wrote them."""
+    """Content of result_info.json: node types and edge types with predictions, and the number of ranks."""
 
     entity_types: tuple[str, ...] = ()
     edge_types: tuple[EdgeType, ...] = ()
@@ -51,7 +38,7 @@ class ResultInfo:
 
 
 def result_info_uri(prediction_path: str) -> str:
-    """The file that says what is there."""
+    """Place of result_info.json."""
     return storage.join(prediction_path, RESULT_INFO)
 
 
@@ -61,16 +48,16 @@ def node_folder(prediction_path: str, entity_type: str) -> str:
 
 
 def edge_folder(prediction_path: str, edge_type: EdgeType) -> str:
-    """The folder of an edge type; its parts may hold underscores, so no folder's name is taken apart."""
+    """The folder of an edge type; types may contain underscores, so no folder's name is split."""
     return storage.join(prediction_path, "_".join(edge_type))
 
 
 def read_result_info(prediction_path: str) -> ResultInfo:
-    """What was saved; GraphStorm's page calls `ntypes` `emb_name`.
+    """Read result_info.json; GraphStorm's page calls `ntypes` `emb_name`.
 
     Raises:
         NotFoundError: there is no result_info.json.
-        FormatError: it is not what docs/formats/graphstorm_predictions.md says, or of the format hdf5.
+        FormatError: it does not follow docs/formats/graphstorm_predictions.md, or has the format hdf5.
     """
     uri = result_info_uri(prediction_path)
     content = saved_ranks.read_pytorch_object(uri)
@@ -87,7 +74,7 @@ def read_result_info(prediction_path: str) -> ResultInfo:
 
 
 def checked_edge_type(edge_type: Any, where: str) -> EdgeType:
-    """`edge_type` if it is three names.
+    """Check that `edge_type` has three names.
 
     Raises:
         FormatError: it is not.
@@ -109,7 +96,7 @@ def write_result_info(prediction_path: str, result_info: ResultInfo) -> None:
 
 
 def list_ranks(folder: str, nids_stems: tuple[str, ...], world_size: int | None = None) -> list[RankRows]:
-    """The files of a node type (`NODE_STEMS`) or edge type (`EDGE_STEMS`) by rank; rows are not read.
+    """The files of a node type (`NODE_STEMS`) or edge type (`EDGE_STEMS`) by rank; reads no rows.
 
     Raises:
         NotFoundError: a file is missing.

@@ -1,8 +1,8 @@
-"""What GraphStorm's saved embeddings and predictions share: numbered `.pt` files, one set a rank; JSON.
+"""Numbered `.pt` files, one set per rank, and JSON, of GraphStorm's saved embeddings and predictions.
 
     {folder}/{stem}-{rank:05d}.pt       one tensor each; 5 digits, 6 from rank 100000 on
 
-The files of a rank go together row by row: one of values ([n, D], or [n]), and one or two of integer ids
+The files of a rank belong together row by row: values ([n, D] or [n]), and one or two files of integer ids
 ([n] int64). Source: docs/formats/graphstorm_embeddings.md.
 """
 
@@ -29,7 +29,7 @@ _NUMBERED = re.compile(r"^(?P<stem>.+)-(?P<number>[0-9]{1,9})\.pt$")
 
 @dataclass(frozen=True)
 class RankRows:
-    """One rank's rows: `shape` and `dtype` are those of the values; without files of ids they count up."""
+    """One rank's rows, with `shape` and `dtype` of the values; without files of ids, the ids count up."""
 
     rank: int
     values_uri: str
@@ -62,14 +62,14 @@ def list_ranks(
     world_size: int | None,
     optional: bool = False,
 ) -> list[RankRows]:
-    """The files of all ranks, in their order, with the shapes of the values; rows are not read.
+    """The files of all ranks, in their order, with the shapes of the values; reads no rows.
 
     Args:
-        folder: where they lie.
-        values_stem: what files of values are called.
-        nids_stems: what files of ids are called.
-        world_size: how many ranks there must be; None: as many as there are.
-        optional: whether the files of ids may be missing, of all ranks at once.
+        folder: the folder of the files.
+        values_stem: beginning of the names of files of values.
+        nids_stems: beginnings of the names of files of ids.
+        world_size: number of ranks; None: any number.
+        optional: whether the files of ids may be missing for all ranks.
 
     Raises:
         NotFoundError: a rank lacks a file.
@@ -157,10 +157,10 @@ def write_tensor(folder: str, stem: str, rank: int, rows: Array) -> None:
 
 
 def checked_name(name: Any, where: str) -> str:
-    """`name` if it is fit to be a folder's name: nothing in a JSON may lead out of the folder it is in.
+    """Check that `name` can be the name of a folder: a name in JSON must not lead out of its folder.
 
     Raises:
-        FormatError: it is no text, or leads elsewhere.
+        FormatError: it is no text, or leads out.
     """
     if not isinstance(name, str) or not name or name in (".", "..") or set(name) & set("/\\\0"):
         raise FormatError(f"{where}: expected a name that can be a folder's, found {name!r}")
@@ -168,7 +168,7 @@ def checked_name(name: Any, where: str) -> str:
 
 
 def read_pytorch_object(uri: str) -> dict[str, Any]:
-    """The JSON object at `uri`, whose `format`, if it has one, is pytorch.
+    """Read the JSON object at `uri`, whose `format`, if it has one, is pytorch.
 
     Raises:
         NotFoundError: there is no such file.
@@ -187,7 +187,7 @@ def write_object(uri: str, content: Mapping[str, Any]) -> None:
 
 
 def world_size_of(content: Mapping[str, Any], uri: str) -> int | None:
-    """How many ranks wrote, or None where the JSON does not say.
+    """Number of ranks that wrote, or None if the JSON does not contain it.
 
     Raises:
         FormatError: it is not a number from 1 on.

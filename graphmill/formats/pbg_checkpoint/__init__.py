@@ -5,15 +5,15 @@
       config.json                         PBG's configuration
       embeddings_{type}_{part}.v{V}.h5    embeddings [count, D] float32, optimizer/state_dict
       model.v{V}.h5                       model/relations/..., model/entities/..., optimizer/state_dict
-      training_stats.json                 JSON lines, one a bucket
-      epoch_{N}/                          a preserved version, itself a checkpoint; PBG's is one of links
-      best/                               likewise, the one with the best validation
+      training_stats.json                 JSON lines, one per bucket
+      epoch_{N}/                          a preserved version, itself a checkpoint; in PBG's, files are links
+      best/                               the version with the best validation, itself a checkpoint
 
 Protocol: write the embeddings of version V, the model, the stats, then `commit`. Every file appears
-whole (temporary name, rename), and only checkpoint_version.txt makes a version count, so a kill at any
+whole (temporary name, rename), and only checkpoint_version.txt commits a version, so a kill at any
 point leaves the old version or the new one. The same content gives the same bytes.
 
-Rooms: `names`, `versions` (by `links`), `tables` (by `hdf5`), `texts`. Source: docs/formats/pbg_v1.md.
+Modules: `names`, `versions` (by `links`), `tables` (by `hdf5`), `texts`. Source: docs/formats/pbg_v1.md.
 """
 
 from graphmill.formats.pbg_checkpoint.hdf5 import Iteration
@@ -28,7 +28,6 @@ from graphmill.formats.pbg_checkpoint.names import (
 )
 from graphmill.formats.pbg_checkpoint.tables import (
     iter_embeddings,
-    new_embeddings,
     open_embeddings,
     read_embeddings,
     read_global_embedding,
@@ -62,7 +61,6 @@ __all__ = [
     "keep",
     "model_uri",
     "move_aside",
-    "new_embeddings",
     "num_partitions",
     "open_embeddings",
     "read_config",

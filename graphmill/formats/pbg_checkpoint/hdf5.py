@@ -1,12 +1,12 @@
-"""What the two kinds of HDF5 file of a PBG v1 checkpoint share: attributes, the optimizer's state, checks.
+"""Content of the HDF5 files of a PBG v1 checkpoint: attributes, rows, parameters, optimizer's state, checks.
 
     /  attributes: format_version, config/json, iteration/*   (a slash is part of an attribute's name)
        embeddings            float [count, D]
        optimizer/state_dict  opaque V1 [bytes]: torch.save(optimizer.state_dict())
        model/...             float, attribute state_dict_key
 
-The files may come from anybody: nothing is unpickled, no link out of the file is followed. torch is
-imported where it is used: who reads vectors alone, as remap does, starts a second earlier without it.
+The files may come from anybody: only tensors are unpickled, and no link out of the file is followed. torch
+is imported where it is used: a process that reads vectors alone, as in remap, starts a second earlier.
 """
 
 from __future__ import annotations
@@ -57,14 +57,13 @@ class Iteration:
 
 @contextmanager
 def open_checked(uri: str, manifest: Manifest | None = None) -> Iterator[h5py.File]:
-    """The HDF5 file at `uri`, of a format version that is known here.
+    """Open the HDF5 file at `uri`, of the known format version.
 
-    With the `manifest` of its checksum, all of it is read.
+    With the `manifest` of its checksum, the whole file is read.
 
     Raises:
         NotFoundError: there is no such file.
-        FormatError: it is not HDF5, of another version, damaged in what the block reads, or not what its
-            checksum says.
+        FormatError: it is not HDF5, has another version or checksum, or is damaged where the block reads.
     """
     with storage.open_hdf5(uri, manifest) as hdf5:
         try:
@@ -79,7 +78,7 @@ def open_checked(uri: str, manifest: Manifest | None = None) -> Iterator[h5py.Fi
 
 
 class DatasetRows:
-    """Rows of a dataset, read piece by piece."""
+    """Rows of a dataset [count, D], read piece by piece."""
 
     def __init__(self, dataset: h5py.Dataset) -> None:
         self._dataset = dataset
@@ -92,11 +91,15 @@ class DatasetRows:
 
     def read(self, start: int, stop: int) -> Floats:
         """Rows [start, stop) as float32, whatever the file has."""
-        return read_rows(self._dataset, start, stop)
+        stop = min(stop, self.shape[0])
+        rows = np.empty((stop - start, self.shape[1]), np.float32)
+        if rows.size:
+            self._dataset.read_direct(rows, np.s_[start:stop])
+        return rows
 
 
 def write_attributes(hdf5: h5py.File, config: Mapping[str, Any], iteration: Iteration | None) -> None:
-    """Write the attributes of the root; an unknown iteration is left out."""
+    """Write the attributes of the root, without an unknown iteration."""
     hdf5.attrs["format_version"] = FORMAT_VERSION
     hdf5.attrs["config/json"] = json.dumps(config, indent=4)
     for key, value in asdict(iteration).items() if iteration else ():
@@ -172,17 +175,8 @@ def embeddings_dataset(hdf5: h5py.File, uri: str) -> h5py.Dataset:
     return dataset
 
 
-def read_rows(dataset: h5py.Dataset, start: int, stop: int) -> Floats:
-    """Rows start..stop as float32, whatever the file has."""
-    stop = min(stop, dataset.shape[0])
-    rows = np.empty((stop - start, dataset.shape[1]), np.float32)
-    if rows.size:
-        dataset.read_direct(rows, np.s_[start:stop])
-    return rows
-
-
 def write_parameters(hdf5: h5py.File, state: Mapping[str, Tensor], uri: str) -> None:
-    """Write the group of the model's parameters, empty where there are none, as PBG has it."""
+    """Write the group of the model's parameters, which PBG wants even if it is empty."""
     hdf5.create_group(MODEL)
     for key, parameter in state.items():
         values = parameter.detach().cpu().numpy()

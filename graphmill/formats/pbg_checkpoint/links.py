@@ -1,11 +1,11 @@
-"""Links to version files: PBG preserves an epoch as a folder of them, where we have copies or hard links.
+"""Links to version files: PBG preserves an epoch as a folder of links; we use copies or hard links.
 
     checkpoint_path/
       embeddings_user_0.v2.h5
       epoch_2/embeddings_user_0.v2.h5 -> /where/it/was/checkpoint/embeddings_user_0.v2.h5
 
-A link goes by the name of the file that it leads to: in a checkpoint that was moved it leads nowhere, and
-the file beside the folder is still the one that it means.
+The name of the target identifies the file: in a checkpoint that was moved, the link is broken, and the
+file of that name beside the folder is still the right one.
 """
 
 import os
@@ -21,7 +21,7 @@ Links = dict[str, list[str]]
 
 
 def links_of(checkpoint_path: str) -> Links:
-    """Names of version files that links below the folder lead to, each with these links."""
+    """Version files that are targets of links below the folder: their names, each with its links."""
     links: Links = {}
     for link, target in storage.links_below(checkpoint_path).items():
         if VERSIONED.match(storage.name(target)):
@@ -30,7 +30,7 @@ def links_of(checkpoint_path: str) -> Links:
 
 
 def make_own(checkpoint_path: str, links: Iterable[str]) -> None:
-    """Put in the place of links to version files of the folder, and of broken ones, what they mean."""
+    """Replace links to version files of the folder, and broken links, by the files themselves."""
     for link in links:
         target = storage.join(checkpoint_path, storage.name(storage.resolved(link)))
         is_broken = not storage.exists(link)
@@ -42,7 +42,7 @@ def make_own(checkpoint_path: str, links: Iterable[str]) -> None:
 
 
 def link_or_copy(source: str, target: str) -> None:
-    """A second name for a file that nobody will change, or a copy where there are no hard links."""
+    """Make a second name for a file that never changes, or a copy where there are no hard links."""
     source_path, target_path = storage.local_path(storage.resolved(source)), storage.local_path(target)
     if source_path and target_path:
         try:

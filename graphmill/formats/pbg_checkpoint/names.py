@@ -1,4 +1,4 @@
-"""What the files of a checkpoint are called."""
+"""Names of the files of a checkpoint."""
 
 import re
 

@@ -1,10 +1,12 @@
-"""A version's HDF5 files: embeddings of a partition, and the parameters that belong to no entity."""
+"""HDF5 files of a version: embeddings of a partition, and the parameters that belong to no entity."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from graphmill import storage
 from graphmill.formats.pbg_checkpoint import hdf5 as content
@@ -22,54 +24,29 @@ def write_embeddings(
     entity_type: str,
     partition: Partition,
     version: int,
-    embeddings: Floats,
-    optimizer_state: Mapping[str, Any] | None,
-    config: Mapping[str, Any],
-    iteration: Iteration,
-    checksums: Checksums | None = None,
-) -> None:
-    """Write one partition: embeddings [count, D], the optimizer's state_dict() where there is one.
-
-    `checksums` is told of the file.
-    """
-    shape = (len(embeddings), embeddings.shape[1])
-    new_embeddings(
-        checkpoint_path,
-        entity_type,
-        partition,
-        version,
-        shape,
-        [embeddings],
-        optimizer_state,
-        config,
-        iteration,
-        checksums,
-    )
-
-
-def new_embeddings(
-    checkpoint_path: str,
-    entity_type: str,
-    partition: Partition,
-    version: int,
-    shape: tuple[int, int],
-    batches: Iterable[Floats],
+    embeddings: Floats | Iterable[Floats],
     optimizer_state: Mapping[str, Any] | None,
     config: Mapping[str, Any],
     iteration: Iteration | None,
     checksums: Checksums | None = None,
+    *,
+    shape: tuple[int, int] | None = None,
 ) -> None:
-    """Write one partition whose embeddings, of `shape` (count, D) in all, come in batches [n, D].
+    """Write one partition: embeddings [count, D], and the state_dict() of the optimizer if there is one.
 
-    `checksums` is told of the file.
+    With `shape`, (count, D) of all rows, the embeddings come in batches [n, D]. The checksum of the file is
+    added to `checksums`.
 
     Raises:
-        FormatError: the batches are fewer or more rows than announced.
+        FormatError: the batches have fewer or more rows than `shape`.
     """
+    if shape is None:
+        whole = np.asarray(embeddings)
+        shape, embeddings = (whole.shape[0], whole.shape[1]), [whole]
     uri = embeddings_uri(checkpoint_path, entity_type, partition, version)
     with storage.create_hdf5(uri, checksums) as hdf5:
         content.write_attributes(hdf5, config, iteration)
-        content.write_rows(hdf5, shape, batches, uri)
+        content.write_rows(hdf5, shape, embeddings, uri)
         content.write_optimizer(hdf5, optimizer_state)
 
 
@@ -80,18 +57,18 @@ def read_embeddings(
 
     Raises:
         NotFoundError: the version has no such file.
-        FormatError: the file is not what the format says, or what its checksum says.
+        FormatError: the file does not follow the format, or has another checksum.
     """
     uri = embeddings_uri(checkpoint_path, entity_type, partition, version)
     with content.open_checked(uri, manifest_of(checkpoint_path, version)) as hdf5:
-        dataset = content.embeddings_dataset(hdf5, uri)
-        return content.read_rows(dataset, 0, dataset.shape[0]), content.read_optimizer(hdf5, uri)
+        rows = DatasetRows(content.embeddings_dataset(hdf5, uri))
+        return rows.read(0, rows.shape[0]), content.read_optimizer(hdf5, uri)
 
 
 def read_optimizer_state(
     checkpoint_path: str, entity_type: str, partition: Partition, version: int
 ) -> dict[str, Any] | None:
-    """The state of one partition's optimizer, or None; the embeddings are not read, nothing is compared."""
+    """The state of one partition's optimizer, or None; reads no embeddings and compares no checksum."""
     uri = embeddings_uri(checkpoint_path, entity_type, partition, version)
     with content.open_checked(uri) as hdf5:
         return content.read_optimizer(hdf5, uri)
@@ -103,7 +80,7 @@ def open_embeddings(
 ) -> Iterator[DatasetRows]:
     """One partition's embeddings, to be read piece by piece within the block.
 
-    Where the `whole` will be read, the file is compared with its checksum.
+    With `whole`, for a caller that reads all rows, the file is compared with its checksum.
     """
     uri = embeddings_uri(checkpoint_path, entity_type, partition, version)
     with content.open_checked(uri, manifest_of(checkpoint_path, version) if whole else None) as hdf5:
@@ -112,20 +89,17 @@ def open_embeddings(
 
 def shape_of(checkpoint_path: str, entity_type: str, partition: Partition, version: int) -> tuple[int, int]:
     """(count, D) of one partition's embeddings."""
-    uri = embeddings_uri(checkpoint_path, entity_type, partition, version)
-    with content.open_checked(uri) as hdf5:
-        return DatasetRows(content.embeddings_dataset(hdf5, uri)).shape
+    with open_embeddings(checkpoint_path, entity_type, partition, version) as rows:
+        return rows.shape
 
 
 def iter_embeddings(
     checkpoint_path: str, entity_type: str, partition: Partition, version: int, batch_rows: int
 ) -> Iterator[Floats]:
     """One partition's embeddings in order, [<= batch_rows, D] at a time."""
-    uri = embeddings_uri(checkpoint_path, entity_type, partition, version)
-    with content.open_checked(uri, manifest_of(checkpoint_path, version)) as hdf5:
-        dataset = content.embeddings_dataset(hdf5, uri)
-        for start in range(0, dataset.shape[0], batch_rows):
-            yield content.read_rows(dataset, start, start + batch_rows)
+    with open_embeddings(checkpoint_path, entity_type, partition, version, whole=True) as rows:
+        for start in range(0, rows.shape[0], batch_rows):
+            yield rows.read(start, start + batch_rows)
 
 
 def write_model(
@@ -139,7 +113,7 @@ def write_model(
 ) -> None:
     """Write the parameters that belong to no entity, by `state_dict_key` ("rhs_operators.0.real").
 
-    `checksums` is told of the file.
+    The checksum of the file is added to `checksums`.
     """
     uri = model_uri(checkpoint_path, version)
     with storage.create_hdf5(uri, checksums) as hdf5:
@@ -155,7 +129,7 @@ def read_model(
 
     Raises:
         NotFoundError: the version has no model file.
-        FormatError: the file is not what the format says, or what its checksum says.
+        FormatError: the file does not follow the format, or has another checksum.
     """
     uri = model_uri(checkpoint_path, version)
     with content.open_checked(uri, manifest_of(checkpoint_path, version)) as hdf5:
@@ -178,7 +152,7 @@ def read_global_embedding(checkpoint_path: str, entity_type: str, version: int) 
 
     Raises:
         NotFoundError: the version has no model file.
-        FormatError: the file is not what the format says, or what its checksum says.
+        FormatError: the file does not follow the format, or has another checksum.
     """
     uri = model_uri(checkpoint_path, version)
     with content.open_checked(uri, manifest_of(checkpoint_path, version)) as hdf5:

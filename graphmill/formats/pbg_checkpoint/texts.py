@@ -1,4 +1,4 @@
-"""A checkpoint's JSON: the configuration, and what the trainer says of each bucket."""
+"""JSON files of a checkpoint: the configuration, and the statistics of each bucket."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -11,9 +11,9 @@ from graphmill.storage import Checksums
 
 
 def write_config(checkpoint_path: str, config: Mapping[str, Any]) -> Checksums:
-    """Write config.json: PBG's configuration, PBG's keys only; its checksum.
+    """Write config.json: PBG's configuration with PBG's keys only. Returns its checksum.
 
-    The checksums of the committed version, beside which it is, are brought up to date.
+    Updates the checksums of the committed version, which include config.json.
     """
     manifest_uri = manifest_of(checkpoint_path, read_version(checkpoint_path)).uri
     known = storage.read_checksums(manifest_uri)
@@ -31,7 +31,7 @@ def read_config(checkpoint_path: str) -> dict[str, Any]:
 
     Raises:
         NotFoundError: the checkpoint has no config.json.
-        FormatError: it is not a JSON object, or not what its checksum says.
+        FormatError: it is not a JSON object, or has another checksum.
     """
     uri = storage.join(checkpoint_path, CONFIG_FILE)
     manifest = manifest_of(checkpoint_path, read_version(checkpoint_path))
@@ -40,7 +40,7 @@ def read_config(checkpoint_path: str) -> dict[str, Any]:
 
 
 def append_stats(checkpoint_path: str, lines: Iterable[Mapping[str, Any]]) -> None:
-    """Add JSON lines; a line of a bucket that an interrupted iteration already told of replaces it."""
+    """Add JSON lines; a line replaces the line of the same bucket and iteration from an interrupted run."""
     added = [dict(line) for line in lines]
     again = {_bucket_visit(line) for line in added} - {None}
     kept = [line for line in read_stats(checkpoint_path) if _bucket_visit(line) not in again]

@@ -1,4 +1,4 @@
-"""Which version counts: committing, keeping, restoring, moving aside, cleaning up."""
+"""Versions of a checkpoint: commit, keep, restore, move aside, clean up."""
 
 import logging
 import re
@@ -40,11 +40,11 @@ def commit(
     preserve_epoch: int | None,
     checksums: Mapping[str, str] | None = None,
 ) -> None:
-    """Make `version`, all of whose files are written, the one that counts; delete the older ones.
+    """Commit `version`, whose files are all written, and delete the older versions.
 
-    `checksums` are those of its files, by URI, wherever they lay when they were written.
-    The copy for `preserve_epoch` is made first: a kill in between makes it again, and never loses it. Another
-    one that has been preserved under that number is moved aside.
+    `checksums` has those of its files, by the URI under which each was written.
+    The copy for `preserve_epoch` is made first: after a kill, the copy is made again and never lost. Another
+    version that has been preserved under that number is moved aside.
 
     Raises:
         FormatError: `version` lacks a file that the committed version has, or its model.
@@ -65,12 +65,12 @@ def commit(
 
 
 def keep(checkpoint_path: str, version: int, name: str) -> None:
-    """Make the folder `name` in the checkpoint a checkpoint of that one version."""
+    """Copy one version to the folder `name` in the checkpoint, which becomes a checkpoint itself."""
     _preserve(checkpoint_path, version, storage.join(checkpoint_path, name))
 
 
 def restore(checkpoint_path: str, name: str) -> None:
-    """Commit the version that the folder `name` in the checkpoint has, delete the others; may be repeated.
+    """Commit the version of the folder `name` in the checkpoint and delete the others; may be repeated.
 
     Raises:
         FormatError: the folder has no version.
@@ -84,7 +84,7 @@ def restore(checkpoint_path: str, name: str) -> None:
         file = f"{stem}.v{version}.h5"
         if not storage.exists(storage.join(checkpoint_path, file)):
             link_or_copy(storage.join(source, file), storage.join(checkpoint_path, file))
-    # The configuration beside it is today's, not the one of when the version was kept.
+    # The configuration of the checkpoint stays; it may be newer than the version.
     beside = storage.read_checksums(manifest_of(checkpoint_path, read_version(checkpoint_path)).uri)
     kept = storage.read_checksums(manifest_of(source, version).uri)
     kept.pop(names.CONFIG_FILE, None)
@@ -96,10 +96,10 @@ def restore(checkpoint_path: str, name: str) -> None:
 
 
 def delete_uncommitted(checkpoint_path: str) -> None:
-    """Delete what a kill left beside the committed version: half a successor, predecessors, temporary files.
+    """Delete what a kill left: a part of the next version, older versions, temporary files.
 
     Later versions stay: no kill leaves them, so a checkpoint that lost its version file is not touched.
-    Training will write them again: links to them, of preserved epochs, get files of their own.
+    Training will overwrite them, so preserved epochs get copies in the place of links to them.
     """
     committed = read_version(checkpoint_path)
     for file, links in links_of(checkpoint_path).items():
@@ -112,7 +112,7 @@ def delete_uncommitted(checkpoint_path: str) -> None:
 
 
 def move_aside(checkpoint_path: str) -> str:
-    """Give the folder another name, for ever, with its preserved epochs whole; the name."""
+    """Rename the folder for good, with complete preserved epochs; returns the new name."""
     for links in links_of(checkpoint_path).values():
         make_own(checkpoint_path, links)
     return storage.move_aside(checkpoint_path)
@@ -128,7 +128,7 @@ def _preserve_epoch(checkpoint_path: str, version: int, target_path: str) -> Non
 
 
 def _has_same(checkpoint_path: str, version: int, other_path: str) -> bool:
-    """Whether a folder holds just that version, byte for byte."""
+    """Whether a folder holds exactly that version, byte for byte."""
     stems = versions_of(checkpoint_path).get(version, set())
     version_uri = storage.join(other_path, names.VERSION_FILE)
     if versions_of(other_path) != {version: stems} or not storage.exists(version_uri):
@@ -153,7 +153,7 @@ def _same_bytes(one_uri: str, two_uri: str) -> bool:
 
 
 def _write_checksums(checkpoint_path: str, version: int, checksums: Mapping[str, str]) -> None:
-    """Write the checksums of a version's files; with none, delete those that are left there."""
+    """Write the checksums of a version's files, or delete the old ones if there are none."""
     manifest_uri = manifest_of(checkpoint_path, version).uri
     found = {}
     for uri, checksum in checksums.items():
@@ -184,7 +184,7 @@ def _preserve(checkpoint_path: str, version: int, target_path: str) -> None:
 
 
 def _delete(checkpoint_path: str, versions: Iterable[int]) -> None:
-    """Delete versions, but for files that preserved epochs link to, and initial values: version 0."""
+    """Delete versions, except version 0 (initial values) and files that preserved epochs link to."""
     found, linked = versions_of(checkpoint_path), links_of(checkpoint_path)
     files = {f"{stem}.v{version}.h5" for version in versions if version for stem in found.get(version, set())}
     for file in sorted(files - linked.keys()):

@@ -1,4 +1,4 @@
-"""PyTorch-BigGraph's files of before its version 1: `.pt`, numbered from 1.
+"""PyTorch-BigGraph's files from before its version 1: `.pt`, numbered from 1.
 
     entityPath/
       entity_count_{type}_{part}.pt     torch.save(int)
@@ -10,6 +10,6 @@
       METADATA_1.pt.{V}                 torch.save((config, edge paths, chunk, model, optimizer's state))
       CHECKPOINT_VERSION                V; version 0 means no suffix
 
-Rooms: `checkpoint` (outdir), `inputs` (entityPath, edgePaths), `index_base`, and what has other names:
-`config`, `parameters`. Source: docs/formats/pbg_legacy.md.
+Modules: `checkpoint` (outdir), `inputs` (entityPath, edgePaths), `index_base`, and the legacy names of
+`config` keys and `parameters`. Source: docs/formats/pbg_legacy.md.
 """

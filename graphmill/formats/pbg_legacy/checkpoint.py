@@ -1,7 +1,7 @@
-"""Legacy checkpoints: see the package's page for the files.
+"""Legacy checkpoints: the package's docstring lists the files.
 
-Protocol: write the embeddings of version V, the metadata, then `commit`. Only CHECKPOINT_VERSION makes a
-version count. Metadata of older versions stay, as PBG left them; embeddings of older versions are deleted.
+Protocol: write the embeddings of version V, the metadata, then `commit`. Only CHECKPOINT_VERSION commits a
+version. Metadata of older versions stay, as with PBG; embeddings of older versions are deleted.
 """
 
 import re
@@ -33,11 +33,11 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Metadata:
-    """What METADATA_1.pt says, with PBG v1's names; None: the file has no such element."""
+    """Content of METADATA_1.pt, with PBG v1's names; None: the file has no such element."""
 
     config: dict[str, Any]
     edge_path_count: int | None = None
-    """Passes over an edge path that were begun before the iteration that the version ends."""
+    """Passes over an edge path that began before the version's last iteration."""
     edge_chunk: int | None = None
     """The chunk of that iteration."""
     parameters: dict[str, Tensor] | None = None
@@ -45,12 +45,12 @@ class Metadata:
 
 
 def embeddings_uri(checkpoint_path: str, entity_type: str, number: int, version: int) -> str:
-    """Place of one partition's embeddings; `number` is the one in its name."""
+    """Place of one partition's embeddings; `number` is the number in the file's name."""
     return storage.join(checkpoint_path, f"{entity_type}_{number}.pt{_suffix(version)}")
 
 
 def metadata_uri(checkpoint_path: str, version: int) -> str:
-    """Place of what belongs to no entity."""
+    """Place of the metadata."""
     return storage.join(checkpoint_path, METADATA + _suffix(version))
 
 
@@ -60,10 +60,10 @@ def is_embeddings(name: str) -> bool:
 
 
 def find_version(checkpoint_path: str) -> int:
-    """The committed version; without CHECKPOINT_VERSION the only one there is; 0 is the one without suffix.
+    """The committed version; without CHECKPOINT_VERSION, the only version; 0 means no suffix.
 
     Raises:
-        FormatError: CHECKPOINT_VERSION holds no number; or it is missing, and the files do not tell.
+        FormatError: CHECKPOINT_VERSION holds no number; or it is missing, and there are several versions.
     """
     uri = storage.join(checkpoint_path, VERSION_FILE)
     if storage.exists(uri):
@@ -92,7 +92,7 @@ def open_embeddings(
 
     Raises:
         NotFoundError: there is no such file.
-        FormatError: it is not what the format says.
+        FormatError: it does not follow the format.
     """
     uri = embeddings_uri(checkpoint_path, entity_type, number, version)
     with torch_files.open_torch(uri) as file:
@@ -118,7 +118,7 @@ def read_optimizer_state(
 
     Raises:
         NotFoundError: there is no such file.
-        FormatError: it is not what the format says.
+        FormatError: it does not follow the format.
     """
     uri = embeddings_uri(checkpoint_path, entity_type, number, version)
     with torch_files.open_torch(uri) as file:
@@ -127,10 +127,10 @@ def read_optimizer_state(
 
 
 def read_metadata(checkpoint_path: str, version: int) -> Metadata | None:
-    """What belongs to no entity, or None: a loadPath needs none.
+    """Read the metadata; None if there are none, as in a loadPath.
 
     Raises:
-        FormatError: the file is not what the format says.
+        FormatError: the file does not follow the format.
     """
     uri = metadata_uri(checkpoint_path, version)
     try:
@@ -164,13 +164,13 @@ def write_embeddings(
     batches: Iterable[Floats],
     optimizer_state: Mapping[str, Any] | None,
 ) -> None:
-    """Write one partition whose embeddings, of `shape` (count, D) in all, come in batches [n, D]."""
+    """Write one partition: embeddings of `shape` (count, D), in batches [n, D]."""
     uri = embeddings_uri(checkpoint_path, entity_type, number, version)
     save(uri, (NewTensor(shape, batches), optimizer_state))
 
 
 def write_metadata(checkpoint_path: str, version: int, metadata: Metadata) -> None:
-    """Write what belongs to no entity."""
+    """Write the metadata."""
     parameters, optimizer_state = legacy_parameters.to_legacy(
         metadata.parameters or {}, metadata.optimizer_state
     )
@@ -185,7 +185,7 @@ def write_metadata(checkpoint_path: str, version: int, metadata: Metadata) -> No
 
 
 def commit(checkpoint_path: str, version: int) -> None:
-    """Make `version`, all of whose files are written, the one that counts; delete older embeddings."""
+    """Commit `version`, whose files are all written, and delete older embeddings."""
     storage.write_text(storage.join(checkpoint_path, VERSION_FILE), str(version))
     for old, numbers in _embeddings_files(checkpoint_path).items():
         for entity_type, number in ((t, n) for t, each in numbers.items() for n in each if 0 < old < version):

@@ -1,8 +1,8 @@
-"""Whether a legacy folder numbers from 0 or from 1.
+"""The index base of a legacy folder: numbers from 0 or from 1.
 
-PBG numbered partitions, buckets and indices from 1 until February 2019, from 0 since; for three weeks it
-read both, and guessed by the names of the files. The same guess is made here, and none where the names
-fit both or neither: an off-by-one is wrong in every row and seen in none.
+PBG numbered partitions, buckets and indices from 1 until February 2019, and from 0 since. For three weeks
+PBG read both, and guessed from the names of the files. This module makes the same guess, but refuses names
+that fit both bases or neither: an off-by-one makes every row wrong, and no row shows it.
 """
 
 from collections.abc import Mapping, Set
@@ -25,9 +25,9 @@ def of_partitions(
 
     Args:
         numbers: partition numbers in the names of each entity type's files.
-        index_base: what the user says.
+        index_base: the user's setting.
         where: the folder, for messages.
-        num_partitions: of each entity type, where known; else all that are there.
+        num_partitions: of each entity type, where known; by default all files count.
 
     Raises:
         FormatError: the names fit neither base, or both, or lack one; or the types disagree.

@@ -1,6 +1,6 @@
 """Legacy input: entity counts and edge files.
 
-Indices come out from 0, and an edge below the index base is an error: it shows that the base is wrong.
+Readers return indices from 0. An index below the index base is an error: it shows that the base is wrong.
 """
 
 import re
@@ -30,26 +30,21 @@ _NOT_READ = ("lhsd_offsets", "rhsd_offsets", "weight")
 Indices = npt.NDArray[np.int64]
 
 
-def is_entity_path(uri: str) -> bool:
-    """Whether the folder holds legacy entity counts."""
-    return any(_COUNT.match(storage.name(entry.uri)) for entry in storage.list_dir(uri))
-
-
 def count_uri(entity_path: str, entity_type: str, number: int) -> str:
-    """The file that holds the number of rows of one partition; `number` is the one in its name."""
+    """Place of the number of rows of one partition; `number` is the number in the file's name."""
     return storage.join(entity_path, f"entity_count_{entity_type}_{number}.pt")
 
 
 def bucket_uri(edge_path: str, bucket: Bucket, index_base: int) -> str:
-    """The file of a bucket, which is counted from 0."""
+    """Place of a bucket, which is counted from 0."""
     return storage.join(edge_path, f"edges_{bucket.lhs + index_base}_{bucket.rhs + index_base}.h5")
 
 
 def find_index_base(entity_path: str, edge_paths: Sequence[str], index_base: IndexBase) -> int:
-    """The base that the names of the count files and of the edge files tell.
+    """The index base, from the names of the count files and of the edge files.
 
     Raises:
-        FormatError: they do not tell, or they disagree.
+        FormatError: the names fit no base, or disagree.
     """
     told = {entity_path: bases.of_partitions(_partition_numbers(entity_path), index_base, entity_path)}
     for edge_path in edge_paths:
@@ -83,7 +78,7 @@ def read_relation_count(entity_path: str) -> int | None:
 
 
 def list_buckets(edge_path: str, index_base: int) -> list[Bucket]:
-    """The buckets that the folder has files of, counted from 0."""
+    """The buckets with a file in the folder, counted from 0."""
     return [Bucket(lhs - index_base, rhs - index_base) for lhs, rhs in sorted(_bucket_numbers(edge_path))]
 
 
@@ -100,7 +95,7 @@ def iter_edges(
 
     Raises:
         NotFoundError: there is no such bucket.
-        FormatError: the file is not what the format says, or an index is below the base.
+        FormatError: the file does not follow the format, or an index is below the base.
     """
     uri = bucket_uri(edge_path, bucket, index_base)
     with _open_bucket(uri) as datasets:
@@ -118,12 +113,12 @@ def iter_edges(
 
 
 def write_count(entity_path: str, entity_type: str, number: int, count: int) -> None:
-    """Say that the partition has `count` rows."""
+    """Write the number of rows of a partition."""
     save(count_uri(entity_path, entity_type, number), count)
 
 
 def write_relation_count(entity_path: str, count: int) -> None:
-    """Say that there are `count` dynamic relations."""
+    """Write the number of dynamic relations."""
     save(storage.join(entity_path, RELATION_COUNT), count)
 
 
@@ -134,7 +129,7 @@ def write_bucket(
     num_edges: int,
     batches: Iterable[tuple[Indices, Indices, Indices]],
 ) -> None:
-    """Write a bucket of `num_edges` edges, counted from 0, that come in batches of lhs, rel, rhs.
+    """Write a bucket of `num_edges` edges, from batches of lhs, rel, rhs, counted from 0.
 
     Raises:
         FormatError: the batches hold fewer or more edges.

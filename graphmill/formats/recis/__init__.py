@@ -1,12 +1,12 @@
-"""RecIS' safetensors checkpoints: tables of rows by id, spread over shards, and dense tensors.
+"""RecIS' safetensors checkpoints: tables of rows by id, divided into shards, and dense tensors.
 
     checkpoint/
       model-000000-of-000002.safetensors    blocks; number = shard * writers + writer; gaps are legal
       tensorkey.json                        which slice of which table a block is
-      torch_rank_weights_embs_table_multi_shard.json    one entry an embedding block or dense tensor
+      torch_rank_weights_embs_table_multi_shard.json    one entry per embedding block or dense tensor
       index                                 which block lies in which file; written last
 
-Rooms: `saver`, `loader`, `reader`; `tables` what is saved; `names`, `index` what things are called.
+Modules: `saver`, `loader`, `reader`; `tables` (the saved tables); `names` and `index` (names and places).
 Source: docs/formats/recis.md.
 """
 

@@ -1,4 +1,4 @@
-"""The JSON files of a RecIS checkpoint: which block lies in which file, and what it is.
+"""The JSON files of a RecIS checkpoint: the file, the table and the slots of each block.
 
 `index` is written last: a folder without it is no checkpoint.
 """
@@ -26,7 +26,7 @@ class Stored:
 
 @dataclass
 class Index:
-    """What a checkpoint, or one shard of it, holds."""
+    """Content of a checkpoint, or of one shard."""
 
     block_index: dict[str, int] = field(default_factory=dict)
     file_index: dict[str, int] = field(default_factory=dict)
@@ -34,16 +34,16 @@ class Index:
     multi_shard: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def update(self, other: "Index") -> None:
-        """Add what another shard holds."""
+        """Add the content of another shard."""
         for name, entries in vars(self).items():
             entries.update(getattr(other, name))
 
     def ordered(self) -> "Index":
-        """The same, by key, as a shard's part of the files stands."""
+        """The same content, sorted by key, as in the note of a shard."""
         return Index(**{name: dict(sorted(entries.items())) for name, entries in vars(self).items()})
 
     def blocks(self, where: str) -> dict[str, list[Stored]]:
-        """The blocks of each tensor by its name, `table@slot` or a dense one's own, in the order of slots.
+        """The blocks of each tensor in the order of slots, by name: `table@slot`, or a dense tensor's.
 
         Raises:
             FormatError: the files contradict each other.
@@ -80,11 +80,11 @@ class Index:
 
 
 def read_index(path: str) -> Index:
-    """What the checkpoint in the folder `path` holds.
+    """Read the index of the checkpoint in the folder `path`.
 
     Raises:
-        NotFoundError: there is no `index`: no checkpoint, or one whose saving has not ended.
-        FormatError: a file is not what the format says.
+        NotFoundError: there is no `index`: no checkpoint, or an unfinished save.
+        FormatError: a file does not follow the format.
     """
     uri = storage.join(path, names.INDEX)
     content = storage.read_json(uri)
@@ -100,18 +100,18 @@ def read_index(path: str) -> Index:
 
 
 def write_index(path: str, index: Index) -> None:
-    """Write the three files, `index` last: only now the checkpoint counts."""
+    """Write the three files; the last one, `index`, completes the checkpoint."""
     _write_object(path, names.MULTI_SHARD, index.multi_shard)
     _write_object(path, names.TENSOR_KEYS, index.tensor_keys)
     _write_object(path, names.INDEX, {key: getattr(index, key) for key in _KEYS})
 
 
 def read_part(uri: str) -> Index:
-    """What one shard has written.
+    """Read the note of one shard.
 
     Raises:
-        NotFoundError: it has not ended, or all have, and another has put the parts together.
-        FormatError: the file is not ours.
+        NotFoundError: the shard has not finished, or another shard has joined all notes.
+        FormatError: the file is no such note.
     """
     content = storage.read_json(uri)
     if content.keys() != vars(Index()).keys():
@@ -120,7 +120,7 @@ def read_part(uri: str) -> Index:
 
 
 def write_part(uri: str, index: Index) -> None:
-    """Say what one shard has written."""
+    """Write the note of one shard."""
     storage.write_text(uri, json.dumps(vars(index), ensure_ascii=False))
 
 

@@ -1,4 +1,4 @@
-"""Loading a shard's tables and dense tensors, whatever the number of shards that saved them."""
+"""Loading of a shard's tables and dense tensors, from any number of saved shards."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -39,12 +39,12 @@ class Loader:
 
         Args:
             checkpoint_path: the folder.
-            hashtables: tables by name; each takes the ids that its shard owns.
+            hashtables: tables by name; each receives the ids that its shard owns.
             tensors: dense tensors by name, numpy or torch, filled in place.
             parallel: reader threads.
             filter_func: gets the names that would be filled, each with the name that it is read from, and
                 returns those to fill; a table's slots are `table@slot`, to be filled all or none.
-            allow_missing: leave alone what the checkpoint does not have.
+            allow_missing: skip names that the checkpoint does not have.
 
         Raises:
             NotFoundError: there is no checkpoint.
@@ -56,13 +56,12 @@ class Loader:
         self._allow_missing = allow_missing
 
     def load(self) -> None:
-        """Fill them.
+        """Fill the tables and tensors.
 
         Raises:
             UnknownTensorError: names are missing in the checkpoint, and that is not allowed; a KeyError.
-            FormatError: a tensor is of another shape, a table lacks a slice or has an id twice, or a file is
-                damaged; or the
-                filter leaves out some of a table's slots.
+            FormatError: a tensor has another shape, a table lacks a slice or has an id twice, a file is
+                damaged, or the filter leaves out some of a table's slots.
         """
         wanted = [*self._tensors, *(name for table in self._hashtables for name in self._slot_names(table))]
         load_info = self._filter_func({name: name for name in wanted})

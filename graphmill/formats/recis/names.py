@@ -1,8 +1,8 @@
-"""RecIS' names: files, blocks, slices, and which shard owns an id.
+"""RecIS' names of files, blocks and slices, and the shard that owns an id.
 
 fc.weight^                              a dense tensor's key: its name, a caret, a space
 user.embedding/part_0_2                 a block: {table}.{slot}/part_{shard}_{shards}
-user@embedding^00000@32768@65536        what tensorkey.json calls it: {table}@{slot}^{begin}@{end}@{size}
+user@embedding^00000@32768@65536        its name in tensorkey.json: {table}@{slot}^{begin}@{end}@{size}
 model-000000-of-000002.safetensors      file number shard * writers + writer, of shards * writers
 """
 
@@ -48,7 +48,7 @@ class Slice:
         return f"{self.begin:0{width}}@{self.end:0{width}}@{self.size}"
 
     def owns(self, ids: Numbers) -> npt.NDArray[np.bool_]:
-        """Which of the ids lie in the slice."""
+        """Mask of the ids that lie in the slice."""
         slots = hash_slot(ids)
         return (slots >= self.begin) & (slots < self.end)
 
@@ -79,10 +79,10 @@ def slice_of(shard_index: int, shard_num: int) -> Slice:
 
 
 def parsed_slice(text: str, where: str) -> Slice:
-    """The slice that `begin@end@size` means.
+    """Parse a slice `begin@end@size`.
 
     Raises:
-        FormatError: it is none, or of another size: ids would be owned by other shards.
+        FormatError: the text is no slice, or of another size: other shards would own the ids.
     """
     match = _SLICE.match(text)
     if match is None:
@@ -123,6 +123,6 @@ def tensor_name(table: str, slot: str) -> str:
 
 
 def table_and_slot(name: str) -> tuple[str, str] | None:
-    """Table and slot of such a name, or None for a dense tensor; a table's own name may hold the sign."""
+    """Table and slot of such a name, or None for a dense tensor; a table's name may contain @."""
     table, sign, slot = name.rpartition("@")
     return (table, slot) if sign else None

@@ -1,4 +1,4 @@
-"""Reading the tensors of a RecIS checkpoint by name, whole or by rows."""
+"""Reader of the tensors of a RecIS checkpoint, by name, whole or by rows."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from graphmill.formats.recis.names import UnknownTensorError
 
 
 class CheckpointReader:
-    """A checkpoint's tensors by name: a dense one's own, or `table@slot` over all shards of a table."""
+    """Tensors by name: the name of a dense tensor, or `table@slot` for all shards of a table."""
 
     def __init__(self, path: str) -> None:
         """Raises FormatError or NotFoundError where there is no checkpoint, or its index is damaged."""
@@ -72,7 +72,7 @@ class CheckpointReader:
 
     @contextmanager
     def open_file(self, block: Stored) -> Iterator[SafetensorsFile]:
-        """The file that a block lies in."""
+        """Open the file of a block."""
         with safetensors.open_safetensors(storage.join(self.path, block.file)) as file:
             yield file
 
@@ -94,7 +94,7 @@ class CheckpointReader:
         return self._shape_and_dtype(name)[1]
 
     def read_tensor(self, name: str) -> Tensor:
-        """A whole tensor, rows of its shards one behind the other.
+        """Read a whole tensor, the rows of its shards one after the other.
 
         Raises:
             UnknownTensorError: there is no such tensor; a KeyError.

@@ -1,8 +1,8 @@
-"""Saving a shard, or all of them, in RecIS' layout.
+"""Saving of one shard or all shards in RecIS' layout.
 
-Every shard writes its files of tensors, and then a note of what is in them; whichever shard finds the notes
-of all puts them together, `index` last. A folder holds one checkpoint: saving into it again is refused. After
-a killed save empty it: the notes of its shards would be put together with those of the next one.
+Every shard writes its files of tensors, and then a note with their content. The shard that finds the notes
+of all shards joins them and writes `index` last. A folder holds one checkpoint: a second save is refused.
+Empty the folder after a killed save: its notes would be joined with the notes of the next save.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +25,7 @@ _BATCH_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class WriteBlock:
-    """One tensor of a shard that is to be written; `name` is what a reader asks for."""
+    """One tensor of a shard, for writing; readers ask for it by `name`."""
 
     name: str
     key: str
@@ -34,11 +34,11 @@ class WriteBlock:
 
     @property
     def dtype(self) -> torch.dtype:
-        """As torch calls it."""
+        """torch's dtype."""
         return safetensors.dtype_of(self.rows)
 
     def new_tensor(self) -> safetensors.NewTensor:
-        """The block as the file's writer takes it."""
+        """The block in the form for the writer of the file."""
         shape = tuple(int(size) for size in self.rows.shape)
         return safetensors.NewTensor(self.key, self.dtype, shape, self._batches(shape))
 
@@ -85,8 +85,8 @@ class Saver:
 
         Args:
             shard_index: this shard's number, from 0.
-            shard_num: how many shards save into the folder.
-            parallel: writer threads; each writes a file of its own.
+            shard_num: number of shards that save into the folder.
+            parallel: writer threads; each thread writes its own file.
             path: the folder, which must not hold a checkpoint.
             hashtables: tables by name, of ids that this shard owns.
             tensors: dense tensors by name, numpy or torch; shard 0 alone writes them.
@@ -107,7 +107,7 @@ class Saver:
                 raise FormatError(f"table {name!r} is of the slice {table.slice}, the shard of {self._slice}")
 
     def save(self) -> None:
-        """Write the shard; the checkpoint counts when all shards have done so.
+        """Write the shard; the last shard completes the checkpoint.
 
         Raises:
             FormatError: the folder holds a checkpoint already, or a table has an id of another shard.
@@ -161,7 +161,7 @@ class Saver:
             for note in notes:
                 merged.update(index.read_part(note))
         except NotFoundError:
-            return  # the last one of the others will
+            return  # the last of the other shards will
         index.write_index(self._path, merged)
         for note in notes:
             storage.delete(note)
@@ -174,7 +174,7 @@ class Saver:
 
 
 def _spread(blocks: Blocks, num_writers: int) -> dict[int, Blocks]:
-    """The largest first, each to the writer that has least; a writer without blocks is left out."""
+    """Assign blocks, the largest first, each to the writer with the fewest bytes; omits idle writers."""
     loads = [0] * num_writers
     spread: dict[int, Blocks] = {}
     for block in sorted(blocks, key=lambda each: (-each.new_tensor().num_bytes, each.key)):
@@ -185,7 +185,7 @@ def _spread(blocks: Blocks, num_writers: int) -> dict[int, Blocks]:
 
 
 def _multi_shard_entry(block: WriteBlock) -> dict[str, Any] | None:
-    """What a tensor's entry in multi_shard.json says; ids and optimizer slots have none."""
+    """A tensor's entry in multi_shard.json; None for ids and optimizer slots."""
     described = {
         "name": block.key,
         "dtype": str(block.dtype).removeprefix("torch."),

@@ -1,7 +1,7 @@
-"""Hash tables as they are saved and loaded: ids, and slots of rows that belong to them.
+"""Hash tables for saving and loading: ids, and slots of rows that belong to the ids.
 
-A slot is a numpy array, a torch tensor, or anything else that has a shape and a dtype and gives its rows for
-a slice, such as an HDF5 dataset: it is then never whole in memory.
+A slot is a numpy array, a torch tensor, or any object with a shape, a dtype and slices of rows. An HDF5
+dataset, for example, is never whole in memory.
 """
 
 import threading
@@ -19,7 +19,7 @@ from graphmill.formats.recis.names import Numbers, Slice
 
 
 class Rows(Protocol):
-    """What a slot must offer."""
+    """Interface of a slot."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -61,7 +61,7 @@ class HashTable:
     def empty(
         cls, slots: Mapping[str, tuple[Any, ...]], shard_index: int = 0, shard_num: int = 1
     ) -> "HashTable":
-        """A table to load into; a slot is told as (dtype, *shape of a row): ("float32", 8)."""
+        """An empty table for loading; a slot is (dtype, *shape of a row), such as ("float32", 8)."""
         fresh = {
             name: torch.empty((0, *shape), dtype=dtype)
             if isinstance(dtype, torch.dtype)
@@ -86,7 +86,7 @@ class HashTable:
         return sum(len(piece) for piece in self._ids)
 
     def insert(self, ids: Numbers, rows: Mapping[str, Tensor]) -> None:
-        """Add rows that are loaded; safe from several threads.
+        """Add loaded rows. Safe to call from several threads.
 
         Raises:
             FormatError: a slot has rows of another shape.

@@ -17,7 +17,7 @@ import distributed
 from etl import job
 from graphmill.cluster import tasks
 from graphmill.errors import StorageError
-from tests.etl.test_kill import graph_config
+from tests.etl.run.test_kill import graph_config
 if __name__ == "__main__":
     config = graph_config(Path(sys.argv[1]), 1)
     tasks.RETRY_DELAYS_S = ()

@@ -75,7 +75,7 @@ def test_intermediate_files_are_packed_and_have_copies(hdfs_uri: str) -> None:
     batch = pa.record_batch({"id": [f"an id that is long {n}" for n in range(10_000)]})
     uri = f"{hdfs_uri}/spill/ids.arrow"
     storage.make_dir(f"{hdfs_uri}/spill")
-    spill.write_batches(uri, schema, [batch], spill.Keeping("lz4", 3))
+    spill.write_batches(uri, schema, [batch], spill.SpillOptions("lz4", 3))
     assert spill.read_batches(uri).to_batches()[0].equals(batch)
     status = storage.status(uri)
     assert status is not None

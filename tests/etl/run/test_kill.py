@@ -35,7 +35,7 @@ import distributed
 from etl import job
 from graphmill import storage
 from graphmill.storage import fs
-from tests.etl.test_kill import graph_config
+from tests.etl.run.test_kill import graph_config
 really_move, left = fs.move, [int(sys.argv[2])]
 def move(source, target):
     left[0] -= 1
@@ -54,7 +54,7 @@ import sys
 from pathlib import Path
 import distributed
 from etl import job
-from tests.etl.test_kill import graph_config
+from tests.etl.run.test_kill import graph_config
 if __name__ == "__main__":
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         with distributed.Client(cluster) as client:

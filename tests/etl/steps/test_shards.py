@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from etl.config import EtlConfig
-from etl.steps.index_entities import plan_shards
-from etl.steps.layout import ID_OVERHEAD_BYTES, Folders, Layout
+from etl.steps.index import plan_shards
+from etl.steps.task_settings import ID_OVERHEAD_BYTES, Folders, TaskSettings
 from tests.etl.graphs import config_of
 
 ID_BYTES = 20
@@ -19,14 +19,14 @@ def test_every_task_fits_the_memory(num_partitions: int, num_ids: int) -> None:
         "out", [table], entities={"n": num_partitions}, relations=[("to", "n", "n")], index_bytes=2 << 30
     )
     etl = config.section(EtlConfig)
-    layout = Layout.of(config, etl, Folders("w", "e", {"train": "t"}), num_ids)
-    num_slots = num_partitions * layout.num_slots["n"]
+    settings = TaskSettings.of(config, etl, Folders("w", "e", {"train": "t"}), num_ids)
+    num_slots = num_partitions * settings.num_slots["n"]
     of_slots = np.full(num_slots, num_ids // num_slots)
-    shards = plan_shards(layout, of_slots, of_slots * ID_BYTES)
+    shards = plan_shards(settings, of_slots, of_slots * ID_BYTES)
     cost_bytes = ID_OVERHEAD_BYTES + 3 * ID_BYTES
     ids = [sum(of_slots[: len(shard.slots)]) for shard in shards]
     assert max(ids) * cost_bytes <= etl.index_bytes
     assert len(shards) <= max(num_partitions, 2 * (num_ids * cost_bytes // etl.index_bytes + num_partitions))
     for number in range(num_partitions):
-        slots = [slot for shard in shards if shard.part_number == number for slot in shard.slots]
-        assert slots == list(range(layout.num_slots["n"]))
+        slots = [slot for shard in shards if shard.partition_number == number for slot in shard.slots]
+        assert slots == list(range(settings.num_slots["n"]))

@@ -20,7 +20,7 @@ def write(path: Path, compression: Compression) -> int:
         str(path),
         SCHEMA,
         (batch.slice(*at) for at in ((0, 4000), (4000, 0), (4000,))),
-        spill.Keeping(compression),
+        spill.SpillOptions(compression),
     )
     return path.stat().st_size
 

@@ -16,7 +16,7 @@ from graphmill.checkpoints import open_checkpoint
 from graphmill.checkpoints.convert import Format, convert
 from tests.graphmill.checkpoints.samples import WRITERS, MemoryCheckpoint, check_same, held_by, sample
 
-# A table of 128 MB is converted with 112 MB to spare for what malloc and anonymous mappings take, threads'
+# A table of 256 MB is converted with 192 MB to spare for what malloc and anonymous mappings take, threads'
 # stacks included. The client of HDFS ends the process where memory is refused: there it is watched.
 _BOUNDED = """
 import resource, sys, threading
@@ -36,17 +36,17 @@ if target.startswith("hdfs"):
     done = threading.Event()
     threading.Thread(target=watch, daemon=True).start()
 else:
-    limit = data_bytes() + (112 << 20)
+    limit = data_bytes() + (192 << 20)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     try:
-        np.ones(32 << 20, np.float32)
+        np.ones(64 << 20, np.float32)
     except MemoryError:
         print("bounded", flush=True)
 for each in checkpoints.FORMATS:
     convert.convert(source, f"{target}_{each}", each, shard_num=3)
 if target.startswith("hdfs"):
     done.set()
-    print("bounded" if 0 < peak < 128 << 20 else peak)
+    print("bounded" if 0 < peak < 256 << 20 else peak)
 """
 
 
@@ -62,7 +62,7 @@ if target.startswith("hdfs"):
 )
 def test_memory_is_bounded(root: str, source_format: str) -> None:
     """A table larger than the limit is converted from and to every format."""
-    rows = np.random.default_rng(0).standard_normal((1 << 19, 64), np.float32)
+    rows = np.random.default_rng(0).standard_normal((1 << 20, 64), np.float32)
     state = {"state": {0: {"step": 0, "sum": torch.ones(len(rows))}}, "param_groups": []}
     for name, count in (("source", len(rows)), ("source_small", 8)):
         tables = {"user": [(rows[:count], None if count == 8 else state)]}

@@ -8,7 +8,7 @@ import torch
 from click.testing import CliRunner
 
 from graphmill.checkpoints import FORMATS, open_checkpoint
-from graphmill.cli import stage_command
+from graphmill.cli import exit_codes
 from graphmill.cli.main import command
 from tests import DATA
 from tests.graphmill.checkpoints.samples import FULL, WRITERS, check_equal, sample
@@ -42,7 +42,7 @@ def test_what_it_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["source", "target", "--format", "pbg", "--version", "3"], "version 3 has no embeddings"),
     ):
         places = [str(tmp_path / each) for each in arguments[:2]]
-        code = stage_command.exit_code(
+        code = exit_codes.exit_code(
             lambda given=[*places, *arguments[2:]]: command.main(["convert", *given], standalone_mode=False)
         )
         assert code == 2

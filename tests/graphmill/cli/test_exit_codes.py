@@ -9,7 +9,7 @@ import pytest
 
 from graphmill import config, storage
 from graphmill.checkpoints import recis
-from graphmill.cli import stage_command
+from graphmill.cli import exit_codes
 from graphmill.errors import ConfigError, FormatError, PathError
 from graphmill.formats import _safetensors, entity_counts, entity_index, pbg_checkpoint
 from graphmill.run import lock, record
@@ -27,9 +27,9 @@ def test_the_end_of_a_stream_is_not_ctrl_c(capsys: pytest.CaptureFixture[str]) -
     def command(interrupted: bool) -> None:
         raise KeyboardInterrupt if interrupted else EOFError("a file was cut short")
 
-    assert stage_command.exit_code(lambda: command.main([], standalone_mode=False)) == 1
+    assert exit_codes.exit_code(lambda: command.main([], standalone_mode=False)) == 1
     assert "a file was cut short" in capsys.readouterr().err
-    assert stage_command.exit_code(lambda: command.main(["--interrupted"], standalone_mode=False)) == 130
+    assert exit_codes.exit_code(lambda: command.main(["--interrupted"], standalone_mode=False)) == 130
     assert "stopped by Ctrl-C" in capsys.readouterr().err
 
 

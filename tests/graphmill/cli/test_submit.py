@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from graphmill.cli import stage_command
+from graphmill.cli import exit_codes
 from graphmill.cli.submit import command
 
 DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
@@ -49,7 +49,7 @@ def submit_here(monkeypatch: pytest.MonkeyPatch, cwd: Path, *arguments: str) -> 
     monkeypatch.chdir(cwd)
     monkeypatch.setattr(sys, "argv", ["dask-submit"])
     monkeypatch.setenv("GRAPHMILL_MASTER", "local[1]")
-    return stage_command.exit_code(lambda: command.main(list(arguments), standalone_mode=False))
+    return exit_codes.exit_code(lambda: command.main(list(arguments), standalone_mode=False))
 
 
 def test_a_script_gets_its_arguments_the_cluster_and_its_exit_code(tmp_path: Path) -> None:

@@ -15,18 +15,16 @@ from graphmill.cluster import ClusterConfig
 from graphmill.cluster.keys import new_keys
 from graphmill.config import validated
 from graphmill.errors import ConfigError
-from graphmill.machine import leftovers
+from graphmill.machine import run_folder
 from tests.graphmill.cluster import stranger
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
-# As a bundled job starts its workers; ends with its standard input.
+# Starts workers, and ends with its standard input.
 RUN = """
 import sys
-from graphmill import forkserver
+from graphmill import cluster
 if __name__ == "__main__":
-    forkserver.start(("distributed", "graphmill.cluster"))
-    from graphmill import cluster
     with cluster.connect("local[2]", cluster.ClusterConfig(tls=sys.argv[1])) as client:
         print("ready", flush=True)
         sys.stdin.read()
@@ -83,7 +81,7 @@ def test_the_keys_of_a_run_are_in_a_file_that_goes_with_it() -> None:
     with cluster.connect("local[1]", ClusterConfig()) as client:
         config = client.security.get_tls_config_for_role("client")
         path = Path(config["key"])
-        assert path.is_relative_to(leftovers.folder()), "a killed run leaves them"
+        assert path.is_relative_to(run_folder.path()), "a killed run leaves them"
         assert path.stat().st_mode & 0o777 == 0o600
         assert {*config.values()} == {None, str(path)}, "Dask would write keys in memory to TMPDIR"
     assert not path.exists()

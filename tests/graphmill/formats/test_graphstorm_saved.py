@@ -12,6 +12,7 @@ from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats.graphstorm import saved_embeddings, saved_predictions, saved_ranks
 from graphmill.formats.graphstorm.saved_embeddings import EmbInfo
 from graphmill.formats.graphstorm.saved_predictions import EDGE_STEMS, NODE_STEMS, ResultInfo
+from graphmill.formats.graphstorm.saved_ranks import iter_rows
 from tests import DATA
 
 
@@ -29,7 +30,7 @@ def test_golden_embeddings() -> None:
         assert [each.shape for each in ranks] == [(num_rows, 4)] * 2
         for ranked in ranks:
             embed, nids = (torch.load(uri, weights_only=True).numpy() for uri in ranked.uris)
-            batches = list(saved_embeddings.iter_rows(ranked, 7))
+            batches = list(iter_rows(ranked, 7))
             np.testing.assert_array_equal(np.concatenate([rows for _, rows in batches]), embed)
             np.testing.assert_array_equal(np.concatenate([ids[0] for ids, _ in batches]), nids)
 
@@ -44,7 +45,7 @@ def test_golden_predictions() -> None:
     assert [(each.dtype, each.shape) for each in of_users] == [("int64", (30,))] * 2
     viewed = saved_predictions.edge_folder(str(folder / "pred_edge"), edges.edge_types[1])
     ranked = saved_predictions.list_ranks(viewed, EDGE_STEMS, 2)[1]
-    ((src, dst), predict) = next(saved_predictions.iter_rows(ranked, 1000))
+    ((src, dst), predict) = next(iter_rows(ranked, 1000))
     for rows, uri in zip((predict, src, dst), ranked.uris, strict=True):
         np.testing.assert_array_equal(rows, torch.load(uri, weights_only=True).numpy())
 
@@ -83,7 +84,7 @@ def test_predictions_round_trip(tmp_path: Path) -> None:
     ]
     assert saved_predictions.read_result_info(str(tmp_path)) == result_info
     ranked = saved_predictions.list_ranks(folder, EDGE_STEMS, 1)[0]
-    (src, dst), values = next(saved_predictions.iter_rows(ranked, 2, start=1))
+    (src, dst), values = next(iter_rows(ranked, 2, start=1))
     assert (src.tolist(), dst.tolist(), values.tolist()) == ([1, 2], [1, 0], [1.5, 2.5])
 
 
@@ -91,7 +92,7 @@ def test_ids_that_are_left_out_count_on(tmp_path: Path) -> None:
     for rank, num_rows in enumerate((3, 3, 5)):
         save(tmp_path / f"user/embed-{rank:05d}.pt", np.ones((num_rows, 2), np.float32))
     ranks = saved_embeddings.list_ranks(str(tmp_path), "user", 3)
-    found = [ids[0].tolist() for each in ranks for ids, _ in saved_embeddings.iter_rows(each, 100)]
+    found = [ids[0].tolist() for each in ranks for ids, _ in iter_rows(each, 100)]
     assert found == [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9, 10]]
     save(tmp_path / "user/embed-00001.pt", np.ones((4, 2), np.float32))
     with pytest.raises(

@@ -19,12 +19,12 @@ _ONE_PAGE: dict[str, Any] = {"data_page_size": 1 << 30, "max_rows_per_page": 1 <
 
 _READ_RAW = """
 import sys
-from etl.check_rows import Rules
+from etl.tables.check_rows import Rules
 from etl.config import TableConfig
 from etl.read_tables import read_blocks
-from etl.sources import find_sources
+from etl.sources import find_ranges
 table = TableConfig(path=sys.argv[1], lhs=0, rhs=1, relation="r")
-(source,) = find_sources("t", table, sys.argv[1], 1 << 20)
+(source,) = find_ranges("t", table, sys.argv[1], 1 << 20)
 print(sum(block.num_rows for _, block, _ in read_blocks(source, 1 << 20, Rules())))
 """
 _READ_INDEX = "from graphmill.formats import entity_index as e; e.read_part(args[0], 'user', 0)"

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import graphmill
 from graphmill import config, report
-from graphmill.cli import stage_command
+from graphmill.cli.session import write_report
 from graphmill.formats import remapped
 from graphmill.report.page import render
 from graphmill.report.section_vectors import project
@@ -172,7 +172,7 @@ def test_a_report_that_fails_fails_nothing_else(tmp_path: Path, caplog: pytest.L
         }
     )
     (tmp_path / "run.json").write_text("{")
-    stage_command.write_report(str(tmp_path / "run.json"), chosen)
+    write_report(str(tmp_path / "run.json"), chosen)
     assert "report: none was written: FormatError" in caplog.text
     assert not (tmp_path / "report.html").exists()
 

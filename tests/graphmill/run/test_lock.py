@@ -19,7 +19,7 @@ import pytest
 
 from graphmill import storage
 from graphmill.errors import FormatError, LockedError, StorageError
-from graphmill.machine import owner
+from graphmill.machine import processes
 from graphmill.run import lock, lock_file
 from tests import REPOSITORY
 
@@ -27,7 +27,7 @@ NOBODY = 65534
 
 HOLDER = """
 import sys, time
-from graphmill import lock
+from graphmill.run import lock
 with lock.held(sys.argv[1]):
     print("held", flush=True)
     time.sleep(600)
@@ -58,7 +58,7 @@ def is_held(locks: lock._Locks) -> bool:
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Locks that look as if another machine had made them, and are watched for a moment only."""
-    monkeypatch.setattr(owner, "machine", iter(f"machine {number}" for number in range(1000)).__next__)
+    monkeypatch.setattr(processes, "machine", iter(f"machine {number}" for number in range(1000)).__next__)
     monkeypatch.setattr(lock, "BEAT_S", 0.01)
     return
 
@@ -208,7 +208,7 @@ def test_no_age_takes_it_from_a_process_of_this_machine_that_lives(tmp_path: Pat
 
 def test_who_has_lost_it_ends(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "BEAT_S", 0.1)
-    monkeypatch.setattr(owner, "machine", iter(f"machine {number}" for number in range(1000)).__next__)
+    monkeypatch.setattr(processes, "machine", iter(f"machine {number}" for number in range(1000)).__next__)
     claims = []
     with ThreadPoolExecutor(1) as pool:
         with pytest.raises(LockedError, match="lost"), lock.held(output) as claim:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from graphmill import storage
 from graphmill.errors import ConfigError, FormatError, NotFoundError, StorageError
-from graphmill.storage import commit, fs, hdfs
+from graphmill.storage import atomic, fs, hdfs
 from tests import REPOSITORY
 
 
@@ -286,8 +286,8 @@ def test_an_error_leaves_the_old_folder(root: str) -> None:
 def test_a_kill_between_the_two_renames_of_a_folder_is_repaired(root: str) -> None:
     uri = storage.join(root, "out")
     storage.write_text(storage.join(uri, "old"), "")
-    storage.move(uri, commit.temporary_sibling(uri, "old"))
-    storage.write_text(storage.join(commit.temporary_sibling(uri), "new"), "")
+    storage.move(uri, atomic.temporary_sibling(uri, "old"))
+    storage.write_text(storage.join(atomic.temporary_sibling(uri), "new"), "")
     storage.recover(uri)
     assert names(uri) == ["old"]
     assert names(root) == ["out"]

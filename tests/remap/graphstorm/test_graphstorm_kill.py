@@ -23,7 +23,7 @@ from tests.remap.saved import Cli, Tree, snapshot
 DIE_WRITING = """
 import os, signal, sys, time
 from pathlib import Path
-from graphmill import door
+from graphmill.cli import exit_codes
 from remap.graphstorm import job
 
 real_write = job.write_table
@@ -42,7 +42,7 @@ if __name__ == "__main__":
     import remap.__main__
     import die  # the workers find the function by its name
     job.write_table = die.write_table
-    door.main(remap.__main__.command)
+    exit_codes.main(remap.__main__.command)
 """
 
 

@@ -1,11 +1,7 @@
-"""The tables of ids, and the scratch folder that they lie in."""
+"""The tables of ids."""
 
-import os
 import subprocess
 import sys
-import threading
-import time
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -14,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphmill.errors import FormatError, StorageError
-from graphmill.machine import scratch
+from graphmill.errors import FormatError
 from remap.graphstorm import id_map
 from remap.strings import distinct, native
 from tests import REPOSITORY
@@ -72,75 +67,6 @@ def test_what_comes_twice_is_found(texts: list[str], first: int, is_compiled: bo
     else:
         second = next(row for row, each in enumerate(texts) if each in texts[:row])
         assert found == (texts[second], texts.index(texts[second]), second)
-
-
-def test_work_is_shared_out_and_done_once(tmp_path: Path) -> None:
-    made: list[str] = []
-
-    def make(name: str) -> None:
-        time.sleep(0.01)
-        made.append(name)
-
-    names = [str(number) for number in range(20)]
-    threads = [
-        threading.Thread(target=scratch.make_together, args=(str(tmp_path), names, make)) for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(made) == sorted(names)
-
-
-def test_what_somebody_failed_at_is_made_by_the_next(tmp_path: Path) -> None:
-    def fail(name: str) -> None:
-        raise StorageError("full")
-
-    with pytest.raises(StorageError):
-        scratch.make_together(str(tmp_path), ["a"], fail)
-    made: list[str] = []
-    scratch.make_together(str(tmp_path), ["a"], made.append)
-    assert made == ["a"]
-
-
-HOLD = """
-import sys
-from graphmill.storage import scratch
-print(scratch.use_folder(sys.argv[1], "test", "theirs"), flush=True)
-sys.stdin.read()
-"""
-
-
-def test_folders_of_the_dead_are_removed_and_of_the_living_are_not(tmp_path: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    command = [sys.executable, "-c", HOLD, str(tmp_path)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    ) as process:
-        assert process.stdout
-        theirs = Path(process.stdout.readline().strip())
-        scratch.use_folder(str(tmp_path), "test", "first")
-        assert theirs.is_dir()
-        process.kill()
-    mine = scratch.use_folder(str(tmp_path), "test", "second")
-    assert not theirs.exists()
-    assert Path(mine).is_dir()
-    for token in ("first", "second"):
-        scratch.remove_folder(str(tmp_path), "test", token)
-    assert list(Path(mine).parent.iterdir()) == []
-
-
-def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
-    above = tmp_path / f"test-{os.getuid()}"
-    above.mkdir()
-    above.chmod(0o777)
-    with pytest.raises(StorageError, match="expected a folder of this user alone"):
-        scratch.use_folder(str(tmp_path), "test", "mine")
-
-
-def test_a_full_disk_is_told_when_space_is_reserved(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="cannot reserve scratch space"):
-        scratch.reserve(str(tmp_path / "huge"), 1 << 60)
 
 
 def test_neither_torch_nor_pandas_is_imported() -> None:

@@ -12,7 +12,7 @@ from distributed import Client
 
 import graphmill
 from graphmill import config as configuration
-from graphmill.cli import stage_command
+from graphmill.cli import exit_codes
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import entity_counts, pbg_checkpoint, remapped
@@ -211,7 +211,7 @@ def test_the_command(tmp_path: Path, rows: np.ndarray, cli: Cli, capsys: pytest.
     assert cli("neighbors", "--id", "n7") == 2
     assert "--conf: missing" in capsys.readouterr().err
     assert cli("neighbors", *conf, "--id", "nobody") == NotFoundError.exit_code
-    assert stage_command.exit_code(lambda: command.main(["neighbors"], standalone_mode=False)) == 2
+    assert exit_codes.exit_code(lambda: command.main(["neighbors"], standalone_mode=False)) == 2
 
 
 def test_an_operator_that_was_not_trained(tmp_path: Path, rows: np.ndarray) -> None:

@@ -145,7 +145,7 @@ def test_a_large_file_goes_to_the_disk_while_it_is_written(
         begun.append((start, start + size))
         advise(descriptor, start, size, advice)
 
-    monkeypatch.setattr("graphmill.storage.commit.WRITE_BACK_S", 0.001)
+    monkeypatch.setattr("graphmill.storage.atomic.WRITE_BACK_S", 0.001)
     monkeypatch.setattr(os, "posix_fadvise", noted)
     num_threads = threading.active_count()
     content = np.random.default_rng(0).bytes(1 << 20)

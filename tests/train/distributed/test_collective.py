@@ -1,4 +1,4 @@
-"""What members of a group listen on while they reduce, and what comes of a stranger who connects."""
+"""Ports of a group's members while they reduce; a stranger who connects to them is refused."""
 
 import os
 import socket
@@ -35,7 +35,7 @@ def member(rank: int, name: str) -> list[list[float]]:
 
 
 def knock(ip: str, port: int) -> bytes:
-    """What a process without the key is told there, by plain TCP and by TLS, within half a second."""
+    """The answer to a process without the key, by plain TCP and by TLS, within half a second."""
     answer = b""
     with socket.create_connection((ip, port), timeout=0.5) as plain, suppress(OSError):
         plain.sendall(b"\0" * 64)

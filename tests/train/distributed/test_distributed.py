@@ -32,7 +32,7 @@ from tests.train.run.test_trainer import COUNTS, mixed, write_mixed
 from train import job
 from train.distributed import collective, coordinator, messages
 from train.distributed.coordinator import Coordinator
-from train.edges.schedule import all_keys
+from train.edges.partitions import all_keys
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def workers(num):
             cluster.close()
 
 
-def spread(root, num_workers, assignment="dynamic", **settings):
+def several_workers(root, num_workers, assignment="dynamic", **settings):
     train = {"num_workers": num_workers, "bucket_assignment": assignment}
     return make_config(root, **({"entities": {"node": {"num_partitions": 4}}, "train": train} | settings))
 
@@ -131,7 +131,7 @@ def test_several_workers_are_as_good_as_one(tmp_path):
     found = {}
     with workers(2) as client:
         for num, assignment in ((1, "dynamic"), (2, "dynamic"), (2, "tournament")):
-            config = spread(
+            config = several_workers(
                 tmp_path / f"{num}{assignment}",
                 num,
                 assignment,
@@ -166,7 +166,7 @@ def test_worker_that_dies_costs_a_bucket(tmp_path):
     count, train, test = planted(np.random.default_rng(5))
     configs = {}
     for name in ("undisturbed", "tournament", "dynamic"):
-        configs[name] = spread(
+        configs[name] = several_workers(
             tmp_path / name,
             3,
             "dynamic" if name == "dynamic" else "tournament",
@@ -201,7 +201,7 @@ def test_worker_that_dies_costs_a_bucket(tmp_path):
 def test_everything_is_killed_and_resumes(tmp_path):
     """SIGKILL to client, scheduler and workers in mid-epoch: the next run ends with the same bytes."""
     count, train, _ = planted(np.random.default_rng(5))
-    configs = [spread(tmp_path / name, 2, "tournament", num_epochs=6) for name in ("a", "b")]
+    configs = [several_workers(tmp_path / name, 2, "tournament", num_epochs=6) for name in ("a", "b")]
     for config in configs:
         write_graph(config, {"node": count}, train)
     conf = tmp_path / "conf.yaml"
@@ -230,7 +230,7 @@ def test_everything_is_killed_and_resumes(tmp_path):
 
 
 def test_an_error_of_a_worker_ends_the_run(tmp_path, client):
-    config = spread(tmp_path, 2, lr=1e30, comparator="squared_l2", loss_fn="ranking")
+    config = several_workers(tmp_path, 2, lr=1e30, comparator="squared_l2", loss_fn="ranking")
     count, train, _ = planted(np.random.default_rng(5))
     write_graph(config, {"node": count}, train)
     with pytest.raises(TrainingError, match="not finite"):
@@ -259,7 +259,7 @@ class Deadly(WorkerPlugin):
 @pytest.mark.slow
 def test_a_bucket_that_kills_its_workers_ends_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(coordinator, "MAX_LOSSES", 1)
-    config = spread(tmp_path, 2, num_epochs=1)
+    config = several_workers(tmp_path, 2, num_epochs=1)
     count, train, _ = planted(np.random.default_rng(5))
     write_graph(config, {"node": count}, train)
     with workers(2) as client:
@@ -294,7 +294,7 @@ def test_a_reduction_that_cannot_be_is_refused(tmp_path, client):
         ),
         ({"bucket_assignment": "tournament", "all_reduce": "nccl"}, "reduces between GPUs|without nccl"),
     ):
-        config = spread(tmp_path, 2, train={"num_workers": 2} | settings)
+        config = several_workers(tmp_path, 2, train={"num_workers": 2} | settings)
         count, train, _ = planted(np.random.default_rng(5))
         write_graph(config, {"node": count}, train)
         with pytest.raises(ConfigError, match=expected):

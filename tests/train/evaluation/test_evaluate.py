@@ -391,7 +391,7 @@ def test_bits_do_not_depend_on_blocks_or_threads(tmp_path: Path, dynamic: bool) 
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("dimension", [6, 10, 100])
 def test_copies_tie_to_the_last_bit(dimension: int, operator: str) -> None:
-    """Wherever copies lie in a block of candidates, laid out as the ranking does, their scores are equal."""
+    """Copies score the same at every position in a block of candidates, laid out as the ranking does."""
     generator = torch.Generator().manual_seed(0)
     relation = {"name": "r", "lhs": "user", "rhs": "user", "operator": operator}
     for comparator, num_queries, side in itertools.product(COMPARATORS, (1, 3, 64), Side):

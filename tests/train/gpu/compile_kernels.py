@@ -24,12 +24,12 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from graphmill.config import from_mapping
-from train.gpu import engine, kernels
+from train.gpu import fused_pass, kernels
 from train.gpu.fused_step import FusedStep, Group, Shape
 from train.gpu.reference import Edges
 from train.model.model import Model
 from train.model.optimizer import Adagrad
-from train.step.step import Table
+from train.step.table import Table
 
 CHUNK = 1024
 
@@ -97,12 +97,12 @@ def fused_step(dimension: int, num_negatives: int, loss: str, operands: str) -> 
             "num_batch_negs": 0,
             "num_uniform_negs": num_negatives,
             "half_precision": operands == "bfloat16",
+            "train": {"exact_products": operands == "float32"},
         }
     )
     model = Model(config, 10)
     fused = FusedStep(config, model, Adagrad(model.parameters, 0.1), torch.device("cpu"))
     fused.kernels = kernels
-    kernels.set_exact(operands == "float32")
     return fused
 
 
@@ -126,7 +126,7 @@ def passes(sizes: list[int]) -> None:
     fused = fused_step(16, 100, "softmax", "tf32")
     fused.update_rows = kernels.update_rows
     for size in sizes:
-        for shape, _ in engine._pieces(fused.config, [Group(0, 0, size)]):
+        for shape, _ in fused_pass.cut(fused.config, [Group(0, 0, size)]):
             launch(fused, shape)
 
 

@@ -17,8 +17,8 @@ STEP = {
     "_sample",
     "_query",
     "_stage",
-    "_attend",
-    "_spread",
+    "_query_gradients",
+    "_candidate_gradients",
     "_backward",
     "_sum_runs",
     "_sum_blocks",
@@ -58,13 +58,14 @@ def check(*cases: str) -> None:
     for case, found in compiled(*cases).items():
         assert {name for name, *_ in found} == STEP | RANKING
         dimension, _, _, operands = case.split()
-        kernels.set_exact(operands == "float32")
         dtype = torch.bfloat16 if operands == "bfloat16" else torch.float32
-        most = kernels.shared_bytes(int(dimension), dtype)
+        most = kernels.shared_bytes(int(dimension), dtype, exact=operands == "float32")
         for name, product, shared, spilled in found:
-            assert shared <= (most if name in ("_attend", "_spread") else SHARED_BYTES), (case, name)
+            assert shared <= (
+                most if name in ("_query_gradients", "_candidate_gradients") else SHARED_BYTES
+            ), (case, name)
             assert most <= SHARED_BYTES
-            if name not in ("_attend", "_spread"):
+            if name not in ("_query_gradients", "_candidate_gradients"):
                 assert spilled == 0, (case, name)
             elif case.endswith("float32"):
                 assert product == "none", (case, name)  # no matrix unit multiplies float32
@@ -81,7 +82,7 @@ def test_what_is_left_of_many_groups_compiles_nothing_anew() -> None:
     sizes = (str(size) for size in (2003, 2101, 2205, 2307, 2409, 93, 205))
     counts = {name: int(count) for name, count in (line.split() for line in told("sizes", *sizes))}
     # the networks that permute the edges of a group are few, by the bits of its size
-    assert max(counts[name] for name in ("_sample", "_attend", "_spread")) <= 3
+    assert max(counts[name] for name in ("_sample", "_query_gradients", "_candidate_gradients")) <= 3
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Every kernel against its twin in float64: on the GPU, or in Triton's interpreter where there is none."""
+"""Every kernel against its reference in float64: on the GPU, or in Triton's interpreter without one."""
 
 from typing import Any, get_args
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from train.gpu import reference
-from train.gpu.reference import Loss, Operator
+from train.gpu.reference import Comparison, Loss, Operator, Source
 
 pytest.importorskip("triton", reason="triton comes with torch's builds for CUDA")
 
@@ -56,28 +56,28 @@ def side_of_a_step(
 ) -> dict[str, Tensor]:
     """All results of all functions, in the order of a step."""
     parameters_RD = None if operator == "none" else problem.parameters_RD
-    made_of = (operator, adjoint, problem.table_ND, problem.others_CP, parameters_RD, problem.rel_CP)
-    query_CPD = module.query(*made_of, operand)
+    source = Source(operator, adjoint, problem.table_ND, problem.others_CP, parameters_RD, problem.rel_CP)
+    query_CPD = module.query(source, operand)
     candidate_CKD = module.stage(problem.table_ND, problem.rows_CK, operand)
-    compared = (loss, 0.1, query_CPD, candidate_CKD, problem.rows_CK, first, problem.weight_CP)
-    attended = module.attend(*compared)
-    spread_CKD = torch.full_like(candidate_CKD, torch.nan, dtype=problem.table_ND.dtype)
-    module.spread(*compared, attended, spread_CKD)
-    row_CPD = torch.full_like(attended.gradient_CPD, torch.nan)
-    related_CPD, cost_CP = module.backward(*made_of, attended.gradient_CPD, (0.03, 0.02), row_CPD)
-    results = {"query": query_CPD, "candidates": candidate_CKD, "spread": spread_CKD, "row": row_CPD}
-    results |= {
-        name: value for name, value in attended._asdict().items() if name != "norm_CP" or loss == "softmax"
-    }
-    results["cost"] = cost_CP
-    rows_T, gradient_TD = problem.rows_CK.flatten(), spread_CKD.flatten(0, 1)
+    comparison = Comparison(
+        loss, 0.1, query_CPD, candidate_CKD, problem.rows_CK, first, problem.weight_CP, exact=True
+    )
+    compared = module.query_gradients(comparison)
+    gradient_CKD = torch.full_like(candidate_CKD, torch.nan, dtype=problem.table_ND.dtype)
+    module.candidate_gradients(comparison, compared.saved, gradient_CKD)
+    row_CPD = torch.full_like(compared.gradient_CPD, torch.nan)
+    related_CPD, cost = module.backward(source, compared.gradient_CPD, (0.03, 0.02), row_CPD)
+    results = {"query": query_CPD, "candidates": candidate_CKD, "row": row_CPD, "cost": cost}
+    results |= {"loss": compared.loss, "violators": compared.violators}
+    results |= {"query gradients": compared.gradient_CPD, "candidate gradients": gradient_CKD}
+    rows_T, gradient_TD = problem.rows_CK.flatten(), gradient_CKD.flatten(0, 1)
     for update in (module.update_rows, module.update_rows_fast):
         table_ND, sums_N = problem.table_ND.clone(), problem.sums_N.clone()
         update(table_ND, sums_N, rows_T, gradient_TD, 0.1)
         results |= {f"{update.__name__} table": table_ND, f"{update.__name__} sums": sums_N}
     if related_CPD is not None:
         values_RD, sums_RD = problem.parameters_RD.clone(), problem.parameters_RD.square()
-        module.update_parameters(values_RD, sums_RD, problem.rel_CP.flatten(), related_CPD.flatten(0, 1), 0.1)
+        module.update_rows(values_RD, sums_RD, problem.rel_CP.flatten(), related_CPD.flatten(0, 1), 0.1)
         results |= {"related": related_CPD, "parameters": values_RD, "parameter sums": sums_RD}
     return results
 
@@ -104,11 +104,10 @@ def assert_alike(
     in_batch=st.booleans(),
     seed=st.integers(0, 1000),
 )
-def test_kernels_compute_what_their_twins_define(
+def test_kernels_compute_what_the_reference_defines(
     operator: Operator, loss: Loss, adjoint: bool, chunks: int, positives: int, drawn: int, half: int,
     in_batch: bool, seed: int,
 ) -> None:  # fmt: skip
-    kernels.set_exact(True)
     problem = Problem(seed, chunks, positives, drawn, 2 * half)
     first = 0 if in_batch else positives
     wanted = side_of_a_step(
@@ -146,7 +145,7 @@ def test_operands_of_half_width(loss: Loss) -> None:
         reference, problem.to(torch.float64), "complex_diagonal", loss, False, 0, torch.float64
     )
     found = side_of_a_step(kernels, problem, "complex_diagonal", loss, False, 0, half)
-    names = {"query", "candidates", "loss_CP", "gradient_CPD", "spread", "row"}
+    names = {"query", "candidates", "loss", "query gradients", "candidate gradients", "row"}
     assert_alike({n: found[n] for n in names}, {n: wanted[n] for n in names}, 2e-2)
 
 

@@ -8,7 +8,7 @@ from graphmill.cluster.connecting import connect
 from graphmill.cluster.settings import ClusterConfig
 from tests.train.graphs import embeddings, make_config, random_triples, write_graph
 from train import job
-from train.gpu import engine
+from train.gpu import fused_pass
 
 pytestmark = [
     pytest.mark.gpu,
@@ -36,7 +36,7 @@ def graph(root, **settings):
 def test_a_captured_step_is_the_step(tmp_path, monkeypatch, resident):
     tables = []
     for captured_from in (2, 10**9):
-        monkeypatch.setattr(engine, "CAPTURED_FROM", captured_from)
+        monkeypatch.setattr(fused_pass, "CAPTURED_FROM", captured_from)
         config = graph(tmp_path / str(captured_from), train={"engine": "fused", "resident": resident})
         job.train(config)
         tables.append(embeddings(config, "node", 100))

@@ -1,4 +1,4 @@
-"""Training by the engine: whole graphs and buckets, by twins on a CPU as by kernels on a GPU."""
+"""Training by the fused step: whole graphs and buckets, by the reference on a CPU, by kernels on a GPU."""
 
 import logging
 from importlib.util import find_spec
@@ -24,11 +24,11 @@ from tests.train.run.test_quality import planted
 from train import job
 from train.config import TrainConfig
 from train.edges.bucket_order import order_of
-from train.edges.schedule import keys_of
-from train.gpu.fused_bucket import _too_small
+from train.edges.partitions import keys_of
+from train.run import decide
 from train.tables import memory
 from train.tables.device_buffer import DeviceBuffer, order_slots
-from train.tables.start import Start
+from train.tables.run_context import RunContext
 
 NUM_GPUS = 1 if torch.cuda.is_available() else 0
 RELATIONS = [
@@ -125,13 +125,13 @@ def test_a_buffer_of_partitions_changes_no_byte(tmp_path, capacity):
 
 def visited(config, capacity):
     """How often partitions came to a device that holds so many, in the order of an epoch with 16 of them."""
-    start = Start(config)
-    buffer = DeviceBuffer(start, 0, capacity)
-    order = order_of(config, start.schedule.iteration(0), order_slots(config, capacity))
+    context = RunContext(config)
+    buffer = DeviceBuffer(context, 0, capacity)
+    order = order_of(config, context.schedule.iteration(0), order_slots(config, capacity))
     buffer.begin(order)
     most = 0
     for bucket, then in zip(order, [*order[1:], None], strict=True):
-        here = buffer.enter(bucket, then, start.schedule.iteration(0))
+        here = buffer.enter(bucket, then, context.schedule.iteration(0))
         assert keys_of(config, bucket) <= here.keys()
         # the next bucket's partitions are on their way while this one is trained
         assert then is None or keys_of(config, then) <= here.keys()
@@ -151,29 +151,69 @@ def test_partitions_come_as_seldom_as_the_order_allows(tmp_path, capacity, wante
     assert most <= capacity + 2
 
 
-def test_what_fits_is_decided_by_sizes_and_said(tmp_path, caplog):
+def test_sizes_decide_what_stays_on_the_device(tmp_path):
     config = make_config(
         tmp_path, entities={"node": {"num_partitions": 8}}, dimension=100, batch_size=10, global_emb=False
     )
     write_graph(config, {"node": 80_000}, random_triples(np.random.default_rng(1), 80_000, 1, 80_000, 1000))
-    start = Start(config)
-    with caplog.at_level(logging.INFO, "graphmill"):
-        rows = 80_000 * 4 * 101
-        needed = memory.resident_bytes(start)
-        assert rows < needed < 1.1 * rows
-        assert memory.fits(start, "auto", int(needed / memory.SHARE) + 1, 10**11)
-        assert "all stays on it" in caplog.text
-        assert not memory.fits(start, "auto", int(needed / memory.SHARE) - 1, 10**11)
-        assert "partitions come and go" in caplog.text
-        assert memory.fits(start, "always", needed // 2, 10**11)
-        # a bucket's two and the two that come and go, wherever they are
-        assert memory.buffer_partitions(start, rows // 8, 10**11) == 2
-        assert memory.buffer_partitions(start, int(0.9 * rows), 10**11) == 4
-        assert "holds 4 of 8 partitions" in caplog.text
-        assert memory.buffer_partitions(start, 10**11, 10**11) == 8
-        assert memory.buffer_partitions(start, 10**11, rows) == 0
-        assert "partitions come from files" in caplog.text
+    context = RunContext(config)
+    rows = 80_000 * 4 * 101
+    needed = memory.resident_bytes(context)
+    assert rows < needed < 1.1 * rows
+    reasons: list[str] = []
+    assert decide.fits(context, int(needed / memory.SHARE) + 1, 10**11, reasons)
+    assert "all stays on it" in reasons.pop()
+    assert not decide.fits(context, int(needed / memory.SHARE) - 1, 10**11, reasons)
+    assert "partitions come and go" in reasons.pop()
+    # a bucket's two and the two that come and go, wherever they are
+    assert decide.slots_of(context, rows // 8, 10**11, reasons) == 2
+    assert decide.slots_of(context, int(0.9 * rows), 10**11, reasons) == 4
+    assert "holds 4 of 8 partitions" in reasons.pop()
+    assert decide.slots_of(context, 10**11, 10**11, reasons) == 8
+    assert decide.slots_of(context, 10**11, rows, reasons) == 0
+    assert "partitions come from files" in reasons.pop()
     assert 0 < memory.host_free_bytes() < 2**50
+
+
+def test_a_setting_places_the_rows(tmp_path):
+    """Whatever fits: the setting counts on a device without a GPU, too."""
+    whole, buffer, files = (
+        decided(tmp_path / name, train=own)
+        for name, own in (
+            ("whole", {"resident": "always"}),
+            ("buffer", {"device_partitions": 3}),
+            ("files", {"device_partitions": 0}),
+        )
+    )
+    assert (whole.placement, whole.slots) == ("device", 0)
+    assert (buffer.placement, buffer.slots) == ("buffer", 3)
+    assert (files.placement, files.slots) == ("files", 0)
+    assert not whole.ignored + buffer.ignored + files.ignored
+
+
+def test_a_setting_without_effect_is_told_with_its_reason(tmp_path, caplog):
+    plan = decided(tmp_path / "cos", comparator="cos", train={"resident": "always"})
+    assert plan.placement == "files"
+    (text,) = plan.ignored
+    assert "train.resident: always has no effect" in text
+    assert "comparator 'cos'" in text
+    several = decided(tmp_path / "2", 2, train={"resident": "always", "device_partitions": 3})
+    assert several.placement == "files"
+    assert [text.split(" has no effect: ")[1] for text in several.ignored] == [
+        "2 workers exchange partitions through files"
+    ] * 2
+    with caplog.at_level(logging.INFO, "graphmill"):
+        several.log()
+    assert f"training on cpu with the {several.engine} step" in caplog.text
+    assert {record.levelname for record in caplog.records} == {"INFO", "WARNING"}
+
+
+def decided(root, workers=1, **settings):
+    """The plan for a graph of four partitions on a CPU."""
+    usual = {"entities": {"node": {"num_partitions": 4}}, "global_emb": False}
+    config = make_config(root, **usual, **settings)
+    write_graph(config, {"node": 40}, random_triples(np.random.default_rng(1), 40, 1, 40, 100))
+    return decide.decide(RunContext(config), workers)
 
 
 def test_a_buffer_smaller_than_a_bucket_is_refused(tmp_path):
@@ -262,17 +302,18 @@ def test_a_gpu_too_small_for_the_kernels_takes_plain_steps(
     gpu = SimpleNamespace(name="GPU", major=major, shared_memory_per_block_optin=kilobytes << 10)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
     config = make_config(tmp_path, global_emb=False, dimension=dimension, half_precision=half)
-    reason = _too_small(config, torch.device("cuda", 0))
-    assert (reason is None) == known
-    if reason is not None:
-        assert f"dimension {dimension} on this GPU, with {kilobytes} KiB" in reason
+    reasons: list[str] = []
+    engine = decide.engine_of(config, torch.device("cuda", 0), reasons)
+    assert engine == ("fused" if known else "plain")
+    assert len(reasons) == (not known)
+    assert known or f"dimension {dimension} on this GPU, with {kilobytes} KiB" in reasons[0]
 
 
 @pytest.mark.parametrize(
     ("num_gpus", "train", "wanted"), [(0, {}, 1), (1, {}, 1), (4, {}, 4), (4, {"num_workers": 1}, 1)]
 )
 def test_several_gpus_are_several_workers(tmp_path, num_gpus, train, wanted):
-    config = job.one_worker_a_gpu(make_config(tmp_path, num_gpus=num_gpus, train=train))
+    config = job.one_worker_per_gpu(make_config(tmp_path, num_gpus=num_gpus, train=train))
     assert config.section(TrainConfig).num_workers == wanted
 
 

@@ -18,8 +18,8 @@ from train.edges import batches
 from train.model import optimizer
 from train.model.features import distinct
 from train.model.model import Model
-from train.run.steps import make_step
-from train.step.step import Table
+from train.run.batch_step import BatchStep
+from train.step.table import Table
 
 DEVICE = torch.device("cpu")
 TYPES = {"doc": {"num_partitions": 1, "featurized": True}, "user": {"num_partitions": 1}}
@@ -106,7 +106,7 @@ def test_step_on_features_equals_the_oracle(tmp_path, relation):
     }
     before = {name: (table.embeddings_ND.clone(), table.sums.clone()) for name, table in tables.items()}
     sides = {side: tables[config.relations[relation].entity_type(side)] for side in Side}
-    step = make_step(config, model, optimizer.Adagrad(model.parameters, 0.0))
+    step = BatchStep(config, model, optimizer.Adagrad(model.parameters, 0.0), "plain")
     leaves = {name: rows.clone().requires_grad_() for name, (rows, _) in before.items()}
     values = [model.parameters[f"rhs_operators.{relation}.diagonal"].clone()]
 
@@ -116,7 +116,7 @@ def test_step_on_features_equals_the_oracle(tmp_path, relation):
             return numbers.tolist()
         return [tuple(bags.row_F[bags.start_G[k] :][: bags.count_G[k]].tolist()) for k in numbers.tolist()]
 
-    (block,) = step._edges.sampling.blocks(
+    (block,) = step.edges.sampling.blocks(
         batch, batch.num_entities(sides), False, torch.Generator().manual_seed(3)
     )
     drawn = {str(side): entities(side, block.rows[side][0, len(batch) :]) for side in Side}
@@ -152,7 +152,7 @@ def test_bags_are_their_lists(lists, more):
     torch.testing.assert_close(found, expected.detach())
     pull = torch.randn_like(found)
     expected.backward(pull)
-    row_F, gradient_FD = bags.spread(number_E[chosen], pull)
+    row_F, gradient_FD = bags.feature_gradients(number_E[chosen], pull)
     torch.testing.assert_close(torch.zeros_like(table_ND).index_add_(0, row_F, gradient_FD), table_ND.grad)
 
 

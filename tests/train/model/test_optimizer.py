@@ -49,7 +49,7 @@ def test_either_state_is_taken_over():
 def test_states_of_other_shapes_are_refused(sums):
     state = {"state": {0: {"sum": sums}}}
     for kind in ("row_adagrad", "adagrad"):
-        with pytest.raises(FormatError, match="here: optimizer/state_dict: expected"):
+        with pytest.raises(FormatError, match="here: optimizer state: expected"):
             optimizer.sums_of_table_state(state, kind, SHAPE, "here")
 
 

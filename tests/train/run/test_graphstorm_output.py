@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from graphmill import config as configuration
-from graphmill.cli import stage_command
+from graphmill.cli import exit_codes
 from graphmill.errors import ConfigError, NotFoundError
 from graphmill.formats import entity_index, pbg_checkpoint
 from tests.train.graphs import make_config, random_triples, write_graph
@@ -202,8 +202,8 @@ def test_the_command_and_its_errors(config, client, tmp_path, monkeypatch, capsy
     (tmp_path / "conf.yaml").write_text(json.dumps(config.model_dump(mode="json")))
     arguments = ["predict", "--conf", str(tmp_path / "conf.yaml"), "--master", "local[1]", "--output-dir"]
     both = [*arguments, str(tmp_path / "pred"), "--split", "train", "--neighbors", "2"]
-    assert stage_command.exit_code(lambda: command.main(both, standalone_mode=False)) == 2
+    assert exit_codes.exit_code(lambda: command.main(both, standalone_mode=False)) == 2
     one = [*arguments, str(tmp_path / "pred"), "--neighbors", "2"]
-    assert stage_command.exit_code(lambda: command.main(one, standalone_mode=False)) == 0
+    assert exit_codes.exit_code(lambda: command.main(one, standalone_mode=False)) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {"num_nodes": 23, "num_edges": 46}
     assert (tmp_path / "pred/result_info.json").exists()

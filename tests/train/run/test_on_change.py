@@ -9,7 +9,7 @@ import pytest
 
 from graphmill import config as configuration
 from graphmill import storage
-from graphmill.cli import stage_command
+from graphmill.cli import exit_codes
 from graphmill.config import Effect, EntityConfig, PbgConfig, RelationConfig
 from graphmill.errors import ConfigError
 from graphmill.formats import pbg_checkpoint
@@ -146,7 +146,7 @@ def test_refuse_ends_with_2_and_touches_nothing(config, tmp_path, capsys):
     conf.write_text(json.dumps(config.model_dump(mode="json", exclude_defaults=True)))
     before = contents(tmp_path)
     arguments = ["--conf", str(conf), "--set", "lr=0.05", "--set", "train.on_change=refuse"]
-    assert stage_command.exit_code(lambda: command.main(arguments, standalone_mode=False)) == 2
+    assert exit_codes.exit_code(lambda: command.main(arguments, standalone_mode=False)) == 2
     told = " ".join(capsys.readouterr().err.split())
     assert "settings.lr: 0.1 -> 0.05" in told
     assert "Set this back, name another checkpoint_path, or --set train.on_change=resume" in told

@@ -8,14 +8,14 @@ import torch
 from graphmill.config import from_mapping
 from graphmill.vocab import Side
 from tests.train.graphs import embeddings, make_config, mean_reciprocal_rank, random_triples, write_graph
-from tests.train.step.test_step import COMPARATORS, COUNTS, OPERATORS, Scene, settings
+from tests.train.step.test_plain import COMPARATORS, COUNTS, OPERATORS, Scene, settings
 from train import job
 from train.edges import batches
 from train.edges.batches import EdgeTensors
 from train.edges.grouped import Questions
-from train.step import grouped_step
-from train.step.grouped_step import GroupedStep
-from train.step.step import Step
+from train.step import grouped
+from train.step.grouped import GroupedStep
+from train.step.plain import PlainStep
 
 
 def all_negs(operator, comparator, dynamic, **more):
@@ -45,7 +45,7 @@ def questions_of(scene):
 def check_same_as_step(config, relation=0, elementwise=False, num_edges=25):
     """One side's questions move everything as a step on their edges with all_negs does."""
     scenes = [Scene(config, relation, num_edges=num_edges, elementwise=elementwise) for _ in range(2)]
-    expected = Step(config, scenes[0].model, scenes[0].adagrad)(
+    expected = PlainStep(config, scenes[0].model, scenes[0].adagrad)(
         scenes[0].batch, scenes[0].side_tables, torch.Generator()
     )
     (questions,) = questions_of(scenes[1])
@@ -100,7 +100,7 @@ def test_questions_within_one_type(side):
 def test_scores_a_few_questions_at_a_time(monkeypatch, comparator):
     config = all_negs("diagonal", comparator, False, disable_lhs_negs=True)
     whole = check_same_as_step(config)
-    monkeypatch.setattr(grouped_step, "SCORE_BYTES", 4 * COUNTS["item"] * 2)
+    monkeypatch.setattr(grouped, "SCORE_BYTES", 4 * COUNTS["item"] * 2)
     assert check_same_as_step(config).violators_rhs == whole.violators_rhs > 0
 
 
@@ -109,7 +109,7 @@ def test_both_directions_regularise_as_often_as_the_edges():
     for dynamic in (False, True):
         config = all_negs("complex_diagonal", "dot", dynamic, regularization_coef=0.03)
         scenes = [Scene(config, num_edges=25) for _ in range(2)]
-        step = Step(config, scenes[0].model, scenes[0].adagrad)
+        step = PlainStep(config, scenes[0].model, scenes[0].adagrad)
         expected = step(scenes[0].batch, scenes[0].side_tables, torch.Generator()).reg
         found = []
         for questions in questions_of(scenes[1]):

@@ -11,9 +11,9 @@ from graphmill.formats import entity_counts
 from tests import REPOSITORY
 from tests.train.graphs import make_config, write_graph
 
-NUM_ROWS, DIMENSION = 500_000, 64
+NUM_ROWS, DIMENSION = 1_000_000, 64
 TABLE_BYTES = NUM_ROWS * DIMENSION * 4
-LIMIT_BYTES = 110 << 20
+LIMIT_BYTES = 200 << 20
 
 
 def trained(root, num_partitions, prefetch):

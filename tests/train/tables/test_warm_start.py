@@ -44,9 +44,9 @@ def changed(config, **settings):
 
 
 def tables(config):
-    """What the trainer starts from: (embeddings, sums) by partition."""
+    """The trainer's first tables: (embeddings, sums) by partition."""
     trainer = Trainer(config)
-    loaded = {key: trainer.store._load(key) for key in KEYS}
+    loaded = {key: trainer.store.files.load(key, trainer.version) for key in KEYS}
     return {key: (table.embeddings_ND, table.sums) for key, table in loaded.items()}
 
 
@@ -166,7 +166,9 @@ def test_entities_elsewhere_are_opened_only_if_a_setting_names_them(first, tmp_p
     assert "elsewhere; they are not beside it, and not opened" in caplog.text
     assert "set etl.previous_entity_path" in caplog.text
     with pytest.raises(FormatError, match=r"row 0 is raw id 'a', which was 'v' "):
-        tables(changed(second, etl={"previous_entity_path": str(tmp_path / "elsewhere")}))
+        table = {"path": "edges.tsv", "lhs": 0, "rhs": 1, "relation": "knows"}
+        etl = {"tables": [table], "previous_entity_path": str(tmp_path / "elsewhere")}
+        tables(changed(second, etl=etl))
 
 
 def test_no_host_is_asked_that_a_checkpoint_names(first, tmp_path):

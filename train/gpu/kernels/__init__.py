@@ -3,21 +3,19 @@
 from train.gpu.kernels.drawing import sample
 from train.gpu.kernels.ranks import count_above, pair_scores
 from train.gpu.kernels.rows import backward, query, stage
-from train.gpu.kernels.scores import attend, set_exact, shared_bytes, spread
-from train.gpu.kernels.updates import update_parameters, update_rows, update_rows_fast
+from train.gpu.kernels.scores import candidate_gradients, query_gradients, shared_bytes
+from train.gpu.kernels.updates import update_rows, update_rows_fast
 
 __all__ = [
-    "attend",
     "backward",
+    "candidate_gradients",
     "count_above",
     "pair_scores",
     "query",
+    "query_gradients",
     "sample",
-    "set_exact",
     "shared_bytes",
-    "spread",
     "stage",
-    "update_parameters",
     "update_rows",
     "update_rows_fast",
 ]

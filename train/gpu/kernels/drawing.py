@@ -14,7 +14,7 @@ _SIZES = ["first", "size", "num_lhs", "num_rhs", "C", "P", "AGAIN", "DRAWN"]
 
 @triton.jit
 def _mixed(key, counter):
-    """See counter.mixed: uint32 in and out."""
+    """See counter.mix: uint32 in and out."""
     bits = counter * 0x9E3779B1 + key
     bits = (bits ^ (bits >> 16)) * 0x85EBCA6B
     bits = (bits ^ (bits >> 13)) * 0xC2B2AE35
@@ -78,7 +78,7 @@ def sample(
     num_rows: tuple[int, int],
     shape: tuple[int, int, int, int],
 ) -> Sample:
-    """See twins.sample."""
+    """See reference.sample."""
     chunks, positives, again, drawn = shape
     device = clock_2.device
     candidates = positives + again + drawn

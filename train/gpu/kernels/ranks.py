@@ -55,7 +55,7 @@ def _count(
 
 
 def count_above(query_QD: Tensor, table_ND: Tensor, score_Q: Tensor) -> tuple[Tensor, Tensor]:
-    """See twins.count_above."""
+    """See reference.count_above."""
     sizes = _sizes(table_ND.shape[1])
     greater_Q, equal_Q = (
         torch.zeros(len(query_QD), dtype=torch.int32, device=query_QD.device) for _ in range(2)
@@ -83,7 +83,7 @@ def _pairs(
 
 
 def pair_scores(query_QD: Tensor, table_ND: Tensor, query_T: Tensor, row_T: Tensor) -> Tensor:
-    """See twins.pair_scores."""
+    """See reference.pair_scores."""
     sizes = _sizes(table_ND.shape[1])
     score_T = torch.empty(len(query_T), device=query_QD.device)
     if len(query_T):

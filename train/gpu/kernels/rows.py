@@ -1,7 +1,7 @@
-"""Kernels on rows: gather them, apply their relation, carry gradients back through it.
+"""Kernels on rows: gather rows, apply their relation, carry gradients back through the relation.
 
 A complex embedding has two parts, real and imaginary, of H = D / 2 columns each; any other has one. A tile
-is BR rows of HB columns a part, HB the power of two that holds H.
+is BR rows of HB columns per part, HB the power of two that holds H.
 """
 
 import torch
@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from train.gpu.reference import Operator
+from train.gpu.reference import Operator, Source
 
 _OPERATORS: dict[str, int] = {"none": 0, "diagonal": 1, "translation": 2, "complex_diagonal": 3}
 
@@ -26,7 +26,7 @@ def _stage(table, rows, out, num_rows, D: tl.constexpr, BR: tl.constexpr, DB: tl
 
 
 def stage(table_ND: Tensor, rows_CK: Tensor, dtype: torch.dtype) -> Tensor:
-    """See twins.stage."""
+    """See reference.stage."""
     dimension, rows = table_ND.shape[1], rows_CK.numel()
     out = torch.empty(*rows_CK.shape, dimension, dtype=dtype, device=table_ND.device)
     width = triton.next_power_of_2(dimension)
@@ -93,22 +93,16 @@ def _query(
     _put_parts(out, place, x, y, H, HB, PARTS, there)
 
 
-def query(
-    operator: Operator,
-    adjoint: bool,
-    table_ND: Tensor,
-    rows_CP: Tensor,
-    parameters_RD: Tensor | None,
-    rel_CP: Tensor,
-    dtype: torch.dtype,
-) -> Tensor:
-    """See twins.query; `rows_CP` may be the first columns of a wider tensor."""
+def query(source: Source, dtype: torch.dtype) -> Tensor:
+    """See reference.query."""
+    table_ND, rows_CP, parameters_RD = source.table_ND, source.rows_CP, source.parameters_RD
     chunks, positives = rows_CP.shape
     out = torch.empty(chunks, positives, table_ND.shape[1], dtype=dtype, device=table_ND.device)
-    shape = _shape(operator, table_ND.shape[1])
+    shape = _shape(source.operator, table_ND.shape[1])
     _query[triton.cdiv(rows_CP.numel(), shape["BR"]),](
-        table_ND, rows_CP, rows_CP.stride(0), table_ND if parameters_RD is None else parameters_RD, rel_CP,
-        out, rows_CP.numel(), positives, _OPERATORS[operator], adjoint, parameters_RD is not None, **shape,
+        table_ND, rows_CP, rows_CP.stride(0), table_ND if parameters_RD is None else parameters_RD,
+        source.rel_CP, out, rows_CP.numel(), positives, _OPERATORS[source.operator], source.adjoint,
+        parameters_RD is not None, **shape,
     )  # fmt: skip
     return out
 
@@ -164,23 +158,17 @@ def _backward(
 
 
 def backward(
-    operator: Operator,
-    adjoint: bool,
-    table_ND: Tensor,
-    rows_CP: Tensor,
-    parameters_RD: Tensor | None,
-    rel_CP: Tensor,
-    gradient_CPD: Tensor,
-    regularization: tuple[float, float],
-    out_CPD: Tensor,
+    source: Source, gradient_CPD: Tensor, regularization: tuple[float, float], out_CPD: Tensor
 ) -> tuple[Tensor | None, Tensor]:
-    """See twins.backward."""
+    """See reference.backward."""
+    table_ND, rows_CP, parameters_RD = source.table_ND, source.rows_CP, source.parameters_RD
     related_CPD = None if parameters_RD is None else torch.empty_like(gradient_CPD)
     cost_CP = torch.empty(rows_CP.shape, device=gradient_CPD.device)
-    shape = _shape(operator, table_ND.shape[1])
+    shape = _shape(source.operator, table_ND.shape[1])
     _backward[triton.cdiv(rows_CP.numel(), shape["BR"]),](
-        table_ND, rows_CP, rows_CP.stride(0), table_ND if parameters_RD is None else parameters_RD, rel_CP,
-        gradient_CPD, out_CPD, out_CPD if related_CPD is None else related_CPD, cost_CP, rows_CP.numel(),
-        rows_CP.shape[1], *regularization, _OPERATORS[operator], adjoint, related_CPD is not None, **shape,
+        table_ND, rows_CP, rows_CP.stride(0), table_ND if parameters_RD is None else parameters_RD,
+        source.rel_CP, gradient_CPD, out_CPD, out_CPD if related_CPD is None else related_CPD, cost_CP,
+        rows_CP.numel(), rows_CP.shape[1], *regularization, _OPERATORS[source.operator], source.adjoint,
+        related_CPD is not None, **shape,
     )  # fmt: skip
-    return related_CPD, cost_CP
+    return related_CPD, cost_CP.sum(dtype=torch.float64)

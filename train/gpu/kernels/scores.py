@@ -1,8 +1,8 @@
 """Kernels that compare queries with candidates, a program for each tile: no score is ever in memory.
 
-Products take operands of the queries' dtype and add up in float32; float32 operands multiply in tf32 or
-exactly (`set_exact`). Softmax runs along the candidates as flash attention does (arXiv:2205.14135): what
-attention would give out is the query's gradient.
+Products take operands of the queries' dtype and add up in float32; float32 operands multiply in tf32 or, with
+`exact`, as float32. Softmax runs along the candidates as in flash attention (arXiv:2205.14135): attention's
+output is the query's gradient here.
 
 Tiles: BP queries, BK candidates, DB columns, the power of two that holds D.
 """
@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from train.gpu.reference import Attended, Loss
+from train.gpu.reference import Compared, Comparison
 
 _LOSSES: dict[str, int] = {"softmax": 0, "logistic": 1, "ranking": 2}
 # Compiled for where a step has several chunks: what is left of a relation's edges, or of a bucket's, is one
@@ -22,17 +22,9 @@ _LOSSES: dict[str, int] = {"softmax": 0, "logistic": 1, "ranking": 2}
 _SIZES = ["P", "K", "FIRST"]
 LOWEST = tl.constexpr(-1e30)  # stands for minus infinity, whose differences are not numbers
 
-_precision = "tf32"
-
-
-def set_exact(exact: bool) -> None:
-    """Whether float32 operands multiply as float32, or in tf32 (10 bits)."""
-    global _precision
-    _precision = "ieee" if exact else "tf32"
-
 
 class Tile(NamedTuple):
-    """Sizes of a program's tile, its warps, and how many tiles are on their way at a time."""
+    """Sizes of a program's tile, its warps, and how many tiles are loaded ahead."""
 
     BP: int
     BK: int
@@ -42,16 +34,16 @@ class Tile(NamedTuple):
 
 # By the width that holds the dimension: for operands in bfloat16, in tf32, and in exact float32, which no
 # matrix unit multiplies. wgmma wants 64 rows; a block has 64 K registers and 227 KB of shared memory.
-Kernel = Literal["attend", "spread"]
+Kernel = Literal["query_gradients", "candidate_gradients"]
 _EXACT, _EXACT_WIDE = Tile(16, 16, 8, 1), Tile(16, 16, 16, 1)
 TILES: dict[Kernel, dict[int, tuple[Tile, Tile, Tile]]] = {
-    "attend": {
+    "query_gradients": {
         128: (Tile(64, 64, 4, 3), Tile(64, 64, 4, 2), _EXACT),
         256: (Tile(64, 32, 8, 2), Tile(64, 32, 8, 2), _EXACT),
         512: (Tile(32, 32, 8, 2), Tile(32, 32, 8, 1), _EXACT_WIDE),
         1024: (Tile(16, 32, 8, 1), Tile(16, 16, 8, 1), _EXACT_WIDE),
     },
-    "spread": {
+    "candidate_gradients": {
         128: (Tile(64, 64, 4, 3), Tile(64, 64, 4, 2), _EXACT),
         256: (Tile(64, 32, 8, 2), Tile(64, 32, 8, 2), _EXACT),
         512: (Tile(64, 32, 8, 2), Tile(32, 32, 8, 1), _EXACT_WIDE),
@@ -60,20 +52,22 @@ TILES: dict[Kernel, dict[int, tuple[Tile, Tile, Tile]]] = {
 }
 
 
-def sizes_of(kernel: Kernel, operands: Tensor) -> dict[str, Any]:
-    """What a score kernel is launched with for operands [..., D]."""
-    width = triton.next_power_of_2(max(operands.shape[-1], 16))
-    kinds = TILES[kernel][max(width, min(TILES[kernel]))]
-    kind = 0 if operands.element_size() == 2 else 1 if _precision == "tf32" else 2
-    return {"DB": width, **kinds[kind]._asdict()}
+def sizes_of(kernel: Kernel, dimension: int, dtype: torch.dtype, *, exact: bool) -> dict[str, Any]:
+    """The sizes that a score kernel is launched with, for operands [..., D]."""
+    width = triton.next_power_of_2(max(dimension, 16))
+    half, tf32, float32 = TILES[kernel][max(width, min(TILES[kernel]))]
+    tile = half if dtype.itemsize == 2 else float32 if exact else tf32
+    return {"DB": width, **tile._asdict()}
 
 
-def shared_bytes(dimension: int, dtype: torch.dtype) -> int:
-    """Shared memory that a block of either score kernel takes, at most."""
+def shared_bytes(dimension: int, dtype: torch.dtype, *, exact: bool) -> int:
+    """The most shared memory that a block of either score kernel takes."""
     needed: list[int] = []
     for kernel in TILES:
-        sizes = sizes_of(kernel, torch.empty(0, dimension, dtype=dtype))
-        own, others = (sizes["BP"], sizes["BK"]) if kernel == "attend" else (sizes["BK"], sizes["BP"])
+        sizes = sizes_of(kernel, dimension, dtype, exact=exact)
+        own, others = (
+            (sizes["BP"], sizes["BK"]) if kernel == "query_gradients" else (sizes["BK"], sizes["BP"])
+        )
         rows = own + max(sizes["num_stages"], 2) * others
         needed.append(rows * sizes["DB"] * dtype.itemsize + 4 * sizes["BP"] * sizes["BK"] + 1024)
     return max(needed)
@@ -120,7 +114,7 @@ def _softplus(x):
 
 
 @triton.jit(do_not_specialize=_SIZES)
-def _attend(
+def _query_gradients(
     query, candidate, rows, weight, loss, violators, positive, norm, pull, gradient, margin, share,
     P, K, FIRST, LOSS: tl.constexpr, D: tl.constexpr, DB: tl.constexpr, BP: tl.constexpr, BK: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -186,44 +180,44 @@ def _attend(
     tl.store(pull + out, own_pull, mask=p < P)
 
 
-def attend(
-    loss: Loss,
-    margin: float,
-    query_CPD: Tensor,
-    candidate_CKD: Tensor,
-    rows_CK: Tensor,
-    first: int,
-    weight_CP: Tensor,
-) -> Attended:
-    """See twins.attend."""
-    sizes, constants = sizes_of("attend", query_CPD), _constants(loss, query_CPD, rows_CK, first)
+def query_gradients(comparison: Comparison) -> Compared:
+    """See reference.query_gradients."""
+    query_CPD, candidate_CKD = comparison.query_CPD, comparison.candidate_CKD
+    sizes = _launched_with("query_gradients", comparison)
     chunks, positives, _ = query_CPD.shape
     loss_CP, violators_CP, positive_CP, norm_CP, pull_CP = (
         torch.empty(chunks, positives, device=query_CPD.device) for _ in range(5)
     )
     gradient_CPD = torch.empty(query_CPD.shape, device=query_CPD.device)
-    _attend[triton.cdiv(positives, sizes["BP"]) * chunks,](
-        query_CPD, candidate_CKD, rows_CK, weight_CP, loss_CP, violators_CP, positive_CP, norm_CP, pull_CP,
-        gradient_CPD, margin, _share(rows_CK, first), **constants, **sizes,
+    _query_gradients[triton.cdiv(positives, sizes["BP"]) * chunks,](
+        query_CPD, candidate_CKD, comparison.rows_CK, comparison.weight_CP, loss_CP, violators_CP,
+        positive_CP, norm_CP, pull_CP, gradient_CPD, comparison.margin, _share(comparison), **sizes,
     )  # fmt: skip
-    return Attended(loss_CP, violators_CP, positive_CP, norm_CP, pull_CP, gradient_CPD)
+    loss, violators = (each_CP.sum(dtype=torch.float64) for each_CP in (loss_CP, violators_CP))
+    return Compared(loss, violators, gradient_CPD, (positive_CP, norm_CP, pull_CP))
 
 
-def _constants(loss: Loss, query_CPD: Tensor, rows_CK: Tensor, first: int) -> dict[str, Any]:
-    """What else the kernels take, or are compiled for."""
-    chunks, positives, dimension = query_CPD.shape
-    numbers = dict(zip(_SIZES, (positives, rows_CK.shape[1], first), strict=True))
+def _launched_with(kernel: Kernel, comparison: Comparison) -> dict[str, Any]:
+    """Arguments that the kernels are compiled for, and sizes of the problem."""
+    chunks, positives, dimension = comparison.query_CPD.shape
+    numbers = dict(zip(_SIZES, (positives, comparison.rows_CK.shape[1], comparison.first), strict=True))
     sizes = {name: tl.constexpr(each) if chunks > 1 else each for name, each in numbers.items()}
-    return {"LOSS": _LOSSES[loss], "PRECISION": _precision, "D": dimension, **sizes}
+    return {
+        "LOSS": _LOSSES[comparison.loss],
+        "PRECISION": "ieee" if comparison.exact else "tf32",
+        "D": dimension,
+        **sizes,
+        **sizes_of(kernel, dimension, comparison.query_CPD.dtype, exact=comparison.exact),
+    }
 
 
-def _share(rows_CK: Tensor, first: int) -> float:
-    """Of each negative in logistic's mean."""
-    return 1.0 / max(rows_CK.shape[1] - first, 1)
+def _share(comparison: Comparison) -> float:
+    """The weight of each negative in logistic's mean."""
+    return 1.0 / max(comparison.rows_CK.shape[1] - comparison.first, 1)
 
 
 @triton.jit(do_not_specialize=_SIZES)
-def _spread(
+def _candidate_gradients(
     query, candidate, rows, weight, positive, norm, pull, gradient, margin, share,
     P, K, FIRST, LOSS: tl.constexpr, D: tl.constexpr, DB: tl.constexpr, BP: tl.constexpr, BK: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -251,20 +245,12 @@ def _spread(
     _put(gradient + chunk * K * D, k, accumulated, K, D, DB)
 
 
-def spread(
-    loss: Loss,
-    margin: float,
-    query_CPD: Tensor,
-    candidate_CKD: Tensor,
-    rows_CK: Tensor,
-    first: int,
-    weight_CP: Tensor,
-    attended: Attended,
-    out_CKD: Tensor,
-) -> None:
-    """See twins.spread."""
-    sizes, constants = sizes_of("spread", query_CPD), _constants(loss, query_CPD, rows_CK, first)
-    _spread[triton.cdiv(rows_CK.shape[1], sizes["BK"]) * len(rows_CK),](
-        query_CPD, candidate_CKD, rows_CK, weight_CP, attended.positive_CP, attended.norm_CP,
-        attended.pull_CP, out_CKD, margin, _share(rows_CK, first), **constants, **sizes,
+def candidate_gradients(comparison: Comparison, saved: tuple[Tensor, ...], out_CKD: Tensor) -> None:
+    """See reference.candidate_gradients."""
+    positive_CP, norm_CP, pull_CP = saved
+    sizes = _launched_with("candidate_gradients", comparison)
+    num_chunks, num_candidates = comparison.rows_CK.shape
+    _candidate_gradients[triton.cdiv(num_candidates, sizes["BK"]) * num_chunks,](
+        comparison.query_CPD, comparison.candidate_CKD, comparison.rows_CK, comparison.weight_CP,
+        positive_CP, norm_CP, pull_CP, out_CKD, comparison.margin, _share(comparison), **sizes,
     )  # fmt: skip

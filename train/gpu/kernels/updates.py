@@ -95,9 +95,14 @@ def _adagrad_runs(
     tl.store(table + at, value, mask=mask)
 
 
-def _update(
-    element: bool, table: Tensor, sums: Tensor, rows_T: Tensor, gradient_TD: Tensor, lr: float
-) -> None:
+def _tile(dimension: int) -> tuple[int, int]:
+    """Columns and rows of a program: several rows, so that as many loads are on their way."""
+    width = triton.next_power_of_2(dimension)
+    return width, max(1, 2048 // width)
+
+
+def update_rows(table_ND: Tensor, sums: Tensor, rows_T: Tensor, gradient_TD: Tensor, lr: float) -> None:
+    """See reference.update_rows: the same sums in the same order every time."""
     num_rows, dimension = gradient_TD.shape
     key_T, order_T = torch.sort(rows_T, stable=True)
     partial_TD = torch.empty_like(gradient_TD)
@@ -109,26 +114,8 @@ def _update(
         key_T, partial_TD, num_rows, dimension, width, height, RUN
     )
     _adagrad_runs[triton.cdiv(num_rows, height),](
-        table, sums, key_T, partial_TD, num_rows, lr, element, dimension, width, height, RUN
+        table_ND, sums, key_T, partial_TD, num_rows, lr, sums.dim() == 2, dimension, width, height, RUN
     )
-
-
-def _tile(dimension: int) -> tuple[int, int]:
-    """Columns and rows of a program: several rows, so that as many loads are on their way."""
-    width = triton.next_power_of_2(dimension)
-    return width, max(1, 2048 // width)
-
-
-def update_rows(table_ND: Tensor, sums_N: Tensor, rows_T: Tensor, gradient_TD: Tensor, lr: float) -> None:
-    """See twins.update_rows: the same sums in the same order every time."""
-    _update(False, table_ND, sums_N, rows_T, gradient_TD, lr)
-
-
-def update_parameters(
-    parameters_RD: Tensor, sums_RD: Tensor, rel_T: Tensor, gradient_TD: Tensor, lr: float
-) -> None:
-    """See twins.update_parameters."""
-    _update(True, parameters_RD, sums_RD, rel_T, gradient_TD, lr)
 
 
 @triton.jit
@@ -151,7 +138,7 @@ def _scatter(table, sums, rows, gradient, T, lr, D: tl.constexpr, DB: tl.constex
 def update_rows_fast(
     table_ND: Tensor, sums_N: Tensor, rows_T: Tensor, gradient_TD: Tensor, lr: float
 ) -> None:
-    """See twins.update_rows_fast: no sort, but another order, and so other roundings, every time."""
+    """See reference.update_rows_fast: no sort; the order, and so the rounding, differs every time."""
     num_rows, dimension = gradient_TD.shape
     width, height = _tile(dimension)
     _scatter[triton.cdiv(num_rows, height),](

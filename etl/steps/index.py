@@ -1,0 +1,233 @@
+"""Step 2: the distinct ids of all chunks -> one index per partition, ordered by (hash, raw id).
+
+A partition is a range of hashes. If its ids do not fit the memory of a task, the range is cut into shards of
+adjacent slots, one task each (`index_shard`), and the shards are joined; the result is the same. Ids of an
+earlier index come first, with their old indices. In the work folder:
+
+    relations.rows.i32        per chunk, per relation name of the chunk: the name's number, or -1
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from etl.steps import spill
+from etl.steps.encode import Chunk
+from etl.steps.index_passes import num_passes
+from etl.steps.index_previous import previous_relations
+from etl.steps.index_shard import LEFT_OUT, ROW_GROUP_ROWS, IndexedShard, Shard, shard_uri
+from etl.steps.spill import Int64
+from etl.steps.task_settings import ID_OVERHEAD_BYTES, Partition, TaskSettings
+from etl.tables.blocks import cut
+from graphmill import storage
+from graphmill.errors import RawTableError
+from graphmill.formats import entity_counts, entity_index
+from graphmill.formats.graphstorm import id_maps
+from graphmill.storage import Checksums
+
+MAX_INDEX = np.iinfo(np.int32).max
+MAX_COUNTED_RELATIONS = 1000
+
+
+@dataclass(frozen=True)
+class IndexedRelations:
+    """Counts of relations."""
+
+    num_relations: int
+    num_left_out: int
+    names: tuple[str, ...] | None = None
+    """None: too many to count edges by relation."""
+    checksums: Checksums = field(default_factory=dict)
+    """Checksums of the files of relation names and counts."""
+
+
+@dataclass(frozen=True)
+class Index:
+    """Result of the step."""
+
+    shards: list[Shard]
+    indexed: list[IndexedShard]
+    num_previous: list[int]
+    """Ids of an earlier index, by partition."""
+    num_entities: list[int]
+    """Entities, by partition."""
+    relations: IndexedRelations
+    checksums: Checksums
+    """Checksums of all files of the index."""
+
+
+def plan_shards(settings: TaskSettings, num_ids: Int64, id_bytes: Int64) -> list[Shard]:
+    """Cut partitions into shards that can be sorted within `index_bytes`, of one slot at least.
+
+    Args:
+        settings: settings of the run.
+        num_ids: [slots of all partitions] ids of all chunks, each id counted once per chunk.
+        id_bytes: [slots of all partitions] their bytes.
+    """
+    shards: list[Shard] = []
+    costs = num_ids * ID_OVERHEAD_BYTES + id_bytes * 3
+    for partition_number, slots in enumerate(settings.partition_slots()):
+        of_slots = costs[slots.start : slots.stop]
+        groups = _groups(of_slots.tolist(), settings.index_bytes)
+        for number, group in enumerate(groups):
+            count = 1 if len(group) > 1 else num_passes(int(of_slots[group.start]), settings.index_bytes)
+            shards.append(Shard(partition_number, number, group, max(count, 1)))
+    return shards
+
+
+def _groups(costs: list[int], budget_bytes: int) -> list[range]:
+    groups: list[range] = []
+    start, used = 0, 0
+    for slot, cost in enumerate(costs):
+        if slot > start and used + cost > budget_bytes:
+            groups.append(range(start, slot))
+            start, used = slot, 0
+        used += cost
+    return [*groups, range(start, len(costs))]
+
+
+def relation_rows_uri(settings: TaskSettings) -> str:
+    """URI of the file of the numbers of each chunk's relation names."""
+    return storage.join(settings.folders.work, "relations.rows.i32")
+
+
+def count_entities(shards: list[Shard], indexed: list[IndexedShard], num_previous: list[int]) -> list[int]:
+    """Count the entities of each partition.
+
+    Raises:
+        RawTableError: a partition has more than a bucket file can number.
+    """
+    counts = list(num_previous)
+    for shard, found in zip(shards, indexed, strict=True):
+        counts[shard.partition_number] += found.num_new
+    if max(counts) > MAX_INDEX:
+        raise RawTableError(
+            f"a partition has {max(counts)} ids, of {MAX_INDEX} at most; raise num_partitions of its type"
+        )
+    return counts
+
+
+def first_indices(index: Index) -> list[int]:
+    """Return the index of the first new id of each shard."""
+    first: list[int] = []
+    ends = list(index.num_previous)
+    for shard, found in zip(index.shards, index.indexed, strict=True):
+        first.append(ends[shard.partition_number])
+        ends[shard.partition_number] += found.num_new
+    return first
+
+
+def write_partition(
+    settings: TaskSettings, partition_number: int, shards: list[Shard], first_id: int
+) -> Checksums:
+    """Write a partition's entity index, its count, and optional files from its shards.
+
+    Args:
+        settings: settings of the run.
+        partition_number: the partition.
+        shards: its shards.
+        first_id: number of ids of its type in earlier partitions.
+
+    Returns:
+        the checksums of the files.
+    """
+    partition = settings.partitions()[partition_number]
+    entity_uri = settings.folders.entities
+    checksums: Checksums = {}
+    num_entities = 0
+    with entity_index.new_part(entity_uri, *partition, checksums) as writer:
+        for block in cut(_partition_ids(settings, partition, shards), ROW_GROUP_ROWS):
+            writer.append(pa.concat_arrays(block["id"].chunks))
+            num_entities += block.num_rows
+    entity_counts.write_count(entity_uri, *partition, num_entities, checksums)
+    if settings.entity_names:
+        batches = entity_index.iter_part(entity_uri, *partition)
+        names = (name for batch in batches for name in batch.to_pylist())
+        entity_counts.write_entity_names(entity_uri, *partition, names, checksums)
+    if settings.graphstorm_maps:
+        id_maps.write_raw_id_map(
+            entity_uri, *partition, first_id, entity_index.iter_part(entity_uri, *partition)
+        )
+    return checksums
+
+
+def _partition_ids(settings: TaskSettings, partition: Partition, shards: list[Shard]) -> Iterator[pa.Table]:
+    """Read all ids of a partition in the order of their indices."""
+    if settings.previous_uri is not None:
+        manifest = entity_index.read_manifest(settings.previous_uri)
+        if partition.entity_type in manifest.num_partitions:
+            for ids in entity_index.iter_part(settings.previous_uri, *partition):
+                yield pa.table({"id": ids})
+    for shard in shards:
+        yield from spill.iter_batches(f"{shard_uri(settings, shard)}.arrow")
+
+
+def index_relations(settings: TaskSettings, chunk_uris: list[str]) -> IndexedRelations:
+    """Number all relation names in the order of their UTF-8 bytes; write them and their count.
+
+    Relations of an earlier index come first, with their old numbers.
+    """
+    previous = previous_relations(settings)
+    found = [spill.read_batches(f"{uri}.relations.arrow") for uri in chunk_uris]
+    names = pa.chunked_array(
+        [c for each in found for c in each["name"].chunks], pa.string()
+    ).dictionary_encode()
+    distinct_names = names.chunk(0).dictionary
+    codes = np.concatenate([chunk.indices.to_numpy() for chunk in names.chunks])
+    train_counts = np.concatenate([each["train_count"].to_numpy() for each in found])
+    counts = np.bincount(codes, train_counts, minlength=len(distinct_names))
+    number_of = {name: number for number, name in enumerate(previous)}
+    listed = distinct_names.to_pylist()
+    num_left_out = 0
+    for at in pc.sort_indices(distinct_names).to_pylist():
+        if listed[at] in number_of:
+            continue
+        if counts[at] < settings.min_relation_count:
+            num_left_out += 1
+            continue
+        number_of[listed[at]] = len(number_of)
+    numbers = np.array([number_of.get(name, LEFT_OUT) for name in listed], np.int32)
+    with spill.new_file(relation_rows_uri(settings), settings.spill_options) as rows:
+        rows.write(numbers[codes])
+    checksums: Checksums = {}
+    entity_counts.write_relation_count(settings.folders.entities, len(number_of), checksums)
+    entity_counts.write_relation_names(settings.folders.entities, list(number_of), checksums)
+    few = len(number_of) <= MAX_COUNTED_RELATIONS
+    return IndexedRelations(len(number_of), num_left_out, tuple(number_of) if few else None, checksums)
+
+
+def rare_relations(settings: TaskSettings, chunks: list[Chunk]) -> list[int]:
+    """Return the numbers of static relations with too few train edges."""
+    if settings.dynamic or not settings.min_relation_count:
+        return []
+    counts = np.sum([chunk.relation_counts for chunk in chunks if chunk.num_edges], axis=0)
+    rare: list[int] = np.flatnonzero(counts < settings.min_relation_count).tolist()
+    return rare
+
+
+def id_ranges(settings: TaskSettings, chunks: list[Chunk], shards: list[Shard]) -> Int64:
+    """Return offset and count of each chunk's ids in each shard's rows file.
+
+    Returns:
+        int64 [chunks, shards, 2].
+    """
+    partition_slots = settings.partition_slots()
+    starts = [partition_slots[shard.partition_number].start + shard.slots.start for shard in shards]
+    counts = np.array([np.add.reduceat(chunk.num_ids, starts, dtype=np.int64) for chunk in chunks])
+    return np.stack([np.cumsum(counts, axis=0) - counts, counts], axis=2)
+
+
+def first_ids(settings: TaskSettings, num_entities: list[int]) -> list[int]:
+    """Count, for each partition, the entities of its type in earlier partitions."""
+    earlier = [0, *accumulate(num_entities)]
+    first_partition: dict[str, int] = {}
+    for number, partition in enumerate(settings.partitions()):
+        first_partition.setdefault(partition.entity_type, number)
+    return [
+        earlier[number] - earlier[first_partition[partition.entity_type]]
+        for number, partition in enumerate(settings.partitions())
+    ]

@@ -1,0 +1,78 @@
+"""Sorts the ids of a shard in several passes, if they do not fit the memory at once.
+
+Slots of hashes, however fine, cannot separate ids that share a hash. A pass is a range of the sort key (hash,
+raw id); each pass reads the shard's ids once more.
+"""
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from etl.strings import hashing
+from etl.strings.hashing import Hashes
+
+MIN_PASS_BYTES = 1 << 20
+_SAMPLED = 1000  # one id in so many is looked at to choose the ranges
+
+
+class Key(NamedTuple):
+    """Sort key of an id."""
+
+    hash: int
+    raw_id: str
+
+
+class KeyRange(NamedTuple):
+    """Range of keys of one pass: [first, stop)."""
+
+    first: Key | None = None
+    stop: Key | None = None
+
+    @property
+    def is_all(self) -> bool:
+        """Whether the range holds every id."""
+        return self.first is None and self.stop is None
+
+    def holds(self, ids: pa.Array, seed: int) -> npt.NDArray[np.bool_]:
+        """Return a mask [N] of the ids in the range."""
+        hashes = hashing.hash_strings(ids, seed)
+        inside = np.ones(len(ids), bool)
+        if self.first is not None:
+            inside &= _from(self.first, ids, hashes)
+        if self.stop is not None:
+            inside &= ~_from(self.stop, ids, hashes)
+        return inside
+
+
+def num_passes(cost_bytes: int, budget_bytes: int) -> int:
+    """Number of passes over ids that would take `cost_bytes` in one pass."""
+    return -(-cost_bytes // max(budget_bytes, MIN_PASS_BYTES))
+
+
+def key_ranges(blocks: Iterable[pa.Array], count: int, seed: int) -> list[KeyRange]:
+    """Cut all ids, given in blocks, into at most `count` ranges with about equal numbers of ids."""
+    if count <= 1:
+        return [KeyRange()]
+    sample = pa.concat_arrays([pa.array([], pa.string()), *(_sampled(block) for block in blocks)])
+    sample = sample.dictionary_encode().dictionary
+    table = pa.table({"hash": hashing.hash_strings(sample, seed), "id": sample})
+    order = pc.sort_indices(table, [("hash", "ascending"), ("id", "ascending")]).to_numpy()
+    at = order[np.unique(len(order) * np.arange(1, count) // count)] if len(order) else order
+    keys = [Key(int(table["hash"][int(row)].as_py()), str(sample[int(row)])) for row in at]
+    return [KeyRange(*each) for each in pairwise([None, *keys, None])]
+
+
+def _sampled(ids: pa.Array) -> pa.Array:
+    return ids.take(pa.array(np.arange(0, len(ids), _SAMPLED)))
+
+
+def _from(key: Key, ids: pa.Array, hashes: Hashes) -> npt.NDArray[np.bool_]:
+    after: npt.NDArray[np.bool_] = hashes > np.uint64(key.hash)
+    same: npt.NDArray[np.bool_] = hashes == np.uint64(key.hash)
+    after |= same & pc.greater_equal(ids, key.raw_id).to_numpy(zero_copy_only=False)
+    return after

@@ -1,0 +1,156 @@
+"""The entity index of an earlier run, whose ids keep their indices.
+
+Its ids are written slot by slot, as those of a chunk:
+
+    previous-{type}-{partition}-{block}.arrow   id: string, index: int32; one batch per slot of the partition
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from etl.steps import spill
+from etl.steps.spill import Int32
+from etl.steps.task_settings import Partition, TaskSettings
+from etl.strings import hashing
+from etl.strings.hashing import HASH_NAME
+from etl.tables.blocks import cut
+from graphmill import storage
+from graphmill.config import Config
+from graphmill.errors import ConfigError, FormatError
+from graphmill.formats import entity_counts, entity_index
+
+SCHEMA = pa.schema([("id", pa.string()), ("index", pa.int32())])
+
+
+@dataclass(frozen=True, eq=False)
+class PreviousBlock:
+    """Ids of one partition of the earlier index."""
+
+    uri: str
+    num_ids: Int32
+    """[slots of the partition]."""
+    id_bytes: Int32
+    """[slots of the partition]."""
+
+
+def check_previous(config: Config, previous_uri: str) -> None:
+    """Refuse an earlier index whose ids could not keep their indices.
+
+    Raises:
+        ConfigError: the number of partitions, the hash or the seed has changed, or this run would replace it.
+    """
+    if storage.absolute(previous_uri).rstrip("/") == storage.absolute(config.entity_path).rstrip("/"):
+        raise ConfigError(
+            f"etl.previous_entity_path: {previous_uri} is where this run's entities go; give it an `output` "
+            "of its own, and keep the earlier one"
+        )
+    manifest = entity_index.read_manifest(previous_uri)
+    changes: list[tuple[str, object, object]] = [
+        (f"entities.{name}.num_partitions", manifest.num_partitions[name], entity.num_partitions)
+        for name, entity in config.entities.items()
+        if name in manifest.num_partitions
+    ]
+    changes += [("seed", manifest.seed, config.seed), ("the hash", manifest.hash_name, HASH_NAME)]
+    for what, before, now in changes:
+        if before != now:
+            raise ConfigError(
+                f"etl.previous_entity_path: {previous_uri} has {before!r} for {what}, this configuration "
+                f"{now!r}: every id would move; set it back, or start anew without previous_entity_path"
+            )
+
+
+def num_previous_ids(previous_uri: str | None) -> int:
+    """Count the ids of the earlier index."""
+    if previous_uri is None:
+        return 0
+    num_partitions = entity_index.read_manifest(previous_uri).num_partitions
+    return sum(map(sum, entity_counts.read_counts(previous_uri, num_partitions).values()))
+
+
+def previous_counts(settings: TaskSettings) -> list[int]:
+    """Count the ids of each partition of the earlier index.
+
+    Raises:
+        FormatError: a count and the ids are not from the same run.
+    """
+    if settings.previous_uri is None:
+        return [0] * len(settings.partitions())
+    known = entity_index.read_manifest(settings.previous_uri).num_partitions
+    return [
+        _previous_count(settings.previous_uri, partition) if partition.entity_type in known else 0
+        for partition in settings.partitions()
+    ]
+
+
+def _previous_count(previous_uri: str, partition: Partition) -> int:
+    count = entity_counts.read_count(previous_uri, *partition)
+    num_ids = entity_index.count_part(previous_uri, *partition)
+    if count != num_ids:  # new ids would get indices of other ids
+        raise FormatError(
+            f"{entity_index.part_uri(previous_uri, *partition)}: expected {count} ids, as "
+            f"{entity_counts.count_uri(previous_uri, *partition)} says, found {num_ids}: they are not from "
+            "the same run"
+        )
+    return count
+
+
+def file_previous(settings: TaskSettings, partition_number: int) -> list[PreviousBlock]:
+    """Write the ids of one partition of the earlier index slot by slot.
+
+    Raises:
+        FormatError: an id belongs to another partition by its hash.
+    """
+    partition = settings.partitions()[partition_number]
+    uri = settings.previous_uri or ""
+    num_slots = settings.num_slots[partition.entity_type]
+    batches = (pa.table({"id": ids}) for ids in entity_index.iter_part(uri, *partition))
+    blocks: list[PreviousBlock] = []
+    num_earlier = 0
+    for block in cut(batches, settings.chunk_rows):
+        ids = pa.concat_arrays(block["id"].chunks)
+        hashes = hashing.hash_strings(ids, settings.seed)
+        slots = hashing.scale(hashes, settings.num_partitions[partition.entity_type] * num_slots).astype(
+            np.int64
+        )
+        slots -= partition.number * num_slots
+        if len(slots) and (slots.min() < 0 or slots.max() >= num_slots):
+            row = int(np.flatnonzero((slots < 0) | (slots >= num_slots))[0])
+            raise FormatError(
+                f"{entity_index.part_uri(uri, *partition)}: raw id {ids[row].as_py()!r} (index "
+                f"{num_earlier + row}) belongs to another partition by {HASH_NAME} with seed {settings.seed}"
+            )
+        order = np.argsort(slots, kind="stable")
+        index = np.arange(num_earlier, num_earlier + len(ids), dtype=np.int32)[order]
+        batch = pa.RecordBatch.from_arrays([ids.take(pa.array(order)), pa.array(index)], schema=SCHEMA)
+        num_ids = np.bincount(slots, minlength=num_slots)
+        lengths = np.diff(np.frombuffer(ids.buffers()[1], np.int32)[ids.offset : ids.offset + len(ids) + 1])
+        id_bytes = np.bincount(slots, weights=lengths, minlength=num_slots)
+        starts = np.cumsum(num_ids) - num_ids
+        name = f"previous-{partition.entity_type}-{partition.number}-{len(blocks):06d}.arrow"
+        found = PreviousBlock(
+            storage.join(settings.folders.work, name), num_ids.astype(np.int32), id_bytes.astype(np.int32)
+        )
+        slices = (batch.slice(*each) for each in zip(starts.tolist(), num_ids.tolist(), strict=True))
+        spill.write_batches(found.uri, SCHEMA, slices, settings.spill_options)
+        blocks.append(found)
+        num_earlier += len(ids)
+    return blocks
+
+
+def previous_relations(settings: TaskSettings) -> list[str]:
+    """Read the dynamic relations of the earlier run, in the order of their numbers.
+
+    Raises:
+        ConfigError: the earlier run did not write their names.
+    """
+    if settings.previous_uri is None:
+        return []
+    names = entity_counts.read_relation_names(settings.previous_uri)
+    if names is None:
+        raise ConfigError(
+            f"etl.previous_entity_path: {settings.previous_uri} names no relations; dynamic relations could "
+            "not keep their numbers"
+        )
+    return names

@@ -1,0 +1,176 @@
+"""Step 3: encoded edges -> edges sorted by bucket, chunk by chunk.
+
+Replaces the chunk's numbers by indices, leaves out edges of rare ids and relations, and sorts the rest by
+bucket: integers only. The sort is stable, and buckets are filled in the order of the chunks, so edges keep
+the order of the raw rows.
+
+    {chunk}.edges.i32             starts int64 [splits x buckets + 1], then the edges as records int32 [N, W]:
+                                  rel, lhs, rhs, weight (the bits of a float32) if there are weights, and the
+                                  number of features per featurized side; lhs or rhs is -1 if it has features
+    {chunk}.{side}_edges.i32      the same for the features: records int32 [M, 1]
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from etl.steps import spill
+from etl.steps.encode import Chunk, read_features
+from etl.steps.index import MAX_COUNTED_RELATIONS, relation_rows_uri
+from etl.steps.index_shard import Shard, rows_uri
+from etl.steps.spill import Int32, Int64
+from etl.steps.task_settings import TaskSettings
+from etl.strings.native import NOWHERE, count, group, take
+from graphmill.vocab import Side
+
+
+@dataclass(frozen=True, eq=False)
+class Numbering:
+    """Indices of a chunk's ids and relations."""
+
+    shards: list[Shard]
+    first_indices: list[int]
+    """Index of the first new id of each shard."""
+    ranges: Int64
+    """[shards, 2] offset and count of the chunk's ids in each shard's rows file."""
+    first_relation: int
+    """Offset of the chunk's relation names in the file of their numbers."""
+    num_relations: int
+    rare_relations: list[int]
+    """Static relations to leave out."""
+
+
+@dataclass(frozen=True, eq=False)
+class Translated:
+    """Counts of a translated chunk."""
+
+    num_edges: Int32
+    """[splits x buckets]."""
+    num_features: dict[Side, Int64]
+    """[splits x buckets] features per featurized side."""
+    relation_counts: Int64
+    """[relations] edges per relation; empty if there are too many relations."""
+    num_rare_relation: int
+    num_rare_entity: int
+
+
+def translate(settings: TaskSettings, chunk: Chunk, numbering: Numbering) -> Translated:
+    """Sort one chunk's edges by bucket."""
+    codes = spill.read_batches(f"{chunk.uri}.codes.arrow")
+    column = {name: codes[name].to_numpy() for name in codes.column_names}
+    index_of = _index_of(settings, numbering)
+    rel_N = column["rel"]
+    if settings.dynamic:
+        names = [(numbering.first_relation, chunk.num_relations)]
+        rel_N = spill.read_ranges(relation_rows_uri(settings), names)[0][rel_N]
+    elif numbering.rare_relations:
+        rel_N = np.where(np.isin(rel_N, numbering.rare_relations), np.int32(-1), rel_N)
+    index_N = {side: _of_codes(index_of, column[side]) for side in Side}
+    known_N = rel_N >= 0
+    kept_N = known_N.copy()
+    if settings.filters:
+        for side in Side:
+            kept_N &= (index_N[side] >= 0) | (column[side] < 0)
+    bucket_N = _bucket_of(settings, chunk, column)
+    bucket_N[~kept_N] = NOWHERE
+    columns = [rel_N, index_N[Side.LHS], index_N[Side.RHS]]
+    if settings.weighted:
+        columns.append(column["weight"].view(np.int32))
+    none_N = np.zeros(len(rel_N), np.int32)
+    columns += [column.get(f"{side}_features", none_N) for side in settings.feature_sides]
+    num_all = len(settings.splits) * settings.num_buckets
+    starts, records = group(columns, bucket_N, num_all)
+    num_features = {
+        side: _translate_features(settings, chunk, side, index_of, column, bucket_N)
+        for side in settings.feature_sides
+    }
+    spill.write_sorted_edges(f"{chunk.uri}.edges.i32", starts, records, settings.spill_options)
+    few = numbering.num_relations <= MAX_COUNTED_RELATIONS
+    return Translated(
+        np.diff(starts).astype(np.int32),
+        num_features,
+        count(records[:, 0].copy(), numbering.num_relations) if few else np.zeros(0, np.int64),
+        int((~known_N).sum()),
+        int((known_N & ~kept_N).sum()),
+    )
+
+
+def _translate_features(
+    settings: TaskSettings, chunk: Chunk, side: Side, index_of: Int32, column: dict[str, Any], bucket_N: Int32
+) -> Int64:
+    """Write the features of one side in the order of the edges; return the number per bucket."""
+    num_all = len(settings.splits) * settings.num_buckets
+    order = np.argsort(bucket_N, kind="stable")
+    order = order[bucket_N[order] != NOWHERE]
+    counts_N = np.zeros(len(bucket_N), np.int64)
+    name = f"{side}_features"
+    if name in column:
+        counts_N = column[name].astype(np.int64)
+    counts = counts_N[order]
+    first = (np.cumsum(counts_N) - counts_N)[order]
+    # Position in the old order of each feature in the new order.
+    places = np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+    features = np.zeros(0, np.int32)
+    if name in column:
+        features = index_of[read_features(chunk.uri, side, int(counts_N.sum()))[places]]
+    num_features = np.bincount(bucket_N[order], counts, minlength=num_all).astype(np.int64)
+    spill.write_sorted_edges(
+        features_uri(chunk.uri, side), starts_of(num_features), features[:, None], settings.spill_options
+    )
+    return num_features
+
+
+def starts_of(counts: npt.NDArray[np.integer]) -> Int64:
+    """Return the position of each group in a concatenation of groups of the given sizes, and the end."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+
+
+def features_uri(uri: str, side: Side) -> str:
+    """URI of the sorted features of one side of a chunk's edges."""
+    return f"{uri}.{side}_edges.i32"
+
+
+def _index_of(settings: TaskSettings, numbering: Numbering) -> Int32:
+    """Return the index, in its partition, of each of the chunk's ids; -1: left out."""
+    tables = [np.zeros(0, np.int32)]
+    for shard, first, (offset, num_ids) in zip(
+        numbering.shards, numbering.first_indices, numbering.ranges.tolist(), strict=True
+    ):
+        if num_ids:
+            rows = spill.read_ranges(rows_uri(settings, shard), [(offset, num_ids)])[0]
+            tables.append(np.where(rows >= 0, rows + np.int32(first), np.int32(-2) - rows))
+    return np.concatenate(tables)
+
+
+def _of_codes(index_of: Int32, code_N: Int32) -> Int32:
+    """Return the index of each code; -1 for the code -1 of a list of features."""
+    return take(np.append(index_of, np.int32(-1)), code_N)
+
+
+def _bucket_of(settings: TaskSettings, chunk: Chunk, column: dict[str, Any]) -> Int32:
+    """Number each edge's bucket among the buckets of all splits."""
+    bucket_N: Int32 = column["split"].astype(np.int32)
+    for side, num_slices in zip(Side, settings.grid, strict=True):
+        bucket_N *= np.int32(num_slices)
+        if num_slices > 1:
+            slice_N = take(_slice_of(settings, chunk, side), column[side])
+            if settings.spreads:
+                slice_N = np.where(slice_N < 0, settings.spread(column["edge_hash"], side), slice_N)
+            bucket_N += slice_N.astype(np.int32, copy=False)
+    return bucket_N
+
+
+def _slice_of(settings: TaskSettings, chunk: Chunk, side: Side) -> Int32:
+    """Return the slice of the side's grid of each of the chunk's ids; -1: spread over all slices.
+
+    The last entry is for lists of features, whose types have one partition.
+    """
+    num_slices = settings.grid.lhs if side is Side.LHS else settings.grid.rhs
+    slices = [
+        partition.number if settings.num_partitions[partition.entity_type] == num_slices else -1
+        for partition in settings.partitions()
+    ]
+    num_ids = [int(chunk.num_ids[slots.start : slots.stop].sum()) for slots in settings.partition_slots()]
+    return np.append(np.repeat(np.array(slices, np.int32), num_ids), np.int32(-1))

@@ -1,0 +1,34 @@
+"""Formats of raw tables: one module per format, listed here and in `etl.config.FileFormat`."""
+
+from etl.config import FileFormat, FilesConfig
+from etl.tables.formats import json_lines, orc, parquet, text
+from etl.tables.formats.base import FileRange, Head, TableFormat, reading
+from etl.tables.formats.lines import CODECS, suffixes_of
+from graphmill.errors import RawTableError
+
+__all__ = ["FORMATS", "FileRange", "Head", "TableFormat", "format_of", "reading"]
+
+FORMATS: dict[FileFormat, TableFormat] = {
+    "parquet": parquet.FORMAT,
+    "orc": orc.FORMAT,
+    "csv": text.FORMAT,
+    "json": json_lines.FORMAT,
+}
+_BY_SUFFIX = {suffix: each for each in FORMATS.values() for suffix in each.suffixes}
+
+
+def format_of(uri: str, table: FilesConfig) -> TableFormat:
+    """Return the file's format: as configured, else by its suffix.
+
+    Raises:
+        RawTableError: no format has the suffix.
+    """
+    if table.format != "auto":
+        return FORMATS[table.format]
+    suffix, _ = suffixes_of(uri)
+    if suffix not in _BY_SUFFIX:
+        raise RawTableError(
+            f"{uri}: its name does not tell its format (known: {', '.join(_BY_SUFFIX)}, text and JSON also "
+            f"with {', '.join(CODECS)}); set the table's format: {', '.join(FORMATS)}"
+        )
+    return _BY_SUFFIX[suffix]

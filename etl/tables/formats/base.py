@@ -1,0 +1,104 @@
+"""Interface of a table format, and the file ranges that tasks read."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from etl.config import FilesConfig, Table
+from graphmill.errors import RawTableError, StorageError
+from graphmill.storage.as_json import AsJson
+from graphmill.storage.fs import explained
+
+Cut = tuple[int, int] | None
+SkipRow = Callable[[pacsv.InvalidRow], str]
+
+
+@dataclass(frozen=True)
+class FileRange:
+    """Input of one task: a file of a table, or a range of the file."""
+
+    table: Table
+    uri: str
+    columns: dict[str, str]
+    """Name, for the reader, of the column of each field: lhs, rhs, relation, weight, id."""
+    cut: Cut = None
+    """[start, stop) of row groups, stripes or bytes; None: the whole file."""
+    first_row: int = 0
+    """Rows of the file before the range, where the format tells."""
+    num_head_rows: int = 0
+    """Lines of text at the start of the range that are no rows: blank lines, and the column names."""
+    num_rows: int = 0
+    """Estimated number of rows."""
+    num_bytes: int = 0
+    """Size of the file, in the first of its ranges; 0 in the others."""
+    num_columns: int = 0
+    values: dict[str, str | None] = field(default_factory=dict)
+    """Values of fields that the file's path gives."""
+    types: dict[str, Annotated[pa.DataType, AsJson]] = field(default_factory=dict)
+    """Types to read the columns of JSON as."""
+    integer_columns: tuple[str, ...] = ()
+    """Columns of raw ids that are integers in the table, and become decimal strings."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """Content of the head of a file: its columns, and the ranges to cut the file into."""
+
+    names: list[str]
+    cuts: Sequence[tuple[int, int, Cut]]
+    """First row, number of rows, and cut of each range."""
+    types: dict[str, pa.DataType] = field(default_factory=dict)
+    """Types of the columns, where the file tells them."""
+    reader_names: list[str] | None = None
+    """Names that the reader gives the columns; None: `names`."""
+    reader_types: dict[str, pa.DataType] = field(default_factory=dict)
+    """Types to read the columns as, where the reader must be told."""
+    num_head_rows: int = 0
+    """Lines of text at the start of a file that is not cut, which are no rows."""
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """A format of raw tables."""
+
+    suffixes: tuple[str, ...]
+    """Suffixes of file names."""
+    unit: str
+    """Unit of cuts if rows are counted from the cut: byte or stripe; empty: rows are counted in the file."""
+    read_head: Callable[[str, FilesConfig, int], Head]
+    """Reads the head of the file at a URI, and cuts the file into ranges of about so many rows."""
+    read: Callable[[FileRange, SkipRow | None], Iterator[pa.RecordBatch]]
+    """Reads a range; the handler gets lines with too few or too many fields, where there may be such."""
+
+
+@contextmanager
+def reading(uri: str) -> Iterator[None]:
+    """Turn pyarrow's errors about a raw table into a `RawTableError`."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the disk or the network, not the table
+            raise StorageError(f"{uri}: cannot read: {error.strerror}") from error
+        raise RawTableError(f"{uri}: cannot be read as a table: {error}") from error
+    except RuntimeError:
+        with explained("read", uri):  # hdfs-native raises errors without a type of their own
+            raise
+
+
+def group_rows(sizes: Sequence[int], chunk_rows: int) -> Iterator[tuple[int, int, tuple[int, int]]]:
+    """Join row groups of the given sizes into ranges of about `chunk_rows` rows.
+
+    Yields first row, number of rows, and [start, stop) of the row groups of each range.
+    """
+    first_row = start = num_rows = 0
+    for number, size in enumerate(sizes):
+        if num_rows and num_rows + size > chunk_rows:
+            yield first_row, num_rows, (start, number)
+            first_row, start, num_rows = first_row + num_rows, number, 0
+        num_rows += size
+    if num_rows:
+        yield first_row, num_rows, (start, len(sizes))

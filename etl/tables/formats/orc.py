@@ -1,0 +1,30 @@
+"""ORC: cut into stripes."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.orc as paorc
+
+from etl.config import FilesConfig
+from etl.tables.formats.base import FileRange, Head, SkipRow, TableFormat, group_rows, reading
+from graphmill import storage
+
+
+def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
+    with storage.open_input(uri) as stream, reading(uri):
+        orc = paorc.ORCFile(stream)
+        schema, num_rows, num_stripes = orc.schema, orc.nrows, orc.nstripes
+    # The file does not tell the rows per stripe: assume equal stripes.
+    each = num_rows // max(num_stripes, 1)
+    cuts = [(0, num, cut) for _, num, cut in group_rows([each] * num_stripes, chunk_rows)]
+    return Head(schema.names, cuts, dict(zip(schema.names, schema.types, strict=True)))
+
+
+def _read(file_range: FileRange, skip_row: SkipRow | None) -> Iterator[pa.RecordBatch]:
+    with storage.open_input(file_range.uri) as stream:
+        orc = paorc.ORCFile(stream)
+        for stripe in range(*(file_range.cut or (0, orc.nstripes))):
+            yield orc.read_stripe(stripe, list(file_range.columns.values()))
+
+
+FORMAT = TableFormat((".orc",), "stripe", _read_head, _read)

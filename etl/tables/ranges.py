@@ -1,0 +1,135 @@
+"""The file ranges that the files of raw tables are cut into; one task reads one range.
+
+A range is a run of row groups of a parquet file or of stripes of an ORC file, or a range of bytes of a text
+file. A file is one range if the places of its rows are unknown: text with quotes, whose fields may hold
+newlines, or compressed text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby, pairwise
+
+import pyarrow as pa
+
+from etl.config import FilesConfig, Table
+from etl.tables.files import path_values
+from etl.tables.formats import FileRange, format_of
+from graphmill import storage
+from graphmill.errors import RawTableError
+
+MIN_BALANCED_BYTES = 16 << 20
+_MAX_ROUNDS = 4
+
+
+def find_ranges(label: str, table: Table, uri: str, chunk_rows: int) -> list[FileRange]:
+    """Find the columns of a file, and cut the file into ranges; `label` names the table in figures.
+
+    Raises:
+        RawTableError: the file cannot be read, or lacks a column.
+    """
+    head = format_of(uri, table).read_head(uri, table, chunk_rows)
+    if not head.cuts:
+        return []
+    positions, values = _positions(table, head.names, uri)
+    names = head.reader_names or head.names
+    columns = {field: names[position] for field, position in positions.items()}
+    twice = next((column for column in columns.values() if names.count(column) > 1), None)
+    if twice is not None:
+        raise RawTableError(f"{uri}: two columns are named {twice!r}, and cannot be told apart; rename one")
+    integers = tuple(
+        f"{label}.{field}"
+        for field, column in columns.items()
+        if field != "weight" and pa.types.is_integer(head.types.get(column, pa.string()))
+    )
+    types = {name: head.reader_types[name] for name in columns.values() if name in head.reader_types}
+    weight = columns.get("weight", "")
+    if pa.types.is_integer(types.get(weight, pa.null())):
+        types[weight] = pa.float64()  # later rows may have fractions
+    status = storage.status(uri)
+    num_bytes = status.size_bytes if status else 0
+    return [
+        FileRange(
+            table,
+            uri,
+            columns,
+            cut,
+            first_row,
+            head.num_head_rows if cut is None else 0,
+            num_rows,
+            0 if number else num_bytes,
+            len(head.names),
+            values,
+            types,
+            integers,
+        )
+        for number, (first_row, num_rows, cut) in enumerate(head.cuts)
+    ]
+
+
+def _positions(
+    table: FilesConfig, names: list[str], uri: str
+) -> tuple[dict[str, int], dict[str, str | None]]:
+    """Find the position of the column of each field, and the values of fields that the path gives.
+
+    Raises:
+        RawTableError: there is no such column.
+    """
+    positions: dict[str, int] = {}
+    values: dict[str, str | None] = {}
+    given = path_values(uri)
+    for field, column in table.columns().items():
+        if isinstance(column, int) and column < len(names):
+            positions[field] = column
+        elif isinstance(column, str) and names.count(column) == 1:
+            positions[field] = names.index(column)
+        elif isinstance(column, str) and column not in names and column in given:
+            values[field] = given[column]
+        else:
+            twice = isinstance(column, str) and column in names
+            found = "two columns of that name; name it by its number" if twice else f"columns {names}"
+            raise RawTableError(f"{uri}: expected a column {column!r} ({field}), found {found}")
+    if len(set(positions.values())) < len(positions):
+        raise RawTableError(f"{uri}: two parts of an edge are the same column: {table.columns()}")
+    if not positions:
+        raise RawTableError(f"{uri}: all columns come from the file's path; no row differs from another")
+    return positions, values
+
+
+def balanced(ranges: Sequence[FileRange], num_workers: int) -> list[FileRange]:
+    """Return the same rows in the same order, in a multiple of `num_workers` ranges if possible.
+
+    All workers are then busy to the end: three equal ranges take two workers as long as four. The largest
+    file that is cut by bytes is cut more finely, unless there are so many ranges that an incomplete last
+    round costs little.
+    """
+    files = [list(of_file) for _, of_file in groupby(ranges, key=lambda each: (each.table, each.uri))]
+    num_missing = -len(ranges) % max(num_workers, 1)  # none, while all of them are being replaced
+    largest = max(files, key=_range_bytes, default=[])
+    num_ranges = len(largest) + num_missing
+    if (
+        not num_missing
+        or len(ranges) > _MAX_ROUNDS * num_workers
+        or _range_bytes(largest) < num_ranges * MIN_BALANCED_BYTES
+    ):
+        return list(ranges)
+    return [
+        each for of_file in files for each in (_recut(of_file, num_ranges) if of_file is largest else of_file)
+    ]
+
+
+def _range_bytes(of_file: Sequence[FileRange]) -> int:
+    """Bytes of a file that is cut by bytes; else 0."""
+    if not of_file or format_of(of_file[0].uri, of_file[0].table).unit != "byte":
+        return 0
+    return sum(each.cut[1] - each.cut[0] for each in of_file if each.cut is not None)
+
+
+def _recut(of_file: Sequence[FileRange], num_ranges: int) -> list[FileRange]:
+    first, num_bytes = of_file[0], _range_bytes(of_file)
+    start = first.cut[0] if first.cut is not None else 0
+    cuts = pairwise(start + num_bytes * number // num_ranges for number in range(num_ranges + 1))
+    num_rows = sum(each.num_rows for each in of_file) // num_ranges
+    return [
+        replace(first, cut=cut, num_rows=num_rows, num_bytes=0 if number else first.num_bytes)
+        for number, cut in enumerate(cuts)
+    ]

@@ -1,0 +1,60 @@
+"""The end of a command: exit codes, signals, one readable error.
+
+Exit codes: 0 success, 1 failure (storage, cluster, a defect), 2 bad input (options, configuration, files),
+75 another run has the output, 130 Ctrl-C, 143 SIGTERM.
+"""
+
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NoReturn
+
+import click
+
+from graphmill.display import terminal
+from graphmill.errors import GraphMillError
+
+
+def main(command: click.Command, arguments: list[str] | None = None) -> NoReturn:
+    """Run a command and end the process with its exit code."""
+    terminal.start_logging()
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.exit(exit_code(lambda: command.main(arguments, standalone_mode=False)))
+
+
+def exit_code(action: Callable[[], Any]) -> int:
+    """Run `action` and return its exit code; an error is printed as one block."""
+    try:
+        action()
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except GraphMillError as error:
+        terminal.show_error(error)
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort) as error:
+        if isinstance(error.__cause__, EOFError):  # click takes it for Ctrl-D at a prompt
+            terminal.show_error(error.__cause__, defect=True)
+            return 1
+        terminal.show_error("stopped by Ctrl-C")
+        return 130
+    except SystemExit as error:
+        if error.code is None or isinstance(error.code, int):
+            return error.code or 0
+        terminal.show_error(str(error.code))  # a script's own last words
+        return 1
+    except OSError as error:
+        terminal.show_error(error)
+        return 1
+    except Exception as error:
+        terminal.show_error(error, defect=True)
+        return 1
+    return 0
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    # An exception lets every `with` block clean up.
+    raise SystemExit(128 + number)

@@ -1,0 +1,54 @@
+"""Options that several commands share."""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from graphmill.cluster.kinds import FORMS
+from graphmill.display import terminal
+
+MASTER_VARIABLE = "GRAPHMILL_MASTER"
+CONF_VARIABLE = "GRAPHMILL_CONF"
+
+Command = Callable[..., Any]
+
+master_option = click.option(
+    "--master",
+    envvar=MASTER_VARIABLE,
+    metavar="MASTER",
+    help=f"Dask cluster: {FORMS} (default: cluster.master, local[*]).",
+)
+conf_option = click.option(
+    "--conf",
+    envvar=CONF_VARIABLE,
+    metavar="FILE",
+    help=f"Configuration: YAML, local or on HDFS, or a PBG config ending in .py; sets ${CONF_VARIABLE}.",
+)
+set_option = click.option(
+    "--set", "overrides", multiple=True, metavar="KEY.PATH=VALUE", help="Override one setting; repeatable."
+)
+
+
+def output_options(command: Command) -> Command:
+    """Add the options for log lines and errors; they act by themselves, the function gets none of them."""
+
+    def choose(context: click.Context, option: click.Parameter, chosen: bool) -> None:
+        if chosen and option.name is not None:
+            setattr(terminal.options, option.name, True)
+            terminal.start_logging()
+
+    for flag, name, text in (
+        ("--debug", "debug", "Show the traceback of an error."),
+        ("--json-logs", "json_lines", "Log lines of JSON instead of text."),
+        ("--quiet", "quiet", "Show warnings and errors only."),
+    ):
+        command = click.option(
+            flag, name, is_flag=True, is_eager=True, expose_value=False, callback=choose, help=text
+        )(command)
+    return command
+
+
+def run_options(command: Command) -> Command:
+    """Add the options of a command that runs stages; the function gets `conf`, `overrides`, `master`."""
+    return conf_option(set_option(master_option(output_options(command))))

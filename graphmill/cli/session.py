@@ -1,0 +1,105 @@
+"""A run of stages: its locks, run.json, cluster and report."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from distributed import Client
+
+from graphmill import cluster
+from graphmill.config import Config
+from graphmill.display import progress
+from graphmill.errors import ConfigError, GraphMillError, LockedError
+from graphmill.run import lock, record
+from graphmill.run.job import job_of
+from graphmill.run.output_checks import check_outputs
+
+log = logging.getLogger("graphmill")
+
+
+@dataclass(frozen=True)
+class Session:
+    """Runs stages by name; holds the locks, run.json and the cluster."""
+
+    settings: Config
+    client: Client
+    record: record.RunRecord
+
+    def __call__(self, name: str, *, resume: bool) -> dict[str, Any]:
+        """Run the stage `name`, unless `resume` finds it finished; return its entry in run.json."""
+        return record.run_stage(name, job_of(name), self.settings, self.client, self.record, resume=resume)
+
+
+@contextmanager
+def session(
+    settings: Config, master: str | None, stages: Sequence[str], *, keeps_config: bool = False
+) -> Iterator[Session]:
+    """Lock all that `stages` write, open run.json, start a cluster and show progress.
+
+    Args:
+        settings: Configuration of the run.
+        master: Dask cluster; default `cluster.master`.
+        stages: Names of the stages that the block runs.
+        keeps_config: Keep the configuration that run.json has.
+
+    Raises:
+        ConfigError: a folder to write holds tables or files of others; nothing has been written.
+        LockedError: another run works on the same places.
+    """
+    check_outputs(settings, stages, is_chosen=not keeps_config)
+    written = [uri for name in stages for uri in job_of(name).written_uris(settings)]
+    outputs = [settings.output] if settings.output else []
+    if not outputs:  # run.json lies in the checkpoint, which may be moved aside
+        written.append(settings.checkpoint_path)
+    with (
+        lock.held(*outputs, whole=written) as claim,
+        _recorded(settings, master, claim, keeps_config) as run,
+    ):
+        yield run
+
+
+@contextmanager
+def _recorded(
+    settings: Config, master: str | None, claim: lock.Claim, keeps_config: bool
+) -> Iterator[Session]:
+    uri = settings.record_uri(settings.checkpoint_path)
+    run = record.RunRecord(uri, settings, claim, keeps_config=keeps_config)
+    options = settings.section(cluster.ClusterConfig)
+    losses = cluster.Losses()
+    try:
+        with progress.displayed(), cluster.connect(master, options) as client, losses.counted(client):
+            yield Session(settings, client, run)
+            run.finish("done", workers_lost=losses.num_workers)
+    except BaseException as error:
+        is_recorded = _record_failure(run, error, losses.num_workers)
+        if is_recorded and isinstance(error, Exception):  # a signal asks for an end at once
+            write_report(run.uri, settings)
+        raise
+    write_report(run.uri, settings)
+
+
+def _record_failure(run: record.RunRecord, error: BaseException, num_lost: int) -> bool:
+    """Write the error to run.json, and tell whether it was written.
+
+    A wrong option leaves the run.json of an earlier run as it is, and so does a run that lost its output.
+    """
+    is_bad_input = isinstance(error, GraphMillError) and error.exit_code == ConfigError.exit_code
+    if is_bad_input and not run.is_begun and (isinstance(error, ConfigError) or run.has_earlier):
+        return False
+    try:
+        run.finish("failed", f"{type(error).__name__}: {error}", workers_lost=num_lost)
+    except LockedError:
+        return False
+    return True
+
+
+def write_report(record_uri: str, settings: Config) -> None:
+    """Write report.html beside run.json; an error is logged, and fails nothing."""
+    try:
+        from graphmill import report  # the library of charts is large
+
+        log.info("report: %s", report.write_at(record_uri, settings.embedding_path))
+    except Exception as error:
+        log.warning("report: none was written: %s: %s", type(error).__name__, error)

@@ -1,0 +1,63 @@
+"""Kinds of cluster: the forms of `--master`, and the function that starts each kind.
+
+To add a kind, write a module with a context manager `(master, settings, keys)` that yields what Dask's
+Client connects to, and add a line to `KINDS`. Help texts and errors come from this table.
+"""
+
+import re
+from dataclasses import dataclass
+
+from graphmill.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of cluster.
+
+    Attributes:
+        forms: Values of `--master`, as help texts show them.
+        pattern: Regular expression that matches the whole `--master`.
+        starter: Module in this package and name of the context manager; imported when a run asks for it.
+        has_own_scheduler: The scheduler runs in this process.
+        has_own_workers: The workers are processes of this machine and this installation.
+        is_running: The cluster runs already, and keeps running afterwards.
+    """
+
+    forms: tuple[str, ...]
+    pattern: str
+    starter: str
+    has_own_scheduler: bool = False
+    has_own_workers: bool = False
+    is_running: bool = False
+
+
+KINDS = (
+    Kind(
+        ("local", "local[N]", "local[*]"),
+        r"local(\[(\d*[1-9]\d*|\*)\])?",
+        "local:local_cluster",
+        has_own_scheduler=True,
+        has_own_workers=True,
+    ),
+    Kind(("cuda",), "cuda", "local:cuda_cluster", has_own_scheduler=True, has_own_workers=True),
+    Kind(("yarn",), "yarn", "yarn:yarn_cluster", has_own_scheduler=True),
+    Kind(("ssh://HOST,HOST",), "ssh://.*", "ssh:ssh_cluster"),
+    Kind(
+        ("tcp://HOST:PORT", "tls://HOST:PORT"), "(tcp|tls)://.*", "running:running_cluster", is_running=True
+    ),
+)
+
+_FORMS = [form for kind in KINDS for form in kind.forms]
+FORMS = f"{', '.join(_FORMS[:-1])} or {_FORMS[-1]}"
+
+
+def kind_of(master: str) -> Kind:
+    """Find the kind of cluster that `master` names.
+
+    Raises:
+        ConfigError: `master` has no known form.
+    """
+    for kind in KINDS:
+        if re.fullmatch(kind.pattern, master):
+            return kind
+    raise ConfigError(f"--master {master}: expected {FORMS}")

@@ -1,0 +1,100 @@
+"""`--master local[N]` and `--master cuda`: worker processes on this machine."""
+
+import logging
+import multiprocessing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import dask
+from distributed import LocalCluster, SpecCluster
+
+from graphmill.cluster import dashboard
+from graphmill.cluster.keys import Keys
+from graphmill.cluster.settings import LOOPBACK, ClusterConfig, num_cores
+from graphmill.errors import ClusterError
+from graphmill.machine import run_folder
+
+# Dask may lose a worker for good if the worker dies during a restart. Tasks would then wait for ever.
+_NO_WORKERS_TIMEOUT = {"distributed.scheduler.no-workers-timeout": "60s"}
+_CLOSE_TIMEOUT_S = 20.0
+_WORKER_PROCESS = "Dask Worker process (from Nanny)"
+
+log = logging.getLogger("graphmill")
+
+
+@contextmanager
+def local_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Iterator[SpecCluster]:
+    """Start a scheduler in this process, and N workers with one thread each."""
+    asked = master.removeprefix("local").strip("[]")
+    with dask.config.set(_NO_WORKERS_TIMEOUT):
+        cluster = scheduler_here(
+            settings,
+            keys,
+            host=LOOPBACK,
+            n_workers=num_cores() if asked in ("", "*") else int(asked),
+            threads_per_worker=1,
+            memory_limit=settings.worker_memory,
+            local_directory=settings.scratch_path,
+        )
+        try:
+            run_folder.record_semaphores()
+            yield cluster
+        finally:
+            _close(cluster)
+
+
+@contextmanager
+def cuda_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Iterator[SpecCluster]:
+    """Start a scheduler in this process, and one worker per GPU.
+
+    Raises:
+        ClusterError: dask-cuda is not installed.
+    """
+    try:
+        from dask_cuda import LocalCUDACluster
+    except ImportError as error:
+        raise ClusterError(
+            f"--master {master}: dask-cuda is not installed; pip install 'graphmill[cuda]'"
+        ) from error
+    with dask.config.set(_NO_WORKERS_TIMEOUT):
+        cluster = LocalCUDACluster(
+            local_directory=settings.scratch_path,
+            host=LOOPBACK,
+            protocol=settings.protocol,
+            security=keys and keys.security(),
+            dashboard_address=settings.dashboard_address,
+        )
+        try:
+            yield cluster
+        finally:
+            _close(cluster)
+
+
+def scheduler_here(settings: ClusterConfig, keys: Keys | None, **options: Any) -> LocalCluster:
+    """Start a scheduler in this process, with the workers that `options` ask for."""
+    cluster = LocalCluster(
+        protocol=settings.protocol,
+        security=keys and keys.security(),
+        dashboard_address=settings.dashboard_address,
+        scheduler_kwargs={"dashboard": False},
+        silence_logs=logging.CRITICAL,
+        **options,
+    )
+    dashboard.offer(cluster.scheduler)
+    return cluster
+
+
+def _close(cluster: SpecCluster) -> None:
+    """Close the cluster, and kill workers that remain.
+
+    Dask waits for ever if a worker that died is being restarted at that moment.
+    """
+    try:
+        cluster.close(timeout=_CLOSE_TIMEOUT_S)
+    except TimeoutError:
+        log.debug("cluster: not closed after %g s, its workers are killed", _CLOSE_TIMEOUT_S)
+        for process in multiprocessing.active_children():
+            if process.name == _WORKER_PROCESS:
+                process.kill()
+        cluster.shutdown_on_close = False  # or Dask would wait once more when this process ends

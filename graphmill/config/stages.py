@@ -1,0 +1,76 @@
+"""The stages of a run. To add a stage, add a line to `STAGES`.
+
+Modules and classes are found by name, because the packages of the stages build on this one.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage. Names of objects are `module:object`.
+
+    Attributes:
+        name: Name of the stage, of its section in the configuration, and of its entry in run.json.
+        settings: Class of the section.
+        job: Module that does the work, a `graphmill.run.job.Job`.
+        summary: Function that yields the main figures of an entry in run.json: label and text.
+        command: Command of `dask-submit {name}.py`; "" for a stage without one.
+        tables: Function that lists the user's tables, which no stage may replace.
+    """
+
+    name: str
+    settings: str
+    job: str
+    summary: str
+    command: str = ""
+    tables: str = ""
+
+
+STAGES = {
+    stage.name: stage
+    for stage in (
+        Stage(
+            "etl",
+            settings="etl.config:EtlConfig",
+            job="etl.job",
+            summary="graphmill.run.summaries:etl",
+            command="etl.__main__:command",
+            tables="etl.tables.files:table_roots",
+        ),
+        Stage(
+            "train",
+            settings="train.config:TrainConfig",
+            job="train.job",
+            summary="graphmill.run.summaries:train",
+            command="train.__main__:command",
+        ),
+        Stage(
+            "evaluate",
+            settings="train.config:EvaluateConfig",
+            job="train.evaluation.evaluate",
+            summary="graphmill.run.summaries:evaluate",
+        ),
+        Stage(
+            "remap",
+            settings="remap.config:RemapConfig",
+            job="remap.job",
+            summary="graphmill.run.summaries:remap",
+            command="remap.__main__:command",
+        ),
+    )
+}
+
+# Class of each section of the configuration.
+SECTIONS = {name: stage.settings for name, stage in STAGES.items()} | {
+    "cluster": "graphmill.cluster:ClusterConfig",
+    "schedule": "graphmill.run.dates:ScheduleConfig",
+}
+
+
+def named(name: str) -> Any:
+    """Import `module:object`."""
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)

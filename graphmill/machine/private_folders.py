@@ -1,0 +1,96 @@
+"""Folders that only this user may enter, and their removal once no process uses them.
+
+    {root}/{name}-{user id}/        of this user alone
+        {token}/                    of one job; every process that uses the folder locks .alive
+
+The lock of a killed process is released, so the next job removes folders that nobody uses.
+"""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from graphmill.storage.fs import explained
+
+_PRIVATE = 0o700
+_ALIVE = ".alive"
+
+_locks: dict[str, int] = {}  # folders that this process uses, with the descriptors of their locks
+
+
+def make_private(path: Path, *, forbidden_mode: int = 0o077) -> None:
+    """Make a folder for this user alone, unless it exists.
+
+    Raises:
+        PermissionError: the folder is a link or another user's, or has a bit of `forbidden_mode`.
+    """
+    path.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+    found = path.lstat()
+    if path.is_symlink() or found.st_uid != os.geteuid() or found.st_mode & forbidden_mode:
+        raise PermissionError(f"{path}: expected a folder of this user alone, found another's; delete it")
+
+
+def is_used(root: str, name: str, token: str) -> bool:
+    """Tell whether this process uses the folder."""
+    return str(_path(root, name, token)) in _locks
+
+
+def use_folder(
+    root: str, name: str, token: str, *, before_removal: Callable[[Path], None] | None = None
+) -> str:
+    """Return the path of a job's folder, and keep the folder as long as this process lives.
+
+    Folders of jobs that have ended are removed, after a call of `before_removal` with each.
+
+    Raises:
+        StorageError: the folder cannot be made, or the folder above belongs to another user.
+    """
+    path = _path(root, name, token)
+    if str(path) in _locks:
+        return str(path)
+    with explained("make a private folder", str(path)):
+        _locks[str(path)] = _lock(path)
+        for sibling in path.parent.iterdir():
+            if sibling != path:
+                _remove_unused(sibling, before_removal)
+    return str(path)
+
+
+def remove_folder(root: str, name: str, token: str) -> None:
+    """Delete a job's folder; processes that have mapped a file of it keep the map until they end."""
+    path = _path(root, name, token)
+    descriptor = _locks.pop(str(path), None)
+    shutil.rmtree(path, ignore_errors=True)
+    if descriptor is not None:
+        os.close(descriptor)
+
+
+def _path(root: str, name: str, token: str) -> Path:
+    return Path(root, f"{name}-{os.getuid()}", token)
+
+
+def _lock(path: Path) -> int:
+    while True:
+        with suppress(FileNotFoundError):  # another process has just removed the folder
+            make_private(path.parent)
+            path.mkdir(mode=_PRIVATE, exist_ok=True)
+            descriptor = os.open(path / _ALIVE, os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            if os.fstat(descriptor).st_nlink:
+                return descriptor
+            os.close(descriptor)
+
+
+def _remove_unused(folder: Path, before_removal: Callable[[Path], None] | None) -> None:
+    with suppress(OSError):
+        descriptor = os.open(folder / _ALIVE, os.O_RDWR)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if before_removal:
+                before_removal(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(descriptor)

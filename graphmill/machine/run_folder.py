@@ -1,0 +1,83 @@
+"""The temporary folder of this process, and the removal of what killed runs left on this machine.
+
+    {TMPDIR}/graphmill-run-{user id}/{token}/       exists as long as its run
+        semaphores                                  one line per semaphore: inode and path
+        *.pem                                       keys of the run
+    /dev/shm/sem.mp-*                               semaphores of the queues between Dask and its workers
+
+Other programs name their semaphores alike. So a run records its own, and the next run removes a recorded
+semaphore if its run has ended and the file is still the same.
+"""
+
+import atexit
+import os
+import re
+import tempfile
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+from graphmill.errors import StorageError
+from graphmill.machine import private_folders
+
+NAME = "graphmill-run"
+
+_RECORD = "semaphores"
+_SHARED_MEMORY = Path("/dev/shm")
+_SEMAPHORE_INODE = re.compile(r" (\d+) +/dev/shm/sem\.")
+_SEMAPHORE = re.compile(r"/dev/shm/sem\.mp-\w+")
+
+_token = uuid.uuid4().hex
+
+
+def path() -> Path:
+    """Return the folder of this process; make the folder and remove those of killed processes first.
+
+    Raises:
+        StorageError: the folder cannot be made, or another user has taken its name.
+    """
+    root = tempfile.gettempdir()
+    is_first = not private_folders.is_used(root, NAME, _token)
+    folder = private_folders.use_folder(root, NAME, _token, before_removal=remove_recorded)
+    if is_first:
+        atexit.register(_remove, root)
+    return Path(folder)
+
+
+def record_semaphores() -> None:
+    """Record the semaphores that this process has made until now."""
+    with suppress(StorageError, OSError):  # a missing record costs a few bytes of shared memory
+        folder = path()
+        temporary = folder / f".{_RECORD}"
+        temporary.write_text("".join(f"{file.stat().st_ino} {file}\n" for file in _semaphores()))
+        temporary.rename(folder / _RECORD)
+
+
+def remove_recorded(folder: Path) -> None:
+    """Remove the semaphores that the run of `folder` has recorded."""
+    with suppress(FileNotFoundError):
+        for line in (folder / _RECORD).read_text().splitlines():
+            inode, _, name = line.partition(" ")
+            if _SEMAPHORE.fullmatch(name) and inode.isdigit():
+                _unlink(Path(name), int(inode))
+
+
+def _semaphores() -> list[Path]:
+    # By inode: glibc makes a semaphore under another name, and its map keeps that name.
+    with suppress(FileNotFoundError):
+        inodes = set(map(int, _SEMAPHORE_INODE.findall(Path("/proc/self/maps").read_text())))
+        return [file for file in _SHARED_MEMORY.glob("sem.mp-*") if file.stat().st_ino in inodes]
+    return []
+
+
+def _unlink(file: Path, inode: int) -> None:
+    with suppress(FileNotFoundError):  # multiprocessing's own tracker was faster
+        found = file.lstat()
+        if (found.st_ino, found.st_uid) == (inode, os.getuid()):
+            file.unlink()
+
+
+def _remove(root: str) -> None:
+    private_folders.remove_folder(root, NAME, _token)
+    with suppress(OSError):  # other runs have folders there
+        Path(root, f"{NAME}-{os.getuid()}").rmdir()

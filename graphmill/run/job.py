@@ -1,0 +1,41 @@
+"""The interface between a run and its stages."""
+
+from collections.abc import Collection
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+from distributed import Client
+
+from graphmill.config import Config
+from graphmill.config.stages import STAGES
+from graphmill.run.lock import NO_CLAIM, Claim
+
+
+class Job(Protocol):
+    """The functions of the module that does the work of a stage."""
+
+    def run(self, config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
+        """Do the work, and check `claim` before each commit; return the figures of the stage."""
+
+    def check(self, config: Config, coming: Collection[str] = ()) -> str:
+        """Refuse wrong settings before anything is changed; return why there is nothing to do, or "".
+
+        The folders `coming` are still to be written.
+        """
+
+    def fingerprint(self, config: Config) -> dict[str, Any]:
+        """Return all that the output depends on, as JSON types."""
+
+    def output_uris(self, config: Config) -> list[str]:
+        """Return the folders that are marked as finished."""
+
+    def written_uris(self, config: Config) -> list[str]:
+        """Return all folders that the stage writes or replaces."""
+
+    def check_outputs(self, config: Config) -> None:
+        """Refuse folders with files that the stage must not replace."""
+
+
+def job_of(stage: str) -> Job:
+    """Import the job of a stage."""
+    return cast("Job", import_module(STAGES[stage].job))

@@ -1,0 +1,54 @@
+"""Main figures of each stage, which a command prints at its end: label and text, from run.json."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from graphmill.config.stages import STAGES, named
+from graphmill.display.readable import duration, number
+
+Entry = Mapping[str, Any]
+
+
+def summary(entries: Mapping[str, Entry]) -> dict[str, str]:
+    """Return label and text of the main figures, from the entries of several stages."""
+    rows: dict[str, str] = {}
+    for name, entry in entries.items():
+        if "reason" in entry:
+            rows[name] = "left out"
+        else:
+            rows[f"{name}, time"] = duration(entry.get("seconds"))
+            rows.update(named(STAGES[name].summary)(entry))
+    return rows
+
+
+def etl(entry: Entry) -> Iterator[tuple[str, str]]:
+    """Yield the figures of etl."""
+    yield "rows in", number(entry.get("num_rows"))
+    if entry.get("num_rows_quarantined"):
+        yield "rows set aside", number(entry["num_rows_quarantined"])
+    for split, count in entry.get("num_edges", {}).items():
+        yield f"edges, {split}", number(count)
+    for name, counts in entry.get("num_entities", {}).items():
+        yield f"entities, {name}", number(sum(counts))
+    yield "relations", number(entry.get("num_relations"))
+
+
+def train(entry: Entry) -> Iterator[tuple[str, str]]:
+    """Yield the figures of train."""
+    yield "epochs", number(entry.get("num_epochs"))
+    yield "loss", number(entry.get("loss"))
+    if entry.get("edges_per_s"):
+        yield "edges a second", number(entry["edges_per_s"])
+
+
+def evaluate(entry: Entry) -> Iterator[tuple[str, str]]:
+    """Yield the figures of evaluate."""
+    for name, value in entry.get("metrics", {}).items():
+        if not name.endswith("_pessimistic"):
+            yield name, number(value)
+
+
+def remap(entry: Entry) -> Iterator[tuple[str, str]]:
+    """Yield the figures of remap."""
+    for name, kind in entry.get("types", {}).items():
+        yield f"embeddings, {name}", f"{number(kind.get('num_rows'))} of length {kind.get('dimension')}"

@@ -1,0 +1,246 @@
+"""Atomic writes: readers see the old file or folder, or the new one, never a part.
+
+A file is written under a hidden temporary name beside its target, and then renamed over the target. A
+folder likewise, after its predecessor was moved aside. A kill leaves the old state or the new one, and
+hidden files that `sweep` removes:
+
+    out/.part-0.parquet.tmp-3f9c...    a file that was being written
+    .embeddings.tmp-3f9c...            a folder that was being written
+    .embeddings.old-3f9c...            the predecessor, while the new folder takes its name
+
+A finished folder in the way of another is moved aside, as `checkpoint.stale-1`, and never deleted. A
+finished folder holds the marker `_SUCCESS`: JSON, the fingerprint of its settings and inputs.
+"""
+
+import json
+import os
+import re
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import pyarrow as pa
+
+from graphmill.errors import FormatError, StorageError
+from graphmill.storage import checksums as hashing
+from graphmill.storage import fs
+from graphmill.storage.checksums import Checksums
+from graphmill.storage.json_files import json_in
+from graphmill.storage.uri import join, local_path, name, parent
+
+MARKER = "_SUCCESS"
+
+WRITE_BACK_S = 0.05
+
+
+def temporary_sibling(uri: str, kind: str = "tmp") -> str:
+    """Return a hidden, unused name beside `uri`."""
+    return join(parent(uri), f".{name(uri)}.{kind}-{uuid.uuid4().hex[:12]}")
+
+
+@contextmanager
+def discarded_on_error(temporary: str) -> Iterator[None]:
+    """Remove the unfinished file or folder `temporary` when the block ends with an error."""
+    try:
+        yield
+    except BaseException:
+        with suppress(StorageError):  # the first error matters
+            fs.delete(temporary)
+        raise
+
+
+@contextmanager
+def atomic_output(
+    uri: str, *, is_large: bool = False, checksums: Checksums | None = None
+) -> Iterator[pa.NativeFile]:
+    """Yield a stream whose bytes become the file at `uri` when the block ends without an error.
+
+    Args:
+        uri: Name of the finished file.
+        is_large: Write to the disk continuously, instead of everything in the final sync.
+        checksums: Gets the checksum of the file.
+    """
+    temporary = temporary_sibling(uri)
+    path = local_path(temporary)
+    with discarded_on_error(temporary):
+        with fs.explained("write", uri), fs.open_output(temporary) as stream, ExitStack() as stack:
+            if is_large and path is not None:
+                stack.enter_context(_written_back(path))
+            if checksums is None or path is not None:
+                yield stream
+            else:
+                hashed = hashing.HashedOutput(stream)
+                yield pa.PythonFile(hashed, "w")
+                checksums[uri] = hashed.checksum()
+        if (
+            checksums is not None and path is not None
+        ):  # reading the page cache is faster than hashing the stream
+            checksums[uri] = hashing.of_file(path)
+        replace_file(temporary, uri)
+
+
+@contextmanager
+def _written_back(path: str) -> Iterator[None]:
+    """Write to the disk what the block adds to a file, so that the final sync is short."""
+    is_done = threading.Event()
+    descriptor = os.open(path, os.O_RDONLY)
+
+    def follow() -> None:
+        begun = 0
+        while not is_done.wait(WRITE_BACK_S):
+            size = os.fstat(descriptor).st_size
+            if size > begun:  # writes back dirty pages but keeps them cached
+                os.posix_fadvise(descriptor, begun, size - begun, os.POSIX_FADV_DONTNEED)
+            begun = size
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_done.set()
+        thread.join()
+        os.close(descriptor)
+
+
+def replace_file(temporary: str, uri: str) -> None:
+    """Rename a finished temporary file over `uri`; on local disks the file is synced first."""
+    _sync_local(temporary)
+    fs.copy_permissions(uri, temporary)
+    fs.move(temporary, uri)
+
+
+def write_text(uri: str, text: str, checksums: Checksums | None = None) -> None:
+    """Write a small UTF-8 file atomically; `checksums` gets its checksum."""
+    content = text.encode()
+    with atomic_output(uri) as stream:
+        stream.write(content)
+    if checksums is not None:
+        checksums[uri] = hashing.of_bytes(content)
+
+
+def write_checksums(manifest_uri: str, checksums: Mapping[str, str]) -> None:
+    """Write a manifest of `checksums` by URI, or by path below the manifest's folder."""
+    write_text(manifest_uri, hashing.as_text(manifest_uri, checksums))
+
+
+def create_text(uri: str, text: str) -> bool:
+    """Write a small UTF-8 file unless it exists; return whether it was written. Of many writers one wins."""
+    temporary = temporary_sibling(uri)
+    with discarded_on_error(temporary):
+        with fs.explained("write", uri), fs.open_output(temporary) as stream:
+            stream.write(text.encode())
+        _sync_local(temporary)
+        created = fs.move_new(temporary, uri)
+    if not created:
+        fs.delete(temporary)
+    return created
+
+
+@contextmanager
+def atomic_directory(uri: str) -> Iterator[str]:
+    """Yield a temporary folder that becomes the folder `uri` when the block ends without an error."""
+    fs.check_moves_folders(uri)
+    recover(uri)
+    temporary = temporary_sibling(uri)
+    fs.make_dir(temporary)
+    with discarded_on_error(temporary):
+        yield temporary
+        replace_directory(temporary, uri)
+
+
+def replace_directory(temporary: str, uri: str) -> None:
+    """Rename a finished temporary folder to `uri`; the folder that was there is deleted afterwards."""
+    if not fs.exists(uri):
+        fs.move(temporary, uri)
+        return
+    fs.copy_permissions(uri, temporary)
+    aside = temporary_sibling(uri, "old")
+    fs.move(uri, aside)
+    fs.move(temporary, uri)
+    fs.delete(aside)
+
+
+def recover(uri: str, *, keep: str | None = None) -> None:
+    """Put back a folder that a killed write moved aside, and remove unfinished writes of `uri`.
+
+    `keep` is a temporary folder that a run continues to fill.
+    """
+    hidden = fs.list_hidden(parent(uri))
+    for aside in (each for each in hidden if name(each).startswith(f".{name(uri)}.old-")):
+        if fs.exists(uri):
+            fs.delete(aside)
+        else:
+            fs.move(aside, uri)
+    for leftover in (each for each in hidden if name(each).startswith(f".{name(uri)}.tmp-")):
+        if keep is None or name(leftover) != name(keep):
+            fs.delete(leftover)
+
+
+def moved_aside(uri: str) -> list[str]:
+    """Return the folders that `move_aside` moved away from `uri`, oldest first."""
+    form = re.compile(re.escape(name(uri)) + r"\.stale-([0-9]{1,18})")
+    found = [(form.fullmatch(name(entry.uri)), entry.uri) for entry in fs.list_dir(parent(uri))]
+    return [place for _, place in sorted((int(match[1]), place) for match, place in found if match)]
+
+
+def is_moved_aside(uri: str) -> bool:
+    """Tell whether `move_aside` gave the folder its name."""
+    return re.search(r"\.stale-[0-9]+$", name(uri)) is not None
+
+
+def move_aside(uri: str) -> str:
+    """Rename the folder to `{uri}.stale-N`, and return that name. Only the user deletes the folder."""
+    fs.check_moves_folders(uri)
+    last = (moved_aside(uri) or [".stale-0"])[-1]
+    target = f"{uri.rstrip('/')}.stale-{int(last.rpartition('-')[2]) + 1}"
+    fs.move(uri, target)
+    return target
+
+
+def sweep(directory: str) -> None:
+    """Remove temporary files of killed writes from `directory`, which must belong to one run."""
+    for leftover in fs.list_hidden(directory):
+        if ".tmp-" in name(leftover):
+            fs.delete(leftover)
+
+
+def write_marker(directory: str, fingerprint: Mapping[str, Any]) -> None:
+    """Mark the folder as finished; `fingerprint` (JSON types) describes its settings and inputs."""
+    write_text(join(directory, MARKER), json.dumps(fingerprint, indent=1, sort_keys=True) + "\n")
+
+
+def read_marker(directory: str) -> dict[str, Any] | None:
+    """Read the fingerprint of a finished folder; None if the folder is not finished.
+
+    Raises:
+        FormatError: another program wrote the marker.
+    """
+    uri = join(directory, MARKER)
+    if not fs.exists(uri):
+        return None
+    try:
+        fingerprint = json_in(fs.read_text(uri) or "{}", uri, object)
+    except FormatError as error:
+        raise FormatError(f"{error}; delete it to redo") from error
+    return fingerprint if isinstance(fingerprint, dict) else {}
+
+
+def delete_marker(directory: str) -> None:
+    """Mark the folder as unfinished, before its content changes."""
+    fs.delete(join(directory, MARKER))
+
+
+def _sync_local(uri: str) -> None:
+    """Sync a local file before its rename: no crash leaves a part under the final name."""
+    path = local_path(uri)
+    if path is None:
+        return
+    with fs.explained("sync", uri):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

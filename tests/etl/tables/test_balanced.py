@@ -1,0 +1,55 @@
+"""Sources come in rounds: every worker has one to read in each."""
+
+from pathlib import Path
+
+import pytest
+
+from etl.config import TableConfig
+from etl.tables import ranges
+from etl.tables.check_rows import Rules
+from etl.tables.ranges import FileRange, balanced, find_ranges
+from etl.tables.read import read_blocks
+
+NUM_ROWS = 100_000
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> list[FileRange]:
+    """Three ranges of one file of 4 MB, and a file that is not cut."""
+    path, packed = tmp_path / "t.tsv", tmp_path / "u.csv"
+    path.write_text("head\tof\n" + "".join(f"{n:020d}\t{n % 7:020d}\n" for n in range(NUM_ROWS)))
+    packed.write_text("head,of\na,b\n")
+    table = TableConfig(path=str(tmp_path), lhs="head", rhs="of", relation="r")
+    found = [each for uri in (path, packed) for each in find_ranges("tables[0]", table, str(uri), 40_000)]
+    assert len(found) == 4
+    return found
+
+
+def rows(sources: list[FileRange]) -> list[str]:
+    return [
+        lhs
+        for source in sources
+        for _, block, _ in read_blocks(source, 1000, Rules())
+        for lhs in block["lhs"].to_pylist()
+    ]
+
+
+def test_a_round_is_filled(sources: list[FileRange], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "MIN_BALANCED_BYTES", 1 << 19)
+    found = balanced(sources, 6)
+    assert len(found) == 6
+    assert [each.uri for each in found] == [sources[0].uri] * 5 + [sources[-1].uri]
+    assert rows(found) == rows(sources)
+    assert sum(each.num_bytes for each in found) == sum(each.num_bytes for each in sources)
+    sizes = [each.cut[1] - each.cut[0] for each in found if each.cut]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(("num_workers", "min_bytes"), [(4, 1), (1, 1), (0, 1), (3, 1 << 21)])
+def test_what_is_well_as_it_is(
+    sources: list[FileRange], num_workers: int, min_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranges, "MIN_BALANCED_BYTES", min_bytes)
+    assert balanced(sources, num_workers) == sources
+    assert balanced([], num_workers) == []
+    assert balanced(sources[3:], 3) == sources[3:]

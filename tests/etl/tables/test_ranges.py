@@ -1,0 +1,167 @@
+"""How files are cut into sources, and what their paths tell: the same rows, whatever the cut."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import distributed
+import pyarrow as pa
+import pyarrow.orc as paorc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from etl import job
+from etl.config import TableConfig
+from etl.tables.check_rows import Rules
+from etl.tables.formats import lines as line_files
+from etl.tables.ranges import FileRange, find_ranges
+from etl.tables.read import read_blocks
+from graphmill.errors import RawTableError
+from tests.etl.graphs import RawEdge, all_edges, config_of, write_parquet
+from tests.etl.tables.test_read_tables import NAMED, rows_of, table_of
+
+ROWS = st.lists(
+    st.tuples(st.text("ab\"'é ", min_size=1, max_size=9), st.text("xy€", min_size=1)), max_size=40
+)
+
+
+def rows_of_ranges(found: list[FileRange], chunk_rows: int = 1000) -> list[tuple[Any, ...]]:
+    blocks = [block for source in found for _, block, _ in read_blocks(source, chunk_rows, Rules())]
+    return [tuple(row.values()) for block in blocks for row in block.to_pylist()]
+
+
+@given(rows=ROWS, range_bytes=st.integers(1, 60), header=st.booleans(), end=st.sampled_from(["\n", "\r\n"]))
+@settings(max_examples=40, deadline=None)
+def test_text_in_ranges_of_bytes(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[tuple[str, str]],
+    range_bytes: int,
+    header: bool,
+    end: str,
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "ranges.tsv"
+    lines = ["left\tright"] * header + ["\t".join(row) for row in rows]
+    for last in ("", end):  # the last line may lack its end
+        path.write_bytes((end.join(lines) + (last if lines else "")).encode())
+        if header and not path.stat().st_size:
+            continue
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(line_files, "MIN_RANGE_BYTES", range_bytes)
+            found = find_ranges("t", table_of(path, header=header), str(path), 1)
+        assert rows_of_ranges(found) == rows
+        assert len(found) > 1 or path.stat().st_size < 4 * (range_bytes + 60)
+
+
+def test_text_that_cannot_be_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_files, "MIN_RANGE_BYTES", 1)
+    content = b"l\tr\n" + b"a\tb\n" * 100
+    (tmp_path / "t.tsv").write_bytes(content)
+    (tmp_path / "t.tsv.gz").write_bytes(gzip.compress(content))
+    (tmp_path / "t.tsv.zst").write_bytes(pa.compress(content, "zstd", asbytes=True))
+
+    def num_sources(name: str, **settings: Any) -> int:
+        found = find_ranges("t", table_of(tmp_path / name, **settings), str(tmp_path / name), 10)
+        assert rows_of_ranges(found) == [("a", "b")] * 100
+        return len(found)
+
+    assert num_sources("t.tsv") > 9
+    assert num_sources("t.tsv", quoting=True) == num_sources("t.tsv.gz") == num_sources("t.tsv.zst") == 1
+
+
+def test_a_bad_row_of_a_range_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_files, "MIN_RANGE_BYTES", 100)
+    path = tmp_path / "t.tsv"
+    path.write_text("l\tr\n" + "a\tb\n" * 200 + "bad\t\n" + "a\tb\n" * 200)
+    with pytest.raises(RawTableError, match=r"t\.tsv: row \d+ \(counted from byte \d+\), .*empty") as raised:
+        rows_of(table_of(path), str(path), 10)
+    _, row, *_, byte = (part for part in str(raised.value).partition(", column")[0].replace(")", " ").split())
+    row = str(raised.value).split("row ")[1].split(" ")[0]
+    lines = path.read_bytes()[int(byte) :]
+    first_line = 0 if path.read_bytes()[int(byte) - 1 : int(byte)] == b"\n" else 1
+    assert lines.split(b"\n")[first_line + int(row) - 1] == b"bad\t"
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.json", "t.ndjson.gz"])
+def test_json_lines(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_files, "MIN_RANGE_BYTES", 50)
+    made = [
+        {"other": [n], "rhs": f'x "{n}"\n', "lhs": n, "w": n / 2, "rel": "2026-01-01"} for n in range(1, 60)
+    ]
+    content = "".join(json.dumps(row) + "\n" for row in made).encode()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    table = table_of(tmp_path / name, **NAMED)
+    found = find_ranges("tables[0]", table, str(tmp_path / name), 5)
+    expected = [(str(n), f'x "{n}"\n', "2026-01-01", n / 2) for n in range(1, 60)]
+    assert rows_of_ranges(found, 7) == expected
+    assert (len(found) == 1) == name.endswith("gz")
+    assert found[0].integer_columns == ("tables[0].lhs",)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"lhs": "a", "rhs": "b"}\n{"lhs": "a"}\n', r"row 2 .*'rhs' \(rhs\): null"),
+        ('{"lhs": "a", "rhs": "b"}\n{"lhs": "a", "rhs": ""}\n', r"row 2 .*'rhs' \(rhs\): empty"),
+        ('{"lhs": "a", "rhs": "b"}\nlhs\n', "cannot be read as a table: JSON parse error"),
+        ('{"lhs": "a", "rhs": {"b": 1}}\n', "cannot be read as a table|expected strings"),
+        ('{"lhs": "a"}\n', r"expected a column 'rhs' \(rhs\), found columns \['lhs'\]"),
+    ],
+)
+def test_json_that_has_no_edges(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(content)
+    with pytest.raises(RawTableError, match=rf"t\.jsonl: .*{message}|t\.jsonl: {message}"):
+        rows_of(table_of(path, lhs="lhs", rhs="rhs"), str(path))
+
+
+def test_json_whose_weights_are_no_integers_further_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_files, "SAMPLE_BYTES", 200)
+    weights = [*range(20), 0.5]
+    lines = [json.dumps({"lhs": "a", "rhs": "b", "w": weight}) for weight in weights]
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    table = table_of(tmp_path / "t.jsonl", lhs="lhs", rhs="rhs", weight="w")
+    assert [row[-1] for row in rows_of(table, str(tmp_path / "t.jsonl"))] == weights
+
+
+def test_json_without_rows(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text("\n")
+    assert find_ranges("t", table_of(tmp_path / "t.jsonl"), str(tmp_path / "t.jsonl"), 10) == []
+
+
+def test_orc_by_stripes(tmp_path: Path) -> None:
+    path = tmp_path / "t.orc"
+    ids = [f"{n:0200d}" for n in range(60_000)]
+    paorc.write_table(pa.table({"l": ids, "r": ids}), path, stripe_size=1 << 20, compression="uncompressed")
+    found = find_ranges("t", table_of(path), str(path), 1000)
+    assert len(found) > 3
+    assert rows_of_ranges(found) == [(each, each) for each in ids]
+
+
+def test_folders_of_hive(near_client: distributed.Client, tmp_path: Path) -> None:
+    """Columns in the path: a relation, and an end with a character that paths escape."""
+    raw = tmp_path / "raw"
+    write_parquet(raw / "action=bought/place=a%2Fb/1.parquet", user=["u", "v"])
+    write_parquet(raw / "action=saw/place=c/1.parquet", user=["u"])
+    (raw / "action=saw" / "_SUCCESS").touch()
+    config = config_of(
+        tmp_path / "out",
+        [{"path": str(raw), "lhs": "user", "rhs": "place", "relation_column": "action"}],
+        entities={"node": 2},
+        relations=[("bought", "node", "node"), ("saw", "node", "node")],
+    )
+    job.run(config, near_client)
+    edges = [("u", "bought", "a/b"), ("v", "bought", "a/b"), ("u", "saw", "c")]
+    assert sorted(all_edges(config)) == sorted(RawEdge("node", a, r, "node", b) for a, r, b in edges)
+
+
+def test_hive_has_no_value(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "r=__HIVE_DEFAULT_PARTITION__/1.parquet", l=["a"])
+    with pytest.raises(RawTableError, match=r"row 1 .*'r' \(rhs\): null"):
+        rows_of(table_of(path, lhs="l", rhs="r"), path)
+    other = TableConfig(path=(path,), lhs="l", rhs="s", relation="to")
+    with pytest.raises(RawTableError, match=r"expected a column 's' \(rhs\)"):
+        find_ranges("t", other, path, 10)

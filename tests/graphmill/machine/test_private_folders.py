@@ -1,0 +1,46 @@
+"""Folders of one user: kept while a process uses them, removed afterwards, refused if others may write."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from graphmill.errors import StorageError
+from graphmill.machine import private_folders
+from tests import REPOSITORY
+
+HOLD = """
+import sys
+from graphmill.machine import private_folders
+print(private_folders.use_folder(sys.argv[1], "test", "theirs"), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_folders_of_the_dead_are_removed_and_of_the_living_are_not(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout
+        theirs = Path(process.stdout.readline().strip())
+        private_folders.use_folder(str(tmp_path), "test", "first")
+        assert theirs.is_dir()
+        process.kill()
+    mine = private_folders.use_folder(str(tmp_path), "test", "second")
+    assert not theirs.exists()
+    assert Path(mine).is_dir()
+    for token in ("first", "second"):
+        private_folders.remove_folder(str(tmp_path), "test", token)
+    assert list(Path(mine).parent.iterdir()) == []
+
+
+def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
+    above = tmp_path / f"test-{os.getuid()}"
+    above.mkdir()
+    above.chmod(0o777)
+    with pytest.raises(StorageError, match="expected a folder of this user alone"):
+        private_folders.use_folder(str(tmp_path), "test", "mine")

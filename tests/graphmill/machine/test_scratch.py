@@ -1,0 +1,44 @@
+"""Tables that the processes of a machine share."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from graphmill.errors import StorageError
+from graphmill.machine import scratch
+
+
+def test_work_is_shared_out_and_done_once(tmp_path: Path) -> None:
+    made: list[str] = []
+
+    def make(name: str) -> None:
+        time.sleep(0.01)
+        made.append(name)
+
+    names = [str(number) for number in range(20)]
+    threads = [
+        threading.Thread(target=scratch.make_together, args=(str(tmp_path), names, make)) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(made) == sorted(names)
+
+
+def test_what_somebody_failed_at_is_made_by_the_next(tmp_path: Path) -> None:
+    def fail(name: str) -> None:
+        raise StorageError("full")
+
+    with pytest.raises(StorageError):
+        scratch.make_together(str(tmp_path), ["a"], fail)
+    made: list[str] = []
+    scratch.make_together(str(tmp_path), ["a"], made.append)
+    assert made == ["a"]
+
+
+def test_a_full_disk_is_told_when_space_is_reserved(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="cannot reserve scratch space"):
+        scratch.reserve(str(tmp_path / "huge"), 1 << 60)

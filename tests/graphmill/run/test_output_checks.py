@@ -1,0 +1,209 @@
+"""Where a run may write: not over tables, and not among the files of others."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphmill import config, storage
+from graphmill.config import Config
+from graphmill.errors import ConfigError
+from graphmill.run import output_checks
+from tests.graphmill.cli.test_submit import submit_here
+
+GRAPH: dict[str, Any] = {
+    "dimension": 2,
+    "entities": {"a": {"num_partitions": 1}},
+    "relations": [{"name": "r", "lhs": "a", "rhs": "a"}],
+}
+ALL = ("etl", "train", "evaluate", "remap")
+HEX = "0123456789ab"
+
+
+def settings(output: str | None, paths: Any = ("tables/day.csv",), **more: Any) -> Config:
+    tables = [{"path": path, "lhs": 0, "rhs": 1, "relation": "r"} for path in paths]
+    places = {} if output is None else {"output": output}
+    return config.from_mapping({**GRAPH, **places, "etl": {"tables": tables, **more.pop("etl", {})}, **more})
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tables" / "part=1").mkdir(parents=True)
+    (tmp_path / "tables" / "day.csv").write_text("x,y\n1,2\n")
+    (tmp_path / "tables" / "part=1" / "day.csv").write_text("x,y\n1,2\n")
+    (tmp_path / "link").symlink_to("tables")
+    return tmp_path
+
+
+def tree(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("output", "paths"),
+    [
+        ("tables", ["tables/day.csv"]),
+        ("tables", ["tables"]),
+        ("tables/", ["tables/"]),
+        ("tables", ["tables/*.csv"]),
+        ("tables", ["tables/part=*/day.csv"]),
+        ("tables/part=1", ["tables/part=1/d?y.csv"]),
+        ("tables/day.csv", ["tables/day.csv"]),
+        (".", ["tables/day.csv"]),
+        ("link", ["tables/day.csv"]),
+        ("tables", ["link/day.csv"]),
+        ("tables/../tables", ["tables"]),
+        ("file:///", ["tables"]),
+        ("/", ["other.csv", "tables/*.csv"]),
+    ],
+)
+def test_no_output_over_tables(folder: Path, output: str, paths: list[str]) -> None:
+    before = tree(folder)
+    for stages in (ALL, ["remap"]):
+        with pytest.raises(ConfigError, match="output: a table is read from"):
+            output_checks.check_outputs(settings(output, paths), stages)
+    assert tree(folder) == before
+
+
+@pytest.mark.parametrize(
+    "key", ["entity_path", "edge_root", "checkpoint_path", "embedding_path", "quarantine"]
+)
+def test_no_other_place_over_tables(folder: Path, key: str) -> None:
+    own = {"etl": {"on_bad_row": "quarantine", "quarantine_path": "tables"}} if key == "quarantine" else None
+    # A split is a folder below edge_root.
+    (folder / "tables" / "train").mkdir()
+    path = "tables/train/day.csv" if key == "edge_root" else "tables/day.csv"
+    chosen = settings("out", [path], **(own or {key: "tables"}))
+    with pytest.raises(ConfigError, match="a table is read from"):
+        output_checks.check_outputs(chosen, ALL)
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize("output", ["tables/out", "tables/part=1/out", "tables-of-mine", "out"])
+@pytest.mark.parametrize("path", ["tables", "tables/*.csv", "tables/part=*/*.csv"])
+def test_beside_tables_and_below_them(folder: Path, output: str, path: str) -> None:
+    output_checks.check_outputs(settings(output, [path]), ALL)
+
+
+def test_hdfs_by_any_name() -> None:
+    def clash(output: str, table: str) -> bool:
+        return storage.contains(output, table)
+
+    assert clash("hdfs://ns/x", "hdfs://ns/x/t.csv")
+    assert clash("hdfs:///x/", "hdfs://ns/x//t.csv")
+    assert clash("hdfs://ns/x/y/..", "hdfs:///x/t.csv")
+    assert clash("hdfs://ns/", "hdfs://ns/x")
+    assert not clash("hdfs://ns/x", "hdfs://other/x/t.csv")
+    assert not clash("hdfs://ns/x", "hdfs://ns/xy/t.csv")
+    assert not clash("/x", "hdfs://ns/x/t.csv")
+
+
+FOREIGN = {
+    "notes": ["notes.txt"],
+    "hidden": [".bashrc"],
+    "own names among others": ["edges/train/roads.h5", "entities/people.txt", "thesis.tex"],
+    "another program's embeddings": ["embeddings/model.safetensors"],
+    "another program's entities": ["entities/people.csv"],
+    "another program's checkpoint": ["checkpoint/config.json", "checkpoint/pytorch_model.bin"],
+    "another program's edges": ["edges/train/roads.shp"],
+    "a hidden file that would be replaced": ["entities/.git/config"],
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_nothing_goes_among_the_files_of_others(folder: Path, name: str) -> None:
+    for path in FOREIGN[name]:
+        (folder / "out" / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "out" / path).write_text("mine")
+    before = tree(folder)
+    with pytest.raises(ConfigError, match="choose another folder, or move that away"):
+        output_checks.check_outputs(settings("out"), ALL)
+    assert tree(folder) == before
+
+
+OURS = {
+    "nothing": [],
+    "a run that was killed before it wrote run.json": [".graphmill.lock", f".run.json.tmp-{HEX}"],
+    "a lock that was taken over": [".graphmill.lock", ".graphmill.lock.after-0123456789abcdef"],
+    "the run's configuration": ["conf.yaml", "config.yml"],
+    "a killed ETL": [f".entities.tmp-{HEX}/x", f".etl-work-{HEX}.tmp-{HEX}/y", f".edges.old-{HEX}/z"],
+    "entities and edges that PBG wrote": [
+        *(
+            "entities/entity_count_a_0.txt",
+            "entities/dynamic_rel_count.txt",
+            "entities/entity_names_a_0.json",
+        ),
+        "edges/train/edges_0_0.h5",
+    ],
+    "notes beside what a stage wrote": ["entities/entity_count_a_0.txt", "notes.txt", "conf.yaml"],
+    "notes beside edges": ["edges/train/edges_0_0.h5", "log.txt"],
+    "PBG's checkpoint": [
+        *("checkpoint/config.json", "checkpoint/checkpoint_version.txt", "checkpoint/model.v5.h5"),
+        *("checkpoint/embeddings_a_0.v5.h5", "checkpoint/training_stats.json", "checkpoint/notes.txt"),
+    ],
+    "PBG's checkpoint before its first version": ["checkpoint/config.json"],
+    "what ETL leaves there without output": ["checkpoint/report.html", "checkpoint/.graphmill.lock"],
+    "a legacy checkpoint": [
+        "checkpoint/CHECKPOINT_VERSION",
+        "checkpoint/a_1.pt.3",
+        "checkpoint/METADATA_1.pt.3",
+    ],
+    "a finished run": [
+        *("_SUCCESS", "report.html", "entities/_SUCCESS", "entities/entity_index/manifest.json"),
+        *("edges/train/_SUCCESS", "checkpoint/graphmill.json", "checkpoint.stale/config.json"),
+        *("checkpoint.stale-2/config.json", "checkpoint.adopted/init/_SUCCESS", "tensorboard/events"),
+        *("embeddings/a/part-00000.parquet", "embeddings/_relations.parquet", "embeddings/_SUCCESS"),
+        *("embeddings.faiss/a.json", "quarantine/part-00000-00000.parquet", "entities/raw_id_mappings/a/x"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_what_is_ours_is_known(folder: Path, name: str) -> None:
+    (folder / "out").mkdir()
+    for path in OURS[name]:
+        (folder / "out" / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "out" / path).write_text("")
+    output_checks.check_outputs(settings("out"), ALL)
+
+
+def test_beside_our_run_json_is_room_for_more(folder: Path) -> None:
+    (folder / "out").mkdir()
+    (folder / "out" / "run.json").write_text('{"stages": {}}')
+    (folder / "out" / "notes.txt").write_text("mine")
+    output_checks.check_outputs(settings("out"), ALL)
+    (folder / "out" / "run.json").write_text('{"dbt": 1}')
+    with pytest.raises(ConfigError, match="found another's file"):
+        output_checks.check_outputs(settings("out"), ALL)
+
+
+def test_a_stage_looks_at_its_own_places_only(folder: Path) -> None:
+    (folder / "out" / "entities").mkdir(parents=True)
+    (folder / "out" / "entities" / "people.csv").write_text("mine")
+    for name in ("train", "evaluate", "remap"):
+        output_checks.check_outputs(settings("out"), [name])
+    with pytest.raises(ConfigError, match=r"people\.csv"):
+        output_checks.check_outputs(settings("out"), ["etl"])
+
+
+def test_commands_write_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "c.yaml").write_text(
+        "{input: tables, output: out, dimension: 2, entities: {a: {num_partitions: 1}}, "
+        "relations: [{name: r, lhs: a, rhs: a}], "
+        "etl: {tables: [{path: day.csv, lhs: 0, rhs: 1, relation: r}]}}"
+    )
+    (folder / "etc").mkdir()
+    (folder / "etc" / "passwd").write_text("root")
+    os.utime(folder / "etc", (1, 1))
+    before = tree(folder)
+    for job, output in (("etl.py", "."), ("train.py", "tables"), ("pipeline.py", "etc"), ("remap.py", "etc")):
+        assert submit_here(monkeypatch, folder, job, "--conf", "c.yaml", f"--set=output={output}") == 2
+        told = capsys.readouterr()
+        assert told.out == ""
+        assert "another folder" in told.err or "of their own" in told.err
+    assert tree(folder) == before
+    assert (folder / "etc").stat().st_mtime == 1, "something was there for a while"

@@ -1,0 +1,263 @@
+"""The compiled step against train/step/plain.py, which the oracle tests: in float64, digit by digit."""
+
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+from graphmill.config import from_mapping
+from graphmill.vocab import Side
+from tests.train.graphs import make_config, random_triples, write_graph
+from train import job
+from train.compiled import build
+from train.compiled.compiled_step import CompiledStep, obstacle
+from train.config import TrainConfig
+from train.edges.negatives import Batch
+from train.model import optimizer
+from train.model.model import Model
+from train.run.decide import engine_of
+from train.step.plain import PlainStep
+from train.step.table import Table
+
+NUM_RELATIONS = 5
+RELATIONS = [
+    {"name": f"r{i}", "lhs": "node", "rhs": "node", "operator": "complex_diagonal"} for i in range(3)
+]
+
+pytestmark = pytest.mark.skipif(build.library() is None, reason="no C++ compiler")
+
+
+@st.composite
+def cases(draw):
+    """A configuration that the kernel supports, counts of rows and edges, a seed."""
+    comparator = draw(st.sampled_from(["dot", "cos", "l2", "squared_l2"]))
+    dynamic = draw(st.booleans())
+    one_type = draw(st.booleans())
+    loss_fn = draw(st.sampled_from(["ranking", "softmax"] + ["logistic"] * (comparator != "cos")))
+    raw = {
+        "entities": {"user": {"num_partitions": 1}, "item": {"num_partitions": 1}},
+        "relations": [
+            {
+                "name": "likes",
+                "lhs": "user",
+                "rhs": "user" if one_type else "item",
+                "operator": draw(st.sampled_from(["none", "diagonal", "translation", "complex_diagonal"])),
+                "all_negs": draw(st.integers(0, 7)) == 0,
+            }
+        ],
+        "dimension": 2 * draw(st.integers(1, 40)),
+        "comparator": comparator,
+        "loss_fn": loss_fn,
+        "dynamic_relations": dynamic,
+        "global_emb": not dynamic and draw(st.booleans()),
+        "output": "unused",
+        "num_batch_negs": draw(st.sampled_from([0, 1, 3, 8, 33, 70])),
+        "num_uniform_negs": draw(st.integers(0, 40)),
+        "disable_lhs_negs": draw(st.integers(0, 7)) == 0,
+        "lr": 0.1,
+        "relation_lr": 0.05,
+        "margin": 0.5,
+        "max_norm": draw(st.sampled_from([None, 2.0])),
+        "regularization_coef": draw(st.sampled_from([0.0, 0.03])),
+        "train": {
+            "reciprocal_relations": not dynamic and draw(st.booleans()),
+            "chunk_edges": draw(st.sampled_from([1, 7, 40, 100])),
+        },
+    }
+    counts = {"user": draw(st.integers(2, 60)), "item": draw(st.integers(2, 60))}
+    num_edges, num_steps = draw(st.integers(1, 150)), draw(st.sampled_from([1, 1, 2, 3]))
+    return (
+        from_mapping(raw),
+        counts,
+        num_edges * num_steps,
+        draw(st.booleans()),
+        draw(st.integers(0, 99)),
+        num_steps,
+    )
+
+
+class World:
+    """A model, tables and a batch, all random."""
+
+    def __init__(self, config, counts, num_edges, element_wise, seed, num_steps, dtype):
+        draw = torch.Generator().manual_seed(seed)
+        dynamic = config.dynamic_relations
+        self.config = config
+        self.model = Model(config, NUM_RELATIONS if dynamic else None).to("cpu", torch.float64)
+        for key, value in self.model.parameters.items():
+            self.model.parameters[key] = torch.randn(value.shape, generator=draw, dtype=torch.float64)
+        self.model.to("cpu", dtype)
+        self.adagrad = optimizer.Adagrad(self.model.parameters, config.relation_lr)
+        for sums in self.adagrad.sums.values():  # from 0, a gradient that is but noise would be a whole step
+            sums += torch.rand(sums.shape, generator=draw, dtype=torch.float64).to(dtype) + 0.1
+        entry = config.relations[0]
+        self.tables = {
+            name: Table(
+                torch.randn(count, config.dimension, generator=draw, dtype=torch.float64).to(dtype),
+                torch.rand(
+                    (count, config.dimension)[: 1 + element_wise], generator=draw, dtype=torch.float64
+                ).to(dtype)
+                + 0.1,
+            )
+            for name, count in counts.items()
+        }
+        self.sides = {side: self.tables[entry.entity_type(side)] for side in Side}
+        index = {
+            side: torch.randint(counts[entry.entity_type(side)], (num_edges,), generator=draw)
+            for side in Side
+        }
+        rel_B = torch.randint(NUM_RELATIONS, (num_edges,), generator=draw) if dynamic else None
+        weight_B = torch.rand(num_edges, generator=draw, dtype=torch.float64).to(dtype) + 0.5
+        self.batch = Batch(0, index, rel_B, weight_B, num_steps=num_steps)
+
+    def step(self, make, *more):
+        step = make(self.config, self.model, self.adagrad, *more)
+        step.lr_scale = 0.7
+        figures = [step(self.batch, self.sides, torch.Generator().manual_seed(s)) for s in range(2)]
+        return torch.tensor([[float(each) for each in row] for row in figures], dtype=torch.float64)
+
+
+def check_same(ours, theirs, **close):
+    for name, table in theirs.tables.items():
+        torch.testing.assert_close(ours.tables[name].embeddings_ND, table.embeddings_ND, **close)
+        torch.testing.assert_close(ours.tables[name].sums, table.sums, **close)
+    for key, value in theirs.model.parameters.items():
+        torch.testing.assert_close(ours.model.parameters[key], value, **close)
+        torch.testing.assert_close(ours.adagrad.sums[key], theirs.adagrad.sums[key], **close)
+    assert ours.adagrad.steps == theirs.adagrad.steps
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases())
+def test_equals_the_torch_step(case):
+    assert obstacle(case[0]) is None
+    torch_world, kernel_world = World(*case, torch.float64), World(*case, torch.float64)
+    expected = torch_world.step(PlainStep)
+    found = kernel_world.step(CompiledStep, build.library(double=True))
+    torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-7)
+    check_same(kernel_world, torch_world, rtol=1e-7, atol=1e-7)
+
+
+def wide(half: bool):
+    """Two chunks of 64 edges and 140 negatives, softmax of ComplEx: what the kernel is made for."""
+    return from_mapping(
+        {
+            "entities": {"user": {"num_partitions": 1}},
+            "relations": [{"name": "all", "lhs": "user", "rhs": "user", "operator": "complex_diagonal"}],
+            "dynamic_relations": True,
+            "global_emb": False,
+            "dimension": 100,
+            "comparator": "dot",
+            "loss_fn": "softmax",
+            "lr": 0.1,
+            "relation_lr": 0.1,
+            "num_batch_negs": 20,
+            "num_uniform_negs": 120,
+            "half_precision": half,
+            "output": "unused",
+            "train": {"chunk_edges": 64},
+        }
+    )
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
+def test_single_precision(half):
+    """As far from float64 as the precision of the products' operands explains, and no farther."""
+    case = {"user": 500}, 128, True, 3, 1
+    exact, kernel_world = World(wide(False), *case, torch.float64), World(wide(half), *case, torch.float32)
+    exact.step(PlainStep)
+    kernel_world.step(CompiledStep, build.library())
+    rough = half and build.library().graphmill_has_half()
+    found, expected = (world.tables["user"].embeddings_ND for world in (kernel_world, exact))
+    error = (found.double() - expected).abs()
+    assert error.max() < (0.05 if rough else 5e-5)
+    assert error.mean() < (1e-3 if rough else 5e-7)
+    assert not rough or error.max() > 1e-5  # bfloat16 was really used
+
+
+def test_one_thread_repeats_to_the_last_bit():
+    case = wide(False), {"user": 500}, 256, False, 3, 2
+    first, second = World(*case, torch.float32), World(*case, torch.float32)
+    first.step(CompiledStep, build.library())
+    second.step(CompiledStep, build.library())
+    check_same(first, second, rtol=0, atol=0)
+
+
+def test_several_threads_learn_as_one_does(tmp_path):
+    """Hogwild: four threads on one table, in batches of 50, end with a loss like that of one."""
+    losses = {}
+    triples = random_triples(np.random.default_rng(1), 200, 3, 200, 3000)
+    for workers in (1, 4):
+        config = make_config(tmp_path / str(workers), dimension=32, num_epochs=10, workers=workers,
+                             relations=RELATIONS, init_scale=0.1)  # fmt: skip
+        write_graph(config, {"node": 200}, triples)
+        losses[workers] = job.train(config)["loss"]
+    assert losses[4] == pytest.approx(losses[1], rel=0.1)
+
+
+def test_without_a_compiler_torch_does_the_steps(monkeypatch, caplog):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with caplog.at_level("INFO", "graphmill"):
+        assert build.library.__wrapped__() is None
+    assert "no C++ compiler" in caplog.text
+
+
+def test_a_compiler_that_fails_is_told_of(monkeypatch, tmp_path, caplog):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(build, "FLAGS", ("-no-such-flag",))
+    assert build.library.__wrapped__() is None
+    assert "no-such-flag" in caplog.text
+    assert not list((tmp_path / "graphmill").iterdir())  # nothing half done is left
+
+
+def test_compiled_once(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr(build, "FLAGS", ("-std=c++17", "-O0", "-march=native", "-shared", "-fPIC"))
+    assert build.library.__wrapped__() is not None
+    (made,) = (tmp_path / "graphmill").iterdir()
+    before = made.stat().st_mtime_ns
+    assert build.library.__wrapped__() is not None
+    assert made.stat().st_mtime_ns == before
+    assert stat.S_IMODE(made.parent.stat().st_mode) == 0o700
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def no_home(path):
+    raise RuntimeError("Could not determine home directory.")
+
+
+@pytest.mark.parametrize("cache", ["a file", "no home"])
+def test_compiled_where_nobody_has_a_home(monkeypatch, tmp_path, cache):
+    (tmp_path / "a file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", "" if cache == "no home" else str(tmp_path / "a file"))
+    monkeypatch.setattr(Path, "expanduser", no_home)  # of a user without a name, where HOME is not set
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr(build, "FLAGS", ("-std=c++17", "-O0", "-march=native", "-shared", "-fPIC"))
+    assert build.library.__wrapped__() is not None
+    assert not list((tmp_path / "tmp").iterdir())  # it is loaded by then
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"bias": True}, {"relations": ["linear"]}, {"train": TrainConfig(engine="plain")}],
+    ids=["bias", "linear", "plain"],
+)
+def test_what_the_compiled_step_cannot_train_is_left_to_torch(change):
+    config, cpu = wide(False), torch.device("cpu")
+    if "relations" in change:
+        change = {"relations": [config.relations[0].model_copy(update={"operator": "linear"})]}
+    assert engine_of(config, cpu, []) == "compiled"
+    changed = config.model_copy(update=change)
+    reasons = []
+    assert engine_of(changed, cpu, reasons) == "plain"
+    if "train" not in change:
+        assert reasons == [f"the compiled step cannot train {obstacle(changed)}"]

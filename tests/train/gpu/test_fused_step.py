@@ -1,0 +1,178 @@
+"""The fused step is the step of train/step/plain.py, on the edges and candidates that it drew itself."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from graphmill.config import Config
+from graphmill.vocab import Side
+from train.edges.negatives import Batch, Block, in_batch_negatives
+from train.gpu import reference
+from train.gpu.fused_step import FusedStep, Group, Shape
+from train.gpu.supported import obstacle
+from train.model.model import Model
+from train.model.optimizer import Adagrad
+from train.step.plain import PlainStep
+from train.step.table import Table
+
+NUM_ROWS = {"a": 40, "b": 30}
+NUM_RELATIONS = 3
+
+
+def config_of(*, dynamic: bool, same_type: bool, operator: str, **settings: Any) -> Config:
+    right = "a" if same_type else "b"
+    relations = [
+        {"name": f"r{number}", "lhs": "a", "rhs": right, "operator": operator}
+        for number in range(1 if dynamic else NUM_RELATIONS)
+    ]
+    return Config.model_validate(
+        {
+            "entities": {name: {"num_partitions": 1} for name in ({"a"} | {right})},
+            "relations": relations,
+            "dimension": 12,
+            "comparator": "dot",
+            "global_emb": False,
+            "dynamic_relations": dynamic,
+            "entity_path": "e",
+            "edge_paths": ["t"],
+            "edge_root": "t",
+            "embedding_path": "v",
+            "checkpoint_path": "c",
+            "lr": 0.1,
+            "relation_lr": 0.05,
+            "batch_size": 24,
+            "num_batch_negs": 12,
+            "num_uniform_negs": 5,
+            **settings,
+        }
+    )
+
+
+class Drawn:
+    """A Sampling that gives the blocks that the fused step has drawn."""
+
+    def __init__(self, sample: reference.Sample, relation: int, first: int, *, dynamic: bool):
+        self.block = Block(
+            relation=relation,
+            rel_CP=sample.rel_CP.long() if dynamic else None,
+            weight_CP=sample.weight_CP.double(),
+            rows={side: sample.rows[number].long() for number, side in enumerate(Side)},
+            first_negative=dict.fromkeys(Side, first),
+        )
+
+    def blocks(self, batch: Batch, num_rows: Mapping[Side, int], *_: Any) -> Iterator[Block]:
+        yield self.block
+
+
+def edges_of(
+    num_edges: int, config: Config, generator: torch.Generator, *, weighted: bool
+) -> reference.Edges:
+    def column(limit: int) -> Tensor:
+        return torch.randint(limit, (num_edges,), generator=generator, dtype=torch.int32)
+
+    relation = config.relations[0]
+    return reference.Edges(
+        column(NUM_ROWS[relation.lhs]),
+        column(NUM_RELATIONS).sort().values,
+        column(NUM_ROWS[relation.rhs]),
+        torch.rand(num_edges, generator=generator) + 0.5 if weighted else None,
+    )
+
+
+def groups_of(config: Config, edges: reference.Edges) -> list[Group]:
+    if config.dynamic_relations:
+        return [Group(0, 0, len(edges.rel))]
+    counts = torch.bincount(edges.rel, minlength=NUM_RELATIONS).tolist()
+    return [Group(number, sum(counts[:number]), count) for number, count in enumerate(counts)]
+
+
+def state_of(config: Config, dtype: torch.dtype) -> tuple[Model, Adagrad, dict[str, Table]]:
+    generator = torch.Generator().manual_seed(1)
+    tables = {
+        name: Table(
+            torch.randn(NUM_ROWS[name], config.dimension, generator=generator, dtype=torch.float64).to(dtype)
+            / 2,
+            torch.rand(NUM_ROWS[name], generator=generator, dtype=torch.float64).to(dtype),
+        )
+        for name in config.entities
+    }
+    num_relations = NUM_RELATIONS if config.dynamic_relations else None
+    model = Model(config, num_relations, relation_init="random", seed=2).to("cpu", dtype)
+    return model, Adagrad(model.parameters, config.relation_lr or config.lr), tables
+
+
+CASES = [
+    pytest.param(dynamic, same, operator, loss, settings, id=f"{operator}-{loss}-{dynamic=}-{same=}-{number}")
+    for number, (dynamic, same, operator, loss, settings) in enumerate(
+        [
+            (True, True, "complex_diagonal", "softmax", {"regularization_coef": 0.03}),
+            (True, False, "diagonal", "ranking", {"num_batch_negs": 0, "num_uniform_negs": 6}),
+            (True, True, "translation", "logistic", {"num_batch_negs": 5}),
+            (False, True, "complex_diagonal", "softmax", {"regularization_coef": 0.03}),
+            (False, False, "diagonal", "logistic", {"regularization_coef": 0.01}),
+            (False, True, "none", "ranking", {}),
+            (True, True, "none", "softmax", {"num_uniform_negs": 0}),
+        ]
+    )
+]
+
+
+@pytest.mark.parametrize(("dynamic", "same", "operator", "loss", "settings"), CASES)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_step_is_that_of_the_plain_trainer(
+    dynamic: bool, same: bool, operator: str, loss: str, settings: dict[str, Any], weighted: bool
+) -> None:
+    config = config_of(dynamic=dynamic, same_type=same, operator=operator, loss_fn=loss, **settings)
+    assert obstacle(config) is None
+    generator = torch.Generator().manual_seed(3)
+    edges = edges_of(200, config, generator, weighted=weighted)
+    if edges.weight is not None:
+        edges = edges._replace(weight=edges.weight.double())
+    group = groups_of(config, edges)[-1]
+    positives = 12
+    shape = Shape(group, 2, positives)
+
+    model, adagrad, tables = state_of(config, torch.float64)
+    fused = FusedStep(config, model, adagrad, torch.device("cpu"), torch.float64)
+    sides = tuple(tables[config.relations[0].entity_type(side)] for side in Side)
+    fused.clock_2.copy_(torch.tensor([77, 5]))
+    num_rows = tuple(NUM_ROWS[config.relations[0].entity_type(side)] for side in Side)
+    first, again = in_batch_negatives(config.num_batch_negs, positives)
+    sample = reference.sample(
+        edges,
+        group[1:],
+        fused.clock_2,
+        (num_rows[0], num_rows[1]),
+        (2, positives, again, config.num_uniform_negs),
+    )
+    related = fused.related(group.relation)
+    fused(edges, shape, related, (sides[0], sides[1]))
+    for each in dict.fromkeys(related):
+        each.put_back(model, adagrad, 1)
+
+    plain_model, plain_adagrad, plain_tables = state_of(config, torch.float64)
+    step = PlainStep(config, plain_model, plain_adagrad)
+    # as the plain trainer cuts a chunk of so many edges
+    assert first == (0 if config.num_batch_negs >= positives else positives)
+    drawn = Drawn(sample, group.relation, first, dynamic=dynamic)
+    step.sampling = drawn  # type: ignore[assignment]
+    batch = Batch(
+        group.relation,
+        {side: sample.rows[number][:, :positives].flatten().long() for number, side in enumerate(Side)},
+        sample.rel_CP.flatten().long() if dynamic else None,
+        sample.weight_CP.flatten().double(),
+    )
+    by_side = {side: plain_tables[config.relations[0].entity_type(side)] for side in Side}
+    figures = step(batch, by_side, generator)
+
+    torch.testing.assert_close(fused.sums, torch.stack([each.double() for each in figures]))
+    for name, table in tables.items():
+        torch.testing.assert_close(table.embeddings_ND, plain_tables[name].embeddings_ND)
+        torch.testing.assert_close(table.sums, plain_tables[name].sums)
+    for key, value in model.parameters.items():
+        torch.testing.assert_close(value, plain_model.parameters[key])
+        torch.testing.assert_close(adagrad.sums[key], plain_adagrad.sums[key])
+    assert int(fused.clock_2[1]) == 5 + shape.num_edges

@@ -1,0 +1,320 @@
+"""A gradient step against the oracle: every operator x comparator x loss, static and dynamic."""
+
+from itertools import product
+
+import pytest
+import torch
+
+from graphmill.config import from_mapping
+from graphmill.model.operators import parameter_names
+from graphmill.model.parameters import global_key
+from graphmill.vocab import Side
+from tests.train.oracle import Oracle, adagrad, row_adagrad
+from train.edges.negatives import Batch, Sampling
+from train.model import optimizer
+from train.model.model import Model
+from train.run.batch_step import BatchStep
+from train.step.plain import PlainStep, gather, scores
+from train.step.table import Table
+
+OPERATORS = ("none", "diagonal", "translation", "linear", "affine", "complex_diagonal", "rotation")
+COMPARATORS = ("dot", "cos", "l2", "squared_l2")
+LOSSES = ("ranking", "logistic", "softmax")
+NUM_RELATIONS = 4
+COUNTS = {"user": 9, "item": 7}
+
+
+def settings(operator, comparator, loss_fn, dynamic, **more):
+    return from_mapping(
+        {
+            "entities": {"user": {"num_partitions": 1}, "item": {"num_partitions": 1}},
+            "relations": [
+                {"name": "likes", "lhs": "user", "rhs": "item", "operator": operator, "weight": 1.5},
+                *([] if dynamic else [{"name": "knows", "lhs": "user", "rhs": "user", "operator": operator}]),
+            ],
+            "dimension": 4,
+            "comparator": comparator,
+            "loss_fn": loss_fn,
+            "dynamic_relations": dynamic,
+            "output": "unused",
+            "batch_size": 6,
+            "num_batch_negs": 4,
+            "num_uniform_negs": 3,
+            "lr": 0.1,
+            "relation_lr": 0.05,
+            "global_emb": not dynamic,
+            "train": {"chunk_edges": 1, "engine": "plain"},
+        }
+        | more
+    )
+
+
+class Scene:
+    """A model with random state in float64, a batch, and the oracle of the same."""
+
+    def __init__(self, config, relation=0, seed=0, num_edges=6, elementwise=False):
+        self.config = config
+        self.relation = relation
+        self.elementwise = elementwise
+        dynamic = config.dynamic_relations
+        draw = torch.Generator().manual_seed(seed)
+        self.model = Model(config, NUM_RELATIONS if dynamic else None, relation_init="random").to(
+            "cpu", torch.float64
+        )
+        for key, value in self.model.parameters.items():
+            self.model.parameters[key] = torch.randn(value.shape, generator=draw, dtype=torch.float64)
+        self.adagrad = optimizer.Adagrad(self.model.parameters, config.relation_lr or config.lr)
+        self.tables = {
+            name: Table(
+                torch.randn(count, 4, generator=draw, dtype=torch.float64),
+                torch.rand(*((count, 4) if elementwise else (count,)), generator=draw, dtype=torch.float64),
+            )
+            for name, count in COUNTS.items()
+        }
+        entry = config.relations[relation]
+        index = {
+            side: torch.randint(COUNTS[entry.entity_type(side)], (num_edges,), generator=draw)
+            for side in Side
+        }
+        rel_B = torch.randint(NUM_RELATIONS, (num_edges,), generator=draw) if dynamic else None
+        self.edge_weights = [0.5 + 0.25 * i for i in range(num_edges)]
+        weight_B = torch.tensor(self.edge_weights, dtype=torch.float64) * entry.weight
+        self.batch = Batch(relation, index, rel_B, weight_B)
+        rels = [relation] * num_edges if rel_B is None else rel_B.tolist()
+        self.edges = list(zip(index[Side.LHS].tolist(), rels, index[Side.RHS].tolist(), strict=True))
+
+    @property
+    def side_tables(self):
+        entry = self.config.relations[self.relation]
+        return {side: self.tables[entry.entity_type(side)] for side in Side}
+
+    def leaves(self):
+        """Copies of everything that has a gradient."""
+        embeddings = {n: t.embeddings_ND.clone().requires_grad_() for n, t in self.tables.items()}
+        parameters = {k: v.clone().requires_grad_() for k, v in self.model.parameters.items()}
+        return embeddings, parameters
+
+    def oracle(self, embeddings, parameters):
+        dynamic = self.config.dynamic_relations
+
+        def values(side, rel):
+            entry = 0 if dynamic else rel
+            names = parameter_names(self.config.relations[entry].operator, dynamic)
+            found = [parameters[f"{side}_operators.{entry}.{name}"] for name in names]
+            return [value[rel] for value in found] if dynamic else found
+
+        global_embs = {n: parameters.get(global_key(n)) for n in COUNTS}
+        return Oracle(self.config, embeddings, values, global_embs)
+
+    def blocks(self, seed=5):
+        num_rows = {side: len(table) for side, table in self.side_tables.items()}
+        generator = torch.Generator().manual_seed(seed)
+        all_negs = self.config.relations[self.relation].all_negs
+        return list(Sampling.of_training(self.config).blocks(self.batch, num_rows, all_negs, generator))
+
+    def expected_loss(self, embeddings, parameters):
+        """The oracle's loss of the batch, chunk by chunk, with the same drawn negatives."""
+        oracle = self.oracle(embeddings, parameters)
+        total, start = torch.zeros((), dtype=torch.float64), 0
+        for block in self.blocks():
+            size = block.num_positives
+            for chunk in range(len(block.weight_CP)):
+                edges = self.edges[start : start + size]
+                drawn = {str(side): block.rows[side][chunk, size:].tolist() for side in Side}
+                weights = self.edge_weights[start : start + size]
+                in_batch = block.first_negative[Side.LHS] == 0
+                total = total + oracle.chunk_loss(edges, drawn, in_batch, weights)
+                start += size
+        assert start == len(self.edges)
+        return total, oracle.regularisation(self.edges)
+
+
+def check_step(scene):
+    """One step of ours moves everything as autograd and Adagrad, written out, say."""
+    updated = adagrad if scene.elementwise else row_adagrad
+    embeddings, parameters = scene.leaves()
+    loss, reg = scene.expected_loss(embeddings, parameters)
+    (loss + reg).backward()
+    expected_rows = {
+        name: updated(leaf.detach(), scene.tables[name].sums, leaf.grad, scene.config.lr)
+        for name, leaf in embeddings.items()
+        if leaf.grad is not None
+    }
+    unused = torch.zeros(1, requires_grad=True)  # torch refuses an optimizer without a parameter
+    expected = torch.optim.Adagrad([*parameters.values(), unused], lr=scene.config.relation_lr)
+    expected.step()
+
+    figures = PlainStep(scene.config, scene.model, scene.adagrad)(
+        scene.batch, scene.side_tables, torch.Generator().manual_seed(5)
+    )
+
+    close = {"rtol": 1e-9, "atol": 1e-9}
+    torch.testing.assert_close(figures.loss, loss.detach(), **close)
+    torch.testing.assert_close(figures.reg, reg.detach(), **close)
+    for name, (rows, sums) in expected_rows.items():
+        torch.testing.assert_close(scene.tables[name].embeddings_ND, rows, **close)
+        torch.testing.assert_close(scene.tables[name].sums, sums, **close)
+    for key, value in parameters.items():
+        torch.testing.assert_close(scene.model.parameters[key], value.detach(), **close)
+        if value.grad is not None:
+            torch.testing.assert_close(scene.adagrad.sums[key], expected.state[value]["sum"], **close)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize(
+    ("operator", "comparator", "loss_fn"),
+    [each for each in product(OPERATORS, COMPARATORS, LOSSES) if each[1:] != ("cos", "logistic")],
+)
+def test_step_equals_oracle(operator, comparator, loss_fn, dynamic):
+    check_step(Scene(settings(operator, comparator, loss_fn, dynamic)))
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_regularised_step(operator, dynamic):
+    check_step(Scene(settings(operator, "dot", "softmax", dynamic, regularization_coef=0.03)))
+
+
+@pytest.mark.parametrize("relation", [0, 1])
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_reciprocal_step(operator, relation):
+    more = {"train": {"reciprocal_relations": True, "chunk_edges": 1}, "regularization_coef": 0.03}
+    scene = Scene(settings(operator, "dot", "softmax", False, **more), relation=relation)
+    sides = {key.split("_")[0] for key in scene.model.parameters if "operators" in key}
+    assert sides == (set() if operator == "none" else {"lhs", "rhs"})
+    check_step(scene)
+
+
+@pytest.mark.parametrize("loss_fn", LOSSES)
+def test_elementwise_step(loss_fn):
+    check_step(Scene(settings("complex_diagonal", "dot", loss_fn, True), elementwise=True))
+
+
+def test_scaled_rate():
+    plain = Scene(settings("diagonal", "dot", "softmax", False, lr=0.05, relation_lr=0.025))
+    scaled = Scene(settings("diagonal", "dot", "softmax", False, lr=0.1, relation_lr=0.05))
+    for scene, scale in ((plain, 1.0), (scaled, 0.5)):
+        step = BatchStep(scene.config, scene.model, scene.adagrad, "plain")
+        step.set_lr_scale(scale)
+        step(scene.batch, scene.side_tables, torch.Generator().manual_seed(5))
+    for name in COUNTS:
+        torch.testing.assert_close(scaled.tables[name].embeddings_ND, plain.tables[name].embeddings_ND)
+    for key, value in plain.model.parameters.items():
+        torch.testing.assert_close(scaled.model.parameters[key], value)
+
+
+@pytest.mark.parametrize("comparator", COMPARATORS)
+def test_biased_step(comparator):
+    # without global embeddings: a bias that all entities share moves no ranking, its gradient is pure noise
+    check_step(Scene(settings("diagonal", comparator, "ranking", False, bias=True, global_emb=False)))
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("loss_fn", LOSSES)
+@pytest.mark.parametrize(
+    "negatives",
+    [
+        {"num_batch_negs": 0, "num_uniform_negs": 4},
+        {"num_batch_negs": 6, "num_uniform_negs": 0},
+        {"num_batch_negs": 100, "num_uniform_negs": 2},
+        {"num_batch_negs": 1, "num_uniform_negs": 2},
+        {"num_batch_negs": 2, "num_uniform_negs": 5},
+    ],
+    ids=lambda negatives: "-".join(str(n) for n in negatives.values()),
+)
+def test_numbers_of_negatives(negatives, loss_fn, dynamic):
+    check_step(Scene(settings("complex_diagonal", "dot", loss_fn, dynamic, **negatives)))
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_more_edges_share_than_are_negatives(dynamic):
+    train = {"chunk_edges": 5, "engine": "plain"}
+    config = settings("diagonal", "dot", "softmax", dynamic, num_batch_negs=2, train=train)
+    scene = Scene(config)
+    whole, rest = scene.blocks()
+    assert whole.rows[Side.LHS].shape == (1, 5 + 2 + 3)
+    assert rest.rows[Side.LHS].shape == (1, 1 + 3)
+    assert torch.equal(whole.rows[Side.RHS][:, 5:7], scene.batch.index[Side.RHS][None, :2])
+    check_step(scene)
+
+
+def test_both_sides_of_one_type():
+    scene = Scene(settings("translation", "cos", "ranking", False), relation=1)
+    assert scene.side_tables[Side.LHS] is scene.side_tables[Side.RHS]
+    check_step(scene)
+
+
+def test_all_negs_are_all_others():
+    relation = {"name": "likes", "lhs": "user", "rhs": "item", "operator": "diagonal", "all_negs": True}
+    config = settings("diagonal", "dot", "softmax", True, relations=[relation])
+    scene = Scene(config)
+    (block,) = scene.blocks()
+    assert block.rows[Side.RHS].shape == (1, 6 + COUNTS["item"])
+    embeddings, parameters = scene.leaves()
+    oracle = scene.oracle(embeddings, parameters)
+    everyone = {"lhs": range(COUNTS["user"]), "rhs": range(COUNTS["item"])}
+    loss = oracle.chunk_loss(scene.edges, everyone, in_batch=False, weights=scene.edge_weights)
+    figures = PlainStep(config, scene.model, scene.adagrad)(scene.batch, scene.side_tables, torch.Generator())
+    torch.testing.assert_close(figures.loss, loss.detach())
+
+
+@pytest.mark.parametrize("side", list(Side))
+def test_a_side_without_negatives_adds_nothing(side):
+    key = f"disable_{side}_negs"
+    both = Scene(settings("diagonal", "dot", "softmax", False))
+    one = Scene(settings("diagonal", "dot", "softmax", False, **{key: True}))
+    (block, *_) = one.blocks()
+    scored = scores(one.model, block, gather(one.batch, block, one.side_tables))
+    assert scored[side].neg_CPM.shape[-1] == 0
+    assert scored[side.other].neg_CPM.shape[-1] == 4 + 3
+    losses = [
+        float(PlainStep(s.config, s.model, s.adagrad)(s.batch, s.side_tables, torch.Generator()).loss)
+        for s in (both, one)
+    ]
+    assert 0 < losses[1] < losses[0]
+
+
+def test_violators_are_negatives_above_their_positive():
+    scene = Scene(settings("none", "dot", "softmax", False))
+    expected = dict.fromkeys(Side, 0)
+    embeddings, parameters = scene.leaves()
+    oracle, start = scene.oracle(embeddings, parameters), 0
+    for block in scene.blocks():
+        size = block.num_positives
+        edges = scene.edges[start : start + size]
+        start += size
+        for side in Side:
+            own = 0 if side is Side.LHS else 2
+            columns = [e[own] for e in edges] + block.rows[side][0, size:].tolist()
+            for edge in edges:
+                pos = oracle.score(str(side), edge)
+                for x in (x for x in columns if x != edge[own]):
+                    neg = (x, *edge[1:]) if side is Side.LHS else (*edge[:2], x)
+                    expected[side] += int(oracle.score(str(side), neg) > pos)
+    figures = PlainStep(scene.config, scene.model, scene.adagrad)(
+        scene.batch, scene.side_tables, torch.Generator().manual_seed(5)
+    )
+    assert (int(figures.violators_lhs), int(figures.violators_rhs)) == tuple(expected.values())
+
+
+def test_max_norm_holds_after_every_step():
+    scene = Scene(settings("diagonal", "dot", "softmax", False, max_norm=0.5))
+    touched = {name: set() for name in COUNTS}
+    PlainStep(scene.config, scene.model, scene.adagrad)(
+        scene.batch, scene.side_tables, torch.Generator().manual_seed(5)
+    )
+    for block in scene.blocks():
+        for side in Side:
+            touched[scene.config.relations[0].entity_type(side)] |= set(block.rows[side].flatten().tolist())
+    for name, rows in touched.items():
+        norms = scene.tables[name].embeddings_ND[sorted(rows)].norm(dim=1)
+        assert norms.max() <= 0.5 + 1e-12
+
+
+def test_repeated_rows_are_summed_before_the_update():
+    """Twice the same row with opposite gradients: nothing moves; separate updates would move it."""
+    rows, gradient = optimizer.sum_duplicates(
+        torch.tensor([3, 1, 3]), torch.tensor([[1.0, 2.0], [5.0, 6.0], [-1.0, -2.0]])
+    )
+    assert rows.tolist() == [1, 3]
+    assert gradient.tolist() == [[5.0, 6.0], [0.0, 0.0]]

@@ -1,0 +1,208 @@
+"""A step by compiled code, which gets the addresses of a batch's tensors and moves the tables in place.
+
+A call lets other threads run, and each thread has a workspace of its own: threads may step at the same time
+on the same tables (Hogwild). Shapes: as in train/edges/negatives.py.
+"""
+
+import ctypes
+import threading
+import weakref
+from collections.abc import Mapping
+from ctypes import c_double, c_int32, c_int64, c_void_p
+
+import torch
+from torch import Tensor
+
+from graphmill.config import Config
+from graphmill.errors import TrainingError
+from graphmill.model.parameters import global_key
+from graphmill.vocab import Side
+from train.edges.negatives import Batch, Block, Sampling
+from train.model.model import Model
+from train.model.optimizer import Adagrad
+from train.step.plain import StepFigures
+from train.step.table import Table
+
+_OPERATORS = {"none": 0, "diagonal": 1, "translation": 2, "complex_diagonal": 3}
+_COMPARATORS = {"dot": 0, "cos": 0, "l2": 1, "squared_l2": 2}
+_LOSSES = {"ranking": 0, "logistic": 1, "softmax": 2}
+
+
+# The structures below are those of native/interface.h. Array types are made once, since making them is slow.
+class _Table(ctypes.Structure):
+    _fields_ = (
+        ("embeddings", c_void_p),
+        ("sums", c_void_p),
+        ("element_wise", c_int64),
+        ("global_value", c_void_p),
+        ("global_sum", c_void_p),
+    )
+
+
+class _Relations(ctypes.Structure):
+    _fields_ = (("values", c_void_p * 2), ("sums", c_void_p * 2))
+
+
+class _Block(ctypes.Structure):
+    _fields_ = (
+        ("num_chunks", c_int64),
+        ("num_positives", c_int64),
+        ("rows", c_void_p * 2),
+        ("num_candidates", c_int64 * 2),
+        ("first_negative", c_int64 * 2),
+        ("relations", c_void_p),
+        ("weights", c_void_p),
+    )
+
+
+_Tables, _BothRelations, _Blocks = _Table * 2, _Relations * 2, _Block * 2
+
+
+class _Settings(ctypes.Structure):
+    _fields_ = (
+        *((name, c_int32) for name in ("dimension", "op", "comparator", "cosine", "loss", "two_sided")),
+        *((name, c_int32) for name in ("half", "same_table")),
+        *((name, c_double) for name in ("margin", "lr", "relation_lr", "max_norm", "regularization")),
+    )
+
+
+class _Figures(ctypes.Structure):
+    _fields_ = (("loss", c_double), ("reg", c_double), ("violators", c_int64 * 2))
+
+
+def obstacle(config: Config) -> str | None:
+    """What the compiled step cannot train in this configuration, or None."""
+    for relation in config.relations:
+        if relation.operator not in _OPERATORS:
+            return f"operator {relation.operator!r} of relation {relation.name!r}"
+    return "bias" if config.bias else None
+
+
+class CompiledStep:
+    """Trains on one batch after another; computes what train.step.plain.PlainStep computes.
+
+    Attributes:
+        lr_scale: multiplies `lr` and `relation_lr`.
+    """
+
+    def __init__(self, config: Config, model: Model, adagrad: Adagrad, library: ctypes.CDLL) -> None:
+        self.config = config
+        self.model = model
+        self.adagrad = adagrad
+        self.library = library
+        self.sampling = Sampling.of_training(config)
+        self.lr_scale = 1.0
+        self.half = config.half_precision and bool(library.graphmill_has_half())
+        self._itemsize: int = library.graphmill_bytes_of_real()
+        self._threads = threading.local()
+
+    def __call__(self, batch: Batch, tables: Mapping[Side, Table], generator: torch.Generator) -> StepFigures:
+        """Move the rows and parameters that the batch touches."""
+        all_negs = self.config.relations[batch.relation].all_negs
+        dtype = tables[Side.LHS].embeddings_ND.dtype
+        keep: list[Tensor] = []  # the tensors that the addresses below point at
+        drawn = self.sampling.blocks(batch, batch.num_entities(tables), all_negs, generator)
+        blocks = [_block(block, dtype, keep) for block in drawn]
+        figures = _Figures()
+        failed = self.library.graphmill_step(
+            self._workspace(),
+            ctypes.byref(self._settings(batch.relation, tables)),
+            _Tables(*(self._table(batch.relation, side, tables[side]) for side in Side)),
+            _BothRelations(*(self._relations(batch.relation, side) for side in Side)),
+            _Blocks(*blocks),
+            len(blocks),
+            batch.num_steps,
+            ctypes.byref(figures),
+        )
+        if failed:
+            raise TrainingError(
+                f"out of memory for a batch of {len(batch)} edges and its negatives; lower batch_size, "
+                "num_batch_negs or num_uniform_negs"
+            )
+        for key in self.model.keys_of(batch.relation):
+            self.adagrad.steps[key] += batch.num_steps
+        return StepFigures(
+            *torch.tensor([figures.loss, figures.reg, *figures.violators], dtype=torch.float64).unbind()
+        )
+
+    def _workspace(self) -> int:
+        """The workspace of this thread, freed when the thread or the step ends."""
+        workspace: int | None = getattr(self._threads, "workspace", None)
+        if workspace is None:
+            workspace = self.library.graphmill_workspace()
+            if not workspace:
+                raise TrainingError("out of memory for the buffers of a training step")
+            self._threads.workspace = workspace
+            self._threads.end = _End()
+            weakref.finalize(self._threads.end, self.library.graphmill_free, workspace)
+        return workspace
+
+    def _settings(self, relation: int, tables: Mapping[Side, Table]) -> _Settings:
+        config = self.config
+        lhs, rhs = tables[Side.LHS], tables[Side.RHS]
+        return _Settings(
+            dimension=lhs.embeddings_ND.shape[1],
+            op=_OPERATORS[config.relations[relation].operator],
+            comparator=_COMPARATORS[config.comparator],
+            cosine=config.comparator == "cos",
+            loss=_LOSSES[config.loss_fn],
+            two_sided=self.model.two_sided,
+            half=self.half,
+            same_table=lhs is rhs,
+            margin=config.margin,
+            lr=config.lr * self.lr_scale,
+            relation_lr=self.adagrad.lr * self.lr_scale,
+            max_norm=config.max_norm or 0.0,
+            regularization=config.regularization_coef,
+        )
+
+    def _table(self, relation: int, side: Side, table: Table) -> _Table:
+        if table.embeddings_ND.itemsize != self._itemsize:
+            raise TrainingError(
+                f"the compiled step takes {self._itemsize * 8}-bit numbers, the table has others"
+            )
+        key = global_key(self.config.relations[relation].entity_type(side))
+        value, sums = self.model.parameters.get(key), self.adagrad.sums.get(key)
+        return _Table(
+            embeddings=_address(table.embeddings_ND),
+            sums=_address(table.sums),
+            element_wise=table.sums.dim() == 2,
+            global_value=None if value is None else _address(value),
+            global_sum=None if sums is None else _address(sums),
+        )
+
+    def _relations(self, relation: int, side: Side) -> _Relations:
+        relations = _Relations()
+        for number, key in enumerate(self.model.operator_keys(relation, side)):
+            relations.values[number] = _address(self.model.parameters[key])
+            relations.sums[number] = _address(self.adagrad.sums[key])
+        return relations
+
+
+class _End:
+    """An object that ends with its thread."""
+
+
+def _block(block: Block, dtype: torch.dtype, keep: list[Tensor]) -> _Block:
+    fields = _Block(*block.weight_CP.shape)
+    # The edges of a whole graph (train/run/resident.py) come in 32 bits, compiled code reads 64.
+    for number, side in enumerate(Side):
+        rows_CK = block.rows[side]
+        fields.rows[number] = _kept(rows_CK.long().contiguous(), keep)
+        fields.num_candidates[number] = rows_CK.shape[1]
+        fields.first_negative[number] = block.first_negative[side]
+    if block.rel_CP is not None:
+        fields.relations = _kept(block.rel_CP.long().contiguous(), keep)
+    fields.weights = _kept(block.weight_CP.to(dtype).contiguous(), keep)
+    return fields
+
+
+def _kept(tensor: Tensor, keep: list[Tensor]) -> int:
+    keep.append(tensor)
+    return tensor.data_ptr()
+
+
+def _address(tensor: Tensor) -> int:
+    if not tensor.is_contiguous():
+        raise TrainingError("a table is not contiguous in memory; this is a defect of GraphMill")
+    return tensor.data_ptr()

@@ -1,0 +1,37 @@
+// What the caller hands over: the structures of train/compiled/compiled_step.py. `lhs` is 0, `rhs` is 1.
+#pragma once
+
+#include "vec.h"
+
+extern "C" {
+
+struct Table {
+    Real *embeddings, *sums;
+    int64_t element_wise;             // sums are [N, D], else [N]
+    Real *global_value, *global_sum;  // [D], or null
+};
+
+struct Relations {  // the operator of one side; static relations have one row, and only those of the rhs unless
+                    // they are two-sided
+    Real *values[2], *sums[2];
+};
+
+struct Block {
+    int64_t num_chunks, num_positives;  // chunks of all steps, in their order
+    const int64_t* rows[2];             // [C, K]
+    int64_t num_candidates[2];          // K
+    int64_t first_negative[2];
+    const int64_t* relations;           // [C, P], or null with static ones
+    const Real* weights;                // [C, P]
+};
+
+struct Settings {
+    int32_t dimension, op, comparator, cosine, loss, two_sided, half, same_table;
+    double margin, lr, relation_lr, max_norm, regularization;  // max_norm 0: none
+};
+
+struct Figures {
+    double loss, reg;
+    int64_t violators[2];
+};
+}

@@ -1,0 +1,59 @@
+"""Configurations and devices that the fused kernels can train."""
+
+from typing import get_args
+
+import torch
+
+from graphmill.config import Config
+from train.config import TrainConfig
+from train.gpu.reference import Operator
+
+MAX_DIMENSION = 1024  # of which a tile of rows and its sums fit in the registers of a block
+
+
+def obstacle(config: Config) -> str | None:
+    """What the kernels cannot train in this configuration, or None."""
+    known = get_args(Operator)
+    for relation in config.relations:
+        if relation.operator not in known:
+            return f"operator {relation.operator!r} of relation {relation.name!r}"
+        if relation.all_negs:
+            return f"all_negs of relation {relation.name!r}"
+    settings = config.section(TrainConfig)
+    two_sided = config.dynamic_relations or settings.reciprocal_relations
+    refused = {
+        f"comparator {config.comparator!r}": config.comparator != "dot",
+        "translations of static relations": not two_sided
+        and any(relation.operator == "translation" for relation in config.relations),
+        "bias": config.bias,
+        "train.optimizer adagrad": settings.optimizer == "adagrad",
+        "train.negative_power": settings.negative_power > 0,
+        "global_emb": config.global_emb,
+        "max_norm": config.max_norm is not None,
+        f"a dimension above {MAX_DIMENSION}": any(
+            config.entity_dimension(name) > MAX_DIMENSION for name in config.entities
+        ),
+        "disable_lhs_negs or disable_rhs_negs": config.disable_lhs_negs or config.disable_rhs_negs,
+        "featurized entities": any(entity.featurized for entity in config.entities.values()),
+    }
+    return next((setting for setting, is_set in refused.items() if is_set), None)
+
+
+def obstacle_of_device(config: Config, device: torch.device) -> str | None:
+    """What the kernels need that the GPU lacks, or None: their tiles are made for Hopper."""
+    if device.type != "cuda":
+        return None
+    from train.gpu import kernels  # Triton comes with torch's builds for CUDA
+
+    gpu = torch.cuda.get_device_properties(device)
+    dimension = max(config.entity_dimension(name) for name in config.entities)
+    operands = torch.bfloat16 if config.half_precision else torch.float32
+    exact = config.section(TrainConfig).exact_products
+    needed = kernels.shared_bytes(dimension, operands, exact=exact)
+    available: int = gpu.shared_memory_per_block_optin  # type: ignore[attr-defined]  # not in the stub
+    if gpu.major >= 8 and needed <= available:
+        return None
+    return (
+        f"dimension {dimension} on this {gpu.name}, with {available >> 10} KiB of "
+        f"shared memory per block (at most {needed >> 10} are needed, and compute capability 8.0)"
+    )

@@ -1,0 +1,152 @@
+"""Decides how a process trains: the only place that looks at settings, sizes and the machine for that."""
+
+import torch
+
+from graphmill.config import Config
+from graphmill.errors import ConfigError
+from train.compiled import build, compiled_step
+from train.config import TrainConfig
+from train.edges.partitions import all_keys, is_shared
+from train.gpu import supported
+from train.run.plan import Engine, Placement, Plan, all_reduce_of
+from train.tables import memory
+from train.tables.run_context import RunContext
+
+
+def decide(context: RunContext, workers: int = 1) -> Plan:
+    """Decide how this process trains, as one of `workers`.
+
+    Raises:
+        ConfigError: a setting asks for what the configuration or the machine rules out.
+    """
+    config = context.config
+    reasons: list[str] = []
+    ignored: list[str] = []
+    engine = engine_of(config, context.device, reasons)
+    placement, slots = _placement(context, workers, reasons, ignored)
+    return Plan(
+        device=str(context.device),
+        engine=engine,
+        placement=placement,
+        slots=slots,
+        threads=torch.get_num_threads(),
+        hogwild=engine == "compiled" and not _shares_batches(config),
+        workers=workers,
+        all_reduce=all_reduce_of(config) if workers > 1 else None,
+        reasons=tuple(reasons),
+        ignored=tuple(ignored),
+    )
+
+
+def engine_of(config: Config, device: torch.device, reasons: list[str]) -> Engine:
+    """Choose what takes the steps; adds to `reasons` what rules out the fastest engine.
+
+    Raises:
+        ConfigError: train.engine is `fused`, and the kernels cannot train the configuration on this device.
+    """
+    choice = config.section(TrainConfig).engine
+    if choice == "plain":
+        return "plain"
+    if choice == "auto" and device.type != "cuda":
+        if obstacle := compiled_step.obstacle(config):
+            reasons.append(f"the compiled step cannot train {obstacle}")
+        elif build.library() is not None:
+            return "compiled"
+        else:
+            reasons.append("the compiled step cannot be built here")
+        return "plain"
+    obstacle = supported.obstacle(config) or supported.obstacle_of_device(config, device)
+    if obstacle is None:
+        return "fused"
+    if choice == "fused":
+        raise ConfigError(
+            f"train.engine: fused cannot train {obstacle}; set train.engine to auto or plain, or do "
+            "without it"
+        )
+    reasons.append(f"the fused step cannot train {obstacle}")
+    return "plain"
+
+
+def _shares_batches(config: Config) -> bool:
+    """Whether there are batches that the compiled step leaves to torch, which uses all cores for each."""
+    questions = config.loss_fn == "softmax" and any(relation.all_negs for relation in config.relations)
+    return questions or any(entity.featurized for entity in config.entities.values())
+
+
+def _placement(
+    context: RunContext, workers: int, reasons: list[str], ignored: list[str]
+) -> tuple[Placement, int]:
+    """Choose where rows are, and how many partitions the device holds of a buffer."""
+    settings = context.config.section(TrainConfig)
+    if workers > 1:
+        exchange = f"{workers} workers exchange partitions through files"
+        if settings.resident == "always":
+            ignored.append(f"train.resident: always has no effect: {exchange}")
+        if settings.device_partitions:
+            ignored.append(f"train.device_partitions has no effect: {exchange}")
+        return "files", 0
+    is_cuda = context.device.type == "cuda"
+    free, total = torch.cuda.mem_get_info(context.device) if is_cuda else (0, 0)
+    if settings.resident == "always" or (settings.resident == "auto" and is_cuda):
+        if obstacle := supported.obstacle(context.config):
+            text = f"the whole graph cannot stay on the device with {obstacle}"
+            (ignored if settings.resident == "always" else reasons).append(
+                f"train.resident: {settings.resident} has no effect: {text}"
+            )
+        elif settings.resident == "always" or fits(context, free, total, reasons):
+            return "device", 0
+    if settings.device_partitions is not None:
+        slots = checked_slots(context, settings.device_partitions)
+    else:
+        slots = slots_of(context, free, memory.host_free_bytes(), reasons) if is_cuda else 0
+    return ("buffer", slots) if slots else ("files", 0)
+
+
+def fits(context: RunContext, free: int, total: int, reasons: list[str]) -> bool:
+    """Whether the whole graph fits in `free` bytes of the device; adds the sizes to `reasons`."""
+    needed = memory.resident_bytes(context)
+    is_small = needed <= memory.SHARE * free
+    reasons.append(
+        f"rows, sums, edges and a step take {_gib(needed)}; the device has {_gib(free)} of {_gib(total)} "
+        f"free: {'all stays on it' if is_small else 'partitions come and go'}"
+    )
+    return is_small
+
+
+def slots_of(context: RunContext, free: int, host_free: int, reasons: list[str]) -> int:
+    """How many partitions a device with `free` bytes holds at a time; 0 where the host cannot hold all."""
+    config = context.config
+    on_host = sum(memory.partition_bytes(context, key) for key in all_keys(config))
+    if on_host > memory.HOST_SHARE * host_free:
+        reasons.append(
+            f"all rows and sums take {_gib(on_host)}, the host has {_gib(host_free)} free: "
+            "partitions come from files"
+        )
+        return 0
+    moving = [key for key in all_keys(config) if not is_shared(config, key)]
+    largest = max((memory.partition_bytes(context, key) for key in moving), default=0)
+    room = int(memory.SHARE * free - memory.staying_bytes(context)) // max(largest, 1) - memory.SPARE_SLOTS
+    slots = min(max(room, memory.bucket_partitions(context)), len(moving))
+    reasons.append(
+        f"the device holds {slots} of {len(moving)} partitions at a time, each of at most {_gib(largest)}; "
+        f"the host's memory holds all, {_gib(on_host)}"
+    )
+    return slots
+
+
+def checked_slots(context: RunContext, asked: int) -> int:
+    """The number of partitions that train.device_partitions asks for.
+
+    Raises:
+        ConfigError: a bucket needs more.
+    """
+    needed = memory.bucket_partitions(context)
+    if 0 < asked < needed:
+        raise ConfigError(
+            f"train.device_partitions: {asked}; a bucket needs {needed} partitions on the device"
+        )
+    return asked
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"

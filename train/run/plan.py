@@ -1,0 +1,128 @@
+"""How a run trains: its engine, the place of its rows, its threads and workers. `decide` makes the plan.
+
+    engine      compiled   C++ on a CPU                                        train/compiled
+                plain      torch, on any device                                train/step
+                fused      kernels on a GPU, or their reference on a CPU       train/gpu
+    placement   files      the rows of one bucket are in memory, the others in files
+                buffer     all rows are in the host's memory, `slots` partitions of them on the device
+                device     the whole graph is on the device
+
+A plan is one log line of the run, and `plan` under `stages.train` in run.json. This module needs no torch.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+from distributed import Client, get_worker
+
+from graphmill.config import Config
+from graphmill.errors import ConfigError
+from train.config import TrainConfig
+
+Engine = Literal["compiled", "plain", "fused"]
+Placement = Literal["files", "buffer", "device"]
+AllReduce = Literal["nccl", "gloo"]
+
+TOPIC = "graphmill-plan"  # of Dask events
+
+log = logging.getLogger("graphmill")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a process trains.
+
+    Attributes:
+        slots: partitions on the device at a time; 0 unless `placement` is buffer.
+        threads: threads of the process.
+        hogwild: whether each thread takes batches of its own; else all threads work on one batch.
+        workers: processes like this one.
+        all_reduce: how several workers sum up what all buckets change; None where files merge it.
+        reasons: sizes and obstacles that decided.
+        ignored: settings that have no effect, and why.
+    """
+
+    device: str
+    engine: Engine
+    placement: Placement
+    slots: int
+    threads: int
+    hogwild: bool
+    workers: int
+    all_reduce: AllReduce | None
+    reasons: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
+        if self.hogwild and self.threads > 1:
+            threads += ", each on batches of its own"
+        rows = {
+            "files": "partitions from files",
+            "buffer": f"{self.slots} partitions on the device at a time",
+            "device": "the whole graph on the device",
+        }
+        text = f"on {self.device} with the {self.engine} step, {threads}, {rows[self.placement]}"
+        return text if self.workers == 1 else f"{text}, as one of {self.workers} workers"
+
+    def log(self) -> None:
+        """Log the plan, what decided it, and the settings that have no effect."""
+        log.info("training %s", self)
+        for reason in self.reasons:
+            log.info("training: %s", reason)
+        for setting in self.ignored:
+            log.warning("training: %s", setting)
+
+    def announce(self) -> None:
+        """Log the plan here, or inside a Dask task where the client runs `announced`."""
+        try:
+            worker = get_worker()
+        except ValueError:
+            self.log()
+            return
+        worker.log_event(TOPIC, self.figures())
+
+    def figures(self) -> dict[str, Any]:
+        """The plan as JSON types, for run.json."""
+        return asdict(self) | {"reasons": list(self.reasons), "ignored": list(self.ignored)}
+
+
+@contextmanager
+def announced(client: Client) -> Iterator[None]:
+    """Log the plans that tasks announce while the block runs; a plan that several workers share, once."""
+    seen: set[str] = set()
+
+    def show(event: tuple[Any, dict[str, Any]]) -> None:
+        found = {field.name: event[1][field.name] for field in fields(Plan)}  # Dask adds the worker
+        if str(found) not in seen:
+            seen.add(str(found))
+            Plan(**found).log()
+
+    client.subscribe_topic(TOPIC, show)
+    try:
+        yield
+    finally:
+        client.unsubscribe_topic(TOPIC)
+
+
+def all_reduce_of(config: Config) -> AllReduce | None:
+    """How several workers sum up what all buckets change; None where they merge it in files.
+
+    Raises:
+        ConfigError: train.all_reduce needs rounds.
+    """
+    settings = config.section(TrainConfig)
+    in_rounds = settings.bucket_assignment == "tournament"
+    if settings.all_reduce == "auto":
+        return "nccl" if in_rounds and config.num_gpus else None
+    if settings.all_reduce == "files":
+        return None
+    if not in_rounds:
+        raise ConfigError(
+            f"train.all_reduce: {settings.all_reduce} sums up at the end of a round; it needs "
+            "train.bucket_assignment: tournament"
+        )
+    return settings.all_reduce

@@ -1,0 +1,228 @@
+"""A gradient step in plain torch: score, loss, gradient, update. Read `PlainStep.step` first.
+
+The losses' gradients are known in closed form; autograd carries them through comparator and operator back to
+the rows. Gradients of the same row are summed, then Adagrad moves the row.
+
+Shapes: B edges of a batch, C chunks, P positives per chunk, K candidates of a chunk, M negatives of a
+positive, D dimension, U distinct rows.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from graphmill.config import Config
+from graphmill.errors import TrainingError
+from graphmill.model import operators
+from graphmill.vocab import Side
+from train.edges.negatives import Batch, Block, Sampling
+from train.model import losses, optimizer
+from train.model.model import Model
+from train.step.table import Table
+
+RowGradients = dict[Side, list[tuple[Tensor, Tensor]]]  # rows [K] with repetitions, gradients [K, D]
+
+
+class StepFigures(NamedTuple):
+    """Sums over a batch's edges."""
+
+    loss: Tensor
+    reg: Tensor
+    violators_lhs: Tensor  # negatives that score above their positive
+    violators_rhs: Tensor
+
+
+class Scores(NamedTuple):
+    """Scores of one side's corruption."""
+
+    pos_CP: Tensor
+    neg_CPM: Tensor
+
+
+class PlainStep:
+    """Trains on one batch after another, in plain torch: every configuration, on any device.
+
+    Attributes:
+        lr_scale: multiplies `lr` and `relation_lr`.
+    """
+
+    def __init__(self, config: Config, model: Model, adagrad: optimizer.Adagrad) -> None:
+        self.config = config
+        self.model = model
+        self.adagrad = adagrad
+        self.sampling = Sampling.of_training(config)
+        self.lr_scale = 1.0
+
+    def step(self, batch: Batch, blocks: Sequence[Block], tables: Mapping[Side, Table]) -> StepFigures:
+        """Take one gradient step on the blocks: score, loss, gradient, update."""
+        model, rel_U, blocks = _touched_by(blocks, self.model, batch.relation)
+        row_gradients: RowGradients = {side: [] for side in Side}
+        figures = []
+        for block in blocks:
+            embeddings = {side: rows.requires_grad_() for side, rows in gather(batch, block, tables).items()}
+            scored = scores(model, block, embeddings)
+            violators = [_num_violators(scored[side]) for side in Side]
+            loss, score_gradients = self._loss(scored, block)
+            torch.autograd.backward([each for side in Side for each in scored[side]], score_gradients)
+            reg = self._regularise_entities(block, embeddings)
+            figures.append(StepFigures(loss, reg, *violators))
+            for side in Side:
+                found = block.rows[side].flatten(), gradient_of(embeddings[side]).flatten(0, 1)
+                row_gradients[side].append(
+                    batch.bags[side].feature_gradients(*found) if side in batch.bags else found
+                )
+        reg = self._regularise_operators(model, batch.relation, blocks)
+        self._update_rows(tables, row_gradients)
+        self._update_parameters(model, rel_U)
+        total = _summed(figures)
+        return total._replace(reg=total.reg + reg)
+
+    def __call__(self, batch: Batch, tables: Mapping[Side, Table], generator: torch.Generator) -> StepFigures:
+        """Draw negatives, and move the rows and parameters that the batch touches."""
+        all_negs = self.config.relations[batch.relation].all_negs
+        blocks = self.sampling.blocks(batch, batch.num_entities(tables), all_negs, generator)
+        steps = zip(*(block.steps() for block in blocks), strict=True)
+        return _summed([self.step(batch, blocks, tables) for blocks in steps])
+
+    def _loss(self, scored: Mapping[Side, Scores], block: Block) -> tuple[Tensor, list[Tensor]]:
+        """The loss of both sides; the gradients of each side's pos_CP and neg_CPM, which is overwritten."""
+        lhs, rhs = (
+            losses.loss_gradient(
+                self.config.loss_fn,
+                self.config.margin,
+                scored[side].pos_CP.detach(),
+                scored[side].neg_CPM.detach(),
+                block.weight_CP,
+            )
+            for side in Side
+        )
+        return lhs.loss_CP.sum() + rhs.loss_CP.sum(), [lhs.pos_CP, lhs.neg_CPM, rhs.pos_CP, rhs.neg_CPM]
+
+    def _regularise_entities(self, block: Block, embeddings: Mapping[Side, Tensor]) -> Tensor:
+        """Add N3 of the edges' entities to their gradients; returns its cost."""
+        reg = block.weight_CP.new_zeros(())
+        if not self.config.regularization_coef:
+            return reg
+        # With an operator for each side an edge is scored in two ways, each an example of its own.
+        examples = 2 if self.model.two_sided else 1
+        operator = self.config.relations[block.relation].operator
+        for embedding_CKD in embeddings.values():
+            positives_CPD = embedding_CKD.detach()[:, : block.num_positives]
+            parts = operators.parts(operator, positives_CPD)
+            cost, slopes = losses.n3(parts, self.config.regularization_coef * examples)
+            gradient_of(embedding_CKD)[:, : block.num_positives] += torch.cat(slopes, dim=-1)
+            reg += cost.sum()
+        return reg
+
+    def _regularise_operators(self, model: Model, relation: int, blocks: Sequence[Block]) -> Tensor:
+        """Add N3 of the operators' parameters to their gradients, once per edge; returns its cost."""
+        weight_B = torch.cat([block.weight_CP.flatten() for block in blocks])
+        reg = weight_B.new_zeros(())
+        if not self.config.regularization_coef:
+            return reg
+        rel = _relations_of(blocks)
+        coefficient_B = torch.full_like(weight_B, self.config.regularization_coef)
+        for side in Side:
+            leaves = [model.parameters[key] for key in model.operator_keys(relation, side)]
+            operator = self.config.relations[relation].operator
+            reg += losses.n3_of_operator(operator, leaves, coefficient_B, rel)
+        return reg
+
+    def _update_rows(self, tables: Mapping[Side, Table], row_gradients: RowGradients) -> None:
+        lr, max_norm = self.config.lr * self.lr_scale, self.config.max_norm
+        one_table = tables[Side.LHS] is tables[Side.RHS]
+        for sides in [tuple(Side)] if one_table else [(side,) for side in Side]:
+            rows, gradients = zip(*(each for side in sides for each in row_gradients[side]), strict=True)
+            rows_U, gradient_UD = optimizer.sum_duplicates(torch.cat(rows), torch.cat(gradients))
+            table = tables[sides[0]]
+            optimizer.update_rows(table.embeddings_ND, table.sums, rows_U, gradient_UD, lr, max_norm)
+
+    def _update_parameters(self, model: Model, rel_U: Tensor | None) -> None:
+        for key, leaf in model.parameters.items():
+            if leaf.grad is not None:
+                self.adagrad.update(key, leaf.grad, rel_U, self.lr_scale)
+
+
+def gather(batch: Batch, block: Block, tables: Mapping[Side, Table]) -> dict[Side, Tensor]:
+    """Read the candidates' embeddings of each side, [C, K, D]."""
+    gathered = {}
+    for side, table in tables.items():
+        rows_CK, bags = block.rows[side], batch.bags.get(side)
+        if bags is None:
+            vectors = table.embeddings_ND.index_select(0, rows_CK.flatten())
+        else:
+            vectors = bags.means(table.embeddings_ND, rows_CK.flatten())
+        gathered[side] = vectors.view(*rows_CK.shape, -1)
+    return gathered
+
+
+def scores(model: Model, block: Block, embeddings: Mapping[Side, Tensor]) -> dict[Side, Scores]:
+    """Score the block's edges and their negatives on each side; an edge's own entity is masked."""
+    chunk = block.num_positives
+    candidates = {side: model.candidates(block.relation, side, embeddings[side]) for side in Side}
+    scored = {}
+    for side in Side:
+        if model.two_sided:
+            others_CPD = embeddings[side.other][:, :chunk]
+            query_CPD = model.query(block.relation, side, others_CPD, block.rel_CP)
+        else:  # these candidates have gone through the operator already
+            query_CPD = candidates[side.other][:, :chunk]
+        pos_CP = model.edge_scores(query_CPD, candidates[side][:, :chunk])
+        first, half = block.first_negative[side], model.config.half_precision
+        neg_CPM = model.matrix_scores(query_CPD, candidates[side][:, first:], half=half)
+        losses.mask_own(neg_CPM, block.rows[side], chunk, first)
+        scored[side] = Scores(pos_CP, neg_CPM)
+    return scored
+
+
+def touched_parameters(
+    model: Model, relation: int, rel: Tensor | None
+) -> tuple[Model, Tensor | None, Tensor | None]:
+    """Copy the parameters that edges touch into a model of their own, as leaves of the gradient.
+
+    With dynamic relations these are the rows `rel_U`, and the edges' relations become positions among them:
+    (model, rel_U, positions); else (model, None, None).
+    """
+    keys = model.keys_of(relation)
+    if rel is None:
+        leaves = {key: model.parameters[key].detach().requires_grad_() for key in keys}
+        return model.with_parameters(leaves), None, None
+    rel_U, position = torch.unique(rel, return_inverse=True)
+    leaves = {key: model.parameters[key][rel_U].requires_grad_() for key in keys}
+    return model.with_parameters(leaves), rel_U, position
+
+
+def gradient_of(leaf: Tensor) -> Tensor:
+    """The gradient that backward has left at a leaf."""
+    if leaf.grad is None:
+        raise TrainingError("no gradient has arrived at the embeddings; this is a defect of GraphMill")
+    return leaf.grad
+
+
+def _touched_by(
+    blocks: Sequence[Block], model: Model, relation: int
+) -> tuple[Model, Tensor | None, Sequence[Block]]:
+    """`touched_parameters` of blocks, and the blocks with positions for relations."""
+    local, rel_U, position_B = touched_parameters(model, relation, _relations_of(blocks))
+    if position_B is None:
+        return local, None, blocks
+    positions = torch.split(position_B, [block.weight_CP.numel() for block in blocks])
+    pairs = zip(blocks, positions, strict=True)
+    return local, rel_U, [replace(block, rel_CP=each.view_as(block.weight_CP)) for block, each in pairs]
+
+
+def _relations_of(blocks: Iterable[Block]) -> Tensor | None:
+    """The relation of each edge, [B], where relations are dynamic."""
+    rel = [block.rel_CP.flatten() for block in blocks if block.rel_CP is not None]
+    return torch.cat(rel) if rel else None
+
+
+def _num_violators(scored: Scores) -> Tensor:
+    return torch.count_nonzero(scored.neg_CPM.detach() > scored.pos_CP.detach().unsqueeze(-1))
+
+
+def _summed(figures: Sequence[StepFigures]) -> StepFigures:
+    return StepFigures(*(torch.stack(column).sum() for column in zip(*figures, strict=True)))
