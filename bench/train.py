@@ -1,8 +1,8 @@
 """Training: our trainer against PBG's, at equal dimension, negatives, loss and epochs.
 
 Every row also has the filtered MRR on the test edges, by our evaluator, of PBG's checkpoints too. PBG's
-edges/s come from its log, ours from run.json. `PBG, with its delay` is the release with all defaults; the other
-cases have better settings.
+edges/s come from its log, ours from run.json. `PBG, with its delay` is the release with all defaults; the
+other cases have better settings.
 """
 
 import re
