@@ -190,6 +190,7 @@ def cut_short(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [Path.unlink, flip_a_bit, cut_short])
 @pytest.mark.parametrize(
     ("stopped", "file", "redone"),
