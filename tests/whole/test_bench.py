@@ -1,4 +1,4 @@
-"""The benchmarks: made-up graphs, what the stopwatch says, and one benchmark end to end at a tiny size."""
+"""The benchmarks: synthetic graphs, what the stopwatch says, and one benchmark end to end at a tiny size."""
 
 import itertools
 import json
@@ -157,7 +157,7 @@ def test_rows_of_a_report_may_differ_in_their_columns() -> None:
     report.ratio("ours / theirs", 2.0, ">= 1")
     stored = json.loads(json.dumps(report.as_json()))
     assert stored["rows"][1] == {"what": "theirs", "wall_s": 3.0, "peak_bytes": 1 << 20}
-    assert stored["ratios"] == [{"ratio": "ours / theirs", "value": 2.0, "wanted": ">= 1"}]
+    assert stored["ratios"] == [{"ratio": "ours / theirs", "value": 2.0, "goal": ">= 1"}]
 
 
 def test_duckdb_imports_exactly_the_table(tmp_path: Path) -> None:

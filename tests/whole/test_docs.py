@@ -163,7 +163,7 @@ def descend(command: click.Command, words: list[str]) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_parses(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terminal, "look", terminal.Look())
+    monkeypatch.setattr(terminal, "options", terminal.Options())
     words = shlex.split(command, comments=True)
     parse(words)
     for key, value in pairwise(words):
@@ -192,9 +192,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_every_path_on_a_page_exists(page: Path) -> None:
     """Checks paths that begin with a folder of the repository; a module may stand without its `.py`."""
     folders = r"graphmill|etl|train|remap|tests|docs|conf|demo|bench|docker|examples"
-    named = re.findall(rf"(?<![\w/.}}-])(?:{folders})/[\w/.-]*\w", page.read_text())
+    mentioned = re.findall(rf"(?<![\w/.}}-])(?:{folders})/[\w/.-]*\w", page.read_text())
     written = re.compile(r".*\.json|[\w/]+/test_\w+")  # what commands write; tests of the table of promises
-    paths = {name for name in named if not written.fullmatch(name)}
+    paths = {name for name in mentioned if not written.fullmatch(name)}
     assert not {
         name for name in paths if not any((REPOSITORY / f"{name}{end}").exists() for end in ("", ".py"))
     }

@@ -14,6 +14,8 @@ from graphmill.formats import _thrift, parquet_bounds
 from graphmill.formats.graphstorm import id_maps
 from tests.graphmill.formats.bounded import LIMIT_BYTES, check_refused, run
 
+pytestmark = pytest.mark.slow
+
 _LONG = "x" * (1 << 20)
 _ONE_PAGE: dict[str, Any] = {"data_page_size": 1 << 30, "max_rows_per_page": 1 << 30}
 

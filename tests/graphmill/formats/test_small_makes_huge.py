@@ -17,6 +17,8 @@ from graphmill.formats import edge_buckets
 from graphmill.vocab import Bucket
 from tests.graphmill.formats.bounded import LIMIT_BYTES, check_refused, run
 
+pytestmark = pytest.mark.slow
+
 HUGE = 1 << 29
 
 _BUCKET = "from graphmill.vocab import Bucket; "
