@@ -161,6 +161,6 @@ def _settings(config: Any) -> Config:
     """Our configuration, made of a schema (ours or PBG's own) or of a mapping like its to_dict()."""
     given = dict(config) if isinstance(config, Mapping) else config.to_dict()
     ours = from_mapping(given | {"train": {"on_change": "resume"}})
-    settings = _AsGiven.model_validate(ours.model_dump())
+    settings = _AsGiven.model_construct(**dict(ours))  # validated already
     settings._given = given
     return settings

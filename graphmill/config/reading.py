@@ -146,7 +146,7 @@ def _read_pbg_python(conf_uri: str) -> dict[str, Any]:
         raise
     except Exception as error:  # of the user's own code
         raise ConfigError(f"{conf_uri}: cannot be run: {type(error).__name__}: {error}") from error
-    if isinstance(section := raw.get("train", {}), Mapping):  # who lowers lr there goes on, as in PBG
+    if isinstance(section := raw.get("train", {}), Mapping):  # a lower lr resumes the checkpoint, as in PBG
         raw["train"] = {"on_change": "resume", **section}
     return raw
 

@@ -21,6 +21,8 @@ from tests import REPOSITORY
 from tests.graphmill.report.browser import show
 from tests.hadoop.cluster import MiniHdfs
 
+pytestmark = pytest.mark.slow
+
 DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
 METRICS = ("mrr", "mean_rank", "hits@1", "hits@3", "hits@10", "hits@50")
 UNLIKE = ("run.json", "report.html", "_SUCCESS")
@@ -274,7 +276,6 @@ def appears(pattern: str) -> Callable[[Path], bool]:
     return lambda output: any(output.glob(pattern))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "moment",
     [
