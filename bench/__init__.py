@@ -1,1 +1,1 @@
-"""Benchmarks: each stage against the machine's own limits, and against the programs that people use today."""
+"""Benchmarks: each stage against the limits of the machine and against other programs."""

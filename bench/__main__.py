@@ -1,4 +1,4 @@
-"""`python -m bench`: run the benchmarks, print their tables."""
+"""`python -m bench`: runs the benchmarks and prints their tables."""
 
 import importlib
 import json
@@ -26,29 +26,29 @@ ON_REQUEST = ("gpu",)
 
 @click.command("python -m bench")
 @click.argument("names", nargs=-1, type=click.Choice(NAMES + ON_REQUEST))
-@click.option("--rows", type=click.IntRange(1000), help="Edges of etl's tables, or embeddings of remap's.")
-@click.option("--large", is_flag=True, help="etl: also a table of five times the rows (50 M).")
+@click.option("--rows", type=click.IntRange(1000), help="Edges of the tables of etl, or embeddings of remap.")
+@click.option("--large", is_flag=True, help="etl: also a table with five times the rows (50 M).")
 @click.option(
     "--triples",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="train, evaluate: a folder with train.txt, valid.txt, test.txt (default: a made-up graph).",
+    help="train, evaluate: a folder with train.txt, valid.txt, test.txt (default: a synthetic graph).",
 )
-@click.option("--peers/--no-peers", default=True, help="Run the other programs beside ours.")
+@click.option("--peers/--no-peers", default=True, help="Also run the other programs.")
 @click.option(
     "--workers", "num_workers", type=click.IntRange(1), help="Worker processes (default: all cores)."
 )
 @click.option(
     "--work",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep and reuse the made-up graphs here (default: a temporary folder under build/).",
+    help="Keep and reuse the synthetic graphs here (default: a temporary folder under build/).",
 )
-@click.option("--case", "cases", multiple=True, help="gpu: this case alone (zipf-100-1000, twitter, ...).")
+@click.option("--case", "cases", multiple=True, help="gpu: only this case (zipf-100-1000, twitter, ...).")
 @click.option(
     "--pbg-python",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="gpu: a Python that has PBG's development version, whose GPU mode runs beside ours.",
+    help="gpu: a Python with PBG's development version, to measure its GPU mode.",
 )
-@click.option("--add", is_flag=True, help="Keep the reports that the JSON file has of other benchmarks.")
+@click.option("--add", is_flag=True, help="Keep the reports of other benchmarks in the JSON file.")
 @click.option(
     "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Store all figures."
 )
@@ -65,17 +65,14 @@ def command(
     add: bool,
     json_path: Path | None,
 ) -> None:
-    """Measure each stage against the machine's own limits and against other programs, in one run.
+    """Measure each stage against the limits of the machine and against other programs, in one run.
 
-    NAMES are etl, train, evaluate, remap (without any, all of these), or gpu. Nothing else should run
-    meanwhile.
+    NAMES are etl, train, evaluate, remap (default: these four), or gpu. Keep the machine idle.
     """
     console = Console(width=None if Console().is_terminal else 170)
     found = {"started": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine()}
     if (load := os.getloadavg()[0]) > BUSY_LOAD:
-        console.print(
-            f"[yellow]The machine is busy (load {load:.1f}): the figures are worth little.[/yellow]"
-        )
+        console.print(f"[yellow]The machine is busy (load {load:.1f}): the figures are unreliable.[/yellow]")
     scratch = REPOSITORY / "build"
     scratch.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=scratch) as temporary:
@@ -107,7 +104,7 @@ def _reports(names: Sequence[str], setting: Setting) -> Iterator[Report]:
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)  # as an exception it lets every `with` block clean up
+    raise SystemExit(128 + number)  # an exception lets every `with` block clean up
 
 
 if __name__ == "__main__":

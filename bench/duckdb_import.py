@@ -1,10 +1,10 @@
-"""The whole import as one DuckDB process does it: edge tables -> id maps, counts, and P x P bucket files.
+"""The whole import in one DuckDB process: edge tables -> id maps, counts, and P x P bucket files.
 
 python -m bench.duckdb_import NUM_THREADS NUM_PARTITIONS INPUT_FOLDER OUTPUT_FOLDER RELATION:LHS:RHS...
 
 {output}/ids-{type}-{partition}.parquet      id, index
 {output}/entity_count_{type}_{partition}.txt
-{output}/edges_{l}_{r}.h5                    lhs, rel, rhs (int32, contiguous), as our own
+{output}/edges_{l}_{r}.h5                    lhs, rel, rhs (int32, contiguous), like ours
 """
 
 import sys

@@ -1,6 +1,6 @@
-"""ETL: our whole command beside PBG's importer, DuckDB doing all of it in one process, and the floor.
+"""ETL: our whole command against PBG's importer, the whole import in one DuckDB process, and the floor.
 
-The floor is what no importer can leave out: read the table, dictionary-encode both endpoints.
+The floor is the work that no importer can avoid: read the table, dictionary-encode both endpoints.
 """
 
 import importlib.util
@@ -15,14 +15,14 @@ from bench.setting import Setting, stage_figures, write_yaml
 from bench.synthetic import Edges, parquet_edges, tsv_edges
 
 PBG_ROWS = 5_000_000
-PBG_RELEASE_ROWS = 500_000  # as released it takes seven minutes for all; --large has the patience
+PBG_RELEASE_ROWS = 500_000  # the release takes seven minutes for all rows: only with --large
 ROWS = 10_000_000
 LARGE_ROWS = 50_000_000
 NUM_PARTITIONS = 4
 
 
 def run(setting: Setting) -> Report:
-    """All rows of the table: against PBG on a TSV, against the floor and DuckDB on parquet."""
+    """Compare with PBG on a TSV file, and with the floor and DuckDB on parquet files."""
     report = Report("etl", f"ETL, {setting.num_workers} workers; core = wall seconds x workers")
     _against_pbg(setting, report, Edges.of(setting.num_rows or PBG_ROWS))
     num_rows = setting.num_rows or ROWS
@@ -42,7 +42,7 @@ def _against_pbg(setting: Setting, report: Report, edges: Edges) -> None:
     ours, _ = _ours(setting, report, edges, table, "TSV", num_partitions=1)
     if not setting.peers:
         return
-    pbg.python()  # made outside the clock
+    pbg.python()  # install outside the clock
     _pbg(setting, report, "PBG's importer, buffered", edges, tsv_path, ours)
     cut = edges if setting.large else Edges.of(min(edges.num_rows, PBG_RELEASE_ROWS))
     _pbg(setting, report, "PBG's importer", cut, tsv_edges(setting.graphs, cut), ours, edges.num_rows)
@@ -66,7 +66,7 @@ def _pbg(
 
 
 def _against_limits(setting: Setting, report: Report, edges: Edges) -> float:
-    """Our rows/s per core."""
+    """Compare with the floor and DuckDB; our rows/s per core."""
     folder = parquet_edges(setting.graphs, edges)
     table = {"path": str(folder), "format": "parquet", "lhs": "lhs", "relation_column": "rel", "rhs": "rhs"}
     ours, stage_s = _ours(setting, report, edges, table, "parquet", num_partitions=NUM_PARTITIONS)
@@ -77,7 +77,7 @@ def _against_limits(setting: Setting, report: Report, edges: Edges) -> float:
     )
     size = _millions(edges.num_rows)
     report.ratio(f"floor / ours per core, {size} rows, whole command", ours.wall_s / floor_s, "<= 1.5")
-    report.ratio(f"floor / ours per core, {size} rows, the stage in it", stage_s / floor_s, "<= 1.5")
+    report.ratio(f"floor / ours per core, {size} rows, stage only", stage_s / floor_s, "<= 1.5")
     if setting.peers:
         _against_duckdb(setting, report, edges, folder, ours)
     return edges.num_rows / ours.wall_s / setting.num_workers
@@ -103,7 +103,7 @@ def _against_duckdb(
 def _ours(
     setting: Setting, report: Report, edges: Edges, table: dict[str, Any], form: str, *, num_partitions: int
 ) -> tuple[measure.Measured, float]:
-    """What our whole command costs, and the seconds of the stage in it."""
+    """Measure our whole command, and the seconds of its stage."""
     with setting.run_folder("etl-ours") as folder:
         config = _graph(edges, num_partitions) | {"output": str(folder), "etl": {"tables": [table]}}
         measured = setting.submit("etl.py", write_yaml(folder / "config.yaml", config))
@@ -143,7 +143,7 @@ def _add(
 
 
 def _graph(edges: Edges, num_partitions: int) -> dict[str, Any]:
-    """Entities and relations, in the keys that ours and PBG's configuration share."""
+    """Entities and relations, in keys that our configuration and PBG's share."""
     relations = edges.relations()
     return {
         "dimension": 8,

@@ -1,7 +1,7 @@
-"""Evaluation: full filtered ranking beside the bare matrix product that it cannot do without.
+"""Evaluation: full filtered ranking against the bare matrix product that it needs.
 
-Every distinct query (entity, relation, side) of the test edges has to meet every entity once. The checkpoint
-holds random numbers: what the ranks are makes no difference to the seconds.
+Every distinct query (entity, relation, side) of the test edges meets every entity once. The checkpoint holds
+random numbers, because the ranks do not change the time.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ DIMENSION = 400
 
 
 def run(setting: Setting) -> Report:
-    """One checkpoint, the test edges, both sides."""
+    """Rank the test edges with one checkpoint, on both sides."""
     report = Report("evaluate", f"Filtered evaluation, ComplEx, D={DIMENSION}, {setting.num_workers} cores")
     with setting.run_folder("evaluate") as folder:
         graph, _ = triples.prepare(setting, folder)
@@ -52,7 +52,7 @@ def run(setting: Setting) -> Report:
 
 
 def _write_checkpoint(settings: dict[str, Any]) -> int:
-    """A checkpoint of random numbers; the number of its entities."""
+    """Write a checkpoint of random numbers; the number of its entities."""
     path, entity_path = settings["checkpoint_path"], settings["entity_path"]
     num_entities = entity_counts.read_count(entity_path, "entity", 0)
     num_relations = entity_counts.read_relation_count(entity_path)
@@ -73,7 +73,7 @@ def _write_checkpoint(settings: dict[str, Any]) -> int:
 
 
 def _count_queries(edge_path: str) -> int:
-    """Distinct (relation, entity) pairs of both sides."""
+    """Count the distinct (relation, entity) pairs of both sides."""
     edges = edge_buckets.read_bucket(edge_path, Bucket(0, 0))
     sides = (np.stack([edges.rel, entity], axis=1) for entity in (edges.lhs, edges.rhs))
     return sum(len(np.unique(pairs, axis=0)) for pairs in sides)

@@ -1,8 +1,8 @@
-"""The machine's own limits: the work that no program of the kind can avoid, and nothing else.
+"""The limits of the machine: only the work that no such program can avoid.
 
-Run as a program, it does one of them and prints its seconds:
+As a program, it does one kind of work and prints the seconds:
 
-    python -m bench.floor encode|copy|rewrite SHARES    each share in a process, all at once, as workers are
+    python -m bench.floor encode|copy|rewrite SHARES    one process per share, all at once
     python -m bench.floor product QUERIES CANDIDATES DIMENSION THREADS
 """
 
@@ -26,7 +26,7 @@ BLOCK_ROWS, BLOCK_COLUMNS = 512, 4096  # scores of 8 MiB
 
 
 def encode(paths: Sequence[str]) -> float:
-    """Read edge tables and dictionary-encode both endpoints, a chunk at a time; seconds."""
+    """Read edge tables and dictionary-encode both endpoints, chunk by chunk; seconds."""
     pa.set_cpu_count(1)
     start = time.perf_counter()
     held: list[pa.Table] = []
@@ -49,9 +49,9 @@ def _encode_chunk(held: list[pa.Table]) -> None:
 
 
 def copy(paths: Sequence[str]) -> float:
-    """Read the first files and write as many bytes as the last one, a file to be, is to have; seconds.
+    """Read files and write a file of a given size; seconds.
 
-    The last two of `paths` are the file and its size.
+    The last two of `paths` are the written file and its size.
     """
     *sources, target, size = paths
     block = b"\x55" * BLOCK_BYTES
@@ -67,7 +67,7 @@ def copy(paths: Sequence[str]) -> float:
 
 
 def rewrite(paths: Sequence[str]) -> float:
-    """Read tables with pyarrow and write the same again, a row group at a time; seconds."""
+    """Read tables with pyarrow and write them again, one row group at a time; seconds."""
     pa.set_cpu_count(1)
     start = time.perf_counter()
     for path in paths:
@@ -88,7 +88,7 @@ def rewrite(paths: Sequence[str]) -> float:
 
 
 def product(num_queries: str, num_candidates: str, dimension: str, num_threads: str) -> float:
-    """Multiply [num_queries, dimension] by [dimension, num_candidates], a block at a time; seconds."""
+    """Multiply [num_queries, dimension] by [dimension, num_candidates], block by block; seconds."""
     import torch
 
     torch.set_num_threads(int(num_threads))
@@ -96,7 +96,7 @@ def product(num_queries: str, num_candidates: str, dimension: str, num_threads: 
     queries = torch.randn(int(num_queries), int(dimension))
     candidates = torch.randn(int(num_candidates), int(dimension))
     scores = torch.empty(BLOCK_ROWS, width)
-    torch.mm(queries[:BLOCK_ROWS], candidates[:width].t())  # the first product starts the threads
+    torch.mm(queries[:BLOCK_ROWS], candidates[:width].t())  # the first product starts threads
     start = time.perf_counter()
     for first in range(0, len(queries), BLOCK_ROWS):
         part = queries[first : first + BLOCK_ROWS]
@@ -107,7 +107,7 @@ def product(num_queries: str, num_candidates: str, dimension: str, num_threads: 
 
 
 def seconds(work: str, shares: Sequence[Sequence[str | Path]]) -> tuple[float, measure.Measured]:
-    """Do `work` ("encode", "copy") on all shares at once; seconds of the slowest, without start-up."""
+    """Do `work` on all shares at once; seconds of the slowest share, without start-up."""
     arguments = json.dumps([[str(each) for each in share] for share in shares])
     measured = measure.run([sys.executable, "-m", "bench.floor", work, arguments], cwd=REPOSITORY)
     return float(measured.stdout), measured
@@ -116,14 +116,14 @@ def seconds(work: str, shares: Sequence[Sequence[str | Path]]) -> tuple[float, m
 def product_seconds(
     num_queries: int, num_candidates: int, dimension: int, num_threads: int
 ) -> tuple[float, measure.Measured]:
-    """Do `product` in a process of its own."""
+    """Run `product` in a separate process."""
     sizes = [str(each) for each in (num_queries, num_candidates, dimension, num_threads)]
     measured = measure.run([sys.executable, "-m", "bench.floor", "product", *sizes], cwd=REPOSITORY)
     return float(measured.stdout), measured
 
 
 def deal(items: Sequence[Path], num_shares: int) -> list[Sequence[Path]]:
-    """The items in as many shares of about equal number; none is empty."""
+    """Split items into shares of about equal number, none empty."""
     return [share for share in (items[first::num_shares] for first in range(num_shares)) if share]
 
 

@@ -1,4 +1,4 @@
-"""What a command costs: wall and CPU seconds of its whole process tree, and the memory of each process."""
+"""The cost of a command: wall and CPU seconds of its process tree, and the memory of each process."""
 
 import os
 import subprocess
@@ -22,8 +22,8 @@ class Measured:
     """One run of a command.
 
     `main_peak_bytes` is the peak resident memory of the process itself, `worker_peak_bytes` the largest of
-    any of its descendants (0 without any), `total_peak_bytes` the largest sum at one moment, in which pages
-    that processes share count in each.
+    its descendants (0 without any), `total_peak_bytes` the largest sum at one moment, which counts shared
+    pages once per process.
     """
 
     wall_s: float
@@ -38,7 +38,7 @@ class Measured:
 def run(
     command: Sequence[str | Path], *, cwd: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> Measured:
-    """Run a command to its end; whatever it started ends with it.
+    """Run a command to its end, and end all processes that it started.
 
     Raises:
         click.ClickException: the command failed.
@@ -54,7 +54,7 @@ def run(
         )
         tree = _Tree(process.pid)
         try:
-            # Not Popen.wait: only wait4 tells what the process and all that it waited for have used.
+            # Not Popen.wait: only wait4 returns the usage of the process and its children.
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
             wall_s = time.monotonic() - start
@@ -68,15 +68,15 @@ def run(
             stream.seek(0)
             texts.append(stream.read().decode(errors="replace"))
     if process.returncode:
-        told = " ".join(str(word) for word in command)
+        typed = " ".join(str(word) for word in command)
         raise click.ClickException(
-            f"{told}\nended with {process.returncode}:\n{(texts[1] or texts[0])[-3000:]}"
+            f"{typed}\nended with {process.returncode}:\n{(texts[1] or texts[0])[-3000:]}"
         )
     return Measured(
         wall_s=wall_s,
-        # Workers that nobody waited for are missing from the one, the last moments from the other.
+        # The first misses workers that nobody waited for, the second misses the last moments.
         cpu_s=max(usage.ru_utime + usage.ru_stime, tree.cpu_s()),
-        # Not usage.ru_maxrss, which begins with what this process had when it started the other.
+        # Not usage.ru_maxrss, which starts at the memory of this process.
         main_peak_bytes=tree.peak_bytes(process.pid),
         worker_peak_bytes=max((tree.peak_bytes(pid) for pid in tree.workers()), default=0),
         total_peak_bytes=max(tree.total_peak_bytes, *map(tree.peak_bytes, [process.pid, *tree.workers()])),
@@ -86,7 +86,7 @@ def run(
 
 
 class _Tree:
-    """Samples a process and its descendants from a thread, until told to finish."""
+    """Samples a process and its descendants in a thread, until `finish`."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -99,39 +99,39 @@ class _Tree:
         self._thread.start()
 
     def finish(self) -> None:
-        """Stop sampling, and end what the process left behind."""
+        """Stop sampling, and kill the processes that are left."""
         self._done.set()
         self._thread.join()
         left = [each for each in self._seen if each.pid != self.pid]
         for process in left:
-            with suppress(psutil.Error):  # psutil knows a number that has been given to another process
+            with suppress(psutil.Error):  # psutil detects a reused process id
                 process.kill()
         psutil.wait_procs(left, timeout=KILL_S)
 
     def workers(self) -> list[int]:
-        """The descendants that were seen."""
+        """All observed descendants."""
         return [pid for pid in self._peak if pid != self.pid]
 
     def peak_bytes(self, pid: int) -> int:
-        """The most memory that a process was seen to have had."""
+        """The largest observed memory of a process."""
         return self._peak.get(pid, 0)
 
     def cpu_s(self) -> float:
-        """CPU seconds of all processes together, when each was last seen."""
+        """CPU seconds of all processes, each when it was last observed."""
         return sum(self._cpu.values())
 
     def _watch(self) -> None:
         while True:
             with suppress(psutil.Error):
                 root = psutil.Process(self.pid)
-                # A process whose parent has ended is no descendant any more, but was one.
+                # Keep processes whose parent has ended: they are descendants no more.
                 self._seen |= {root, *root.children(recursive=True)}
             self.total_peak_bytes = max(self.total_peak_bytes, sum(map(self._sample, self._seen)))
             if self._done.wait(INTERVAL_S):
                 return
 
     def _sample(self, process: psutil.Process) -> int:
-        """Note one process; its resident bytes now."""
+        """Record one process; its resident bytes now."""
         try:
             with process.oneshot():
                 resident, cpu = process.memory_info().rss, process.cpu_times()
@@ -144,7 +144,7 @@ class _Tree:
 
 
 def _high_water_bytes(pid: int) -> int:
-    """The kernel's own record of the peak, which no sampling misses (Linux)."""
+    """The kernel's record of the peak, which includes peaks between samples (Linux)."""
     status = Path(f"/proc/{pid}/status").read_text()
     lines = [line.split() for line in status.splitlines() if line.startswith("VmHWM:")]
     return int(lines[0][1]) * 1024 if lines else 0

@@ -9,7 +9,7 @@ from typing import Any
 from bench import measure
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-# glibc gives freed memory back and faults it in again at every batch unless told otherwise.
+# By default, glibc returns freed memory and faults it in again at every batch.
 TUNED = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": "4294967296",
@@ -19,14 +19,14 @@ TUNED = {
 
 @cache
 def python() -> Path:
-    """The environment's interpreter; the first call makes the environment, unless the tests already have."""
-    from tests.interop.pbg import install  # needs pytest, which those who leave PBG out can do without
+    """The interpreter of the environment; the first call creates the environment, unless it exists."""
+    from tests.interop.pbg import install  # needs pytest, which runs without PBG do not need
 
     return install()
 
 
 def write_config(path: Path, settings: Mapping[str, Any]) -> Path:
-    """A configuration file of PBG's; `settings` are plain JSON types."""
+    """Write a configuration file of PBG; `settings` are plain JSON types."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(
         f"import json\n\ndef get_torchbiggraph_config():\n    return json.loads({json.dumps(settings)!r})\n"
@@ -43,7 +43,7 @@ def import_tsv(config_path: Path, tsv_path: Path, *, buffered: bool) -> measure.
 
 
 def train(config_path: Path, *, tuned: bool) -> measure.Measured:
-    """Run PBG's trainer, with the allocator as it comes or with the settings that suit it best."""
+    """Run PBG's trainer, with the default allocator settings or with the best ones (`tuned`)."""
     environment = _plain() | (TUNED if tuned else {})
     command: list[str | Path] = [python(), "-m", "torchbiggraph.train", config_path]
     return measure.run(command, environment=environment)

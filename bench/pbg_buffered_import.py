@@ -1,8 +1,7 @@
-"""PBG's importer without its greatest waste; run by the interpreter of PBG's environment.
+"""PBG's importer with a buffer; run by the interpreter of PBG's environment.
 
-The release on PyPI appends every edge to its bucket alone, as three tensors. PBG's development version, never
-released, gathers half a million edges first. This puts such gathering into the release, so that nobody has to
-wonder what is left of a ratio to the release.
+The release on PyPI appends edges to their buckets one by one, as three tensors. PBG's unreleased development
+version buffers half a million edges. This program adds such a buffer to the release: the fairer baseline.
 """
 
 from collections import defaultdict
@@ -32,7 +31,7 @@ def generate_edge_path_files(
     rhs_col: int,
     rel_col: int | None,
 ) -> None:
-    """Write the buckets of one edge file, in the place of PBG's function of that name."""
+    """Write the buckets of one edge file; replaces PBG's function of that name."""
     edge_storage.prepare()
     gathered: dict[Bucket, list[tuple[int, int, int]]] = defaultdict(list)
     with edge_file_in.open("rt") as lines, ExitStack() as files:

@@ -1,8 +1,8 @@
-"""Remap: a checkpoint, and what GraphStorm saved, to parquet, beside the machine's limits and GraphStorm.
+"""Remap: a checkpoint, and files of GraphStorm, to parquet, against the limits of the machine and GraphStorm.
 
-The limits are reading and writing as many bytes and nothing else, and pyarrow reading the finished tables
-and writing them again. GraphStorm does not run here: its figures are constants, taken with its own command
-on two such cores, start-up included, of which its imports are two seconds.
+The limits are a copy of as many bytes, and pyarrow that reads the finished tables and writes them again.
+GraphStorm does not run here: its figures are constants, measured with its own command on two such cores,
+start-up included, of which its imports take two seconds.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ _APPEND_ROWS = 1 << 20
 
 
 def run(setting: Setting) -> Report:
-    """One entity type, a partition for each worker."""
+    """Remap one entity type, one partition per worker, and three jobs of GraphStorm."""
     num_rows = setting.num_rows or ROWS
     report = Report("remap", f"Remap, {num_rows:,} x {DIMENSION} float32, {setting.num_workers} workers")
     with setting.run_folder("remap") as folder:
@@ -63,14 +63,14 @@ def run(setting: Setting) -> Report:
 
 @dataclass(frozen=True)
 class _Job:
-    """A job on what GraphStorm saved, and its own seconds at the full size."""
+    """A job on files of GraphStorm, and the seconds of GraphStorm at the full size."""
 
     what: str
     num_rows: int
     num_ids: int
     is_edges: bool
     graphstorm_s: float | None
-    wanted: str
+    goal: str
 
 
 def _jobs(num_rows: int) -> list[_Job]:
@@ -85,19 +85,12 @@ def _jobs(num_rows: int) -> list[_Job]:
 
 
 def _saved(setting: Setting, report: Report, job: _Job) -> None:
-    """Remap one job's files; its rows in the tables."""
+    """Remap the files of one job; adds its rows to the report."""
     with setting.run_folder("saved") as folder:
         saved = Saved(folder / "saved", job.num_rows, job.num_ids, job.is_edges).write()
         flag = "--prediction-dir" if job.is_edges else "--node-emb-dir"
-        arguments: list[str | Path] = [
-            "--node-id-mapping",
-            saved.maps,
-            flag,
-            saved.folder,
-            "--output-dir",
-            folder / "out",
-        ]
-        measured, figures = setting.remap(*arguments, "--preserve-input", "true")
+        inputs: list[str | Path] = ["--node-id-mapping", saved.maps, flag, saved.folder]
+        measured, figures = setting.remap(*inputs, "--output-dir", folder / "out", "--preserve-input", "true")
         tables = sorted((folder / "out").rglob("*.parquet"))
         num_bytes = sum(table.stat().st_size for table in tables)
         again_s, rewritten = floor.seconds("rewrite", floor.deal(tables, setting.num_workers))
@@ -124,7 +117,7 @@ def _saved(setting: Setting, report: Report, job: _Job) -> None:
         )
     if job.graphstorm_s:
         theirs_s = job.graphstorm_s - GRAPHSTORM_IMPORTS_S
-        report.ratio(f"{job.what}: GraphStorm / ours, without start-up", theirs_s / stage_s, job.wanted)
+        report.ratio(f"{job.what}: GraphStorm / ours, without start-up", theirs_s / stage_s, job.goal)
         report.ratio(f"{job.what}: GraphStorm / ours, whole command", job.graphstorm_s / measured.wall_s)
     report.ratio(f"{job.what}: seconds to start and end", measured.wall_s - stage_s, "< 3")
     report.ratio(f"{job.what}: ours / pyarrow reads and writes the tables", stage_s / again_s, "<= 1.5")
@@ -132,7 +125,7 @@ def _saved(setting: Setting, report: Report, job: _Job) -> None:
 
 
 def _write_run(output: Path, num_rows: int, num_partitions: int) -> dict[str, Any]:
-    """A finished run to remap, random embeddings; its configuration."""
+    """Write a finished run with random embeddings; its configuration."""
     settings = {
         "output": str(output),
         "entities": {TYPE: {"num_partitions": num_partitions}},
@@ -159,7 +152,7 @@ def _write_run(output: Path, num_rows: int, num_partitions: int) -> dict[str, An
 
 
 def _shares(output: Path, num_partitions: int) -> tuple[list[list[str | Path]], int]:
-    """For each partition what the floor reads, where it writes and how much; all bytes written."""
+    """For each partition, the files that the floor reads, its target and size; the sum of the sizes."""
     shares: list[list[str | Path]] = []
     num_bytes = 0
     for partition in range(num_partitions):

@@ -1,4 +1,4 @@
-"""What a benchmark found: rows of figures, and the ratios that matter."""
+"""The report of a benchmark: rows of figures, and ratios with goals."""
 
 import os
 import platform
@@ -19,22 +19,22 @@ Figure = str | float | int | None
 
 @dataclass
 class Report:
-    """The findings of one benchmark; rows need not have the same columns."""
+    """The report of one benchmark; rows may have different columns."""
 
     name: str
     title: str
     rows: list[dict[str, Figure]] = field(default_factory=list)
     ratios: list[dict[str, Figure]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    failed: str | None = None  # why there is no more
+    failed: str | None = None  # the reason, if the benchmark failed
 
     def add(self, what: str, **figures: Figure) -> None:
-        """Add one measured thing."""
+        """Add a row of figures."""
         self.rows.append({"what": what, **figures})
 
-    def ratio(self, what: str, value: float, wanted: str = "") -> None:
-        """Add a ratio, and what it should be."""
-        self.ratios.append({"ratio": what, "value": value, "wanted": wanted})
+    def ratio(self, what: str, value: float, goal: str = "") -> None:
+        """Add a ratio and its goal."""
+        self.ratios.append({"ratio": what, "value": value, "goal": goal})
 
     def show(self, console: Console) -> None:
         """Print the tables."""
@@ -53,7 +53,7 @@ class Report:
 
 
 def machine() -> dict[str, Any]:
-    """Where the figures were taken."""
+    """Describe the machine."""
     cpuinfo = Path("/proc/cpuinfo")
     models = [
         line.partition(":")[2].strip()

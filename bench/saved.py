@@ -1,7 +1,7 @@
-"""Made-up output of GraphStorm's: embeddings, edge predictions and id maps of any size, the same each time.
+"""Synthetic output of GraphStorm: embeddings, edge predictions and id maps of any size, always the same.
 
-{root}/raw_id_mappings/user/part-*.parquet      a shuffled map, four files, as GConstruct writes it
-{root}/emb/ or {root}/pred/                     two ranks, as its inference saves them
+{root}/raw_id_mappings/user/part-*.parquet      a shuffled map in four files, like those of GConstruct
+{root}/emb/ or {root}/pred/                     two ranks, like those of its inference
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ DIMENSION = 128
 
 @dataclass(frozen=True)
 class Saved:
-    """One job: rows of embeddings or of edge predictions, over a map of `num_ids`."""
+    """One job: rows of embeddings or edge predictions, and a map of `num_ids`."""
 
     root: Path
     num_rows: int
@@ -38,16 +38,16 @@ class Saved:
 
     @property
     def folder(self) -> Path:
-        """What is remapped."""
+        """The folder to remap."""
         return self.root / ("pred" if self.is_edges else "emb")
 
     @property
     def sources(self) -> list[Path]:
-        """Every file that has to be read."""
+        """All files to read."""
         return sorted([*self.maps.rglob("*.parquet"), *self.folder.rglob("*.pt")])
 
     def write(self) -> "Saved":
-        """Write it all; memory: the map, and one rank."""
+        """Write all files; memory: the map and one rank."""
         rng = np.random.default_rng(self.num_ids)
         new = rng.permutation(self.num_ids)
         ids = Edges(0, self.num_ids, num_types=1).ids(TYPE)

@@ -1,4 +1,4 @@
-"""What all benchmarks share: where they work, how wide, and how GraphMill's own commands are run."""
+"""Settings of all benchmarks: folders, number of workers, and calls of GraphMill's commands."""
 
 import json
 import os
@@ -18,16 +18,16 @@ from bench.pbg import REPOSITORY
 
 @dataclass(frozen=True)
 class Setting:
-    """How the benchmarks are run."""
+    """Settings of the benchmarks."""
 
-    work: Path  # made-up graphs in graphs/, everything else in runs/
+    work: Path  # synthetic graphs in graphs/, everything else in runs/
     num_workers: int
     num_rows: int | None = None
     large: bool = False
     peers: bool = True
     triples: Path | None = None
     cases: tuple[str, ...] = ()  # of gpu
-    pbg_python: Path | None = None  # that has PBG with its GPU mode
+    pbg_python: Path | None = None  # a Python that has PBG with its GPU mode
 
     @property
     def graphs(self) -> Path:
@@ -35,7 +35,7 @@ class Setting:
 
     @contextmanager
     def run_folder(self, name: str) -> Iterator[Path]:
-        """An empty folder for one run, gone afterwards."""
+        """Give an empty folder for one run, removed afterwards."""
         folder = self.work / "runs" / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -45,31 +45,29 @@ class Setting:
             shutil.rmtree(folder)
 
     def pipeline(self, config_path: Path, changes: Mapping[str, Any]) -> measure.Measured:
-        """`dask-submit --master local[N] pipeline.py --conf ... --set ...`, by whatever Python this is."""
+        """Run `dask-submit --master local[N] pipeline.py --conf ... --set ...` with this Python."""
         options = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
         command = [sys.executable, "-m", "graphmill.cli.submit", *self._master(), "pipeline.py"]
         return self._run([*command, "--conf", config_path, *options])
 
     def submit(self, script: str, config_path: Path) -> measure.Measured:
-        """`dask-submit --master local[N] SCRIPT --conf ...`, from the repository's root."""
-        return self._graphmill([_command("dask-submit"), *self._master(), script], config_path)
+        """Run `dask-submit --master local[N] SCRIPT --conf ...`."""
+        dask_submit = Path(sys.executable).with_name("dask-submit")
+        return self._run([dask_submit, *self._master(), script, "--conf", config_path])
 
     def evaluate(self, config_path: Path) -> tuple[measure.Measured, dict[str, float]]:
-        """`python -m train evaluate --json --split test`, and the metrics that it prints."""
+        """Run `python -m train evaluate --json --split test`; its metrics."""
         command = [sys.executable, "-m", "train", "evaluate", *self._master(), "--json", "--split", "test"]
-        measured = self._graphmill(command, config_path)
+        measured = self._run([*command, "--conf", config_path])
         return measured, json.loads(measured.stdout.splitlines()[-1])
 
     def remap(self, *arguments: str | Path) -> tuple[measure.Measured, dict[str, Any]]:
-        """`python -m remap` with GraphStorm's flags, and the figures that it prints."""
+        """Run `python -m remap` with GraphStorm's flags; its figures."""
         measured = self._run([sys.executable, "-m", "remap", *self._master(), *arguments])
         return measured, json.loads(measured.stdout.splitlines()[-1])
 
-    def _graphmill(self, command: Sequence[str | Path], config_path: Path) -> measure.Measured:
-        return self._run([*command, "--conf", config_path])
-
     def _run(self, command: Sequence[str | Path]) -> measure.Measured:
-        # Installed or not, the commands are those of this repository.
+        # Use the packages of this repository, installed or not.
         path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
         return measure.run(command, cwd=REPOSITORY, environment={"PYTHONPATH": path})
 
@@ -78,17 +76,13 @@ class Setting:
 
 
 def write_yaml(path: Path, settings: Mapping[str, Any]) -> Path:
-    """A configuration file of GraphMill's."""
+    """Write a configuration file of GraphMill."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(dict(settings), sort_keys=False))
     return path
 
 
 def stage_figures(output: Path, stage: str) -> dict[str, Any]:
-    """What run.json tells of a stage."""
+    """The figures of a stage in run.json."""
     figures: dict[str, Any] = json.loads((output / "run.json").read_text())["stages"][stage]
     return figures
-
-
-def _command(name: str) -> Path:
-    return Path(sys.executable).with_name(name)

@@ -1,8 +1,8 @@
-"""Made-up graphs, the same on every machine: edge tables of string ids, and folders of triples.
+"""Synthetic graphs, the same on every machine: edge tables of string ids, and folders of triples.
 
-Edge tables have the columns lhs, rel, rhs. How often an id occurs follows a bounded power law: the k-th
-most frequent one in proportion to k ** -0.75, near to what social and web graphs show, and flat enough that
-ten rows an id meet nearly all ids. Memory: all ids (about 25 bytes each) and one row group.
+Edge tables have the columns lhs, rel, rhs. Id frequencies follow a bounded power law: the k-th most frequent
+id has a frequency in proportion to k ** -0.75. This is close to social and web graphs, and flat enough that
+ten rows per id include nearly all ids. Memory: all ids (about 25 bytes each) and one row group.
 
     {root}/edges-{rows}-{ids}-{types}-{seed}/parquet/part-{file}.parquet     eight files, row groups of 1 M
     {root}/edges-{rows}-{ids}-{types}-{seed}/edges.tsv                       the same rows in the same order
@@ -31,7 +31,7 @@ NUM_FILES = 8
 ROWS_PER_ID = 10
 TAB = pacsv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
 
-# name, type of the left-hand side, type of the right-hand side; with one type all is "user"
+# name, type of lhs, type of rhs; with one type, all are "user"
 RELATIONS = (
     ("viewed", "user", "item"),
     ("bought", "user", "item"),
@@ -43,7 +43,7 @@ RELATIONS = (
 
 @dataclass(frozen=True)
 class Edges:
-    """A made-up edge table."""
+    """A synthetic edge table."""
 
     num_rows: int
     num_ids: int
@@ -52,7 +52,7 @@ class Edges:
 
     @classmethod
     def of(cls, num_rows: int) -> "Edges":
-        """A table of that many rows, ten for each id."""
+        """A table of `num_rows` rows, ten per id."""
         return cls(num_rows, max(num_rows // ROWS_PER_ID, 2))
 
     @property
@@ -64,9 +64,9 @@ class Edges:
         return RELATIONS if self.num_types == 2 else tuple((name, "user", "user") for name, *_ in RELATIONS)
 
     def ids(self, entity_type: str) -> pa.Array:
-        """All ids of a type, the most frequent first: 17 to 22 bytes, string."""
+        """All ids of a type, most frequent first: strings of 17 to 22 bytes."""
         rank = np.arange(self.num_ids // self.num_types, dtype=np.uint64)
-        # An odd factor permutes the numbers below 2 ** 39, so no two ranks meet; they have 12 digits or less.
+        # An odd factor permutes the numbers below 2 ** 39, so ids are distinct; they have at most 12 digits.
         number = rank * np.uint64(0x9E3779B97F4A7C15) % np.uint64(1 << 39)
         digits = pa.array(number).cast(pa.string())
         padded = [pc.utf8_lpad(digits, 12 + more, padding="0") for more in range(6)]
@@ -75,7 +75,7 @@ class Edges:
         )
 
     def tables(self) -> Iterator[tuple[int, pa.Table]]:
-        """The rows, a row group at a time, with the number of the file that each belongs to."""
+        """Give the rows by row groups, with the file number of each group."""
         ids = {entity_type: self.ids(entity_type) for _, *types in self.relations() for entity_type in types}
         names = pa.array([name for name, *_ in self.relations()])
         for file in range(NUM_FILES):
@@ -88,7 +88,7 @@ class Edges:
                 yield file, pa.table([columns[0], names.take(pa.array(rel)), columns[1]], schema=SCHEMA)
 
     def _side(self, rng: np.random.Generator, rel: Int64, side: int, ids: dict[str, pa.Array]) -> pa.Array:
-        """One endpoint of every row, of the type that its relation has on `side` (1 lhs, 2 rhs)."""
+        """Draw one endpoint per row, of the type of its relation on `side` (1 lhs, 2 rhs)."""
         rank = pa.array(power_law(rng, self.num_ids // self.num_types, len(rel)))
         if len(ids) == 1:
             return ids["user"].take(rank)
@@ -97,7 +97,7 @@ class Edges:
 
 
 def power_law(rng: np.random.Generator, num_ranks: int, count: int) -> Int64:
-    """Random ranks from 0, rank k in proportion to (k + 1) ** -EXPONENT."""
+    """Draw ranks from 0, rank k in proportion to (k + 1) ** -EXPONENT."""
     rest = 1 - EXPONENT
     drawn = (rng.random(count) * ((num_ranks + 1) ** rest - 1) + 1) ** (1 / rest)
     ranks: Int64 = np.minimum(drawn.astype(np.int64) - 1, num_ranks - 1)
@@ -105,7 +105,7 @@ def power_law(rng: np.random.Generator, num_ranks: int, count: int) -> Int64:
 
 
 def parquet_edges(root: Path, edges: Edges) -> Path:
-    """The folder of the table's parquet files; written unless it is there."""
+    """The folder of the parquet files of the table, written on first use."""
 
     def write(folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -122,7 +122,7 @@ def parquet_edges(root: Path, edges: Edges) -> Path:
 
 
 def tsv_edges(root: Path, edges: Edges) -> Path:
-    """The table as one tab-separated file without a header; written unless it is there."""
+    """The table as one tab-separated file without a header, written on first use."""
 
     def write(path: Path) -> None:
         with pacsv.CSVWriter(path, SCHEMA, write_options=TAB) as writer:
@@ -134,10 +134,10 @@ def tsv_edges(root: Path, edges: Edges) -> Path:
 
 @dataclass(frozen=True)
 class Triples:
-    """A made-up knowledge graph, by default of the size of FB15k-237.
+    """A synthetic knowledge graph, by default of the size of FB15k-237.
 
-    Every entity belongs to a cluster, and every relation leads from a cluster to one other cluster, where
-    few entities take most edges: there is something to learn, and a limit to it.
+    Every entity belongs to a cluster. Every relation leads from a cluster to one other cluster, in which few
+    entities take most edges: a model can learn the structure, up to a limit.
     """
 
     num_entities: int = 14_541
@@ -149,7 +149,7 @@ class Triples:
     seed: int = 0
 
     def splits(self) -> dict[str, Int64]:
-        """Distinct triples [N, 3] (head, relation, tail) of each split."""
+        """Draw distinct triples [N, 3] (head, relation, tail) of each split."""
         rng = np.random.default_rng(self.seed)
         wanted = self.num_train + self.num_valid + self.num_test
         leads_to = np.stack([rng.permutation(self.num_clusters) for _ in range(self.num_relations)])
@@ -167,7 +167,7 @@ class Triples:
 
 
 def triples_folder(root: Path, triples: Triples) -> Path:
-    """The folder of the graph's three files; written unless it is there."""
+    """The folder of the three files of the graph, written on first use."""
 
     def write(folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -183,7 +183,7 @@ def triples_folder(root: Path, triples: Triples) -> Path:
 
 
 def _once(path: Path, write: Callable[[Path], None]) -> Path:
-    """Write under a temporary name and rename, so that half a graph is never taken for a whole one."""
+    """Write under a temporary name and rename, so that an incomplete graph is never used."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")

@@ -1,8 +1,8 @@
-"""Training: ours beside PBG's trainer, at equal dimension, negatives, loss and epochs.
+"""Training: our trainer against PBG's, at equal dimension, negatives, loss and epochs.
 
-Speed without quality means nothing: every row has the filtered MRR on the test edges, of PBG's checkpoints
-too, all by our evaluator. PBG's edges/s are those of its own log, ours those of run.json. PBG's case
-`with its delay` is the release with all of its defaults; the others are what it gets where one knows it.
+Every row also has the filtered MRR on the test edges, by our evaluator, of PBG's checkpoints too. PBG's
+edges/s come from its log, ours from run.json. `PBG, with its delay` is the release with all defaults; the
+other cases have better settings.
 """
 
 import re
@@ -19,20 +19,20 @@ _PBG_LINE = re.compile(r"Processed (\d+) edges in ([0-9.]+) s ")
 
 @dataclass(frozen=True)
 class Case:
-    """What is trained; negatives are those of each side."""
+    """A case to train; numbers of negatives are per side."""
 
     dimension: int
     num_batch_negs: int
     num_uniform_negs: int
     num_epochs: int
-    wanted: Mapping[str, str]  # what our edges/s are over the peer's; HALF: over PBG tuned
+    goal: Mapping[str, str]  # of our edges/s over those of each peer; HALF: over PBG tuned
 
     @property
     def name(self) -> str:
         return f"D={self.dimension} {self.num_batch_negs}+{self.num_uniform_negs}"
 
     def settings(self, num_workers: int) -> dict[str, Any]:
-        """In the keys that ours and PBG's configuration share."""
+        """The case in keys that our configuration and PBG's share."""
         return {
             "dimension": self.dimension,
             "num_batch_negs": self.num_batch_negs,
@@ -47,20 +47,20 @@ class Case:
 
 PLAIN, TUNED, HALF = "PBG", "PBG, tuned malloc", "ours, half_precision"
 DELAYED = "PBG, with its delay"
-# By default all workers but one sleep for two seconds at first, which the clock of its log includes.
+# By default all workers but one first sleep for two seconds, which the time in its log includes.
 PEERS: Mapping[str, tuple[bool, dict[str, Any]]] = {
     DELAYED: (False, {}),
     PLAIN: (False, {"hogwild_delay": 0.0}),
     TUNED: (True, {"hogwild_delay": 0.0}),
 }
 CASES = (
-    Case(100, 50, 50, num_epochs=5, wanted={DELAYED: "", PLAIN: ">= 8", TUNED: ">= 4"}),
-    Case(400, 50, 1000, num_epochs=2, wanted={TUNED: ">= 2.8", HALF: ">= 5"}),
+    Case(100, 50, 50, num_epochs=5, goal={DELAYED: "", PLAIN: ">= 8", TUNED: ">= 4"}),
+    Case(400, 50, 1000, num_epochs=2, goal={TUNED: ">= 2.8", HALF: ">= 5"}),
 )
 
 
 def run(setting: Setting) -> Report:
-    """Both cases."""
+    """Train all cases."""
     report = Report("train", f"Training, ComplEx, softmax, {setting.num_workers} cores")
     with setting.run_folder("train-graph") as folder:
         graph, figures = triples.prepare(setting, folder)
@@ -79,13 +79,13 @@ def _run_case(setting: Setting, report: Report, case: Case, shared: dict[str, An
     _ours(setting, report, case, single, "ours, one thread")
     if not setting.peers:
         return
-    pbg.python()  # made outside the clock
-    for peer in (each for each in PEERS if each in case.wanted):
+    pbg.python()  # install outside the clock
+    for peer in (each for each in PEERS if each in case.goal):
         theirs = _pbg(setting, report, case, shared, peer)
         for what, ours in found.items():
-            wanted = case.wanted.get(HALF if what == HALF and peer == TUNED else peer, "")
+            goal = case.goal.get(HALF if what == HALF and peer == TUNED else peer, "")
             name = f"{case.name}: {what} / {peer}"
-            report.ratio(f"{name}, edges/s", ours["edges_per_s"] / theirs["edges_per_s"], wanted)
+            report.ratio(f"{name}, edges/s", ours["edges_per_s"] / theirs["edges_per_s"], goal)
             report.ratio(f"{name}, best epochs", ours["best_edges_per_s"] / theirs["best_edges_per_s"])
             report.ratio(f"{name}, MRR less theirs", ours["mrr"] - theirs["mrr"], ">= -.005")
 
@@ -111,8 +111,8 @@ def _pbg(
         config_path = pbg.write_config(folder / "config.py", shared | own)
         measured = pbg.train(config_path, tuned=tuned)
         _, metrics = setting.evaluate(write_yaml(folder / "ours.yaml", triples.ours(shared, folder)))
-    told = _PBG_LINE.findall(measured.stdout + measured.stderr)
-    passes = [(int(edges), float(seconds)) for edges, seconds in told]
+    lines = _PBG_LINE.findall(measured.stdout + measured.stderr)
+    passes = [(int(edges), float(seconds)) for edges, seconds in lines]
     return _add(report, case, what, measured, passes, metrics)
 
 
@@ -124,7 +124,7 @@ def _add(
     passes: Sequence[tuple[int, float]],
     metrics: Mapping[str, float],
 ) -> Mapping[str, float]:
-    """A row of the table; `passes` are edges and seconds of each epoch: the graph has one bucket."""
+    """Add a row; `passes` are edges and seconds of each epoch, because the graph has one bucket."""
     edges_per_s = sum(edges for edges, _ in passes) / sum(seconds for _, seconds in passes)
     best = max(edges / seconds for edges, seconds in passes)
     report.add(

@@ -1,4 +1,4 @@
-"""A folder of triples through our ETL: what training and evaluation start from."""
+"""A folder of triples after ETL: the input of training and evaluation."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from bench.synthetic import Triples, triples_folder
 
 
 def prepare(setting: Setting, output: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Import the graph to `output`: settings for us and PBG alike, with its paths; ETL's figures."""
+    """Import the graph to `output`; the settings that our trainer and PBG's share, and the figures of ETL."""
     source = setting.triples or triples_folder(setting.graphs, Triples())
     graph = {
         "entities": {"entity": {"num_partitions": 1}},
@@ -31,6 +31,6 @@ def prepare(setting: Setting, output: Path) -> tuple[dict[str, Any], dict[str, A
 
 
 def ours(shared: dict[str, Any], output: Path) -> dict[str, Any]:
-    """The settings in our own configuration, for a run that writes to `output`."""
+    """Our configuration of a run that writes to `output`."""
     roots = {"output": str(output), "edge_root": str(Path(shared["edge_paths"][0]).parent)}
     return {"checkpoint_path": str(output / "checkpoint")} | shared | roots

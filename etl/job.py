@@ -119,7 +119,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
 
 
 def fingerprint(config: Config) -> dict[str, Any]:
-    """All that the output depends on."""
+    """Return all that the output depends on, as JSON types."""
     etl = config.section(EtlConfig)
     inputs = sorted({uri for _, table in _tables(etl) for uri in files_of(config, table)})
     if etl.previous_entity_path is not None:

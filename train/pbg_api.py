@@ -24,11 +24,10 @@ from graphmill.formats import edge_buckets
 from graphmill.vocab import Bucket
 from train import job
 from train.edges import batches, seeds
-from train.edges.partitions import by_side, keys_of, rows_of
+from train.edges.partitions import Location, by_side, keys_of, rows_of
 from train.evaluation import held_out
 from train.run.ignored_keys import tell_replaced
 from train.tables.held_partitions import HeldPartitions
-from train.tables.location import Location
 from train.tables.partition_files import PartitionFiles
 from train.tables.run_context import RunContext
 
@@ -161,6 +160,6 @@ def _settings(config: Any) -> Config:
     """Our configuration, made of a schema (ours or PBG's own) or of a mapping like its to_dict()."""
     given = dict(config) if isinstance(config, Mapping) else config.to_dict()
     ours = from_mapping(given | {"train": {"on_change": "resume"}})
-    settings = _AsGiven.model_validate(ours.model_dump())
+    settings = _AsGiven.model_construct(**dict(ours))  # validated already
     settings._given = given
     return settings

@@ -1,8 +1,8 @@
-"""Training and ranking on a GPU, beside the device's own floor for the same work; docs/gpu.md.
+"""Training and ranking on a GPU, against the floor of the device for the same work; docs/gpu.md.
 
-Every case is a process of its own, so that one that fails, or takes the device down with it, is reported and
-the others go on; `--case NAME` runs one alone, within a few minutes. Graphs are made on the device. Without
-a GPU, `--rows 2000` tries the same commands on the CPU at that size.
+Every case is a separate process: a case that fails is reported, and the others continue. `--case NAME` runs
+one case, in a few minutes. Graphs are generated on the device. Without a GPU, `--rows 2000` runs the same
+commands on the CPU at that size.
 """
 
 import json
@@ -26,9 +26,9 @@ TIMEOUT_S = 900
 Measure = Callable[[Setting, Machine, Report], None]
 
 CASES: dict[str, Measure] = {
-    "zipf-100-100": partial(throughput.measure, throughput.zipf(100, 100, 100_000_000, wanted=100e6)),
-    "zipf-100-1000": partial(throughput.measure, throughput.zipf(100, 1000, 50_000_000, wanted=50e6)),
-    "zipf-400-1000": partial(throughput.measure, throughput.zipf(400, 1000, 20_000_000, wanted=20e6)),
+    "zipf-100-100": partial(throughput.measure, throughput.zipf(100, 100, 100_000_000, goal=100e6)),
+    "zipf-100-1000": partial(throughput.measure, throughput.zipf(100, 1000, 50_000_000, goal=50e6)),
+    "zipf-400-1000": partial(throughput.measure, throughput.zipf(400, 1000, 20_000_000, goal=20e6)),
     "twitter": partial(throughput.measure, throughput.TWITTER),
     "buffer": buffer.measure,
     "evaluate": evaluation.measure,
@@ -38,11 +38,11 @@ CASES: dict[str, Measure] = {
 
 
 def run(setting: Setting) -> Iterator[Report]:
-    """The report of each case as it ends.
+    """Run the cases; the report of each.
 
     Raises:
         ConfigError: there is no GPU, or no such case.
-        click.ClickException: at the end, where a case has failed.
+        click.ClickException: a case has failed; raised at the end.
     """
     device.find(setting)
     names = setting.cases or tuple(CASES)
@@ -70,7 +70,7 @@ def one(name: str, setting: Setting) -> Report:
 
 
 def _apart(name: str, setting: Setting) -> Report:
-    """Measure one case in a process of its own."""
+    """Measure one case in a separate process."""
     setting.work.mkdir(parents=True, exist_ok=True)
     path = setting.work / f"{name}.json"
     options: list[Any] = ["--case", name, "--json", path, "--work", setting.work]
@@ -92,6 +92,6 @@ def _apart(name: str, setting: Setting) -> Report:
 
 def _read(name: str, path: Path, last_words: str) -> Report:
     if not path.exists():
-        return Report(f"gpu {name}", name, failed=last_words or "ended without a word")
+        return Report(f"gpu {name}", name, failed=last_words or "ended without a message")
     found = json.loads(path.read_text())["reports"][f"gpu {name}"]
     return Report(f"gpu {name}", **{key: value for key, value in found.items() if key != "started"})

@@ -1,4 +1,4 @@
-"""A graph that a setting makes too large for the device, against the same graph on it, and PBG's GPU mode."""
+"""A buffer of partitions on the device, against the whole graph on it, and against PBG's GPU mode."""
 
 import re
 import subprocess
@@ -21,7 +21,7 @@ _PBG_LINE = re.compile(r"Processed (\d+) edges in ([0-9.]+) s ")
 
 
 def measure(setting: Setting, machine: Machine, report: Report) -> None:
-    """Edges a second of the last of two epochs, waiting included, by the real trainer."""
+    """Measure edges per second of the last of two epochs, waits included, with the real trainer."""
     small = machine.is_trial
     num_nodes, num_edges = (400, setting.num_rows or 0) if small else (8_000_000, 200_000_000)
     dimension, num_negatives = (8, 16) if small else (100, 1000)
@@ -77,7 +77,7 @@ def _trained(
 def _beside_pbg(
     setting: Setting, report: Report, shared: Mapping[str, Any], folder: Path, ours: float
 ) -> None:
-    """PBG's GPU mode on the same files; or why there is none."""
+    """Measure PBG's GPU mode on the same files, or note why there is none."""
     try:
         python = setting.pbg_python or pbg.python()
     except Exception as error:
@@ -92,8 +92,8 @@ def _beside_pbg(
     if found.returncode:
         last = found.stderr.strip().rpartition("\n")[2]
         report.notes.append(
-            f"PBG: no GPU mode in {python} ({last}); the release on PyPI, 1.0.0, was made before it. "
-            "--pbg-python PYTHON measures one that has its development version, built with PBG_INSTALL_CPP=1"
+            f"PBG: no GPU mode in {python} ({last}); release 1.0.0 on PyPI has none. "
+            "--pbg-python PYTHON measures a development version that was built with PBG_INSTALL_CPP=1"
         )
         return
     settings = dict(shared) | {"checkpoint_path": str(folder / "pbg"), "batch_size": 100_000, "num_epochs": 1}

@@ -1,4 +1,4 @@
-"""The device: its own copy rate and matrix rate, the floor that follows, and how work on it is timed."""
+"""The device: its copy rate and matrix rate, the floor that follows from them, and timing."""
 
 import statistics
 import time
@@ -17,12 +17,12 @@ REPEATS = 3
 
 @dataclass(frozen=True)
 class Machine:
-    """A device, and what it can do at most."""
+    """A device and its peak rates."""
 
     device: torch.device
     is_trial: bool  # a small size on the CPU
-    copy_rate: float  # bytes a second, read and written
-    half_rate: float  # operations a second of bfloat16 products
+    copy_rate: float  # bytes per second, read and written
+    half_rate: float  # operations per second of bfloat16 products
     float_rate: float  # of float32 products, in full
 
     @property
@@ -32,27 +32,24 @@ class Machine:
         return torch.cuda.get_device_name(self.device)
 
     def training_floor(self, dimension: int, num_negatives: int, chunk: int) -> float:
-        """Edges a second of one fused pass: its bytes or its operations, whichever take longer."""
+        """Edges per second of one fused pass, limited by its bytes or its operations."""
         row_bytes = 24 * dimension * (1 + num_negatives / chunk)
         operations = 12 * (num_negatives + 1) * dimension
         return min(self.copy_rate / row_bytes, self.half_rate / operations)
 
     def tell(self, report: Report) -> None:
-        """The device's rates, as the first rows of a report."""
+        """Add the rates of the device as the first rows of a report."""
         report.add(f"{self.name}: copy, read and written", GB_per_s=self.copy_rate / 1e9)
         report.add("bfloat16 product of random numbers", TFLOP_per_s=self.half_rate / 1e12)
         report.add("float32 product, exact", TFLOP_per_s=self.float_rate / 1e12)
 
     def median_s(self, work: Callable[[int], object], repeats: int = REPEATS) -> float:
-        """Seconds of `work`, which is handed another number each time; the first time is not counted."""
+        """Median seconds of `work`, which gets a new number per call; the first call does not count."""
         work(0)  # compiles
-        taken = []
-        for number in range(1, repeats + 1):
-            taken.append(self.once_s(partial(work, number)))
-        return statistics.median(taken)
+        return statistics.median(self.once_s(partial(work, number)) for number in range(1, repeats + 1))
 
     def once_s(self, work: Callable[[], object]) -> float:
-        """Seconds of `work`, once."""
+        """Seconds of one call of `work`."""
         self.wait()
         start = time.monotonic()
         work()
@@ -60,17 +57,17 @@ class Machine:
         return time.monotonic() - start
 
     def wait(self) -> None:
-        """Until all work is done."""
+        """Wait for all work on the device."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def peak_bytes(self) -> int:
-        """The most memory of the device that was taken since the start."""
+        """Peak memory of the device since the start."""
         return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else 0
 
 
 def find(setting: Setting) -> Machine:
-    """The first GPU, or with a number of rows the CPU.
+    """Find the first GPU, or with a number of rows use the CPU.
 
     Raises:
         ConfigError: there is no GPU.

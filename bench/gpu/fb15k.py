@@ -1,4 +1,4 @@
-"""FB15k-237 to a filtered test MRR of .36: conf/fb15k237-gpu.yaml through the real commands, start to end."""
+"""FB15k-237 to a filtered test MRR of .36: conf/fb15k237-gpu.yaml with the real commands."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ TRIAL = {"num_gpus": 0, "dimension": 16, "num_epochs": 2, "train.validate_every"
 
 
 def measure(setting: Setting, machine: Machine, report: Report) -> None:
-    """Seconds of the training stage (steps, checkpoints, validation), and the MRR on the test edges."""
+    """Measure seconds of the training stage (steps, checkpoints, validation), and the test MRR."""
     source = triples_folder(setting.graphs, TINY) if machine.is_trial else setting.triples
     if source is None:
         report.notes.append("left out: --triples FOLDER names FB15k-237, with train.txt, valid.txt, test.txt")

@@ -1,6 +1,6 @@
-"""Where a step's time goes, kernel by kernel, and which tiles of the score kernels are the fastest here.
+"""Time of each kernel in a step, and of the score kernels with other tiles.
 
-For tuning: what is found belongs into `TILES` of train/gpu/kernels/scores.py.
+For tuning: write the fastest tiles into `TILES` of train/gpu/kernels/scores.py.
 """
 
 from collections import defaultdict
@@ -35,7 +35,7 @@ TILES = {
 
 
 class Timed:
-    """A module's functions, each of which waits for the device before and after, and notes its seconds."""
+    """The functions of a module, timed: each call waits for the device before and after."""
 
     def __init__(self, module: ModuleType, machine: Machine) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -53,7 +53,7 @@ class Timed:
 
 
 def measure(setting: Setting, machine: Machine, report: Report) -> None:
-    """Milliseconds a step of each function; then of each tile."""
+    """Measure milliseconds per step of each kernel, then of each tile."""
     for dimension, num_negatives in SHAPES[: 1 if machine.is_trial else None]:
         graph = Graph(1_000_000, 10_000_000, 0, dimension, num_negatives, 0.0).sized(setting)
         _functions(graph, machine, report)
@@ -74,7 +74,7 @@ def _functions(graph: Graph, machine: Machine, report: Report) -> None:
     shape = Shape(Group(0, 0, graph.num_edges), config.batch_size // chunk, chunk)
     for number in range(STEPS + 1):
         if number == 1:
-            timed.seconds.clear()  # of compiling
+            timed.seconds.clear()  # compile time
         step(edges, shape, step.related(0), (table, table))
     total = sum(timed.seconds.values())
     for name, seconds in sorted(timed.seconds.items(), key=lambda entry: -entry[1]):
@@ -82,7 +82,7 @@ def _functions(graph: Graph, machine: Machine, report: Report) -> None:
             name,
             dimension=graph.dimension,
             negatives=graph.num_negatives,
-            ms_a_step=1e3 * seconds / STEPS,
+            ms_per_step=1e3 * seconds / STEPS,
             share=seconds / total,
         )
 
@@ -113,13 +113,13 @@ def _tiles(graph: Graph, machine: Machine, report: Report) -> None:
             scores.TILES[kernel][width] = (scores.Tile(*tile), *chosen[1:])
             try:
                 seconds = machine.median_s(work, repeats=5)
-            except Exception as error:  # more registers or shared memory than there are
+            except Exception as error:  # too many registers, or too much shared memory
                 report.notes.append(f"{kernel}, tile {tile}: {str(error).splitlines()[0]}")
                 continue
             report.add(
                 f"{kernel}, tile {' '.join(map(str, tile))}",
                 dimension=graph.dimension,
                 negatives=graph.num_negatives,
-                ms_a_side=1e3 * seconds,
+                ms_per_side=1e3 * seconds,
             )
         scores.TILES[kernel][width] = chosen

@@ -1,4 +1,4 @@
-"""Graphs made where they are needed: the k-th node or relation occurs about as often as 1 / k."""
+"""Graphs generated on the device: the frequency of the k-th node or relation is about 1 / k."""
 
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,11 @@ from train.gpu.reference import Edges
 NUM_RELATIONS = 1000
 CHUNK = 1024
 BATCH = 128 * CHUNK
-_PART = 1 << 26  # numbers made at a time: what is 64 bits wide meanwhile takes a gigabyte or two
+_PART = 1 << 26  # numbers per step: their 64-bit intermediates take a gigabyte or two
 
 
 def settings(dimension: int, num_negatives: int, *, small: bool) -> dict[str, Any]:
-    """Of the model and its steps, in the keys that ours and PBG's configuration share."""
+    """Settings of the model and its steps, in keys that our configuration and PBG's share."""
     return {
         "entities": {"node": {"num_partitions": 1}},
         "relations": [{"name": "all", "lhs": "node", "rhs": "node", "operator": "complex_diagonal"}],
@@ -36,18 +36,18 @@ def settings(dimension: int, num_negatives: int, *, small: bool) -> dict[str, An
 
 
 def own_settings(*, small: bool) -> dict[str, Any]:
-    """Of the section `train`."""
+    """Settings of the section `train`."""
     return {"engine": "fused", "chunk_edges": 64 if small else CHUNK}
 
 
 def edges(num_nodes: int, num_edges: int, device: torch.device, generator: torch.Generator) -> Edges:
-    """On the device, 12 bytes an edge."""
+    """Generate edges on the device, 12 bytes per edge."""
     columns = [zipf(limit, num_edges, device, generator) for limit in (num_nodes, NUM_RELATIONS, num_nodes)]
     return Edges(columns[0], columns[1], columns[2], None)
 
 
 def zipf(limit: int, count: int, device: torch.device, generator: torch.Generator) -> Tensor:
-    """Numbers below `limit`, int32."""
+    """Draw numbers below `limit`, int32 [count]."""
     numbers = torch.empty(count, dtype=torch.int32, device=device)
     for start in range(0, count, _PART):
         part = numbers[start : start + _PART]
@@ -57,7 +57,7 @@ def zipf(limit: int, count: int, device: torch.device, generator: torch.Generato
 
 
 def write_graph(folder: Path, num_nodes: int, num_edges: int, partitions: int, device: torch.device) -> None:
-    """Counts and bucket files, once."""
+    """Write counts and bucket files, unless the folder exists."""
     if folder.exists():
         return
     generator = torch.Generator(device).manual_seed(2)

@@ -1,4 +1,4 @@
-"""Edges a second of training on a graph that is all on the device, made there."""
+"""Edges per second of training on a graph that is generated and kept on the device."""
 
 import math
 from dataclasses import dataclass
@@ -17,38 +17,38 @@ from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.step.table import Table
 
-WARM_UP_STEPS = 64  # enough for a graph to be captured
+WARM_UP_STEPS = 64  # enough to capture a CUDA graph
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A made-up graph, its model, and what is wanted of it, in edges a second."""
+    """A synthetic graph, its model, and the goal in edges per second."""
 
     num_nodes: int
     num_edges: int
-    timed_edges: int  # of a pass
+    timed_edges: int  # edges per pass
     dimension: int
     num_negatives: int
-    wanted: float
+    goal: float
 
     def sized(self, setting: Setting) -> "Graph":
-        """At the size of a trial, if it is one."""
+        """The same graph, or for a trial a small one."""
         if setting.num_rows is None:
             return self
-        return Graph(500, setting.num_rows, setting.num_rows, 8, 16, self.wanted)
+        return Graph(500, setting.num_rows, setting.num_rows, 8, 16, self.goal)
 
 
-def zipf(dimension: int, num_negatives: int, timed_edges: int, wanted: float) -> Graph:
+def zipf(dimension: int, num_negatives: int, timed_edges: int, goal: float) -> Graph:
     """10 M nodes, 200 M edges."""
-    return Graph(10_000_000, 200_000_000, timed_edges, dimension, num_negatives, wanted)
+    return Graph(10_000_000, 200_000_000, timed_edges, dimension, num_negatives, goal)
 
 
 # Ten epochs in eight minutes. Rows and sums 16.8 GB, edges 17.6 GB; some 2 GB of steps.
-TWITTER = Graph(41_600_000, 1_470_000_000, 1_470_000_000, 100, 1000, wanted=30.6e6)
+TWITTER = Graph(41_600_000, 1_470_000_000, 1_470_000_000, 100, 1000, goal=30.6e6)
 
 
 def measure(graph: Graph, setting: Setting, machine: Machine, report: Report) -> None:
-    """Both ways of adding up gradients; of a pass over all edges one is timed, of a part of them three."""
+    """Time both ways to sum gradients: one pass over all edges, or three passes over a part."""
     is_epoch = graph.timed_edges == graph.num_edges
     graph = graph.sized(setting)
     generator = torch.Generator(machine.device).manual_seed(1)
@@ -70,7 +70,7 @@ def measure(graph: Graph, setting: Setting, machine: Machine, report: Report) ->
             loss=loss,
             peak_bytes=machine.peak_bytes(),
         )
-        report.ratio(f"{what}: M edges/s", rate / 1e6, f">= {graph.wanted / 1e6:g}")
+        report.ratio(f"{what}: M edges/s", rate / 1e6, f">= {graph.goal / 1e6:g}")
         if is_epoch:
             report.ratio(f"{what}: seconds of ten epochs, derived from one", 10 * seconds, "<= 480")
 
@@ -78,7 +78,7 @@ def measure(graph: Graph, setting: Setting, machine: Machine, report: Report) ->
 def _passes(
     graph: Graph, machine: Machine, edges: Edges, generator: torch.Generator, *, deterministic: bool
 ) -> tuple[float, float]:
-    """Seconds of a pass, and its mean loss."""
+    """Time a pass; its seconds and mean loss."""
     config = configured(graph, deterministic=deterministic, small=machine.is_trial)
     step = step_of(config, machine.device)
     table = table_of(graph, machine.device, generator)
@@ -100,19 +100,19 @@ def _passes(
 
 
 def configured(graph: Graph, *, deterministic: bool, small: bool) -> Config:
-    """Of a run on the graph."""
+    """The configuration of a run on the graph."""
     own = {"deterministic": deterministic, **synthetic.own_settings(small=small)}
     shared = synthetic.settings(graph.dimension, graph.num_negatives, small=small)
     return from_mapping(shared | {"output": "unused", "half_precision": not small, "train": own})
 
 
 def table_of(graph: Graph, device: torch.device, generator: torch.Generator) -> Table:
-    """Rows as training begins with them."""
+    """A table of fresh rows."""
     rows_ND = torch.empty(graph.num_nodes, graph.dimension, device=device)
     return Table(rows_ND.normal_(0, 1e-3, generator=generator), torch.zeros(graph.num_nodes, device=device))
 
 
 def step_of(config: Config, device: torch.device) -> FusedStep:
-    """What trains."""
+    """The fused step."""
     model = Model(config, synthetic.NUM_RELATIONS, relation_init="random", seed=1).to(device)
     return FusedStep(config, model, Adagrad(model.parameters, config.lr), device)

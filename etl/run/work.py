@@ -153,10 +153,10 @@ class Work:
         self._notes.shutdown()
 
     def run_tasks(
-        self, function: Callable[..., Result], arguments: Sequence[tuple[Any, ...]], **told: str
+        self, function: Callable[..., Result], arguments: Sequence[tuple[Any, ...]], **display: str
     ) -> list[Result]:
         """Run tasks on the cluster, and record the files that they write."""
-        done = run_tasks(self._client, spill.Tracked(function), arguments, **told)
+        done = run_tasks(self._client, spill.Tracked(function), arguments, **display)
         for _, written in done:
             self._checksums |= {storage.name(uri): checksum for uri, checksum in written.items()}
         return [result for result, _ in done]
@@ -169,7 +169,7 @@ class Work:
                 break
             self._steps[name] = step
         sizes = self._sizes()
-        while self._steps and not self._goes_on_after(next(reversed(self._steps)), sizes):
+        while self._steps and not self._can_continue_after(next(reversed(self._steps)), sizes):
             self._steps.popitem()
         for name in STEPS:
             if name not in self._steps:
@@ -182,9 +182,9 @@ class Work:
         for uri in (self.folders.work, *self.outputs.values()):
             storage.make_dir(uri)
 
-    def _goes_on_after(self, name: str, sizes: dict[str, int]) -> bool:
+    def _can_continue_after(self, name: str, sizes: dict[str, int]) -> bool:
         if not self._steps[name].sizes.items() <= sizes.items():
-            log.info("etl: files that step %s wrote are gone; doing it again", name)
+            log.info("etl: files of step %s are gone; repeating the step", name)
             return False
         checksums = {
             storage.join(self.folders.work, storage.name(file)): checksum
@@ -200,7 +200,7 @@ class Work:
         )
         if not all(intact):
             uri = list(checksums)[intact.index(False)]
-            log.warning("etl: %s is damaged or gone; not going on after step %s", uri, name)
+            log.warning("etl: %s is damaged or gone; cannot continue after step %s", uri, name)
         return all(intact)
 
     def _step_uri(self, name: str) -> str:
@@ -238,7 +238,7 @@ def kept_work(client: Client, config: Config, made_from: dict[str, Any], claim: 
             _remove(uri, outputs)
         raise
     except BaseException:
-        log.info("etl: what is done stays in %s; the same command goes on from there", uri)
+        log.info("etl: finished work stays in %s; the same command continues from there", uri)
         raise
     storage.delete(uri)
 
@@ -249,16 +249,16 @@ def _found(client: Client, uri: str, config: Config, made_from: dict[str, Any]) 
     if journal is None:
         return None
     if changes := record.changes(journal.made_from, made_from):
-        log.info("etl: starts from nothing, since this has changed: %s", "; ".join(changes[:5]))
+        log.info("etl: starts from nothing, because this has changed: %s", "; ".join(changes[:5]))
         return None
     work = Work(client, uri, journal.token, config)
     for output, folder in work.outputs.items():
         storage.recover(output, keep=folder)
     last = work.find_steps()
     if last is None:
-        log.info("etl: starts from nothing, since the last run left no step to go on after")
+        log.info("etl: starts from nothing, because the last run finished no step")
         return None
-    log.info("etl: goes on after step %s, finished at %s", *last)
+    log.info("etl: continues after step %s, finished at %s", *last)
     work.make_folders()
     return work
 
@@ -295,5 +295,5 @@ def _read(model: type[Model], uri: str) -> Model | None:
     try:
         return model.model_validate_json(storage.read_bytes(uri))
     except (ValidationError, StorageError) as error:
-        log.warning("etl: %s cannot be read, and is left out: %s", uri, error)
+        log.warning("etl: %s cannot be read, and is ignored: %s", uri, error)
         return None

@@ -1,4 +1,4 @@
-"""The steps of a run, in their order:
+"""Steps of a run, in their order:
 
     encode.py       1  raw rows -> ids and numbered edges, chunk by chunk (encode_rows)
     index.py        2  ids of all chunks -> the entity index (index_shard, index_passes, index_previous)

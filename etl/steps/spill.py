@@ -114,7 +114,7 @@ def _reading(uri: str) -> Iterator[pa.NativeFile]:
         raise StorageError(f"{uri}: this intermediate file is damaged ({error}); {_AGAIN}") from error
 
 
-_AGAIN = "run again: the steps that need it are done anew"
+_AGAIN = "run again: the steps that need the file are repeated"
 
 
 def read_batches(uri: str, numbers: Sequence[int] | None = None) -> pa.Table:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
+from functools import partial
 
 import numpy as np
 
@@ -30,7 +31,9 @@ class GraphStormCheckpoint(WholeTablesCheckpoint):
         for name in info.entity_types:
             dimension = info.dimensions.get(name)
             ranks = saved_embeddings.list_ranks(uri, name, info.world_size, dimension)
-            tables[name] = OrderedTable(_Opener(ranks), _shape(ranks, dimension or 0), f"{uri}: {name}")
+            tables[name] = OrderedTable(
+                partial(_open_pieces, ranks), _shape(ranks, dimension or 0), f"{uri}: {name}"
+            )
         super().__init__(uri, 0, tables, None, entity_path)
 
 
@@ -76,16 +79,10 @@ def _not_kept(source: Checkpoint) -> list[str]:
     return lost
 
 
-class _Opener:
-    """Opens the files of all ranks of a type."""
-
-    def __init__(self, ranks: Sequence[RankRows]) -> None:
-        self._ranks = ranks
-
-    @contextmanager
-    def __call__(self) -> Iterator[list["_RankPiece"]]:
-        with ExitStack() as stack:
-            yield [_RankPiece(rank, stack) for rank in self._ranks if rank.num_rows]
+@contextmanager
+def _open_pieces(ranks: Sequence[RankRows]) -> Iterator[list["_RankPiece"]]:
+    with ExitStack() as stack:
+        yield [_RankPiece(rank, stack) for rank in ranks if rank.num_rows]
 
 
 class _RankPiece:

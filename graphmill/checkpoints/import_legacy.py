@@ -1,4 +1,4 @@
-"""Import of legacy input and of checkpoints of other formats into PBG v1, for a training run.
+"""Import of legacy input and of checkpoints of other formats into PBG v1; export of input as legacy.
 
     {checkpoint_path}.adopted/
         entities/       from a legacy entityPath        _SUCCESS
@@ -11,14 +11,30 @@ checkpoint_version.txt, written last, commits them.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
 
 from graphmill import checkpoints, storage
 from graphmill.checkpoints import convert
-from graphmill.errors import FormatError
-from graphmill.formats import pbg_checkpoint
+from graphmill.errors import ConfigError, FormatError
+from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
+from graphmill.formats.edge_buckets import Edges
+from graphmill.formats.pbg_legacy import inputs as legacy
 from graphmill.formats.pbg_legacy.index_base import IndexBase
 from graphmill.run import lock, record
+from graphmill.run.lock import NO_CLAIM, Claim
+from graphmill.run.output_checks import check_folder
+from graphmill.storage import Checksums
+from graphmill.vocab import Bucket
+
+ENTITIES = "entities"
+EDGES = "edges"
+
+_OURS = (
+    r"_SUCCESS|checksums\.xxh128|entity_count_.+\.(?:txt|pt)|dynamic_rel_count\.(?:txt|pt)|edges_\d+_\d+\.h5"
+)
+_BATCH_EDGES = 1 << 20
 
 log = logging.getLogger("graphmill")
 
@@ -29,7 +45,7 @@ def is_legacy_input(entity_path: str) -> bool:
     return any(name.startswith("entity_count_") and name.endswith(".pt") for name in names)
 
 
-def adopt_inputs(
+def import_inputs(
     entity_path: str, edge_paths: Sequence[str], target_uri: str, index_base: IndexBase = "auto"
 ) -> tuple[str, tuple[str, ...]]:
     """Entity path and edge paths of v1: the given paths, or the folders made from legacy ones.
@@ -40,14 +56,11 @@ def adopt_inputs(
     """
     if not is_legacy_input(entity_path):
         return entity_path, tuple(edge_paths)
-    # Imports torch, which takes a second, so only for legacy input.
-    from graphmill.checkpoints import legacy_input
-
     with lock.held(whole=[target_uri]) as claim:
-        return legacy_input.adopt(entity_path, edge_paths, target_uri, index_base, claim)
+        return convert_inputs(entity_path, edge_paths, target_uri, index_base, claim)
 
 
-def adopt_init(init_path: str, target_uri: str, entity_path: str, index_base: IndexBase = "auto") -> str:
+def import_init(init_path: str, target_uri: str, entity_path: str, index_base: IndexBase = "auto") -> str:
     """An init_path of v1: the given path, or the folder made from another format.
 
     `entity_path` has the partitions for formats without partitions.
@@ -60,27 +73,27 @@ def adopt_init(init_path: str, target_uri: str, entity_path: str, index_base: In
     if found == "pbg":
         return init_path
     made_from = {"source": record.describe_inputs([init_path]), "index_base": index_base}
-    adopted = storage.join(target_uri, "init")
-    if storage.read_marker(adopted) != made_from:
-        log.info("adopting init_path %s, which is %s", init_path, found)
+    imported = storage.join(target_uri, "init")
+    if storage.read_marker(imported) != made_from:
+        log.info("importing init_path %s, which is %s", init_path, found)
         with lock.held(whole=[target_uri]) as claim:
-            storage.delete(adopted)
+            storage.delete(imported)
             knows_partitions = found == "pbg-legacy"
             done = convert.convert(
                 init_path,
-                adopted,
+                imported,
                 "pbg",
                 entity_path=None if knows_partitions else entity_path,
                 index_base=index_base,
                 claim=claim,
             )
             for each in done.not_kept:
-                log.info("adopting init_path: not kept: %s", each)
-            storage.write_marker(adopted, made_from)
-    return adopted
+                log.info("importing init_path: not kept: %s", each)
+            storage.write_marker(imported, made_from)
+    return imported
 
 
-def adopt_outdir(checkpoint_path: str, index_base: IndexBase = "auto") -> None:
+def import_outdir(checkpoint_path: str, index_base: IndexBase = "auto") -> None:
     """Add v1's files to a legacy outdir, so that training continues from its version.
 
     Raises:
@@ -97,5 +110,148 @@ def adopt_outdir(checkpoint_path: str, index_base: IndexBase = "auto") -> None:
         raise FormatError(
             f"{checkpoint_path}: a legacy checkpoint of version 0 holds initial values; use it as init_path"
         )
-    log.info("adopting the legacy checkpoint %s, %s", checkpoint_path, convert.described(source))
+    log.info("importing the legacy checkpoint %s, %s", checkpoint_path, convert.described(source))
     pbg.write(source, checkpoint_path)
+
+
+def convert_inputs(
+    entity_path: str,
+    edge_paths: Sequence[str],
+    target_uri: str,
+    index_base: IndexBase,
+    claim: Claim = NO_CLAIM,
+) -> tuple[str, tuple[str, ...]]:
+    """Make entity path and edge paths below `target_uri`, where they are missing or out of date.
+
+    Raises:
+        ConfigError: the target holds other files than PBG's input, or contains the source.
+        FormatError: the names fit no index base, or an edge has an unknown entity.
+    """
+    _check_target(entity_path, edge_paths, target_uri)
+    base = legacy.find_index_base(entity_path, edge_paths, index_base)
+    log.info("importing legacy input, numbered from %d: %s and its edges", base, entity_path)
+    made_from = {"source": record.describe_inputs([entity_path]), "index_base": base}
+    entities = storage.join(target_uri, ENTITIES)
+    counts = legacy.read_counts(entity_path, base)
+    if storage.read_marker(entities) != made_from:
+        with storage.atomic_directory(entities) as temporary:
+            checksums = _write_counts(temporary, counts, legacy.read_relation_count(entity_path))
+            storage.write_checksums(storage.manifest_of(temporary).uri, checksums)
+            storage.write_marker(temporary, made_from)
+            claim.check()
+    imported = edge_targets(edge_paths, target_uri)
+    for edge_path, edges in zip(edge_paths, imported, strict=True):
+        made_from = {"source": record.describe_inputs([entity_path, edge_path]), "index_base": base}
+        if storage.read_marker(edges) != made_from:
+            with storage.atomic_directory(edges) as temporary:
+                checksums = {}
+                for bucket in legacy.list_buckets(edge_path, base):
+                    _write_bucket(temporary, edge_path, bucket, base, counts, checksums)
+                storage.write_checksums(storage.manifest_of(temporary).uri, checksums)
+                storage.write_marker(temporary, made_from)
+                claim.check()
+    return entities, tuple(imported)
+
+
+def _write_counts(
+    entity_path: str, counts: Mapping[str, Sequence[int]], num_relations: int | None
+) -> Checksums:
+    checksums: Checksums = {}
+    for entity_type, each in counts.items():
+        for partition, count in enumerate(each):
+            entity_counts.write_count(entity_path, entity_type, partition, count, checksums)
+    if num_relations is not None:
+        entity_counts.write_relation_count(entity_path, num_relations, checksums)
+    return checksums
+
+
+def _write_bucket(
+    target_path: str,
+    edge_path: str,
+    bucket: Bucket,
+    base: int,
+    counts: Mapping[str, Sequence[int]],
+    checksums: Checksums,
+) -> None:
+    # The entity types of a relation are in the configuration: training checks against them.
+    limits = [_largest(counts, number) for number in bucket]
+    uri = legacy.bucket_uri(edge_path, bucket, base)
+    num_edges = legacy.count_edges(edge_path, bucket, base)
+    dtype = np.int32 if max(limits) <= np.iinfo(np.int32).max else np.int64
+    with edge_buckets.new_bucket(
+        target_path, bucket, num_edges, index_dtype=dtype, checksums=checksums
+    ) as writer:
+        for first_row, edges in _batches(edge_path, bucket, base):
+            edge_buckets.check_indices(edges, uri, limits[0], limits[1], np.iinfo(dtype).max, first_row)
+            writer.append(edges)
+
+
+def _batches(edge_path: str, bucket: Bucket, base: int) -> Iterator[tuple[int, Edges]]:
+    first_row = 0
+    for columns in legacy.iter_edges(edge_path, bucket, base, _BATCH_EDGES):
+        yield first_row, Edges(*columns)
+        first_row += len(columns[0])
+
+
+def _largest(counts: Mapping[str, Sequence[int]], partition: int) -> int:
+    """Rows of the largest partition of that number over all types."""
+    tables = (each * (partition + 1) if len(each) == 1 else each for each in map(list, counts.values()))
+    return max((each[partition] for each in tables if partition < len(each)), default=0)
+
+
+def export_inputs(
+    entity_path: str, edge_paths: Sequence[str], target_uri: str, claim: Claim = NO_CLAIM
+) -> list[str]:
+    """Write v1's input in the legacy layout, numbered from 1; returns what is not kept.
+
+    Raises:
+        FormatError: the input is damaged, or has lists of features.
+    """
+    _check_target(entity_path, edge_paths, target_uri)
+    with storage.atomic_directory(storage.join(target_uri, ENTITIES)) as temporary:
+        for entity_type, counts in entity_counts.list_counts(entity_path).items():
+            for partition, count in enumerate(counts):
+                legacy.write_count(temporary, entity_type, partition + 1, count)
+        if storage.exists(storage.join(entity_path, entity_counts.RELATION_COUNT)):
+            legacy.write_relation_count(temporary, entity_counts.read_relation_count(entity_path))
+        claim.check()
+    weighted = False
+    for edge_path, edges in zip(edge_paths, edge_targets(edge_paths, target_uri), strict=True):
+        with storage.atomic_directory(edges) as temporary:
+            for bucket in legacy.list_buckets(edge_path, 0):
+                num_edges = edge_buckets.count_edges(edge_path, bucket)
+                weighted = weighted or edge_buckets.has_weights(edge_path, bucket)
+                batches = _columns(edge_path, bucket, num_edges)
+                legacy.write_bucket(temporary, bucket, 1, num_edges, batches)
+            claim.check()
+    return ["weights of edges"] if weighted else []
+
+
+def _check_target(entity_path: str, edge_paths: Sequence[str], target_uri: str) -> None:
+    """Refuse a target that holds other files than PBG's input, or contains the source."""
+    for folder in (storage.join(target_uri, ENTITIES), *edge_targets(edge_paths, target_uri)):
+        source = next((uri for uri in (entity_path, *edge_paths) if storage.contains(folder, uri)), None)
+        if source is not None:
+            raise ConfigError(
+                f"{folder} is replaced as a whole, and {source} is read from; name another target"
+            )
+        check_folder(folder, _OURS, "target", "and is replaced as a whole")
+
+
+def edge_targets(edge_paths: Sequence[str], target_uri: str) -> list[str]:
+    """One folder per edge path, with the same name; a repeated name gets a number."""
+    targets: list[str] = []
+    for number, edge_path in enumerate(edge_paths):
+        target = storage.join(target_uri, EDGES, storage.name(edge_path))
+        while target in targets:
+            target = f"{target}-{number}"
+        targets.append(target)
+    return targets
+
+
+def _columns(
+    edge_path: str, bucket: Bucket, num_edges: int
+) -> Iterator[tuple[legacy.Indices, legacy.Indices, legacy.Indices]]:
+    for start in range(0, num_edges, _BATCH_EDGES):
+        edges = edge_buckets.read_bucket(edge_path, bucket, start, start + _BATCH_EDGES)
+        yield edges.lhs.astype(np.int64), edges.rel.astype(np.int64), edges.rhs.astype(np.int64)

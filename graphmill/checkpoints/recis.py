@@ -16,6 +16,7 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -133,7 +134,7 @@ def _ordered_table(reader: CheckpointReader, entity_type: str, slot: str) -> Ord
     if len(shape) > 2 or not reader.tensor_dtype(name).is_floating_point:
         raise FormatError(f"{reader.path}: {name!r}: expected floats (rows, dimension), found {shape}")
     shape_ND = shape[0], shape[1] if len(shape) == 2 else 1
-    return OrderedTable(_Opener(reader, entity_type, slot), shape_ND, f"{reader.path}: {name}")
+    return OrderedTable(partial(_open_pieces, reader, entity_type, slot), shape_ND, f"{reader.path}: {name}")
 
 
 # Of a checkpoint from RecIS: only the sums are known.
@@ -203,30 +204,21 @@ def _owned_table(
     return HashTable(OwnedIds(rows.shape[0], owned), slots, shard, shard_num)
 
 
-class _Opener:
-    """Opens the blocks of a slot, and the blocks of its ids."""
-
-    def __init__(self, reader: CheckpointReader, table: str, slot: str) -> None:
-        self._reader, self._table, self._slot = reader, table, slot
-
-    @contextmanager
-    def __call__(self) -> Iterator[list["_BlockPiece"]]:
-        reader, name = self._reader, tensor_name(self._table, self._slot)
-        id_blocks = reader.blocks(tensor_name(self._table, ID_SLOT))
-        row_blocks = reader.blocks(name)
-        if [block.slots for block in id_blocks] != [block.slots for block in row_blocks]:
-            raise FormatError(f"{reader.path}: {name!r}: its slices are not those of the ids")
-        pieces = []
-        with ExitStack() as stack:
-            for ids, rows in zip(id_blocks, row_blocks, strict=True):
-                if reader.entry(ids).shape != reader.entry(rows).shape[:1]:
-                    raise FormatError(f"{reader.path}: {rows.key!r}: has not as many rows as {ids.key!r}")
-                files = (
-                    stack.enter_context(reader.open_file(ids)),
-                    stack.enter_context(reader.open_file(rows)),
-                )
-                pieces.append(_BlockPiece(files, (ids.key, rows.key), reader.entry(ids).shape[0]))
-            yield pieces
+@contextmanager
+def _open_pieces(reader: CheckpointReader, table: str, slot: str) -> Iterator[list["_BlockPiece"]]:
+    """Open the blocks of a slot, and the blocks of its ids."""
+    name = tensor_name(table, slot)
+    id_blocks, row_blocks = reader.blocks(tensor_name(table, ID_SLOT)), reader.blocks(name)
+    if [block.slots for block in id_blocks] != [block.slots for block in row_blocks]:
+        raise FormatError(f"{reader.path}: {name!r}: its slices are not those of the ids")
+    pieces = []
+    with ExitStack() as stack:
+        for ids, rows in zip(id_blocks, row_blocks, strict=True):
+            if reader.entry(ids).shape != reader.entry(rows).shape[:1]:
+                raise FormatError(f"{reader.path}: {rows.key!r}: has not as many rows as {ids.key!r}")
+            files = stack.enter_context(reader.open_file(ids)), stack.enter_context(reader.open_file(rows))
+            pieces.append(_BlockPiece(files, (ids.key, rows.key), reader.entry(ids).shape[0]))
+        yield pieces
 
 
 class _BlockPiece:

@@ -7,6 +7,7 @@ partitions of an entity type as one table, whose row k is the entity with the in
 import bisect
 import itertools
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
@@ -113,7 +114,7 @@ class _PartitionRows:
         return self._rows.read(self._first + start, self._first + stop)
 
 
-class _Joined:
+class _Joined(ABC):
     """Rows of all partitions of an entity type, one partition after the other."""
 
     def __init__(self, source: Checkpoint, entity_type: str, width: int) -> None:
@@ -121,8 +122,9 @@ class _Joined:
         self._starts = [0, *itertools.accumulate(source.counts[entity_type])]
         self.shape = self._starts[-1], width
 
+    @abstractmethod
     def _read_partition(self, partition: Partition, start: int, stop: int) -> Floats:
-        raise NotImplementedError
+        """Rows [start, stop) of one partition."""
 
     def read(self, start: int, stop: int) -> Floats:
         """Rows [start, stop) over all partitions."""

@@ -94,13 +94,13 @@ def convert_input(
 
     It goes to TARGET_URI/entities and TARGET_URI/edges/NAME, NAME that of the edge path.
     """
-    from graphmill.checkpoints import legacy_input
+    from graphmill.checkpoints import import_legacy
 
     with lock.held(whole=[target_uri]) as claim:
         if target_format == "pbg":
-            legacy_input.adopt(entity_path, edge_paths, target_uri, _index_base(index_base), claim)
+            import_legacy.convert_inputs(entity_path, edge_paths, target_uri, _index_base(index_base), claim)
             return
-        for each in legacy_input.export(entity_path, edge_paths, target_uri, claim):
+        for each in import_legacy.export_inputs(entity_path, edge_paths, target_uri, claim):
             click.echo(f"not kept: {each}")
 
 

@@ -1,4 +1,4 @@
-"""YAML as configurations are written in it: safe, and each key once."""
+"""Parses YAML safely; refuses a key that occurs twice."""
 
 import re
 from typing import Any
@@ -54,7 +54,7 @@ def parsed(text: str, where: str) -> Any:
     """Parse YAML.
 
     Raises:
-        ConfigError: it is not YAML, or has a key twice; `where` says what it was read from.
+        ConfigError: the text is not YAML, or has a key twice; `where` names its origin.
     """
     try:
         return yaml.load(text, _Yaml)

@@ -1,4 +1,4 @@
-"""A finished run as an object for notebooks and scripts; the nearest of many vectors."""
+"""A finished run as an object for notebooks and scripts; the search for nearest vectors."""
 
 from graphmill.library.run import Run
 

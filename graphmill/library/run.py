@@ -1,7 +1,7 @@
 """A finished run as an object, for notebooks and scripts: `graphmill.open(URI)`.
 
-Reads run.json and the embeddings; nothing is written, and nothing outside the run's folder is opened
-unless the caller names it.
+The object reads run.json and the embeddings, and writes nothing. It opens nothing outside the run's folder
+that the caller has not named.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,15 +25,15 @@ RECORD = "run.json"
 
 
 class Run:
-    """What a run left at `uri`: settings, figures and metrics, and the embeddings by raw id.
+    """The outputs of a run at `uri`: settings, figures and metrics, and the embeddings by raw id.
 
     Args:
         uri: the run's `output`, local or on HDFS; or its run.json.
-        embedding_path: the folder of the embeddings, where it lies elsewhere.
+        embedding_path: the folder of the embeddings, if it is outside the run's folder.
 
     Raises:
         NotFoundError: there is neither run.json nor a folder of embeddings.
-        FormatError: run.json holds something else.
+        FormatError: run.json is not the record of a run.
     """
 
     def __init__(self, uri: str, embedding_path: str | None = None) -> None:
@@ -57,22 +57,22 @@ class Run:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The settings that the run had, as the configuration file would hold them."""
+        """The settings of the run, with the keys of the configuration file."""
         return dict(self.record.get("config", {}))
 
     @property
     def stages(self) -> dict[str, dict[str, Any]]:
-        """Figures of etl, train, evaluate, remap: what docs/report.md lists."""
+        """Figures of etl, train, evaluate and remap; docs/report.md lists them."""
         return dict(self.record.get("stages", {}))
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Of the last evaluation: mrr, mean_rank, hits@1, ...; the same with `_pessimistic`; num_edges."""
+        """Metrics of the last evaluation: mrr, mean_rank, hits@1, ...; with `_pessimistic` too; num_edges."""
         return dict(self.record.get("metrics", {}))
 
     @cached_property
     def _parts(self) -> dict[str, list[int]]:
-        """Partitions of each type whose embeddings are there."""
+        """Partitions of each type that have embeddings."""
         if not storage.is_dir(self.embedding_path):
             return {}
         folders = [each for each in storage.list_dir(self.embedding_path) if each.is_dir]
@@ -87,7 +87,7 @@ class Run:
 
     @cached_property
     def num_entities(self) -> dict[str, int]:
-        """Embeddings of each type."""
+        """Number of embeddings of each type."""
         return {
             name: sum(remapped.shape_of(self.embedding_path, name, each)[0] for each in parts)
             for name, parts in self._parts.items()
@@ -108,7 +108,7 @@ class Run:
         ).unify_dictionaries()
 
     def lazy_embeddings(self, entity_type: str) -> "dd.DataFrame":
-        """The same as a Dask table, a partition a file; needs pandas: pip install 'graphmill[notebook]'."""
+        """All embeddings as a Dask table, one partition per file; needs pip install 'graphmill[notebook]'."""
         import dask.dataframe as dd
 
         meta = _to_pandas(remapped.schema(self.dimension(entity_type)).empty_table())
@@ -123,7 +123,7 @@ class Run:
         return names, np.concatenate([none, *(vectors_ND for _, vectors_ND in parts)])
 
     def iter_vectors(self, entity_type: str, batch_rows: int = 65536) -> Iterator[tuple[pa.Array, Floats]]:
-        """Raw ids (string [N]) and embeddings [N, D] in batches, for what does not fit in memory."""
+        """Raw ids (string [N]) and embeddings [N, D] in batches, for types that do not fit in memory."""
         for part in self._parts_of(entity_type):
             yield from remapped.iter_part(self.embedding_path, entity_type, part, batch_rows)
 
@@ -141,7 +141,7 @@ class Run:
         return found[raw_id]
 
     def find(self, entity_type: str, raw_ids: list[str], max_rows: int | None = None) -> dict[str, Floats]:
-        """The embeddings, float32 [D], of those ids that the type has (among its first `max_rows`)."""
+        """The embeddings, float32 [D], of the given ids that the type has (among its first `max_rows`)."""
         wanted, found = pa.array(raw_ids, pa.string()), {}
         for ids, vectors_ND in self.first_vectors(entity_type, max_rows):
             for row in np.flatnonzero(pc.is_in(ids, wanted).to_numpy(zero_copy_only=False)).tolist():
@@ -172,7 +172,7 @@ class Run:
         return nearest(self.iter_vectors(among), by_cosine(query_QD), [own], k)[0]
 
     def first_vectors(self, entity_type: str, max_rows: int | None) -> Iterator[tuple[pa.Array, Floats]]:
-        """`iter_vectors` of the first `max_rows` rows, spread evenly over the partitions."""
+        """The first `max_rows` rows, evenly from all partitions, in batches like `iter_vectors`."""
         parts = self._parts_of(entity_type)
         for part in parts:
             left = -(-max_rows // len(parts)) if max_rows is not None else None
@@ -184,7 +184,7 @@ class Run:
                     break
 
     def size_bytes(self, entity_type: str) -> int:
-        """Bytes of the type's files."""
+        """Size of the type's files."""
         folder = storage.join(self.embedding_path, entity_type)
         self._parts_of(entity_type)
         return sum(each.size_bytes for each in storage.list_dir(folder) if not each.is_dir)
@@ -198,7 +198,7 @@ class Run:
         return self._parts[entity_type]
 
     def _embedding_path(self) -> str:
-        """Where the run put the embeddings, below its folder wherever that lies by now."""
+        """The folder of the embeddings, below the run's folder, which may have moved since the run."""
         before, output = self.config.get("embedding_path"), self.config.get("output")
         if isinstance(before, str) and isinstance(output, str):
             inside = before.removeprefix(output.rstrip("/") + "/")

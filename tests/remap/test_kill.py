@@ -21,6 +21,8 @@ from tests import REPOSITORY
 from tests.remap import graph
 from tests.remap.processes import DEADLINE_S, running, wait_until
 
+pytestmark = pytest.mark.slow
+
 # Many small row groups: slow enough to be met in the middle.
 COUNTS = {"user": [2000] * 12, "item": [3]}
 SETTINGS: dict[str, Any] = {"batch_rows": 20}

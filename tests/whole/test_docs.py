@@ -100,7 +100,7 @@ def run_page(page: Path, folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", RUN_PAGES, ids=lambda page: page.name)
-def test_what_a_page_tells_to_run_works(folder: Path, page: Path) -> None:
+def test_the_commands_of_a_page_run(folder: Path, page: Path) -> None:
     if page.name != FIRST:  # which the fixture has run
         run_page(page, folder)
 
@@ -163,7 +163,7 @@ def descend(command: click.Command, words: list[str]) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_parses(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terminal, "look", terminal.Look())
+    monkeypatch.setattr(terminal, "options", terminal.Options())
     words = shlex.split(command, comments=True)
     parse(words)
     for key, value in pairwise(words):
@@ -173,7 +173,7 @@ def test_every_command_parses(command: str, monkeypatch: pytest.MonkeyPatch) -> 
             assert re.search(rf"^{words[1]}:", (REPOSITORY / "Makefile").read_text(), re.M)
 
 
-def test_what_does_not_parse_is_noticed() -> None:
+def test_a_wrong_command_is_noticed() -> None:
     with pytest.raises(click.ClickException):
         parse(shlex.split("dask-submit pipeline.py --colour red"))
     with pytest.raises(click.ClickException):
@@ -181,7 +181,7 @@ def test_what_does_not_parse_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_to_pages_that_exist(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
         if not target.startswith(("http:", "https:", "mailto:")):
@@ -192,9 +192,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_every_path_on_a_page_exists(page: Path) -> None:
     """Checks paths that begin with a folder of the repository; a module may stand without its `.py`."""
     folders = r"graphmill|etl|train|remap|tests|docs|conf|demo|bench|docker|examples"
-    named = re.findall(rf"(?<![\w/.}}-])(?:{folders})/[\w/.-]*\w", page.read_text())
+    mentioned = re.findall(rf"(?<![\w/.}}-])(?:{folders})/[\w/.-]*\w", page.read_text())
     written = re.compile(r".*\.json|[\w/]+/test_\w+")  # what commands write; tests of the table of promises
-    paths = {name for name in named if not written.fullmatch(name)}
+    paths = {name for name in mentioned if not written.fullmatch(name)}
     assert not {
         name for name in paths if not any((REPOSITORY / f"{name}{end}").exists() for end in ("", ".py"))
     }

@@ -21,6 +21,8 @@ from tests import REPOSITORY
 from tests.graphmill.report.browser import show
 from tests.hadoop.cluster import MiniHdfs
 
+pytestmark = pytest.mark.slow
+
 DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
 METRICS = ("mrr", "mean_rank", "hits@1", "hits@3", "hits@10", "hits@50")
 UNLIKE = ("run.json", "report.html", "_SUCCESS")
@@ -101,14 +103,14 @@ def test_run_json_holds_metrics_and_seconds(whole: Path) -> None:
     assert all(content["stages"][name]["seconds"] > 0 for name in ("etl", "train", "evaluate", "remap"))
 
 
-def test_the_report_of_a_run_is_drawn_whole(whole: Path) -> None:
+def test_every_chart_of_the_report_is_drawn(whole: Path) -> None:
     shown = show(whole / "report.html")
     assert shown.console == []
     assert shown.num_charts == len(re.findall(r'id="chart-[^"]*"', (whole / "report.html").read_text())) > 10
     assert "could not be made" not in shown.dom
 
 
-def test_evaluate_alone_says_the_same(whole: Path, triples: Path) -> None:
+def test_evaluate_alone_gives_the_metrics_of_the_run(whole: Path, triples: Path) -> None:
     options = [
         part for override in (f"input={triples}", f"output={whole}", *SMALL) for part in ("--set", override)
     ]
@@ -274,7 +276,6 @@ def appears(pattern: str) -> Callable[[Path], bool]:
     return lambda output: any(output.glob(pattern))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "moment",
     [

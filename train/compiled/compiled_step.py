@@ -1,7 +1,7 @@
 """A step by compiled code, which gets the addresses of a batch's tensors and moves the tables in place.
 
 A call lets other threads run, and each thread has a workspace of its own: threads may step at the same time
-on the same tables (Hogwild). Shapes: as in train/edges/negatives.py.
+on the same tables (Hogwild). Shapes: as in train/edges/negative_sampling.py.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from graphmill.config import Config
 from graphmill.errors import TrainingError
 from graphmill.model.parameters import global_key
 from graphmill.vocab import Side
-from train.edges.negatives import Batch, Block, Sampling
+from train.edges.negative_sampling import Batch, Block, Sampling
 from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.step.plain import StepFigures

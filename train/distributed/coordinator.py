@@ -35,7 +35,7 @@ from train.edges import schedule
 from train.edges.bucket_order import order_of
 from train.edges.partitions import PartitionKey, all_keys, is_shared, keys_of
 from train.run.plan import all_reduce_of
-from train.run.run_metrics import Visit, Watch
+from train.run.run_metrics import RunMetrics, Visit
 from train.run.validation import Validation
 
 MAX_LOSSES = 3  # workers that one bucket may cost
@@ -56,7 +56,7 @@ class Coordinator:
         self.first_version = self.version = pbg_checkpoint.read_version(config.checkpoint_path)
         pbg_checkpoint.delete_uncommitted(config.checkpoint_path)
         self.locations = PartitionLocations(config.checkpoint_path, self.version)
-        self.watch = Watch(config, self.schedule, self.version)
+        self.metrics = RunMetrics(config, self.schedule, self.version)
         self.validation = Validation(config, self.schedule.per_epoch, self.version, self._rank)
         self.channel = CoordinatorChannel(client, f"graphmill-train-{uuid.uuid4().hex[:12]}")
         self.pool = WorkerPool(client, self.channel, self.settings.num_workers, config, self.schedule)
@@ -83,7 +83,7 @@ class Coordinator:
             finally:
                 self.pool.shut_down()
         figures = {"first_version": self.first_version, "version": self.version, **self._worker_figures}
-        figures |= {"num_workers": self.settings.num_workers} | self.watch.figures()
+        figures |= {"num_workers": self.settings.num_workers} | self.metrics.figures()
         return figures | self.validation.figures()
 
     def _rank(self, config: Config) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class Coordinator:
             self._worker_figures = self.pool.finish(task) or self._worker_figures
 
     def _iterate(self, iteration: Iteration) -> None:
-        self.watch.start_iteration(iteration)
+        self.metrics.start_iteration(iteration)
         assignment = self._assignment(iteration)
         used = {key for bucket in order_of(self.config, iteration) for key in keys_of(self.config, bucket)}
         self._untouched = [each for each in all_keys(self.config) if each not in {*used, *self.shared_keys}]
@@ -135,7 +135,7 @@ class Coordinator:
             case "ready":
                 task.waits_for = "bucket"
             case "progress" if bucket is not None:
-                self.watch.tell(bucket, message["edges"], message["loss"])
+                self.metrics.report(bucket, message["edges"], message["loss"])
             case "trained" if bucket is not None:
                 task.visit = Visit(bucket, worker=task.address, **message["visit"])
                 task.waits_for = "turn"
@@ -144,7 +144,7 @@ class Coordinator:
                 self.locations.publish(task.grant, keys, shares=task.leader == task.grant)
                 written = message["checksums"]
                 self._checksums |= {storage.name(uri): written[uri] for uri in written}
-                self.watch.add(task.visit)
+                self.metrics.add(task.visit)
                 if assignment.commit(bucket):
                     self._base = self.locations.shared
                 task.last, task.waits_for, task.publishing = bucket, "bucket", False
@@ -243,7 +243,7 @@ class Coordinator:
         """Let another worker train the task's bucket; the task's work on it is void."""
         if task.bucket is not None:
             assignment.give_back(task.bucket)
-            self.watch.forget(task.bucket)
+            self.metrics.forget(task.bucket)
         self._untouched += task.untouched
         task.drop_bucket()
 
@@ -252,7 +252,7 @@ class Coordinator:
         config, version = self.config, self.version + 1
         self.claim.check()
         self.locations.complete(self.shared_keys)
-        pbg_checkpoint.append_stats(config.checkpoint_path, self.watch.lines())
+        pbg_checkpoint.append_stats(config.checkpoint_path, self.metrics.lines())
         preserved = self.schedule.preserved_epoch(config, version)
         self.claim.check()
         pbg_checkpoint.commit(
@@ -264,7 +264,7 @@ class Coordinator:
         self._checksums = {}
         self.locations.committed()
         self.version = version
-        self.watch.end_iteration(wait_s=time.monotonic() - begun)
+        self.metrics.end_iteration(wait_s=time.monotonic() - begun)
 
 
 def _evaluate(config: Config) -> dict[str, Any]:

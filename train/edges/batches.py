@@ -23,7 +23,7 @@ from graphmill.formats._bucket_columns import Indices
 from graphmill.formats.edge_buckets import Edges
 from graphmill.vocab import Bucket, Side
 from train.config import TrainConfig
-from train.edges.negatives import Batch, popularity
+from train.edges.negative_sampling import Batch, popularity
 from train.edges.one_vs_all import QueryBatch, group_by_query
 from train.model.features import Bags, distinct
 

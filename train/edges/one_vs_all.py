@@ -18,6 +18,7 @@ from torch import Tensor
 
 from graphmill.config import PbgConfig
 from graphmill.vocab import Side
+from train.edges.negative_sampling import sides_with_negatives
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,12 +60,6 @@ class QueryBatch:
             self.weight_A[answers],
             self.counted,
         )
-
-
-def sides_with_negatives(config: PbgConfig) -> list[Side]:
-    """The sides whose negatives are not disabled."""
-    off = {Side.LHS: config.disable_lhs_negs, Side.RHS: config.disable_rhs_negs}
-    return [side for side in Side if not off[side]]
 
 
 def group_by_query(

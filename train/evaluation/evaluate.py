@@ -25,6 +25,7 @@ from train.edges.partitions import all_buckets
 from train.evaluation import metrics_breakdown, ranking
 from train.evaluation.queries import Slots, Triples
 from train.evaluation.ranking_metrics import Ranks, concatenated
+from train.gpu import supported
 from train.step import runtime
 from train.tables.held_partitions import load_embeddings_of
 from train.tables.legacy_inputs import import_legacy_inputs
@@ -159,6 +160,7 @@ def _rank_all(
             height=height,
             num_threads=config.workers or cluster.num_cores(),
             device=context.device,
+            fused=supported.can_rank(config, context.device),
             report=report,
         )
         for side, of_side in ranks.items():

@@ -1,9 +1,10 @@
-"""How well a bucket's held-out edges are ranked, as PBG notes it in training_stats.json.
+"""Ranking metrics of a bucket's held-out edges, as PBG notes them in training_stats.json.
 
 Each edge is ranked among eval_num_batch_negs and eval_num_uniform_negs candidates of the bucket's own
-partitions, unfiltered, ties against it: a curve to watch, no figure to quote (`evaluate` ranks among all).
+partitions, unfiltered; ties count against the edge. The metrics show how training goes. To compare models,
+use `evaluate`, which ranks among all entities.
 
-Shapes: C chunks, P positives a chunk, M negatives.
+Shapes: C chunks, P positives per chunk, M negatives.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from graphmill.config import PbgConfig
 from graphmill.vocab import Side
-from train.edges.negatives import Batch, Sampling
+from train.edges.negative_sampling import Batch, Sampling
 from train.model import losses
 from train.model.model import Model
 from train.step.plain import gather, scores
@@ -29,7 +30,7 @@ def rank(
     batches: Iterable[tuple[Batch, Mapping[Side, Table]]],
     generator: torch.Generator,
 ) -> dict[str, Any]:
-    """Count and mean metrics of the edges, over both sides."""
+    """Number of edges, and means of their metrics over both sides."""
     sampling = Sampling.of_evaluation(config)
     totals = torch.zeros(len(NAMES), dtype=torch.float64)
     count = 0

@@ -51,7 +51,7 @@ def rank(
     height: int,
     num_threads: int = 1,
     device: torch.device | str = "cpu",
-    fused: bool | None = None,
+    fused: bool = False,
     report: Report = lambda done, total: None,
 ) -> dict[Side, Ranks]:
     """Rank each side of every edge among all entities of the side's type; `known` edges do not count.
@@ -59,7 +59,7 @@ def rank(
     The known edges come in parts that fit in memory, and are read once.
     Memory: the edges' queries and own candidates, 8 D bytes per edge; one partition; two blocks of scores per
     thread. Torch's own number of threads is 1 meanwhile. `fused` counts with the kernels of train/gpu, which
-    keep no scores; it is the default on a GPU, for scores that are dot products.
+    keep no scores.
 
     Raises:
         FormatError: an edge's score is not finite.
@@ -68,9 +68,6 @@ def rank(
     cells = _known_cells(plans, known or ())
     total = sum(queries.num_scores() for queries in plans)
     threads = Threads(num_threads, lambda done: report(done, total))
-    if fused is None:
-        dot = model.config.comparator in ("dot", "cos") and not model.config.bias
-        fused = dot and torch.device(device).type == "cuda"
     with cpu_threads(1):
         return {
             queries.side: _SideRanking(

@@ -12,7 +12,7 @@ from torch import Tensor
 from graphmill.config import Config
 from train.edges import seeds
 from train.edges.batches import EdgeTensors
-from train.edges.negatives import Sampling
+from train.edges.negative_sampling import Sampling
 from train.gpu.fused_step import FusedStep, Group, Shape, Sides
 from train.gpu.reference import Edges
 from train.model.model import Model

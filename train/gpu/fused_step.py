@@ -21,7 +21,7 @@ from torch import Tensor
 from graphmill.config import Config
 from graphmill.vocab import Side
 from train.config import TrainConfig
-from train.edges.negatives import in_batch_negatives
+from train.edges.negative_sampling import in_batch_negatives
 from train.gpu import reference
 from train.gpu.reference import Comparison, Edges, Sample, Source
 from train.model.model import Model

@@ -131,11 +131,12 @@ def query_gradients(comparison: Comparison) -> Compared:
     losses.mask_own(neg_CPM, comparison.rows_CK, positives, first)
     violators = torch.count_nonzero(neg_CPM > pos_CP.unsqueeze(-1))
     weight_CP = comparison.weight_CP.to(pos_CP)
-    loss, pos_CP, neg_CPM = losses.loss_gradient(
+    loss_CP, pos_CP, neg_CPM = losses.loss_gradient(
         comparison.loss, comparison.margin, pos_CP, neg_CPM, weight_CP
     )
     gradient_CPD = neg_CPM @ negative_CMD + pos_CP.unsqueeze(-1) * own_CPD
-    return Compared(loss.double(), violators.double(), gradient_CPD, (pos_CP, neg_CPM))
+    loss = loss_CP.sum(dtype=torch.float64)
+    return Compared(loss, violators.double(), gradient_CPD, (pos_CP, neg_CPM))
 
 
 def candidate_gradients(comparison: Comparison, saved: tuple[Tensor, ...], out_CKD: Tensor) -> None:
@@ -213,8 +214,8 @@ def _apply(source: Source, rows_CPD: Tensor, own_CPD: Tensor | None) -> Tensor:
 
 def _regularised(operator: Operator, leaf: Tensor, coefficient: float) -> tuple[Tensor, Tensor]:
     """The gradient at a leaf and that of its N3; the cost of N3 in float64."""
-    cost, slopes = losses.n3(operators.parts(operator, leaf.detach()), coefficient)
-    return gradient_of(leaf) + torch.cat(slopes, dim=-1), cost.double()
+    cost_CP, slopes = losses.n3(operators.parts(operator, leaf.detach()), coefficient)
+    return gradient_of(leaf) + torch.cat(slopes, dim=-1), cost_CP.sum(dtype=torch.float64)
 
 
 def _wide(operand: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ from graphmill.config import Config
 from graphmill.vocab import Side
 from train.compiled import build
 from train.compiled.compiled_step import CompiledStep
-from train.edges.grouped import Questions
-from train.edges.negatives import Batch
+from train.edges.negative_sampling import Batch
+from train.edges.one_vs_all import QueryBatch
 from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.run.plan import Engine
@@ -21,7 +21,7 @@ from train.step.table import Table
 class BatchStep:
     """Trains on the batches of `batches.cut_for_training`.
 
-    Edges take the compiled step or the plain one, edges with features the plain step, questions the grouped
+    Edges take the compiled step or the plain one, edges with features the plain step, queries the grouped
     step.
     """
 
@@ -36,9 +36,9 @@ class BatchStep:
         self.edges.lr_scale = self.plain.lr_scale = self.grouped.lr_scale = lr_scale
 
     def __call__(
-        self, batch: Batch | Questions, tables: Mapping[Side, Table], generator: torch.Generator
+        self, batch: Batch | QueryBatch, tables: Mapping[Side, Table], generator: torch.Generator
     ) -> StepFigures:
         """Move the rows and parameters that the batch touches."""
-        if isinstance(batch, Questions):
+        if isinstance(batch, QueryBatch):
             return self.grouped(batch, tables)
         return (self.plain if batch.bags else self.edges)(batch, tables, generator)

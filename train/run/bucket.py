@@ -13,9 +13,9 @@ from graphmill.vocab import Bucket, Side
 from train.config import TrainConfig
 from train.edges import batches, seeds
 from train.edges.batches import EdgeTensors
-from train.edges.grouped import Questions
-from train.edges.negatives import Batch
-from train.edges.partitions import PartitionKey, key_of, rows_of
+from train.edges.negative_sampling import Batch
+from train.edges.one_vs_all import QueryBatch
+from train.edges.partitions import PartitionKey, by_side, rows_of
 from train.evaluation import held_out
 from train.gpu.copies import read_beside_steps
 from train.gpu.fused_pass import FusedBuckets
@@ -31,7 +31,7 @@ from train.tables.run_context import RunContext
 
 CHECK_BATCHES = 50  # a loss that is not finite is noticed after so many batches at the latest
 
-AnyBatch = TypeVar("AnyBatch", Batch, Batch | Questions)
+AnyBatch = TypeVar("AnyBatch", Batch, Batch | QueryBatch)
 Tables = Mapping[PartitionKey, Table]
 ReportProgress = Callable[[int, float], None]  # takes the number of edges done, and the sum of their losses
 
@@ -132,7 +132,7 @@ class BucketTrainer:
 
         threads = Threads(num_threads, report_now_and_then)
 
-        def step(batch: Batch | Questions, sides: Mapping[Side, Table]) -> int:
+        def step(batch: Batch | QueryBatch, sides: Mapping[Side, Table]) -> int:
             own = generators.pop()
             figures = torch.stack([each.double() for each in self.step(batch, sides, own)])
             generators.append(own)
@@ -156,12 +156,9 @@ class BucketTrainer:
 
     def _sides(self, bucket: Bucket, tables: Tables) -> dict[int, tuple[Table, Table]]:
         """The tables of lhs and rhs that each relation meets in the bucket."""
-        sides = (self._tables_of(number, bucket, tables) for number in range(len(self.config.relations)))
+        relations = range(len(self.config.relations))
+        sides = (by_side(self.config, relation, bucket, tables) for relation in relations)
         return {number: (each[Side.LHS], each[Side.RHS]) for number, each in enumerate(sides)}
-
-    def _tables_of(self, relation: int, bucket: Bucket, tables: Tables) -> dict[Side, Table]:
-        entry = self.config.relations[relation]
-        return {side: tables[key_of(self.config, entry.entity_type(side), side, bucket)] for side in Side}
 
     def _check_finite(self, total: torch.Tensor, bucket: Bucket, iteration: Iteration, count: int) -> None:
         if not torch.isfinite(total).all():
@@ -182,13 +179,13 @@ class BucketTrainer:
         self, cut: Iterator[AnyBatch], bucket: Bucket, tables: Tables
     ) -> Iterator[tuple[AnyBatch, Mapping[Side, Table]]]:
         for batch in cut:
-            yield batch, self._tables_of(batch.relation, bucket, tables)
+            yield batch, by_side(self.config, batch.relation, bucket, tables)
 
 
 def read_edges(context: RunContext, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
     """Read a bucket's edges of an iteration to the device, and check them."""
     config, path, device = context.config, iteration.edge_path, context.device
-    num_rel = len(config.relations) if context.num_dynamic is None else context.num_dynamic
+    num_rel = context.num_relations
     edges = context.schedule.rows(iteration, bucket)
     rows = rows_of(config, context.num_rows, bucket)
     return read_beside_steps(device, lambda: batches.read(config, path, bucket, edges, rows, num_rel, device))

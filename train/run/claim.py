@@ -1,4 +1,4 @@
-"""Decides whether a run goes on with the checkpoint at checkpoint_path.
+"""Decides whether a run continues with the checkpoint at checkpoint_path.
 
     checkpoint_path/graphmill.json
       settings, train, inputs     settings of the training that change the result, and inputs
@@ -51,8 +51,8 @@ def check_claim(config: Config, coming: Collection[str] = ()) -> None:
     Earlier stages will write the folders `coming`.
 
     Raises:
-        ConfigError: the checkpoint may not be resumed, and `train.on_change` says not to start anew; or there
-            is nothing to validate on.
+        ConfigError: training cannot resume the checkpoint, and `train.on_change` forbids to start anew; or
+            there is nothing to validate on.
     """
     validation.check_split(config, coming)
     if pbg_checkpoint.read_version(config.checkpoint_path):

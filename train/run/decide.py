@@ -69,8 +69,8 @@ def engine_of(config: Config, device: torch.device, reasons: list[str]) -> Engin
 
 def _shares_batches(config: Config) -> bool:
     """Whether there are batches that the compiled step leaves to torch, which uses all cores for each."""
-    questions = config.loss_fn == "softmax" and any(relation.all_negs for relation in config.relations)
-    return questions or any(entity.featurized for entity in config.entities.values())
+    queries = config.loss_fn == "softmax" and any(relation.all_negs for relation in config.relations)
+    return queries or any(entity.featurized for entity in config.entities.values())
 
 
 def _placement(

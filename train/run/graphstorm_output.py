@@ -1,15 +1,15 @@
-"""A trained checkpoint as GraphStorm's tools know them: its two layouts, written partition by partition.
+"""Writes a trained checkpoint in GraphStorm's two layouts, partition by partition.
 
     {save_embed_path}/                  graphmill/formats/graphstorm/saved_embeddings.py
         emb_info.json  {type}/embed-{rank:05d}.pt  embed_nids-{rank:05d}.pt
     {save_model_path}/epoch-{E}[-iter-{I}]/
         model.bin                       {"decoder": relation parameters and global embeddings by their keys}
         optimizers.bin                  {"dense": the optimizer's state of those, "sparse": rows and ranks}
-        {type}/sparse_emb_{rank:05d}.pt [ceil(N / W), D]: row r x ceil(N / W) on is rank r's
+        {type}/sparse_emb_{rank:05d}.pt [ceil(N / W), D]: rows from r x ceil(N / W) on are rank r's
 
 A rank is a partition; a type with fewer partitions leaves the other ranks empty. The integer id of an entity
 is the number of entities in the partitions before its own, plus its index: as in `etl.graphstorm_maps`.
-Vectors hold the type's global embedding, as those of `remap` do; a saved model has it apart.
+Vectors include the type's global embedding, as in `remap`; a saved model keeps it separately.
 """
 
 import re
@@ -33,7 +33,7 @@ _RANK_FILE = re.compile(r"embed(_nids)?-[0-9]+\.pt")
 
 
 def save(config: Config, embed_path: str | None, model_path: str | None, claim: Claim = NO_CLAIM) -> None:
-    """Write what was asked for of the committed version; emb_info.json comes last, models appear whole.
+    """Write the committed version in the layouts that have a path; emb_info.json last, models in one rename.
 
     Memory: one partition of embeddings.
     """
@@ -50,7 +50,7 @@ def _save_embeddings(config: Config, version: int, embed_path: str, claim: Claim
     world_size = max(entity.num_partitions for entity in config.entities.values())
     for name, entity in config.entities.items():
         for earlier in storage.list_dir(storage.join(embed_path, name)):
-            if _RANK_FILE.fullmatch(storage.name(earlier.uri)):  # perhaps of more ranks than now
+            if _RANK_FILE.fullmatch(storage.name(earlier.uri)):  # of an earlier run, perhaps with more ranks
                 storage.delete(earlier.uri)
         added_D = pbg_checkpoint.read_global_embedding(config.checkpoint_path, name, version)
         first = 0
@@ -98,7 +98,7 @@ def _save_model(config: Config, version: int, model_path: str, claim: Claim) -> 
 def _in_shares(
     config: Config, entity_type: str, version: int, num_partitions: int, share: int
 ) -> Iterator[Array]:
-    """The rows of all partitions, one after the other, cut anew: `share` rows at a time, for each rank."""
+    """Cut the rows of all partitions, one after the other, into `share` rows for each rank."""
     held: list[Array] = []
     num_held, num_given = 0, 0
     for partition in range(num_partitions):

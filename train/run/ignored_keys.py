@@ -1,33 +1,33 @@
-"""PBG's keys that mean nothing here: they are accepted, and what does their work is told once a run."""
+"""PBG's keys without effect here: training accepts them, and logs once per run what replaces them."""
 
 import logging
 
 from graphmill.config import PbgConfig
 
-_STEADY = "partitions are files of the checkpoint, which the workers read and write themselves"
+_FILES = "partitions are files of the checkpoint, which the workers read and write themselves"
 _REPLACED = {
-    "num_machines": "train.num_workers says how many Dask workers share the buckets",
-    "num_partition_servers": _STEADY,
-    "num_groups_for_partition_server": _STEADY,
-    "num_groups_per_sharded_partition_server": _STEADY,
-    "partition_shard_size": _STEADY,
+    "num_machines": "train.num_workers sets how many Dask workers share the buckets",
+    "num_partition_servers": _FILES,
+    "num_groups_for_partition_server": _FILES,
+    "num_groups_per_sharded_partition_server": _FILES,
+    "partition_shard_size": _FILES,
     "distributed_init_method": "the Dask cluster connects the workers: --master, or the section `cluster`",
     "distributed_tree_init_order": "several workers start from one bucket in any case",
     "hogwild_delay": "threads start together, and share the sums of Adagrad from the first batch on",
     "background_io": "train.prefetch, which is on",
-    "verbose": "--debug shows all that there is to tell",
+    "verbose": "--debug shows all messages",
 }
 
 log = logging.getLogger("graphmill")
 
 
 def replaced(config: PbgConfig) -> dict[str, str]:
-    """Keys that are set, to something else than their default, and what replaces each."""
+    """Keys without effect that differ from their default, and what replaces each."""
     fields = type(config).model_fields
     return {key: told for key, told in _REPLACED.items() if getattr(config, key) != fields[key].default}
 
 
 def tell_replaced(config: PbgConfig) -> None:
-    """Log them."""
+    """Log the keys without effect."""
     for key, told in replaced(config).items():
         log.info("training: %s: %s has no effect: %s", key, getattr(config, key), told)

@@ -8,22 +8,22 @@ The rest of the trainer sees a graph of one partition, whose only bucket is (0, 
 
 import copy
 from collections.abc import Mapping, Sequence
-from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from graphmill.formats.pbg_checkpoint import Iteration
-from graphmill.vocab import Bucket, Partition, Side
+from graphmill.vocab import Bucket, Partition
 from train.edges.batches import EdgeTensors
-from train.edges.partitions import PartitionKey, all_keys, key_of
+from train.edges.partitions import PartitionKey, all_buckets, all_keys, key_of
 from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.run.bucket import BucketTrainer, Tables, read_edges
 from train.run.plan import Plan
 from train.step.table import Table
 from train.tables.partition_files import PartitionFiles
+from train.tables.partition_store import Store
 from train.tables.run_context import RunContext
 
 
@@ -42,10 +42,9 @@ class WholeGraph(BucketTrainer):
         if place in self._kept:
             return self._kept[place]
         config = self.partitioned.config
-        grid = [range(config.num_side_partitions(side)) for side in Side]
         edges, done = self._empty_edges(iteration), 0
-        for pair in product(*grid):
-            part = self._read_bucket(Bucket(*pair), iteration)
+        for each in all_buckets(config):
+            part = self._read_bucket(each, iteration)
             for name in ("lhs", "rel", "rhs", "weight"):
                 getattr(edges, name)[done : done + len(part)] = getattr(part, name)
             done += len(part)
@@ -83,18 +82,13 @@ class WholeGraph(BucketTrainer):
         return super()._rank(wide, bucket, tables, place)
 
 
-class ResidentStore:
-    """All tables on the device; the files hold them partition by partition.
-
-    Attributes:
-        num_read, num_written: partitions read or drawn, and written, so far.
-    """
+class ResidentStore(Store):
+    """All tables on the device; the files hold them partition by partition."""
 
     def __init__(self, context: RunContext, version: int) -> None:
-        self.context, self.version = context, version
-        self.files = PartitionFiles(context.on_host())
+        super().__init__(PartitionFiles(context.on_host()), version)
+        self.context = context
         self.first_rows = _first_rows(context)
-        self.num_read = self.num_written = 0
         self._tables: dict[PartitionKey, Table] = {}
 
     def begin(self, order: Sequence[Bucket]) -> None:
@@ -114,10 +108,6 @@ class ResidentStore:
         for key in all_keys(self.context.config):
             self.files.write(key, self._part(*key), self.version + 1, iteration)
             self.num_written += 1
-
-    def committed(self) -> None:
-        """Note that the next version counts now."""
-        self.version += 1
 
     def _load(self, name: str) -> Table:
         num_rows, device = sum(self.context.num_rows[name]), self.context.device

@@ -1,20 +1,20 @@
-"""Watching a run: what every bucket and epoch came to, for the display, training_stats.json and run.json.
+"""Metrics of a run, by bucket and epoch: for the display, training_stats.json and run.json.
 
 In run.json, under stages.train:
 
-    epochs: [                          one a finished epoch
+    epochs: [                          one per finished epoch
       {epoch,                          from 1
        edges, seconds, edges_per_s,    trained, by the clock from its start to its commit
-       loss, reg,                      means an edge
+       loss, reg,                      means per edge
        mrr?,                           of the held-out edges, after training on their bucket (eval_fraction)
-       swap_wait_s,                    seconds in which a worker waited for partitions or edges
+       swap_wait_s,                    seconds that workers waited for partitions and edges
        partitions_read, partitions_written,
        peak_bytes,                     resident memory of the largest worker's process so far
        buckets?: [{lhs, rhs, edges, seconds, wait_s, loss, reg, mrr?, worker?}]}]
 
-An epoch has one entry in `buckets` for each edge path, chunk and bucket, in the order of training; of old
-epochs they are left out, so that there are at most MAX_BUCKETS (training_stats.json has them all). Epochs
-of an earlier run of the same checkpoint come from training_stats.json, which knows no seconds.
+An epoch has one entry in `buckets` for each edge path, chunk and bucket, in the order of training. Old epochs
+have no `buckets`, so that there are at most MAX_BUCKETS entries; training_stats.json has them all. Epochs of
+an earlier run of the same checkpoint come from training_stats.json, which has no seconds.
 """
 
 import resource
@@ -38,18 +38,18 @@ Entry = dict[str, Any]
 
 
 def peak_bytes() -> int:
-    """The most resident memory that this process has had."""
+    """Peak resident memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 @dataclass(frozen=True)
 class Visit:
-    """What training on a bucket came to.
+    """The result of training on a bucket.
 
     Attributes:
         stats: `stats`, `eval_stats_before`, `eval_stats_after` as in training_stats.json; `seconds`.
-        wait_s: seconds of waiting for its partitions and edges.
-        worker: who did it, where there are several.
+        wait_s: seconds that the worker waited for partitions and edges.
+        worker: the worker, where there are several.
     """
 
     bucket: Bucket
@@ -72,22 +72,22 @@ class Visit:
         return {"lhs": self.bucket.lhs, "rhs": self.bucket.rhs, **_means([self.stats]), **seconds, **worker}
 
 
-class Watch:
-    """Collects the visits of a run."""
+class RunMetrics:
+    """Collects the visits of a run, and shows its progress."""
 
-    def __init__(self, config: Config, plan: Schedule, version: int) -> None:
+    def __init__(self, config: Config, schedule: Schedule, version: int) -> None:
         self.config = config
-        self.schedule = plan
+        self.schedule = schedule
         self.version = version
-        self.total_edges = sum(plan.num_edges_of(i) for i in range(version, plan.num_iterations))
+        self.total_edges = sum(schedule.num_edges_of(i) for i in range(version, schedule.num_iterations))
         self.num_edges = 0
         self.step_s = 0.0
         self._start_s = self._epoch_start_s = time.monotonic()
-        self._epochs = _earlier(config, plan, version)
-        self._epoch: list[Visit] = []  # of this run; an epoch that is resumed midway has no others
+        self._epochs = _earlier(config, schedule, version)
+        self._epoch: list[Visit] = []  # of this run only, where an epoch is resumed midway
         self._iteration: list[Visit] = []
         self._current: Iteration | None = None
-        self._told: dict[Bucket, tuple[int, float]] = {}
+        self._reported: dict[Bucket, tuple[int, float]] = {}
         self._commit_wait_s, self._commit_written = 0.0, 0
         self._curves = Curves(config) if config.section(TrainConfig).tensorboard else None
 
@@ -98,22 +98,22 @@ class Watch:
         if not self._epoch:
             self._epoch_start_s, self._commit_wait_s, self._commit_written = time.monotonic(), 0.0, 0
 
-    def tell(self, bucket: Bucket, num_edges: int, loss: float) -> None:
-        """Show progress within a bucket: `num_edges` of it done, with a sum of losses `loss`."""
-        self._told[bucket] = num_edges, loss
+    def report(self, bucket: Bucket, num_edges: int, loss: float) -> None:
+        """Show progress within a bucket: `num_edges` of its edges are done, with a sum of losses `loss`."""
+        self._reported[bucket] = num_edges, loss
         done = sum(visit.num_edges for visit in self._iteration)
         lost = sum(visit.num_edges * _metric(visit.stats, "loss") for visit in self._iteration)
-        for edges, losses in self._told.values():
+        for edges, losses in self._reported.values():
             done, lost = done + edges, lost + losses
         self._show(self.num_edges + done, lost / max(done, 1))
 
     def forget(self, bucket: Bucket) -> None:
-        """A bucket's worker was lost; what it has told is void."""
-        self._told.pop(bucket, None)
+        """Drop the progress of a bucket whose worker was lost."""
+        self._reported.pop(bucket, None)
 
     def add(self, visit: Visit) -> None:
-        """Note a finished bucket."""
-        self._told.pop(visit.bucket, None)
+        """Add a finished bucket."""
+        self._reported.pop(visit.bucket, None)
         self._iteration.append(visit)
 
     def lines(self) -> list[dict[str, Any]]:
@@ -136,7 +136,7 @@ class Watch:
         ]
 
     def end_iteration(self, *, wait_s: float, partitions_written: int = 0) -> None:
-        """Note that the iteration is committed: `wait_s` seconds were waited for its last files."""
+        """End an iteration that is committed: its last files took `wait_s` seconds of waiting."""
         self.version += 1
         self.num_edges += sum(visit.num_edges for visit in self._iteration)
         self.step_s += sum(visit.stats["seconds"] for visit in self._iteration)
@@ -187,7 +187,7 @@ class Watch:
                 entry.pop("buckets", None)
 
     def _show(self, num_edges: int, loss: float) -> None:
-        now = self._current
+        now, last = self._current, self._epochs[-1] if self._epochs else {}
         if now is not None:
             progress.tell(
                 "training",
@@ -196,20 +196,16 @@ class Watch:
                 "edges",
                 epoch=f"{now.epoch_idx + 1}/{now.num_epochs}",
                 loss=f"{loss:.4g}",
-                **(
-                    {"mrr": f"{self._epochs[-1]['mrr']:.3f}"}
-                    if self._epochs and "mrr" in self._epochs[-1]
-                    else {}
-                ),
+                **({"mrr": f"{last['mrr']:.3f}"} if "mrr" in last else {}),
             )
 
 
 def _metric(stats: Mapping[str, Any], name: str) -> float:
-    return float(stats["stats"]["metrics"].get(name, 0.0))  # PBG leaves out what is not used
+    return float(stats["stats"]["metrics"].get(name, 0.0))  # PBG leaves out unused metrics
 
 
 def _means(visits: Iterable[Mapping[str, Any]]) -> Entry:
-    """Edges, and means over them, of lines of training_stats.json."""
+    """The number of edges of some lines of training_stats.json, and means over these edges."""
     visits = list(visits)
     num_edges = sum(each["stats"]["count"] for each in visits)
     means = {
@@ -222,11 +218,11 @@ def _means(visits: Iterable[Mapping[str, Any]]) -> Entry:
     return {"edges": num_edges} | means | mrr
 
 
-def _earlier(config: Config, plan: Schedule, version: int) -> list[Entry]:
-    """Epochs that are finished in the checkpoint, as far as training_stats.json knows them."""
+def _earlier(config: Config, schedule: Schedule, version: int) -> list[Entry]:
+    """Finished epochs of the checkpoint, from training_stats.json."""
     by_epoch: dict[int, list[Mapping[str, Any]]] = {}
     for line in pbg_checkpoint.read_stats(config.checkpoint_path) if version else []:
         if isinstance(line.get("epoch_idx"), int) and isinstance(line.get("stats"), dict):
             by_epoch.setdefault(line["epoch_idx"], []).append(line)
-    finished = version // plan.per_epoch
+    finished = version // schedule.per_epoch
     return [{"epoch": epoch + 1, **_means(by_epoch[epoch])} for epoch in sorted(by_epoch) if epoch < finished]

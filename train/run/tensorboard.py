@@ -1,9 +1,9 @@
 """Curves for TensorBoard: `tensorboard --logdir OUTPUT/tensorboard`.
 
-    {output}/tensorboard/events.out.tfevents.*     one an epoch, whole when it appears
+    {output}/tensorboard/events.out.tfevents.*     one per epoch, complete when it appears
 
-An epoch gets a file of its own because storage has no appending: TensorBoard reads them one after another,
-while the run goes on.
+Each epoch has a file of its own, because storage cannot append: TensorBoard reads the files one after another
+while the run continues.
 
 Scalars: epoch/{loss, reg, mrr, edges_per_s, swap_wait_s, peak_bytes} by epoch, and bucket/{loss, reg, mrr}
 by the number of edges trained until then.
@@ -37,7 +37,7 @@ class Curves:
         self.uri = storage.join(config.output or config.checkpoint_path, "tensorboard")
 
     def write(self, epoch: Mapping[str, Any], num_edges: int) -> None:
-        """Write an epoch, as it stands in run.json, before which `num_edges` had been trained."""
+        """Write an epoch's entry of run.json; `num_edges` were trained before the epoch."""
         from torch.utils.tensorboard import SummaryWriter  # seconds to import
 
         with tempfile.TemporaryDirectory(prefix="graphmill-") as folder:

@@ -28,7 +28,7 @@ from train.run.bucket import BucketTrainer
 from train.run.decide import decide
 from train.run.plan import Plan
 from train.run.resident import ResidentStore, WholeGraph
-from train.run.run_metrics import Visit, Watch, peak_bytes
+from train.run.run_metrics import RunMetrics, Visit, peak_bytes
 from train.run.validation import Validation
 from train.tables.background import Background
 from train.tables.device_buffer import DeviceBuffer, order_slots
@@ -58,7 +58,7 @@ class Trainer:
         # Partitions per type on the device: the order of buckets suits them.
         self.order_slots = order_slots(config, self.plan.slots) if self.plan.slots else None
         self.store = self._store(self.plan)
-        self.watch = Watch(config, self.schedule, self.version)
+        self.metrics = RunMetrics(config, self.schedule, self.version)
         self.validation = Validation(config, self.schedule.per_epoch, self.version, self._rank)
         self._edges: dict[Bucket, Future[EdgeTensors]] = {}  # read, or being read
         self._of_config: Checksums = {}
@@ -79,7 +79,7 @@ class Trainer:
             "device": self.plan.device,
             "plan": self.plan.figures(),
             "num_parameters": self.context.num_parameters(self.model),
-            **self.watch.figures(),
+            **self.metrics.figures(),
             **self.validation.figures(),
         }
 
@@ -101,10 +101,10 @@ class Trainer:
     def _iterate(self, iteration: Iteration) -> None:
         order = order_of(self.bucket.config, iteration, self.order_slots)
         following = [*order[1:], None] if self.prefetch else [None] * len(order)
-        self.watch.start_iteration(iteration)
+        self.metrics.start_iteration(iteration)
         self.store.begin(order)
         for bucket, then in zip(order, following, strict=True):
-            self.watch.add(self._visit(bucket, then, iteration))
+            self.metrics.add(self._visit(bucket, then, iteration))
         self._commit(iteration)
 
     def _visit(self, bucket: Bucket, then: Bucket | None, iteration: Iteration) -> Visit:
@@ -116,7 +116,7 @@ class Trainer:
             self._edges[then] = self._edges_of(then, iteration)
         edges = self.background.result(coming)
         wait_s = self.background.wait_s - before[0]
-        stats = self.bucket.train(bucket, iteration, edges, tables, partial(self.watch.tell, bucket))
+        stats = self.bucket.train(bucket, iteration, edges, tables, partial(self.metrics.report, bucket))
         return Visit(
             bucket,
             stats,
@@ -144,7 +144,7 @@ class Trainer:
             iteration,
             self.context.checksums,
         )
-        pbg_checkpoint.append_stats(config.checkpoint_path, self.watch.lines())
+        pbg_checkpoint.append_stats(config.checkpoint_path, self.metrics.lines())
         self.claim.check()
         pbg_checkpoint.commit(
             config.checkpoint_path,
@@ -155,7 +155,7 @@ class Trainer:
         self.context.checksums.clear()
         self.store.committed()
         self.version = version
-        self.watch.end_iteration(
+        self.metrics.end_iteration(
             wait_s=self.background.wait_s - before[0],
             partitions_written=self.store.num_written - before[1],
         )

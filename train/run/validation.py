@@ -1,12 +1,12 @@
-"""Early stopping: the epochs' MRR on a validation split, and the best version as the one that stays.
+"""Early stopping by the MRR on a validation split: the best version becomes the committed one.
 
     checkpoint_path/
       validation.json     {split, epochs: [{epoch, version, mrr, hits@10}], best, ended}
       best/               the version with the best MRR so far, itself a checkpoint
 
 Every `validate_every` epochs the committed version is ranked, filtered, on every edge of the split. When the
-run ends, by `patience` or by num_epochs, the best version becomes the committed one again. A kill in
-between is harmless: what validation.json says is done is not done again.
+run ends, by `patience` or by num_epochs, the best version is committed again. A kill in between is harmless:
+the next run skips the steps that validation.json records.
 """
 
 import json
@@ -29,7 +29,7 @@ log = logging.getLogger("graphmill")
 
 
 def reopen(config: Config) -> None:
-    """Let a run that has ended go on from its best version: settings have changed since."""
+    """Let a run that has ended continue from its best version: settings have changed since."""
     uri = storage.join(config.checkpoint_path, FILE)
     if storage.exists(uri):
         found = _parsed(uri)
@@ -37,10 +37,10 @@ def reopen(config: Config) -> None:
 
 
 def check_split(config: Config, coming: Collection[str] = ()) -> None:
-    """Look whether there is something to validate on; the folders `coming` are still to be written.
+    """Check that there are edges to validate on; other stages will write the folders `coming`.
 
     Raises:
-        ConfigError: there is not.
+        ConfigError: there are none.
     """
     split = config.section(TrainConfig).validate_split
     if split is None or storage.absolute(path := config.split_path(split)) in coming:
@@ -59,14 +59,14 @@ def check_split(config: Config, coming: Collection[str] = ()) -> None:
 
 
 class Validation:
-    """Decides when a run has trained enough."""
+    """Decides when a run has trained enough epochs."""
 
     def __init__(self, config: Config, per_epoch: int, version: int, rank: Rank) -> None:
-        """`per_epoch` iterations are an epoch; `version` is the checkpoint's; `rank` evaluates one.
+        """`per_epoch` iterations are an epoch; `version` is the committed one; `rank` evaluates a version.
 
         Raises:
-            ConfigError: there is no such split, or nothing in it that can be ranked.
-            FormatError: validation.json is not what it should be.
+            ConfigError: there is no such split, or it has no edge to rank.
+            FormatError: validation.json is malformed.
         """
         self._rank = rank
         self.settings = config.section(TrainConfig)
@@ -74,7 +74,7 @@ class Validation:
         self._per_epoch = per_epoch
         self._uri = storage.join(config.checkpoint_path, FILE)
         self._epochs: list[dict[str, Any]] = []
-        self._ended: int | None = None  # the num_epochs of the run that ended here
+        self._ended: int | None = None  # num_epochs of the run that has ended
         check_split(config)
         if version and self.settings.validate_split and storage.exists(self._uri):
             self._read(version)
@@ -85,7 +85,7 @@ class Validation:
         return self._ended is not None and self._config.num_epochs <= self._ended
 
     def after(self, version: int) -> bool:
-        """Look at the committed version, unless that is done; whether training should go on."""
+        """Validate the committed version, unless that is done; returns whether training should continue."""
         epoch, rest = divmod(version, self._per_epoch)
         if self.settings.validate_split is None or rest or not version:
             return True
@@ -100,7 +100,7 @@ class Validation:
         return len(self._epochs) - 1 - self._epochs.index(self._best) < self.settings.patience
 
     def end(self, version: int) -> int:
-        """Make the best version the committed one; its number."""
+        """Commit the best version again; returns its number."""
         if not self._epochs:
             return version
         if not self.ended:
@@ -110,7 +110,7 @@ class Validation:
         if best != version:
             log.info("training: epoch %d was the best: back to version %d", self._best["epoch"], best)
         elif not storage.exists(storage.join(self._config.checkpoint_path, BEST)):
-            return best  # somebody has deleted the copy: what is committed is all there is
+            return best  # the copy was deleted: only the committed version is left
         try:
             pbg_checkpoint.restore(self._config.checkpoint_path, BEST)
         except FormatError as error:
@@ -125,7 +125,7 @@ class Validation:
 
     @property
     def _best(self) -> dict[str, Any]:
-        """The first of those with the highest MRR."""
+        """The first epoch with the highest MRR."""
         return max(self._epochs, key=lambda entry: (entry["mrr"], -entry["epoch"]))
 
     def _validate(self, epoch: int, version: int) -> None:
@@ -151,9 +151,9 @@ class Validation:
     def _read(self, version: int) -> None:
         found = _parsed(self._uri)
         if found["split"] != self.settings.validate_split:
-            return  # the MRR of other edges says nothing about these
+            return  # the MRR of another split does not compare
         self._epochs, self._ended = found["epochs"], found["ended"]
-        if not self.ended:  # of epochs after the version there is nothing left: the run goes on from it
+        if not self.ended:  # later epochs are lost: the run continues from `version`
             self._epochs = [entry for entry in self._epochs if entry["version"] <= version]
 
 

@@ -1,13 +1,13 @@
-"""A step on questions: scores of all entities, their softmax, and the gradients in closed form.
+"""A step on queries: scores of all entities, their softmax, and the gradients in closed form.
 
     P = softmax(scores)
     gradient of queries: weight P candidates - the candidates that answer
     gradient of candidates: P^T weight queries - the queries that they answer
 
 With half_precision the scores and P are bfloat16, which halves the memory traffic; products add up in fp32.
-Scores are computed for as many questions at a time as SCORE_BYTES holds.
+Scores are computed for as many queries at a time as SCORE_BYTES holds.
 
-Shapes: Q questions, A answers, N rows of the table of answers, D dimension, U distinct rows.
+Shapes: Q queries, A answers, N rows of the table of answers, D dimension, U distinct rows.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,8 @@ from torch import Tensor
 from graphmill.config import PbgConfig
 from graphmill.model import operators
 from graphmill.vocab import Side
-from train.edges.grouped import Questions, asked_sides
+from train.edges.negative_sampling import sides_with_negatives
+from train.edges.one_vs_all import QueryBatch
 from train.model import losses, optimizer
 from train.model.model import Model
 from train.step.plain import StepFigures, gradient_of, touched_parameters
@@ -29,7 +30,7 @@ SCORE_BYTES = 256 << 20
 
 
 class Gradients(NamedTuple):
-    """The loss of questions, and its gradients with respect to the vectors that are compared."""
+    """The loss of queries, and its gradients with respect to the vectors that are compared."""
 
     loss: Tensor
     violators: Tensor  # answers that score below another entity
@@ -38,7 +39,7 @@ class Gradients(NamedTuple):
 
 
 class GroupedStep:
-    """Trains on one batch of questions after another.
+    """Trains on one batch of queries after another.
 
     Attributes:
         lr_scale: multiplies `lr` and `relation_lr`.
@@ -49,10 +50,10 @@ class GroupedStep:
         self.model = model
         self.adagrad = adagrad
         self.lr_scale = 1.0
-        # Without an operator for each side the edge is one example, and both its questions regularise it.
-        self._share = (2 if model.two_sided else 1) / max(1, len(asked_sides(config)))
+        # Without an operator for each side the edge is one example, and both its queries regularise it.
+        self._share = (2 if model.two_sided else 1) / max(1, len(sides_with_negatives(config)))
 
-    def __call__(self, batch: Questions, tables: Mapping[Side, Table]) -> StepFigures:
+    def __call__(self, batch: QueryBatch, tables: Mapping[Side, Table]) -> StepFigures:
         """Score, loss, gradient, update: of every row that may answer, and of the rows that ask."""
         asked, asking = tables[batch.side], tables[batch.side.other]
         local, rel_U, rel_Q = touched_parameters(self.model, batch.relation, batch.rel_Q)
@@ -70,8 +71,8 @@ class GroupedStep:
         violators = {side: found.violators if side is batch.side else found.violators * 0 for side in Side}
         return StepFigures(found.loss, reg, violators[Side.LHS], violators[Side.RHS])
 
-    def _compare(self, query_QD: Tensor, candidate_ND: Tensor, batch: Questions) -> Gradients:
-        """The loss and its gradients, some questions at a time."""
+    def _compare(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
+        """The loss and its gradients, some queries at a time."""
         half = self.config.half_precision
         is_product = self.config.comparator in ("dot", "cos") and not self.config.bias
         compare = self._compare_products if is_product else self._compare_any
@@ -90,34 +91,34 @@ class GroupedStep:
             torch.stack(candidate).sum(0),
         )
 
-    def _compare_products(self, query_QD: Tensor, candidate_ND: Tensor, batch: Questions) -> Gradients:
+    def _compare_products(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
         """Scores are a matrix product: the gradients are two more."""
         dtype = torch.bfloat16 if self.config.half_precision else query_QD.dtype
-        question_A = torch.repeat_interleave(batch.count_Q)
+        query_A = torch.repeat_interleave(batch.count_Q)
         operand_ND = candidate_ND.to(dtype)
         score_QN = query_QD.to(dtype) @ operand_ND.T
-        loss, violators, odds_QN = _cross_entropy(score_QN, question_A, batch)
-        weight_Q1 = query_QD.new_zeros(len(query_QD)).index_add_(0, question_A, batch.weight_A).unsqueeze(1)
+        loss, violators, odds_QN = _cross_entropy(score_QN, query_A, batch)
+        weight_Q1 = query_QD.new_zeros(len(query_QD)).index_add_(0, query_A, batch.weight_A).unsqueeze(1)
         gradient_QD = (odds_QN @ operand_ND).to(query_QD.dtype) * weight_Q1
         gradient_ND = (odds_QN.T @ (query_QD * weight_Q1).to(dtype)).to(query_QD.dtype)
         weight_A1 = batch.weight_A.unsqueeze(1)
-        gradient_QD.index_add_(0, question_A, candidate_ND[batch.answer_A] * weight_A1, alpha=-1)
-        gradient_ND.index_add_(0, batch.answer_A, query_QD[question_A] * weight_A1, alpha=-1)
+        gradient_QD.index_add_(0, query_A, candidate_ND[batch.answer_A] * weight_A1, alpha=-1)
+        gradient_ND.index_add_(0, batch.answer_A, query_QD[query_A] * weight_A1, alpha=-1)
         return Gradients(loss, violators, gradient_QD, gradient_ND)
 
-    def _compare_any(self, query_QD: Tensor, candidate_ND: Tensor, batch: Questions) -> Gradients:
+    def _compare_any(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
         """Scores are of any comparator: autograd carries their gradient to the vectors."""
         leaves = query_QD.requires_grad_(), candidate_ND.requires_grad_()
         score_QN = self.model.matrix_scores(*leaves, half=self.config.half_precision)
-        question_A = torch.repeat_interleave(batch.count_Q)
-        loss, violators, gradient_QN = _cross_entropy(score_QN.detach(), question_A, batch)
-        weight_Q = gradient_QN.new_zeros(len(query_QD)).index_add_(0, question_A, batch.weight_A)
+        query_A = torch.repeat_interleave(batch.count_Q)
+        loss, violators, gradient_QN = _cross_entropy(score_QN.detach(), query_A, batch)
+        weight_Q = gradient_QN.new_zeros(len(query_QD)).index_add_(0, query_A, batch.weight_A)
         gradient_QN *= weight_Q.unsqueeze(1)
-        gradient_QN.index_put_((question_A, batch.answer_A), -batch.weight_A, accumulate=True)
+        gradient_QN.index_put_((query_A, batch.answer_A), -batch.weight_A, accumulate=True)
         return Gradients(loss, violators, *torch.autograd.grad(score_QN, leaves, gradient_QN))
 
     def _regularise(
-        self, batch: Questions, local: Model, rel_Q: Tensor | None, entity_QD: Tensor, rows_ND: Tensor
+        self, batch: QueryBatch, local: Model, rel_Q: Tensor | None, entity_QD: Tensor, rows_ND: Tensor
     ) -> Tensor:
         """Add N3 of both entities of every edge, and of its operator, to the gradients; returns its cost."""
         coefficient = self.config.regularization_coef * self._share
@@ -142,7 +143,7 @@ class GroupedStep:
             return reg + losses.n3_of_operator(operator, leaves, count_Q * coefficient, rel_Q)
 
     def _update(
-        self, batch: Questions, asked: Table, asking: Table, gradient_ND: Tensor, gradient_QD: Tensor
+        self, batch: QueryBatch, asked: Table, asking: Table, gradient_ND: Tensor, gradient_QD: Tensor
     ) -> None:
         settings = self.config.lr * self.lr_scale, self.config.max_norm
         if asked is asking:
@@ -153,13 +154,13 @@ class GroupedStep:
         optimizer.update_table(asked.embeddings_ND, asked.sums, gradient_ND, *settings)
 
 
-def _cross_entropy(score_QN: Tensor, question_A: Tensor, batch: Questions) -> tuple[Tensor, Tensor, Tensor]:
+def _cross_entropy(score_QN: Tensor, query_A: Tensor, batch: QueryBatch) -> tuple[Tensor, Tensor, Tensor]:
     """The loss; the number of answers that score below another entity; softmax(scores) [Q, N]."""
     wide = torch.promote_types(score_QN.dtype, torch.float32)
     best_Q = score_QN.amax(1).to(wide)
-    own_A = score_QN[question_A, batch.answer_A].to(wide)
+    own_A = score_QN[query_A, batch.answer_A].to(wide)
     odds_QN = torch.softmax(score_QN, dim=1)
     # The greatest of the odds is 1 / Z, which never underflows.
     total_Q = best_Q - odds_QN.amax(1).to(wide).log()
-    loss = ((total_Q[question_A] - own_A) * batch.weight_A).sum()
-    return loss, torch.count_nonzero(own_A < best_Q[question_A]), odds_QN
+    loss = ((total_Q[query_A] - own_A) * batch.weight_A).sum()
+    return loss, torch.count_nonzero(own_A < best_Q[query_A]), odds_QN

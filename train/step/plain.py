@@ -18,7 +18,7 @@ from graphmill.config import Config
 from graphmill.errors import TrainingError
 from graphmill.model import operators
 from graphmill.vocab import Side
-from train.edges.negatives import Batch, Block, Sampling
+from train.edges.negative_sampling import Batch, Block, Sampling
 from train.model import losses, optimizer
 from train.model.model import Model
 from train.step.table import Table

@@ -18,17 +18,17 @@ def import_legacy_inputs(config: Config) -> Config:
     """
     target = config.checkpoint_path.rstrip("/") + ".adopted"
     index_base = config.section(TrainConfig).index_base
-    import_legacy.adopt_outdir(config.checkpoint_path, index_base)
+    import_legacy.import_outdir(config.checkpoint_path, index_base)
     changed: dict[str, object] = {}
     entity_path = config.entity_path
     if import_legacy.is_legacy_input(entity_path):
         edge_paths = [*config.edge_paths, *_other_splits(config)]
-        entity_path, edges = import_legacy.adopt_inputs(entity_path, edge_paths, target, index_base)
+        entity_path, edges = import_legacy.import_inputs(entity_path, edge_paths, target, index_base)
         changed["entity_path"] = entity_path
         changed["edge_paths"] = edges[: len(config.edge_paths)]
         changed["edge_root"] = storage.parent(edges[0])
     if config.init_path is not None:
-        changed["init_path"] = import_legacy.adopt_init(config.init_path, target, entity_path, index_base)
+        changed["init_path"] = import_legacy.import_init(config.init_path, target, entity_path, index_base)
     return config.model_copy(update=changed)
 
 

@@ -10,7 +10,7 @@ from distributed import system
 
 from graphmill.config import Config
 from train.config import TrainConfig
-from train.edges.negatives import Sampling, in_batch_negatives
+from train.edges.negative_sampling import Sampling, in_batch_negatives
 from train.edges.partitions import PartitionKey, all_keys, is_shared, keys_of
 from train.tables.run_context import RunContext
 

@@ -8,9 +8,9 @@ A partition that has left is in a file of the checkpoint's next version, and is 
 the same iteration. The next version counts only once the whole iteration is committed.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Protocol
 
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket
@@ -22,60 +22,51 @@ from train.tables.background import Background
 from train.tables.partition_files import PartitionFiles
 
 
-class Store(Protocol):
-    """Holds the tables of a run on one worker: in files, in the host's memory, or on the device.
+class Store(ABC):
+    """Holds the tables of a run on one worker: from files, in the host's memory, or on the device.
 
     Attributes:
-        num_read: partitions read or drawn so far.
-        num_written: partitions written so far.
+        version: committed version of the checkpoint.
+        uses: the next use of each partition: the partition that is needed again last leaves first.
+        num_read: partitions read or drawn so far, or brought to the device.
+        num_written: partitions written so far, or taken from the device.
     """
 
-    num_read: int
-    num_written: int
+    def __init__(self, files: PartitionFiles, version: int) -> None:
+        self.files, self.config, self.version = files, files.config, version
+        self.num_read = self.num_written = 0
+        self.uses = Uses(files.config, [])
 
     def begin(self, order: Sequence[Bucket]) -> None:
-        """Prepare for an iteration that visits the buckets in this order."""
-        ...
+        """Note the order of an iteration's buckets."""
+        self.uses = Uses(self.config, order)
 
+    @abstractmethod
     def enter(
         self, bucket: Bucket, then: Bucket | None, iteration: Iteration
     ) -> Mapping[PartitionKey, Table]:
-        """The tables of `bucket`; the tables of `then`, if given, may be read meanwhile."""
-        ...
+        """The tables of `bucket`; the tables of `then`, if given, may come meanwhile."""
 
+    @abstractmethod
     def write_all(self, iteration: Iteration) -> None:
         """Write the partitions of the next version that are not written yet."""
-        ...
 
     def committed(self) -> None:
         """Note that the next version is committed."""
-        ...
+        self.version += 1
 
 
-class PartitionStore:
-    """Holds the tables of the current bucket, and those that the next bucket adds.
-
-    Attributes:
-        num_read: partitions read or drawn so far.
-        num_written: partitions written so far.
-    """
+class PartitionStore(Store):
+    """Holds the tables of the current bucket, and those that the next bucket adds; files have the others."""
 
     def __init__(self, files: PartitionFiles, version: int, background: Background) -> None:
-        self.files = files
-        self.config = files.config
-        self.version = version
-        self.num_read = self.num_written = 0
+        super().__init__(files, version)
         self._slots = self.config.section(TrainConfig).memory_partitions
-        self._uses = Uses(self.config, [])
         self._background = background
         self._tables: dict[PartitionKey, Table] = {}
         self._coming: dict[PartitionKey, Future[Table]] = {}
         self._leaving: list[Future[None]] = []
         self._written: set[PartitionKey] = set()  # files of the next version, of the current iteration
-
-    def begin(self, order: Sequence[Bucket]) -> None:
-        """Note the order: the partition that leaves is the one that is needed again last."""
-        self._uses = Uses(self.config, order)
 
     def enter(
         self, bucket: Bucket, then: Bucket | None, iteration: Iteration
@@ -85,7 +76,7 @@ class PartitionStore:
         ahead = keys_of(self.config, then) if then is not None else set()
         for key in self._leaving_for(needed, ahead):
             self._let_go(key, iteration)
-        self._uses.advance()
+        self.uses.advance()
         for key in sorted(needed):
             self._ask_for(key)
         for key in sorted(needed & self._coming.keys()):
@@ -104,7 +95,7 @@ class PartitionStore:
 
     def committed(self) -> None:
         """Note that the next version is committed."""
-        self.version += 1
+        super().committed()
         self._written.clear()
 
     def _leaving_for(self, needed: set[PartitionKey], ahead: set[PartitionKey]) -> list[PartitionKey]:
@@ -114,9 +105,7 @@ class PartitionStore:
             return sorted(free)
         leaving = []
         for entity_type in sorted({key[0] for key in free}):
-            mine = sorted(
-                (key for key in free if key[0] == entity_type), key=self._uses.next_of, reverse=True
-            )
+            mine = sorted((key for key in free if key[0] == entity_type), key=self.uses.next_of, reverse=True)
             held = sum(key[0] == entity_type for key in self._tables.keys() | needed)
             leaving += mine[: max(0, held - self._slots)]
         return leaving

@@ -28,7 +28,7 @@ class FileRange:
     cut: Cut = None
     """[start, stop) of row groups, stripes or bytes; None: the whole file."""
     first_row: int = 0
-    """Rows of the file before the range, where the format tells."""
+    """Rows of the file before the range, if the format counts rows."""
     num_head_rows: int = 0
     """Lines of text at the start of the range that are no rows: blank lines, and the column names."""
     num_rows: int = 0
@@ -52,11 +52,11 @@ class Head:
     cuts: Sequence[tuple[int, int, Cut]]
     """First row, number of rows, and cut of each range."""
     types: dict[str, pa.DataType] = field(default_factory=dict)
-    """Types of the columns, where the file tells them."""
+    """Types of the columns, if the file has types."""
     reader_names: list[str] | None = None
     """Names that the reader gives the columns; None: `names`."""
     reader_types: dict[str, pa.DataType] = field(default_factory=dict)
-    """Types to read the columns as, where the reader must be told."""
+    """Types to read the columns as, if the reader needs them."""
     num_head_rows: int = 0
     """Lines of text at the start of a file that is not cut, which are no rows."""
 

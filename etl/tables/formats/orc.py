@@ -14,7 +14,7 @@ def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
     with storage.open_input(uri) as stream, reading(uri):
         orc = paorc.ORCFile(stream)
         schema, num_rows, num_stripes = orc.schema, orc.nrows, orc.nstripes
-    # The file does not tell the rows per stripe: assume equal stripes.
+    # The file has no row counts per stripe: assume equal stripes.
     each = num_rows // max(num_stripes, 1)
     cuts = [(0, num, cut) for _, num, cut in group_rows([each] * num_stripes, chunk_rows)]
     return Head(schema.names, cuts, dict(zip(schema.names, schema.types, strict=True)))

@@ -16,8 +16,6 @@ from graphmill.errors import FormatError
 from graphmill.formats._bucket_columns import checked_dataset, read_rows
 from graphmill.formats.pbg_legacy import index_base as bases
 from graphmill.formats.pbg_legacy.index_base import IndexBase
-from graphmill.formats.torch_files.read import load
-from graphmill.formats.torch_files.write import save
 from graphmill.vocab import Bucket
 
 RELATION_COUNT = "dynamic_rel_count.pt"
@@ -114,12 +112,12 @@ def iter_edges(
 
 def write_count(entity_path: str, entity_type: str, number: int, count: int) -> None:
     """Write the number of rows of a partition."""
-    save(count_uri(entity_path, entity_type, number), count)
+    _write_integer(count_uri(entity_path, entity_type, number), count)
 
 
 def write_relation_count(entity_path: str, count: int) -> None:
     """Write the number of dynamic relations."""
-    save(storage.join(entity_path, RELATION_COUNT), count)
+    _write_integer(storage.join(entity_path, RELATION_COUNT), count)
 
 
 def write_bucket(
@@ -183,7 +181,15 @@ def _bucket_numbers(edge_path: str) -> set[tuple[int, int]]:
     return {(int(match["lhs"]), int(match["rhs"])) for match in matches if match}
 
 
+def _write_integer(uri: str, number: int) -> None:
+    from graphmill.formats.torch_files.write import save  # imports torch, which takes a second
+
+    save(uri, number)
+
+
 def _read_integer(uri: str) -> int:
+    from graphmill.formats.torch_files.read import load  # imports torch, which takes a second
+
     found = load(uri)
     if type(found) is not int or found < 0:
         raise FormatError(f"{uri}: expected one integer that is not negative, found {found!r:.40}")

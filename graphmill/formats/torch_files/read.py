@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
@@ -67,13 +68,15 @@ class TorchFile:
         return mapped(value, self._load) if self._first_bytes else value
 
     def _load(self, tensor: Tensor) -> Tensor:
-        self._source.seek(self._first_bytes[id(tensor)])
-        content = bytearray(self._source.read_buffer(tensor.numel() * tensor.element_size()))
-        if len(content) != tensor.numel() * tensor.element_size():
-            raise FormatError(f"{self._uri}: expected {described(tensor)}, found the end of the file")
-        if not content:
+        num_bytes = tensor.numel() * tensor.element_size()
+        if not num_bytes:
             return torch.empty(tensor.shape, dtype=tensor.dtype)
-        return torch.frombuffer(content, dtype=tensor.dtype).reshape(tensor.shape)
+        self._source.seek(self._first_bytes[id(tensor)])
+        content = self._source.read_buffer(num_bytes)
+        if content.size != num_bytes:
+            raise FormatError(f"{self._uri}: expected {described(tensor)}, found the end of the file")
+        writable = np.require(np.frombuffer(content, np.uint8), requirements="W")  # as torch wants it
+        return torch.from_numpy(writable).view(tensor.dtype).reshape(tensor.shape)
 
 
 class _UnusualError(Exception):

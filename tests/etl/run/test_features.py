@@ -92,6 +92,7 @@ def test_lists_come_back(
     assert figures["num_entities"]["look"] == [len({name for features, _ in rows for name in features})]
 
 
+@pytest.mark.slow
 def test_the_same_bytes_whatever_the_cut(
     near_client: distributed.Client, tmp_path: Path, rng: np.random.Generator
 ) -> None:

@@ -156,9 +156,9 @@ def test_the_log_tells(
 ) -> None:
     with caplog.at_level(logging.INFO, "graphmill"):
         stopped_before("translate", near_client, graph_config(tmp_path))
-        assert "etl: what is done stays in " in caplog.text
+        assert "etl: finished work stays in " in caplog.text
         job.run(graph_config(tmp_path), near_client)
-    assert "etl: goes on after step index, finished at " in caplog.text
+    assert "etl: continues after step index, finished at " in caplog.text
 
 
 def stopped_before(step: str, client: distributed.Client, config: Config) -> None:
@@ -170,10 +170,10 @@ def stopped_before(step: str, client: distributed.Client, config: Config) -> Non
         "merge": "etl: write buckets",
     }
 
-    def run_tasks(*args: Any, description: str, **told: Any) -> Any:
+    def run_tasks(*args: Any, description: str, **display: Any) -> Any:
         if description == descriptions[step]:
             raise StorageError("stopped")
-        return really_run(*args, description=description, **told)
+        return really_run(*args, description=description, **display)
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(StorageError, match="stopped"):
         patch.setattr("etl.run.work.run_tasks", run_tasks)
@@ -190,6 +190,7 @@ def cut_short(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [Path.unlink, flip_a_bit, cut_short])
 @pytest.mark.parametrize(
     ("stopped", "file", "redone"),
@@ -248,7 +249,7 @@ def test_what_has_changed_starts_from_nothing(
         config = config.with_section(config.section(EtlConfig).model_copy(update={"entities": ()}))
     with caplog.at_level(logging.INFO, "graphmill"):
         _, num_tasks = figures_of(config, near_client)
-    assert "etl: starts from nothing, since this has changed: " in caplog.text
+    assert "etl: starts from nothing, because this has changed: " in caplog.text
     assert "etl: encode" in num_tasks
     assert hidden(tmp_path) == []
 

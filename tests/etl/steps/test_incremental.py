@@ -78,6 +78,7 @@ def test_every_day_is_the_day_before_and_the_new(
         before = now
 
 
+@pytest.mark.slow
 def test_the_same_bytes_whatever_the_cut(
     near_client: distributed.Client, client: distributed.Client, tmp_path: Path, rng: np.random.Generator
 ) -> None:

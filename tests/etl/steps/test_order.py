@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import distributed
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ NAMES = st.text("abé", min_size=1, max_size=3)
 ROWS = st.lists(st.tuples(NAMES, NAMES), min_size=1, max_size=40)
 
 
+@pytest.mark.slow
 @given(rows=ROWS, order=st.randoms(use_true_random=False), cut=st.integers(0, 40))
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_rows_in_another_order(

@@ -87,6 +87,7 @@ def test_strings_that_share_a_prefix_and_a_hash(monkeypatch: pytest.MonkeyPatch)
     assert found.strings.take(pa.array(code_N)).to_pylist() == texts * 5
 
 
+@pytest.mark.slow
 def test_long_strings() -> None:
     """Longer than the table's first room for text, and growing past it while others lie before it."""
     texts = ["a", "b" * (1 << 20), "c", "b" * (1 << 20) + "d", "b" * (5 << 20), "a"]

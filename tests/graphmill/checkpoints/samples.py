@@ -1,4 +1,4 @@
-"""Checkpoints in memory, which the conformance suite writes in every format, and how two are compared."""
+"""Checkpoints in memory, which the conformance suite writes in every format, and the comparison of two."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

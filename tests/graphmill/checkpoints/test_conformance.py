@@ -1,4 +1,4 @@
-"""Every checkpoint format, local and on HDFS: what is written is read, by others too, and comes back."""
+"""Every checkpoint format, local and on HDFS: round trips, also through the readers of others."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Every checkpoint format: files that are cut, missing, damaged or of an unknown version are refused."""
+"""Every checkpoint format: refuses files that are cut, missing, damaged or of an unknown version."""
 
 import json
 import re
@@ -96,7 +96,7 @@ def test_damage_is_floats_or_an_error(tmp_path: Path, target_format: str) -> Non
     assert num_refused > 10
 
 
-def test_one_wrong_bit_is_told_by_its_checksum(root: str) -> None:
+def test_one_wrong_bit_is_found_by_the_checksum(root: str) -> None:
     """Of PBG's files, on local disks and where they are hashed as they are read."""
     uri = storage.join(root, "checkpoint")
     WRITERS["pbg"](sample(), uri)
@@ -186,7 +186,7 @@ def test_unknown_versions_are_refused(tmp_path: Path) -> None:
         _read_all(str(tmp_path / "pbg-legacy"))
 
 
-def test_what_is_no_checkpoint(tmp_path: Path) -> None:
+def test_a_folder_without_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         recognise(str(tmp_path / "nowhere"))
     (tmp_path / "notes.txt").touch()

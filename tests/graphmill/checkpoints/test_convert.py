@@ -1,4 +1,4 @@
-"""The command `convert`: what it says, what it refuses, and PBG's own checkpoints through every format."""
+"""The command `convert`: output, refusals, and checkpoints of PBG through every format."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def _convert(*arguments: str) -> list[str]:
     return done.output.splitlines()
 
 
-def test_it_says_what_it_read_and_what_is_not_kept(tmp_path: Path) -> None:
+def test_convert_prints_the_source_and_the_losses(tmp_path: Path) -> None:
     WRITERS["pbg"](sample(), str(tmp_path / "source"))
     said = _convert(str(tmp_path / "source"), str(tmp_path / "target"), "--format", "graphstorm")
     rows = "item: 19 rows of 4 in 2 partition(s); user: 9 rows of 4 in 1 partition(s)"
@@ -30,7 +30,7 @@ def test_it_says_what_it_read_and_what_is_not_kept(tmp_path: Path) -> None:
     assert said[-1].startswith("0.0 MB of embeddings in ")
 
 
-def test_what_it_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 2 and one line: what was expected, what was found."""
     WRITERS["pbg"](sample(), str(tmp_path / "source"))
     (tmp_path / "home/.ssh").mkdir(parents=True)
@@ -52,7 +52,7 @@ def test_what_it_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize("golden", ["pbg_v1_static", "pbg_v1_dyn"])
-def test_what_pbg_wrote_comes_back(tmp_path: Path, golden: str) -> None:
+def test_checkpoints_of_pbg_come_back(tmp_path: Path, golden: str) -> None:
     """PBG's own checkpoint, through each format and back: the same embeddings file, byte for byte."""
     source = DATA / golden / "checkpoint"
     expected = open_checkpoint(str(source))
@@ -72,7 +72,7 @@ def test_what_pbg_wrote_comes_back(tmp_path: Path, golden: str) -> None:
             assert (back / "config.json").read_text() == (source / "config.json").read_text()
 
 
-def test_what_graphstorm_wrote(tmp_path: Path) -> None:
+def test_maps_of_graphstorm_are_read(tmp_path: Path) -> None:
     """GraphStorm's own embeddings, whose ids are in no order, as PBG's: row k is id k."""
     source = DATA / "graphstorm" / "emb"
     _convert(str(source), str(tmp_path / "target"), "--format", "pbg")

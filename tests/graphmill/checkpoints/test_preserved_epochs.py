@@ -1,4 +1,4 @@
-"""Epochs that PBG has preserved, as links into the checkpoint, outlive all that is done to the checkpoint."""
+"""Epochs that PBG preserved as links into the checkpoint survive every change of the checkpoint."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def test_what_a_kill_left_is_deleted_but_not_what_epochs_link_to(root: Path) -> None:
+def test_leftovers_of_a_kill_are_deleted_but_not_targets_of_epochs(root: Path) -> None:
     write_version(root, 1)
     checkpoint.delete_uncommitted(str(root))
     assert [vectors(root / f"epoch_{epoch}", epoch) for epoch in (2, 3)] == [[2, 2], [3, 3]]
@@ -59,7 +59,7 @@ def test_what_a_kill_left_is_deleted_but_not_what_epochs_link_to(root: Path) -> 
     assert (root / "epoch_2" / "model.v2.h5").is_symlink()  # nothing of theirs is touched
 
 
-def test_a_commit_keeps_what_epochs_link_to(root: Path) -> None:
+def test_a_commit_keeps_targets_of_epochs(root: Path) -> None:
     write_version(root, 5)
     checkpoint.commit(str(root), 5, preserve_epoch=None)
     assert [vectors(root / f"epoch_{epoch}", epoch) for epoch in (2, 3)] == [[2, 2], [3, 3]]
@@ -67,7 +67,7 @@ def test_a_commit_keeps_what_epochs_link_to(root: Path) -> None:
     assert not list(root.glob("*.v4.h5"))
 
 
-def test_going_back_keeps_what_epochs_link_to(root: Path) -> None:
+def test_restoring_keeps_targets_of_epochs(root: Path) -> None:
     write_version(root, 5)
     checkpoint.keep(str(root), 4, "best")
     checkpoint.commit(str(root), 5, preserve_epoch=None)
@@ -142,7 +142,7 @@ def test_epochs_of_a_checkpoint_that_is_moved_aside_are_readable_there(root: Pat
     assert vectors(aside, 4) == vectors(aside / "best", 4) == [4, 4]
 
 
-def test_what_is_moved_aside_has_a_name_of_its_own(tmp_path: Path) -> None:
+def test_each_checkpoint_moved_aside_has_its_own_name(tmp_path: Path) -> None:
     root = tmp_path / "checkpoint"
     for number in (1, 2, 12, 13):
         write_version(root, number)

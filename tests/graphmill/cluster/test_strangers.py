@@ -18,6 +18,8 @@ from graphmill.errors import ConfigError
 from graphmill.machine import run_folder
 from tests.graphmill.cluster import stranger
 
+pytestmark = pytest.mark.slow
+
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 # Starts workers, and ends with its standard input.

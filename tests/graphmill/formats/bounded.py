@@ -1,4 +1,4 @@
-"""Running code on hostile files in a process of its own, to see how much memory it takes."""
+"""Code on hostile files runs in its own process, to measure its memory."""
 
 import resource
 import subprocess
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LIMIT_BYTES = 1 << 30
-"""What hostile files of a few kilobytes may take, the libraries' own 600 MB included."""
+"""Limit of memory for hostile files of a few kilobytes, including 600 MB of libraries."""
 _CEILING_BYTES = 6 << 30  # so that a test that fails does not take the machine along
 
 

@@ -1,4 +1,4 @@
-"""Bucket files that others wrote, good and bad ones."""
+"""Bucket files of other writers, good and bad."""
 
 from collections.abc import Callable
 from pathlib import Path

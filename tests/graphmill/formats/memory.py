@@ -1,4 +1,4 @@
-"""How much memory this process has taken."""
+"""Memory of this process."""
 
 from pathlib import Path
 

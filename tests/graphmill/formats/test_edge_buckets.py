@@ -1,4 +1,4 @@
-"""Bucket files: reader(writer(x)) = x, h5py's own eyes, PBG's own files, and files that are wrong."""
+"""Bucket files: reader(writer(x)) = x, raw h5py, files of PBG, and damaged files."""
 
 import itertools
 import os
@@ -86,7 +86,7 @@ def test_bytes_do_not_depend_on_the_appends(
     assert (folder / "parts" / URI).read_bytes() == (folder / "once" / URI).read_bytes()
 
 
-def test_what_h5py_sees(tmp_path: Path) -> None:
+def test_h5py_reads_the_datasets(tmp_path: Path) -> None:
     edge_buckets.write_bucket(str(tmp_path), BUCKET, some_edges(weighted=True))
     with h5py.File(tmp_path / URI) as hdf5:
         assert set(hdf5) == {"lhs", "rel", "rhs", "weight"}

@@ -1,4 +1,4 @@
-"""Lists of features in bucket files: they come back, h5py's own eyes, and lists that are wrong."""
+"""Lists of features in bucket files: round trips, raw h5py, and damaged lists."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ def featurized_edges() -> Edges:
     return Edges(np.array([-1, 5, -1]), np.zeros(3, int), np.arange(3), None, features)
 
 
-def test_features_as_h5py_sees_them(tmp_path: Path) -> None:
+def test_h5py_reads_features(tmp_path: Path) -> None:
     edge_buckets.write_bucket(str(tmp_path), BUCKET, featurized_edges())
     with h5py.File(tmp_path / URI) as hdf5:
         assert set(hdf5) == {"lhs", "rel", "rhs", "lhsd_offsets", "lhsd_data"}
@@ -68,7 +68,7 @@ def test_features_that_are_wrong(tmp_path: Path, change: Callable[[h5py.File], N
         edge_buckets.read_bucket(foreign(tmp_path, featurized), BUCKET, takes_features=True)
 
 
-def test_features_are_refused_by_those_who_do_not_take_them(tmp_path: Path) -> None:
+def test_features_are_refused_unless_the_caller_takes_them(tmp_path: Path) -> None:
     edge_buckets.write_bucket(str(tmp_path), BUCKET, featurized_edges())
     with pytest.raises(FormatError, match=r"edges_1_2\.h5: its lhs side has lists of features"):
         edge_buckets.read_bucket(str(tmp_path), BUCKET)

@@ -1,4 +1,4 @@
-"""Counts and names: reader(writer(x)) = x, PBG's own files, and files that are wrong."""
+"""Counts and names: reader(writer(x)) = x, files of PBG, and damaged files."""
 
 import json
 from pathlib import Path

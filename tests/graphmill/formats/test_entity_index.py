@@ -1,4 +1,4 @@
-"""The entity index: reader(writer(x)) = x, pyarrow's own eyes, and files that are wrong."""
+"""The entity index: reader(writer(x)) = x, raw pyarrow, and damaged files."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_ids_come_back(
     assert entity_index.count_part(folder, "user", 2) == len(ids)
 
 
-def test_what_pyarrow_sees(tmp_path: Path) -> None:
+def test_pyarrow_reads_the_file(tmp_path: Path) -> None:
     _write(str(tmp_path), ["a", "ß"], [], ["c"])
     table = pq.read_table(tmp_path / PART)
     assert table.column_names == ["id", "index"]

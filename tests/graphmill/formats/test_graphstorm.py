@@ -1,4 +1,4 @@
-"""GraphStorm's maps from raw ids to integers, against files that GraphStorm wrote."""
+"""GraphStorm's maps from raw ids to integers, with files of GraphStorm."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""GraphStorm's saved embeddings and predictions, against files that it wrote and in every odd form."""
+"""GraphStorm's saved embeddings and predictions, with files of GraphStorm and files in every odd form."""
 
 import json
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_golden_predictions() -> None:
         np.testing.assert_array_equal(rows, torch.load(uri, weights_only=True).numpy())
 
 
-def test_what_is_written_is_plain_tensors(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_plain_tensors_are_written(tmp_path: Path, rng: np.random.Generator) -> None:
     rows = rng.standard_normal((5, 3), np.float32)
     nids = np.array([4, 2, 0, 1, 3])
     saved_embeddings.write_rank(str(tmp_path), "user", 0, nids, rows)
@@ -88,7 +88,7 @@ def test_predictions_round_trip(tmp_path: Path) -> None:
     assert (src.tolist(), dst.tolist(), values.tolist()) == ([1, 2], [1, 0], [1.5, 2.5])
 
 
-def test_ids_that_are_left_out_count_on(tmp_path: Path) -> None:
+def test_omitted_ids_count_up(tmp_path: Path) -> None:
     for rank, num_rows in enumerate((3, 3, 5)):
         save(tmp_path / f"user/embed-{rank:05d}.pt", np.ones((num_rows, 2), np.float32))
     ranks = saved_embeddings.list_ranks(str(tmp_path), "user", 3)
@@ -129,7 +129,7 @@ def test_ids_that_are_left_out_count_on(tmp_path: Path) -> None:
         ({}, r"embed-00000.pt: there is no such file"),
     ],
 )
-def test_files_that_do_not_go_together(tmp_path: Path, files: dict[str, int], message: str) -> None:
+def test_files_that_contradict_each_other(tmp_path: Path, files: dict[str, int], message: str) -> None:
     for name, num_rows in files.items():
         rows = np.arange(num_rows) if "nids" in name else np.ones((num_rows, 2), np.float32)
         save(tmp_path / "user" / name, rows)
@@ -198,7 +198,7 @@ def test_hostile_result_info(tmp_path: Path, content: str, message: str) -> None
         saved_predictions.read_result_info(str(tmp_path))
 
 
-def test_the_pages_key(tmp_path: Path) -> None:
+def test_the_key_of_the_format_page(tmp_path: Path) -> None:
     (tmp_path / "result_info.json").write_text('{"emb_name": ["a"], "world_size": 1}')
     assert saved_predictions.read_result_info(str(tmp_path)).entity_types == ("a",)
     assert saved_ranks.file_uri("x", "embed", 123_456) == "x/embed-123456.pt"

@@ -14,6 +14,8 @@ from graphmill.formats import _thrift, parquet_bounds
 from graphmill.formats.graphstorm import id_maps
 from tests.graphmill.formats.bounded import LIMIT_BYTES, check_refused, run
 
+pytestmark = pytest.mark.slow
+
 _LONG = "x" * (1 << 20)
 _ONE_PAGE: dict[str, Any] = {"data_page_size": 1 << 30, "max_rows_per_page": 1 << 30}
 
@@ -21,8 +23,8 @@ _READ_RAW = """
 import sys
 from etl.tables.check_rows import Rules
 from etl.config import TableConfig
-from etl.read_tables import read_blocks
-from etl.sources import find_ranges
+from etl.tables.read import read_blocks
+from etl.tables.ranges import find_ranges
 table = TableConfig(path=sys.argv[1], lhs=0, rhs=1, relation="r")
 (source,) = find_ranges("t", table, sys.argv[1], 1 << 20)
 print(sum(block.num_rows for _, block, _ in read_blocks(source, 1 << 20, Rules())))
@@ -91,7 +93,7 @@ def _with_huge_page(num_rows: int) -> bytes:
     return content[:at] + changed + content[end:]
 
 
-def test_a_page_that_says_it_unpacks_to_gigabytes(tmp_path: Path) -> None:
+def test_a_page_that_claims_gigabytes(tmp_path: Path) -> None:
     path = tmp_path / "table.parquet"
     path.write_bytes(_with_huge_page(17 << 20))
     assert path.stat().st_size < 64 << 10

@@ -1,4 +1,4 @@
-"""PBG v1 checkpoints, held against raw h5py and torch, PBG's own files, kills and hostile bytes."""
+"""PBG v1 checkpoints, compared with raw h5py and torch, PBG's own files, kills and hostile bytes."""
 
 import io
 import json
@@ -207,7 +207,7 @@ def test_float64_is_accepted(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_reads_what_pbg_wrote(folder: str, version: int, counts: list[int], keys: set[str]) -> None:
+def test_reads_files_of_pbg(folder: str, version: int, counts: list[int], keys: set[str]) -> None:
     root = str(DATA / folder / "checkpoint")
     assert checkpoint.read_version(root) == version
     assert checkpoint.read_config(root)["dimension"] == 8
@@ -227,7 +227,7 @@ def test_reads_what_pbg_wrote(folder: str, version: int, counts: list[int], keys
     assert {line["epoch_idx"] for line in checkpoint.read_stats(root)} == set(range(version))
 
 
-def test_written_as_pbg_writes(tmp_path: Path) -> None:
+def test_bytes_equal_those_of_pbg(tmp_path: Path) -> None:
     """PBG's files, read and written again, have the same tree, types and attributes."""
 
     def tree(path: Path) -> dict[str, Any]:
@@ -327,7 +327,7 @@ def _nothing(hdf5: h5py.File) -> None:
 
 
 @pytest.mark.parametrize("spoil", [_external_link, _external_storage, _wrong_dtype, _wrong_rank, _nothing])
-def test_embeddings_that_are_none(tmp_path: Path, spoil: Any) -> None:
+def test_damaged_embeddings(tmp_path: Path, spoil: Any) -> None:
     (tmp_path / "secret.bin").write_bytes(bytes(16))
     with h5py.File(tmp_path / "other.h5", "w") as hdf5:
         hdf5["secret"] = np.ones((2, 2), np.float32)

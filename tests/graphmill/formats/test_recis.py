@@ -202,7 +202,7 @@ def test_names_are_matched_whole(tmp_path: Path) -> None:
     assert "user.exp_avg/part_0_1" not in described
 
 
-def test_what_is_missing_is_an_error_unless_allowed(tmp_path: Path) -> None:
+def test_a_missing_name_is_an_error_unless_allowed(tmp_path: Path) -> None:
     _save_shards(str(tmp_path), "t", np.arange(4), 1, embedding=_rows_of(np.arange(4)))
     table = HashTable.empty({"embedding": ("float32", 2), "sums": ("float32", 1)})
     tensors = {"fc.weight": torch.zeros(1, 2), "fc.bias": torch.full((1,), 7.0)}

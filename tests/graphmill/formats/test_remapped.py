@@ -1,4 +1,4 @@
-"""Embeddings by raw id: reader(writer(x)) = x, pyarrow's own eyes, and files that are wrong."""
+"""Embeddings by raw id: reader(writer(x)) = x, raw pyarrow, and damaged files."""
 
 from pathlib import Path
 
@@ -61,7 +61,7 @@ def test_rows_come_back(
 
 
 @pytest.mark.parametrize(("compression", "encoding"), [("none", "PLAIN"), ("zstd", "BYTE_STREAM_SPLIT")])
-def test_what_pyarrow_sees(
+def test_pyarrow_reads_the_file(
     tmp_path: Path, rng: np.random.Generator, compression: Compression, encoding: str
 ) -> None:
     embeddings_ND = rng.standard_normal((5, 4), np.float32)

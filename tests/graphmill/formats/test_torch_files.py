@@ -1,4 +1,4 @@
-"""Tensors in `.pt` files, read by rows: as torch wrote them, and as nobody should have."""
+"""Tensors in `.pt` files, read by rows: files of torch, and damaged or hostile files."""
 
 import os
 import pickle
@@ -40,7 +40,7 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     start=st.integers(0, 6),
     stop=st.integers(0, 6),
 )
-def test_what_torch_saves_is_read(
+def test_tensors_from_torch_save_are_read(
     tmp_path_factory: pytest.TempPathFactory, rows: np.ndarray, start: int, stop: int
 ) -> None:
     path = tmp_path_factory.mktemp("pt") / "rows.pt"

@@ -19,6 +19,8 @@ from tests import REPOSITORY
 from tests.remap.processes import DEADLINE_S, running, wait_until
 from tests.remap.saved import Cli, Tree, snapshot
 
+pytestmark = pytest.mark.slow
+
 # What happens to the worker that writes the third table: killed, the first time or every time; or it waits.
 DIE_WRITING = """
 import os, signal, sys, time

@@ -18,7 +18,7 @@ from train import job
 from train.compiled import build
 from train.compiled.compiled_step import CompiledStep, obstacle
 from train.config import TrainConfig
-from train.edges.negatives import Batch
+from train.edges.negative_sampling import Batch
 from train.model import optimizer
 from train.model.model import Model
 from train.run.decide import engine_of

@@ -74,6 +74,7 @@ def check(*cases: str) -> None:
                 assert spilled < 400, (case, name)
 
 
+@pytest.mark.slow
 def test_the_kernels_of_the_benchmark() -> None:
     check("100 1000 softmax bfloat16", "400 1000 softmax bfloat16")
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graphmill.config import Config
 from graphmill.vocab import Side
-from train.edges.negatives import Batch, Block, in_batch_negatives
+from train.edges.negative_sampling import Batch, Block, in_batch_negatives
 from train.gpu import reference
 from train.gpu.fused_step import FusedStep, Group, Shape
 from train.gpu.supported import obstacle

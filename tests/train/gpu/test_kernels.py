@@ -92,6 +92,7 @@ def assert_alike(
             assert distance < tolerance, f"{name}: {float(distance):.1e} away"  # false for NaN too
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(
     operator=st.sampled_from(get_args(Operator)),

@@ -69,6 +69,7 @@ def test_the_engine_fits_a_small_graph(tmp_path, dynamic, num_partitions, reside
     assert mean_reciprocal_rank(config, COUNTS, triples, triples) > 0.9
 
 
+@pytest.mark.slow
 def test_the_same_seed_on_either_engine_ends_at_the_same_quality(tmp_path):
     """One configuration, by the plain trainer on the CPU, and by the engine, on a GPU if there is one."""
     count, *parts = planted(np.random.default_rng(5), num_groups=20, size=30, degree=10)

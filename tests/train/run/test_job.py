@@ -37,6 +37,13 @@ def test_run_trains_in_a_dask_task(config, client):
     assert pbg_checkpoint.read_version(config.checkpoint_path) == 1
 
 
+def test_the_plan_is_logged_by_the_client_and_kept(config, client, caplog):
+    with caplog.at_level("INFO", "graphmill"):
+        plan = job.run(config, client)["plan"]
+    assert (plan["device"], plan["placement"], plan["workers"]) == ("cpu", "files", 1)
+    assert f"training on cpu with the {plan['engine']} step, 1 thread, partitions from files" in caplog.text
+
+
 @pytest.mark.slow
 def test_worker_that_dies_is_replaced_and_resumes(tmp_path, rng):
     """SIGKILL to the worker in mid-training: Dask runs the task again, which ends with the same bytes."""

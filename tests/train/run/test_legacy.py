@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from graphmill import storage
-from graphmill.checkpoints import legacy_input, open_checkpoint
+from graphmill.checkpoints import import_legacy, open_checkpoint
 from graphmill.checkpoints.convert import convert
 from graphmill.config import Config, from_mapping
 from graphmill.formats import edge_buckets, entity_counts
@@ -56,7 +56,7 @@ def _rows(checkpoint_path: str) -> np.ndarray:
 
 def test_every_edge_path_has_a_folder_of_its_own() -> None:
     paths = ["x/a", "z/a-2", "y/a", "w/a", "b"]
-    targets = legacy_input.edge_targets(paths, "t")
+    targets = import_legacy.edge_targets(paths, "t")
     assert targets[:2] == ["t/edges/a", "t/edges/a-2"]
     assert len(set(targets)) == len(paths)
 

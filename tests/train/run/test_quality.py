@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
+from graphmill.model.operators import OPERATORS
 from tests.train.graphs import make_config, mean_reciprocal_rank, random_triples, write_graph
 from train import job
-
-OPERATORS = ("none", "diagonal", "translation", "linear", "affine", "complex_diagonal", "rotation")
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])

@@ -368,6 +368,7 @@ def test_what_fails_beside_training_ends_it(tmp_path, rng, broken):
     assert pbg_checkpoint.read_version(config.checkpoint_path) == 0
 
 
+@pytest.mark.slow
 def test_figures_tell_of_every_epoch_and_bucket(tmp_path, rng):
     config = mixed(tmp_path, num_epochs=3, num_edge_chunks=2, eval_fraction=0.1)
     write_mixed(config, rng)
@@ -424,6 +425,7 @@ def test_curves_are_those_of_the_figures(tmp_path, rng):
     assert buckets[-1].step == sum(epoch["edges"] for epoch in figures["epochs"])
 
 
+@pytest.mark.slow
 def test_more_partitions_in_memory_are_read_less_often(tmp_path, rng):
     """Four of sixteen partitions: the reads and the tables in memory are those of the buffer."""
     triples = random_triples(rng, 80, 1, 80, 300)

@@ -1,4 +1,4 @@
-"""Questions: the same as their edges one by one, among all entities."""
+"""QueryBatch: the same as their edges one by one, among all entities."""
 
 from itertools import product
 
@@ -12,7 +12,7 @@ from tests.train.step.test_plain import COMPARATORS, COUNTS, OPERATORS, Scene, s
 from train import job
 from train.edges import batches
 from train.edges.batches import EdgeTensors
-from train.edges.grouped import Questions
+from train.edges.one_vs_all import QueryBatch
 from train.step import grouped
 from train.step.grouped import GroupedStep
 from train.step.plain import PlainStep
@@ -22,7 +22,7 @@ def all_negs(operator, comparator, dynamic, **more):
     relations = [{"name": "likes", "lhs": "user", "rhs": "item", "operator": operator, "all_negs": True}]
     if not dynamic:
         relations.append({**relations[0], "name": "knows", "rhs": "user"})
-    # what adds the same to all scores of a question has no gradient but noise, which Adagrad blows up
+    # what adds the same to all scores of a query has no gradient but noise, which Adagrad blows up
     usual = {"relations": relations, "batch_size": 100, "global_emb": comparator != "dot" and not dynamic}
     return settings(operator, comparator, "softmax", dynamic, **(usual | more))
 
@@ -37,21 +37,21 @@ def edge_tensors(scene):
     return EdgeTensors(index[Side.LHS], rel, index[Side.RHS], scene.batch.weight_B)
 
 
-def questions_of(scene):
+def queries_of(scene):
     generator = torch.Generator().manual_seed(1)
     return list(batches.cut_for_training(scene.config, edge_tensors(scene), generator, {}))
 
 
 def check_same_as_step(config, relation=0, elementwise=False, num_edges=25):
-    """One side's questions move everything as a step on their edges with all_negs does."""
+    """One side's queries move everything as a step on their edges with all_negs does."""
     scenes = [Scene(config, relation, num_edges=num_edges, elementwise=elementwise) for _ in range(2)]
     expected = PlainStep(config, scenes[0].model, scenes[0].adagrad)(
         scenes[0].batch, scenes[0].side_tables, torch.Generator()
     )
-    (questions,) = questions_of(scenes[1])
-    assert isinstance(questions, Questions)
-    assert len(questions) == num_edges
-    figures = GroupedStep(config, scenes[1].model, scenes[1].adagrad)(questions, scenes[1].side_tables)
+    (queries,) = queries_of(scenes[1])
+    assert isinstance(queries, QueryBatch)
+    assert len(queries) == num_edges
+    figures = GroupedStep(config, scenes[1].model, scenes[1].adagrad)(queries, scenes[1].side_tables)
     close = {"rtol": 1e-9, "atol": 1e-9}
     torch.testing.assert_close(figures.loss, expected.loss, **close)
     torch.testing.assert_close(figures.reg, expected.reg, **close)
@@ -105,16 +105,16 @@ def test_scores_a_few_questions_at_a_time(monkeypatch, comparator):
 
 
 def test_both_directions_regularise_as_often_as_the_edges():
-    """Of N3 alone the same comes out, whether edges or their questions are counted."""
+    """Of N3 alone the same comes out, whether edges or their queries are counted."""
     for dynamic in (False, True):
         config = all_negs("complex_diagonal", "dot", dynamic, regularization_coef=0.03)
         scenes = [Scene(config, num_edges=25) for _ in range(2)]
         step = PlainStep(config, scenes[0].model, scenes[0].adagrad)
         expected = step(scenes[0].batch, scenes[0].side_tables, torch.Generator()).reg
         found = []
-        for questions in questions_of(scenes[1]):
+        for queries in queries_of(scenes[1]):
             scene = Scene(config, num_edges=25)  # as it was before the first of them
-            found.append(GroupedStep(config, scene.model, scene.adagrad)(questions, scene.side_tables).reg)
+            found.append(GroupedStep(config, scene.model, scene.adagrad)(queries, scene.side_tables).reg)
         assert len(found) == 2
         torch.testing.assert_close(sum(found), expected)
 
@@ -123,17 +123,17 @@ def test_both_directions_regularise_as_often_as_the_edges():
 def test_every_edge_is_asked_about_on_both_sides(dynamic):
     scene = Scene(all_negs("none", "dot", dynamic).model_copy(update={"batch_size": 4}), num_edges=40)
     asked = {side: [] for side in Side}
-    found = questions_of(scene)
-    for questions in found:
-        assert len(questions.entity_Q) <= 4
-        numbers = torch.repeat_interleave(questions.count_Q).tolist()
+    found = queries_of(scene)
+    for queries in found:
+        assert len(queries.entity_Q) <= 4
+        numbers = torch.repeat_interleave(queries.count_Q).tolist()
         for number, answer, weight in zip(
-            numbers, questions.answer_A.tolist(), questions.weight_A.tolist(), strict=True
+            numbers, queries.answer_A.tolist(), queries.weight_A.tolist(), strict=True
         ):
-            entity = int(questions.entity_Q[number])
-            ends = (entity, answer) if questions.side is Side.RHS else (answer, entity)
-            rel = scene.relation if questions.rel_Q is None else int(questions.rel_Q[number])
-            asked[questions.side].append((ends[0], rel, ends[1], weight))
+            entity = int(queries.entity_Q[number])
+            ends = (entity, answer) if queries.side is Side.RHS else (answer, entity)
+            rel = scene.relation if queries.rel_Q is None else int(queries.rel_Q[number])
+            asked[queries.side].append((ends[0], rel, ends[1], weight))
     edges = sorted((*edge, w) for edge, w in zip(scene.edges, scene.batch.weight_B.tolist(), strict=True))
     assert sorted(asked[Side.LHS]) == sorted(asked[Side.RHS]) == edges
     assert sum(map(len, found)) == 40
@@ -145,7 +145,7 @@ def test_half_precision_is_close():
     for half in (False, True):
         scene = Scene(config.model_copy(update={"half_precision": half}), num_edges=25)
         step = GroupedStep(scene.config, scene.model, scene.adagrad)
-        figures.append([step(each, scene.side_tables) for each in questions_of(scene)])
+        figures.append([step(each, scene.side_tables) for each in queries_of(scene)])
     for exact, near in zip(*figures, strict=True):
         assert exact.loss != near.loss
         torch.testing.assert_close(near.loss, exact.loss, rtol=0.02, atol=0.1)

@@ -6,18 +6,17 @@ import pytest
 import torch
 
 from graphmill.config import from_mapping
-from graphmill.model.operators import parameter_names
+from graphmill.model.operators import OPERATORS, parameter_names
 from graphmill.model.parameters import global_key
 from graphmill.vocab import Side
 from tests.train.oracle import Oracle, adagrad, row_adagrad
-from train.edges.negatives import Batch, Sampling
+from train.edges.negative_sampling import Batch, Sampling
 from train.model import optimizer
 from train.model.model import Model
 from train.run.batch_step import BatchStep
 from train.step.plain import PlainStep, gather, scores
 from train.step.table import Table
 
-OPERATORS = ("none", "diagonal", "translation", "linear", "affine", "complex_diagonal", "rotation")
 COMPARATORS = ("dot", "cos", "l2", "squared_l2")
 LOSSES = ("ranking", "logistic", "softmax")
 NUM_RELATIONS = 4

@@ -8,7 +8,7 @@ from torch import Tensor
 from train.gpu import counter
 from train.gpu.reference import Edges, Sample
 
-# Not compiled for: groups, and the chunks that their last edges make, are of any size.
+# Arguments that need no compilation of their own: groups, and their last chunks, have any size.
 _SIZES = ["first", "size", "num_lhs", "num_rhs", "C", "P", "AGAIN", "DRAWN"]
 
 

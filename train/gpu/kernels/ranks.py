@@ -1,7 +1,7 @@
-"""Kernels that rank: counts of higher and equal scores, tile by tile, without keeping a score.
+"""Kernels that rank: count higher and equal scores, tile by tile, without keeping a score.
 
-An edge's own score and those of its rivals come out of products of one shape, in full float32, so that ties
-are ties to the last bit. Tiles: B queries x B candidates; the product adds up DB columns at a time.
+An edge's own score and the scores of its rivals come from products of one shape, in full float32, so that
+ties are exact. Tiles: B queries x B candidates; the product adds up DB columns at a time.
 """
 
 import torch
@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-TILES = 64  # of candidates a program, at most
+TILES = 64  # of candidates per program, at most
 SIDE = 64
 
 
@@ -38,7 +38,7 @@ def _count(
     query, table, score, greater, equal, Q, N,
     TILES: tl.constexpr, D: tl.constexpr, DB: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
-    # programs that follow each other compare all queries with the same candidates, which stay in the cache
+    # Consecutive programs compare all queries with the same candidates, which stay in the cache.
     q = tl.program_id(0) % tl.cdiv(Q, B) * B + tl.arange(0, B)
     span = tl.program_id(0) // tl.cdiv(Q, B)
     own = tl.load(score + q, mask=q < Q, other=float("inf"))

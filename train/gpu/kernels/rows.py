@@ -37,7 +37,7 @@ def stage(table_ND: Tensor, rows_CK: Tensor, dtype: torch.dtype) -> Tensor:
 
 @triton.jit
 def _parts(pointer, row, H: tl.constexpr, HB: tl.constexpr, PARTS: tl.constexpr, there):
-    """Both parts of some rows (the second is the first where there is one alone), in float32."""
+    """Both parts of some rows in float32; rows of one part have it twice."""
     column = tl.arange(0, HB)
     mask = there[:, None] & (column < H)[None, :]
     place = pointer + row[:, None] * (H * PARTS) + column[None, :]

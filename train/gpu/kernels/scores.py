@@ -17,10 +17,10 @@ from torch import Tensor
 from train.gpu.reference import Compared, Comparison
 
 _LOSSES: dict[str, int] = {"softmax": 0, "logistic": 1, "ranking": 2}
-# Compiled for where a step has several chunks: what is left of a relation's edges, or of a bucket's, is one
-# of any size, and a compilation takes a second.
+# Compiled for only where a step has several chunks: the last edges of a relation, or of a bucket, make one
+# chunk of any size, and a compilation takes a second.
 _SIZES = ["P", "K", "FIRST"]
-LOWEST = tl.constexpr(-1e30)  # stands for minus infinity, whose differences are not numbers
+LOWEST = tl.constexpr(-1e30)  # instead of minus infinity, whose differences are NaN
 
 
 class Tile(NamedTuple):
@@ -75,7 +75,7 @@ def shared_bytes(dimension: int, dtype: torch.dtype, *, exact: bool) -> int:
 
 @triton.jit
 def _operands(pointer, row, NUM, D: tl.constexpr, DB: tl.constexpr):
-    """Some of the NUM rows of a chunk. Offsets are within the chunk: 32 bits save registers."""
+    """Load some of the NUM rows of a chunk. Offsets are within the chunk: 32 bits save registers."""
     column = tl.arange(0, DB)
     mask = (row < NUM)[:, None] & (column < D)[None, :]
     return tl.load(pointer + (row[:, None] * D + column[None, :]), mask=mask, other=0.0)
@@ -119,7 +119,7 @@ def _query_gradients(
     P, K, FIRST, LOSS: tl.constexpr, D: tl.constexpr, DB: tl.constexpr, BP: tl.constexpr, BK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    # the programs of a chunk, which share its candidates, follow each other
+    # Consecutive programs work on one chunk, and share its candidates.
     chunk = (tl.program_id(0) // tl.cdiv(P, BP)).to(tl.int64)
     query += chunk * P * D
     candidate += chunk * K * D
@@ -129,7 +129,7 @@ def _query_gradients(
     own_score = tl.sum(q.to(tl.float32) * _operands(candidate, p, P, D, DB).to(tl.float32), axis=1)
     w = tl.load(weight + chunk * P + p, mask=p < P, other=0.0)
     highest = own_score
-    total = tl.full([BP], 1.0, tl.float32)  # of exponentials, the positive's among them
+    total = tl.full([BP], 1.0, tl.float32)  # of exponentials, including the positive's
     cost = tl.zeros([BP], tl.float32)
     above = tl.zeros([BP], tl.float32)
     violating = tl.zeros([BP], tl.float32)
@@ -169,7 +169,7 @@ def _query_gradients(
     else:
         own_pull = -violating
     own_pull = own_pull * w
-    # read again: kept since the beginning they would cost the loop its registers
+    # Loaded again: kept from the beginning they would take registers from the loop.
     accumulated += own_pull[:, None] * _operands(candidate, p, P, D, DB).to(tl.float32)
     _put(gradient + chunk * P * D, p, accumulated, P, D, DB)
     out = chunk * P + p

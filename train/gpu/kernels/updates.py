@@ -1,7 +1,7 @@
 """Kernels that move rows: Adagrad, with gradients of equal rows summed first, or one after the other.
 
 Rows are sorted; a run of equal keys may be as long as the batch (an id in half of all edges, a graph of one
-relation), so it is summed in blocks of RUN places, these in blocks of RUN, and what is left one after the
+relation). So places are summed in blocks of RUN, these sums in blocks of RUN, and the rest one after the
 other: always in the same order.
 """
 
@@ -73,7 +73,7 @@ def _adagrad_runs(
     inside = (column < D)[None, :]
     mask = ends[:, None] & inside
     total = tl.load(partial + last[:, None] * D + column[None, :], mask=mask, other=0.0)
-    # the end of the block before or, at the end of a block, of the blocks before, if they are of the same key
+    # The end of the previous block or, at the end of a block, of the previous blocks, if the key is the same.
     place = tl.where(last % RUN == RUN - 1, last // (RUN * RUN) * (RUN * RUN), last // RUN * RUN) - 1
     same = ends & (tl.load(key + place, mask=ends & (place >= 0), other=-1) == own)
     while tl.max(same.to(tl.int32), axis=0) > 0:
@@ -96,7 +96,7 @@ def _adagrad_runs(
 
 
 def _tile(dimension: int) -> tuple[int, int]:
-    """Columns and rows of a program: several rows, so that as many loads are on their way."""
+    """Columns and rows of a program: several rows, so that several loads run at a time."""
     width = triton.next_power_of_2(dimension)
     return width, max(1, 2048 // width)
 
@@ -127,10 +127,9 @@ def _scatter(table, sums, rows, gradient, T, lr, D: tl.constexpr, DB: tl.constex
     row = tl.load(rows + place, mask=there, other=0).to(tl.int64)
     own = tl.load(gradient + place[:, None] * D + column[None, :], mask=mask, other=0.0)
     square = tl.sum(own * own, axis=1) / D
-    # what the sum was before, plus our own share: the sum itself may have been moved on by others;
-    # nothing else hangs on when it is seen
+    # The sum before this gradient, plus the gradient's own square: others may have added to the sum since.
     state = tl.atomic_add(sums + row, square, mask=there, sem="relaxed") + square
-    state = tl.where(there, state, 1.0)  # of what is not there an atomic tells nothing
+    state = tl.where(there, state, 1.0)  # a masked atomic returns nothing
     step = -lr * own / (tl.sqrt(state) + EPSILON)[:, None]
     tl.atomic_add(table + row[:, None] * D + column[None, :], step, mask=mask, sem="relaxed")
 

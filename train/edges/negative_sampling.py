@@ -1,14 +1,14 @@
-"""Negatives: which entities an edge's own are compared with.
+"""Negative sampling: the entities that an edge's own entities are compared with.
 
-A batch is cut in chunks of train.chunk_edges edges, which share their negatives. On each side, every edge of
-a chunk meets the entities of num_batch_negs of the chunk's edges (the first: edges come in random order),
-and num_uniform_negs entities that are drawn from the partition (uniformly, or by train.negative_power);
-with all_negs, every entity of the partition instead. An edge never meets its own entity: such scores are
-masked. The edges that do not fill a chunk make a smaller one. PBG's chunks are of num_batch_negs edges.
+A batch is cut in chunks of train.chunk_edges edges, which share their negatives. On each side, the negatives
+of a chunk are the entities of its first num_batch_negs edges (edges come in random order), and
+num_uniform_negs entities that are drawn from the partition (uniformly, or by train.negative_power). With
+all_negs, the negatives are all entities of the partition. The score of an edge's own entity is masked. The
+edges that do not fill a chunk make a smaller one. PBG's chunks have num_batch_negs edges.
 Source: docs/formats/pbg_v1.md.
 
-Shapes: B edges of a batch, S steps, C chunks of all steps, P positives a chunk, K candidates of a chunk
-(its P positives, then the drawn ones), M of these that are negatives.
+Shapes: B edges of a batch, S steps, C chunks of all steps, P positives per chunk, K candidates of a chunk
+(its P positives, then the drawn entities), M candidates that are negatives.
 """
 
 from collections.abc import Iterator, Mapping, Sized
@@ -25,13 +25,13 @@ from train.model.features import Bags
 
 @dataclass(frozen=True)
 class Batch:
-    """Edges to train on, in equal steps; all of one relation, unless relations are dynamic."""
+    """Edges to train on, in equal steps; of one relation, unless relations are dynamic."""
 
     relation: int
     index: Mapping[Side, Tensor]  # [B] rows of the two partitions, or numbers of bags
     rel_B: Tensor | None  # with dynamic relations
-    weight_B: Tensor  # of the edge and its relation
-    bags: Mapping[Side, Bags] = field(default_factory=dict)  # of featurized sides
+    weight_B: Tensor  # weight of the edge times that of its relation
+    bags: Mapping[Side, Bags] = field(default_factory=dict)  # lists of features of featurized sides
     popularity: Mapping[Side, Tensor] = field(default_factory=dict)  # [N] running sums of how often to draw
     num_steps: int = 1
 
@@ -39,7 +39,7 @@ class Batch:
         return len(self.weight_B)
 
     def num_entities(self, tables: Mapping[Side, Sized]) -> dict[Side, int]:
-        """Entities of each side, to draw negatives from: rows of its table, or bags."""
+        """Number of entities that negatives are drawn from, for each side: rows of its table, or bags."""
         return {side: len(self.bags.get(side, table)) for side, table in tables.items()}
 
 
@@ -50,9 +50,9 @@ class Block:
     relation: int
     rel_CP: Tensor | None
     weight_CP: Tensor
-    rows: Mapping[Side, Tensor]  # [C, K] rows of the partition: the positives, then others
+    rows: Mapping[Side, Tensor]  # [C, K] rows of the partition: the positives, then the drawn entities
     first_negative: Mapping[Side, int]  # 0 where the positives are each other's negatives, else P or K
-    num_steps: int = 1  # the first C / S chunks are of the first step, and so on
+    num_steps: int = 1  # the first C / S chunks belong to the first step, and so on
 
     @property
     def num_positives(self) -> int:
@@ -71,7 +71,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How many negatives an edge meets."""
+    """Numbers of negatives per edge."""
 
     num_batch_negs: int
     num_uniform_negs: int
@@ -80,15 +80,14 @@ class Sampling:
 
     @classmethod
     def of_training(cls, config: Config) -> "Sampling":
-        """As training has it."""
-        off = {Side.LHS: config.disable_lhs_negs, Side.RHS: config.disable_rhs_negs}
-        disabled = frozenset(side for side in Side if off[side])
+        """The numbers of training."""
+        disabled = frozenset(Side) - set(sides_with_negatives(config))
         chunk_edges = config.section(TrainConfig).chunk_edges
         return cls(config.num_batch_negs, config.num_uniform_negs, disabled, chunk_edges)
 
     @classmethod
     def of_evaluation(cls, config: PbgConfig) -> "Sampling":
-        """As the held-out edges of a bucket are ranked."""
+        """The numbers of the ranking of a bucket's held-out edges."""
         batch, uniform = config.eval_num_batch_negs, config.eval_num_uniform_negs
         return cls(
             config.num_batch_negs if batch is None else batch,
@@ -103,7 +102,7 @@ class Sampling:
     def blocks(
         self, batch: Batch, num_rows: Mapping[Side, int], all_negs: bool, generator: torch.Generator
     ) -> Iterator[Block]:
-        """Cut each step in chunks: those of full size as one block, what is left as another."""
+        """Cut each step in chunks: one block of full-sized chunks, one block of the last, smaller chunk."""
         edges = len(batch) // batch.num_steps
         size = max(edges, self.chunk_edges) if all_negs else self.chunk_size(edges)
         full = edges // size * size
@@ -149,6 +148,12 @@ def in_batch_negatives(num_batch_negs: int, chunk: int) -> tuple[int, int]:
     return (0, 0) if num_batch_negs >= chunk else (chunk, num_batch_negs)
 
 
+def sides_with_negatives(config: PbgConfig) -> list[Side]:
+    """The sides whose negatives are not disabled."""
+    off = {Side.LHS: config.disable_lhs_negs, Side.RHS: config.disable_rhs_negs}
+    return [side for side in Side if not off[side]]
+
+
 def popularity(index_E: Tensor, num_rows: int, power: float) -> Tensor:
     """Running sums of (1 + count)^power, of the rows' counts in `index_E`: float64 [N], on the CPU."""
     counts = torch.bincount(index_E.cpu(), minlength=num_rows)
@@ -158,7 +163,7 @@ def popularity(index_E: Tensor, num_rows: int, power: float) -> Tensor:
 def _draw(
     num_rows: int, shape: tuple[int, int], popularity_N: Tensor | None, generator: torch.Generator
 ) -> Tensor:
-    """Rows at random: each alike, or by what it adds to the running sums."""
+    """Random rows: uniform, or in proportion to their part of the running sums."""
     if popularity_N is None or not num_rows:
         return torch.randint(num_rows, shape, generator=generator)
     at = torch.rand(shape, generator=generator, dtype=torch.float64) * popularity_N[-1]

@@ -1,10 +1,7 @@
-"""Tables whose vectors are written as they lie in memory: others read them as they read pyarrow's."""
+"""Tables with vectors written directly from memory: other readers read them like tables of pyarrow."""
 
 import errno
 import io
-import os
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats import _parquet_vectors
 from graphmill.formats._parquet_vectors import new_table
@@ -33,7 +29,7 @@ DTYPES = {"int32": pa.int32(), "int64": pa.int64(), "float32": pa.float32(), "fl
     sizes=st.lists(st.sampled_from([0, 1, 2, 40]), max_size=4),
     page_bytes=st.sampled_from([1, 1000, 1 << 20]),
 )
-def test_they_are_what_pyarrow_would_have_written(
+def test_tables_equal_those_of_pyarrow(
     tmp_path_factory: pytest.TempPathFactory,
     dtype: str,
     width: int,
@@ -80,7 +76,7 @@ def _thrift_bytes(metadata: pq.FileMetaData) -> bytes:
     return sink.getvalue()[4:-8]
 
 
-def test_duckdb_reads_them(tmp_path: Path) -> None:
+def test_duckdb_reads_vectors(tmp_path: Path) -> None:
     duckdb = pytest.importorskip("duckdb")
     rows_ND = np.random.default_rng(0).standard_normal((3000, 100), np.float32)
     ids = pa.array([f"id {number}" for number in range(3000)])
@@ -118,7 +114,7 @@ class _FullDisk(io.BytesIO):
 
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("share", [0.001, 0.05, 0.3, 0.9, 0.999])
-def test_a_full_disk_is_told_whoever_writes(place: int, share: float) -> None:
+def test_a_full_disk_is_reported_at_every_write(place: int, share: float) -> None:
     fields = [pa.field("id", pa.int64())]
     fields.insert(place, pa.field("vector", pa.list_(pa.float32(), 4)))
 
@@ -133,34 +129,3 @@ def test_a_full_disk_is_told_whoever_writes(place: int, share: float) -> None:
     write(whole)
     with pytest.raises(OSError, match="No space left"):
         write(_FullDisk(int(whole.getbuffer().nbytes * share)))
-
-
-def test_a_large_file_goes_to_the_disk_while_it_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun: list[tuple[int, int]] = []
-    advise = os.posix_fadvise
-
-    def noted(descriptor: int, start: int, size: int, advice: int) -> None:
-        begun.append((start, start + size))
-        advise(descriptor, start, size, advice)
-
-    monkeypatch.setattr("graphmill.storage.atomic.WRITE_BACK_S", 0.001)
-    monkeypatch.setattr(os, "posix_fadvise", noted)
-    num_threads = threading.active_count()
-    content = np.random.default_rng(0).bytes(1 << 20)
-    with storage.atomic_output(str(tmp_path / "a"), is_large=True) as stream:
-        for number in range(1, 4):
-            stream.write(content)
-            while not begun or begun[-1][1] < number << 20:
-                time.sleep(0.001)
-    assert (tmp_path / "a").read_bytes() == content * 3
-    assert [start for start, _ in begun] == [0, *(end for _, end in begun[:-1])]
-    with (
-        pytest.raises(KeyError),
-        storage.atomic_output(str(tmp_path / "b"), is_large=True) as stream,
-    ):
-        stream.write(content)
-        raise KeyError
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
-    assert threading.active_count() <= num_threads  # those of earlier tests may end meanwhile

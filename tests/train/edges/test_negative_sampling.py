@@ -14,7 +14,7 @@ from train import job
 from train.config import TrainConfig
 from train.edges import batches
 from train.edges.batches import EdgeTensors
-from train.edges.negatives import Sampling, popularity
+from train.edges.negative_sampling import Sampling, popularity
 from train.model import learning_rates
 
 

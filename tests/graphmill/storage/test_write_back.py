@@ -1,0 +1,42 @@
+"""A large file goes to the disk while it is written."""
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from graphmill import storage
+
+
+def test_a_large_file_goes_to_the_disk_while_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[tuple[int, int]] = []
+    advise = os.posix_fadvise
+
+    def noted(descriptor: int, start: int, size: int, advice: int) -> None:
+        begun.append((start, start + size))
+        advise(descriptor, start, size, advice)
+
+    monkeypatch.setattr("graphmill.storage.atomic.WRITE_BACK_S", 0.001)
+    monkeypatch.setattr(os, "posix_fadvise", noted)
+    num_threads = threading.active_count()
+    content = np.random.default_rng(0).bytes(1 << 20)
+    with storage.atomic_output(str(tmp_path / "a"), is_large=True) as stream:
+        for number in range(1, 4):
+            stream.write(content)
+            while not begun or begun[-1][1] < number << 20:
+                time.sleep(0.001)
+    assert (tmp_path / "a").read_bytes() == content * 3
+    assert [start for start, _ in begun] == [0, *(end for _, end in begun[:-1])]
+    with (
+        pytest.raises(KeyError),
+        storage.atomic_output(str(tmp_path / "b"), is_large=True) as stream,
+    ):
+        stream.write(content)
+        raise KeyError
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert threading.active_count() <= num_threads  # those of earlier tests may end meanwhile
