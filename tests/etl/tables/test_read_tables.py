@@ -3,7 +3,7 @@
 import gzip
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +11,10 @@ import pyarrow.orc as paorc
 import pyarrow.parquet as pq
 import pytest
 
-from etl.config import TableConfig
+from etl.config import FileFormat, TableConfig
 from etl.tables.check_rows import Rules
 from etl.tables.files import files_of
+from etl.tables.formats import FORMATS
 from etl.tables.ranges import find_ranges
 from etl.tables.read import read_blocks
 from graphmill.errors import NotFoundError, RawTableError
@@ -309,3 +310,9 @@ def test_files_folders_and_patterns(tmp_path: Path) -> None:
     for nothing in ("nowhere.csv", "a/*.parquet", "nowhere/*.csv"):
         with pytest.raises(NotFoundError, match="no file there to read rows from"):
             found("a", nothing)
+
+
+def test_every_format_can_be_configured() -> None:
+    assert set(FORMATS) == set(get_args(FileFormat))
+    suffixes = [suffix for each in FORMATS.values() for suffix in each.suffixes]
+    assert len(set(suffixes)) == len(suffixes)
