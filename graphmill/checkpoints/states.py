@@ -3,17 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
 from graphmill.checkpoints.finite import check_finite
 from graphmill.errors import FormatError
 from graphmill.vocab import Side
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Floats = npt.NDArray[np.float32]
 
 
 def reordered(
