@@ -57,7 +57,7 @@ class _Truth(click.ParamType[bool]):
 
 @click.group(cls=_RemapByDefault)
 def command() -> None:
-    """Embeddings and predictions under the ids that they came with."""
+    """Write embeddings and predictions under their raw ids, or look up neighbours."""
 
 
 @command.command("remap", epilog="`python -m remap neighbors --help`: look up what is near to an id.")
@@ -65,38 +65,42 @@ def command() -> None:
 @click.option("--node-id-mapping", metavar="FOLDER", help="GraphStorm's maps: raw_id_mappings.")
 @click.option("--node-emb-dir", metavar="FOLDER", help="GraphStorm's embeddings: save_embed_path.")
 @click.option("--prediction-dir", metavar="FOLDER", help="GraphStorm's predictions: save_prediction_path.")
-@click.option("--yaml_config_file", "--cf", metavar="FILE", help="GraphStorm's YAML, in the place of these.")
+@click.option("--yaml_config_file", "--cf", metavar="FILE", help="GraphStorm's YAML, instead of these flags.")
 @click.option("--pred-etypes", multiple=True, metavar="SRC,REL,DST ...", help="Default: as result_info.json.")
 @click.option("--pred-ntypes", multiple=True, metavar="TYPE ...", help="Default: as result_info.json.")
-@click.option("--output-dir", metavar="FOLDER", help="Where tables go (default: beside the input).")
+@click.option("--output-dir", metavar="FOLDER", help="Folder of the tables (default: beside the input).")
 @click.option("--output-format", type=click.Choice(["parquet", "csv"]), help="Default: parquet.")
-@click.option("--output-delimiter", metavar="CHARACTER", help="Of CSV (default: a comma).")
+@click.option("--output-delimiter", metavar="CHARACTER", help="Delimiter of CSV (default: a comma).")
 @click.option("--column-names", multiple=True, metavar="OLD,NEW ...", help="Rename columns.")
 @click.option("--output-chunk-size", type=click.IntRange(1), help="Rows of an output file (default: all).")
-@click.option("--preserve-input", type=_Truth(), help="Keep the input, which is else deleted in the end.")
-@click.option(
-    "--num-processes", type=click.IntRange(1), help="Worker processes, where --master says nothing."
-)
+@click.option("--preserve-input", type=_Truth(), help="Keep the input; default: delete it in the end.")
+@click.option("--num-processes", type=click.IntRange(1), help="Worker processes, without --master.")
 @click.option("--rank", type=click.IntRange(0), default=0, help="Rank 0 does the work of all ranks.")
-@click.option("--world-size", type=click.IntRange(1), default=1, help="How often the launcher starts this.")
+@click.option("--world-size", type=click.IntRange(1), default=1, help="Processes that the launcher starts.")
 @click.option("--with-shared-fs", type=_Truth(), help="false: each rank has its own files, on its own disk.")
 @click.option(
     "--checkpoint-path", metavar="FOLDER", help="A checkpoint: ours, PBG's (v1, legacy), or RecIS'."
 )
-@click.option("--entity-path", metavar="FOLDER", help="The raw ids of its rows: entity counts and index.")
-@click.option("--compression", type=click.Choice(["none", "snappy", "lz4", "zstd"]), help="Of ids (snappy).")
+@click.option("--entity-path", metavar="FOLDER", help="Raw ids of its rows: entity counts and index.")
 @click.option(
-    "--value-compression", type=click.Choice(["none", "snappy", "lz4", "zstd"]), help="Of vectors (none)."
+    "--compression", type=click.Choice(["none", "snappy", "lz4", "zstd"]), help="Codec of ids (snappy)."
+)
+@click.option(
+    "--value-compression",
+    type=click.Choice(["none", "snappy", "lz4", "zstd"]),
+    help="Codec of vectors (none).",
 )
 @click.option("--fixed-size-list", is_flag=True, default=None, help="Vectors as fixed_size_list, not list.")
-@click.option("--allow-non-finite", is_flag=True, default=None, help="Write NaN and infinity, else an error.")
+@click.option(
+    "--allow-non-finite", is_flag=True, default=None, help="Write NaN and infinity; default: an error."
+)
 @click.option(
     "--logging-level", type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False)
 )
 def remap(
     conf: str | None, overrides: tuple[str, ...], master: str | None, logging_level: str | None, **flags: Any
 ) -> None:
-    """Remap what a run of ours trained (--conf), or what GraphStorm saved (its own flags)."""
+    """Remap a trained run (--conf), or GraphStorm's outputs (GraphStorm's flags)."""
     if logging_level is not None:
         logging.getLogger("graphmill").setLevel(logging_level.upper())
     given = {name: value for name, value in flags.items() if value not in (None, ())}
@@ -161,13 +165,15 @@ def _remap_saved(
 @conf_option
 @set_option
 @click.option("--embeddings", metavar="FOLDER", help="Tables of vectors (default: the run's embedding_path).")
-@click.option("--id", "raw_id", required=True, help="Whose neighbours.")
-@click.option("--k", type=click.IntRange(1), default=10, show_default=True, help="How many.")
-@click.option("--type", "entity_type", metavar="TYPE", help="Of the id (default: the first that has it).")
+@click.option("--id", "raw_id", required=True, help="Raw id of the entity.")
+@click.option("--k", type=click.IntRange(1), default=10, show_default=True, help="Number of neighbours.")
 @click.option(
-    "--relation", metavar="NAME", help="Ask the model where this relation leads to, by its own score."
+    "--type", "entity_type", metavar="TYPE", help="Entity type of the id (default: the first with it)."
 )
-@click.option("--inverse", is_flag=True, help="With --relation: where it comes from.")
+@click.option(
+    "--relation", metavar="NAME", help="Entities at the other end of this relation, by the model's score."
+)
+@click.option("--inverse", is_flag=True, help="With --relation: follow it backwards.")
 @click.option(
     "--approximate/--exact", "is_approximate", default=None, help="Use an index (default: for many)."
 )
@@ -184,7 +190,7 @@ def neighbors(
     is_approximate: bool | None,
     as_json: bool,
 ) -> None:
-    """Print what lies nearest to an id."""
+    """Print the nearest neighbours of an id."""
     from remap.neighbors import by_relation, lookup
 
     settings = config.load(conf, overrides) if conf or overrides else None

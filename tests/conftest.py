@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def log_as_at_start(caplog: pytest.LogCaptureFixture) -> None:
-    """What a test before changed for the whole process, which may be more than it undoes."""
+    """Undo changes of logging and of the terminal that an earlier test made for the whole process."""
     log = logging.getLogger("graphmill")
     log.handlers, log.propagate, log.disabled = [], True, False
     log.setLevel(logging.NOTSET)  # not by assignment: loggers remember what they let through

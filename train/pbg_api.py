@@ -24,11 +24,10 @@ from graphmill.formats import edge_buckets
 from graphmill.vocab import Bucket
 from train import job
 from train.edges import batches, seeds
-from train.edges.partitions import by_side, keys_of, rows_of
+from train.edges.partitions import Location, by_side, keys_of, rows_of
 from train.evaluation import held_out
 from train.run.ignored_keys import tell_replaced
 from train.tables.held_partitions import HeldPartitions
-from train.tables.location import Location
 from train.tables.partition_files import PartitionFiles
 from train.tables.run_context import RunContext
 

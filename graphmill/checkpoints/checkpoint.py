@@ -49,7 +49,7 @@ class ModelState:
     parameters: "dict[str, Tensor]"
     """By PBG v1's state_dict_key: `rhs_operators.0.real`, `global_embs.emb_user`; float32."""
     optimizer_state: dict[str, Any] | None
-    """As torch.optim.Adagrad saves it, parameters numbered in the order of `parameters` (see `states`)."""
+    """The state_dict() of torch.optim.Adagrad, with parameters numbered in the order of `parameters`."""
 
 
 class Checkpoint(ABC):

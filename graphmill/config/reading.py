@@ -68,16 +68,12 @@ def from_mapping(raw: Mapping[str, Any]) -> Config:
     _fill_paths(filled)
     sections = {name: filled.pop(name) for name in SECTIONS if name in filled}
     settings = validated(Config, filled)
-    return settings.model_copy(
-        update={name: _section(name, content) for name, content in sections.items() if content != {}}
-    )
-
-
-def _section(name: str, content: Any) -> Section:
-    if isinstance(content, Section):
-        return content
-    model: type[Section] = named(SECTIONS[name])
-    return validated(model, content, prefix=(name,))
+    typed: dict[str, Section] = {
+        name: validated(named(SECTIONS[name]), content, prefix=(name,))
+        for name, content in sections.items()
+        if content != {}
+    }
+    return settings.model_copy(update=typed)
 
 
 _OLD_NAMES = {"outdir": "checkpoint_path", "loadPath": "init_path"}  # before PBG's version 1

@@ -40,7 +40,7 @@ def write_custom(
     schema = pa.schema(list(zip(names.values(), (pa.string(), pa.string(), kind), strict=True)))
     chosen = _selected(batches, settings)
     written: dict[str, int] = {}
-    for number, rows in enumerate(_files(chosen, settings.rows_per_file)):
+    for number, rows in enumerate(split_into_files(chosen, settings.rows_per_file)):
         suffix = f"_{number:05d}" if settings.rows_per_file else ""
         name = f"part-{part.partition:05d}{suffix}.{settings.output_format}"
         uri = storage.join(embedding_path, part.entity_type, name)
@@ -72,7 +72,7 @@ def _selected(batches: Iterator[Rows], settings: RemapConfig) -> Iterator[Rows]:
             yield ids.take(pa.array(rows)), vectors_ND[rows]
 
 
-def _files(batches: Iterator[Rows], rows_per_file: int | None) -> Iterator[Iterator[Rows]]:
+def split_into_files(batches: Iterator[Rows], rows_per_file: int | None) -> Iterator[Iterator[Rows]]:
     """The batches of each file; the caller reads each file to its end before the next file."""
     if rows_per_file is None:
         yield batches

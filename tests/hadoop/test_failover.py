@@ -97,7 +97,7 @@ def run(cluster: MiniHdfs, folder: Path, root: str, log: Path) -> subprocess.Pop
         )
 
 
-def test_a_failover_in_the_middle_of_a_run(available: MiniHdfs, tmp_path: Path) -> None:
+def test_a_run_survives_a_failover_of_the_namenode(available: MiniHdfs, tmp_path: Path) -> None:
     """The active namenode is stopped, the other takes over, and the output is that of an undisturbed run."""
     roots = {"hdfs": f"{available.uri}/failover", "local": str(tmp_path / "undisturbed")}
     assert available.uri == "hdfs://graphmill"
@@ -143,7 +143,7 @@ def test_a_datanode_stopped_while_a_file_is_written_loses_nothing(
         assert storage.read_bytes(f"{available.uri}/slowly/{number}") == b"".join(blocks)
 
 
-def test_a_datanode_that_has_work_files_is_lost(available: MiniHdfs, tmp_path: Path) -> None:
+def test_a_run_survives_the_loss_of_a_datanode_with_work_files(available: MiniHdfs, tmp_path: Path) -> None:
     """The run that comes next goes on from the other copies, or does anew what had only one."""
     with distributed.Client(processes=False, threads_per_worker=4, dashboard_address=":0") as client:
         undisturbed = figures_of(graph_config(tmp_path), client)[0]
@@ -175,7 +175,6 @@ def test_a_datanode_that_has_work_files_is_lost(available: MiniHdfs, tmp_path: P
         find_ranges("tables[0]", raw, f"{available.uri}/t.parquet", 100)
 
 
-@pytest.mark.slow
 def test_a_datanode_stopped_while_bucket_files_are_written_loses_nothing(
     available: MiniHdfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

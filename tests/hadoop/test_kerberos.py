@@ -67,7 +67,7 @@ def attempt(cluster: MiniHdfs, uri: str, **variables: str) -> subprocess.Complet
     )
 
 
-def test_a_keytab_then_the_ticket_that_it_gave(secured: MiniHdfs) -> None:
+def test_a_keytab_lets_in_and_so_does_its_ticket(secured: MiniHdfs) -> None:
     base = secured.conf_dir.parent
     cache = f"FILE:{base}/tickets"
     keytab = str(base / "hdfs.keytab")
@@ -77,13 +77,13 @@ def test_a_keytab_then_the_ticket_that_it_gave(secured: MiniHdfs) -> None:
     assert by_ticket.stdout == "secret of somebody 18\n", by_ticket.stderr
 
 
-def test_without_a_ticket_the_reason_is_told(secured: MiniHdfs) -> None:
+def test_without_a_ticket_the_error_names_kerberos(secured: MiniHdfs) -> None:
     refused = attempt(secured, f"{secured.uri}/c")
     assert refused.returncode == 1
     assert re.search(r"StorageError: .*(?i:kerberos|gss|credential|ticket)", refused.stderr), refused.stderr
 
 
-def test_a_user_is_who_the_ticket_says(secured: MiniHdfs) -> None:
+def test_the_ticket_names_the_user_not_the_environment(secured: MiniHdfs) -> None:
     """HADOOP_USER_NAME is no password: what only the superuser may do stays refused."""
     base = secured.conf_dir.parent
     refused = attempt(

@@ -23,7 +23,7 @@ def conf(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: str) -> None
 
 
 @pytest.mark.hdfs
-def test_new_files_are_as_the_configuration_says(
+def test_new_files_follow_the_configuration(
     hdfs: MiniHdfs, hdfs_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, path = hdfs_native.Client(hdfs.uri), urlsplit(hdfs_uri).path
@@ -40,7 +40,7 @@ def test_new_files_are_as_the_configuration_says(
 
 
 @pytest.mark.hdfs
-def test_what_replaces_a_file_or_folder_is_as_open_as_that_was(hdfs: MiniHdfs, hdfs_uri: str) -> None:
+def test_a_replacement_keeps_permissions_and_group(hdfs: MiniHdfs, hdfs_uri: str) -> None:
     client, path = hdfs_native.Client(hdfs.uri), urlsplit(hdfs_uri).path
     storage.write_text(f"{hdfs_uri}/file", "old")
     with storage.atomic_directory(f"{hdfs_uri}/folder") as folder:
@@ -57,7 +57,7 @@ def test_what_replaces_a_file_or_folder_is_as_open_as_that_was(hdfs: MiniHdfs, h
 
 
 @pytest.mark.hdfs
-def test_nothing_goes_to_the_trash(hdfs: MiniHdfs, hdfs_uri: str) -> None:
+def test_deleted_files_do_not_go_to_the_trash(hdfs: MiniHdfs, hdfs_uri: str) -> None:
     storage.write_text(f"{hdfs_uri}/file", "x")
     storage.delete(f"{hdfs_uri}/file")
     assert not [
@@ -68,14 +68,16 @@ def test_nothing_goes_to_the_trash(hdfs: MiniHdfs, hdfs_uri: str) -> None:
 @pytest.mark.parametrize(
     ("text", "umask"), [("022", 0o022), ("0077", 0o077), ("u=rwx,g=rx,o=", 0o027), ("a=rwx", 0), ("7", 7)]
 )
-def test_umasks(text: str, umask: int) -> None:
+def test_umasks_are_octal_or_symbolic(text: str, umask: int) -> None:
     assert hadoop_conf._umask(text) == umask
 
 
 @pytest.mark.parametrize(
     ("key", "value"), [("dfs__blocksize", "big"), ("fs__permissions__umask_mode", "u+x")]
 )
-def test_a_value_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: str) -> None:
+def test_an_invalid_value_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: str
+) -> None:
     conf(tmp_path, monkeypatch, **{key: value})
     with pytest.raises(ConfigError, match=f"expected .*{value[0]}"):
         hadoop_conf.new_files()

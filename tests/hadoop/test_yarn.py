@@ -72,7 +72,7 @@ def demo_cut(uri: str, num_packages: int) -> list[str]:
     return list(packages.to_pylist())
 
 
-def test_the_demo_runs_though_a_container_is_killed(yarn: MiniHdfs, tmp_path: Path) -> None:
+def test_the_demo_ends_well_although_its_containers_are_killed(yarn: MiniHdfs, tmp_path: Path) -> None:
     root = f"{yarn.uri}/demo"
     packages = demo_cut(f"{root}/in", 3000)
     settings = {
@@ -171,7 +171,7 @@ def left_on_hdfs(cluster: MiniHdfs, name: str) -> list[str]:
     return [each.uri for each in storage.list_dir(f"{cluster.uri}/user/{user}/{name}")]
 
 
-def test_workers_that_do_not_come(yarn: MiniHdfs, tmp_path: Path) -> None:
+def test_missing_workers_end_the_run_with_yarn_s_reason(yarn: MiniHdfs, tmp_path: Path) -> None:
     """The message quotes YARN, whether time is up or the application has ended by itself."""
     (tmp_path / "never.py").write_text("print('never')")
     cases = {
@@ -199,7 +199,7 @@ def test_workers_that_do_not_come(yarn: MiniHdfs, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_nobody_is_let_in(yarn: MiniHdfs, tmp_path: Path) -> None:
+def test_other_users_are_kept_out(yarn: MiniHdfs, tmp_path: Path) -> None:
     """By default: the keys are for this user alone, on HDFS, on the nodes and here; others get nowhere."""
     stranger.open_to_all(tmp_path)
     (tmp_path / "sleeper.py").write_text(textwrap.dedent(SLEEPER))

@@ -105,7 +105,7 @@ def _same_figures(config: Config, theirs: Mapping[str, float]) -> dict[str, floa
 
 
 @pytest.mark.parametrize("raw", [DYNAMIC, STATIC], ids=["dynamic", "static"])
-def test_pbg_trains_on_our_etl_and_we_measure_as_pbg_does(
+def test_pbg_trains_on_our_buckets_and_both_measure_the_same(
     tmp_path: Path, client: distributed.Client, python: Path, raw: dict[str, Any]
 ) -> None:
     config = _graph(raw, tmp_path / "run", client)
@@ -117,7 +117,7 @@ def test_pbg_trains_on_our_etl_and_we_measure_as_pbg_does(
 
 
 @pytest.mark.parametrize("raw", [DYNAMIC, STATIC], ids=["dynamic", "static"])
-def test_pbg_measures_our_checkpoint_as_we_do(
+def test_both_measure_our_checkpoint_the_same(
     tmp_path: Path, client: distributed.Client, python: Path, raw: dict[str, Any]
 ) -> None:
     config = _graph(raw, tmp_path / "run", client)
@@ -127,7 +127,7 @@ def test_pbg_measures_our_checkpoint_as_we_do(
 
 
 @pytest.mark.parametrize("raw", [DYNAMIC, STATIC], ids=["dynamic", "static"])
-def test_each_goes_on_where_the_other_stopped(
+def test_pbg_and_graphmill_resume_each_other_s_training(
     tmp_path: Path, client: distributed.Client, python: Path, raw: dict[str, Any]
 ) -> None:
     """Two partitions: ours trains 2 epochs, PBG 2 more, ours the last 2; optimizer states included."""

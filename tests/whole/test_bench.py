@@ -70,7 +70,9 @@ def test_the_text_file_has_the_rows_of_the_parquet_files(tmp_path: Path) -> None
     assert table == read_parquet(parquet_edges(tmp_path, SMALL)).combine_chunks()
 
 
-def test_a_graph_is_kept_and_half_a_graph_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_graph_is_kept_and_a_partial_one_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(_: Edges) -> None:
         raise KeyboardInterrupt
 
@@ -123,7 +125,7 @@ def test_a_peak_between_two_samples_is_seen() -> None:
     assert found.main_peak_bytes > ALLOCATED_BYTES
 
 
-def test_memory_of_workers_is_told_apart_from_that_of_the_process() -> None:
+def test_memory_of_workers_is_counted_apart() -> None:
     hold = f"import time\nheld = b'x' * {ALLOCATED_BYTES}\ntime.sleep(2)"  # both at once
     found = measured(
         f"import subprocess, sys\ncommand = [sys.executable, '-c', {hold!r}]\n"
@@ -134,12 +136,12 @@ def test_memory_of_workers_is_told_apart_from_that_of_the_process() -> None:
     assert found.total_peak_bytes > 1.9 * ALLOCATED_BYTES
 
 
-def test_a_command_that_fails_is_told_with_its_last_words() -> None:
+def test_a_failed_command_is_reported_with_its_last_lines() -> None:
     with pytest.raises(click.ClickException, match=r"(?s)ended with 3:.*no such thing"):
         measured("import sys; print('no such thing', file=sys.stderr); sys.exit(3)")
 
 
-def test_what_a_command_leaves_running_ends_with_it() -> None:
+def test_processes_that_a_command_leaves_end_with_it() -> None:
     sleeper = "import time; time.sleep(60)"
     found = measured(
         f"import subprocess, sys, time\nprint(subprocess.Popen([sys.executable, '-c', {sleeper!r}]).pid)\n"
@@ -244,7 +246,7 @@ def test_a_case_that_fails_is_reported_and_the_next_one_runs(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, which this would measure")
-def test_the_gpu_benchmark_says_that_it_needs_one(tmp_path: Path) -> None:
+def test_the_gpu_benchmark_says_that_it_needs_a_gpu(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no GPU"):
         next(gpu.run(Setting(work=tmp_path, num_workers=1)))
 

@@ -95,7 +95,7 @@ def test_stanzas_join_continued_lines(script: ModuleType) -> None:
         ("a1|b2 (= 1) | c3, a1", {"a1", "b2", "c3"}),
     ],
 )
-def test_related_names(script: ModuleType, relationship: str, names: set[str]) -> None:
+def test_names_of_a_relationship_field(script: ModuleType, relationship: str, names: set[str]) -> None:
     assert script.related_names(relationship) == names
 
 
@@ -173,7 +173,7 @@ def test_command_refuses_what_is_no_index(script: ModuleType, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_shipped_table_is_clean(name: str) -> None:
+def test_a_shipped_table_is_clean(name: str) -> None:
     table = pq.read_table(DEMO / "debian" / f"{name}.parquet")
     assert table.column_names == COLUMNS[name]
     assert set(table.schema.types) == {pa.string()}

@@ -98,14 +98,14 @@ def test_options_of_dask_submit_are_settings_of_the_cluster() -> None:
     assert named - set(ClusterConfig.model_fields) == {"conf"}
 
 
-def test_the_dag_is_python_and_treats_our_exit_codes() -> None:
+def test_the_airflow_dag_handles_our_exit_codes() -> None:
     source = (SCHEDULE / "airflow_dag.py").read_text()
     compile(source, "airflow_dag.py", "exec")
     assert "BAD_INPUT = 2" in source
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
-def test_systemd_takes_its_units(tmp_path: Path) -> None:
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     for name in ("graphmill-shop.service", "graphmill-shop.timer"):
         text = (SCHEDULE / name).read_text().replace("User=graphmill\n", "")  # nobody of that name here
         (tmp_path / name).write_text(text)
@@ -133,14 +133,14 @@ def instructions() -> list[tuple[str, str]]:
 
 
 @pytest.mark.skipif(not HADOLINT.exists(), reason="no hadolint; pip install '.[dev]'")
-def test_the_linter_finds_nothing() -> None:
+def test_hadolint_finds_nothing() -> None:
     linted = subprocess.run(
         [HADOLINT, "Dockerfile"], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
     assert (linted.returncode, linted.stdout) == (0, "")
 
 
-def test_what_is_copied_is_there_and_not_ignored() -> None:
+def test_copied_files_exist_and_are_not_ignored() -> None:
     ignored = (REPOSITORY / ".dockerignore").read_text().split()
     for name, rest in instructions():
         if name == "COPY" and "--from" not in rest:
@@ -150,7 +150,7 @@ def test_what_is_copied_is_there_and_not_ignored() -> None:
                 assert source not in ignored
 
 
-def test_the_image_is_no_root_s() -> None:
+def test_the_image_does_not_run_as_root() -> None:
     names = [name for name, _ in instructions()]
     assert dict(instructions())["USER"] == "10001"
     assert names.index("ENTRYPOINT") > names.index("USER")
@@ -163,7 +163,7 @@ def test_run_steps_are_scripts() -> None:
 
 
 @pytest.mark.slow
-def test_the_step_that_installs(tmp_path: Path) -> None:
+def test_the_install_step_installs_the_commands(tmp_path: Path) -> None:
     """From what is copied, and nothing else, the real step makes an environment with our commands."""
     source = tmp_path / "source"
     source.mkdir()

@@ -100,7 +100,7 @@ def run_page(page: Path, folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", RUN_PAGES, ids=lambda page: page.name)
-def test_what_a_page_tells_to_run_works(folder: Path, page: Path) -> None:
+def test_the_commands_of_a_page_run(folder: Path, page: Path) -> None:
     if page.name != FIRST:  # which the fixture has run
         run_page(page, folder)
 
@@ -173,7 +173,7 @@ def test_every_command_parses(command: str, monkeypatch: pytest.MonkeyPatch) -> 
             assert re.search(rf"^{words[1]}:", (REPOSITORY / "Makefile").read_text(), re.M)
 
 
-def test_what_does_not_parse_is_noticed() -> None:
+def test_a_wrong_command_is_noticed() -> None:
     with pytest.raises(click.ClickException):
         parse(shlex.split("dask-submit pipeline.py --colour red"))
     with pytest.raises(click.ClickException):
@@ -181,7 +181,7 @@ def test_what_does_not_parse_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_to_pages_that_exist(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
         if not target.startswith(("http:", "https:", "mailto:")):

@@ -132,7 +132,7 @@ def test_day_2_learns(day1: Config, client: distributed.Client) -> None:
     assert losses[0] < 0.95 * losses[1]
 
 
-def test_an_index_made_anew_is_refused(day1: Config, client: distributed.Client) -> None:
+def test_init_path_with_another_entity_index_is_refused(day1: Config, client: distributed.Client) -> None:
     """Without previous_entity_path ids move: to start from day 1 would give them each other's vectors."""
     for name, late_relations, told in (
         ("same", (), r"raw id .*: entities have moved; .*previous_entity_path"),

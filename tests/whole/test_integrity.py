@@ -215,7 +215,7 @@ def committed(root: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("what", READ)
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_one_wrong_bit(
+def test_a_wrong_bit_is_refused_and_its_file_named(
     what: str,
     data: st.DataObject,
     finished: Path,
@@ -242,13 +242,13 @@ def test_one_wrong_bit(
 
 
 @pytest.mark.parametrize("what", READ)
-def test_without_damage_all_end_well(
+def test_without_damage_every_command_passes(
     what: str, finished: Path, near_client: distributed.Client, tmp_path: Path
 ) -> None:
     READ[what][0](copy_of(finished, tmp_path / "run"), near_client)
 
 
-def test_what_to_do_is_said(finished: Path, near_client: distributed.Client, tmp_path: Path) -> None:
+def test_the_error_says_what_to_do(finished: Path, near_client: distributed.Client, tmp_path: Path) -> None:
     root = copy_of(finished, tmp_path / "run")
     path = root / "checkpoint/embeddings_node_1.v1.h5"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
@@ -263,7 +263,7 @@ def test_what_to_do_is_said(finished: Path, near_client: distributed.Client, tmp
         do_remap(root, near_client)
 
 
-def test_preserved_epochs_have_their_own(
+def test_preserved_epochs_have_checksums_of_their_own(
     finished: Path, near_client: distributed.Client, tmp_path: Path
 ) -> None:
     """Training goes on, with another configuration, beside what was preserved before."""
@@ -280,7 +280,9 @@ def test_preserved_epochs_have_their_own(
         convert.convert(str(root / "checkpoint/epoch_1"), str(root / "again"), "pbg")
 
 
-def test_another_program_goes_on(finished: Path, near_client: distributed.Client, tmp_path: Path) -> None:
+def test_a_version_of_another_program_needs_no_checksums(
+    finished: Path, near_client: distributed.Client, tmp_path: Path
+) -> None:
     """As PyTorch-BigGraph does: it rewrites config.json, and its versions have no checksums."""
     root = copy_of(finished, tmp_path / "run")
     checkpoint = root / "checkpoint"
@@ -366,7 +368,7 @@ def test_convert_names_partition_and_row(finished: Path, tmp_path: Path, source:
 
 
 @pytest.mark.parametrize("source", ["pbg-legacy", "recis"])
-def test_remap_of_other_formats_names_the_raw_id(
+def test_remap_of_every_format_names_the_raw_id(
     finished: Path, near_client: distributed.Client, tmp_path: Path, source: Any
 ) -> None:
     root = copy_of(finished, tmp_path / "run")
@@ -378,7 +380,7 @@ def test_remap_of_other_formats_names_the_raw_id(
 
 
 @pytest.mark.parametrize("do", [do_train, do_warm_start, do_evaluate])
-def test_training_and_evaluation_refuse_it(
+def test_training_and_evaluation_refuse_vectors_that_are_not_finite(
     finished: Path, near_client: distributed.Client, tmp_path: Path, do: Do
 ) -> None:
     root = copy_of(finished, tmp_path / "run")
@@ -419,7 +421,9 @@ def test_relations_that_are_not_finite_are_named(
         remap_job.run(configured(root, remap=both), near_client)
 
 
-def test_optimizer_sums_of_rows(finished: Path, near_client: distributed.Client, tmp_path: Path) -> None:
+def test_optimizer_sums_that_are_not_finite_are_refused(
+    finished: Path, near_client: distributed.Client, tmp_path: Path
+) -> None:
     root = copy_of(finished, tmp_path / "run")
     path = str(root / "checkpoint")
     rows, state = pbg_checkpoint.read_embeddings(path, "node", 1, 1)
@@ -435,7 +439,7 @@ def test_optimizer_sums_of_rows(finished: Path, near_client: distributed.Client,
     do_remap(root, near_client)
 
 
-def test_rows_of_any_size_that_are_finite() -> None:
+def test_large_finite_rows_count_as_finite() -> None:
     """Large numbers whose sum is not finite are."""
     rows = np.full((3, 2), 3e38, np.float32)
     assert first_not_finite(rows) is None

@@ -103,14 +103,14 @@ def test_run_json_holds_metrics_and_seconds(whole: Path) -> None:
     assert all(content["stages"][name]["seconds"] > 0 for name in ("etl", "train", "evaluate", "remap"))
 
 
-def test_the_report_of_a_run_is_drawn_whole(whole: Path) -> None:
+def test_every_chart_of_the_report_is_drawn(whole: Path) -> None:
     shown = show(whole / "report.html")
     assert shown.console == []
     assert shown.num_charts == len(re.findall(r'id="chart-[^"]*"', (whole / "report.html").read_text())) > 10
     assert "could not be made" not in shown.dom
 
 
-def test_evaluate_alone_says_the_same(whole: Path, triples: Path) -> None:
+def test_evaluate_alone_gives_the_metrics_of_the_run(whole: Path, triples: Path) -> None:
     options = [
         part for override in (f"input={triples}", f"output={whole}", *SMALL) for part in ("--set", override)
     ]

@@ -86,7 +86,7 @@ def test_every_folder_that_a_run_writes_is_its_own(
     assert not [each for each in tmp_path.rglob("*") if each.is_file() and each.parent != tmp_path]
 
 
-def test_a_converted_checkpoint_is_one_run_s(tmp_path: Path) -> None:
+def test_only_one_run_writes_a_converted_checkpoint(tmp_path: Path) -> None:
     convert = ["convert", "none", str(tmp_path / "x" / "target"), "--format", "pbg"]
 
     def code() -> int:

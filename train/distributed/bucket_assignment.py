@@ -47,6 +47,8 @@ class Assignment(Protocol):
 class Dynamic:
     """Hands out buckets as workers ask for them."""
 
+    publish_group: Sequence[Bucket] = ()  # buckets do not wait for each other
+
     def __init__(self, order: Sequence[Bucket], keys: PartitionsOf, *, from_one: bool) -> None:
         """`from_one` makes all but the first bucket wait for a partition that has been trained."""
         self._keys = keys
@@ -84,11 +86,6 @@ class Dynamic:
         """Make the bucket the next one to be taken."""
         del self._taken[bucket]
         self._left = {bucket: None, **self._left}
-
-    @property
-    def publish_group(self) -> Sequence[Bucket]:
-        """Empty: buckets do not wait for each other."""
-        return ()
 
     @property
     def finished(self) -> bool:

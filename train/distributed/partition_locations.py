@@ -15,8 +15,7 @@ from collections.abc import Iterable
 
 from graphmill import storage
 from graphmill.formats import pbg_checkpoint
-from train.edges.partitions import PartitionKey
-from train.tables.location import Location
+from train.edges.partitions import Location, PartitionKey
 
 
 class PartitionLocations:

@@ -18,11 +18,10 @@ from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
 from train.distributed.collective import Collective
 from train.distributed.messages import ReduceGroup
-from train.edges.partitions import PartitionKey
+from train.edges.partitions import Location, PartitionKey
 from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.step.table import Table
-from train.tables.location import Location
 from train.tables.partition_files import PartitionFiles
 from train.tables.run_context import RunContext
 

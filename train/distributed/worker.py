@@ -21,7 +21,7 @@ from train.config import TrainConfig
 from train.distributed.collective import Collective
 from train.distributed.messages import WORKER_ATTRIBUTE, Message, WorkerChannel
 from train.distributed.shared_state import SharedState
-from train.edges.partitions import PartitionKey, all_keys, is_shared
+from train.edges.partitions import Location, PartitionKey, all_keys, is_shared
 from train.edges.schedule import Schedule
 from train.run.bucket import BucketTrainer
 from train.run.decide import decide
@@ -29,7 +29,6 @@ from train.run.run_metrics import peak_bytes
 from train.step import runtime
 from train.step.table import Table
 from train.tables.held_partitions import HeldPartitions
-from train.tables.location import Location
 from train.tables.partition_files import PartitionFiles
 from train.tables.run_context import RunContext
 

@@ -12,10 +12,9 @@ from graphmill.config import Config
 from graphmill.errors import ClusterError
 from graphmill.vocab import Bucket
 from train.distributed.messages import WORKER_ATTRIBUTE, CoordinatorChannel
-from train.edges.partitions import PartitionKey
+from train.edges.partitions import Location, PartitionKey
 from train.edges.schedule import Schedule
 from train.run.run_metrics import Visit
-from train.tables.location import Location
 
 POLL_S = 0.25  # from one look at the cluster's workers to the next
 NO_WORKER_S = 120.0  # without any worker, after which the run fails

@@ -6,8 +6,7 @@ from typing import Generic, TypeVar
 from torch import Tensor
 
 from graphmill.vocab import Partition
-from train.edges.partitions import PartitionKey
-from train.tables.location import Location
+from train.edges.partitions import Location, PartitionKey
 from train.tables.partition_files import PartitionFiles
 from train.tables.run_context import RunContext
 

@@ -1,4 +1,4 @@
-"""Checks of files for torch.load() that come from others: the content must be no larger than the file.
+"""Checks of foreign files for torch.load(): the content must be no larger than the file.
 
 torch unpickles only weights, but takes memory for what a few bytes ask for: packed records, arrays made by
 their length alone, tensors that repeat one element, values that hold each other many times.

@@ -33,7 +33,7 @@ def open_tensor(uri: str) -> Iterator[TensorRows]:
     with storage.open_input(uri) as source:
         try:
             plain: TensorRows | None = _plain_rows(source, uri)
-        except Exception:  # damage or another form: torch names the one and reads the other
+        except Exception:  # damage, which torch names, or another form, which torch reads
             plain = None
         if plain is not None:
             yield _with_rows(plain, uri)
@@ -75,7 +75,7 @@ def _plain_rows(source: pa.NativeFile, uri: str) -> StoredRows:
         and first_byte + num_bytes <= size_bytes
         and offset + math.prod(shape) <= num_stored
     )
-    # Strides of axes that have but one element, or of no elements at all, say nothing.
+    # Strides of axes with one element, or of a tensor without elements, have no meaning.
     contiguous = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     is_contiguous = all(s == c or n <= 1 for s, c, n in zip(stride, contiguous, shape, strict=True))
     if not (fits and (is_contiguous or not math.prod(shape))):
@@ -84,7 +84,7 @@ def _plain_rows(source: pa.NativeFile, uri: str) -> StoredRows:
 
 
 def _plain_tensor(pickled: bytes) -> tuple[str, str, int, int, tuple[int, ...], tuple[int, ...]]:
-    """dtype, key and length of the storage, offset, shape, stride: what the opcodes of one tensor say."""
+    """dtype, key and length of the storage, offset, shape, stride, from the opcodes of one tensor."""
     match _described(pickled):
         case (
             "call",
@@ -108,7 +108,7 @@ def _plain_tensor(pickled: bytes) -> tuple[str, str, int, int, tuple[int, ...], 
 
 
 def _described(pickled: bytes) -> Any:
-    """What a pickle would make, as nested tuples; nothing is called, and few opcodes are known."""
+    """Describe the value of a pickle as nested tuples; calls nothing, and knows few opcodes."""
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[int, Any] = {}

@@ -1,7 +1,7 @@
-"""Writing `.pt` files as torch did before its version 1.6: every torch reads them, and they can be streamed.
+"""Writer of `.pt` files in the form before torch 1.6: every torch reads them, and they can be streamed.
 
-The pickles come first, with the sizes of all tensors; the elements follow, batch by batch. Same content,
-same bytes. The form: graphmill/formats/torch_files/__init__.py.
+The pickles come first, with the sizes of all tensors; the elements follow, batch by batch. Equal
+content has equal bytes. The package's docstring shows the form.
 """
 
 import io
@@ -27,19 +27,19 @@ from graphmill.formats.torch_files.rows import DTYPES
 
 @dataclass(frozen=True)
 class NewTensor:
-    """A float32 tensor that is to be written, its rows [n, ...] coming in batches."""
+    """A float32 tensor for writing; its rows [n, ...] come in batches."""
 
     shape: tuple[int, ...]
     batches: Iterable[npt.NDArray[Any]]
 
 
 def save(uri: str, content: Any) -> None:
-    """Write `content`, nested plain values, tensors and `NewTensor`s, in the form of before torch 1.6.
+    """Write `content`, nested plain values, tensors and `NewTensor`s, in the form before torch 1.6.
 
-    Every torch reads it, and it needs no more memory than a batch. Same content, same bytes.
+    The memory is that of one batch. Equal content has equal bytes.
 
     Raises:
-        FormatError: a NewTensor's batches are fewer or more rows than announced.
+        FormatError: the batches of a NewTensor have fewer or more rows than its shape.
     """
     with storage.atomic_output(uri) as stream:
         for each in (MAGIC_NUMBER, PROTOCOL_VERSION, _SYSTEM):
@@ -95,7 +95,7 @@ class _Stored:
 
 
 def _interned(value: Any) -> Any:
-    """`value` with one object for equal strings: a pickle names an object that it has seen before."""
+    """`value` with one object for equal strings: a pickle refers to an object that it has written before."""
     if isinstance(value, str):
         return sys.intern(value)
     if isinstance(value, dict):
@@ -111,7 +111,7 @@ class _Storage:
 
 
 class _Pickler(pickle.Pickler):
-    """Numbers the storages in the order in which they come."""
+    """Numbers the storages in the order of the content."""
 
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream, protocol=2)

@@ -156,7 +156,7 @@ def test_the_log_tells(
 ) -> None:
     with caplog.at_level(logging.INFO, "graphmill"):
         stopped_before("translate", near_client, graph_config(tmp_path))
-        assert "etl: what is done stays in " in caplog.text
+        assert "etl: finished work stays in " in caplog.text
         job.run(graph_config(tmp_path), near_client)
     assert "etl: continues after step index, finished at " in caplog.text
 
@@ -170,10 +170,10 @@ def stopped_before(step: str, client: distributed.Client, config: Config) -> Non
         "merge": "etl: write buckets",
     }
 
-    def run_tasks(*args: Any, description: str, **told: Any) -> Any:
+    def run_tasks(*args: Any, description: str, **display: Any) -> Any:
         if description == descriptions[step]:
             raise StorageError("stopped")
-        return really_run(*args, description=description, **told)
+        return really_run(*args, description=description, **display)
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(StorageError, match="stopped"):
         patch.setattr("etl.run.work.run_tasks", run_tasks)
