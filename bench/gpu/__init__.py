@@ -61,7 +61,7 @@ def one(name: str, setting: Setting) -> Report:
     """Measure one case in this process."""
     machine = device.find(setting)
     report = Report(f"gpu {name}", f"{name}: {machine.name}")
-    machine.tell(report)
+    machine.add_rates(report)
     try:
         CASES[name](setting, machine, report)
     except Exception as error:

@@ -37,7 +37,7 @@ class Machine:
         operations = 12 * (num_negatives + 1) * dimension
         return min(self.copy_rate / row_bytes, self.half_rate / operations)
 
-    def tell(self, report: Report) -> None:
+    def add_rates(self, report: Report) -> None:
         """Add the rates of the device as the first rows of a report."""
         report.add(f"{self.name}: copy, read and written", GB_per_s=self.copy_rate / 1e9)
         report.add("bfloat16 product of random numbers", TFLOP_per_s=self.half_rate / 1e12)

@@ -43,7 +43,7 @@ def zipf(dimension: int, num_negatives: int, timed_edges: int, goal: float) -> G
     return Graph(10_000_000, 200_000_000, timed_edges, dimension, num_negatives, goal)
 
 
-# Ten epochs in eight minutes. Rows and sums 16.8 GB, edges 17.6 GB; some 2 GB of steps.
+# Ten epochs in eight minutes. Rows and sums 16.8 GB, edges 17.6 GB; steps about 2 GB.
 TWITTER = Graph(41_600_000, 1_470_000_000, 1_470_000_000, 100, 1000, goal=30.6e6)
 
 

@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -198,6 +199,16 @@ def test_every_path_on_a_page_exists(page: Path) -> None:
     assert not {
         name for name in paths if not any((REPOSITORY / f"{name}{end}").exists() for end in ("", ".py"))
     }
+
+
+def test_the_architecture_draws_the_contracts_between_rooms() -> None:
+    page = (REPOSITORY / "docs/architecture.md").read_text()
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    for contract in [each for each in contracts if each["type"] == "layers"]:
+        assert " -> ".join(each for each in contract["layers"] if each != "__main__") in page, contract[
+            "name"
+        ]
 
 
 def test_every_test_in_the_table_of_promises_exists() -> None:

@@ -4,6 +4,7 @@ A table of embeddings need not fit into memory. A file of an unusual form is loa
 """
 
 import io
+import pickle
 import re
 import struct
 import sys
@@ -154,6 +155,8 @@ def _load_by_torch(stream: Any, where: str, device: str, expected: str = ANYTHIN
     except Exception as error:  # hostile bytes make the unpickler raise nearly anything
         if refused := _REFUSED.search(str(error)):
             found = f"the type {refused[1]}; nothing else is loaded, for it could run code"
+        elif isinstance(error, pickle.UnpicklingError):  # its own text advises to load the file nevertheless
+            found = "damage or a part: it asks for more than tensors"
         else:
             reason = str(error).partition("\n")[0][:200] or type(error).__name__
             found = f"damage or a part: {reason}"
