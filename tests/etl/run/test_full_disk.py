@@ -31,6 +31,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk(near_client: distributed.Client, tmp_path: Path) -> None:
     job.run(graph_config(tmp_path, 0), near_client)
     graph_config(tmp_path, 1)
