@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import distributed
+import pytest
 
 from etl import job
 from tests.etl.run.test_kill import REPOSITORY, folders, graph_config, hidden

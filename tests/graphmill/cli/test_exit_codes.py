@@ -69,7 +69,6 @@ YAML = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", YAML)
 def test_yaml_that_is_not_to_be_read(name: str, tmp_path: Path) -> None:
     text, message = YAML[name]
