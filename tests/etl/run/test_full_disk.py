@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import distributed
+import pytest
 
 from etl import job
 from tests.etl.run.test_kill import REPOSITORY, folders, graph_config, hidden
@@ -31,6 +32,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk(near_client: distributed.Client, tmp_path: Path) -> None:
     job.run(graph_config(tmp_path, 0), near_client)
     graph_config(tmp_path, 1)

@@ -53,6 +53,7 @@ def edge_of(row: tuple[str, str, str]) -> RawEdge:
     return RawEdge(TYPES[relation][0], lhs, relation, TYPES[relation][1], rhs)
 
 
+@pytest.mark.slow
 @given(rows=ROWS, num_partitions=st.integers(1, 4), one_shop=st.booleans(), seed=st.integers(0, 3))
 @IN_A_WHILE
 def test_every_edge_is_in_one_bucket_and_every_entity_has_one_index(

@@ -43,6 +43,7 @@ def test_umls(client: distributed.Client, tmp_path: Path) -> None:
     check_entities(config, {"all": set().union(*ids.values())})
 
 
+@pytest.mark.slow
 def test_debian(client: distributed.Client, tmp_path: Path) -> None:
     between = [(name, "package", "package") for name in ("depends", "recommends", "suggests", "conflicts")]
     one_each = {"maintained_by": "maintainer", "in_section": "section"}

@@ -47,6 +47,7 @@ def index_of(config: Config) -> dict[tuple[str, int], list[str]]:
     }
 
 
+@pytest.mark.slow
 @given(
     days=st.lists(st.lists(st.tuples(IDS, IDS), min_size=1, max_size=12), min_size=2, max_size=4),
     tight=st.booleans(),

@@ -29,6 +29,7 @@ def edge_of(row: tuple[str, str, str]) -> RawEdge:
     return RawEdge(TYPES[row[1]][0], row[0], row[1], TYPES[row[1]][1], row[2])
 
 
+@pytest.mark.slow
 @given(
     rows=ROWS,
     entity_count=st.integers(0, 3),
@@ -129,6 +130,7 @@ def test_of_duplicates_the_first_weight_stays(near_client: distributed.Client, t
     assert {(edge.lhs, edge.weight) for edge in all_edges(config)} == {("a", 3.0), ("b", 2.0)}
 
 
+@pytest.mark.slow
 def test_half_of_all_edges_have_one_id(
     near_client: distributed.Client,
     tmp_path: Path,

@@ -103,6 +103,7 @@ def _die_at(
     convert(source, target, target_format)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target_format", checkpoints.FORMATS)
 def test_a_kill_leaves_all_or_nothing(root: str, target_format: Format) -> None:
     """SIGKILL before each rename and deletion: no target, or a whole one; the next run ends right."""

@@ -52,6 +52,7 @@ def submit_here(monkeypatch: pytest.MonkeyPatch, cwd: Path, *arguments: str) -> 
     return exit_codes.exit_code(lambda: command.main(list(arguments), standalone_mode=False))
 
 
+@pytest.mark.slow
 def test_a_script_gets_its_arguments_the_cluster_and_its_exit_code(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(textwrap.dedent(SCRIPT))
     conf = tmp_path / "c.yaml"
@@ -75,6 +76,7 @@ def test_the_environment_names_a_script_s_cluster_too(
     assert "--master spark://y: expected local" in submit("mine.py", cwd=tmp_path).stderr
 
 
+@pytest.mark.slow
 def test_a_bundled_job_goes_before_a_file_that_is_not_named_as_one(tmp_path: Path) -> None:
     (tmp_path / "etl.py").write_text("print('my own etl')")
     done = submit("--master", "local[1]", "etl.py", "--help", cwd=tmp_path)
@@ -85,6 +87,7 @@ def test_a_bundled_job_goes_before_a_file_that_is_not_named_as_one(tmp_path: Pat
     assert "bundled" not in done.stderr
 
 
+@pytest.mark.slow
 def test_bundled_jobs_are_found_from_any_folder(tmp_path: Path) -> None:
     for job in ("etl.py", "train.py", "remap.py", "pipeline.py"):
         done = submit(job, "--help", cwd=tmp_path)
@@ -98,6 +101,7 @@ def test_what_is_neither_a_file_nor_a_job(tmp_path: Path) -> None:
     assert done.returncode == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -131,6 +135,7 @@ def test_a_defect_exits_with_1_and_a_traceback(tmp_path: Path) -> None:
     assert done.returncode == 1
 
 
+@pytest.mark.slow
 def test_a_script_s_last_words_are_told(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import sys; sys.exit('no [input]: give a folder')")
     done = submit("--master", "local[1]", "mine.py", cwd=tmp_path)
