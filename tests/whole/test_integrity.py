@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from etl import job as etl_job
+from etl.config import EtlConfig
 from graphmill import config as configuration
 from graphmill import storage
 from graphmill.checkpoints import convert
@@ -112,9 +113,10 @@ def do_evaluate(root: Path, client: distributed.Client) -> None:
 
 
 def do_etl(root: Path, client: distributed.Client) -> None:
+    config = configured(root, output=str(root / "next"))
     previous = {"previous_entity_path": str(root / "entities")}
-    changes = {"output": str(root / "next"), "etl": configured(root).etl | previous}
-    etl_job.run(configured(root, **changes), client)
+    section = config.section(EtlConfig).model_copy(update=previous)
+    etl_job.run(config.with_section(section), client)
 
 
 Do = Callable[[Path, distributed.Client], None]

@@ -183,13 +183,13 @@ def test_a_cancelled_task_stops_by_itself(client: Client) -> None:
 
 
 def test_the_environment_reaches_every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in (hdfs.DRIVER_VARIABLE, *cluster.ENVIRONMENT):  # earlier clusters of this process set them
-        monkeypatch.delenv(variable, raising=False)
+    for variable in (hdfs.DRIVER_VARIABLE, *cluster.ENVIRONMENT):  # clusters of this process set them
+        monkeypatch.setenv(variable, "")  # monkeypatch remembers the value, to restore it after the test
+        monkeypatch.delenv(variable)
     with cluster.connect("local[1]", ClusterConfig(hdfs_driver="libhdfs")) as client:
         assert client.submit(environment, hdfs.DRIVER_VARIABLE).result() == "libhdfs"
         for variable, value in cluster.ENVIRONMENT.items():
             assert client.submit(environment, variable).result() == value
-    monkeypatch.delenv(hdfs.DRIVER_VARIABLE)
 
 
 def test_a_running_cluster_is_joined_and_left_running(client: Client) -> None:
