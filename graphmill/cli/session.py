@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from distributed import Client
 
 from graphmill import cluster
 from graphmill.config import Config
+from graphmill.config.stages import STAGES
 from graphmill.display import progress
 from graphmill.errors import ConfigError, GraphMillError, LockedError
 from graphmill.run import lock, record
@@ -55,29 +57,35 @@ def session(
         written.append(settings.checkpoint_path)
     with (
         lock.held(*outputs, whole=written) as claim,
-        _recorded(settings, master, claim, keeps_config) as run,
+        _recorded(settings, master, stages, claim, keeps_config) as run,
     ):
         yield run
 
 
 @contextmanager
 def _recorded(
-    settings: Config, master: str | None, claim: lock.Claim, keeps_config: bool
+    settings: Config, master: str | None, stages: Sequence[str], claim: lock.Claim, keeps_config: bool
 ) -> Iterator[Session]:
     uri = settings.record_uri(settings.checkpoint_path)
     run = record.RunRecord(uri, settings, claim, keeps_config=keeps_config)
     options = settings.section(cluster.ClusterConfig)
     losses = cluster.Losses()
+    imports = [STAGES[name].job for name in stages[:1]]
     try:
-        with progress.displayed(), cluster.connect(master, options) as client, losses.counted(client):
+        with (
+            ThreadPoolExecutor(1) as writer,
+            progress.displayed(),
+            cluster.connect(master, options, imports) as client,
+            losses.counted(client),
+        ):
             yield Session(settings, client, run)
             run.finish("done", workers_lost=losses.num_workers)
+            writer.submit(write_report, run.uri, settings)  # while the cluster closes
     except BaseException as error:
         is_recorded = _record_failure(run, error, losses.num_workers)
         if is_recorded and isinstance(error, Exception):  # a signal asks for an end at once
             write_report(run.uri, settings)
         raise
-    write_report(run.uri, settings)
 
 
 def _record_failure(run: record.RunRecord, error: BaseException, num_lost: int) -> bool:

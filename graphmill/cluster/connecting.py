@@ -3,7 +3,7 @@
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib import import_module
 from typing import Any
@@ -31,10 +31,11 @@ log = logging.getLogger("graphmill")
 
 
 @contextmanager
-def connect(master: str | None, settings: ClusterConfig) -> Iterator[Client]:
+def connect(master: str | None, settings: ClusterConfig, imports: Sequence[str] = ()) -> Iterator[Client]:
     """Yield a client of the cluster that `master` (default `settings.master`) names.
 
-    A cluster that was started here ends with the block.
+    A cluster that was started here ends with the block. Its workers import the modules `imports` when they
+    start.
 
     Raises:
         ConfigError: `master` has no known form.
@@ -47,7 +48,8 @@ def connect(master: str | None, settings: ClusterConfig) -> Iterator[Client]:
     with ExitStack() as stack:
         try:
             keys = stack.enter_context(_in_a_file(_keys(kind, settings)))
-            stack.enter_context(dask.config.set(_NANNY_ENVIRONMENT))
+            preload = {"distributed.worker.preload": list(imports)} if kind.has_own_workers else {}
+            stack.enter_context(dask.config.set(_NANNY_ENVIRONMENT | preload))
             cluster = stack.enter_context(starter_of(kind)(master, settings, keys))
             security = keys and keys.security()
             client = stack.enter_context(
