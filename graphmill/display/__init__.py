@@ -1,1 +1,1 @@
-"""What a command shows: log lines, errors, tables, progress, figures as people read them."""
+"""The display of a command: log lines, errors, tables, progress, figures as people read them."""

@@ -1,1 +1,1 @@
-"""What is remapped: a version of a checkpoint and the raw ids of its rows."""
+"""The input of remap: a version of a checkpoint and the raw ids of its rows."""

@@ -71,7 +71,7 @@ class _Figures(ctypes.Structure):
 
 
 def obstacle(config: Config) -> str | None:
-    """What the compiled step cannot train in this configuration, or None."""
+    """Name the part of this configuration that the compiled step cannot train; None for no such part."""
     for relation in config.relations:
         if relation.operator not in _OPERATORS:
             return f"operator {relation.operator!r} of relation {relation.name!r}"

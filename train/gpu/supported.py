@@ -12,7 +12,7 @@ MAX_DIMENSION = 1024  # of which a tile of rows and its sums fit in the register
 
 
 def obstacle(config: Config) -> str | None:
-    """What the kernels cannot train in this configuration, or None."""
+    """Name the part of this configuration that the kernels cannot train; None for no such part."""
     known = get_args(Operator)
     for relation in config.relations:
         if relation.operator not in known:
@@ -40,7 +40,7 @@ def obstacle(config: Config) -> str | None:
 
 
 def obstacle_of_device(config: Config, device: torch.device) -> str | None:
-    """What the kernels need that the GPU lacks, or None: their tiles are made for Hopper."""
+    """Name the need of the kernels that the GPU lacks, or None: their tiles are made for Hopper."""
     if device.type != "cuda":
         return None
     from train.gpu import kernels  # Triton comes with torch's builds for CUDA
