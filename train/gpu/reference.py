@@ -182,7 +182,7 @@ def update_rows_fast(
 
 
 def count_above(query_QD: Tensor, table_ND: Tensor, score_Q: Tensor) -> tuple[Tensor, Tensor]:
-    """How many rows score higher than `score_Q`, and how many equal it: int64 [Q], [Q]."""
+    """Count the rows that score higher than `score_Q`, and those that equal it: int64 [Q], [Q]."""
     score_QN = query_QD @ table_ND.T
     threshold_Q1 = score_Q.unsqueeze(1)
     return (score_QN > threshold_Q1).sum(1), (score_QN == threshold_Q1).sum(1)

@@ -1,4 +1,4 @@
-"""How a run trains: its engine, the place of its rows, its threads and workers. `decide` makes the plan.
+"""The plan of a run: its engine, the place of its rows, its threads and workers. `decide` makes it.
 
     engine      compiled   C++ on a CPU                                        train/compiled
                 plain      torch, on any device                                train/step

@@ -105,7 +105,7 @@ def test_scores_a_few_questions_at_a_time(monkeypatch, comparator):
 
 
 def test_both_directions_regularise_as_often_as_the_edges():
-    """Of N3 alone the same comes out, whether edges or their queries are counted."""
+    """N3 alone gives the same result, whether edges or their queries are counted."""
     for dynamic in (False, True):
         config = all_negs("complex_diagonal", "dot", dynamic, regularization_coef=0.03)
         scenes = [Scene(config, num_edges=25) for _ in range(2)]
