@@ -33,7 +33,7 @@ log = logging.getLogger("graphmill")
 
 @dataclass(frozen=True)
 class Plan:
-    """How a process trains.
+    """The way in which a process trains.
 
     Attributes:
         slots: partitions on the device at a time; 0 unless `placement` is buffer.
@@ -109,7 +109,7 @@ def announced(client: Client) -> Iterator[None]:
 
 
 def all_reduce_of(config: Config) -> AllReduce | None:
-    """How several workers sum up what all buckets change; None where they merge it in files.
+    """Choose how several workers sum the changes of shared parameters; None if they merge them in files.
 
     Raises:
         ConfigError: train.all_reduce needs rounds.

@@ -1,1 +1,1 @@
-"""Where the rows of embeddings live: checkpoint files, host memory, device memory."""
+"""Holders of the rows of embeddings: checkpoint files, host memory, device memory."""

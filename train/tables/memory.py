@@ -1,4 +1,4 @@
-"""How much memory training takes on a device and on its host.
+"""Memory that training takes on a device and on its host.
 
 rows       4 D bytes, and the sums of the optimizer: 4 bytes per row, or 4 D element-wise
 edges      16 bytes each while they are trained on; more while they are sorted or some are held out
