@@ -21,7 +21,7 @@ pytestmark = pytest.mark.hdfs
 def hdfs_client(hdfs: MiniHdfs) -> object:
     """Workers that know the test's HDFS: they are started after it."""
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as client,
     ):
         yield client

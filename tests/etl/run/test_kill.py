@@ -56,7 +56,7 @@ import distributed
 from etl import job
 from tests.etl.run.test_kill import graph_config
 if __name__ == "__main__":
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster:
         with distributed.Client(cluster) as client:
             job.run(graph_config(Path(sys.argv[1]), 1), client)
 """
@@ -189,7 +189,7 @@ def test_one_of_two_workers_killed(tmp_path: Path, evidence: str, new_output: di
     config = graph_config(tmp_path, 1)
     with (
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=logging.CRITICAL
+            n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=logging.CRITICAL
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
