@@ -1,7 +1,6 @@
 """A client of the cluster that `--master` names: started for the run, or running already."""
 
 import logging
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -43,9 +42,8 @@ def connect(master: str | None, settings: ClusterConfig, imports: Sequence[str] 
     """
     master = master or settings.master
     kind = kind_of(master)
-    variables = {hdfs.DRIVER_VARIABLE: os.environ.get(hdfs.DRIVER_VARIABLE, settings.hdfs_driver)}
-    os.environ.update(variables)
     with ExitStack() as stack:
+        stack.enter_context(hdfs.use_driver(settings.hdfs_driver))
         try:
             keys = stack.enter_context(_in_a_file(_keys(kind, settings)))
             preload = {"distributed.worker.preload": list(imports)} if kind.has_own_workers else {}
@@ -63,6 +61,7 @@ def connect(master: str | None, settings: ClusterConfig, imports: Sequence[str] 
             own_scheduler=kind.has_own_scheduler,
             own_workers=kind.has_own_workers,
         )
+        variables = {hdfs.DRIVER_VARIABLE: hdfs.chosen_driver()}
         client.register_plugin(Environment(variables, ignores_interrupts=kind.has_own_workers))
         _announce(client, master)
         yield client

@@ -190,6 +190,17 @@ def test_the_environment_reaches_every_worker(monkeypatch: pytest.MonkeyPatch) -
         assert client.submit(environment, hdfs.DRIVER_VARIABLE).result() == "libhdfs"
         for variable, value in cluster.ENVIRONMENT.items():
             assert client.submit(environment, variable).result() == value
+        assert environment(hdfs.DRIVER_VARIABLE) == "libhdfs"
+    assert environment(hdfs.DRIVER_VARIABLE) is None
+    with cluster.connect("local[1]", ClusterConfig()) as client:
+        assert client.submit(environment, hdfs.DRIVER_VARIABLE).result() == "native"
+
+
+def test_the_variable_of_the_hdfs_driver_goes_before_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(hdfs.DRIVER_VARIABLE, "native")
+    with cluster.connect("local[1]", ClusterConfig(hdfs_driver="libhdfs")) as client:
+        assert client.submit(environment, hdfs.DRIVER_VARIABLE).result() == "native"
+    assert environment(hdfs.DRIVER_VARIABLE) == "native"
 
 
 def test_a_running_cluster_is_joined_and_left_running(client: Client) -> None:
