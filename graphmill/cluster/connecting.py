@@ -61,8 +61,7 @@ def connect(master: str | None, settings: ClusterConfig, imports: Sequence[str] 
             own_scheduler=kind.has_own_scheduler,
             own_workers=kind.has_own_workers,
         )
-        variables = {hdfs.DRIVER_VARIABLE: hdfs.chosen_driver()}
-        client.register_plugin(Environment(variables, ignores_interrupts=kind.has_own_workers))
+        client.register_plugin(Environment({hdfs.DRIVER_VARIABLE: hdfs.chosen_driver()}))
         _announce(client, master)
         yield client
 

@@ -9,7 +9,6 @@ import logging
 import os
 import platform
 import shutil
-import signal
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable
@@ -32,25 +31,18 @@ log = logging.getLogger("graphmill")
 
 
 class Environment(WorkerPlugin):  # type: ignore[misc]  # distributed is untyped here
-    """Prepares every worker, those that join later included: environment variables, signals.
-
-    A terminal sends Ctrl-C to the workers on its machine as well. They leave it to the command, which ends
-    them in order; else their nannies start them anew while the command closes them.
-    """
+    """Sets environment variables in every worker, including those that join later."""
 
     name = "graphmill-environment"
 
-    def __init__(self, variables: dict[str, str], *, ignores_interrupts: bool) -> None:
+    def __init__(self, variables: dict[str, str]) -> None:
         self.variables = variables
-        self.ignores_interrupts = ignores_interrupts
 
     def setup(self, worker: Any) -> None:
         """Called by Dask on each worker."""
         os.environ.update(self.variables)
         # Not too late for OpenMP, which a task is the first to load.
         os.environ.setdefault("OMP_WAIT_POLICY", ENVIRONMENT["OMP_WAIT_POLICY"])
-        if self.ignores_interrupts:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def prepare(client: Client, py_files: Iterable[str], *, own_scheduler: bool, own_workers: bool) -> None:
