@@ -13,16 +13,12 @@ from distributed import Client
 from graphmill.cluster import dashboard
 from graphmill.cluster.keys import Keys
 from graphmill.cluster.kinds import Kind, kind_of
-from graphmill.cluster.settings import ENVIRONMENT, ClusterConfig, TlsConfig
+from graphmill.cluster.settings import ENVIRONMENT, ClusterConfig, TlsConfig, pre_spawn_environment
 from graphmill.cluster.workers import Environment, prepare
 from graphmill.display import progress
 from graphmill.errors import ClusterError
 from graphmill.machine import run_folder
 from graphmill.storage import hdfs
-
-_NANNY_ENVIRONMENT = {
-    f"distributed.nanny.pre-spawn-environ.{key}": value for key, value in ENVIRONMENT.items()
-}
 
 Starter = Callable[[str, ClusterConfig, Keys | None], AbstractContextManager[Any]]
 
@@ -33,8 +29,7 @@ log = logging.getLogger("graphmill")
 def connect(master: str | None, settings: ClusterConfig, imports: Sequence[str] = ()) -> Iterator[Client]:
     """Yield a client of the cluster that `master` (default `settings.master`) names.
 
-    A cluster that was started here ends with the block. Its workers import the modules `imports` when they
-    start.
+    A cluster that starts here ends with the block; its workers import the modules `imports` at their start.
 
     Raises:
         ConfigError: `master` has no known form.
@@ -47,7 +42,7 @@ def connect(master: str | None, settings: ClusterConfig, imports: Sequence[str] 
         try:
             keys = stack.enter_context(_in_a_file(_keys(kind, settings)))
             preload = {"distributed.worker.preload": list(imports)} if kind.has_own_workers else {}
-            stack.enter_context(dask.config.set(_NANNY_ENVIRONMENT | preload))
+            stack.enter_context(dask.config.set(pre_spawn_environment(ENVIRONMENT) | preload))
             cluster = stack.enter_context(starter_of(kind)(master, settings, keys))
             security = keys and keys.security()
             client = stack.enter_context(
@@ -74,7 +69,7 @@ def starter_of(kind: Kind) -> Starter:
 
 
 def _keys(kind: Kind, settings: ClusterConfig) -> Keys | None:
-    """Choose the keys of the cluster; None for no keys, or those of Dask's own configuration."""
+    """Choose the keys of the cluster; None without TLS, or if Dask's own configuration names the keys."""
     if kind.is_running and not isinstance(settings.tls, TlsConfig):
         return None
     if settings.tls == "off":
@@ -84,9 +79,9 @@ def _keys(kind: Kind, settings: ClusterConfig) -> Keys | None:
 
 @contextmanager
 def _in_a_file(keys: Keys | None) -> Iterator[Keys | None]:
-    """Write keys of this run to a file that the next run removes if this run is killed.
+    """Write keys of this run to a file, which the next run removes if this run is killed.
 
-    Dask writes keys that it has in memory to a temporary folder, and a killed process leaves that folder.
+    Dask itself writes keys from memory to a temporary folder, which a killed process leaves.
     """
     if keys is None or keys.text is None:
         yield keys
