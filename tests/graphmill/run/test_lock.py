@@ -40,14 +40,14 @@ def output(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(tmp_path) if request.param == "local" else request.getfixturevalue("hdfs_uri")
 
 
-def acquired(output: str) -> lock._Locks:
+def acquired(output: str) -> lock.Locks:
     """The lock of an output, held without showing life."""
-    locks = lock._Locks()
+    locks = lock.Locks()
     locks.acquire([output], [])
     return locks
 
 
-def is_held(locks: lock._Locks) -> bool:
+def is_held(locks: lock.Locks) -> bool:
     try:
         locks.claim.check()
     except LockedError:
@@ -151,7 +151,7 @@ def test_of_many_one_takes_it_over(output: str) -> None:
     acquired(output)
     barrier = threading.Barrier(4)
 
-    def compete() -> lock._Locks | None:
+    def compete() -> lock.Locks | None:
         barrier.wait()
         try:
             return acquired(output)
@@ -244,7 +244,7 @@ def test_takeovers_do_not_pile_up(output: str) -> None:
 def test_a_slow_rival_does_not_take_over_what_has_been_taken_over(tmp_path: Path) -> None:
     """It has seen the dead owner alone, and comes when a successor has made the lock its own."""
     output = str(tmp_path)
-    dead, slow = lock._Locks(), lock._Locks()
+    dead, slow = lock.Locks(), lock.Locks()
     uri = f"{output}/{lock.NAME}"
     storage.write_text(uri, dead.claim.text)
     seen = lock_file.last_of(uri)
