@@ -98,8 +98,8 @@ def run_stage(
 ) -> dict[str, Any]:
     """Run one stage unless `resume` finds it finished; return its entry in run.json.
 
-    A stage that `check` refuses changes nothing. A stage with nothing to do is left out; without `resume`, that
-    is an error.
+    A stage that `check` refuses changes nothing. A stage with nothing to do is left out; this
+    is an error without `resume`.
     """
     entry: dict[str, Any]
     fingerprint = job.fingerprint(config)
