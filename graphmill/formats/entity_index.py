@@ -22,8 +22,7 @@ import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.errors import FormatError
-from graphmill.formats import parquet_bounds
-from graphmill.formats._parquet import check_schema, open_parquet
+from graphmill.formats.parquet import bounds, check_schema, open_parquet
 from graphmill.storage import Checksums
 
 FORMAT_VERSION = 1
@@ -114,7 +113,7 @@ def iter_part(
     num_read = 0
     with open_parquet(uri, storage.manifest_of(entity_path)) as parquet:
         check_schema(parquet, _ACCEPTED, uri)
-        if parquet_bounds.batch_rows(parquet, uri, ["id"], _LONG_IDS) < _LONG_IDS:
+        if bounds.batch_rows(parquet, uri, ["id"], _LONG_IDS) < _LONG_IDS:
             raise FormatError(f"{uri}: expected an id once only, found long ones that rows share")
         for batch in parquet.iter_batches(batch_rows, columns=["id", "index"]):
             ids, index = batch.column("id"), batch.column("index")

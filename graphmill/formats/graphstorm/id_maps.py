@@ -20,8 +20,7 @@ import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats import parquet_bounds
-from graphmill.formats._parquet import open_parquet
+from graphmill.formats.parquet import bounds, open_parquet
 
 FOLDER = "raw_id_mappings"
 SCHEMA = pa.schema([("orig", pa.string()), ("new", pa.int64())])
@@ -79,7 +78,7 @@ def iter_raw_id_map(
     row = sum(file.group_rows[: wanted[0]]) if wanted else 0  # groups follow each other
     with open_parquet(file.uri) as parquet:
         columns = [file.orig, file.new]
-        batch_rows = parquet_bounds.batch_rows(parquet, file.uri, columns, batch_rows, groups=wanted)
+        batch_rows = bounds.batch_rows(parquet, file.uri, columns, batch_rows, groups=wanted)
         for batch in parquet.iter_batches(batch_rows, wanted, columns=columns):
             orig, new = batch.column(file.orig), batch.column(file.new)
             if orig.null_count or new.null_count:
@@ -110,7 +109,7 @@ def _measure(uri: str) -> MapFile:
                 f"{uri}: expected {orig} of strings or integers and {new} of integers, found {kinds[0]} and "
                 f"{kinds[1]}"
             )
-        parquet_bounds.check_rows(parquet, uri)
+        bounds.check_rows(parquet, uri)
         rows = tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
         return MapFile(uri, orig, new, not is_text, rows)
 

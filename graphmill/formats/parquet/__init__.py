@@ -1,4 +1,4 @@
-"""Opening of parquet files, and the check of their columns."""
+"""Parquet files: opening and checking, with limits of memory (`bounds`); a fast writer of `vectors`."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -35,7 +35,5 @@ def check_schema(parquet: pq.ParquetFile, expected: Mapping[str, tuple[pa.DataTy
     for column, accepted in expected.items():
         found = schema.field(column).type if column in schema.names else "no such column"
         if found not in accepted:
-            wanted = " or ".join(str(each) for each in accepted)
-            raise FormatError(
-                f"{uri}: column {column!r}: expected {wanted}, found {found or 'no such column'}"
-            )
+            wanted = " or ".join(map(str, accepted))
+            raise FormatError(f"{uri}: column {column!r}: expected {wanted}, found {found}")
