@@ -3,12 +3,13 @@
 import re
 
 from graphmill import storage
-from graphmill.errors import FormatError
+from graphmill.formats._partition_numbers import count_partitions, numbers_by_type
 from graphmill.vocab import Partition
 
 VERSION_FILE = "checkpoint_version.txt"
 CONFIG_FILE = "config.json"
 STATS_FILE = "training_stats.json"
+MODEL = "model"
 
 _EMBEDDINGS_STEM = re.compile(r"^embeddings_(?P<type>.+)_(?P<partition>\d+)$")
 _MANIFEST = re.compile(r"^checksums\.v(?P<version>\d+)\.xxh128$")
@@ -57,12 +58,5 @@ def num_partitions(checkpoint_path: str, version: int) -> dict[str, int]:
     Raises:
         FormatError: the files of a type are not numbered from 0 without a gap.
     """
-    found: dict[str, set[int]] = {}
-    for stem in versions_of(checkpoint_path).get(version, set()):
-        if match := _EMBEDDINGS_STEM.match(stem):
-            found.setdefault(match["type"], set()).add(int(match["partition"]))
-    for entity_type, partitions in found.items():
-        if missing := set(range(max(partitions))) - partitions:
-            uri = embeddings_uri(checkpoint_path, entity_type, min(missing), version)
-            raise FormatError(f"{uri}: expected the embeddings of this partition, found no such file")
-    return {entity_type: len(found[entity_type]) for entity_type in sorted(found)}
+    numbers = numbers_by_type(versions_of(checkpoint_path).get(version, set()), _EMBEDDINGS_STEM)
+    return count_partitions(numbers, lambda name, part: embeddings_uri(checkpoint_path, name, part, version))
