@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.errors import FormatError
-from graphmill.formats.parquet import bounds, check_schema, open_parquet
+from graphmill.formats.parquet import bounds, check_schema, iter_columns, open_parquet
 from graphmill.formats.parquet.vectors import Table, new_table
 
 Compression = Literal["none", "zstd"]
@@ -147,13 +147,11 @@ def iter_part(
     uri = part_uri(embedding_path, entity_type, partition)
     with open_parquet(uri) as parquet:
         dimension = _dimension(parquet, uri)
-        columns = ["id", "embedding"]
-        batch_rows = bounds.batch_rows(parquet, uri, columns, batch_rows)
-        for batch in parquet.iter_batches(batch_rows, columns=columns):
-            ids, embeddings = batch.column("id"), batch.column("embedding")
-            if ids.null_count or embeddings.null_count or embeddings.flatten().null_count:
-                raise FormatError(f"{uri}: expected no nulls, found one")
-            yield ids, embeddings.flatten().to_numpy().reshape(-1, dimension)
+        for _, (ids, embeddings) in iter_columns(parquet, uri, ["id", "embedding"], batch_rows):
+            values = embeddings.flatten()
+            if values.null_count:
+                raise FormatError(f"{uri}: expected no nulls, found one in an embedding")
+            yield ids, values.to_numpy().reshape(-1, dimension)
 
 
 def _dimension(parquet: pq.ParquetFile, uri: str) -> int:

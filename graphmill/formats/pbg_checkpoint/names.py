@@ -13,7 +13,7 @@ MODEL = "model"
 
 _EMBEDDINGS_STEM = re.compile(r"^embeddings_(?P<type>.+)_(?P<partition>\d+)$")
 _MANIFEST = re.compile(r"^checksums\.v(?P<version>\d+)\.xxh128$")
-VERSIONED = re.compile(r"^(?P<stem>embeddings_.+_\d+|model)\.v(?P<version>\d+)\.h5$")
+_VERSIONED = re.compile(r"^(?P<stem>embeddings_.+_\d+|model)\.v(?P<version>\d+)\.h5$")
 
 
 def embeddings_uri(checkpoint_path: str, entity_type: str, partition: Partition, version: int) -> str:
@@ -43,11 +43,17 @@ def epoch_path(checkpoint_path: str, epoch: int) -> str:
     return storage.join(checkpoint_path, f"epoch_{epoch}")
 
 
+def version_in(name: str) -> int:
+    """The version of a file of that name; -1 where the name is none of a version's files."""
+    match = _VERSIONED.match(name)
+    return int(match["version"]) if match else -1
+
+
 def versions_of(checkpoint_path: str) -> dict[int, set[str]]:
     """The versions that have files, with the stems of their names."""
     versions: dict[int, set[str]] = {}
     for entry in storage.list_dir(checkpoint_path):
-        if (match := VERSIONED.match(storage.name(entry.uri))) and not entry.is_dir:
+        if (match := _VERSIONED.match(storage.name(entry.uri))) and not entry.is_dir:
             versions.setdefault(int(match["version"]), set()).add(match["stem"])
     return versions
 

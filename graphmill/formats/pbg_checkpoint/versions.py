@@ -21,9 +21,9 @@ from graphmill.errors import FormatError
 from graphmill.formats.pbg_checkpoint import names
 from graphmill.formats.pbg_checkpoint.names import (
     MODEL,
-    VERSIONED,
     manifest_of,
     manifest_versions,
+    version_in,
     versions_of,
 )
 
@@ -77,8 +77,7 @@ def commit(
     if preserve_epoch is not None:
         _preserve_epoch(checkpoint_path, version, names.epoch_path(checkpoint_path, preserve_epoch))
     storage.write_text(storage.join(checkpoint_path, names.VERSION_FILE), f"{version}\n")
-    _delete(checkpoint_path, [old for old in versions if old < version])
-    _delete_checksums(checkpoint_path, lambda each: each < version)
+    _delete(checkpoint_path, lambda each: each < version)
 
 
 def keep(checkpoint_path: str, version: int, name: str) -> None:
@@ -98,9 +97,9 @@ def restore(checkpoint_path: str, name: str) -> None:
     if not version or MODEL not in stems:
         raise FormatError(f"{source}: expected the version to go back to, found none")
     for stem in sorted(stems):
-        file = f"{stem}.v{version}.h5"
-        if not storage.exists(storage.join(checkpoint_path, file)):
-            _link_or_copy(storage.join(source, file), storage.join(checkpoint_path, file))
+        kept_uri, uri = (storage.join(path, f"{stem}.v{version}.h5") for path in (source, checkpoint_path))
+        if not storage.exists(uri):
+            _link_or_copy(kept_uri, uri)
     # The configuration of the checkpoint stays; it may be newer than the version.
     beside = storage.read_checksums(manifest_of(checkpoint_path, read_version(checkpoint_path)).uri)
     kept = storage.read_checksums(manifest_of(source, version).uri)
@@ -108,8 +107,7 @@ def restore(checkpoint_path: str, name: str) -> None:
     config = {name: each for name, each in beside.items() if name == names.CONFIG_FILE}
     _write_checksums(checkpoint_path, version, kept and kept | config)
     storage.write_text(storage.join(checkpoint_path, names.VERSION_FILE), f"{version}\n")
-    _delete(checkpoint_path, [other for other in versions_of(checkpoint_path) if other != version])
-    _delete_checksums(checkpoint_path, lambda each: each != version)
+    _delete(checkpoint_path, lambda each: each != version)
 
 
 def delete_uncommitted(checkpoint_path: str) -> None:
@@ -120,11 +118,9 @@ def delete_uncommitted(checkpoint_path: str) -> None:
     """
     committed = read_version(checkpoint_path)
     for file, links in _links_of(checkpoint_path).items():
-        if (match := VERSIONED.match(file)) and int(match["version"]) > committed:
+        if version_in(file) > committed:
             _make_own(checkpoint_path, links)
-    left = [each for each in versions_of(checkpoint_path) if each < committed or each == committed + 1]
-    _delete(checkpoint_path, left)
-    _delete_checksums(checkpoint_path, lambda each: each < committed or each == committed + 1)
+    _delete(checkpoint_path, lambda each: each < committed or each == committed + 1)
     storage.sweep(checkpoint_path)
 
 
@@ -150,11 +146,9 @@ def _has_same(checkpoint_path: str, version: int, other_path: str) -> bool:
     version_uri = storage.join(other_path, names.VERSION_FILE)
     if versions_of(other_path) != {version: stems} or not storage.exists(version_uri):
         return False
-    if storage.read_text(version_uri).strip() != str(version):
-        return False
     files = [f"{stem}.v{version}.h5" for stem in stems]
-    return all(
-        _same_bytes(*(storage.join(path, file) for path in (checkpoint_path, other_path))) for file in files
+    return storage.read_text(version_uri).strip() == str(version) and all(
+        _same_bytes(storage.join(checkpoint_path, file), storage.join(other_path, file)) for file in files
     )
 
 
@@ -172,47 +166,45 @@ def _same_bytes(one_uri: str, two_uri: str) -> bool:
 def _write_checksums(checkpoint_path: str, version: int, checksums: Mapping[str, str]) -> None:
     """Write the checksums of a version's files, or delete the old ones if there are none."""
     manifest_uri = manifest_of(checkpoint_path, version).uri
-    found = {}
-    for uri, checksum in checksums.items():
-        match = VERSIONED.match(storage.name(uri))
-        if storage.name(uri) == names.CONFIG_FILE or (match and int(match["version"]) == version):
-            found[storage.name(uri)] = checksum
+    by_name = {storage.name(uri): checksum for uri, checksum in checksums.items()}
+    found = {
+        name: checksum
+        for name, checksum in by_name.items()
+        if name == names.CONFIG_FILE or version_in(name) == version
+    }
     if found:
         storage.write_checksums(manifest_uri, found)
     else:
         storage.delete(manifest_uri)
 
 
-def _delete_checksums(checkpoint_path: str, is_old: Callable[[int], bool]) -> None:
-    for version in filter(is_old, manifest_versions(checkpoint_path)):
-        storage.delete(manifest_of(checkpoint_path, version).uri)
-
-
 def _preserve(checkpoint_path: str, version: int, target_path: str) -> None:
     """Make `target_path` a checkpoint of that one version."""
     with storage.atomic_directory(target_path) as temporary:
+        beside = storage.name(manifest_of(checkpoint_path, version).uri), names.CONFIG_FILE
         for entry in storage.list_dir(checkpoint_path):
             name = storage.name(entry.uri)
-            match = VERSIONED.match(name)
-            of_version = storage.name(manifest_of(checkpoint_path, version).uri), names.CONFIG_FILE
-            if name in of_version or (match and int(match["version"]) == version):
+            if name in beside or version_in(name) == version:
                 _link_or_copy(entry.uri, storage.join(temporary, name))
         storage.write_text(storage.join(temporary, names.VERSION_FILE), f"{version}\n")
 
 
-def _delete(checkpoint_path: str, versions: Iterable[int]) -> None:
+def _delete(checkpoint_path: str, is_old: Callable[[int], bool]) -> None:
     """Delete versions, except version 0 (initial values) and files that preserved epochs link to."""
-    found, linked = versions_of(checkpoint_path), _links_of(checkpoint_path)
-    files = {f"{stem}.v{version}.h5" for version in versions if version for stem in found.get(version, set())}
-    for file in sorted(files - linked.keys()):
-        storage.delete(storage.join(checkpoint_path, file))
+    linked = _links_of(checkpoint_path)
+    for version, stems in versions_of(checkpoint_path).items():
+        for file in sorted(f"{stem}.v{version}.h5" for stem in stems if version and is_old(version)):
+            if file not in linked:
+                storage.delete(storage.join(checkpoint_path, file))
+    for version in filter(is_old, manifest_versions(checkpoint_path)):
+        storage.delete(manifest_of(checkpoint_path, version).uri)
 
 
 def _links_of(checkpoint_path: str) -> dict[str, list[str]]:
     """Version files that are targets of links below the folder: their names, each with its links."""
     links: dict[str, list[str]] = {}
     for link, target in storage.links_below(checkpoint_path).items():
-        if VERSIONED.match(storage.name(target)):
+        if version_in(storage.name(target)) >= 0:
             links.setdefault(storage.name(target), []).append(link)
     return links
 
