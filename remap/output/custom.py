@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.errors import FormatError
-from graphmill.formats import parquet_bounds
-from graphmill.formats._parquet_vectors import Table
+from graphmill.formats.parquet import bounds
+from graphmill.formats.parquet.vectors import Table
 from graphmill.formats.remapped import Floats
 from remap.config import RemapConfig
 from remap.output.tables import TableOptions, count_rows, open_table, values_type
@@ -113,7 +113,7 @@ def _read_ids(uri: str, _status: storage.FileStatus | None) -> pa.Array:
     with storage.open_input(uri) as stream:
         try:
             parquet = pq.ParquetFile(stream)
-            parquet_bounds.check_whole(parquet, uri)
+            bounds.check_whole(parquet, uri)
             table = parquet.read()
         except pa.ArrowException as error:
             raise FormatError(f"{uri}: expected a parquet file of raw ids: {error}") from error

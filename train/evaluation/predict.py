@@ -27,9 +27,10 @@ from torch import Tensor
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError, NotFoundError
-from graphmill.formats import entity_index, parquet_bounds
+from graphmill.formats import entity_index
 from graphmill.formats.graphstorm import saved_predictions
 from graphmill.formats.graphstorm.saved_predictions import EDGE_STEMS, NODE_STEMS, EdgeType, ResultInfo
+from graphmill.formats.parquet import bounds
 from graphmill.model.parameters import global_key
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.vocab import Bucket, Side
@@ -260,7 +261,7 @@ def _read_labels(uri: str, columns: Sequence[str]) -> tuple[pa.Array, list[str]]
         is_parquet = uri.endswith(".parquet")
         if is_parquet:
             parquet = pq.ParquetFile(stream)
-            parquet_bounds.check_whole(parquet, uri)
+            bounds.check_whole(parquet, uri)
             table = parquet.read()
         else:
             table = pacsv.read_csv(stream, convert_options=as_text)
