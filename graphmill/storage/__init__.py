@@ -1,4 +1,4 @@
-"""Where every path is opened: local disks, HDFS, and what else pyarrow reaches, behind URIs."""
+"""Storage by URI: local disks, HDFS and the other file systems of pyarrow."""
 
 from graphmill.storage.atomic import (
     MARKER,
@@ -39,7 +39,6 @@ from graphmill.storage.fs import (
     list_hidden,
     make_dir,
     move,
-    move_new,
     open_input,
     open_output,
     read_bytes,
@@ -48,7 +47,7 @@ from graphmill.storage.fs import (
     status,
 )
 from graphmill.storage.json_files import json_in, read_json
-from graphmill.storage.staging import create_hdf5, open_hdf5, staged_output
+from graphmill.storage.staging import create_hdf5, open_hdf5
 from graphmill.storage.uri import (
     absolute,
     contains,
@@ -59,7 +58,6 @@ from graphmill.storage.uri import (
     name,
     parent,
     path_below,
-    scheme,
     within,
 )
 
@@ -94,7 +92,6 @@ __all__ = [
     "manifest_of",
     "move",
     "move_aside",
-    "move_new",
     "moved_aside",
     "name",
     "open_compared",
@@ -112,8 +109,6 @@ __all__ = [
     "recover",
     "replace_directory",
     "resolved",
-    "scheme",
-    "staged_output",
     "status",
     "sweep",
     "temporary_sibling",
