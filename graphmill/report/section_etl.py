@@ -82,7 +82,7 @@ def _buckets(entry: Mapping[str, Any]) -> Iterator[Block]:
         step = grid["partitions_a_cell"]
         note = f"A cell is {step} by {step} partitions." if step > 1 else ""
         title = "Edges of each bucket (train)"
-        yield HeatMap("buckets", title, "rhs partition", "lhs partition", "edges", cells, step, note)
+        yield HeatMap("buckets", title, "rhs partition", "lhs partition", "edges", cells, step, note=note)
         columns = ["split", "buckets", "empty", "smallest", "mean", "largest"]
         keys = ("num_buckets", "num_empty", "min_edges", "mean_edges", "max_edges")
         summary = mapping(entry, "buckets").items()

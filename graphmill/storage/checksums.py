@@ -14,7 +14,7 @@ once.
 
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -107,41 +107,31 @@ def _read(manifest_uri: str, _status: fs.FileStatus) -> Checksums:
     return found
 
 
-class _Expected(NamedTuple):
-    """The checksum that a file should have."""
-
-    checksum: str
-    manifest: Manifest
-    key: tuple[Any, ...]
-
-    def compare(self, uri: str, found: str) -> None:
-        """Remember that the file is valid.
-
-        Raises:
-            FormatError: the file has another checksum.
-        """
-        if found != self.checksum:
-            raise FormatError(
-                f"{uri}: expected the checksum {self.checksum}, as {self.manifest.uri} says, found {found}: "
-                f"the file is damaged; {self.manifest.remedy}. If something else has written it since, "
-                f"delete its line in {name(self.manifest.uri)}"
-            )
-        _compared.add(self.key)
-
-
 _compared: set[tuple[Any, ...]] = set()  # by this process
 
 
-def _expected(uri: str, manifest: Manifest | None) -> _Expected | None:
-    """None without a checksum to compare, or if the file has been compared and did not change since."""
+def _comparison(uri: str, manifest: Manifest | None) -> Callable[[str], None] | None:
+    """A function that raises FormatError for a checksum other than the manifest's.
+
+    None without a checksum to compare, or if the file has been compared and did not change since.
+    """
     if manifest is None or (status := fs.status(manifest.uri)) is None:
         return None
-    checksum = _read(manifest.uri, status).get(_path_below(manifest.uri, uri))
-    file = None if checksum is None else fs.status(uri)
-    if checksum is None or file is None:
+    expected = _read(manifest.uri, status).get(_path_below(manifest.uri, uri))
+    file = None if expected is None else fs.status(uri)
+    if file is None or (key := (uri, file.size_bytes, file.mtime_ns, expected)) in _compared:
         return None
-    key = (uri, file.size_bytes, file.mtime_ns, checksum)
-    return None if key in _compared else _Expected(checksum, manifest, key)
+
+    def compare(found: str) -> None:
+        if found != expected:
+            raise FormatError(
+                f"{uri}: expected the checksum {expected}, as {manifest.uri} says, found {found}: the file "
+                f"is damaged; {manifest.remedy}. If something else has written it since, delete its line in "
+                f"{name(manifest.uri)}"
+            )
+        _compared.add(key)
+
+    return compare
 
 
 def read_bytes(uri: str, manifest: Manifest | None) -> bytes:
@@ -151,8 +141,8 @@ def read_bytes(uri: str, manifest: Manifest | None) -> bytes:
         FormatError: the file has another checksum than in the manifest.
     """
     content = fs.read_bytes(uri)
-    if (expected := _expected(uri, manifest)) is not None:
-        expected.compare(uri, of_bytes(content))
+    if (compare := _comparison(uri, manifest)) is not None:
+        compare(of_bytes(content))
     return content
 
 
@@ -163,12 +153,11 @@ def open_compared(uri: str, manifest: Manifest | None) -> Iterator[pa.NativeFile
     Raises:
         FormatError: the file has another checksum than in the manifest: at once, or at the end of the block.
     """
-    expected = _expected(uri, manifest)
-    path = local_path(uri)
-    if expected is not None and path is not None:
-        expected.compare(uri, of_file(path))
+    compare, path = _comparison(uri, manifest), local_path(uri)
+    if compare is not None and path is not None:
+        compare(of_file(path))
     with fs.open_input(uri) as stream:
-        if expected is None or path is not None:
+        if compare is None or path is not None:
             yield stream
             return
         hashed = HashedInput(stream)
@@ -176,9 +165,9 @@ def open_compared(uri: str, manifest: Manifest | None) -> Iterator[pa.NativeFile
             yield pa.PythonFile(hashed, "r")
         except _DAMAGE:  # another checksum may explain the error
             with suppress(StorageError):
-                expected.compare(uri, hashed.checksum(uri))
+                compare(hashed.checksum(uri))
             raise
-        expected.compare(uri, hashed.checksum(uri))
+        compare(hashed.checksum(uri))
 
 
 class HashedInput(io.RawIOBase):
