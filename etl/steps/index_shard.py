@@ -12,7 +12,7 @@ folder:
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Annotated, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,13 +23,12 @@ from etl.steps.degrees import DegreeCounts, count_degrees, merge_counts
 from etl.steps.encode import LISTED
 from etl.steps.index_passes import KeyRange, key_ranges
 from etl.steps.index_previous import PreviousBlock
-from etl.steps.spill import Int32, Int64
 from etl.steps.task_settings import TaskSettings
 from etl.strings import hashing
 from etl.strings.native import take
 from etl.strings.table import Distinct, distinct
 from graphmill import storage
-from graphmill.storage.as_json import AsJson
+from graphmill.storage.as_json import Int32, Int64, Range
 
 ROW_GROUP_ROWS = 1 << 20
 LEFT_OUT = -1
@@ -44,7 +43,7 @@ class Shard:
 
     partition_number: int
     number: int
-    slots: Annotated[range, AsJson]
+    slots: Range
     """Numbers among the partition's slots."""
     num_passes: int = 1
     """More than 1 if the ids of a single slot do not fit the memory."""

@@ -9,23 +9,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Annotated, Generic, ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.ipc as ipc
 
 from etl.config import Compression
 from graphmill import storage
 from graphmill.errors import NotFoundError, StorageError
-from graphmill.storage import Checksums
-from graphmill.storage.as_json import AsJson
+from graphmill.storage import Checksums, as_json
 from graphmill.storage.checksums import HashedInput, HashedOutput
 from graphmill.storage.fs import explained
 
-Int32 = Annotated[npt.NDArray[np.int32], AsJson]
-Int64 = Annotated[npt.NDArray[np.int64], AsJson]
+Int32 = as_json.Int32
+Int64 = as_json.Int64
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")

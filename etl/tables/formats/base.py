@@ -3,14 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from etl.config import FilesConfig, Table
 from graphmill.errors import RawTableError, StorageError
-from graphmill.storage.as_json import AsJson
+from graphmill.storage.as_json import ArrowType
 from graphmill.storage.fs import explained
 
 Cut = tuple[int, int] | None
@@ -38,7 +37,7 @@ class FileRange:
     num_columns: int = 0
     values: dict[str, str | None] = field(default_factory=dict)
     """Values of fields that the file's path gives."""
-    types: dict[str, Annotated[pa.DataType, AsJson]] = field(default_factory=dict)
+    types: dict[str, ArrowType] = field(default_factory=dict)
     """Types to read the columns of JSON as."""
     integer_columns: tuple[str, ...] = ()
     """Columns of raw ids that are integers in the table, and become decimal strings."""
