@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,23 +77,22 @@ def warn_if_uneven(settings: TaskSettings, num_edges: Int64) -> None:
 
 def warn_if_crowded(settings: TaskSettings, index: Index) -> None:
     """Warn of partitions with many more ids in a range of hashes than chance puts there."""
-    partitions = settings.partitions()
-    counts: list[Int64] = [
-        np.zeros(settings.num_slots[partition.entity_type], np.int64) for partition in partitions
-    ]
+    counts: Int64 = np.zeros(settings.first_slots[-1], np.int64)
+    by_partition = settings.by_partition(counts)
     for shard, indexed in zip(index.shards, index.indexed, strict=True):
-        counts[shard.partition_number][shard.slots.start : shard.slots.stop] = indexed.num_by_slot
-    for partition, of_partition in zip(partitions, counts, strict=True):
-        name = partition.entity_type
-        of_type = [each for other, each in zip(partitions, counts, strict=True) if other.entity_type == name]
-        mean = float(np.mean(of_type))
+        by_partition[shard.partition_number][shard.slots.start : shard.slots.stop] = indexed.num_by_slot
+    totals: Counter[str] = Counter()
+    for (name, _), of_partition in zip(settings.partitions, by_partition, strict=True):
+        totals[name] += int(of_partition.sum())
+    for (name, number), of_partition in zip(settings.partitions, by_partition, strict=True):
+        mean = totals[name] / (settings.num_partitions[name] * settings.num_slots[name])
         crowded = of_partition[of_partition > CROWDED_RATIO * mean + CROWDED_IDS]
         if len(crowded):
             log.warning(
                 "etl: partition %d of %s is crowded: %d of its ids have hashes (%s) that no more than %.0f "
                 "ids should have; such ids are made on purpose; the partition and its buckets are larger "
                 "than others, and take longer: look where the ids come from",
-                partition.number,
+                number,
                 name,
                 int(crowded.sum()),
                 HASH_NAME,
@@ -139,36 +138,33 @@ def figures(settings: TaskSettings, counts: Counts) -> dict[str, Any]:
 
 def _entities(settings: TaskSettings, index: Index) -> dict[str, Any]:
     """Count entities by type."""
-    partitions = [partition.entity_type for partition in settings.partitions()]
-    entities: dict[str, Any] = {name: [] for name in settings.entity_types}
-    for name, count in zip(partitions, index.num_entities, strict=True):
-        entities[name].append(count)
-    outside, left_out, kept = (dict.fromkeys(settings.entity_types, 0) for _ in range(3))
-    for shard, indexed in zip(index.shards, index.indexed, strict=True):
-        name = partitions[shard.partition_number]
-        outside[name] += indexed.num_outside_train
-        left_out[name] += indexed.num_left_out
-    for name, count in zip(partitions, index.num_previous, strict=True):
-        kept[name] += count
-    by_type: dict[str, list[IndexedShard]] = {name: [] for name in settings.entity_types}
-    for shard, indexed in zip(index.shards, index.indexed, strict=True):
-        by_type[partitions[shard.partition_number]].append(indexed)
+    type_of = [name for name, _ in settings.partitions]
+    num_entities: dict[str, list[int]] = {name: [] for name in settings.entity_types}
+    for name, count in zip(type_of, index.num_entities, strict=True):
+        num_entities[name].append(count)
+    num_previous: Counter[str] = Counter(dict.fromkeys(settings.entity_types, 0))
+    for name, count in zip(type_of, index.num_previous, strict=True):
+        num_previous[name] += count
+    indexed: dict[str, list[IndexedShard]] = {name: [] for name in settings.entity_types}
+    for shard, of_shard in zip(index.shards, index.indexed, strict=True):
+        indexed[type_of[shard.partition_number]].append(of_shard)
+
+    def by_type(figure: Callable[[list[IndexedShard]], Any]) -> dict[str, Any]:
+        return {name: figure(found) for name, found in indexed.items()}
+
     return {
-        "num_entities": entities,
+        "num_entities": num_entities,
         # No edge trains their embeddings.
-        "num_entities_outside_train": outside,
-        "num_entities_left_out": left_out,
-        "num_entities_from_previous": kept,
-        "train_degree": {
-            name: degrees.summarize(each.degrees for each in found) for name, found in by_type.items()
-        },
-        "degree_histogram": {
-            name: degrees.histogram(each.degrees for each in found) for name, found in by_type.items()
-        },
-        "highest_degrees": {
-            name: [list(pair) for pair in top_degrees(pair for each in found for pair in each.highest)]
-            for name, found in by_type.items()
-        },
+        "num_entities_outside_train": by_type(lambda found: sum(each.num_outside_train for each in found)),
+        "num_entities_left_out": by_type(lambda found: sum(each.num_left_out for each in found)),
+        "num_entities_from_previous": dict(num_previous),
+        "train_degree": by_type(lambda found: degrees.summarize(each.degrees for each in found)),
+        "degree_histogram": by_type(lambda found: degrees.histogram(each.degrees for each in found)),
+        "highest_degrees": by_type(
+            lambda found: [
+                list(pair) for pair in top_degrees(pair for each in found for pair in each.highest)
+            ]
+        ),
     }
 
 

@@ -58,6 +58,7 @@ class BlockPosition:
 class BadRows:
     """Rows of a block that cannot become edges, for one and the same reason."""
 
+    at: BlockPosition
     reason: str
     rows: npt.NDArray[np.int64]
     """Their numbers in the file, from 1, counted as `BlockPosition` says."""
@@ -89,7 +90,7 @@ def checked(block: pa.Table, at: BlockPosition, rules: Rules) -> tuple[pa.Table,
             if not rules.quarantines:
                 raise at.error(error.field, int(error.rows[0]), error.detail) from None
             reason = f"{error.field}: {error.reason}"
-            bad.append(BadRows(reason, at.first_row + row_N[error.rows] + 1, block.take(error.rows)))
+            bad.append(BadRows(at, reason, at.first_row + row_N[error.rows] + 1, block.take(error.rows)))
             good_N = np.ones(block.num_rows, bool)
             good_N[error.rows] = False
             block, row_N = block.filter(pa.array(good_N)), row_N[good_N]
