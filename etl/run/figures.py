@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from etl.steps import degrees
 from etl.steps.encode import Encoded
 from etl.steps.index import Index
-from etl.steps.index_shard import IndexedShard, top_degrees
+from etl.steps.index_shard import IndexedShard, sum_counts
 from etl.steps.spill import Int64
 from etl.steps.task_settings import TaskSettings
 from etl.steps.translate import Translated
@@ -77,10 +77,7 @@ def warn_if_uneven(settings: TaskSettings, num_edges: Int64) -> None:
 
 def warn_if_crowded(settings: TaskSettings, index: Index) -> None:
     """Warn of partitions with many more ids in a range of hashes than chance puts there."""
-    counts: Int64 = np.zeros(settings.first_slots[-1], np.int64)
-    by_partition = settings.by_partition(counts)
-    for shard, indexed in zip(index.shards, index.indexed, strict=True):
-        by_partition[shard.partition_number][shard.slots.start : shard.slots.stop] = indexed.num_by_slot
+    by_partition = settings.by_partition(np.concatenate([each.num_by_slot for each in index.indexed]))
     totals: Counter[str] = Counter()
     for (name, _), of_partition in zip(settings.partitions, by_partition, strict=True):
         totals[name] += int(of_partition.sum())
@@ -104,6 +101,8 @@ def figures(settings: TaskSettings, counts: Counts) -> dict[str, Any]:
     """Return all figures of the stage for run.json."""
     by_split = dict(zip(settings.splits, counts.num_edges.reshape(len(settings.splits), -1), strict=True))
     by_reason = _by_reason(counts.encoded)
+    folders = [settings.folders.entities, *settings.folders.splits.values()]
+    written = [entry for folder in folders for entry in storage.list_dir(folder, recursive=True)]
     translated = np.sum([each.num_edges for each in counts.translated], axis=0)
     left_out = {
         "self_loops": sum(each.num_self_loops for each in counts.encoded),
@@ -127,7 +126,7 @@ def figures(settings: TaskSettings, counts: Counts) -> dict[str, Any]:
         "integer_id_columns": sorted({c for file_range in counts.ranges for c in file_range.integer_columns}),
         "num_chunks": sum(len(each.chunks) for each in counts.encoded),
         "bytes_in": sum(file_range.num_bytes for file_range in counts.ranges),
-        "bytes_out": _bytes_out(settings),
+        "bytes_out": sum(entry.size_bytes for entry in written),
     }
     if counts.index.relations.names is not None:
         # Counted before duplicates are dropped.
@@ -148,23 +147,16 @@ def _entities(settings: TaskSettings, index: Index) -> dict[str, Any]:
     indexed: dict[str, list[IndexedShard]] = {name: [] for name in settings.entity_types}
     for shard, of_shard in zip(index.shards, index.indexed, strict=True):
         indexed[type_of[shard.partition_number]].append(of_shard)
-
-    def by_type(figure: Callable[[list[IndexedShard]], Any]) -> dict[str, Any]:
-        return {name: figure(found) for name, found in indexed.items()}
-
+    counts = {name: sum_counts(found, np.zeros(0, np.int64)) for name, found in indexed.items()}
     return {
         "num_entities": num_entities,
         # No edge trains their embeddings.
-        "num_entities_outside_train": by_type(lambda found: sum(each.num_outside_train for each in found)),
-        "num_entities_left_out": by_type(lambda found: sum(each.num_left_out for each in found)),
+        "num_entities_outside_train": {name: each.num_outside_train for name, each in counts.items()},
+        "num_entities_left_out": {name: each.num_left_out for name, each in counts.items()},
         "num_entities_from_previous": dict(num_previous),
-        "train_degree": by_type(lambda found: degrees.summarize(each.degrees for each in found)),
-        "degree_histogram": by_type(lambda found: degrees.histogram(each.degrees for each in found)),
-        "highest_degrees": by_type(
-            lambda found: [
-                list(pair) for pair in top_degrees(pair for each in found for pair in each.highest)
-            ]
-        ),
+        "train_degree": {name: degrees.summarize(each.degrees) for name, each in counts.items()},
+        "degree_histogram": {name: degrees.histogram(each.degrees) for name, each in counts.items()},
+        "highest_degrees": {name: [list(pair) for pair in each.highest] for name, each in counts.items()},
     }
 
 
@@ -191,8 +183,3 @@ def _shown_grid(num_edges: Int64) -> dict[str, Any]:
     starts = [np.arange(0, length, size) for length in num_edges.shape]
     summed = np.add.reduceat(np.add.reduceat(num_edges, starts[0], axis=0), starts[1], axis=1)
     return {"partitions_a_cell": size, "counts": summed.tolist()}
-
-
-def _bytes_out(settings: TaskSettings) -> int:
-    folders = [settings.folders.entities, *settings.folders.splits.values()]
-    return sum(entry.size_bytes for folder in folders for entry in storage.list_dir(folder, recursive=True))

@@ -9,7 +9,7 @@ folder:
                                           out; else -2 - index of an id of the earlier index
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated
@@ -109,7 +109,7 @@ def index_shard(
     spill.write_batches(f"{shard_uri(settings, shard)}.arrow", _SHARD_SCHEMA, new_ids(), settings.etl)
     with spill.new_file(rows_uri(settings, shard), settings.etl) as stream:
         stream.write(row_of)
-    return _summed(passes)
+    return sum_counts(passes, np.sum([each.num_by_slot for each in passes], axis=0))
 
 
 def _within(
@@ -166,16 +166,15 @@ def _order(
     return counts, found.strings.filter(pa.array(is_new)), take(row_of.astype(np.int32), codes)
 
 
-def _summed(passes: list[IndexedShard]) -> IndexedShard:
-    if len(passes) == 1:
-        return passes[0]
+def sum_counts(parts: Sequence[IndexedShard], num_by_slot: Int64) -> IndexedShard:
+    """Add up the counts of the passes of a shard, or of several shards."""
     return IndexedShard(
-        sum(each.num_new for each in passes),
-        sum(each.num_outside_train for each in passes),
-        sum(each.num_left_out for each in passes),
-        merge_counts(each.degrees for each in passes),
-        top_degrees(pair for each in passes for pair in each.highest),
-        np.sum([each.num_by_slot for each in passes], axis=0),
+        sum(each.num_new for each in parts),
+        sum(each.num_outside_train for each in parts),
+        sum(each.num_left_out for each in parts),
+        merge_counts(each.degrees for each in parts),
+        _top_degrees(pair for each in parts for pair in each.highest),
+        num_by_slot,
     )
 
 
@@ -184,9 +183,9 @@ def _highest(found: Distinct, degrees: Int64) -> list[tuple[int, str]]:
     rows = np.arange(len(degrees))[few]
     ids = found.strings.take(pa.array(rows)).to_pylist()
     pairs = zip(degrees[rows].tolist(), ids, strict=True)
-    return top_degrees(pair for pair in pairs if pair[0] and len(pair[1]) <= MAX_SHOWN_CHARS)
+    return _top_degrees(pair for pair in pairs if pair[0] and len(pair[1]) <= MAX_SHOWN_CHARS)
 
 
-def top_degrees(pairs: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
-    """Return the few ids with most edges; of equal ones the first by raw id."""
+def _top_degrees(pairs: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Return the `NUM_HIGHEST` ids with most edges; of equal ones the first by raw id."""
     return sorted(pairs, key=lambda pair: (-pair[0], pair[1]))[:NUM_HIGHEST]
