@@ -23,7 +23,7 @@ from etl.steps.index_previous import previous_ids, previous_relations
 from etl.steps.index_shard import LEFT_OUT, ROW_GROUP_ROWS, IndexedShard, Shard, shard_uri
 from etl.steps.spill import Int64
 from etl.steps.task_settings import ID_OVERHEAD_BYTES, TaskSettings
-from etl.tables.blocks import cut
+from etl.tables.blocks import cut, ranges_within
 from graphmill import storage
 from graphmill.errors import RawTableError
 from graphmill.formats import entity_counts, entity_index
@@ -76,21 +76,10 @@ def plan_shards(settings: TaskSettings, num_ids: Int64, id_bytes: Int64) -> list
     for partition_number, costs in enumerate(
         settings.by_partition(num_ids * ID_OVERHEAD_BYTES + id_bytes * 3)
     ):
-        for number, slots in enumerate(_groups(costs.tolist(), budget_bytes)):
+        for number, slots in enumerate(ranges_within(costs.tolist(), budget_bytes)):
             count = 1 if len(slots) > 1 else num_passes(int(costs[slots.start]), budget_bytes)
             shards.append(Shard(partition_number, number, slots, max(count, 1)))
     return shards
-
-
-def _groups(costs: list[int], budget_bytes: int) -> list[range]:
-    groups: list[range] = []
-    start, used = 0, 0
-    for slot, cost in enumerate(costs):
-        if slot > start and used + cost > budget_bytes:
-            groups.append(range(start, slot))
-            start, used = slot, 0
-        used += cost
-    return [*groups, range(start, len(costs))]
 
 
 def relation_rows_uri(settings: TaskSettings) -> str:

@@ -11,6 +11,7 @@ from etl.steps.merge_duplicates import first_of_equals
 from etl.steps.spill import Int32, Int64
 from etl.steps.task_settings import TaskSettings
 from etl.steps.translate import features_uri
+from etl.tables.blocks import ranges_within
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges
 from graphmill.formats.edge_buckets.features import Features
@@ -56,15 +57,11 @@ def plan_runs(settings: TaskSettings, num_edges: Int64, num_features: dict[Side,
     sizes = num_edges * (4 * len(settings.record_fields)) + sum(
         4 * counts for counts in num_features.values()
     )
-    flats: list[range] = []
-    used = 0
-    for number, size in enumerate(sizes.tolist()):
-        if number % settings.grid.rhs and used + size <= settings.etl.merge_bytes:
-            flats[-1] = range(flats[-1].start, number + 1)
-        else:
-            flats.append(range(number, number + 1))
-            used = 0
-        used += size
+    flats = [
+        range(row + flat.start, row + flat.stop)
+        for row in range(0, len(sizes), settings.grid.rhs)
+        for flat in ranges_within(sizes[row : row + settings.grid.rhs].tolist(), settings.etl.merge_bytes)
+    ]
     buckets = [(split, bucket) for split in settings.splits for bucket in settings.buckets()]
     return [
         Run(
