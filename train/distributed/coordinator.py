@@ -34,7 +34,8 @@ from train.distributed.worker_pool import POLL_S, WorkerPool, WorkerTask
 from train.edges import schedule
 from train.edges.bucket_order import order_of
 from train.edges.partitions import PartitionKey, all_keys, is_shared, keys_of
-from train.run.plan import all_reduce_of
+from train.evaluation.job import evaluate
+from train.plan.plan import all_reduce_of
 from train.run.run_metrics import RunMetrics, Visit
 from train.run.validation import Validation
 
@@ -88,7 +89,7 @@ class Coordinator:
 
     def _rank(self, config: Config) -> dict[str, Any]:
         """Evaluate a version, on a worker."""
-        figures: dict[str, Any] = cluster.run_task(self.client, _evaluate, config, description="evaluate")
+        figures: dict[str, Any] = cluster.run_task(self.client, evaluate, config, description="evaluate")
         self.claim.check()
         return figures
 
@@ -265,9 +266,3 @@ class Coordinator:
         self.locations.committed()
         self.version = version
         self.metrics.end_iteration(wait_s=time.monotonic() - begun)
-
-
-def _evaluate(config: Config) -> dict[str, Any]:
-    from train.evaluation.evaluate import evaluate  # torch is for the worker
-
-    return evaluate(config)

@@ -36,7 +36,7 @@ from graphmill.vocab import Bucket, Side
 from train.edges.partitions import all_buckets
 from train.evaluation.queries import Slots, Triples
 from train.evaluation.ranking import gather
-from train.tables.held_partitions import load_embeddings_of
+from train.tables.partition_files import load_embeddings_of
 from train.tables.run_context import RunContext
 
 BLOCK_ROWS = 1024  # nodes whose neighbours are searched at a time

@@ -13,8 +13,9 @@ one block of candidates have consecutive numbers:
 Shapes: E edges, Q queries, K cells. All numbers are int64.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges
 from graphmill.vocab import Bucket, Partition, Side
+from train.edges.partitions import all_buckets
 
 READ_EDGES = 1 << 20
 
@@ -106,6 +108,11 @@ class Slots:
         for start in range(0, edge_buckets.count_edges(path, bucket), READ_EDGES):
             edges = edge_buckets.read_bucket(path, bucket, start, start + READ_EDGES)
             yield self.locate(edges, bucket, uri, start)
+
+    def read_folders(self, paths: Iterable[str]) -> Iterator[Triples]:
+        """Edges of all bucket files of folders by slots, in parts; raises as `read_bucket`."""
+        for path, bucket in product(paths, all_buckets(self.config)):
+            yield from self.read_bucket(path, bucket)
 
     def _locate_side(
         self,

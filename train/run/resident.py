@@ -19,8 +19,8 @@ from train.edges.batches import EdgeTensors
 from train.edges.partitions import PartitionKey, all_buckets, all_keys, key_of
 from train.model.model import Model
 from train.model.optimizer import Adagrad
+from train.plan.plan import Plan
 from train.run.bucket import BucketTrainer, Tables, read_edges
-from train.run.plan import Plan
 from train.step.table import Table
 from train.tables.partition_files import PartitionFiles
 from train.tables.partition_store import Store

@@ -23,10 +23,10 @@ from graphmill.vocab import Bucket
 from train.config import TrainConfig
 from train.edges.batches import EdgeTensors
 from train.edges.bucket_order import order_of
-from train.evaluation.evaluate import evaluate
+from train.evaluation.job import evaluate
+from train.plan.decide import decide, device_of
+from train.plan.plan import Plan
 from train.run.bucket import BucketTrainer
-from train.run.decide import decide
-from train.run.plan import Plan
 from train.run.resident import ResidentStore, WholeGraph
 from train.run.run_metrics import RunMetrics, Visit, peak_bytes
 from train.run.validation import Validation
@@ -43,7 +43,7 @@ class Trainer:
     def __init__(self, config: Config, claim: Claim = NO_CLAIM) -> None:
         self.config = config
         self.claim = claim
-        self.context = RunContext(config, claim=claim)
+        self.context = RunContext(config, claim=claim, device=device_of(config))
         self.schedule = self.context.schedule
         self.version = self.context.version
         claim.check()

@@ -6,6 +6,7 @@ Rows that `init_path` lacks are drawn too.
 Shapes: R rows in the checkpoint of `init_path`, N rows of the partition, D dimension.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from graphmill.checkpoints.finite import check_finite, first_not_finite
 from graphmill.errors import FormatError, TrainingError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.vocab import Partition
 from train.config import TrainConfig
 from train.edges import seeds
 from train.edges.partitions import PartitionKey
@@ -42,6 +44,11 @@ class PartitionFiles:
         self._warm_start = context.warm_start
         self._pbg = self.config.pbg()
         self._claim = context.claim
+        self._advice = "; set entity_path and dimension as in its training"
+        if context.trains:
+            self._advice = (
+                ". If entities were added, train into another checkpoint_path, with this one as init_path"
+            )
 
     def load(self, key: PartitionKey, version: int, path: str | None = None) -> Table:
         """The table in the files of `version` in the folder `path`; with version 0 a new table.
@@ -134,9 +141,23 @@ class PartitionFiles:
             uri = pbg_checkpoint.embeddings_uri(path or self.config.checkpoint_path, *key, version)
             raise FormatError(
                 f"{uri}: embeddings have shape {tuple(embeddings_ND.shape)}; entity_count and dimension ask "
-                f"for {shape}: the checkpoint belongs to other entities or another configuration. If "
-                "entities were added, train into another checkpoint_path, with this one as init_path"
+                f"for {shape}: the checkpoint belongs to other entities or another configuration{self._advice}"
             )
+
+
+def load_embeddings_of(context: RunContext) -> Callable[[str, Partition], Tensor]:
+    """A function that loads the embeddings [N, D] of a partition to the host, and holds one partition."""
+    files = PartitionFiles(context)
+    held: dict[PartitionKey, Tensor] = {}
+
+    def load(entity_type: str, partition: Partition) -> Tensor:
+        key = entity_type, partition
+        if key not in held:
+            held.clear()  # before the next partition takes its memory
+            held[key] = files.load_embeddings(key, context.version)
+        return held[key]
+
+    return load
 
 
 def _read_finite(path: str, key: PartitionKey, version: int) -> tuple[Tensor, dict[str, Any] | None]:

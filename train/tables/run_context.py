@@ -18,7 +18,6 @@ from train.edges import seeds
 from train.edges.schedule import Schedule, plan
 from train.model.model import Model
 from train.model.optimizer import Adagrad
-from train.step.runtime import device_of
 from train.tables.warm_start import WarmStart
 
 CPU = torch.device("cpu")
@@ -34,6 +33,7 @@ class RunContext:
         num_relations: number of relations of either kind.
         version: version of the checkpoint that the run reads; 0 where there is none yet.
         warm_start: checkpoint at init_path, while there is no version yet.
+        trains: whether the run adds versions to the checkpoint; else it reads the version.
         claim: lock that is checked before a file of the checkpoint is written.
         checksums: checksums of the files that this process writes, by URI.
     """
@@ -44,13 +44,13 @@ class RunContext:
         schedule: Schedule | None = None,
         claim: Claim = NO_CLAIM,
         *,
-        device: torch.device | None = None,
+        device: torch.device = CPU,
         version: int | None = None,
     ) -> None:
-        """By default the schedule, the device and the version are those that the configuration asks for."""
+        """By default the schedule and the version are those that the configuration asks for."""
         self.config = config
         self.claim = claim
-        self.device = device or device_of(config)
+        self.device = device
         partitions = {name: entity.num_partitions for name, entity in config.entities.items()}
         self.num_rows = entity_counts.read_counts(config.entity_path, partitions)
         self.num_dynamic = (
@@ -61,6 +61,7 @@ class RunContext:
         self.checksums: Checksums = {}
         warm = not self.version and config.init_path
         self.warm_start = WarmStart(config, warm) if warm else None
+        self.trains = version is None
         self._schedule = schedule
 
     @classmethod
