@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
 from train.distributed.collective import Collective
 from train.distributed.messages import ReduceGroup
@@ -112,15 +111,7 @@ class SharedState:
             return
         for key in self._keys:
             self.files.write(key, self.tables[key], version, iteration, path)
-        pbg_checkpoint.write_model(
-            path,
-            version,
-            self.model.state_dict(),
-            self.adagrad.state_dict(),
-            self.context.config.pbg(),
-            iteration,
-            self.context.checksums,
-        )
+        self.context.write_model(self.model, self.adagrad, version, iteration, path)
 
     def _read(self, location: Location) -> None:
         model, adagrad = self.context.load_model(location.path, location.version)

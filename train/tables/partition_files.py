@@ -141,7 +141,8 @@ class PartitionFiles:
             uri = pbg_checkpoint.embeddings_uri(path or self.config.checkpoint_path, *key, version)
             raise FormatError(
                 f"{uri}: embeddings have shape {tuple(embeddings_ND.shape)}; entity_count and dimension ask "
-                f"for {shape}: the checkpoint belongs to other entities or another configuration{self._advice}"
+                f"for {shape}: the checkpoint belongs to other entities or another configuration"
+                + self._advice
             )
 
 

@@ -11,6 +11,7 @@ import torch
 from graphmill.config import Config
 from graphmill.errors import NotFoundError
 from graphmill.formats import entity_counts, pbg_checkpoint
+from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums
 from train.config import TrainConfig
@@ -136,6 +137,20 @@ class RunContext:
         if optimizer_state:
             adagrad.load_state_dict(optimizer_state, uri)
         return model, adagrad
+
+    def write_model(
+        self, model: Model, adagrad: Adagrad, version: int, iteration: Iteration, path: str | None = None
+    ) -> None:
+        """Write the model and its optimizer as of `version`, to the checkpoint or to another folder."""
+        pbg_checkpoint.write_model(
+            path or self.config.checkpoint_path,
+            version,
+            model.state_dict(),
+            adagrad.state_dict(),
+            self.config.pbg(),
+            iteration,
+            self.checksums,
+        )
 
     def relation_names(self) -> list[str]:
         """Names of all relations; a dynamic relation without a name goes by its number."""
