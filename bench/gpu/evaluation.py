@@ -10,8 +10,8 @@ from bench.setting import Setting
 from graphmill.cluster import num_cores
 from graphmill.config import from_mapping
 from train.evaluation import ranking
+from train.evaluation.metrics import Ranks, concatenated
 from train.evaluation.queries import Slots, Triples
-from train.evaluation.ranking_metrics import Ranks, concatenated
 from train.model.model import Model
 from train.plan.decide import can_rank
 

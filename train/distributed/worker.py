@@ -22,7 +22,7 @@ from train.config import TrainConfig
 from train.distributed.collective import Collective
 from train.distributed.messages import WORKER_ATTRIBUTE, Message, WorkerChannel
 from train.distributed.shared_state import SharedState
-from train.edges.partitions import Location, PartitionKey, all_keys, is_shared
+from train.edges.partitions import Location, PartitionKey
 from train.edges.schedule import Schedule
 from train.plan.decide import decide, device_of
 from train.run.bucket import BucketTrainer
@@ -60,11 +60,10 @@ class Worker:
         self.plan.announce()
         self.bucket = BucketTrainer(self.context, model, adagrad, self.plan)
         self.files = PartitionFiles(self.context)
+        self.shared = SharedState(self.context, model, adagrad)
         self.tables: dict[PartitionKey, Table] = {}
         self.num_read = 0
         self._revisions: dict[PartitionKey, int] = {}  # of the tables
-        shared_keys = [key for key in all_keys(config) if is_shared(config, key)]
-        self.shared = SharedState(self.context, model, adagrad, self.files, shared_keys)
         self._num_parameters = self.context.num_parameters(model)
         backend = self.plan.all_reduce
         self.collective = None if backend is None else Collective(backend, self.context.device)
@@ -81,9 +80,9 @@ class Worker:
 
     def _train(self, message: Message, channel: WorkerChannel) -> Message:
         """Train one bucket, write and publish it; the coordinator's next message."""
-        bucket, grant = Bucket(*message["bucket"]), message["grant"]
+        bucket, grant, folder = Bucket(*message["bucket"]), message["grant"], message["folder"]
         iteration = self.context.schedule.iteration(message["version"])
-        folder, version = message["folder"], message["version"] + 1
+        version = message["version"] + 1
         begun = time.monotonic()
         locations = _locations(message["partitions"])
         read_before = self.num_read
@@ -91,9 +90,8 @@ class Worker:
         self.shared.begin(Location(*message["shared"]))
         edges = self.bucket.read(bucket, iteration)
         wait_s = time.monotonic() - begun
-        stats = self.bucket.train(
-            bucket, iteration, edges, self.tables | self.shared.tables, channel.report_progress
-        )
+        tables = self.tables | self.shared.tables
+        stats = self.bucket.train(bucket, iteration, edges, tables, channel.report_progress)
         begun = time.monotonic()
         self.context.checksums.clear()
         for key in sorted(locations):
@@ -111,17 +109,17 @@ class Worker:
         answer = channel.ask("trained", grant=grant, visit=visit)
         if answer["kind"] != "publish":
             return answer  # this bucket goes to another worker
-        group, revision = answer["group"], grant
-        if self.collective is not None and group is not None:
-            if group["size"] > 1:
-                self.shared.reduce(self.collective, group)
-            revision = group["leader"]
-        location, writes = Location(*answer["shared"]), revision == grant
-        self.shared.publish(location, folder, version, revision, iteration, writes=writes)
+        group = answer["group"]
+        if self.collective is not None and group is not None and group["size"] > 1:
+            self.shared.reduce(self.collective, group)
+        revision = grant if group is None else group["leader"]
+        self.shared.merge(Location(*answer["shared"]), revision)
+        if revision == grant:
+            self.shared.write(folder, version, iteration)
         return channel.ask("published", grant=grant, checksums=dict(self.context.checksums))
 
     def _hold(self, locations: Mapping[PartitionKey, Location]) -> None:
-        """Read the partitions whose newest revision is not in memory; all others are dropped before."""
+        """Read the partitions whose newest revision is not in memory; first drop all others."""
         for key in list(self.tables):
             if key not in locations or self._revisions[key] != locations[key].revision:
                 del self.tables[key]

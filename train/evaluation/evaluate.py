@@ -13,10 +13,10 @@ from graphmill.display import progress
 from graphmill.errors import FormatError
 from graphmill.vocab import Side
 from train.config import EvaluateConfig
-from train.evaluation import metrics_breakdown, ranking
+from train.evaluation import metrics, ranking
 from train.evaluation.inputs import check_folder, check_same_model, filter_paths
+from train.evaluation.metrics import Ranks, concatenated
 from train.evaluation.queries import Slots, Triples
-from train.evaluation.ranking_metrics import Ranks, concatenated
 from train.plan.decide import can_rank, device_of
 from train.tables.partition_files import load_embeddings_of
 from train.tables.run_context import RunContext
@@ -46,7 +46,7 @@ def evaluate(config: Config) -> dict[str, Any]:
         raise FormatError(f"{path}: expected edges to rank, found none")
     by_side = _rank_all(context, slots, edges, height)
     trained = slots.read_folders([path for path in config.edge_paths if storage.is_dir(path)])
-    breakdown = metrics_breakdown.break_down(by_side, edges, slots, trained, context.relation_names())
+    breakdown = metrics.break_down(by_side, edges, slots, trained, context.relation_names())
     seconds = time.monotonic() - started
     return {
         "metrics": concatenated(list(by_side.values())).metrics() | {"num_edges": len(edges)},

@@ -129,7 +129,7 @@ def _scores(trained: TrainedGraph, slots: Slots, triples: Triples) -> Tensor:
     for relation in np.unique(relation_E).tolist():
         mine = torch.from_numpy(np.flatnonzero(relation_E == relation))
         rel = torch.from_numpy(triples.rel)[mine] if trained.config.dynamic_relations else None
-        dimension = trained.config.entity_dimension(slots.entity_type(relation, Side.RHS))
+        dimension = trained.config.entity_dimension(slots.types(Side.RHS)[relation])
         lhs_ED, rhs_ED = (vectors[side][mine][:, :dimension] for side in Side)
         queries_ED = trained.model.query(relation, Side.RHS, lhs_ED, rel)
         candidates_ED = trained.model.candidates(relation, Side.RHS, rhs_ED)

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from graphmill.errors import FormatError
 from graphmill.vocab import Partition, Side
+from train.evaluation.metrics import Ranks
 from train.evaluation.queries import Group, Numbers, Queries, Slots, Triples
-from train.evaluation.ranking_metrics import Ranks
 from train.model.model import Model
 from train.step.runtime import cpu_threads
 from train.step.threads import Threads

@@ -25,8 +25,8 @@ from graphmill.vocab import Bucket, Side
 from tests import DATA, REPOSITORY
 from train.config import EvaluateConfig
 from train.evaluation import evaluate, job, ranking
+from train.evaluation.metrics import concatenated
 from train.evaluation.queries import Slots, Triples
-from train.evaluation.ranking_metrics import concatenated
 from train.model.model import Model
 from train.tables.partition_files import load_embeddings_of
 from train.tables.run_context import RunContext
