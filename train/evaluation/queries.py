@@ -187,10 +187,12 @@ class Queries:
         product = self._block[query] * self._num_candidate_blocks + slot // width
         return (product * self.height + self.row[query]) * width + slot % width
 
-    def first_cell(self, query_block: int, candidate_block: int) -> int:
-        """The cell at row 0 and column 0 of a block of scores."""
-        product = query_block * self._num_candidate_blocks + candidate_block
-        return product * self.height * self.slots_of_types.width
+    def within(self, cells: Numbers, query_block: int, candidate_block: int) -> tuple[slice, Numbers]:
+        """The range of sorted `cells` in a block of scores, and their positions in the block, row by row."""
+        size = self.height * self.slots_of_types.width
+        first = (query_block * self._num_candidate_blocks + candidate_block) * size
+        start, stop = np.searchsorted(cells, [first, first + size])
+        return slice(start, stop), cells[start:stop] - first
 
     def shared_cells(self, edges: Triples) -> Numbers:
         """The cells of the edges that have one of these queries: [K]."""
