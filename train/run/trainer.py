@@ -29,7 +29,6 @@ from train.run.run_metrics import Visit, peak_bytes
 from train.run.training_run import TrainingRun
 from train.tables.background import Background
 from train.tables.device_buffer import DeviceBuffer, order_slots
-from train.tables.partition_files import PartitionFiles
 from train.tables.partition_store import PartitionStore, Store
 from train.tables.run_context import RunContext
 
@@ -88,11 +87,11 @@ class Trainer(TrainingRun):
     def _store(self) -> Store:
         match self.plan.placement:
             case "device":
-                return ResidentStore(self.context, self.version)
+                return ResidentStore(self.context)
             case "buffer":
-                return DeviceBuffer(self.context, self.version, self.plan.slots)
+                return DeviceBuffer(self.context, self.plan.slots)
             case "files":
-                return PartitionStore(PartitionFiles(self.context), self.version, self.background)
+                return PartitionStore(self.context, self.background)
 
     def _visit(self, bucket: Bucket, then: Bucket | None, iteration: Iteration) -> Visit:
         """Train on a bucket, while what `then` needs is read."""

@@ -127,7 +127,7 @@ def test_a_buffer_of_partitions_changes_no_byte(tmp_path, capacity):
 def visited(config, capacity):
     """How often partitions came to a device that holds so many, in the order of an epoch with 16 of them."""
     context = RunContext(config, device=decide.device_of(config))
-    buffer = DeviceBuffer(context, 0, capacity)
+    buffer = DeviceBuffer(context, capacity)
     order = order_of(config, context.schedule.iteration(0), order_slots(config, capacity))
     buffer.begin(order)
     most = 0
