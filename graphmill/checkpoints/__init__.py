@@ -7,7 +7,7 @@ from graphmill import storage
 from graphmill.checkpoints.checkpoint import Checkpoint, Floats, ModelState, Rows
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats import pbg_checkpoint
-from graphmill.formats.graphstorm import saved_embeddings
+from graphmill.formats.graphstorm import EMB_INFO
 from graphmill.formats.pbg_checkpoint import Iteration
 
 __all__ = [
@@ -36,7 +36,7 @@ def recognise(uri: str) -> str:
     names = {storage.name(entry.uri) for entry in storage.list_dir(uri)}
     if pbg_checkpoint.VERSION_FILE in names:
         return "pbg"
-    if saved_embeddings.EMB_INFO in names:
+    if EMB_INFO in names:
         return "graphstorm"
     if "index" in names and any(name.endswith(".safetensors") for name in names):
         return "recis"
@@ -44,7 +44,7 @@ def recognise(uri: str) -> str:
         return "pbg-legacy"
     raise FormatError(
         f"{uri}: not recognised as a checkpoint: looked for {pbg_checkpoint.VERSION_FILE} (PBG), "
-        f"CHECKPOINT_VERSION or TYPE_N.pt (PBG legacy), {saved_embeddings.EMB_INFO} (GraphStorm), "
+        f"CHECKPOINT_VERSION or TYPE_N.pt (PBG legacy), {EMB_INFO} (GraphStorm), "
         f"index and *.safetensors (RecIS); found {', '.join(sorted(names)[:8]) or 'nothing'}"
     )
 
