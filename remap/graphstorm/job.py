@@ -22,7 +22,7 @@ from graphmill.machine import private_folders
 from graphmill.run import lock
 from remap.graphstorm import commit
 from remap.graphstorm.commit import Journal, Move
-from remap.graphstorm.discover import EMBEDDINGS, PREDICTIONS, OutputFile, check_folders, find_outputs
+from remap.graphstorm.discover import STEMS, OutputFile, check_folders, find_outputs
 from remap.graphstorm.id_map import MapPlan, forget_tables, open_table, plan_map
 from remap.graphstorm.options import Options
 from remap.output import tables
@@ -69,13 +69,16 @@ def _run(options: Options, connect: Connect, claim: lock.Claim) -> dict[str, Any
     plans = _plan_maps(options, outputs)
     roots = list(dict.fromkeys(output.root for output in outputs)) or _roots(options)
     commit.discard_unfinished(roots)
-    suffix = f".{options.output_format}"
     with connect() as client:
         mapped = time.monotonic()
         with commit.discarded_on_error(roots):
-            moves = _write_all(client, options, outputs, plans, suffix)
-            figures = _figures(outputs, plans)
+            moves = _write_all(client, options, outputs, plans)
             targets = {move.target for move in moves}
+            figures: dict[str, Any] = {
+                "num_rows": sum(output.num_rows for output in outputs),
+                "num_files": len(outputs),
+                "num_ids": {entity_type: plan.num_ids for entity_type, plan in plans.items()},
+            }
             journal = Journal(
                 options.model_dump(mode="json"),
                 roots,
@@ -117,36 +120,28 @@ def _plan_maps(options: Options, outputs: Sequence[OutputFile]) -> dict[str, Map
 
 
 def _write_all(
-    client: Client,
-    options: Options,
-    outputs: Sequence[OutputFile],
-    plans: Mapping[str, MapPlan],
-    suffix: str,
+    client: Client, options: Options, outputs: Sequence[OutputFile], plans: Mapping[str, MapPlan]
 ) -> list[Move]:
     """Write every table into the work folder; the tables with their final places."""
     token = uuid.uuid4().hex
+    suffix = f".{options.output_format}"
+    moves = [
+        Move(
+            commit.work_uri(output.root, "files", output.path + suffix),
+            storage.join(output.root, output.path + suffix),
+            output.num_rows,
+        )
+        for output in outputs
+    ]
+    arguments = [
+        (output, move.written, options, [plans[entity_type] for _, entity_type in output.ids], token)
+        for output, move in zip(outputs, moves, strict=True)
+    ]
     num_workers = len(client.scheduler_info(n_workers=-1)["workers"])
     try:
         if plans:
-            cluster.run_tasks(
-                client,
-                read_maps,
-                [(list(plans.values()), token)] * num_workers,
-                description="reading the maps",
-                unit="workers",
-            )
-        moves = [
-            Move(
-                commit.work_uri(output.root, "files", output.path + suffix),
-                storage.join(output.root, output.path + suffix),
-                output.num_rows,
-            )
-            for output in outputs
-        ]
-        arguments = [
-            (output, move.written, options, [plans[entity_type] for _, entity_type in output.ids], token)
-            for output, move in zip(outputs, moves, strict=True)
-        ]
+            maps = [(list(plans.values()), token)] * num_workers
+            cluster.run_tasks(client, read_maps, maps, description="reading the maps", unit="workers")
         cluster.run_tasks(client, write_table, arguments, description="remapping", unit="files")
     finally:
         _forget_scratch(client, token)
@@ -242,22 +237,13 @@ def _scratch_root(worker: Any) -> str:
 
 def _earlier_tables(outputs: Sequence[OutputFile]) -> list[str]:
     """Tables of an earlier job in the same folders; a reader would take them for tables of this job."""
-    stems = {(storage.parent(storage.join(output.root, output.path)), _stem(output)) for output in outputs}
+    stems = {
+        (storage.parent(storage.join(output.root, output.path)), STEMS[output.values_column])
+        for output in outputs
+    }
     return [
         entry.uri
         for folder, stem in sorted(stems)
         for entry in storage.list_dir(folder)
         if re.fullmatch(rf"{re.escape(stem)}-\d+_\d+\.(parquet|csv)", storage.name(entry.uri))
     ]
-
-
-def _stem(output: OutputFile) -> str:
-    return EMBEDDINGS if output.values_column == "emb" else PREDICTIONS
-
-
-def _figures(outputs: Sequence[OutputFile], plans: Mapping[str, MapPlan]) -> dict[str, Any]:
-    return {
-        "num_rows": sum(output.num_rows for output in outputs),
-        "num_files": len(outputs),
-        "num_ids": {entity_type: plan.num_ids for entity_type, plan in plans.items()},
-    }

@@ -23,6 +23,15 @@ class MeasuredPartition:
     dimension: int
     embeddings_uri: str
     """The file with the embeddings, or the checkpoint where a partition has no file."""
+    ids_uri: str
+
+    def check_num_ids(self, num_ids: int) -> None:
+        """Refuse a partition that has not one raw id for each row."""
+        if num_ids != self.num_rows:
+            raise FormatError(
+                f"{self.ids_uri} has {num_ids} raw ids, but {self.embeddings_uri} has {self.num_rows} rows: "
+                "they are not from the same run"
+            )
 
 
 def check_partitions(inputs: Inputs, num_partitions: dict[str, int]) -> None:
@@ -73,23 +82,13 @@ def measure_partition(inputs: Inputs, entity_type: str, partition: int, dimensio
         )
     if found_dimension != dimension:
         raise FormatError(f"{uri}: expected dimension {dimension} as configured, found {found_dimension}")
-    measured = MeasuredPartition(entity_type, partition, num_rows, dimension, uri)
     ids_uri = inputs.ids_uri(entity_type, partition)
+    measured = MeasuredPartition(entity_type, partition, num_rows, dimension, uri, ids_uri)
     if inputs.id_source is IdSource.ENTITY_INDEX:
-        num_ids = entity_index.count_part(inputs.entity_path, entity_type, partition)
-        check_num_ids(inputs, measured, num_ids)
+        measured.check_num_ids(entity_index.count_part(inputs.entity_path, entity_type, partition))
     elif not storage.exists(ids_uri):
         raise NotFoundError(f"{ids_uri}: there is no such file of raw ids")
     return measured
-
-
-def check_num_ids(inputs: Inputs, part: MeasuredPartition, num_ids: int) -> None:
-    """Refuse a partition that has not one raw id for each row."""
-    if num_ids != part.num_rows:
-        raise FormatError(
-            f"{inputs.ids_uri(part.entity_type, part.partition)} has {num_ids} raw ids, but "
-            f"{part.embeddings_uri} has {part.num_rows} rows: they are not from the same run"
-        )
 
 
 def iter_ids(inputs: Inputs, part: MeasuredPartition, batch_rows: int) -> Iterator[pa.Array]:
@@ -101,7 +100,7 @@ def iter_ids(inputs: Inputs, part: MeasuredPartition, batch_rows: int) -> Iterat
         yield from entity_index.iter_part(inputs.entity_path, part.entity_type, part.partition, batch_rows)
         return
     names = entity_counts.read_entity_names(inputs.entity_path, part.entity_type, part.partition)
-    check_num_ids(inputs, part, len(names))
+    part.check_num_ids(len(names))
     for start in range(0, len(names), batch_rows):
         yield pa.array(names[start : start + batch_rows], pa.string())
 
