@@ -79,7 +79,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         num_rows[part.entity_type] += sum(each.values())
     return {
         "checkpoint_version": inputs.version,
-        "raw_ids_from": inputs.id_source.value,
+        "raw_ids_from": inputs.id_source,
         "num_rows": sum(written.values()),
         "num_files": len(written),
         **({"num_relation_parameters": num_parameters} if settings.relations else {}),

@@ -1,12 +1,12 @@
 """The job: find files, read maps, write tables, verify, commit, and only then delete the inputs."""
 
-import functools
 import logging
 import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def _run(options: Options, connect: Connect, claim: lock.Claim) -> dict[str, Any
             log.info("remap: finishing the job that was interrupted in %s", root)
             earlier = Options.model_validate(journal.options, strict=False)
             with connect() as client:
-                are_the_same = commit.finish(journal, _counting(client, earlier), claim)
+                are_the_same = commit.finish(journal, partial(_count_rows, client, earlier), claim)
             if earlier == options and are_the_same and not options.preserve_input:
                 return journal.figures
     outputs, sources = find_outputs(options)
@@ -90,7 +90,7 @@ def _run(options: Options, connect: Connect, claim: lock.Claim) -> dict[str, Any
         written = time.monotonic()
         claim.check()
         commit.write_journal(journal)
-        commit.finish(journal, _counting(client, options), claim)
+        commit.finish(journal, partial(_count_rows, client, options), claim)
     log.info(
         "remap: %d rows in %d files; %.1f s to find and connect, %.1f s to remap, %.1f s to commit",
         figures["num_rows"],
@@ -155,17 +155,11 @@ def _forget_scratch(client: Client, token: str) -> None:
         log.debug("scratch folders could not be removed", exc_info=True)
 
 
-def _counting(client: Client, options: Options) -> commit.CountRows:
-    count = functools.partial(tables.count_rows, options=options.tables)
-
-    def count_rows(uris: list[str]) -> list[int]:
-        if options.output_format == "parquet":  # reading a footer is faster than a task
-            return [count(uri) for uri in uris]
-        return cluster.run_tasks(
-            client, count, [(uri,) for uri in uris], description="verifying", unit="files"
-        )
-
-    return count_rows
+def _count_rows(client: Client, options: Options, uris: list[str]) -> list[int]:
+    if options.output_format == "parquet":  # reading a footer is faster than a task
+        return [tables.count_rows(uri, options.tables) for uri in uris]
+    arguments = [(uri, options.tables) for uri in uris]
+    return cluster.run_tasks(client, tables.count_rows, arguments, description="verifying", unit="files")
 
 
 def read_maps(plans: Sequence[MapPlan], token: str) -> None:
@@ -183,14 +177,12 @@ def write_table(output: OutputFile, uri: str, options: Options, plans: Sequence[
     """
     ranked = output.ranked
     id_tables = [open_table(plan, _scratch_path(token)) for plan in plans]
-    kind = tables.values_type(ranked.dtype, ranked.shape, options.tables)
-    fields = [(options.column(output.values_column), kind)]
-    fields += [
-        (options.column(column), each.type) for (column, _), each in zip(output.ids, id_tables, strict=True)
-    ]
+    columns = [output.values_column, *(column for column, _ in output.ids)]
+    types = [tables.values_type(ranked.dtype, ranked.shape, options.tables), *(t.type for t in id_tables)]
+    schema = pa.schema(list(zip(map(options.column, columns), types, strict=True)))
     where = ranked.nids_uris or (ranked.values_uri,)
     row = output.start
-    with tables.open_table(uri, pa.schema(fields), options.tables) as table:
+    with tables.open_table(uri, schema, options.tables) as table:
         for ids, values in saved_ranks.iter_rows(ranked, _batch_rows(ranked), output.start, output.stop):
             found = [
                 id_table.take(nids, nids_uri, row)
