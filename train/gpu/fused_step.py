@@ -2,10 +2,10 @@
 
     sample edges and candidates from counters
     for each side: query, stage, query_gradients, candidate_gradients, backward      (see reference.py)
-    Adagrad on the rows and relations that were touched
+    Adagrad on the touched rows and relations
 
-A step neither waits for the host nor depends on it: only the clock changes from step to step, and the step
-itself moves the clock on. So a step can be captured once and replayed.
+A step never waits for the host. Only the clock changes from step to step, and each step moves the clock on
+the device: a step can be captured once and replayed.
 
 Shapes: as in reference.py.
 """
@@ -101,14 +101,11 @@ class FusedStep:
     ) -> None:
         """Products take bfloat16 operands with half_precision, else `dtype`, that of the tables."""
         settings = config.section(TrainConfig)
-        self.config, self.model, self.adagrad = config, model, adagrad
-        self.device = device
+        self.config, self.model, self.adagrad, self.device = config, model, adagrad, device
         self.dtype = torch.bfloat16 if config.half_precision else dtype
         self.exact = settings.exact_products
-        self.kernels = kernels_of(device)
-        self.update_rows = (
-            self.kernels.update_rows if settings.deterministic else self.kernels.update_rows_fast
-        )
+        self.kernels = kernels = _kernels_of(device)
+        self.update_rows = kernels.update_rows if settings.deterministic else kernels.update_rows_fast
         self.clock_2 = torch.zeros(2, dtype=torch.int64, device=device)
         self.sums = torch.zeros(len(StepFigures._fields), dtype=torch.float64, device=device)
         self.lr_scale = 1.0
@@ -136,22 +133,20 @@ class FusedStep:
         if not self.config.dynamic_relations:  # a static relation's parameters are a table of one row
             sample = sample._replace(rel_CP=torch.zeros_like(sample.rel_CP))
         gradient_TD, parts = _room(shape, shape.positives + again + drawn, tables)
-        sources = [self._source(side, shape, sample, related, tables) for side in range(2)]
+        sources = [self._source(side, shape, sample, related[side], tables) for side in range(2)]
         relations = [self._side(side, first, sample, sources[side], tables, parts) for side in range(2)]
         self._update_touched(shape, sample, tables, gradient_TD)
         self._update_related(related, relations, sample.rel_CP.flatten())
         self.clock_2[1] += shape.num_edges
 
-    def _source(
-        self, side: int, shape: Shape, sample: Sample, related: tuple[Related, Related], tables: Sides
-    ) -> Source:
+    def _source(self, side: int, shape: Shape, sample: Sample, related: Related, tables: Sides) -> Source:
         """The queries that candidates of one side meet: the other side's entities and their relation."""
         return Source(
             operator=self.config.relations[shape.group.relation].operator,  # type: ignore[arg-type]
             adjoint=not self.model.two_sided and side == 1,
             table_ND=tables[1 - side].embeddings_ND,
             rows_CP=sample.rows[1 - side][:, : shape.positives],
-            parameters_RD=related[side].values_RD,
+            parameters_RD=related.values_RD,
             rel_CP=sample.rel_CP,
         )
 
@@ -200,13 +195,13 @@ class FusedStep:
     def _update_related(
         self, related: tuple[Related, Related], gradients: list[Tensor | None], rel_T: Tensor
     ) -> None:
-        lr = self.adagrad.lr * self.lr_scale
         first, second = gradients
         if first is None or second is None:  # the operator has no parameters
             return
-        pairs = list(zip(related, (first, second), strict=True))
+        pairs = [(related[0], first), (related[1], second)]
         if related[0] is related[1]:
             pairs = [(related[0], first + second)]
+        lr = self.adagrad.lr * self.lr_scale
         for own, gradient_CPD in pairs:
             self.kernels.update_rows(own.values_RD, own.sums_RD, rel_T, gradient_CPD.flatten(0, 1), lr)
 
@@ -220,12 +215,11 @@ def _room(shape: Shape, num_candidates: int, tables: Sides) -> tuple[Tensor, lis
     counts = [num_candidates, shape.positives] * 2
     gradient_TD = like.new_empty(shape.chunks * sum(counts), like.shape[1])
     parts = torch.split(gradient_TD, [shape.chunks * count for count in counts])
-    return gradient_TD, [
-        part.view(shape.chunks, count, -1) for part, count in zip(parts, counts, strict=True)
-    ]
+    views = [part.view(shape.chunks, count, -1) for part, count in zip(parts, counts, strict=True)]
+    return gradient_TD, views
 
 
-def kernels_of(device: torch.device) -> ModuleType:
+def _kernels_of(device: torch.device) -> ModuleType:
     """The kernels on a GPU (or where Triton interprets them), else their reference."""
     if device.type != "cuda":
         return reference
