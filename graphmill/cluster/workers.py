@@ -1,5 +1,6 @@
 """Checks and preparation of workers: the package, its versions, environment variables."""
 
+import gc
 import importlib.metadata
 import importlib.util
 import logging
@@ -41,6 +42,10 @@ class Environment(WorkerPlugin):  # type: ignore[misc]  # distributed is untyped
         os.environ.update(self.variables)
         # In time: the first task of a worker loads OpenMP.
         os.environ.setdefault("OMP_WAIT_POLICY", ENVIRONMENT["OMP_WAIT_POLICY"])
+
+    def teardown(self, worker: Any) -> None:
+        """Called by Dask before a worker ends, which then takes half a second less."""
+        gc.freeze()
 
 
 def prepare(client: Client, py_files: Iterable[str], *, own_scheduler: bool, own_workers: bool) -> None:
