@@ -51,12 +51,7 @@ def connect(master: str | None, settings: ClusterConfig, imports: Sequence[str] 
             )
         except (OSError, TimeoutError, RuntimeError) as error:
             raise ClusterError(f"--master {master}: the cluster does not answer: {error}") from error
-        prepare(
-            client,
-            settings.py_files,
-            own_scheduler=kind.has_own_scheduler,
-            own_workers=kind.has_own_workers,
-        )
+        prepare(client, kind, settings.py_files)
         client.register_plugin(Environment({hdfs.DRIVER_VARIABLE: hdfs.chosen_driver()}))
         _announce(client, master)
         yield client
