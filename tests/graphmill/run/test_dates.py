@@ -30,11 +30,6 @@ GRAPH = {
 }
 
 
-@pytest.fixture(params=["local", pytest.param("hdfs", marks=pytest.mark.hdfs)])
-def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(tmp_path) if request.param == "local" else request.getfixturevalue("hdfs_uri")
-
-
 def conf(folder: Path, **settings: Any) -> str:
     path = folder / "daily.yaml"
     path.write_text(yaml.safe_dump(GRAPH | settings))
