@@ -117,7 +117,9 @@ def retire(output_template: str, keep: int) -> list[str]:
     if such a date continues from it, or if its output holds a folder that was moved aside.
     """
     outputs = _dated_outputs(output_template)
-    _finish_deletions(output_template)
+    for hidden in storage.list_hidden(_split(output_template)[0]):
+        if ".retired-" in storage.name(hidden):  # a killed run has not finished this deletion
+            storage.delete(hidden)
     finished = sorted(day for day, uri in outputs.items() if storage.read_marker(uri) is not None)
     verified = [day for day in finished if _is_whole(outputs[day])]
     needed = _needed(outputs)
@@ -147,11 +149,7 @@ def _needed(outputs: Mapping[date, str]) -> set[str | None]:
 
 
 def _free_previous(output_template: str, day: date) -> date | None:
-    """Find the previous date: the newest earlier finished date, if no run works on a later one.
-
-    Raises:
-        LockedError: a run works on a later one.
-    """
+    """Find the previous date; a LockedError tells that a run works on a later date before `day`."""
     while True:
         previous, is_rerun = _previous(output_template, day)
         for each, uri in _dated_outputs(output_template).items():
@@ -269,9 +267,3 @@ def _delete(output_template: str, day: date, output: str) -> bool:
     storage.delete(retired)
     log.info("schedule: %s is retired", output)
     return True
-
-
-def _finish_deletions(output_template: str) -> None:
-    for hidden in storage.list_hidden(_split(output_template)[0]):
-        if ".retired-" in storage.name(hidden):
-            storage.delete(hidden)
