@@ -34,24 +34,19 @@ def check_file(stream: Any, size_bytes: int, where: str, expected: str = ANYTHIN
         FormatError: the zip is damaged, a record is packed, records overlap, or a pickle makes values by
             their length alone.
     """
-    if not is_archive(stream):
-        stream.seek(0)
-        try:
-            for _ in range(_NUM_PICKLES):
-                _check_pickle(stream, where)
-        except FormatError:
-            raise
-        except Exception:  # damage makes pickletools raise nearly anything; torch's message names the damage
-            return None
-        return None
+    archive = None
+    is_zip = is_archive(stream)
     try:
-        archive = Archive(stream, size_bytes, where)
-        for pickled in archive.pickles():
+        if is_zip:
+            archive = Archive(stream, size_bytes, where)
+        stream.seek(0)
+        for pickled in archive.pickles() if archive else [stream] * _NUM_PICKLES:
             _check_pickle(pickled, where)
     except FormatError:
         raise
     except Exception as error:  # damage makes zipfile and pickletools raise nearly anything
-        raise FormatError(f"{where}: expected {expected}, found damage or a part: {error}") from error
+        if is_zip:  # of an older file, torch names the damage
+            raise FormatError(f"{where}: expected {expected}, found damage or a part: {error}") from error
     return archive
 
 
@@ -84,10 +79,9 @@ def check_content(content: Any, size_bytes: int, where: str, device: str = "cpu"
         if isinstance(value, Tensor):
             _check_tensor(value, where, device)
             stored[value.untyped_storage()._cdata] = value.untyped_storage().nbytes()
-        elif isinstance(value, Mapping):
-            left += [(each, depth + 1) for each in value.values()]
-        elif isinstance(value, list | tuple | set):
-            left += [(each, depth + 1) for each in value]
+        elif isinstance(value, Mapping | list | tuple | set):
+            inner = value.values() if isinstance(value, Mapping) else value
+            left += [(each, depth + 1) for each in inner]
     if sum(stored.values()) > size_bytes:
         raise FormatError(f"{where}: expected tensors of {sum(stored.values())} bytes, found {size_bytes}")
 

@@ -24,7 +24,7 @@ from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats.torch_files.archive import Archive
 from graphmill.formats.torch_files.checks import ANYTHING, check_content, check_file
-from graphmill.formats.torch_files.rows import BFLOAT16, LoadedRows, StoredRows, TensorRows
+from graphmill.formats.torch_files.rows import BFLOAT16, LoadedRows, StoredRows, TensorRows, UnusualError
 
 _REFUSED = re.compile(r"(?:GLOBAL|global|class) ([A-Za-z_][\w.]*\.[\w.]+)")
 _BUFFER_BYTES = 1 << 16
@@ -78,10 +78,6 @@ class TorchFile:
             raise FormatError(f"{self._uri}: expected {described(tensor)}, found the end of the file")
         writable = np.require(np.frombuffer(content, np.uint8), requirements="W")  # as torch wants it
         return torch.from_numpy(writable).view(tensor.dtype).reshape(tensor.shape)
-
-
-class _UnusualError(Exception):
-    """Torch may read the file, but the place of the elements is not known here."""
 
 
 @contextmanager
@@ -165,25 +161,25 @@ def _load_by_torch(stream: Any, where: str, device: str, expected: str = ANYTHIN
 
 def _zip_starts(archive: Archive, tensors: list[Tensor]) -> Starts:
     if not archive.is_native():
-        raise _UnusualError
+        raise UnusualError
     places = dict(map(archive.place, archive.names()))
     starts = {}
     for tensor in tensors:
         stored = tensor.untyped_storage()
         start = getattr(stored, "_checkpoint_offset", None)  # torch's, which the zip's directory confirms
         if start is None or places.get(start) != stored.nbytes():
-            raise _UnusualError
+            raise UnusualError
         starts[stored._cdata] = start
     return starts
 
 
 def _first_byte(tensor: Tensor, starts: Starts, size_bytes: int) -> int:
-    offset_bytes = int(tensor.storage_offset()) * tensor.element_size()
-    num_bytes = tensor.numel() * tensor.element_size()
-    first_byte = starts[tensor.untyped_storage()._cdata] + offset_bytes
-    fits = offset_bytes + num_bytes <= tensor.untyped_storage().nbytes()
-    if not (tensor.is_contiguous() and fits and first_byte + num_bytes <= size_bytes):
-        raise _UnusualError
+    stored, itemsize = tensor.untyped_storage(), tensor.element_size()
+    offset_bytes, num_bytes = int(tensor.storage_offset()) * itemsize, tensor.numel() * itemsize
+    first_byte = starts[stored._cdata] + offset_bytes
+    fits = offset_bytes + num_bytes <= stored.nbytes() and first_byte + num_bytes <= size_bytes
+    if not (tensor.is_contiguous() and fits):
+        raise UnusualError
     return first_byte
 
 
@@ -199,7 +195,7 @@ def _load_old_shapes(stream: Any) -> tuple[Any, Starts]:
     def find_storage(persistent_id: Any) -> Any:
         _, kind, key, _, numel, view = persistent_id
         if view is not None:
-            raise _UnusualError
+            raise UnusualError
         if key not in storages:
             num_bytes = numel * kind.dtype.itemsize
             storages[key] = untyped(num_bytes, device="meta"), kind.dtype.itemsize
@@ -207,10 +203,9 @@ def _load_old_shapes(stream: Any) -> tuple[Any, Starts]:
 
     stream.seek(0)
     magic, protocol, system = (_unpickled(stream) for _ in range(3))
-    if (magic, protocol) != (MAGIC_NUMBER, PROTOCOL_VERSION):
-        raise _UnusualError
-    if system["little_endian"] != (sys.byteorder == "little"):
-        raise _UnusualError
+    is_native = system["little_endian"] == (sys.byteorder == "little")
+    if (magic, protocol) != (MAGIC_NUMBER, PROTOCOL_VERSION) or not is_native:
+        raise UnusualError
     content = _unpickled(stream, find_storage)
     starts: dict[int, int] = {}
     keys = _unpickled(stream)
@@ -219,7 +214,7 @@ def _load_old_shapes(stream: Any) -> tuple[Any, Starts]:
         stored, itemsize = storages[key]
         stream.seek(position)
         if struct.unpack("<q", stream.read(8))[0] * itemsize != stored.nbytes():
-            raise _UnusualError
+            raise UnusualError
         starts[stored._cdata] = position + 8
         position += 8 + stored.nbytes()
     return content, starts

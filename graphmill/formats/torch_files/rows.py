@@ -70,3 +70,7 @@ class LoadedRows:
     def read(self, start: int, stop: int) -> Array:
         """Rows [start, stop)."""
         return self._rows[start:stop]
+
+
+class UnusualError(Exception):
+    """The form of a file is not known here; torch may read it."""

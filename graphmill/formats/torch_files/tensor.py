@@ -17,7 +17,7 @@ import pyarrow as pa
 from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats.torch_files.archive import Archive, is_archive
-from graphmill.formats.torch_files.rows import BFLOAT16, DTYPES, StoredRows, TensorRows
+from graphmill.formats.torch_files.rows import BFLOAT16, DTYPES, StoredRows, TensorRows, UnusualError
 
 _MAX_PICKLE_BYTES = 1 << 16
 
@@ -55,18 +55,14 @@ def _with_rows(tensor: TensorRows, uri: str) -> TensorRows:
     return tensor
 
 
-class _NotPlainError(Exception):
-    """The file is not one plain contiguous tensor."""
-
-
 def _plain_rows(source: pa.NativeFile, uri: str) -> StoredRows:
     if not is_archive(source):
-        raise _NotPlainError
+        raise UnusualError
     size_bytes = source.size()
     archive = Archive(source, size_bytes, uri)
     (pickle_name,) = archive.names("/data.pkl")
     if archive.place(pickle_name)[1] > _MAX_PICKLE_BYTES or not archive.is_native():
-        raise _NotPlainError
+        raise UnusualError
     dtype, key, num_stored, offset, shape, stride = _plain_tensor(archive.read(pickle_name))
     first_byte, num_bytes = archive.place(f"{pickle_name.removesuffix('data.pkl')}data/{key}")
     itemsize = 2 if dtype == BFLOAT16 else np.dtype(dtype).itemsize
@@ -79,7 +75,7 @@ def _plain_rows(source: pa.NativeFile, uri: str) -> StoredRows:
     contiguous = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     is_contiguous = all(s == c or n <= 1 for s, c, n in zip(stride, contiguous, shape, strict=True))
     if not (fits and (is_contiguous or not math.prod(shape))):
-        raise _NotPlainError
+        raise UnusualError
     return StoredRows(source, uri, dtype, shape, first_byte + offset * itemsize)
 
 
@@ -104,7 +100,7 @@ def _plain_tensor(pickled: bytes) -> tuple[str, str, int, int, tuple[int, ...], 
             and all(type(each) is int and each >= 0 for each in (*shape, *stride, offset, num_stored))
         ):
             return DTYPES[kind[6:]], key, num_stored, offset, shape, stride
-    raise _NotPlainError
+    raise UnusualError
 
 
 def _described(pickled: bytes) -> Any:
@@ -124,8 +120,7 @@ def _described(pickled: bytes) -> Any:
             case "EMPTY_TUPLE":
                 stack.append(())
             case "TUPLE1" | "TUPLE2" | "TUPLE3":
-                taken = _popped(stack, len(stack) - int(opcode.name[-1]))
-                stack.append(taken)
+                stack.append(_popped(stack, len(stack) - int(opcode.name[-1])))
             case "MARK":
                 marks.append(len(stack))
             case "TUPLE":
@@ -141,13 +136,13 @@ def _described(pickled: bytes) -> Any:
             case "STOP" if len(stack) == 1:
                 return stack[0]
             case _:
-                raise _NotPlainError
-    raise _NotPlainError
+                raise UnusualError
+    raise UnusualError
 
 
 def _popped(stack: list[Any], start: int) -> tuple[Any, ...]:
     if not 0 <= start <= len(stack):
-        raise _NotPlainError
+        raise UnusualError
     taken = tuple(stack[start:])
     del stack[start:]
     return taken

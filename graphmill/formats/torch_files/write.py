@@ -78,13 +78,8 @@ class _Stored:
     def batches(self) -> Iterable[npt.NDArray[Any]]:
         if isinstance(self._value, NewTensor):
             return self._value.batches
-        return [
-            self._value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().view(self._numpy)
-        ]
-
-    @property
-    def _numpy(self) -> np.dtype[Any]:
-        return np.dtype(f"V{self.dtype.itemsize}")
+        content = self._value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        return [content.view(f"V{self.dtype.itemsize}")]
 
     def __reduce__(self) -> tuple[Any, ...]:
         stride = [1] * len(self.shape)
