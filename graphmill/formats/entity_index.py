@@ -12,8 +12,7 @@ Source: docs/formats/entity_index.md.
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeGuard
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -130,12 +129,7 @@ def read_part(entity_path: str, entity_type: str, partition: int) -> pa.Array:
 
 def write_manifest(entity_path: str, manifest: Manifest, checksums: Checksums | None = None) -> None:
     """Write the manifest, the last file of an index; add its checksum to `checksums`."""
-    content = {
-        "format_version": FORMAT_VERSION,
-        "hash_name": manifest.hash_name,
-        "seed": manifest.seed,
-        "num_partitions": manifest.num_partitions,
-    }
+    content = {"format_version": FORMAT_VERSION, **asdict(manifest)}
     storage.write_text(_manifest_uri(entity_path), json.dumps(content, indent=1) + "\n", checksums)
 
 
@@ -150,18 +144,17 @@ def read_manifest(entity_path: str) -> Manifest:
     content = storage.json_in(storage.read_compared(uri, storage.manifest_of(entity_path)), uri)
     if "format_version" not in content:
         raise FormatError(f"{uri}: expected an object with the key 'format_version', found none")
-    if content["format_version"] != FORMAT_VERSION:
-        raise FormatError(
-            f"{uri}: format_version is {content['format_version']!r}; this reader knows {FORMAT_VERSION}"
-        )
+    version = content["format_version"]
+    if version != FORMAT_VERSION:
+        raise FormatError(f"{uri}: format_version is {version!r}; this reader knows {FORMAT_VERSION}")
     hash_name, seed, num_partitions = (content.get(key) for key in ("hash_name", "seed", "num_partitions"))
-    if not (isinstance(hash_name, str) and _is_integer(seed) and isinstance(num_partitions, dict)):
+    if not (isinstance(hash_name, str) and type(seed) is int and isinstance(num_partitions, dict)):
         raise FormatError(
             f"{uri}: expected hash_name (string), seed (integer) and num_partitions (object), "
             f"found {hash_name!r}, {seed!r}, {num_partitions!r}"
         )
     for entity_type, num in num_partitions.items():
-        if not _is_integer(num) or num < 1 or set("./") & set(entity_type):
+        if type(num) is not int or num < 1 or set("./") & set(entity_type):
             raise FormatError(
                 f"{uri}: num_partitions: expected a type's name (no dot or slash) and its number of "
                 f"partitions (1 or more), found {entity_type!r}: {num!r}"
@@ -171,7 +164,3 @@ def read_manifest(entity_path: str) -> Manifest:
 
 def _manifest_uri(entity_path: str) -> str:
     return storage.join(entity_path, FOLDER, MANIFEST)
-
-
-def _is_integer(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -147,16 +147,14 @@ def new_bucket(
 
 def write_bucket(edge_path: str, bucket: Bucket, edges: Edges) -> None:
     """Write a whole bucket: int32, or int64 where a value needs it."""
-    largest = max(int(getattr(edges, column).max(initial=0)) for column in COLUMNS)
-    index_dtype = np.int32 if largest <= np.iinfo(np.int32).max else np.int64
     features = {side: found for side in Side if (found := edges.features(side)) is not None}
-    if any(int(each.indices.max(initial=0)) > np.iinfo(np.int32).max for each in features.values()):
-        index_dtype = np.int64
+    indices = [edges.lhs, edges.rel, edges.rhs, *(each.indices for each in features.values())]
+    largest = max(int(each.max(initial=0)) for each in indices)
     with new_bucket(
         edge_path,
         bucket,
         len(edges),
-        index_dtype=index_dtype,
+        index_dtype=np.int32 if largest <= np.iinfo(np.int32).max else np.int64,
         weighted=edges.weight is not None,
         num_features={side: len(each.indices) for side, each in features.items()},
     ) as writer:

@@ -60,7 +60,7 @@ def read_result_info(prediction_path: str) -> ResultInfo:
         FormatError: it does not follow docs/formats/graphstorm_predictions.md, or has the format hdf5.
     """
     uri = result_info_uri(prediction_path)
-    content = saved_ranks.read_pytorch_object(uri)
+    content, world_size = saved_ranks.read_info(uri)
     types = content.get("ntypes", content.get("emb_name", []))
     listed = [types] if isinstance(types, str) else types
     edges = content.get("etypes", [])
@@ -69,7 +69,7 @@ def read_result_info(prediction_path: str) -> ResultInfo:
     return ResultInfo(
         tuple(checked_name(each, f"{uri}: ntypes") for each in listed),
         tuple(checked_edge_type(each, f"{uri}: etypes") for each in edges),
-        saved_ranks.world_size_of(content, uri),
+        world_size,
     )
 
 
@@ -87,12 +87,12 @@ def checked_edge_type(edge_type: Any, where: str) -> EdgeType:
 
 def write_result_info(prediction_path: str, result_info: ResultInfo) -> None:
     """Write result_info.json, the last file to be written."""
-    content: dict[str, Any] = {"format": "pytorch", "world_size": result_info.world_size}
+    content: dict[str, Any] = {"world_size": result_info.world_size}
     if result_info.entity_types:
         content["ntypes"] = list(result_info.entity_types)
     if result_info.edge_types:
         content["etypes"] = [list(each) for each in result_info.edge_types]
-    saved_ranks.write_object(result_info_uri(prediction_path), content)
+    saved_ranks.write_info(result_info_uri(prediction_path), content)
 
 
 def list_ranks(folder: str, nids_stems: tuple[str, ...], world_size: int | None = None) -> list[RankRows]:

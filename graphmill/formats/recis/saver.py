@@ -116,9 +116,7 @@ class Saver:
         storage.delete(note_uri)
         by_writer = _spread(self._filter_func(self._blocks()), self._parallel)
         with ThreadPoolExecutor(self._parallel, "recis-writer") as pool:
-            writes = [pool.submit(self._write, writer, blocks) for writer, blocks in by_writer.items()]
-            for write in writes:
-                write.result()
+            list(pool.map(self._write, by_writer, by_writer.values()))
         layout.write_note(note_uri, self._index(by_writer))
         self._commit_if_complete()
 
