@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 from etl.config import FilesConfig
 from etl.tables import blocks
-from etl.tables.formats.base import FileRange, Head, SkipRow, TableFormat, group_rows, reading
+from etl.tables.formats.base import FileRange, Head, SkipRow, TableFormat, cut_groups, reading
 from graphmill import storage
 from graphmill.formats.parquet import bounds
 
@@ -29,7 +29,7 @@ def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
         schema = parquet.schema_arrow
         sizes = [parquet.metadata.row_group(n).num_rows for n in range(parquet.num_row_groups)]
     types = dict(zip(schema.names, schema.types, strict=True))
-    return Head(schema.names, list(group_rows(sizes, chunk_rows)), types)
+    return Head(schema.names, cut_groups(sizes, chunk_rows), types)
 
 
 def _read(file_range: FileRange, skip_row: SkipRow | None) -> Iterator[pa.RecordBatch]:
