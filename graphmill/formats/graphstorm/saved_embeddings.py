@@ -83,7 +83,7 @@ def list_ranks(
         FormatError: a file does not fit the one beside it, `world_size` or `dimension`, or holds no floats.
     """
     folder = storage.join(embed_path, entity_type)
-    found = saved_ranks.list_ranks(folder, EMBED, [NIDS], world_size=world_size, optional=True)
+    found = saved_ranks.list_ranks(folder, EMBED, [NIDS], world_size, optional=True)
     for each in (each for each in found if each.num_rows):
         if "float" not in each.dtype:
             raise FormatError(f"{each.values_uri}: expected floats, found {each.dtype}")

@@ -18,7 +18,7 @@ import numpy as np
 from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats.graphstorm import saved_ranks
-from graphmill.formats.graphstorm.saved_ranks import Array, Numbers, RankRows, checked_name
+from graphmill.formats.graphstorm.saved_ranks import Array, Numbers, checked_name
 
 RESULT_INFO = "result_info.json"
 PREDICT = "predict"
@@ -40,11 +40,6 @@ class ResultInfo:
 def result_info_uri(prediction_path: str) -> str:
     """Place of result_info.json."""
     return storage.join(prediction_path, RESULT_INFO)
-
-
-def node_folder(prediction_path: str, entity_type: str) -> str:
-    """The folder of a node type."""
-    return storage.join(prediction_path, entity_type)
 
 
 def edge_folder(prediction_path: str, edge_type: EdgeType) -> str:
@@ -93,16 +88,6 @@ def write_result_info(prediction_path: str, result_info: ResultInfo) -> None:
     if result_info.edge_types:
         content["etypes"] = [list(each) for each in result_info.edge_types]
     saved_ranks.write_info(result_info_uri(prediction_path), content)
-
-
-def list_ranks(folder: str, nids_stems: tuple[str, ...], world_size: int | None = None) -> list[RankRows]:
-    """The files of a node type (`NODE_STEMS`) or edge type (`EDGE_STEMS`) by rank; reads no rows.
-
-    Raises:
-        NotFoundError: a file is missing.
-        FormatError: a file does not fit the one beside it, or `world_size`.
-    """
-    return saved_ranks.list_ranks(folder, PREDICT, nids_stems, world_size=world_size)
 
 
 def write_rank(folder: str, rank: int, nids: Mapping[str, Numbers], values: Array) -> None:

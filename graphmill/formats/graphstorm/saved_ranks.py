@@ -58,8 +58,8 @@ def list_ranks(
     folder: str,
     values_stem: str,
     nids_stems: Sequence[str],
+    world_size: int | None = None,
     *,
-    world_size: int | None,
     optional: bool = False,
 ) -> list[RankRows]:
     """The files of all ranks, in their order, with the shapes of the values; reads no rows.

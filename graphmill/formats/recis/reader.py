@@ -1,9 +1,9 @@
 """Reading of a RecIS checkpoint: tensors by name, or a shard's tables from any number of saved shards."""
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from graphmill.formats.recis.layout import (
     read_index,
     tensor_name,
 )
-from graphmill.formats.recis.safetensors import Entry, SafetensorsFile, dtype_of, open_safetensors
+from graphmill.formats.recis.safetensors import Entry, SafetensorsFile, dtype_of
 from graphmill.formats.recis.tables import HashTable
 
 _BATCH_BYTES = 4 << 20
@@ -81,9 +81,12 @@ class CheckpointReader:
             )
         return self._entries[block.file][block.key]
 
-    def open_file(self, block: Stored) -> AbstractContextManager[SafetensorsFile]:
+    @contextmanager
+    def open_file(self, block: Stored) -> Iterator[SafetensorsFile]:
         """Open the file of a block."""
-        return open_safetensors(storage.join(self.path, block.file))
+        uri = storage.join(self.path, block.file)
+        with storage.open_input(uri) as stream:
+            yield SafetensorsFile(stream, uri)
 
     def tensor_shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor; rows of all shards together.
@@ -154,11 +157,9 @@ class Loader:
         Raises:
             NotFoundError: there is no checkpoint.
         """
-        self._reader = CheckpointReader(checkpoint_path)
+        self._reader, self._path = CheckpointReader(checkpoint_path), checkpoint_path
         self._hashtables, self._tensors = dict(hashtables or {}), dict(tensors or {})
-        self._parallel = max(1, parallel)
-        self._filter_func = filter_func
-        self._allow_missing = allow_missing
+        self._parallel, self._filter_func, self._allow_missing = max(1, parallel), filter_func, allow_missing
 
     def load(self) -> None:
         """Fill the tables and tensors.
@@ -171,25 +172,30 @@ class Loader:
         slot_names = {table: self._slot_names(table) for table in self._hashtables}
         wanted = [*self._tensors, *itertools.chain(*slot_names.values())]
         load_info = self._filter_func({name: name for name in wanted})
-        for table, names in slot_names.items():
-            left_out = [name for name in names if name not in load_info]
+        for name, names in slot_names.items():
+            left_out = [each for each in names if each not in load_info]
             if 0 < len(left_out) < len(names):
                 raise FormatError(
-                    f"table {table!r}: filter_func left out {', '.join(left_out)}: rows are loaded with all "
+                    f"table {name!r}: filter_func left out {', '.join(left_out)}: rows are loaded with all "
                     "slots of their table, or not at all; give a table without that slot"
                 )
         present = self._present(load_info)
         with ThreadPoolExecutor(self._parallel, "recis-reader") as pool:
             dense = present.keys() & self._tensors.keys()
             reads = [pool.submit(self._load_dense, name, present[name]) for name in dense]
-            for table, names in slot_names.items():
+            for name, names in slot_names.items():
                 if present.keys() >= set(names):
-                    parts = self._parts(table, {name: present[name] for name in names})
-                    reads += [pool.submit(self._load_part, table, part) for part in parts]
+                    parts = self._parts(name, {each: present[each] for each in names})
+                    reads += [pool.submit(self._load_part, name, part) for part in parts]
             for read in reads:
                 read.result()
-        for name, filled in self._hashtables.items():
-            self._check_distinct(name, filled)
+        for name, table in self._hashtables.items():
+            ids = np.sort(np.asarray(table.ids))
+            again = ids[1:][ids[1:] == ids[:-1]]
+            if len(again):
+                raise FormatError(
+                    f"{self._path}: table {name!r}: expected each id once, found {again[0]} again"
+                )
 
     def _present(self, load_info: LoadInfo) -> LoadInfo:
         """The entries whose source the checkpoint has."""
@@ -197,17 +203,9 @@ class Loader:
         missing = sorted(name for name, source in load_info.items() if source not in known)
         if missing and not self._allow_missing:
             raise UnknownTensorError(
-                f"{self._reader.path}: no tensors {', '.join(missing)}; it has {', '.join(known[:20])}"
+                f"{self._path}: no tensors {', '.join(missing)}; it has {', '.join(known[:20])}"
             )
         return {name: source for name, source in load_info.items() if name not in missing}
-
-    def _check_distinct(self, name: str, table: HashTable) -> None:
-        ids = np.sort(np.asarray(table.ids))
-        again = np.flatnonzero(ids[1:] == ids[:-1])
-        if len(again):
-            raise FormatError(
-                f"{self._reader.path}: table {name!r}: expected each id once, found {ids[again[0]]} again"
-            )
 
     def _slot_names(self, table: str) -> list[str]:
         return [tensor_name(table, slot) for slot in (ID_SLOT, *self._hashtables[table].slots)]
@@ -216,8 +214,7 @@ class Loader:
         target, value = self._tensors[name], self._reader.read_tensor(source)
         if tuple(target.shape) != tuple(value.shape):
             raise FormatError(
-                f"{self._reader.path}: {source!r} has shape {tuple(value.shape)}, "
-                f"expected {tuple(target.shape)}"
+                f"{self._path}: {source!r} has shape {tuple(value.shape)}, expected {tuple(target.shape)}"
             )
         if isinstance(target, Tensor):
             with torch.no_grad():
@@ -240,7 +237,7 @@ class Loader:
             parts.append({name: self._rows_of(ids, source) for name, source in sources.items()})
         if covered < own.end:
             raise FormatError(
-                f"{self._reader.path}: table {table!r} has no ids of the hash slots {covered} to {own.end}: "
+                f"{self._path}: table {table!r} has no ids of the hash slots {covered} to {own.end}: "
                 "a shard's file is missing in its index"
             )
         return parts
@@ -251,7 +248,7 @@ class Loader:
         for block in self._reader.blocks(source):
             if block.slots == ids.slots and self._reader.entry(block).shape[:1] == num_ids:
                 return block
-        raise FormatError(f"{self._reader.path}: {source!r} lacks the rows of the ids of slice {ids.slots}")
+        raise FormatError(f"{self._path}: {source!r} lacks the rows of the ids of slice {ids.slots}")
 
     def _load_part(self, table: str, part: Mapping[str, Stored]) -> None:
         target, id_name = self._hashtables[table], tensor_name(table, ID_SLOT)

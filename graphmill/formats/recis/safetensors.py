@@ -12,7 +12,6 @@ import json
 import math
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -86,18 +85,6 @@ class SafetensorsFile:
         if num_read < len(view):
             raise FormatError(f"{self._uri}: {name!r}: expected {len(view)} bytes, found {num_read}")
         return torch.frombuffer(content, dtype=entry.dtype).reshape(shape)
-
-
-@contextmanager
-def open_safetensors(uri: str) -> Iterator[SafetensorsFile]:
-    """The file at `uri`, to be read within the block.
-
-    Raises:
-        NotFoundError: there is no such file.
-        FormatError: it is something else, or cut short.
-    """
-    with storage.open_input(uri) as stream:
-        yield SafetensorsFile(stream, uri)
 
 
 class Rows(Protocol):
