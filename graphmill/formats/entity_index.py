@@ -31,7 +31,7 @@ SCHEMA = pa.schema(
     [pa.field("id", pa.string(), nullable=False), pa.field("index", pa.int64(), nullable=False)]
 )
 
-_LONG_IDS = 1 << 14  # a batch must have room for so many ids of a dictionary
+_LONG_IDS = 1 << 14  # rows that a batch must have room for: an id that many rows share may be long
 _ACCEPTED = {"id": (pa.string(), pa.large_string()), "index": (pa.int64(), pa.int32())}
 
 
@@ -85,7 +85,7 @@ def new_part(
             stream,
             SCHEMA,
             compression="zstd",
-            # All raw ids differ: pyarrow would build a dictionary and then give it up.
+            # All raw ids differ: pyarrow would build a dictionary and then discard it.
             use_dictionary=False,
             column_encoding={"id": "PLAIN", "index": "DELTA_BINARY_PACKED"},
         ) as parquet,
@@ -112,7 +112,7 @@ def iter_part(
     with open_parquet(uri, storage.manifest_of(entity_path)) as parquet:
         check_schema(parquet, _ACCEPTED, uri)
         if bounds.batch_rows(parquet, uri, ["id"], _LONG_IDS) < _LONG_IDS:
-            raise FormatError(f"{uri}: expected an id once only, found long ones that rows share")
+            raise FormatError(f"{uri}: expected an id once only, found long ids that rows share")
         for first, (ids, index) in iter_columns(parquet, uri, ["id", "index"], batch_rows):
             wrong = np.flatnonzero(index.to_numpy() != np.arange(first, first + len(ids)))
             if len(wrong):

@@ -55,7 +55,7 @@ def version_in(name: str) -> int:
 
 
 def versions_of(checkpoint_path: str) -> dict[int, set[str]]:
-    """The versions that have files, with the stems of their names."""
+    """Stems of the names of the files of each version."""
     versions: dict[int, set[str]] = {}
     for entry in storage.list_dir(checkpoint_path):
         if (match := _VERSIONED.match(storage.name(entry.uri))) and not entry.is_dir:

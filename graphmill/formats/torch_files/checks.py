@@ -1,7 +1,7 @@
-"""Checks of foreign files for torch.load(): the content must be no larger than the file.
+"""Checks of foreign files before torch.load(): the content must be no larger than the file.
 
-torch unpickles only weights, but takes memory for what a few bytes ask for: packed records, arrays made by
-their length alone, tensors that repeat one element, values that hold each other many times.
+torch.load() unpickles only weights. But a few bytes can make it allocate any memory: by packed records,
+arrays created from a length, tensors that repeat one element, and values that contain each other many times.
 """
 
 import math
@@ -31,8 +31,8 @@ def check_file(stream: Any, size_bytes: int, where: str, expected: str = ANYTHIN
     `expected` is for messages.
 
     Raises:
-        FormatError: the zip is damaged, a record is packed, records overlap, or a pickle makes values by
-            their length alone.
+        FormatError: the zip is damaged, a record is packed, records overlap, or a pickle creates values
+            from a length.
     """
     archive = None
     is_zip = is_archive(stream)

@@ -1,6 +1,6 @@
-"""Any content of a `.pt` file: tensors are loaded as shapes, and their elements are read on request.
+"""Reads `.pt` files of any content: shapes of tensors first, their elements on request.
 
-A table of embeddings need not fit into memory. A file of an unusual form is loaded whole.
+So a table of embeddings may be larger than the memory. A file of an unusual form is loaded whole.
 """
 
 import io
@@ -34,7 +34,7 @@ Starts = Mapping[int, int]
 
 
 class TorchFile:
-    """An open file: `content`, whose tensors are shapes alone, and the way to their elements."""
+    """An open file. The tensors of `content` have shapes only; `rows` and `loaded` read their elements."""
 
     def __init__(self, source: pa.NativeFile, stream: Any, uri: str, expected: str) -> None:
         """`stream` is a buffered reader of `source`; nothing is read from it afterwards."""
@@ -221,7 +221,7 @@ def _load_old_shapes(stream: Any) -> tuple[Any, Starts]:
 
 
 def _unpickled(stream: Any, find_storage: Callable[[Any], Any] | None = None) -> Any:
-    """The next pickle, of weights and nothing else."""
+    """Load the next pickle, with torch's unpickler for weights."""
     unpickler: Any = Unpickler(stream)
     unpickler.persistent_load = find_storage
     return unpickler.load()

@@ -67,7 +67,7 @@ _SYSTEM = {
 
 
 class _Stored:
-    """Stands for a tensor while the content is pickled."""
+    """The placeholder of a tensor during pickling."""
 
     def __init__(self, value: NewTensor | Tensor) -> None:
         self._value = value
