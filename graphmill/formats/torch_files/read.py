@@ -24,7 +24,7 @@ from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats.torch_files.archive import Archive
 from graphmill.formats.torch_files.checks import ANYTHING, check_content, check_file
-from graphmill.formats.torch_files.rows import BFLOAT16, LoadedRows, StoredRows, TensorRows, UnusualError
+from graphmill.formats.torch_files.rows import BFLOAT16, TensorRows, UnusualError
 
 _REFUSED = re.compile(r"(?:GLOBAL|global|class) ([A-Za-z_][\w.]*\.[\w.]+)")
 _BUFFER_BYTES = 1 << 16
@@ -58,11 +58,12 @@ class TorchFile:
 
     def rows(self, tensor: Tensor) -> TensorRows:
         """Rows of a tensor in `content`."""
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        if id(tensor) in self._first_bytes:
-            first_byte = self._first_bytes[id(tensor)]
-            return StoredRows(self._source, self._uri, dtype, tuple(tensor.shape), first_byte)
-        return LoadedRows(dtype, (tensor.float() if dtype == BFLOAT16 else tensor).detach().numpy())
+        dtype, source = str(tensor.dtype).removeprefix("torch."), self._source
+        first_byte = self._first_bytes.get(id(tensor))
+        if first_byte is None:
+            stored = (tensor.view(torch.int16) if dtype == BFLOAT16 else tensor).detach().contiguous()
+            source, first_byte = pa.BufferReader(stored.numpy()), 0
+        return TensorRows(source, self._uri, dtype, tuple(tensor.shape), first_byte)
 
     def loaded(self, value: Any) -> Any:
         """`value`, a part of `content`, with the elements of its tensors."""

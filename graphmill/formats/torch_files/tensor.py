@@ -17,7 +17,7 @@ import pyarrow as pa
 from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats.torch_files.archive import Archive, is_archive
-from graphmill.formats.torch_files.rows import BFLOAT16, DTYPES, StoredRows, TensorRows, UnusualError
+from graphmill.formats.torch_files.rows import BFLOAT16, DTYPES, TensorRows, UnusualError
 
 _MAX_PICKLE_BYTES = 1 << 16
 
@@ -68,7 +68,7 @@ def _with_rows(tensor: TensorRows, uri: str) -> TensorRows:
     return tensor
 
 
-def _plain_rows(source: pa.NativeFile, uri: str) -> StoredRows:
+def _plain_rows(source: pa.NativeFile, uri: str) -> TensorRows:
     if not is_archive(source):
         raise UnusualError
     size_bytes = source.size()
@@ -89,7 +89,7 @@ def _plain_rows(source: pa.NativeFile, uri: str) -> StoredRows:
     is_contiguous = all(s == c or n <= 1 for s, c, n in zip(stride, contiguous, shape, strict=True))
     if not (fits and (is_contiguous or not math.prod(shape))):
         raise UnusualError
-    return StoredRows(source, uri, dtype, shape, first_byte + offset * itemsize)
+    return TensorRows(source, uri, dtype, shape, first_byte + offset * itemsize)
 
 
 def _plain_tensor(pickled: bytes) -> tuple[str, str, int, int, tuple[int, ...], tuple[int, ...]]:
