@@ -120,14 +120,14 @@ def described(value: Any) -> str:
     return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
-def mapped(value: Any, function: Any, *types: type) -> Any:
-    """Nested mappings and sequences with `function` applied to the values of `types` (default: tensors)."""
-    if isinstance(value, types or Tensor):
+def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
+    """Nested mappings and sequences with `function` applied to the tensors."""
+    if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, Mapping):
-        return {key: mapped(each, function, *types) for key, each in value.items()}
+        return {key: mapped(each, function) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)([mapped(each, function, *types) for each in value])
+        return type(value)([mapped(each, function) for each in value])
     return value
 
 
