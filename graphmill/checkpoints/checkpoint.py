@@ -7,7 +7,7 @@ Shapes: N rows of a partition, D dimension.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +20,7 @@ from graphmill.checkpoints import states
 from graphmill.checkpoints.finite import check_finite
 from graphmill.errors import FormatError
 from graphmill.formats.pbg_checkpoint import Iteration
-from graphmill.model.parameters import global_key
+from graphmill.model.parameters import global_key, in_order
 from graphmill.vocab import Partition
 
 if TYPE_CHECKING:
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float32]
 
 BATCH_BYTES = 8 << 20
+
+
+def rows_of_batch(dimension: int) -> int:
+    """Rows [., D] in a batch of some megabytes."""
+    return max(1, BATCH_BYTES // (4 * max(dimension, 1)))
 
 
 class Rows(Protocol):
@@ -169,6 +174,10 @@ class Checkpoint(ABC):
         """Number of partitions of each entity type."""
         return {entity_type: len(counts) for entity_type, counts in self.counts.items()}
 
+    def _in_order(self, keys: Iterable[str]) -> list[str]:
+        """The keys of parameters in the order of the model, in which optimizers number them."""
+        return in_order(list(keys), list((self.config or {}).get("entities", self.num_partitions)))
+
     def _place(self, entity_type: str, partition: Partition) -> str:
         return f"{self.uri}: {entity_type!r}, partition {partition}"
 
@@ -177,10 +186,6 @@ class Checkpoint(ABC):
         for entity_type, counts in self.counts.items():
             for partition, count in enumerate(counts):
                 yield entity_type, partition, (count, self.dimensions[entity_type])
-
-    def batch_rows(self, entity_type: str) -> int:
-        """Rows of a type in a batch of a few megabytes."""
-        return max(1, BATCH_BYTES // (4 * max(self.dimensions[entity_type], 1)))
 
     def described_config(self) -> dict[str, Any]:
         """PBG's configuration, or the part of it that the files contain."""
@@ -199,9 +204,10 @@ class Checkpoint(ABC):
         }
 
     def iter_embeddings(
-        self, entity_type: str, partition: Partition, batch_rows: int = 65536
+        self, entity_type: str, partition: Partition, batch_rows: int | None = None
     ) -> Iterator[Floats]:
-        """The embeddings of one partition in order, float32 [<= batch_rows, D] at a time."""
+        """The embeddings of one partition in order, float32 [<= batch_rows, D] (default: some megabytes)."""
+        batch_rows = batch_rows or rows_of_batch(self.dimensions[entity_type])
         with self.open_whole(entity_type, partition) as rows:
             for start in range(0, rows.shape[0], batch_rows):
                 yield rows.read(start, min(start + batch_rows, rows.shape[0]))

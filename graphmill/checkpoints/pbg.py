@@ -9,7 +9,6 @@ from graphmill.checkpoints.checkpoint import Checkpoint, Floats, ModelState, Par
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
-from graphmill.model.parameters import in_order
 from graphmill.vocab import Partition
 
 
@@ -43,9 +42,8 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
             parameters, optimizer_state, _ = pbg_checkpoint.read_model(self.uri, self.version)
         except NotFoundError:
             return None
-        # HDF5 sorts parameters by name; the optimizer numbers them in the order of the model.
-        keys = in_order(parameters, list((self.config or {}).get("entities", self.num_partitions)))
-        return ModelState({key: parameters[key] for key in keys}, optimizer_state)
+        # HDF5 sorts parameters by name.
+        return ModelState({key: parameters[key] for key in self._in_order(parameters)}, optimizer_state)
 
     @property
     def model_uri(self) -> str:
@@ -88,7 +86,7 @@ def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
             entity_type,
             partition,
             version,
-            source.iter_embeddings(entity_type, partition, source.batch_rows(entity_type)),
+            source.iter_embeddings(entity_type, partition),
             source.read_optimizer_state(entity_type, partition),
             config,
             source.iteration,

@@ -11,7 +11,6 @@ from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.formats.pbg_legacy import checkpoint as legacy
 from graphmill.formats.pbg_legacy import index_base as bases
 from graphmill.formats.pbg_legacy.index_base import IndexBase
-from graphmill.model.parameters import in_order
 from graphmill.vocab import Partition
 
 WRITTEN_BASE = 1
@@ -59,10 +58,9 @@ class LegacyCheckpoint(PartitionFilesCheckpoint):
         found = self._metadata
         if found is None or found.parameters is None:
             return None
-        before = list(found.parameters)
-        keys = in_order(before, list(found.config.get("entities", self.num_partitions)))
+        keys = self._in_order(found.parameters)
         parameters = {key: found.parameters[key] for key in keys}
-        return ModelState(parameters, states.reordered(found.optimizer_state, before, keys))
+        return ModelState(parameters, states.reordered(found.optimizer_state, list(found.parameters), keys))
 
     @property
     def config(self) -> dict[str, Any] | None:
@@ -103,7 +101,7 @@ def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
             partition + WRITTEN_BASE,
             version,
             shape,
-            source.iter_embeddings(entity_type, partition, source.batch_rows(entity_type)),
+            source.iter_embeddings(entity_type, partition),
             source.read_optimizer_state(entity_type, partition),
         )
     model = source.read_model() or ModelState({}, None)

@@ -31,7 +31,7 @@ from graphmill.errors import FormatError
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.formats.recis import CheckpointReader, HashTable, Saver, slice_of
 from graphmill.formats.recis.names import EMBEDDING_SLOT, ID_SLOT, tensor_name
-from graphmill.model.parameters import in_order, is_parameter_key
+from graphmill.model.parameters import is_parameter_key
 from graphmill.vocab import Partition
 
 SIDE_FILE = "graphmill_checkpoint.json"
@@ -86,7 +86,7 @@ class RecisCheckpoint(WholeTablesCheckpoint):
         found = [name for name in self._reader.dense_names() if is_parameter_key(name)]
         if not found and self._recorded["table_states"] is None:
             return None
-        keys = in_order(found, list((self.config or {}).get("entities", self._slots)))
+        keys = self._in_order(found)
         parameters = {key: self._reader.read_tensor(key).float() for key in keys}
         plain = self._recorded["model_state"]
         if plain is None:
