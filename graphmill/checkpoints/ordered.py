@@ -37,7 +37,7 @@ class Piece(Protocol):
 
 
 class OrderedTable:
-    """A table whose rows are read in the order of ids: row k has id k."""
+    """A table with rows in the order of ids: row k has id k."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class OrderedTable:
         shape: tuple[int, int],
         where: str,
     ) -> None:
-        """`shape` is (N, D) of all pieces together; `where` is for messages."""
+        """`shape` is (N, D) of all pieces together; `where` names the table in messages."""
         self.shape = shape
         self._open_pieces, self._where = open_pieces, where
         self._is_sorted: bool | None = None
@@ -53,7 +53,7 @@ class OrderedTable:
 
     @contextmanager
     def open(self) -> Iterator[Rows]:
-        """The rows, to be read within the block.
+        """Open the rows, for reading within the block.
 
         Raises:
             FormatError: an id is not one of 0 to N - 1; or, during reading, an id is missing or occurs twice.
