@@ -30,7 +30,7 @@ from graphmill.checkpoints.whole_tables import JoinedRows, JoinedSums, WholeTabl
 from graphmill.errors import FormatError
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.formats.recis import CheckpointReader, HashTable, Saver, slice_of
-from graphmill.formats.recis.names import EMBEDDING_SLOT, ID_SLOT, tensor_name
+from graphmill.formats.recis.layout import EMBEDDING_SLOT, ID_SLOT, tensor_name
 from graphmill.model.parameters import is_parameter_key
 from graphmill.vocab import Partition
 

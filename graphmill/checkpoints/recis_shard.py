@@ -8,7 +8,7 @@ import numpy as np
 from graphmill.checkpoints.checkpoint import Floats, Rows
 from graphmill.checkpoints.ordered import Numbers
 from graphmill.formats.recis import Slice
-from graphmill.formats.recis.names import NUM_HASH_SLOTS
+from graphmill.formats.recis.layout import NUM_HASH_SLOTS
 
 
 class OwnedIds:

@@ -38,8 +38,8 @@ _MATHS = re.compile(r"\$(?=\$)|\\(?=[(\[])")
 
 def to_json(chart: Chart, target: str) -> str:
     """Draw the chart for the element `target`; equal charts give equal text."""
-    draw: Callable[[Any], Any] = {Curves: _curves, Bars: _bars, HeatMap: _heat_map}[type(chart)]
-    drawn = json.dumps(json_item(draw(chart), target), separators=(",", ":"), allow_nan=False)
+    draw: dict[type[Chart], Callable[[Any], Any]] = {Curves: _curves, Bars: _bars, HeatMap: _heat_map}
+    drawn = json.dumps(json_item(draw[type(chart)](chart), target), separators=(",", ":"), allow_nan=False)
     # Bokeh numbers the objects of a process, whatever chart they belong to. The pattern never matches a
     # user's text, in which quotes are escaped.
     ids = dict.fromkeys(match[2] for match in _ID.finditer(drawn))

@@ -69,7 +69,7 @@ def filesystem(uri: str) -> tuple[pafs.FileSystem, str]:
         return _LOCAL, path
     root, path_below = split(uri)
     with explained("connect", uri):
-        file_system, bucket = _remote(root, os.environ.get(hadoop_conf.VARIABLE))
+        file_system, bucket = _remote(root, os.environ.get(hadoop_conf.VARIABLE), hdfs.chosen_driver())
         return file_system, bucket + path_below or "/"
 
 
@@ -89,7 +89,7 @@ _WITHOUT_FOLDERS = ("s3", "gs", "gcs")
 
 
 @lru_cache(maxsize=16)
-def _remote(root: str, _hadoop_conf_dir: str | None) -> tuple[pafs.FileSystem, str]:
+def _remote(root: str, _hadoop_conf_dir: str | None, _hdfs_driver: str) -> tuple[pafs.FileSystem, str]:
     """The file system, and the start of its paths: the path of s3://bucket/x is bucket/x."""
     if scheme(root) == "hdfs":
         return hdfs.connect(root), ""

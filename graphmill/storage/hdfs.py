@@ -5,6 +5,8 @@ target unless told to overwrite; the namenode then replaces it atomically. Its w
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,14 +24,32 @@ DEFAULT_TIMEOUT_S = 20.0
 REPLICATION = "replication"  # key of a stream's metadata
 
 
+def chosen_driver() -> str:
+    """The driver that GRAPHMILL_HDFS_DRIVER names (native)."""
+    return os.environ.get(DRIVER_VARIABLE) or DRIVERS[0]
+
+
+@contextmanager
+def use_driver(name: Any) -> Iterator[None]:
+    """Set GRAPHMILL_HDFS_DRIVER during the block, unless the variable is set or there is no driver `name`."""
+    if DRIVER_VARIABLE in os.environ or name not in DRIVERS:
+        yield
+        return
+    os.environ[DRIVER_VARIABLE] = name
+    try:
+        yield
+    finally:
+        del os.environ[DRIVER_VARIABLE]
+
+
 def connect(uri: str) -> pafs.FileSystem:
-    """Connect to the file system of `uri`'s authority, with the driver of GRAPHMILL_HDFS_DRIVER (native).
+    """Connect to the file system of `uri`'s authority, with the chosen driver.
 
     Raises:
         ConfigError: the driver is unknown, or no namenode is known for the URI.
         OSError: the namenode does not answer in time.
     """
-    driver = os.environ.get(DRIVER_VARIABLE) or DRIVERS[0]
+    driver = chosen_driver()
     if driver not in DRIVERS:
         raise ConfigError(f"{DRIVER_VARIABLE}: expected one of {', '.join(DRIVERS)}, found {driver!r}")
     authority = urlsplit(uri)
