@@ -1,4 +1,4 @@
-"""A run with every figure that a report shows, and ids and names as hostile as they come."""
+"""A run with every figure of a report, and with hostile ids and names."""
 
 import json
 from pathlib import Path
@@ -92,7 +92,7 @@ def record() -> dict[str, Any]:
 
 
 def write_run(folder: Path, content: dict[str, Any]) -> Path:
-    """run.json and embeddings of the type `node`, whose first ids are the hostile ones."""
+    """Write run.json, and embeddings of the type `node`, which begins with the hostile ids."""
     rng = np.random.default_rng(5)
     ids = [*HOSTILE, *(f"n{number}" for number in range(60 - len(HOSTILE)))]
     for partition in range(2):
