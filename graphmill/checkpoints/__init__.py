@@ -15,19 +15,6 @@ from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.formats.pbg_legacy.index_base import IndexBase
 
-__all__ = [
-    "FORMATS",
-    "Checkpoint",
-    "Floats",
-    "Iteration",
-    "ModelState",
-    "Options",
-    "Rows",
-    "module_of",
-    "open_checkpoint",
-    "recognise",
-]
-
 
 @dataclass(frozen=True)
 class _Format:
