@@ -163,5 +163,5 @@ def _check_found(found: npt.NDArray[np.bool_], num_read: int, first_id: int, whe
     if num_read == len(found) and found.all():
         return
     missing = np.flatnonzero(~found)
-    what = f"id {first_id + int(missing[0])} is missing" if len(missing) else "an id occurs twice"
-    raise FormatError(f"{where}: {what}: expected every id from 0 on once")
+    mistake = f"id {first_id + int(missing[0])} is missing" if len(missing) else "an id occurs twice"
+    raise FormatError(f"{where}: {mistake}: expected every id from 0 on once")

@@ -82,7 +82,7 @@ def atomic_output(
 
 @contextmanager
 def _written_back(path: str) -> Iterator[None]:
-    """Write to the disk what the block adds to a file, so that the final sync is short."""
+    """Write back the bytes that the block adds to a file, so that the final sync is short."""
     is_done = threading.Event()
 
     def follow() -> None:
