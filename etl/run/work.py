@@ -94,19 +94,15 @@ class Work:
         # Closing a file on HDFS takes half a second: the next step begins meanwhile.
         self._notes = ThreadPoolExecutor(1)
         self._note: Future[None] | None = None
-        splits = config.section(EtlConfig).splits()
         # `storage.recover` recognises unfinished folders by these names.
         self.outputs = {
             output: storage.join(storage.parent(output), f".{storage.name(output)}.tmp-{token}")
             for output in output_uris(config)
         }
         entities, *others = self.outputs.values()
-        self.folders = Folders(
-            storage.join(uri, f"files-{token}"),
-            entities,
-            dict(zip(splits, others, strict=False)),
-            others[len(splits)] if len(others) > len(splits) else None,
-        )
+        splits = dict(zip(config.section(EtlConfig).splits(), others, strict=False))
+        quarantine = others[len(splits)] if len(others) > len(splits) else None
+        self.folders = Folders(storage.join(uri, f"files-{token}"), entities, splits, quarantine)
 
     @property
     def seconds(self) -> dict[str, float]:

@@ -46,7 +46,8 @@ def histogram(merged: DegreeCounts) -> list[list[int]]:
     floors, widths = _floors(merged.floors, _SHOWN_DIGITS)
     first, at, places = np.unique(floors, return_index=True, return_inverse=True)
     entities = np.bincount(places, merged.counts).astype(np.int64)
-    return np.stack([first, first + widths[at] - 1, entities], axis=1).tolist()
+    columns = (each.tolist() for each in (first, first + widths[at] - 1, entities))
+    return [list(each) for each in zip(*columns, strict=True)]
 
 
 def summarize(merged: DegreeCounts) -> dict[str, int]:

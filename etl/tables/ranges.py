@@ -41,10 +41,10 @@ def find_ranges(label: str, table: Table, uri: str, chunk_rows: int) -> list[Fil
         for field, column in columns.items()
         if field != "weight" and pa.types.is_integer(head.types.get(column, pa.string()))
     )
-    types = {name: head.reader_types[name] for name in columns.values() if name in head.reader_types}
+    types = {name: head.types[name] for name in columns.values() if name in head.types}
     weight = columns.get("weight", "")
     if pa.types.is_integer(types.get(weight, pa.null())):
-        types[weight] = pa.float64()  # later rows may have fractions
+        types[weight] = pa.float64()  # later rows of JSON may have fractions
     status = storage.status(uri)
     num_bytes = status.size_bytes if status else 0
     return [

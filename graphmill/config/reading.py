@@ -78,16 +78,14 @@ def from_mapping(raw: Mapping[str, Any]) -> Config:
 
 _OLD_NAMES = {"outdir": "checkpoint_path", "loadPath": "init_path"}  # before PBG's version 1
 
-_PATH_KEYS = (
-    "output",
-    "input",
-    "entity_path",
-    "edge_root",
-    "edge_paths",
-    "checkpoint_path",
-    "init_path",
-    "embedding_path",
-)
+# Names of folders under `output`.
+_DEFAULT_FOLDERS = {
+    "entity_path": "entities",
+    "edge_root": "edges",
+    "checkpoint_path": "checkpoint",
+    "embedding_path": "embeddings",
+}
+_PATH_KEYS = ("output", "input", "edge_paths", "init_path", *_DEFAULT_FOLDERS)
 
 
 def _absolute(value: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
@@ -104,10 +102,8 @@ def _fill_paths(filled: dict[str, Any]) -> None:
     if output == "":
         raise ConfigError("output: expected a folder's URI, found an empty string")
     if isinstance(output, str):
-        filled.setdefault("entity_path", storage.join(output, "entities"))
-        filled.setdefault("edge_root", storage.join(output, "edges"))
-        filled.setdefault("checkpoint_path", storage.join(output, "checkpoint"))
-        filled.setdefault("embedding_path", storage.join(output, "embeddings"))
+        for key, name in _DEFAULT_FOLDERS.items():
+            filled.setdefault(key, storage.join(output, name))
     if isinstance(filled.get("edge_root"), str):
         filled.setdefault("edge_paths", [storage.join(filled["edge_root"], TRAIN_SPLIT)])
     if isinstance(filled.get("checkpoint_path"), str):

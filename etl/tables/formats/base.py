@@ -41,7 +41,7 @@ class FileRange:
     values: dict[str, str | None] = field(default_factory=dict)
     """Values of fields that the file's path gives."""
     types: dict[str, Annotated[pa.DataType, AsJson]] = field(default_factory=dict)
-    """Types to read the columns of JSON as."""
+    """Types of the columns, by name for the reader, if the file has types; JSON is read as these types."""
     integer_columns: tuple[str, ...] = ()
     """Columns of raw ids that are integers in the table, and become decimal strings."""
 
@@ -57,8 +57,6 @@ class Head:
     """Types of the columns, if the file has types."""
     reader_names: list[str] | None = None
     """Names that the reader gives the columns; None: `names`."""
-    reader_types: dict[str, pa.DataType] = field(default_factory=dict)
-    """Types to read the columns as, if the reader needs them."""
     num_head_rows: int = 0
     """Lines of text at the start of a file that is not cut, which are no rows."""
 
