@@ -99,8 +99,7 @@ class EtlConfig(Section):
         (), description="Tables of entities, isolated ones included."
     )
     holdout: Fixed[dict[Name, Annotated[float, Field(ge=0, lt=1)]]] = Field(
-        default_factory=dict,
-        description="Fraction of the train split's edges that each split takes; equal edges go together.",
+        {}, description="Fraction of the train split's edges that each split takes; equal edges go together."
     )
     min_entity_count: Fixed[Count | dict[TypeName, Count]] = Field(
         0, description="Fewest train edges of an entity, as one number or by type; others are left out."
@@ -118,13 +117,11 @@ class EtlConfig(Section):
         0.01, description="Largest fraction of bad rows; with more the run fails."
     )
     previous_entity_path: Neutral[str | None] = Field(
-        None,
-        description="Entity index of an earlier run: its entities keep their indices, new ones follow them.",
+        None, description="Entity index of an earlier run: its ids keep their indices, new ids follow."
     )
     graphstorm_maps: Fixed[bool] = Field(False, description="Also write GraphStorm's raw_id_mappings/.")
     chunk_rows: Neutral[Positive] = Field(
-        2_000_000,
-        description="Rows per chunk, which one task encodes: 0.35 GiB + 0.1 GiB per million rows of memory.",
+        2_000_000, description="Rows that a task encodes at once: 0.35 GiB of memory + 0.1 GiB per million."
     )
     index_bytes: Neutral[Positive] = Field(512 << 20, description="Memory of a task that sorts ids; bytes.")
     merge_bytes: Neutral[Positive] = Field(256 << 20, description="Edges that a task merges at once; bytes.")

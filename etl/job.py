@@ -20,7 +20,6 @@ from distributed import Client
 from etl.config import EtlConfig, Table
 from etl.run import figures
 from etl.run.check_config import check_config
-from etl.run.figures import Counts
 from etl.run.outputs import check_outputs, hide_outputs, output_uris, quarantine_uri
 from etl.run.work import Work, kept_work
 from etl.steps.encode import Chunk, Encoded, encode_range
@@ -109,8 +108,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         write_manifest(work.folders.entities, manifest, checksums)
         _write_checksums(settings, checksums)
         _sweep(work)
-        counts = Counts(ranges, encoded, index, translated, num_edges)
-        found = figures.figures(settings, counts)
+        found = figures.figures(settings, ranges, encoded, index, translated, num_edges)
         figures.warn_if_uneven(settings, num_edges)
         claim.check()
         hide_outputs(config)
@@ -260,8 +258,8 @@ def _merge(
         holding = np.flatnonzero(num_edges[:, flat.start : flat.stop].sum(axis=1))
         tasks.append((settings, run_of_buckets, [with_edges[number].uri for number in holding]))
     written = work.run_tasks(merge, tasks, description="etl: write buckets", unit="runs")
-    num_written = np.array([count for each in written for count in each.num_edges], np.int64)
-    return num_written, _joined([each.checksums for each in written])
+    num_written = np.array([count for counts, _ in written for count in counts], np.int64)
+    return num_written, _joined([checksums for _, checksums in written])
 
 
 def _write_checksums(settings: TaskSettings, checksums: Checksums) -> None:

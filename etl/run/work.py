@@ -211,11 +211,8 @@ class Work:
 def kept_work(client: Client, config: Config, made_from: dict[str, Any], claim: Claim) -> Iterator[Work]:
     """Begin the work, or continue the work of an earlier run; rename the outputs at the end.
 
-    Args:
-        client: client of the cluster.
-        config: the configuration.
-        made_from: settings and inputs that the work depends on: JSON types.
-        claim: checked before the work is removed: another run may have taken over the outputs.
+    The work depends on `made_from`: settings and inputs as JSON types. The claim is checked before the work
+    is removed: another run may have taken over the outputs.
     """
     uri, outputs = _work_uri(config), output_uris(config)
     for output in outputs:

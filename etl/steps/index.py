@@ -66,10 +66,7 @@ class Index:
 def plan_shards(settings: TaskSettings, num_ids: Int64, id_bytes: Int64) -> list[Shard]:
     """Cut partitions into shards that can be sorted within `index_bytes`, of one slot at least.
 
-    Args:
-        settings: settings of the run.
-        num_ids: [slots of all partitions] ids of all chunks, each id counted once per chunk.
-        id_bytes: [slots of all partitions] their bytes.
+    `num_ids` [slots of all partitions] counts each id once per chunk; `id_bytes` are the bytes of these ids.
     """
     shards: list[Shard] = []
     budget_bytes = settings.etl.index_bytes
@@ -127,16 +124,9 @@ def _counts_before(groups: Sequence[Group], counts: list[int], ends: Counter[Gro
 def write_partition(
     settings: TaskSettings, partition_number: int, shards: list[Shard], first_id: int
 ) -> Checksums:
-    """Write a partition's entity index, its count, and optional files from its shards.
+    """Write a partition's entity index, its count, and optional files; return the checksums of the files.
 
-    Args:
-        settings: settings of the run.
-        partition_number: the partition.
-        shards: its shards.
-        first_id: number of ids of its type in earlier partitions.
-
-    Returns:
-        the checksums of the files.
+    Earlier partitions have `first_id` ids of the same type.
     """
     place = (settings.folders.entities, *settings.partitions[partition_number])
     checksums: Checksums = {}

@@ -16,7 +16,7 @@ from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges
 from graphmill.formats.edge_buckets.features import Features
 from graphmill.storage import Checksums
-from graphmill.vocab import Bucket, Side
+from graphmill.vocab import Side
 
 # Closing a file on HDFS waits half a second for its datanode: these waits overlap.
 _NUM_WRITERS = 8
@@ -30,43 +30,26 @@ of each featurized side."""
 class Run:
     """Adjacent buckets of one split, written by one task."""
 
-    split: str
-    buckets: list[Bucket]
     flat: range
     """Numbers of the buckets among all buckets of all splits."""
     num_edges: list[int]
     num_features: dict[Side, list[int]]
 
 
-@dataclass(frozen=True)
-class Merged:
-    """Edges per bucket of a run, and the checksums of the bucket files."""
-
-    num_edges: list[int]
-    checksums: Checksums
-
-
 def plan_runs(settings: TaskSettings, num_edges: Int64, num_features: dict[Side, Int64]) -> list[Run]:
     """Cut all buckets into runs within one row of the grid and within the memory of a task.
 
-    Args:
-        settings: settings of the run.
-        num_edges: [splits x buckets] edges per bucket.
-        num_features: [splits x buckets] features per featurized side.
+    `num_edges` and `num_features` [splits x buckets] count the edges, and the features of featurized sides.
     """
-    sizes = num_edges * (4 * len(settings.record_fields)) + sum(
-        4 * counts for counts in num_features.values()
-    )
+    sizes = 4 * (num_edges * len(settings.record_fields) + sum(num_features.values()))
+    rows = range(0, len(sizes), settings.grid.rhs)
     flats = [
         range(row + flat.start, row + flat.stop)
-        for row in range(0, len(sizes), settings.grid.rhs)
-        for flat in ranges_within(sizes[row : row + settings.grid.rhs].tolist(), settings.etl.merge_bytes)
+        for row in rows
+        for flat in ranges_within(sizes[row : row + rows.step].tolist(), settings.etl.merge_bytes)
     ]
-    buckets = [(split, bucket) for split in settings.splits for bucket in settings.buckets()]
     return [
         Run(
-            buckets[flat.start][0],
-            [buckets[number][1] for number in flat],
             flat,
             num_edges[flat.start : flat.stop].tolist(),
             {side: counts[flat.start : flat.stop].tolist() for side, counts in num_features.items()},
@@ -75,11 +58,15 @@ def plan_runs(settings: TaskSettings, num_edges: Int64, num_features: dict[Side,
     ]
 
 
-def merge(settings: TaskSettings, run: Run, chunk_uris: list[str]) -> Merged:
-    """Write the bucket files of one run from the chunks that have edges for it."""
+def merge(settings: TaskSettings, run: Run, chunk_uris: list[str]) -> tuple[list[int], Checksums]:
+    """Write the bucket files of one run from the chunks that have edges for it.
+
+    Returns:
+        the number of edges of each bucket, and the checksums of the files.
+    """
     checksums: Checksums = {}
     # A single bucket may be larger than memory: its chunks are read one by one, each time anew.
-    loaded = list(_read(settings, run, chunk_uris)) if len(run.buckets) > 1 else None
+    loaded = list(_read(settings, run, chunk_uris)) if len(run.flat) > 1 else None
 
     def write(number: int) -> int:
         def read() -> Iterator[list[Int32]]:
@@ -89,7 +76,7 @@ def merge(settings: TaskSettings, run: Run, chunk_uris: list[str]) -> Merged:
         return _write(settings, run, number, read, checksums)
 
     with ThreadPoolExecutor(_NUM_WRITERS) as pool:
-        return Merged(list(pool.map(write, range(len(run.buckets)))), checksums)
+        return list(pool.map(write, range(len(run.flat)))), checksums
 
 
 def _read(settings: TaskSettings, run: Run, chunk_uris: list[str]) -> Iterator[Piece]:
@@ -116,9 +103,10 @@ def _write(
         budget = settings.etl.merge_bytes // (4 * len(settings.record_fields))
         keep_N = first_of_equals(lambda: (records[:, :3] for records, *_ in read()), num_edges, budget)
         num_edges = int(keep_N.sum())
+    split, bucket = settings.bucket_at(run.flat[number])
     with edge_buckets.new_bucket(
-        settings.folders.splits[run.split],
-        run.buckets[number],
+        settings.folders.splits[split],
+        bucket,
         num_edges,
         weighted=settings.weighted,
         num_features={side: counts[number] for side, counts in run.num_features.items()},
