@@ -155,10 +155,7 @@ def _entities(settings: TaskSettings, index: Index) -> dict[str, Any]:
 
 
 def _by_reason(encoded: Iterable[Encoded]) -> dict[str, int]:
-    counts: Counter[str] = Counter()
-    for each in encoded:
-        counts += each.num_bad
-    return dict(sorted(counts.items()))
+    return dict(sorted(sum((each.num_bad for each in encoded), Counter[str]()).items()))
 
 
 def _summary(num_edges: Int64) -> dict[str, Any]:

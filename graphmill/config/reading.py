@@ -131,13 +131,11 @@ def _read_pbg_python(conf_uri: str) -> dict[str, Any]:
         raise ConfigError(f"{conf_uri}: a Python configuration must be a local file")
     try:
         function = runpy.run_path(path).get("get_torchbiggraph_config")
-        if not callable(function):
-            raise ConfigError(f"{conf_uri}: expected a function get_torchbiggraph_config(), found none")
-        raw = dict(function())
-    except ConfigError:
-        raise
+        raw = dict(function()) if callable(function) else None
     except Exception as error:  # of the user's own code
         raise ConfigError(f"{conf_uri}: cannot be run: {type(error).__name__}: {error}") from error
+    if raw is None:
+        raise ConfigError(f"{conf_uri}: expected a function get_torchbiggraph_config(), found none")
     if isinstance(section := raw.get("train", {}), Mapping):  # a lower lr resumes the checkpoint, as in PBG
         raw["train"] = {"on_change": "resume", **section}
     return raw
