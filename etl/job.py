@@ -26,7 +26,6 @@ from etl.steps import index, merge
 from etl.steps.encode import Chunk, Encoded, encode_range
 from etl.steps.index_previous import file_previous, num_previous_ids, previous_counts
 from etl.steps.index_shard import index_shard
-from etl.steps.spill import Int64
 from etl.steps.task_settings import TaskSettings
 from etl.steps.translate import Numbering, Translated, translate
 from etl.strings.hashing import HASH_NAME
@@ -40,6 +39,7 @@ from graphmill.formats.entity_index import Manifest, write_manifest
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums
+from graphmill.storage.as_json import Int64
 
 __all__ = ["check", "check_outputs", "fingerprint", "output_uris", "run", "written_uris"]
 

@@ -11,13 +11,13 @@ from etl.steps import degrees
 from etl.steps.encode import Encoded
 from etl.steps.index import Index
 from etl.steps.index_shard import IndexedShard, sum_counts
-from etl.steps.spill import Int64
 from etl.steps.task_settings import TaskSettings
 from etl.steps.translate import Translated
 from etl.strings.hashing import HASH_NAME
 from etl.tables.formats import FileRange
 from graphmill import storage
 from graphmill.errors import RawTableError
+from graphmill.storage.as_json import Int64
 
 log = logging.getLogger("graphmill")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from etl.steps.spill import Int64
+from graphmill.storage.as_json import Int64
 
 _DIGITS = 7
 _SHOWN_DIGITS = 3
@@ -46,8 +46,8 @@ def histogram(merged: DegreeCounts) -> list[list[int]]:
     floors, widths = _floors(merged.floors, _SHOWN_DIGITS)
     first, at, places = np.unique(floors, return_index=True, return_inverse=True)
     entities = np.bincount(places, merged.counts).astype(np.int64)
-    columns = (each.tolist() for each in (first, first + widths[at] - 1, entities))
-    return [list(each) for each in zip(*columns, strict=True)]
+    bins: list[list[int]] = np.stack([first, first + widths[at] - 1, entities], axis=1).tolist()
+    return bins
 
 
 def summarize(merged: DegreeCounts) -> dict[str, int]:

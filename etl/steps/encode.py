@@ -25,7 +25,6 @@ import pyarrow as pa
 from etl.config import Table, TableConfig
 from etl.steps import spill
 from etl.steps.encode_rows import ChunkIds, ChunkRows, EncodedRows
-from etl.steps.spill import Int32, Int64
 from etl.steps.task_settings import TaskSettings
 from etl.strings import hashing
 from etl.strings.hashing import Hashes
@@ -35,6 +34,7 @@ from etl.tables.check_rows import BadRows, Rules
 from etl.tables.formats import FileRange
 from etl.tables.read import Block, read_blocks
 from graphmill import storage
+from graphmill.storage.as_json import Int32, Int64
 from graphmill.vocab import TRAIN_SPLIT, Side
 
 CHUNK_BYTES = 512 << 20  # a chunk with long ids ends at this size

@@ -21,7 +21,6 @@ from etl.steps.encode import Chunk
 from etl.steps.index_passes import num_passes
 from etl.steps.index_previous import previous_ids, previous_relations
 from etl.steps.index_shard import LEFT_OUT, ROW_GROUP_ROWS, IndexedShard, Shard, shard_uri
-from etl.steps.spill import Int64
 from etl.steps.task_settings import ID_OVERHEAD_BYTES, TaskSettings
 from etl.tables.blocks import cut, ranges_within
 from graphmill import storage
@@ -29,6 +28,7 @@ from graphmill.errors import RawTableError
 from graphmill.formats import entity_counts, entity_index
 from graphmill.formats.graphstorm import id_maps
 from graphmill.storage import Checksums
+from graphmill.storage.as_json import Int64
 
 MAX_INDEX = np.iinfo(np.int32).max
 MAX_COUNTED_RELATIONS = 1000

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from etl.steps import spill
-from etl.steps.spill import Int32
 from etl.steps.task_settings import Partition, TaskSettings
 from etl.strings import hashing
 from etl.strings.hashing import HASH_NAME
@@ -21,6 +20,7 @@ from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import entity_counts, entity_index
+from graphmill.storage.as_json import Int32
 
 SCHEMA = pa.schema([("id", pa.string()), ("index", pa.int32())])
 

@@ -12,7 +12,6 @@ folder:
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +23,11 @@ from etl.steps.encode import IDS_SCHEMA, LISTED
 from etl.steps.index_passes import KeyRange, key_ranges
 from etl.steps.index_previous import SCHEMA as PREVIOUS_SCHEMA
 from etl.steps.index_previous import PreviousBlock
-from etl.steps.spill import Int32, Int64
 from etl.steps.task_settings import TaskSettings
 from etl.strings.native import take
 from etl.strings.table import Distinct, distinct
 from graphmill import storage
-from graphmill.storage.as_json import AsJson
+from graphmill.storage.as_json import Int32, Int64, Range
 
 ROW_GROUP_ROWS = 1 << 20
 LEFT_OUT = -1
@@ -44,7 +42,7 @@ class Shard:
 
     partition_number: int
     number: int
-    slots: Annotated[range, AsJson]
+    slots: Range
     """Numbers among the partition's slots."""
     num_passes: int = 1
     """More than 1 if the ids of a single slot do not fit the memory."""

@@ -8,7 +8,6 @@ import numpy as np
 
 from etl.steps import spill
 from etl.steps.merge_duplicates import first_of_equals
-from etl.steps.spill import Int32, Int64
 from etl.steps.task_settings import TaskSettings
 from etl.steps.translate import features_uri
 from etl.tables.blocks import ranges_within
@@ -16,6 +15,7 @@ from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges
 from graphmill.formats.edge_buckets.features import Features
 from graphmill.storage import Checksums
+from graphmill.storage.as_json import Int32, Int64
 from graphmill.vocab import Side
 
 # Closing a file on HDFS waits half a second for its datanode: these waits overlap.

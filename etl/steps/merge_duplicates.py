@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import numpy.typing as npt
 
-from etl.steps.spill import Int32
 from etl.strings import hashing
+from graphmill.storage.as_json import Int32
 
 
 def first_of_equals(

@@ -8,10 +8,9 @@ a failed run compares them.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Annotated, Generic, ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.ipc as ipc
@@ -20,12 +19,9 @@ from etl.config import EtlConfig
 from graphmill import storage
 from graphmill.errors import NotFoundError, StorageError
 from graphmill.storage import Checksums
-from graphmill.storage.as_json import AsJson
+from graphmill.storage.as_json import Int32, Int64
 from graphmill.storage.checksums import HashedInput, HashedOutput
 from graphmill.storage.fs import explained
-
-Int32 = Annotated[npt.NDArray[np.int32], AsJson]
-Int64 = Annotated[npt.NDArray[np.int64], AsJson]
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")

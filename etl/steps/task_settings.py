@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from etl.config import EtlConfig, TableConfig
-from etl.steps.spill import Int64
 from etl.strings.hashing import Hashes, scale
 from graphmill import storage
 from graphmill.config import Config
+from graphmill.storage.as_json import Int64
 from graphmill.vocab import Bucket, Side
 
 MIN_SLOTS = 16

@@ -18,10 +18,10 @@ from etl.steps import spill
 from etl.steps.encode import Chunk, read_features
 from etl.steps.index import MAX_COUNTED_RELATIONS, relation_rows_uri
 from etl.steps.index_shard import Shard, rows_uri
-from etl.steps.spill import Int32, Int64
 from etl.steps.task_settings import TaskSettings
 from etl.strings.hashing import mix, scale
 from etl.strings.native import NOWHERE, count, group, take
+from graphmill.storage.as_json import Int32, Int64
 from graphmill.vocab import Side
 
 _SPREAD_SALTS = {Side.LHS: np.uint64(0x9E3779B97F4A7C15), Side.RHS: np.uint64(0xC2B2AE3D27D4EB4F)}

@@ -21,8 +21,9 @@ import pyarrow.compute as pc
 
 from etl.strings import hashing, native
 from etl.strings.hashing import Hashes
-from etl.strings.native import Int32, take, text_arguments
+from etl.strings.native import take, text_arguments
 from graphmill.machine.native import address
+from graphmill.storage.as_json import Int32
 
 _SECRET_BYTES = 32
 _KIND_BITS = 16

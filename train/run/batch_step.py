@@ -6,13 +6,12 @@ import torch
 
 from graphmill.config import Config
 from graphmill.vocab import Side
-from train.compiled import build
-from train.compiled.compiled_step import CompiledStep
+from train.compiled.compiled_step import CompiledStep, library
 from train.edges.negative_sampling import Batch
 from train.edges.one_vs_all import QueryBatch
 from train.model.model import Model
 from train.model.optimizer import Adagrad
-from train.run.plan import Engine
+from train.plan.plan import Engine
 from train.step.grouped import GroupedStep
 from train.step.plain import PlainStep, StepFigures
 from train.step.table import Table
@@ -28,8 +27,9 @@ class BatchStep:
     def __init__(self, config: Config, model: Model, adagrad: Adagrad, engine: Engine) -> None:
         self.plain = PlainStep(config, model, adagrad)
         self.grouped = GroupedStep(config, model, adagrad)
-        library = build.library() if engine == "compiled" else None
-        self.edges = self.plain if library is None else CompiledStep(config, model, adagrad, library)
+        self.edges: PlainStep | CompiledStep = self.plain
+        if engine == "compiled" and (compiled := library()) is not None:
+            self.edges = CompiledStep(config, model, adagrad, compiled)
 
     def set_lr_scale(self, lr_scale: float) -> None:
         """Multiply both learning rates from now on."""

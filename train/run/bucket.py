@@ -17,13 +17,14 @@ from train.edges.negative_sampling import Batch
 from train.edges.one_vs_all import QueryBatch
 from train.edges.partitions import PartitionKey, by_side, rows_of
 from train.evaluation import held_out
+from train.gpu import fused_pass
 from train.gpu.copies import read_beside_steps
-from train.gpu.fused_pass import FusedBuckets
+from train.gpu.fused_step import FusedStep
 from train.model import learning_rates
 from train.model.model import Model
 from train.model.optimizer import Adagrad
+from train.plan.plan import Plan
 from train.run.batch_step import BatchStep
-from train.run.plan import Plan
 from train.step.plain import StepFigures
 from train.step.table import Table
 from train.step.threads import Task, Threads
@@ -47,7 +48,7 @@ class BucketTrainer:
         self.step = BatchStep(context.config, model, adagrad, plan.engine)
         self.hogwild = plan.hogwild
         is_fused = plan.engine == "fused"
-        self.fused = FusedBuckets(context.config, model, adagrad, context.device) if is_fused else None
+        self.fused = FusedStep(context.config, model, adagrad, context.device) if is_fused else None
 
     def read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
         """Read the bucket's edges of the iteration, and check them; may run in another thread."""
@@ -93,9 +94,10 @@ class BucketTrainer:
             report(count, float(total[0]))
 
         if self.fused is not None:
-            rate = learning_rates.lr_scale(self.settings, learning_rates.progress(iteration, 0.0))
+            done = learning_rates.progress(iteration, 0.0)
+            self.fused.lr_scale = learning_rates.lr_scale(self.settings, done)
             seed = seeds.derived(self.config.seed, "bucket", *place)
-            total = self.fused(edges, self._sides(bucket, tables), seed, rate, check_and_report)
+            total = fused_pass.train(self.fused, edges, self._sides(bucket, tables), seed, check_and_report)
         else:
             total = self._by_batches(edges, bucket, iteration, tables, check_and_report)
         means = (total / max(len(edges), 1)).tolist()

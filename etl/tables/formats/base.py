@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
@@ -12,7 +11,7 @@ import pyarrow.csv as pacsv
 from etl.config import FilesConfig, Table
 from etl.tables.blocks import ranges_within
 from graphmill.errors import RawTableError, StorageError
-from graphmill.storage.as_json import AsJson
+from graphmill.storage.as_json import ArrowType
 from graphmill.storage.fs import explained
 
 Cut = tuple[int, int] | None
@@ -40,7 +39,7 @@ class FileRange:
     num_columns: int = 0
     values: dict[str, str | None] = field(default_factory=dict)
     """Values of fields that the file's path gives."""
-    types: dict[str, Annotated[pa.DataType, AsJson]] = field(default_factory=dict)
+    types: dict[str, ArrowType] = field(default_factory=dict)
     """Types of the columns, by name for the reader, if the file has types; JSON is read as these types."""
     integer_columns: tuple[str, ...] = ()
     """Columns of raw ids that are integers in the table, and become decimal strings."""
