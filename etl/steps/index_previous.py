@@ -126,7 +126,7 @@ def file_previous(settings: TaskSettings, partition_number: int) -> list[Previou
             )
         order = np.argsort(slots, kind="stable")
         index = np.arange(num_earlier, num_earlier + len(ids), dtype=np.int32)[order]
-        batch = pa.RecordBatch.from_arrays([ids.take(pa.array(order)), pa.array(index)], schema=SCHEMA)
+        batch = pa.record_batch([ids.take(pa.array(order)), pa.array(index)], schema=SCHEMA)
         name = f"previous-{partition.entity_type}-{partition.number}-{len(blocks):06d}.arrow"
         uri = storage.join(settings.folders.work, name)
         blocks.append(PreviousBlock(uri, *spill.count_slots(ids, slots, num_slots)))
