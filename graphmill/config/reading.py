@@ -8,9 +8,8 @@ from typing import Any
 
 from graphmill import storage
 from graphmill.config import yaml_text
-from graphmill.config.checking import validated
 from graphmill.config.schema import Config
-from graphmill.config.section import Section
+from graphmill.config.section import Section, validated
 from graphmill.config.stages import SECTIONS, named
 from graphmill.errors import ConfigError
 from graphmill.vocab import TRAIN_SPLIT

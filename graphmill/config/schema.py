@@ -6,19 +6,16 @@ seed. The class of each section (`etl`, `train`, ...) lies in the package that r
 Source of the keys: docs/formats/pbg_v1.md.
 """
 
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, field_serializer, model_validator
 
 from graphmill import storage
-from graphmill.config.checking import validated
-from graphmill.config.section import Fixed, Neutral, Section, Tunable
+from graphmill.config.section import AnySection, Fixed, Neutral, Section, Tunable, validated
 from graphmill.model.operators import OperatorName, operator_of
 from graphmill.vocab import Side
 
 _MAX_NAME_BYTES = 200
-
-AnySection = TypeVar("AnySection", bound=Section)
 
 
 def _fits_file_name(name: str) -> str:
