@@ -183,7 +183,7 @@ def _encode(
 def _index(work: Work, settings: TaskSettings, chunks: list[Chunk]) -> index.Index:
     num_previous = previous_counts(settings)
     known = [number for number, count in enumerate(num_previous) if count]
-    tasks: list[tuple[Any, ...]] = [(settings, number) for number in known]
+    tasks: list[tuple[Any, ...]] = [(settings, settings.partitions[number]) for number in known]
     filed = work.run_tasks(file_previous, tasks, description="etl: read the earlier index")
     previous = dict(zip(known, filed, strict=True))
     num_ids: Int64 = np.array([chunk.num_ids for chunk in chunks]).sum(axis=0, dtype=np.int64)
@@ -197,9 +197,10 @@ def _index(work: Work, settings: TaskSettings, chunks: list[Chunk]) -> index.Ind
     tasks = [(settings, shard, uris, previous.get(shard.partition_number, [])) for shard in shards]
     indexed = work.run_tasks(index_shard, tasks, description="etl: index entities", unit="shards")
     num_entities = index.count_entities(shards, indexed, num_previous)
+    first = zip(settings.partitions, index.first_ids(settings, num_entities), strict=True)
     tasks = [
-        (settings, number, [shard for shard in shards if shard.partition_number == number], first_id)
-        for number, first_id in enumerate(index.first_ids(settings, num_entities))
+        (settings, partition, [shard for shard in shards if shard.partition_number == number], first_id)
+        for number, (partition, first_id) in enumerate(first)
     ]
     written = work.run_tasks(
         index.write_partition, tasks, description="etl: write the entity index", unit="partitions"

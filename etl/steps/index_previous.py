@@ -101,13 +101,12 @@ def _count(previous_uri: str, partition: Partition) -> int:
     return count
 
 
-def file_previous(settings: TaskSettings, partition_number: int) -> list[PreviousBlock]:
+def file_previous(settings: TaskSettings, partition: Partition) -> list[PreviousBlock]:
     """Write the ids of one partition of the earlier index slot by slot.
 
     Raises:
         FormatError: an id belongs to another partition by its hash.
     """
-    partition = settings.partitions[partition_number]
     previous_uri = settings.etl.previous_entity_path or ""
     num_slots = settings.num_slots[partition.entity_type]
     batches = (pa.table({"id": ids}) for ids in previous_ids(settings, partition))
