@@ -45,7 +45,7 @@ __all__ = ["check", "check_outputs", "fingerprint", "output_uris", "run", "writt
 
 written_uris = output_uris
 
-# Neutral settings with which work that was begun cannot be continued.
+# Neutral settings that cut the work into tasks: unfinished work cannot continue with other values.
 _CUTTING = {name for name, effect in EtlConfig.effects().items() if effect is Effect.NEUTRAL} - {
     "work_path",
     "work_replication",
@@ -143,18 +143,18 @@ def _plan(work: Work, client: Client, config: Config, etl: EtlConfig) -> list[Fi
 def _check_places(
     made_from: dict[str, Any], settings: TaskSettings, ranges: list[FileRange], chunks: list[Chunk]
 ) -> None:
-    """Refuse a journal of an earlier run that names files of others.
+    """Refuse an earlier run's journal that names files outside this run.
 
     Raises:
-        FormatError: the journal names such a file.
+        FormatError: the journal names a file outside this run.
     """
     inputs = {each.get("uri") for each in made_from["inputs"]}
     found = [file_range.uri for file_range in ranges if file_range.uri not in inputs]
     found += [chunk.uri for chunk in chunks if storage.parent(chunk.uri) != settings.folders.work]
     if found:
         raise FormatError(
-            f"{settings.folders.work}: what an earlier run left there names {found[0]}, which is none of "
-            "this run's files; start again, from nothing"
+            f"{settings.folders.work}: the journal of an earlier run names {found[0]}, which is none of this "
+            "run's files; start again, from nothing"
         )
 
 
@@ -175,7 +175,7 @@ def _encode(
             raise
     if not any(chunk.num_edges for each in encoded for chunk in each.chunks):
         raise RawTableError(
-            "etl.tables: the tables hold no rows that become edges; there is nothing to make a graph of"
+            "etl.tables: the tables hold no rows that become edges; a graph needs at least one"
         )
     return encoded
 

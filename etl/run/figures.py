@@ -24,7 +24,7 @@ log = logging.getLogger("graphmill")
 UNEVEN_RATIO = 3
 UNEVEN_EDGES = 10_000
 CROWDED_RATIO = 2
-CROWDED_IDS = 1000  # with these two, ids of honest tables are 10 standard deviations away
+CROWDED_IDS = 1000  # with these two limits, ordinary ids are 10 standard deviations away
 MAX_SHOWN_CELLS = 64
 
 
@@ -47,7 +47,7 @@ def check_bad_rows(encoded: Iterable[Encoded], max_fraction: float, quarantine_u
 
 
 def warn_if_uneven(settings: TaskSettings, num_edges: Int64) -> None:
-    """Warn of splits with buckets much larger than others; `num_edges` is [splits x buckets]."""
+    """Warn of splits with a bucket much larger than the mean; `num_edges` is [splits x buckets]."""
     for split, counts in zip(settings.splits, num_edges.reshape(len(settings.splits), -1), strict=True):
         largest, mean = int(counts.max()), float(counts.mean())
         if largest > UNEVEN_EDGES and largest > UNEVEN_RATIO * mean:
@@ -63,7 +63,7 @@ def warn_if_uneven(settings: TaskSettings, num_edges: Int64) -> None:
 
 
 def warn_if_crowded(settings: TaskSettings, index: Index) -> None:
-    """Warn of partitions with many more ids in a range of hashes than chance puts there."""
+    """Warn of partitions where a range of hashes has many more ids than by chance."""
     by_partition = settings.by_partition(np.concatenate([each.num_by_slot for each in index.indexed]))
     totals: Counter[str] = Counter()
     for (name, _), of_partition in zip(settings.partitions, by_partition, strict=True):
@@ -75,7 +75,7 @@ def warn_if_crowded(settings: TaskSettings, index: Index) -> None:
             log.warning(
                 "etl: partition %d of %s is crowded: %d of its ids have hashes (%s) that no more than %.0f "
                 "ids should have; such ids are made on purpose; the partition and its buckets are larger "
-                "than others, and take longer: look where the ids come from",
+                "than others, and take longer: check the source of the ids",
                 number,
                 name,
                 int(crowded.sum()),

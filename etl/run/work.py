@@ -61,7 +61,7 @@ class Journal(BaseModel):
 
     made_from: dict[str, Any]
     token: str = Field(pattern="^[0-9a-f]{12}$")
-    """Unique: late tasks of a run that is thought dead do not write here."""
+    """Unique, so that late tasks of a dead run do not write here."""
 
 
 class Step(BaseModel):

@@ -18,7 +18,7 @@ from etl.strings.hashing import Hashes
 from etl.strings.table import distinct
 
 MIN_PASS_BYTES = 1 << 20
-_SAMPLED = 1000  # one id in so many is looked at to choose the ranges
+_SAMPLED = 1000  # one id in 1000 is sampled to choose the ranges
 
 
 class Key(NamedTuple):

@@ -66,7 +66,7 @@ def merge(settings: TaskSettings, run: Run, chunk_uris: list[str]) -> tuple[list
         the number of edges of each bucket, and the checksums of the files.
     """
     checksums: Checksums = {}
-    # A single bucket may be larger than memory: its chunks are read one by one, each time anew.
+    # A single bucket may be larger than memory: its chunks are read one by one, on every pass.
     loaded = list(_read(settings, run, chunk_uris)) if len(run.flat) > 1 else None
 
     def write(number: int) -> int:

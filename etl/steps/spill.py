@@ -65,7 +65,7 @@ def new_file(uri: str, etl: EtlConfig) -> Iterator[pa.NativeFile]:
 
 
 def is_intact(uri: str, checksum: str) -> bool:
-    """Whether the file is there, with the checksum of what was written."""
+    """Whether the file exists and still has its checksum."""
     try:
         with storage.open_input(uri) as stream:
             return HashedInput(stream).checksum(uri) == checksum
@@ -90,7 +90,7 @@ def count_slots(ids: pa.Array, slots: Int64, num_slots: int) -> tuple[Int32, Int
 
 
 def slot_batches(batch: pa.RecordBatch, num_ids: Int32) -> Iterator[pa.RecordBatch]:
-    """Cut ids, which lie slot by slot, into one batch per slot."""
+    """Cut ids that are sorted by slot into one batch per slot."""
     starts = np.cumsum(num_ids) - num_ids
     return (batch.slice(*each) for each in zip(starts.tolist(), num_ids.tolist(), strict=True))
 

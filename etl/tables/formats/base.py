@@ -69,7 +69,7 @@ class TableFormat:
     unit: str
     """Unit of cuts if rows are counted from the cut: byte or stripe; empty: rows are counted in the file."""
     read_head: Callable[[str, FilesConfig, int], Head]
-    """Reads the head of the file at a URI, and cuts the file into ranges of about so many rows."""
+    """Reads the head of the file at a URI, and cuts the file into ranges of about that many rows."""
     read: Callable[[FileRange, SkipRow | None], Iterator[pa.RecordBatch]]
     """Reads a range; the handler gets lines with too few or too many fields, where there may be such."""
 
