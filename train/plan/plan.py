@@ -79,11 +79,9 @@ class Plan:
     def announce(self) -> None:
         """Log the plan here, or inside a Dask task where the client runs `announced`."""
         try:
-            worker = get_worker()
-        except ValueError:
+            get_worker().log_event(TOPIC, self.figures())
+        except ValueError:  # no Dask task
             self.log()
-            return
-        worker.log_event(TOPIC, self.figures())
 
     def figures(self) -> dict[str, Any]:
         """The plan as JSON types, for run.json."""

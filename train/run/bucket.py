@@ -7,9 +7,12 @@ from typing import Any, TypeVar
 
 import torch
 
+from graphmill.config import Config
 from graphmill.errors import TrainingError
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket, Side
+from train.compiled import build
+from train.compiled.compiled_step import CompiledStep
 from train.config import TrainConfig
 from train.edges import batches, seeds
 from train.edges.batches import EdgeTensors
@@ -22,9 +25,9 @@ from train.gpu.fused_pass import FusedBuckets
 from train.model import learning_rates
 from train.model.model import Model
 from train.model.optimizer import Adagrad
-from train.plan.plan import Plan
-from train.run.batch_step import BatchStep
-from train.step.plain import StepFigures
+from train.plan.plan import Engine, Plan
+from train.step.grouped import GroupedStep
+from train.step.plain import PlainStep, StepFigures
 from train.step.table import Table
 from train.step.threads import Task, Threads
 from train.tables.run_context import RunContext
@@ -34,6 +37,32 @@ CHECK_BATCHES = 50  # a loss that is not finite is noticed after so many batches
 AnyBatch = TypeVar("AnyBatch", Batch, Batch | QueryBatch)
 Tables = Mapping[PartitionKey, Table]
 ReportProgress = Callable[[int, float], None]  # takes the number of edges done, and the sum of their losses
+
+
+class BatchStep:
+    """Trains on the batches of `batches.cut_for_training`.
+
+    Edges take the compiled step or the plain one, edges with features the plain step, queries the grouped
+    step.
+    """
+
+    def __init__(self, config: Config, model: Model, adagrad: Adagrad, engine: Engine) -> None:
+        self.plain = PlainStep(config, model, adagrad)
+        self.grouped = GroupedStep(config, model, adagrad)
+        library = build.library() if engine == "compiled" else None
+        self.edges = self.plain if library is None else CompiledStep(config, model, adagrad, library)
+
+    def set_lr_scale(self, lr_scale: float) -> None:
+        """Multiply both learning rates from now on."""
+        self.edges.lr_scale = self.plain.lr_scale = self.grouped.lr_scale = lr_scale
+
+    def __call__(
+        self, batch: Batch | QueryBatch, tables: Mapping[Side, Table], generator: torch.Generator
+    ) -> StepFigures:
+        """Move the rows and parameters that the batch touches."""
+        if isinstance(batch, QueryBatch):
+            return self.grouped(batch, tables)
+        return (self.plain if batch.bags else self.edges)(batch, tables, generator)
 
 
 class BucketTrainer:

@@ -13,7 +13,7 @@ Vectors include the type's global embedding, as in `remap`; a saved model keeps 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,42 +79,35 @@ def _save_model(config: Config, version: int, model_path: str, claim: Claim) -> 
     with storage.atomic_directory(storage.join(model_path, name)) as folder:
         sparse: dict[str, Any] = {}
         for entity_type, entity in config.entities.items():
-            place = config.checkpoint_path, entity_type
-            counts = [
-                pbg_checkpoint.shape_of(*place, partition, version)[0]
-                for partition in range(entity.num_partitions)
-            ]
-            share = -(-sum(counts) // len(counts))
-            parts = _in_shares(config, entity_type, version, len(counts), share)
-            for rank, rows_ND in enumerate(parts):
+            path, num_ranks = config.checkpoint_path, entity.num_partitions
+            counts = [pbg_checkpoint.shape_of(path, entity_type, n, version)[0] for n in range(num_ranks)]
+            for rank, rows_ND in enumerate(_in_shares(config, entity_type, version, counts)):
                 uri = storage.join(folder, entity_type, f"sparse_emb_{rank:05d}.pt")
                 _save(uri, torch.from_numpy(rows_ND))
-            sparse[entity_type] = {"num_rows": sum(counts), "num_ranks": len(counts)}
+            sparse[entity_type] = {"num_rows": sum(counts), "num_ranks": num_ranks}
         _save(storage.join(folder, "optimizers.bin"), {"dense": dense or {}, "sparse": sparse})
         _save(storage.join(folder, "model.bin"), {"decoder": parameters})
         claim.check()
 
 
-def _in_shares(
-    config: Config, entity_type: str, version: int, num_partitions: int, share: int
-) -> Iterator[Array]:
-    """Cut the rows of all partitions, one after the other, into `share` rows for each rank."""
-    held: list[Array] = []
-    num_held, num_given = 0, 0
-    for partition in range(num_partitions):
-        for rows_ND in pbg_checkpoint.iter_embeddings(
-            config.checkpoint_path, entity_type, partition, version, BATCH_ROWS
-        ):
+def _in_shares(config: Config, entity_type: str, version: int, counts: Sequence[int]) -> Iterator[Array]:
+    """Cut the rows of all partitions, one after the other, into equal shares, one for each rank."""
+    share = -(-sum(counts) // len(counts))
+    path = config.checkpoint_path
+    parts = (
+        rows_ND
+        for partition in range(len(counts))
+        for rows_ND in pbg_checkpoint.iter_embeddings(path, entity_type, partition, version, BATCH_ROWS)
+    )
+    empty = np.empty((0, config.entity_dimension(entity_type)), np.float32)
+    held, num_held = [empty], 0
+    for _ in counts:
+        while num_held < share and (rows_ND := next(parts, None)) is not None:
             held.append(rows_ND)
             num_held += len(rows_ND)
-            while num_held >= share > 0 and num_given < num_partitions:
-                joined = np.concatenate(held)
-                yield joined[:share]
-                held, num_held, num_given = [joined[share:]], num_held - share, num_given + 1
-    empty = np.empty((0, config.entity_dimension(entity_type)), np.float32)
-    for _ in range(num_given, num_partitions):
-        yield np.concatenate([empty, *held])
-        held = []
+        joined = np.concatenate(held)
+        yield joined[:share]
+        held, num_held = [joined[share:]], max(0, num_held - share)
 
 
 def _ends_epoch(iteration: pbg_checkpoint.Iteration) -> bool:

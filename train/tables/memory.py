@@ -30,12 +30,9 @@ def partition_bytes(context: RunContext, key: PartitionKey) -> int:
 
 def edges_bytes(config: Config, num_edges: int) -> int:
     """Edges while they are trained on, and their copies while they are sorted and some are held out."""
-    copies = 0
-    if config.eval_fraction:
-        copies += 8 + EDGE_BYTES  # an order, and the edges in it
-    if not config.dynamic_relations and len(config.relations) > 1:
-        copies += 8 + 4 + EDGE_BYTES
-    return num_edges * (EDGE_BYTES + copies)
+    is_sorted = not config.dynamic_relations and len(config.relations) > 1
+    held_out = 8 + EDGE_BYTES if config.eval_fraction else 0  # an order, and the edges in it
+    return num_edges * (EDGE_BYTES + held_out + (8 + 4 + EDGE_BYTES if is_sorted else 0))
 
 
 def step_bytes(config: Config) -> int:

@@ -125,9 +125,7 @@ class PartitionFiles:
         if embeddings_ND.shape != (shape := self._shape(key)):
             advice = "set entity_path and dimension as in its training"
             if self.context.trains:
-                advice = (
-                    "if entities were added, train into a new checkpoint_path with this one as init_path"
-                )
+                advice = "if entities were added, train into a new checkpoint_path with this one as init_path"
             uri = pbg_checkpoint.embeddings_uri(path or self.config.checkpoint_path, *key, version)
             raise FormatError(
                 f"{uri}: embeddings have shape {tuple(embeddings_ND.shape)}; entity_count and dimension ask "
