@@ -12,7 +12,6 @@ everything is killed, the next run starts from the last commit.
 
 import logging
 import time
-import uuid
 from collections import Counter
 from typing import Any
 
@@ -28,9 +27,9 @@ from graphmill.storage import Checksums
 from graphmill.vocab import Bucket
 from train.config import TrainConfig
 from train.distributed.bucket_assignment import Assignment, Dynamic, Tournament, rounds_of
-from train.distributed.messages import CoordinatorChannel, Message, ReduceGroup
+from train.distributed.messages import Message, ReduceGroup
 from train.distributed.partition_locations import PartitionLocations
-from train.distributed.worker_pool import POLL_S, WorkerPool, WorkerTask
+from train.distributed.worker_pool import WorkerPool, WorkerTask
 from train.edges import schedule
 from train.edges.bucket_order import order_of
 from train.edges.partitions import PartitionKey, all_keys, is_shared, keys_of
@@ -54,8 +53,7 @@ class Coordinator(TrainingRun):
         self.backend = all_reduce_of(config)
         self.client = client
         self.locations = PartitionLocations(config.checkpoint_path, version)
-        self.channel = CoordinatorChannel(client, f"graphmill-train-{uuid.uuid4().hex[:12]}")
-        self.pool = WorkerPool(client, self.channel, self.settings.num_workers, config, self.schedule)
+        self.pool = WorkerPool(client, config, self.schedule)
         self.shared_keys = [key for key in all_keys(config) if is_shared(config, key)]
         self._untouched: list[PartitionKey] = []  # partitions that no bucket needs: they are copied
         self._grants = 0
@@ -77,7 +75,7 @@ class Coordinator(TrainingRun):
             for task in self.pool.poll(start_tasks=True):
                 self._lose(task, assignment)
             self._answer(assignment)
-            message = self.channel.receive(POLL_S)
+            message = self.pool.receive()
             if message is not None:
                 self._handle(message, assignment)
         begun = time.monotonic()
@@ -98,7 +96,6 @@ class Coordinator(TrainingRun):
     def close(self) -> None:
         """End the workers' tasks."""
         self.pool.shut_down()
-        self.channel.close_all()
 
     def own_figures(self) -> dict[str, Any]:
         """The figures of a worker, and the number of workers."""
@@ -181,7 +178,7 @@ class Coordinator(TrainingRun):
             return
         members = [each.name for each in group]
         if len(group) > 1 and members != self._members:
-            self._members, self._group = members, f"{self.channel.topic}-{group[0].grant}"
+            self._members, self._group = members, f"{self.pool.topic}-{group[0].grant}"
         for rank, task in enumerate(group):
             self._publish(
                 task, ReduceGroup(name=self._group, rank=rank, size=len(group), leader=group[0].grant)
@@ -190,15 +187,14 @@ class Coordinator(TrainingRun):
     def _publish(self, task: WorkerTask, group: ReduceGroup | None) -> None:
         task.waits_for, task.publishing = None, True
         task.leader = task.grant if group is None else group["leader"]
-        self.channel.send(task.name, "publish", shared=list(self.locations.shared), group=group)
+        task.send("publish", shared=list(self.locations.shared), group=group)
 
     def _grant(self, task: WorkerTask, bucket: Bucket) -> None:
         self._grants += 1
         task.bucket, task.grant, task.waits_for = bucket, self._grants, None
         task.base = self._base
         task.untouched, self._untouched = tuple(self._untouched), []
-        self.channel.send(
-            task.name,
+        task.send(
             "train",
             bucket=list(bucket),
             version=self.version,
