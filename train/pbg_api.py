@@ -26,7 +26,8 @@ from train import job
 from train.edges import batches, seeds
 from train.edges.partitions import PartitionKey, by_side, keys_of, rows_of
 from train.evaluation import held_out
-from train.run.ignored_keys import tell_replaced
+from train.run.claim import claim_checkpoint
+from train.run.ignored_keys import log_ignored_keys
 from train.step.table import Table
 from train.tables.partition_files import PartitionFiles
 from train.tables.run_context import RunContext
@@ -92,8 +93,8 @@ def train(config: Any, rank: int = 0) -> None:
         log.info("training: rank %d has nothing to do: rank 0 trains, or Dask's workers do", rank)
         return
     settings = _settings(config)
-    tell_replaced(settings)
-    job.claim_checkpoint(settings)
+    log_ignored_keys(settings)
+    claim_checkpoint(settings)
     job.train(settings)
 
 
