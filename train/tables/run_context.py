@@ -49,9 +49,7 @@ class RunContext:
         version: int | None = None,
     ) -> None:
         """By default the schedule and the version are those that the configuration asks for."""
-        self.config = config
-        self.claim = claim
-        self.device = device
+        self.config, self.claim, self.device = config, claim, device
         partitions = {name: entity.num_partitions for name, entity in config.entities.items()}
         self.num_rows = entity_counts.read_counts(config.entity_path, partitions)
         self.num_dynamic = (
