@@ -20,12 +20,11 @@ from typing import Any, Self
 from pydantic import PrivateAttr
 
 from graphmill.config import Config, EntityConfig, PbgConfig, RelationConfig, from_mapping
-from graphmill.formats import edge_buckets
-from graphmill.vocab import Bucket
 from train import job
 from train.edges import batches, seeds
-from train.edges.partitions import PartitionKey, by_side, keys_of, rows_of
+from train.edges.partitions import PartitionKey, by_side, keys_of
 from train.evaluation import held_out
+from train.run.bucket import read_edges
 from train.run.claim import claim_checkpoint
 from train.run.ignored_keys import log_ignored_keys
 from train.step.table import Table
@@ -118,34 +117,20 @@ def do_eval(config: Any) -> dict[str, Any]:
     tables: dict[PartitionKey, Table] = {}
     generator = seeds.generator(settings.seed, "eval")
     parts = []
-    for number, bucket in context.schedule.num_edges:
+    for (number, bucket), num_edges in context.schedule.num_edges.items():
         needed = keys_of(settings, bucket)
         tables = {key: tables[key] for key in tables.keys() & needed}  # the others leave before these come
         tables |= {key: files.load(key, context.version) for key in sorted(needed - tables.keys())}
-        edges = _read(context, settings.edge_paths[number], bucket)
+        edges = read_edges(context, settings.edge_paths[number], bucket, (0, num_edges))
         pairs = (
             (batch, by_side(settings, batch.relation, bucket, tables))
             for batch in batches.cut(settings, edges, generator)
         )
         parts.append(held_out.rank(settings, model, pairs, generator))
-    whole = _joined(parts)
-    log.info("evaluation of %d edges: %s", whole["count"], whole["metrics"])
-    return whole
-
-
-def _read(context: RunContext, edge_path: str, bucket: Bucket) -> batches.EdgeTensors:
-    config, rows = context.config, (0, edge_buckets.count_edges(edge_path, bucket))
-    num_rows = rows_of(config, context.num_rows, bucket)
-    return batches.read(config, edge_path, bucket, rows, num_rows, context.num_relations, context.device)
-
-
-def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Means over all edges."""
     count = sum(part["count"] for part in parts)
-    metrics = {
-        name: sum(part["metrics"][name] * part["count"] for part in parts) / max(count, 1)
-        for name in held_out.NAMES
-    }
+    sums = {name: sum(part["metrics"][name] * part["count"] for part in parts) for name in held_out.NAMES}
+    metrics = {name: total / max(count, 1) for name, total in sums.items()}
+    log.info("evaluation of %d edges: %s", count, metrics)
     return {"count": count, "metrics": metrics}
 
 

@@ -80,7 +80,8 @@ class BucketTrainer:
 
     def read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
         """Read the bucket's edges of the iteration, and check them; may run in another thread."""
-        return read_edges(self.context, bucket, iteration)
+        rows = self.context.schedule.rows(iteration, bucket)
+        return read_edges(self.context, iteration.edge_path, bucket, rows)
 
     def train(
         self,
@@ -211,10 +212,8 @@ class BucketTrainer:
             yield batch, by_side(self.config, batch.relation, bucket, tables)
 
 
-def read_edges(context: RunContext, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
-    """Read a bucket's edges of an iteration to the device, and check them."""
-    config, path, device = context.config, iteration.edge_path, context.device
-    num_rel = context.num_relations
-    edges = context.schedule.rows(iteration, bucket)
+def read_edges(context: RunContext, path: str, bucket: Bucket, edges: tuple[int, int]) -> EdgeTensors:
+    """Read the edges first..last of a bucket file in the folder `path` to the device, and check them."""
+    config, device, num_rel = context.config, context.device, context.num_relations
     rows = rows_of(config, context.num_rows, bucket)
     return read_beside_steps(device, lambda: batches.read(config, path, bucket, edges, rows, num_rel, device))

@@ -64,7 +64,8 @@ class WholeGraph(BucketTrainer):
     def _read_bucket(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
         """Read a bucket's edges to the host, 32 bits per column, with rows counted over all partitions."""
         config = self.partitioned.config
-        edges = read_edges(self.partitioned, bucket, iteration)
+        rows_of_file = self.partitioned.schedule.rows(iteration, bucket)
+        edges = read_edges(self.partitioned, iteration.edge_path, bucket, rows_of_file)
         columns: list[Tensor] = []
         for side, rows in edges.index.items():
             keys = [key_of(config, relation.entity_type(side), side, bucket) for relation in config.relations]
