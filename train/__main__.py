@@ -92,11 +92,7 @@ def predict(
     elif labels is not None:
         choice = ("predict_labels", kind, storage.absolute(labels), label_columns)
     options = settings.section(cluster.ClusterConfig)
-    with (
-        lock.held(whole=[target]) as claim,
-        progress.displayed(),
-        cluster.connect(master, options) as client,
-    ):
+    with lock.held(whole=[target]) as claim, progress.displayed(), cluster.connect(master, options) as client:
         name, *chosen = choice
         arguments = (settings, *chosen, target, claim)
         figures = cluster.run_task(client, _predict, name, arguments, description="predict")

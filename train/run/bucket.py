@@ -84,20 +84,12 @@ class BucketTrainer:
         return read_edges(self.context, iteration.edge_path, bucket, rows)
 
     def train(
-        self,
-        bucket: Bucket,
-        iteration: Iteration,
-        edges: EdgeTensors,
-        tables: Tables,
-        report: ReportProgress,
+        self, bucket: Bucket, iteration: Iteration, edges: EdgeTensors, tables: Tables, report: ReportProgress
     ) -> dict[str, Any]:
         """Train on the bucket; returns its entry of training_stats.json, and `seconds` of stepping."""
-        config = self.config
         place = (iteration.edge_path_idx, iteration.edge_chunk_idx, *bucket)
-        # The same edges are held out in every epoch.
-        edges, held = batches.split(
-            edges, config.eval_fraction, seeds.generator(config.seed, "held out", *place)
-        )
+        generator = seeds.generator(self.config.seed, "held out", *place)  # the same edges in every epoch
+        edges, held = batches.split(edges, self.config.eval_fraction, generator)
         stats: dict[str, Any] = {}
         if len(held):
             stats["eval_stats_before"] = self._rank(held, bucket, tables, place)
@@ -109,23 +101,26 @@ class BucketTrainer:
         return stats | {"seconds": seconds}
 
     def _step_through(
-        self,
-        edges: EdgeTensors,
-        bucket: Bucket,
-        iteration: Iteration,
-        tables: Tables,
-        report: ReportProgress,
+        self, edges: EdgeTensors, bucket: Bucket, iteration: Iteration, tables: Tables, report: ReportProgress
     ) -> dict[str, Any]:
         place = (iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx, *bucket)
 
         def check_and_report(count: int, total: torch.Tensor) -> None:
-            self._check_finite(total, bucket, iteration, count)
+            if not torch.isfinite(total).all():
+                raise TrainingError(
+                    f"the loss is not finite: epoch {iteration.epoch_idx + 1}, {iteration.edge_path}, bucket "
+                    f"{bucket}, within the first {count} edges; lower lr (now {self.config.lr}) or "
+                    "relation_lr, or init_scale, or set max_norm"
+                )
             report(count, float(total[0]))
 
         if self.fused is not None:
             rate = learning_rates.lr_scale(self.settings, learning_rates.progress(iteration, 0.0))
             seed = seeds.derived(self.config.seed, "bucket", *place)
-            total = self.fused(edges, self._sides(bucket, tables), seed, rate, check_and_report)
+            relations = range(len(self.config.relations))
+            sides = {number: by_side(self.config, number, bucket, tables) for number in relations}
+            pairs = {number: (each[Side.LHS], each[Side.RHS]) for number, each in sides.items()}
+            total = self.fused(edges, pairs, seed, rate, check_and_report)
         else:
             total = self._by_batches(edges, bucket, iteration, tables, check_and_report)
         means = (total / max(len(edges), 1)).tolist()
@@ -183,20 +178,6 @@ class BucketTrainer:
         threads.run(tasks())
         check_and_report(len(edges), total)
         return total
-
-    def _sides(self, bucket: Bucket, tables: Tables) -> dict[int, tuple[Table, Table]]:
-        """The tables of lhs and rhs that each relation meets in the bucket."""
-        relations = range(len(self.config.relations))
-        sides = (by_side(self.config, relation, bucket, tables) for relation in relations)
-        return {number: (each[Side.LHS], each[Side.RHS]) for number, each in enumerate(sides)}
-
-    def _check_finite(self, total: torch.Tensor, bucket: Bucket, iteration: Iteration, count: int) -> None:
-        if not torch.isfinite(total).all():
-            raise TrainingError(
-                f"the loss is not finite: epoch {iteration.epoch_idx + 1}, {iteration.edge_path}, bucket "
-                f"{bucket}, within the first {count} edges; lower lr (now {self.config.lr}) or relation_lr, "
-                "or init_scale, or set max_norm"
-            )
 
     def _rank(
         self, held: EdgeTensors, bucket: Bucket, tables: Tables, place: tuple[int, ...]
