@@ -39,9 +39,8 @@ class Former(NamedTuple):
 def trained_with(config: Config) -> dict[str, Any]:
     """Settings and inputs that the checkpoint of `config` is trained with."""
     inputs = [config.entity_path, *config.edge_paths, *([config.init_path] if config.init_path else [])]
-    validate_split = config.section(TrainConfig).validate_split
-    if validate_split:
-        inputs.append(config.split_path(validate_split))
+    if split := config.section(TrainConfig).validate_split:
+        inputs.append(config.split_path(split))
     return _settings(config) | {"inputs": record.describe_inputs(inputs)}
 
 
@@ -72,14 +71,17 @@ def claim_checkpoint(config: Config) -> list[str]:
     ours = trained_with(config)
     version = pbg_checkpoint.read_version(path)
     if not version:
-        _make_room(path)
+        beyond_first = [each for each in pbg_checkpoint.versions_of(path) if each > 1]
+        if beyond_first:  # no kill of a first version leaves these
+            _start_anew(path, f"holds version {max(beyond_first)}, and no checkpoint_version.txt")
+        # A run that was killed before its first commit may have had another configuration.
+        storage.delete(storage.join(path, pbg_checkpoint.STATS_FILE))
         _write(config, ours, [], 0)
         return []
     former = _former(config)
     changes, resumes = _changes(config, former, ours)
     if not resumes:
-        log.info("training: %s was trained with something else: %s", path, "; ".join(changes))
-        log.info("training: it is moved to %s; starting anew", pbg_checkpoint.move_aside(path))
+        _start_anew(path, f"was trained with something else: {'; '.join(changes)}")
         _write(config, ours, [], 0)
         return []
     whose = "" if former.is_ours else ", which is not ours"
@@ -100,8 +102,7 @@ def moved_aside(checkpoint_path: str) -> list[str]:
 
 def _settings(config: Config) -> dict[str, Any]:
     """Return the settings that change the result."""
-    own = config.section(TrainConfig)
-    return {"settings": config.result_settings(), "train": own.result_settings()}
+    return {"settings": config.result_settings(), "train": config.section(TrainConfig).result_settings()}
 
 
 def _former(config: Config) -> Former:
@@ -174,22 +175,15 @@ def _what(part: Mapping[str, Any], num_edge_paths: int) -> dict[str, Any]:
     }
 
 
-def _make_room(path: str) -> None:
-    """Prepare a folder without a committed version for a run from the start."""
-    versions = pbg_checkpoint.versions_of(path)
-    if any(version > 1 for version in versions):  # no kill of a first version leaves these
-        log.info("training: %s holds version %d, and no checkpoint_version.txt", path, max(versions))
-        log.info("training: it is moved to %s; starting anew", pbg_checkpoint.move_aside(path))
-        return
-    # A run that was killed before its first commit may have had another configuration.
-    storage.delete(storage.join(path, pbg_checkpoint.STATS_FILE))
+def _start_anew(path: str, reason: str) -> None:
+    log.info("training: %s %s", path, reason)
+    log.info("training: it is moved to %s; starting anew", pbg_checkpoint.move_aside(path))
 
 
 def _history(former: Former) -> list[dict[str, Any]]:
     """Return the history of the checkpoint's settings; a checkpoint without one has never changed."""
     parts = {part: former.content[part] for part in ("settings", "train") if part in former.content}
-    history: list[dict[str, Any]] = former.content.get("history", [{"from_version": 0} | parts])
-    return history
+    return list(former.content.get("history", [{"from_version": 0} | parts]))
 
 
 def _write(config: Config, ours: dict[str, Any], history: list[dict[str, Any]], version: int) -> None:
