@@ -15,6 +15,8 @@ from graphmill.errors import ConfigError
 
 # GraphStorm's flags that take several values: `--pred-ntypes user item`.
 _LISTS = ("--column-names", "--pred-etypes", "--pred-ntypes")
+_CODEC = click.Choice(["none", "snappy", "lz4", "zstd"])
+_LEVEL = click.Choice(["debug", "info", "warning", "error"], case_sensitive=False)
 _SAVED = ("node_id_mapping", "node_emb_dir", "prediction_dir", "yaml_config_file")
 
 
@@ -47,12 +49,10 @@ class _Truth(click.ParamType[bool]):
     name = "true|false"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
-        if isinstance(value, bool):
-            return value
         known = {"true": True, "1": True, "false": False, "0": False}
-        if str(value).lower() not in known:
+        if (found := known.get(str(value).lower())) is None:
             self.fail(f"expected true or false, found {value!r}", param, ctx)
-        return known[str(value).lower()]
+        return found
 
 
 @click.group(cls=_RemapByDefault)
@@ -82,21 +82,11 @@ def command() -> None:
     "--checkpoint-path", metavar="FOLDER", help="A checkpoint: ours, PBG's (v1, legacy), or RecIS'."
 )
 @click.option("--entity-path", metavar="FOLDER", help="Raw ids of its rows: entity counts and index.")
-@click.option(
-    "--compression", type=click.Choice(["none", "snappy", "lz4", "zstd"]), help="Codec of ids (snappy)."
-)
-@click.option(
-    "--value-compression",
-    type=click.Choice(["none", "snappy", "lz4", "zstd"]),
-    help="Codec of vectors (none).",
-)
+@click.option("--compression", type=_CODEC, help="Codec of ids (snappy).")
+@click.option("--value-compression", type=_CODEC, help="Codec of vectors (none).")
 @click.option("--fixed-size-list", is_flag=True, default=None, help="Vectors as fixed_size_list, not list.")
-@click.option(
-    "--allow-non-finite", is_flag=True, default=None, help="Write NaN and infinity; default: an error."
-)
-@click.option(
-    "--logging-level", type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False)
-)
+@click.option("--allow-non-finite", is_flag=True, default=None, help="Write NaN and infinity too.")
+@click.option("--logging-level", type=_LEVEL)
 def remap(
     conf: str | None, overrides: tuple[str, ...], master: str | None, logging_level: str | None, **flags: Any
 ) -> None:

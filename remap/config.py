@@ -54,10 +54,15 @@ class RemapConfig(Section):
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
-        names = [self.column_names.get(name, name) for name in ("id", "type", "embedding")]
-        if "" in names or len(set(names)) < len(names):
-            raise ValueError(f"column_names: expected three different names, found {', '.join(names)}")
+        if "" in self.columns or len(set(self.columns)) < len(self.columns):
+            raise ValueError(f"column_names: expected three different names, found {', '.join(self.columns)}")
         return self
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns in the output."""
+        names: tuple[Literal["id", "type", "embedding"], ...] = ("id", "type", "embedding")
+        return [self.column_names.get(name, name) for name in names]
 
     @property
     def is_standard(self) -> bool:

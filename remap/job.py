@@ -74,22 +74,18 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
             num_parameters = write_relation_parameters(config, inputs, uri)
         _check_complete(folder, set(written))
         claim.check()
+    num_rows = dict.fromkeys(num_partitions, 0)
+    for part, each in zip(parts, files, strict=True):
+        num_rows[part.entity_type] += sum(each.values())
     return {
         "checkpoint_version": inputs.version,
-        "raw_ids_from": inputs.id_source.value,
+        "raw_ids_from": inputs.id_source,
         "num_rows": sum(written.values()),
         "num_files": len(written),
         **({"num_relation_parameters": num_parameters} if settings.relations else {}),
         "types": {
-            entity_type: {
-                "num_rows": sum(
-                    sum(each.values())
-                    for part, each in zip(parts, files, strict=True)
-                    if part.entity_type == entity_type
-                ),
-                "dimension": config.entity_dimension(entity_type),
-            }
-            for entity_type in num_partitions
+            entity_type: {"num_rows": num, "dimension": config.entity_dimension(entity_type)}
+            for entity_type, num in num_rows.items()
         },
     }
 

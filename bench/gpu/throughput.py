@@ -85,7 +85,7 @@ def _passes(
     sides = {0: (table, table)}
 
     def run(group: Group, seed: int) -> None:
-        fused_pass.run(config, step, edges, [group], sides, seed)
+        fused_pass.run(step, edges, [group], sides, seed)
 
     run(Group(0, 0, min(graph.timed_edges, WARM_UP_STEPS * config.batch_size)), seed=0)
     timed = Group(0, 0, graph.timed_edges)

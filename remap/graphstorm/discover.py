@@ -9,7 +9,7 @@
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from graphmill import storage
@@ -19,7 +19,9 @@ from graphmill.formats.graphstorm.saved_predictions import EDGE_STEMS, NODE_STEM
 from graphmill.formats.graphstorm.saved_ranks import RankRows, checked_name
 from remap.graphstorm.options import Options
 
-EMBEDDINGS, PREDICTIONS = "embed", "pred.predict"
+Ids = tuple[tuple[str, str], ...]  # columns of ids with the entity type of each column
+
+STEMS = {"emb": "embed", "pred": "pred.predict"}  # beginnings of file names, by the column of values
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class OutputFile:
     start: int
     stop: int
     values_column: str
-    ids: tuple[tuple[str, str], ...]  # columns of ids with the entity type of each
+    ids: Ids
 
     @property
     def num_rows(self) -> int:
@@ -52,45 +54,26 @@ def check_folders(options: Options) -> None:
 
 
 def find_outputs(options: Options) -> tuple[list[OutputFile], list[str]]:
-    """All output tables, and all input files, including those without rows.
+    """Find all output tables, and all input files, including input files without rows.
 
     Raises:
         NotFoundError: a file is missing.
-        FormatError: a file is not what its format page says, or does not fit those beside it.
+        FormatError: a file does not follow its format page, or does not fit the files beside it.
     """
-    groups = list(_all_groups(options))
-    sources = [uri for group in groups for ranked in group.ranks for uri in ranked.uris]
-    outputs = [each for group in groups for each in _cut(group, options)]
+    found: list[OutputFile] = []
+    if options.node_emb_dir is not None:
+        found += _embeddings(options, options.node_emb_dir)
+    if options.prediction_dir is not None:
+        for task in _prediction_tasks(options, options.prediction_dir):
+            found += _predictions(options, options.prediction_dir, task)
+    outputs = [each for each in found if each.num_rows]
     counts = Counter(storage.join(each.root, each.path) for each in outputs)
     if twice := next((uri for uri, count in counts.items() if count > 1), None):
         raise FormatError(f"{twice}: two inputs would be written to this one table; use another --output-dir")
-    return outputs, sources
+    return outputs, list(dict.fromkeys(uri for each in found for uri in each.ranked.uris))
 
 
-@dataclass(frozen=True)
-class _Group:
-    """One type's files."""
-
-    root: str
-    folder: str
-    stem: str
-    values_column: str
-    ids: tuple[tuple[str, str], ...]
-    ranks: list[RankRows]
-
-
-def _all_groups(options: Options) -> Iterator[_Group]:
-    if options.node_emb_dir is not None:
-        yield from _embeddings(options, options.node_emb_dir)
-    if options.prediction_dir is not None:
-        root = options.prediction_dir
-        has_info = storage.exists(saved_predictions.result_info_uri(root))
-        tasks = [] if has_info or options.pred_etypes or options.pred_ntypes else _tasks_with_results(root)
-        for task in tasks or [""]:
-            yield from _predictions(options, root, task)
-
-
-def _embeddings(options: Options, root: str) -> Iterator[_Group]:
+def _embeddings(options: Options, root: str) -> Iterator[OutputFile]:
     if not options.with_shared_fs and not storage.exists(saved_embeddings.emb_info_uri(root)):
         # Rank 0 alone writes the JSON, on its own machine.
         types, world_size, dimensions = tuple(_folders(root)), None, {}
@@ -98,63 +81,55 @@ def _embeddings(options: Options, root: str) -> Iterator[_Group]:
         emb_info = saved_embeddings.read_emb_info(root)
         types, dimensions = emb_info.entity_types, dict(emb_info.dimensions)
         world_size = emb_info.world_size if options.with_shared_fs else None
-    types_by_task = {
-        task: [each for each in types if _has_embeddings(storage.join(root, task, each))]
-        for task in _folders(root)
-        if task not in types
-    }
-    for task, there in {"": types, **types_by_task}.items():
-        place = storage.join(root, task) if task else root
-        for entity_type in there:
-            ranks = saved_embeddings.list_ranks(
-                place, entity_type, world_size, None if task else dimensions.get(entity_type)
-            )
-            folder = storage.join(task, entity_type) if task else entity_type
-            yield _Group(
-                options.output_dir or root, folder, EMBEDDINGS, "emb", (("nid", entity_type),), ranks
-            )
+    places = [("", each) for each in types]
+    for task in _folders(root):
+        if task not in types:
+            places += [(task, each) for each in types if _has_embeddings(storage.join(root, task, each))]
+    for task, entity_type in places:
+        dimension = None if task else dimensions.get(entity_type)
+        ranks = saved_embeddings.list_ranks(_join(root, task), entity_type, world_size, dimension)
+        yield from _tables(options, root, _join(task, entity_type), "emb", (("nid", entity_type),), ranks)
 
 
-def _predictions(options: Options, root: str, task: str) -> Iterator[_Group]:
-    place = storage.join(root, task) if task else root
-    named = ResultInfo(
-        tuple(checked_name(each, "--pred-ntypes") for each in options.pred_ntypes), options.pred_etypes
-    )
-    found = (
-        saved_predictions.read_result_info(place)
-        if storage.exists(saved_predictions.result_info_uri(place)) or named == ResultInfo()
-        else ResultInfo()
-    )
-    world_size = found.world_size if options.with_shared_fs else None
-    output_root = options.output_dir or root
-    for entity_type in named.entity_types or (() if named.edge_types else found.entity_types):
-        folder = saved_predictions.node_folder(place, entity_type)
-        ranks = saved_predictions.list_ranks(folder, NODE_STEMS, world_size)
-        below = storage.join(task, entity_type) if task else entity_type
-        yield _Group(output_root, below, PREDICTIONS, "pred", (("nid", entity_type),), ranks)
-    for edge_type in named.edge_types or (() if named.entity_types else found.edge_types):
+def _prediction_tasks(options: Options, root: str) -> list[str]:
+    """The folders of tasks that have predictions; "" for the root itself."""
+    if _has_results(root) or options.pred_etypes or options.pred_ntypes:
+        return [""]
+    return [task for task in _folders(root) if _has_results(storage.join(root, task))] or [""]
+
+
+def _predictions(options: Options, root: str, task: str) -> Iterator[OutputFile]:
+    place = _join(root, task)
+    entity_types = tuple(checked_name(each, "--pred-ntypes") for each in options.pred_ntypes)
+    edge_types = options.pred_etypes
+    is_named = bool(entity_types or edge_types)
+    found = ResultInfo()
+    if _has_results(place) or not is_named:
+        found = saved_predictions.read_result_info(place)
+    if not is_named:
+        entity_types, edge_types = found.entity_types, found.edge_types
+    types: list[tuple[str, tuple[str, ...], Ids]] = [
+        (saved_predictions.node_folder(place, each), NODE_STEMS, (("nid", each),)) for each in entity_types
+    ]
+    for edge_type in edge_types:
         folder = saved_predictions.edge_folder(place, edge_type)
-        ranks = saved_predictions.list_ranks(folder, EDGE_STEMS, world_size)
-        name = storage.name(folder)
-        below = storage.join(task, name) if task else name
-        ids = (("src_nid", edge_type[0]), ("dst_nid", edge_type[2]))
-        yield _Group(output_root, below, PREDICTIONS, "pred", ids, ranks)
+        types.append((folder, EDGE_STEMS, (("src_nid", edge_type[0]), ("dst_nid", edge_type[2]))))
+    world_size = found.world_size if options.with_shared_fs else None
+    for folder, stems, ids in types:
+        ranks = saved_predictions.list_ranks(folder, stems, world_size)
+        yield from _tables(options, root, _join(task, storage.name(folder)), "pred", ids, ranks)
 
 
-def _cut(group: _Group, options: Options) -> Iterator[OutputFile]:
-    for ranked in group.ranks:
+def _tables(
+    options: Options, root: str, folder: str, values_column: str, ids: Ids, ranks: Sequence[RankRows]
+) -> Iterator[OutputFile]:
+    """The tables of one type; a rank without rows has a table without rows, which nobody writes."""
+    for ranked in ranks:
         step = options.output_chunk_size or max(ranked.num_rows, 1)
-        for chunk, start in enumerate(range(0, ranked.num_rows, step)):
-            name = f"{group.stem}-{ranked.rank:05d}_{chunk:05d}"
-            yield OutputFile(
-                group.root,
-                storage.join(group.folder, name),
-                ranked,
-                start,
-                min(start + step, ranked.num_rows),
-                group.values_column,
-                group.ids,
-            )
+        for chunk, start in enumerate(range(0, max(ranked.num_rows, 1), step)):
+            path = storage.join(folder, f"{STEMS[values_column]}-{ranked.rank:05d}_{chunk:05d}")
+            stop = min(start + step, ranked.num_rows)
+            yield OutputFile(options.output_dir or root, path, ranked, start, stop, values_column, ids)
 
 
 def _has_embeddings(folder: str) -> bool:
@@ -164,13 +139,13 @@ def _has_embeddings(folder: str) -> bool:
     return any(name.startswith(stems) and name.endswith(".pt") for name in names)
 
 
+def _has_results(folder: str) -> bool:
+    return storage.exists(saved_predictions.result_info_uri(folder))
+
+
 def _folders(uri: str) -> list[str]:
     return [storage.name(entry.uri) for entry in storage.list_dir(uri) if entry.is_dir]
 
 
-def _tasks_with_results(root: str) -> list[str]:
-    return [
-        task
-        for task in _folders(root)
-        if storage.exists(saved_predictions.result_info_uri(storage.join(root, task)))
-    ]
+def _join(folder: str, name: str) -> str:
+    return storage.join(folder, name) if folder and name else folder or name

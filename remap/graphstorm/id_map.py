@@ -13,6 +13,7 @@ batch is allotted the next rows and bytes: one row for each id, and one row for 
 of a worker that died. Mapped pages count as memory of the worker, but the system can take them back.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -27,7 +28,7 @@ from graphmill.errors import FormatError
 from graphmill.formats.graphstorm import id_maps
 from graphmill.formats.graphstorm.id_maps import MapFile
 from graphmill.machine import scratch
-from remap.strings.distinct import hashes_of, repeated
+from remap.strings.distinct import hashes_of, repeated, suspected
 from remap.strings.texts import Texts
 
 PART_ROWS = 1 << 20
@@ -45,6 +46,13 @@ class MapPart:
     groups: tuple[int, ...]
     first_row: int
     num_rows: int
+
+    def rows(self) -> Iterator[tuple[int, pa.Array, Numbers]]:
+        """Batches of the part: the first row in the file, raw ids [n] and integer ids [n]."""
+        row = self.first_row
+        for orig, new in id_maps.iter_raw_id_map(self.file, self.groups):
+            yield row, orig, new
+            row += len(new)
 
 
 @dataclass(frozen=True)
@@ -73,16 +81,13 @@ def plan_map(mapping_path: str, entity_type: str, folder: str) -> MapPlan:
     files = id_maps.list_raw_id_map(mapping_path, entity_type)
     parts: list[MapPart] = []
     for file in files:
-        first_row, group = 0, 0
-        while group < len(file.group_rows):
-            groups, num_rows = [group], file.group_rows[group]
-            while groups[-1] + 1 < len(file.group_rows) and num_rows < PART_ROWS:
-                groups.append(groups[-1] + 1)
-                num_rows += file.group_rows[groups[-1]]
-            name = f"part-{len(parts)}"
-            parts.append(MapPart(name, file, tuple(groups), first_row, num_rows))
-            group = groups[-1] + 1
-            first_row += num_rows
+        first_row, num_rows, groups = 0, 0, list[int]()
+        for group, group_rows in enumerate(file.group_rows):
+            groups.append(group)
+            num_rows += group_rows
+            if num_rows >= PART_ROWS or group == len(file.group_rows) - 1:
+                parts.append(MapPart(f"part-{len(parts)}", file, tuple(groups), first_row, num_rows))
+                first_row, num_rows, groups = first_row + num_rows, 0, []
     num_ids = sum(part.num_rows for part in parts)
     return MapPlan(entity_type, folder, files[0].is_integer, num_ids, tuple(parts))
 
@@ -111,8 +116,7 @@ class IdTable:
         Raises:
             FormatError: an id is not in the map.
         """
-        if len(nids) and (nids.min() < 0 or nids.max() >= self.plan.num_ids):
-            row = int(np.flatnonzero((nids < 0) | (nids >= self.plan.num_ids))[0])
+        if (row := _first_outside(nids, self.plan.num_ids)) is not None:
             raise FormatError(
                 f"{where}: row {first_row + row}: the id is {nids[row]}; expected 0 to "
                 f"{self.plan.num_ids - 1}, the ids that the map of {self.plan.entity_type!r} has"
@@ -174,17 +178,17 @@ class _TableWriter:
 
     def _read_part(self, name: str) -> None:
         part = self.parts[name]
-        row = 0
-        for orig, new in id_maps.iter_raw_id_map(part.file, part.groups):
+        num_read = 0
+        for row, orig, new in part.rows():
             self._check_range(part, new, row)
             first = self._write_batch(orig)
             self._hashes[new] = hashes_of(orig)
             self._place[new] = np.arange(first + 1, first + 1 + len(new), dtype=self.plan.place_dtype)
-            row += len(new)
-            progress.tell(f"reading the map of {self.plan.entity_type}", row, part.num_rows, "rows")
-        if row != part.num_rows:
+            num_read += len(new)
+            progress.tell(f"reading the map of {self.plan.entity_type}", num_read, part.num_rows, "rows")
+        if num_read != part.num_rows:
             raise FormatError(
-                f"{part.file.uri}: expected {part.num_rows} rows as its footer says, found {row}"
+                f"{part.file.uri}: expected {part.num_rows} rows as its footer says, found {num_read}"
             )
 
     def _write_batch(self, raw_ids: pa.Array) -> int:
@@ -201,23 +205,20 @@ class _TableWriter:
 
     def _check_range(self, part: MapPart, new: Numbers, row: int) -> None:
         num_ids = self.plan.num_ids
-        if len(new) and (new.min() < 0 or new.max() >= num_ids):
-            wrong = int(np.flatnonzero((new < 0) | (new >= num_ids))[0])
+        if (wrong := _first_outside(new, num_ids)) is not None:
             raise FormatError(
-                f"{part.file.uri}: row {part.first_row + row + wrong}: {part.file.new} is "
+                f"{part.file.uri}: row {row + wrong}: {part.file.new} is "
                 f"{new[wrong]}; expected 0 to {num_ids - 1}, as the map of {self.plan.entity_type!r} has "
                 f"{num_ids} rows: is one of its files missing?"
             )
 
     def _check_complete(self, name: str) -> None:
-        place = self._place
-        if np.count_nonzero(place) == self.plan.num_ids:
+        if np.count_nonzero(self._place) == self.plan.num_ids:
             return
-        missing = int(np.flatnonzero(place == 0)[0])
+        missing = int(np.flatnonzero(self._place == 0)[0])
         seen = np.zeros(self.plan.num_ids, np.bool_)
         for part in self.plan.parts:
-            row = part.first_row
-            for _, new in id_maps.iter_raw_id_map(part.file, part.groups):
+            for row, _, new in part.rows():
                 is_first = np.zeros(len(new), np.bool_)
                 is_first[np.unique(new, return_index=True)[1]] = True
                 again = np.flatnonzero(seen[new] | ~is_first)
@@ -227,7 +228,6 @@ class _TableWriter:
                         f"again in the map of {self.plan.entity_type!r}; {missing} does not come at all"
                     )
                 seen[new] = True
-                row += len(new)
         raise FormatError(f"{self.plan.parts[0].file.uri}: the map has changed while it was being read")
 
     def _check_distinct(self, name: str) -> None:
@@ -242,17 +242,22 @@ class _TableWriter:
             return
         nids: dict[Any, int] = {}
         for part in self.plan.parts:
-            row = part.first_row
-            for orig, new in id_maps.iter_raw_id_map(part.file, part.groups):
-                for again in np.flatnonzero(np.isin(hashes_of(orig), suspects)).tolist():
-                    raw_id, nid = orig[again].as_py(), int(new[again])
+            for row, orig, new in part.rows():
+                for again, raw_id in suspected(orig, suspects):
+                    nid = int(new[again])
                     first = nids.setdefault(raw_id, nid)
                     if first != nid:
                         raise FormatError(
                             f"{part.file.uri}: row {row + again}: raw id {raw_id!r} has the ids {first} and "
                             f"{nid} in the map of {self.plan.entity_type!r}; expected one"
                         )
-                row += len(orig)
+
+
+def _first_outside(nids: Numbers, num_ids: int) -> int | None:
+    """The first position of an id that is not between 0 and `num_ids` - 1."""
+    if not len(nids) or (nids.min() >= 0 and nids.max() < num_ids):
+        return None
+    return int(np.flatnonzero((nids < 0) | (nids >= num_ids))[0])
 
 
 def _split(raw_ids: pa.StringArray) -> tuple[npt.NDArray[np.uint8], Numbers]:

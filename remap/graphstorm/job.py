@@ -1,12 +1,12 @@
 """The job: find files, read maps, write tables, verify, commit, and only then delete the inputs."""
 
-import functools
 import logging
 import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from graphmill.machine import private_folders
 from graphmill.run import lock
 from remap.graphstorm import commit
 from remap.graphstorm.commit import Journal, Move
-from remap.graphstorm.discover import EMBEDDINGS, PREDICTIONS, OutputFile, check_folders, find_outputs
+from remap.graphstorm.discover import STEMS, OutputFile, check_folders, find_outputs
 from remap.graphstorm.id_map import MapPlan, forget_tables, open_table, plan_map
 from remap.graphstorm.options import Options
 from remap.output import tables
@@ -61,7 +61,7 @@ def _run(options: Options, connect: Connect, claim: lock.Claim) -> dict[str, Any
             log.info("remap: finishing the job that was interrupted in %s", root)
             earlier = Options.model_validate(journal.options, strict=False)
             with connect() as client:
-                are_the_same = commit.finish(journal, _counting(client, earlier), claim)
+                are_the_same = commit.finish(journal, partial(_count_rows, client, earlier), claim)
             if earlier == options and are_the_same and not options.preserve_input:
                 return journal.figures
     outputs, sources = find_outputs(options)
@@ -69,13 +69,16 @@ def _run(options: Options, connect: Connect, claim: lock.Claim) -> dict[str, Any
     plans = _plan_maps(options, outputs)
     roots = list(dict.fromkeys(output.root for output in outputs)) or _roots(options)
     commit.discard_unfinished(roots)
-    suffix = f".{options.output_format}"
     with connect() as client:
         mapped = time.monotonic()
         with commit.discarded_on_error(roots):
-            moves = _write_all(client, options, outputs, plans, suffix)
-            figures = _figures(outputs, plans)
+            moves = _write_all(client, options, outputs, plans)
             targets = {move.target for move in moves}
+            figures: dict[str, Any] = {
+                "num_rows": sum(output.num_rows for output in outputs),
+                "num_files": len(outputs),
+                "num_ids": {entity_type: plan.num_ids for entity_type, plan in plans.items()},
+            }
             journal = Journal(
                 options.model_dump(mode="json"),
                 roots,
@@ -87,7 +90,7 @@ def _run(options: Options, connect: Connect, claim: lock.Claim) -> dict[str, Any
         written = time.monotonic()
         claim.check()
         commit.write_journal(journal)
-        commit.finish(journal, _counting(client, options), claim)
+        commit.finish(journal, partial(_count_rows, client, options), claim)
     log.info(
         "remap: %d rows in %d files; %.1f s to find and connect, %.1f s to remap, %.1f s to commit",
         figures["num_rows"],
@@ -117,36 +120,28 @@ def _plan_maps(options: Options, outputs: Sequence[OutputFile]) -> dict[str, Map
 
 
 def _write_all(
-    client: Client,
-    options: Options,
-    outputs: Sequence[OutputFile],
-    plans: Mapping[str, MapPlan],
-    suffix: str,
+    client: Client, options: Options, outputs: Sequence[OutputFile], plans: Mapping[str, MapPlan]
 ) -> list[Move]:
     """Write every table into the work folder; the tables with their final places."""
     token = uuid.uuid4().hex
+    suffix = f".{options.output_format}"
+    moves = [
+        Move(
+            commit.work_uri(output.root, "files", output.path + suffix),
+            storage.join(output.root, output.path + suffix),
+            output.num_rows,
+        )
+        for output in outputs
+    ]
+    arguments = [
+        (output, move.written, options, [plans[entity_type] for _, entity_type in output.ids], token)
+        for output, move in zip(outputs, moves, strict=True)
+    ]
     num_workers = len(client.scheduler_info(n_workers=-1)["workers"])
     try:
         if plans:
-            cluster.run_tasks(
-                client,
-                read_maps,
-                [(list(plans.values()), token)] * num_workers,
-                description="reading the maps",
-                unit="workers",
-            )
-        moves = [
-            Move(
-                commit.work_uri(output.root, "files", output.path + suffix),
-                storage.join(output.root, output.path + suffix),
-                output.num_rows,
-            )
-            for output in outputs
-        ]
-        arguments = [
-            (output, move.written, options, [plans[entity_type] for _, entity_type in output.ids], token)
-            for output, move in zip(outputs, moves, strict=True)
-        ]
+            maps = [(list(plans.values()), token)] * num_workers
+            cluster.run_tasks(client, read_maps, maps, description="reading the maps", unit="workers")
         cluster.run_tasks(client, write_table, arguments, description="remapping", unit="files")
     finally:
         _forget_scratch(client, token)
@@ -160,17 +155,11 @@ def _forget_scratch(client: Client, token: str) -> None:
         log.debug("scratch folders could not be removed", exc_info=True)
 
 
-def _counting(client: Client, options: Options) -> commit.CountRows:
-    count = functools.partial(tables.count_rows, options=options.tables)
-
-    def count_rows(uris: list[str]) -> list[int]:
-        if options.output_format == "parquet":  # reading a footer is faster than a task
-            return [count(uri) for uri in uris]
-        return cluster.run_tasks(
-            client, count, [(uri,) for uri in uris], description="verifying", unit="files"
-        )
-
-    return count_rows
+def _count_rows(client: Client, options: Options, uris: list[str]) -> list[int]:
+    if options.output_format == "parquet":  # reading a footer is faster than a task
+        return [tables.count_rows(uri, options.tables) for uri in uris]
+    arguments = [(uri, options.tables) for uri in uris]
+    return cluster.run_tasks(client, tables.count_rows, arguments, description="verifying", unit="files")
 
 
 def read_maps(plans: Sequence[MapPlan], token: str) -> None:
@@ -188,14 +177,12 @@ def write_table(output: OutputFile, uri: str, options: Options, plans: Sequence[
     """
     ranked = output.ranked
     id_tables = [open_table(plan, _scratch_path(token)) for plan in plans]
-    kind = tables.values_type(ranked.dtype, ranked.shape, options.tables)
-    fields = [(options.column(output.values_column), kind)]
-    fields += [
-        (options.column(column), each.type) for (column, _), each in zip(output.ids, id_tables, strict=True)
-    ]
+    columns = [output.values_column, *(column for column, _ in output.ids)]
+    types = [tables.values_type(ranked.dtype, ranked.shape, options.tables), *(t.type for t in id_tables)]
+    schema = pa.schema(list(zip(map(options.column, columns), types, strict=True)))
     where = ranked.nids_uris or (ranked.values_uri,)
     row = output.start
-    with tables.open_table(uri, pa.schema(fields), options.tables) as table:
+    with tables.open_table(uri, schema, options.tables) as table:
         for ids, values in saved_ranks.iter_rows(ranked, _batch_rows(ranked), output.start, output.stop):
             found = [
                 id_table.take(nids, nids_uri, row)
@@ -242,22 +229,13 @@ def _scratch_root(worker: Any) -> str:
 
 def _earlier_tables(outputs: Sequence[OutputFile]) -> list[str]:
     """Tables of an earlier job in the same folders; a reader would take them for tables of this job."""
-    stems = {(storage.parent(storage.join(output.root, output.path)), _stem(output)) for output in outputs}
+    stems = {
+        (storage.parent(storage.join(output.root, output.path)), STEMS[output.values_column])
+        for output in outputs
+    }
     return [
         entry.uri
         for folder, stem in sorted(stems)
         for entry in storage.list_dir(folder)
         if re.fullmatch(rf"{re.escape(stem)}-\d+_\d+\.(parquet|csv)", storage.name(entry.uri))
     ]
-
-
-def _stem(output: OutputFile) -> str:
-    return EMBEDDINGS if output.values_column == "emb" else PREDICTIONS
-
-
-def _figures(outputs: Sequence[OutputFile], plans: Mapping[str, MapPlan]) -> dict[str, Any]:
-    return {
-        "num_rows": sum(output.num_rows for output in outputs),
-        "num_files": len(outputs),
-        "num_ids": {entity_type: plan.num_ids for entity_type, plan in plans.items()},
-    }

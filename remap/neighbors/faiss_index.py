@@ -56,12 +56,9 @@ def search(index: Any, tables: Sequence[VectorTable], vector_D: Floats, k: int) 
     """The `k` nearest to a vector, best first."""
     index.nprobe = LISTS_SEARCHED
     score_1K, row_1K = index.search(unit(vector_D[None]), k)
-    names = dict(_ids_at(tables, sorted(row_1K[0][row_1K[0] >= 0].tolist())))
-    return [
-        Neighbor(names[row], float(score))
-        for row, score in zip(row_1K[0].tolist(), score_1K[0], strict=True)
-        if row >= 0
-    ]
+    names = dict(_ids_at(tables, row_1K[0].tolist()))
+    pairs = zip(row_1K[0].tolist(), score_1K[0].tolist(), strict=True)
+    return [Neighbor(names[row], score) for row, score in pairs if row >= 0]
 
 
 def _make_index(faiss: Any, tables: Sequence[VectorTable]) -> Any:
@@ -78,13 +75,11 @@ def _make_index(faiss: Any, tables: Sequence[VectorTable]) -> Any:
 
 def _ids_at(tables: Sequence[VectorTable], rows: list[int]) -> Iterator[tuple[int, str]]:
     """Ids of rows, numbered through all tables."""
-    first = 0
+    start = 0
     for table in tables:
-        if any(first <= row < first + table.num_rows for row in rows):
-            start = first
-            for ids in table.iter_ids():
-                yield from (
-                    (row, ids[row - start].as_py()) for row in rows if start <= row < start + len(ids)
-                )
-                start += len(ids)
-        first += table.num_rows
+        if not any(start <= row < start + table.num_rows for row in rows):
+            start += table.num_rows
+            continue
+        for ids in table.iter_ids():
+            yield from ((row, ids[row - start].as_py()) for row in rows if start <= row < start + len(ids))
+            start += len(ids)

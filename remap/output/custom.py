@@ -10,12 +10,11 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.errors import FormatError
-from graphmill.formats import parquet_bounds
-from graphmill.formats._parquet_vectors import Table
+from graphmill.formats.parquet import bounds, open_parquet
+from graphmill.formats.parquet.vectors import Table
 from graphmill.formats.remapped import Floats
 from remap.config import RemapConfig
 from remap.output.tables import TableOptions, count_rows, open_table, values_type
@@ -36,11 +35,11 @@ def write_custom(
         fixed_size_list=settings.vectors == "fixed_size_list",
     )
     kind = values_type("float32", (part.num_rows, part.dimension), options)
-    names = {"id": "id", "type": "type", "embedding": "embedding", **settings.column_names}
-    schema = pa.schema(list(zip(names.values(), (pa.string(), pa.string(), kind), strict=True)))
-    chosen = _selected(batches, settings)
+    schema = pa.schema(list(zip(settings.columns, (pa.string(), pa.string(), kind), strict=True)))
+    if settings.ids_path:
+        batches = _selected(batches, read_ids(settings.ids_path))
     written: dict[str, int] = {}
-    for number, rows in enumerate(split_into_files(chosen, settings.rows_per_file)):
+    for number, rows in enumerate(split_into_files(batches, settings.rows_per_file)):
         suffix = f"_{number:05d}" if settings.rows_per_file else ""
         name = f"part-{part.partition:05d}{suffix}.{settings.output_format}"
         uri = storage.join(embedding_path, part.entity_type, name)
@@ -61,12 +60,8 @@ def _write(table: Table, rows: Iterator[Rows], entity_type: str) -> int:
     return num_rows
 
 
-def _selected(batches: Iterator[Rows], settings: RemapConfig) -> Iterator[Rows]:
-    wanted = read_ids(settings.ids_path) if settings.ids_path else None
+def _selected(batches: Iterator[Rows], wanted: pa.Array) -> Iterator[Rows]:
     for ids, vectors_ND in batches:
-        if wanted is None:
-            yield ids, vectors_ND
-            continue
         rows = np.flatnonzero(pc.is_in(ids, wanted).to_numpy(zero_copy_only=False))
         if len(rows):
             yield ids.take(pa.array(rows)), vectors_ND[rows]
@@ -77,24 +72,18 @@ def split_into_files(batches: Iterator[Rows], rows_per_file: int | None) -> Iter
     if rows_per_file is None:
         yield batches
         return
-    left: list[Rows] = []
+    rest = next(batches, None)
 
-    def one_file(first: Rows) -> Iterator[Rows]:
-        ids, vectors_ND = first
-        room = rows_per_file or 0
-        while True:
+    def one_file(room: int) -> Iterator[Rows]:
+        nonlocal rest
+        while rest is not None and room:
+            ids, vectors_ND = rest
             yield ids[:room], vectors_ND[:room]
-            if len(ids) > room:
-                left.append((ids[room:], vectors_ND[room:]))
-                return
-            room -= len(ids)
-            following = next(batches, None) if room else None
-            if following is None:
-                return
-            ids, vectors_ND = following
+            rest = (ids[room:], vectors_ND[room:]) if len(ids) > room else next(batches, None)
+            room -= min(room, len(ids))
 
-    while (first := left.pop() if left else next(batches, None)) is not None:
-        yield one_file(first)
+    while rest is not None:
+        yield one_file(rows_per_file)
 
 
 def read_ids(uri: str) -> pa.Array:
@@ -110,13 +99,9 @@ def read_ids(uri: str) -> pa.Array:
 @lru_cache(maxsize=1)
 def _read_ids(uri: str, _status: storage.FileStatus | None) -> pa.Array:
     """Read the ids; the status is a key of the cache: a worker outlives a run, and the file may change."""
-    with storage.open_input(uri) as stream:
-        try:
-            parquet = pq.ParquetFile(stream)
-            parquet_bounds.check_whole(parquet, uri)
-            table = parquet.read()
-        except pa.ArrowException as error:
-            raise FormatError(f"{uri}: expected a parquet file of raw ids: {error}") from error
+    with open_parquet(uri) as parquet:
+        bounds.check_whole(parquet, uri)
+        table = parquet.read()
     for column in table.columns:
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             return column.cast(pa.string()).combine_chunks()

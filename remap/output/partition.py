@@ -17,7 +17,7 @@ from graphmill.formats import remapped
 from remap.config import RemapConfig
 from remap.output.custom import write_custom
 from remap.sources.inputs import Inputs
-from remap.sources.partition import MeasuredPartition, check_num_ids, iter_ids, iter_vectors
+from remap.sources.partition import MeasuredPartition, iter_ids, iter_vectors
 from remap.strings.distinct import Hashes, first_repeated, hashes_of, repeated
 
 
@@ -61,7 +61,7 @@ def _checked_rows(
         hashes.append(hashes_of(ids))
         # Ends the task here if it has been cancelled.
         progress.tell(f"remapping {part.entity_type} {part.partition}", num_read, part.num_rows, "rows")
-    check_num_ids(inputs, part, num_read)
+    part.check_num_ids(num_read)
     _check_distinct(inputs, part, batch_rows, np.concatenate(hashes))
 
 
@@ -71,8 +71,7 @@ def _check_distinct(inputs: Inputs, part: MeasuredPartition, batch_rows: int, ha
     if found is not None:
         raw_id, first, second = found
         raise FormatError(
-            f"{inputs.ids_uri(part.entity_type, part.partition)}: raw id {raw_id!r} stands in row {first} "
-            f"and in row {second}; expected each once"
+            f"{part.ids_uri}: raw id {raw_id!r} stands in row {first} and in row {second}; expected each once"
         )
 
 

@@ -11,7 +11,7 @@ entities/
 
 import re
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import Literal
 
 from graphmill import storage
 from graphmill.checkpoints import Checkpoint, open_checkpoint, recognise
@@ -20,14 +20,9 @@ from graphmill.errors import ConfigError, NotFoundError
 from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
 from remap.config import RemapConfig
 
+IdSource = Literal["entity_index", "entity_names"]  # the files that hold the raw ids
+
 _PRESERVED = re.compile(r"^epoch_[0-9]+$")
-
-
-class IdSource(StrEnum):
-    """The files that hold the raw ids."""
-
-    ENTITY_INDEX = "entity_index"
-    ENTITY_NAMES = "entity_names"
 
 
 @dataclass(frozen=True)
@@ -52,7 +47,7 @@ class Inputs:
 
     def ids_uri(self, entity_type: str, partition: int) -> str:
         """The file with the raw ids of one partition."""
-        if self.id_source is IdSource.ENTITY_INDEX:
+        if self.id_source == "entity_index":
             return entity_index.part_uri(self.entity_path, entity_type, partition)
         return entity_counts.names_uri(self.entity_path, entity_type, partition)
 
@@ -65,8 +60,7 @@ def find_inputs(config: Config, settings: RemapConfig) -> Inputs:
         ConfigError: the version that was asked for is not there.
     """
     checkpoint_path, version = _find_version(config.checkpoint_path, settings.checkpoint_version)
-    id_source = _find_ids(config)
-    return Inputs(config.entity_path, id_source, checkpoint_path, version, settings.allow_non_finite)
+    return Inputs(config.entity_path, _find_ids(config), checkpoint_path, version, settings.allow_non_finite)
 
 
 def select_types(config: Config, settings: RemapConfig) -> dict[str, int]:
@@ -118,10 +112,10 @@ def _find_version(path: str, wanted: int | None) -> tuple[str, int]:
 def _find_ids(config: Config) -> IdSource:
     manifest_uri = storage.join(config.entity_path, entity_index.FOLDER, entity_index.MANIFEST)
     if storage.exists(manifest_uri):
-        return IdSource.ENTITY_INDEX
+        return "entity_index"
     names_uri = entity_counts.names_uri(config.entity_path, next(iter(config.entities)), 0)
     if storage.exists(names_uri):
-        return IdSource.ENTITY_NAMES
+        return "entity_names"
     raise NotFoundError(
         f"{config.entity_path}: there are no raw ids: neither {manifest_uri} nor {names_uri} is there; "
         "run the stage etl, or copy PyTorch-BigGraph's entity_names_*.json there"

@@ -10,7 +10,7 @@ from graphmill.checkpoints import Floats
 from graphmill.checkpoints.finite import check_finite
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats import entity_counts, entity_index
-from remap.sources.inputs import IdSource, Inputs
+from remap.sources.inputs import Inputs
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,15 @@ class MeasuredPartition:
     dimension: int
     embeddings_uri: str
     """The file with the embeddings, or the checkpoint where a partition has no file."""
+    ids_uri: str
+
+    def check_num_ids(self, num_ids: int) -> None:
+        """Refuse a partition that has not one raw id for each row."""
+        if num_ids != self.num_rows:
+            raise FormatError(
+                f"{self.ids_uri} has {num_ids} raw ids, but {self.embeddings_uri} has {self.num_rows} rows: "
+                "they are not from the same run"
+            )
 
 
 def check_partitions(inputs: Inputs, num_partitions: dict[str, int]) -> None:
@@ -32,11 +41,9 @@ def check_partitions(inputs: Inputs, num_partitions: dict[str, int]) -> None:
         NotFoundError: the checkpoint has fewer.
         FormatError: the checkpoint has more, or the entity index has others.
     """
-    indexed = (
-        entity_index.read_manifest(inputs.entity_path).num_partitions
-        if inputs.id_source is IdSource.ENTITY_INDEX
-        else num_partitions
-    )
+    indexed = num_partitions
+    if inputs.id_source == "entity_index":
+        indexed = entity_index.read_manifest(inputs.entity_path).num_partitions
     checkpoint = inputs.open_checkpoint(allow_non_finite=True)
     for entity_type, num in num_partitions.items():
         if indexed.get(entity_type) != num:
@@ -73,23 +80,13 @@ def measure_partition(inputs: Inputs, entity_type: str, partition: int, dimensio
         )
     if found_dimension != dimension:
         raise FormatError(f"{uri}: expected dimension {dimension} as configured, found {found_dimension}")
-    measured = MeasuredPartition(entity_type, partition, num_rows, dimension, uri)
     ids_uri = inputs.ids_uri(entity_type, partition)
-    if inputs.id_source is IdSource.ENTITY_INDEX:
-        num_ids = entity_index.count_part(inputs.entity_path, entity_type, partition)
-        check_num_ids(inputs, measured, num_ids)
+    measured = MeasuredPartition(entity_type, partition, num_rows, dimension, uri, ids_uri)
+    if inputs.id_source == "entity_index":
+        measured.check_num_ids(entity_index.count_part(inputs.entity_path, entity_type, partition))
     elif not storage.exists(ids_uri):
         raise NotFoundError(f"{ids_uri}: there is no such file of raw ids")
     return measured
-
-
-def check_num_ids(inputs: Inputs, part: MeasuredPartition, num_ids: int) -> None:
-    """Refuse a partition that has not one raw id for each row."""
-    if num_ids != part.num_rows:
-        raise FormatError(
-            f"{inputs.ids_uri(part.entity_type, part.partition)} has {num_ids} raw ids, but "
-            f"{part.embeddings_uri} has {part.num_rows} rows: they are not from the same run"
-        )
 
 
 def iter_ids(inputs: Inputs, part: MeasuredPartition, batch_rows: int) -> Iterator[pa.Array]:
@@ -97,11 +94,11 @@ def iter_ids(inputs: Inputs, part: MeasuredPartition, batch_rows: int) -> Iterat
 
     From PyTorch-BigGraph's JSON the whole list is in memory at once: JSON has no parts.
     """
-    if inputs.id_source is IdSource.ENTITY_INDEX:
+    if inputs.id_source == "entity_index":
         yield from entity_index.iter_part(inputs.entity_path, part.entity_type, part.partition, batch_rows)
         return
     names = entity_counts.read_entity_names(inputs.entity_path, part.entity_type, part.partition)
-    check_num_ids(inputs, part, len(names))
+    part.check_num_ids(len(names))
     for start in range(0, len(names), batch_rows):
         yield pa.array(names[start : start + batch_rows], pa.string())
 
@@ -117,12 +114,14 @@ def iter_vectors(inputs: Inputs, part: MeasuredPartition, batch_rows: int) -> It
     """
     checkpoint = inputs.open_checkpoint(allow_non_finite=True)  # the caller checks rows, by their raw ids
     global_D = checkpoint.global_embedding(part.entity_type)
-    if global_D is not None and global_D.shape != (part.dimension,):
-        raise FormatError(
-            f"{checkpoint.model_uri}: global embedding of {part.entity_type!r}: expected dimension "
-            f"{part.dimension}, found {global_D.shape[0]}"
-        )
-    if global_D is not None and not inputs.allow_non_finite:
-        check_finite(global_D, f"{inputs.checkpoint_path}: global embedding of {part.entity_type!r}")
+    if global_D is not None:
+        name = f"global embedding of {part.entity_type!r}"
+        if global_D.shape != (part.dimension,):
+            found = global_D.shape[0]
+            raise FormatError(
+                f"{checkpoint.model_uri}: {name}: expected dimension {part.dimension}, found {found}"
+            )
+        if not inputs.allow_non_finite:
+            check_finite(global_D, f"{inputs.checkpoint_path}: {name}")
     for rows_ND in checkpoint.iter_embeddings(part.entity_type, part.partition, batch_rows):
         yield rows_ND if global_D is None else rows_ND + global_D

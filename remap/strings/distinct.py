@@ -4,7 +4,7 @@ Equal ids have equal hashes. The ids of a hash that comes twice are read again a
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -39,13 +39,18 @@ def repeated(hashes: Hashes) -> Hashes:
     return np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
 
 
+def suspected(ids: pa.Array, suspects: Hashes) -> Iterator[tuple[int, Any]]:
+    """The positions of ids with a hash among `suspects`, and these ids."""
+    for row in np.flatnonzero(np.isin(hashes_of(ids), suspects)).tolist():
+        yield row, ids[row].as_py()
+
+
 def first_repeated(batches: Iterable[pa.Array], suspects: Hashes) -> tuple[Any, int, int] | None:
     """The first repeated id with a hash among `suspects`, and both its rows; or None."""
     seen: dict[Any, int] = {}
     first_row = 0
     for ids in batches:
-        for row in np.flatnonzero(np.isin(hashes_of(ids), suspects)).tolist():
-            raw_id = ids[row].as_py()
+        for row, raw_id in suspected(ids, suspects):
             earlier = seen.setdefault(raw_id, first_row + row)
             if earlier != first_row + row:
                 return raw_id, earlier, first_row + row

@@ -1,6 +1,5 @@
 """A training step on CPU, compiled on this machine when a run first needs it.
 
-    build.py            native/*.cpp -> a shared object in the user's cache folder
     compiled_step.py    a batch -> the addresses of its tensors -> one call
     native/             the step itself, in C++: step.cpp, and chunk.h, a chunk's negatives
 

@@ -8,13 +8,17 @@ import ctypes
 import threading
 import weakref
 from collections.abc import Mapping
-from ctypes import c_double, c_int32, c_int64, c_void_p
+from ctypes import c_double, c_int, c_int32, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from graphmill.config import Config
 from graphmill.errors import TrainingError
+from graphmill.machine import native
 from graphmill.model.parameters import global_key
 from graphmill.vocab import Side
 from train.edges.negative_sampling import Batch, Block, Sampling
@@ -23,6 +27,15 @@ from train.model.optimizer import Adagrad
 from train.step.plain import StepFigures
 from train.step.table import Table
 
+SOURCE = Path(__file__).with_name("native") / "step.cpp"
+# Result and arguments.
+_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "workspace": (c_void_p, []),
+    "free": (None, [c_void_p]),
+    "bytes_of_real": (c_int, []),
+    "has_half": (c_int, []),
+    "step": (c_int, [*[c_void_p] * 5, c_int, c_int, c_void_p]),
+}
 _OPERATORS = {"none": 0, "diagonal": 1, "translation": 2, "complex_diagonal": 3}
 _COMPARATORS = {"dot": 0, "cos": 0, "l2": 1, "squared_l2": 2}
 _LOSSES = {"ranking": 0, "logistic": 1, "softmax": 2}
@@ -68,6 +81,16 @@ class _Settings(ctypes.Structure):
 
 class _Figures(ctypes.Structure):
     _fields_ = (("loss", c_double), ("reg", c_double), ("violators", c_int64 * 2))
+
+
+@cache
+def library(*, double: bool = False) -> ctypes.CDLL | None:
+    """Build and load the code; None where a build is impossible, and then the log says why, once per process.
+
+    With `double` the code computes in float64, for tests.
+    """
+    flags = (*native.FLAGS, *(["-DDOUBLE"] if double else []))
+    return native.library(SOURCE, _FUNCTIONS, name="training", instead="torch does the steps", flags=flags)
 
 
 def obstacle(config: Config) -> str | None:

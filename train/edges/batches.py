@@ -19,8 +19,8 @@ from torch import Tensor
 from graphmill.config import Config, PbgConfig
 from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
-from graphmill.formats._bucket_columns import Indices
 from graphmill.formats.edge_buckets import Edges
+from graphmill.formats.edge_buckets.features import Indices
 from graphmill.vocab import Bucket, Side
 from train.config import TrainConfig
 from train.edges.negative_sampling import Batch, popularity
@@ -39,9 +39,9 @@ class EdgeTensors:
     rel: Tensor
     rhs: Tensor
     weight: Tensor  # weight of the edge times that of its relation
-    bags: Mapping[tuple[Side, str], Bags] = field(
-        default_factory=dict
-    )  # lists of features, numbered by lhs or rhs
+    # Of each side and type: lists of features, numbered by lhs or rhs; running sums of how often to draw.
+    bags: Mapping[tuple[Side, str], Bags] = field(default_factory=dict)
+    popularity: Mapping[tuple[Side, str], Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.lhs)
@@ -55,9 +55,8 @@ class EdgeTensors:
         def chosen(values: Tensor) -> Tensor:  # index_select takes a quarter of the time of indexing
             return values[rows] if isinstance(rows, slice) else values.index_select(0, rows)
 
-        return EdgeTensors(
-            chosen(self.lhs), chosen(self.rel), chosen(self.rhs), chosen(self.weight), self.bags
-        )
+        lhs, rel, rhs, weight = map(chosen, (self.lhs, self.rel, self.rhs, self.weight))
+        return EdgeTensors(lhs, rel, rhs, weight, self.bags, self.popularity)
 
 
 def read(
@@ -162,25 +161,20 @@ def split(edges: EdgeTensors, fraction: float, generator: torch.Generator) -> tu
 def cut_for_training(
     config: Config, edges: EdgeTensors, generator: torch.Generator, num_rows: Mapping[Side, list[int]]
 ) -> Iterator[Batch | QueryBatch]:
-    """All edges in random order, in batches of at most batch_size; in batches of queries where possible.
+    """Cut edges in random order into batches of at most batch_size; into batches of queries where possible.
 
     `num_rows` is as in `read`.
     """
-    pieces = _pieces(config, edges, generator, config.loss_fn == "softmax")
     power = config.section(TrainConfig).negative_power
-    popular = _popularity(config, edges, num_rows, power) if power and config.num_uniform_negs else {}
-    for piece in pieces:
-        if isinstance(piece, Batch) and popular:
-            types = {side: config.relations[piece.relation].entity_type(side) for side in Side}
-            piece = replace(piece, popularity={side: popular[side, types[side]] for side in Side})
-        yield piece
+    if power and config.num_uniform_negs:
+        edges = replace(edges, popularity=_popularity(config, edges, num_rows, power))
+    return _pieces(config, edges, generator, config.loss_fn == "softmax")
 
 
 def cut(config: PbgConfig, edges: EdgeTensors, generator: torch.Generator) -> Iterator[Batch]:
-    """All edges in random order, in batches of at most batch_size."""
-    for piece in _pieces(config, edges, generator, grouped=False):
-        if isinstance(piece, Batch):
-            yield piece
+    """Cut edges in random order into batches of at most batch_size."""
+    pieces = _pieces(config, edges, generator, grouped=False)
+    return (piece for piece in pieces if isinstance(piece, Batch))
 
 
 def _pieces(
@@ -235,6 +229,7 @@ def _batch(config: PbgConfig, relation: int, edges: EdgeTensors, rows: slice, nu
         own.rel if config.dynamic_relations else None,
         own.weight,
         bags={side: own.bags[key] for side, key in keys.items() if key in own.bags},
+        popularity={side: own.popularity[key] for side, key in keys.items() if key in own.popularity},
         num_steps=num_steps,
     )
 
@@ -242,7 +237,6 @@ def _batch(config: PbgConfig, relation: int, edges: EdgeTensors, rows: slice, nu
 def _popularity(
     config: PbgConfig, edges: EdgeTensors, num_rows: Mapping[Side, list[int]], power: float
 ) -> dict[tuple[Side, str], Tensor]:
-    """Running sums of how often to draw each entity, for each side and type."""
     relation_E = torch.zeros_like(edges.rel) if config.dynamic_relations else edges.rel
     sums = {}
     for side in Side:

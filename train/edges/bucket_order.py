@@ -19,7 +19,7 @@ Sources: PyTorch-BigGraph (arXiv:1903.12287, section 4.1); Marius' BETA (arXiv:2
 import math
 import random
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 
 from graphmill.config import Config
@@ -68,7 +68,13 @@ class Uses:
 
 def ordered_buckets(order: str, num_lhs: int, num_rhs: int, seed: int) -> list[Bucket]:
     """All buckets of a grid of `num_lhs` x `num_rhs` partitions, each once."""
-    return _ORDERS[order](num_lhs, num_rhs, random.Random(seed))
+    generator = random.Random(seed)
+    if order == "affinity":
+        return _affinity(num_lhs, num_rhs, generator)
+    if order == "random":
+        return _random(num_lhs, num_rhs, generator)
+    layers = _layers(num_lhs, num_rhs, generator)
+    return [bucket for layer in (layers if order == "outside_in" else layers[::-1]) for bucket in layer]
 
 
 def elimination_order(num_lhs: int, num_rhs: int, slots: int, seed: int) -> list[Bucket]:
@@ -134,19 +140,3 @@ def _layers(num_lhs: int, num_rhs: int, generator: random.Random) -> list[list[B
             groups.append(_shuffled(pair, generator))
         layers.append([bucket for group in generator.sample(groups, len(groups)) for bucket in group])
     return layers
-
-
-def _outside_in(num_lhs: int, num_rhs: int, generator: random.Random) -> list[Bucket]:
-    return [bucket for layer in _layers(num_lhs, num_rhs, generator) for bucket in layer]
-
-
-def _inside_out(num_lhs: int, num_rhs: int, generator: random.Random) -> list[Bucket]:
-    return [bucket for layer in reversed(_layers(num_lhs, num_rhs, generator)) for bucket in layer]
-
-
-_ORDERS: dict[str, Callable[[int, int, random.Random], list[Bucket]]] = {
-    "affinity": _affinity,
-    "inside_out": _inside_out,
-    "outside_in": _outside_in,
-    "random": _random,
-}

@@ -11,7 +11,7 @@ The sum equals that of the edges' own losses; FB15k-237 has 149,689 queries inst
 Shapes: E edges, Q queries, A answers, in the order of their queries.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -50,22 +50,20 @@ class QueryBatch:
         first_Q = count_Q.cumsum(0) - count_Q
         query_A = torch.repeat_interleave(count_Q)
         answers = torch.arange(len(query_A), device=count_Q.device) + (start_Q - first_Q)[query_A]
-        return QueryBatch(
-            self.relation,
-            self.side,
-            self.entity_Q[queries],
-            None if self.rel_Q is None else self.rel_Q[queries],
-            count_Q,
-            self.answer_A[answers],
-            self.weight_A[answers],
-            self.counted,
+        return replace(
+            self,
+            entity_Q=self.entity_Q[queries],
+            rel_Q=None if self.rel_Q is None else self.rel_Q[queries],
+            count_Q=count_Q,
+            answer_A=self.answer_A[answers],
+            weight_A=self.weight_A[answers],
         )
 
 
 def group_by_query(
     config: PbgConfig, relation: int, index: dict[Side, Tensor], rel_E: Tensor | None, weight_E: Tensor
 ) -> list[QueryBatch]:
-    """All distinct queries of edges, one batch per side."""
+    """Group edges by their query, into one batch per side."""
     batches: list[QueryBatch] = []
     for side in sides_with_negatives(config):
         entity_E = index[side.other]

@@ -28,9 +28,10 @@ from torch import Tensor
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError, NotFoundError
-from graphmill.formats import entity_index, parquet_bounds
+from graphmill.formats import entity_index
 from graphmill.formats.graphstorm import saved_predictions
 from graphmill.formats.graphstorm.saved_predictions import EDGE_STEMS, NODE_STEMS, EdgeType, ResultInfo
+from graphmill.formats.parquet import bounds
 from graphmill.model.parameters import global_key
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.vocab import Side
@@ -239,7 +240,7 @@ def _read_labels(uri: str, columns: Sequence[str]) -> tuple[pa.Array, list[str]]
     with storage.open_input(uri) as stream:
         if uri.endswith(".parquet"):
             parquet = pq.ParquetFile(stream)
-            parquet_bounds.check_whole(parquet, uri)
+            bounds.check_whole(parquet, uri)
             table = parquet.read()
         else:  # as text: the id 007 is not the number 7, and an empty cell is no label
             as_text = pacsv.ConvertOptions(

@@ -8,11 +8,10 @@
 Without a GPU every copy is done when its call returns.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from train.edges.batches import EdgeTensors
 from train.step.table import Table
@@ -114,16 +113,8 @@ def read_beside_steps(device: torch.device, read: Callable[[], EdgeTensors]) -> 
     with torch.cuda.stream(stream):
         edges = read()
     stream.synchronize()
-    for tensor in _tensors(vars(edges)):
+    bags = [part for each in edges.bags.values() for part in (each.start_G, each.count_G, each.row_F)]
+    for tensor in (edges.lhs, edges.rel, edges.rhs, edges.weight, *bags):
         # The memory returns to this stream when the steps that read it are done.
         tensor.record_stream(torch.cuda.default_stream(device))
     return edges
-
-
-def _tensors(fields: Mapping[Any, Any]) -> Iterable[Tensor]:
-    for value in fields.values():
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, Mapping):
-            for part in value.values():
-                yield from _tensors(vars(part))

@@ -4,7 +4,9 @@ On a GPU a step is captured once, as a CUDA graph, and replayed. Edges that do n
 are steps of their own. All steps of a pass have the learning rates of its beginning.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -15,35 +17,24 @@ from train.edges.batches import EdgeTensors
 from train.edges.negative_sampling import Sampling
 from train.gpu.fused_step import FusedStep, Group, Shape, Sides
 from train.gpu.reference import Edges
-from train.model.model import Model
-from train.model.optimizer import Adagrad
 
 CAPTURED_FROM = 32  # steps of one shape in a pass: a capture waits for the device, and pays from so many on
 REPORT_STEPS = 64
 Report = Callable[[int, Tensor], None]  # takes the number of edges done, and the sums of StepFigures so far
 
 
-class FusedBuckets:
-    """Trains on one bucket after another, a pass over each."""
+def train(
+    step: FusedStep, edges: EdgeTensors, sides: Mapping[int, Sides], seed: int, report: Report
+) -> Tensor:
+    """Train on a bucket's edges once, in an order that `seed` decides; the sums of StepFigures, float64 [4].
 
-    def __init__(self, config: Config, model: Model, adagrad: Adagrad, device: torch.device) -> None:
-        self.config = config
-        self.step = FusedStep(config, model, adagrad, device)
-
-    def __call__(
-        self, edges: EdgeTensors, sides: Mapping[int, Sides], seed: int, lr_scale: float, report: Report
-    ) -> Tensor:
-        """Train on `edges` once, in an order that `seed` decides; the sums of StepFigures, float64 [4].
-
-        `sides` are the tables of each relation, in this bucket.
-        """
-        self.step.lr_scale = lr_scale
-        columns, groups = _grouped(self.config, edges)
-        return run(self.config, self.step, columns, groups, sides, seed, report)
+    `sides` are the tables of each relation, in this bucket.
+    """
+    columns, groups = _grouped(step.config, edges)
+    return run(step, columns, groups, sides, seed, report)
 
 
 def run(
-    config: Config,
     step: FusedStep,
     edges: Edges,
     groups: list[Group],
@@ -51,12 +42,9 @@ def run(
     seed: int,
     report: Report = lambda done, sums: None,
 ) -> Tensor:
-    """Train on all edges once, in an order that `seed` decides; the sums of StepFigures, float64 [4].
-
-    `sides` are the tables of each group's relation.
-    """
+    """Train like `train`, on columns of edges in groups."""
     step.sums.zero_()
-    pieces = list(cut(config, groups))
+    pieces = list(cut(step.config, groups))
     if len(groups) > 1:  # the edges of one group are in random order already; several groups take turns
         order = torch.randperm(len(pieces), generator=seeds.generator(seed, "pieces"))
         pieces = [pieces[number] for number in order.tolist()]
@@ -93,8 +81,8 @@ def _grouped(config: Config, edges: EdgeTensors) -> tuple[Edges, list[Group]]:
         if bool((edges.rel[1:] < edges.rel[:-1]).any()):
             edges = edges[torch.sort(edges.rel, stable=True).indices]
         counts = torch.bincount(edges.rel, minlength=len(config.relations)).tolist()
-        firsts = [sum(counts[:number]) for number in range(len(counts))]
-        groups = [Group(number, firsts[number], count) for number, count in enumerate(counts) if count]
+        pairs = enumerate(zip(counts, accumulate(counts), strict=True))
+        groups = [Group(number, end - count, count) for number, (count, end) in pairs if count]
     weight = None if bool((edges.weight == 1).all()) else edges.weight
     lhs, rel, rhs = (column.to(torch.int32) for column in (edges.lhs, edges.rel, edges.rhs))
     return Edges(lhs, rel, rhs, weight), groups
@@ -107,11 +95,9 @@ class _Steps:
         self, step: FusedStep, edges: Edges, sides: Mapping[int, Sides], pieces: list[tuple[Shape, int]]
     ) -> None:
         self.step, self.edges, self.sides = step, edges, sides
-        self.related = {shape.group.relation: step.related(shape.group.relation) for shape, _ in pieces}
-        self.taken: dict[int, int] = dict.fromkeys(self.related, 0)
-        counts: dict[Shape, int] = {}
-        for shape, _ in pieces:
-            counts[shape] = counts.get(shape, 0) + 1
+        counts = Counter(shape for shape, _ in pieces)
+        self.related = {relation: step.related(relation) for relation in {s.group.relation for s in counts}}
+        self.taken = Counter[int]()  # steps of each relation
         capturing = step.device.type == "cuda"
         self.captured = {shape for shape, count in counts.items() if capturing and count >= CAPTURED_FROM}
         self.graphs: dict[Shape, torch.cuda.CUDAGraph] = {}

@@ -2,15 +2,14 @@
 
     sample edges and candidates from counters
     for each side: query, stage, query_gradients, candidate_gradients, backward      (see reference.py)
-    Adagrad on the rows and relations that were touched
+    Adagrad on the touched rows and relations
 
-A step neither waits for the host nor depends on it: only the clock changes from step to step, and the step
-itself moves the clock on. So a step can be captured once and replayed.
+A step never waits for the host. Only the clock changes from step to step, and each step moves the clock on
+the device: a step can be captured once and replayed.
 
 Shapes: as in reference.py.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import NamedTuple
@@ -29,9 +28,7 @@ from train.model.optimizer import Adagrad
 from train.step.plain import StepFigures
 from train.step.table import Table
 
-SIDES = (Side.LHS, Side.RHS)
 Sides = tuple[Table, Table]  # the tables of lhs and rhs
-UpdateRows = Callable[[Tensor, Tensor, Tensor, Tensor, float], None]
 
 
 class Group(NamedTuple):
@@ -104,28 +101,23 @@ class FusedStep:
     ) -> None:
         """Products take bfloat16 operands with half_precision, else `dtype`, that of the tables."""
         settings = config.section(TrainConfig)
-        self.config, self.model, self.adagrad = config, model, adagrad
-        self.device = device
+        self.config, self.model, self.adagrad, self.device = config, model, adagrad, device
         self.dtype = torch.bfloat16 if config.half_precision else dtype
         self.exact = settings.exact_products
-        self.kernels = kernels_of(device)
-        self.update_rows = (
-            self.kernels.update_rows if settings.deterministic else self.kernels.update_rows_fast
-        )
+        self.kernels = kernels = _kernels_of(device)
+        self.update_rows = kernels.update_rows if settings.deterministic else kernels.update_rows_fast
         self.clock_2 = torch.zeros(2, dtype=torch.int64, device=device)
         self.sums = torch.zeros(len(StepFigures._fields), dtype=torch.float64, device=device)
         self.lr_scale = 1.0
 
     def related(self, relation: int) -> tuple[Related, Related]:
         """The parameters that make the queries for lhs and for rhs: the same ones, or one for each."""
-        gathered = {
-            side: Related.gather(self.model, self.adagrad, self.model.operator_keys(relation, side))
-            for side in SIDES
-        }
-        if self.model.two_sided:
-            # The query for one side is made of the other side's entities, by the other side's operator.
-            return gathered[Side.RHS], gathered[Side.LHS]
-        return gathered[Side.RHS], gathered[Side.RHS]
+        lhs, rhs = (
+            Related.gather(self.model, self.adagrad, self.model.operator_keys(relation, side))
+            for side in Side
+        )
+        # The query for one side is made of the other side's entities, by the other side's operator.
+        return (rhs, lhs) if self.model.two_sided else (rhs, rhs)
 
     def __call__(self, edges: Edges, shape: Shape, related: tuple[Related, Related], tables: Sides) -> None:
         """Take one step at the clock's position; the clock moves on."""
@@ -140,30 +132,29 @@ class FusedStep:
         )
         if not self.config.dynamic_relations:  # a static relation's parameters are a table of one row
             sample = sample._replace(rel_CP=torch.zeros_like(sample.rel_CP))
-        touched = _Touched(shape, shape.positives + again + drawn, tables)
-        sources = [self._source(side, shape, sample, related, tables) for side in range(2)]
-        gradients = [self._side(side, first, sample, sources[side], tables, touched) for side in range(2)]
-        touched.update(self.update_rows, sample, self.config.lr * self.lr_scale)
-        self._update_related(related, gradients, sample.rel_CP.flatten())
+        gradient_TD, parts = _room(shape, shape.positives + again + drawn, tables)
+        sources = [self._source(side, shape, sample, related[side], tables) for side in range(2)]
+        relations = [self._side(side, first, sample, sources[side], tables, parts) for side in range(2)]
+        self._update_touched(shape, sample, tables, gradient_TD)
+        self._update_related(related, relations, sample.rel_CP.flatten())
         self.clock_2[1] += shape.num_edges
 
-    def _source(
-        self, side: int, shape: Shape, sample: Sample, related: tuple[Related, Related], tables: Sides
-    ) -> Source:
+    def _source(self, side: int, shape: Shape, sample: Sample, related: Related, tables: Sides) -> Source:
         """The queries that candidates of one side meet: the other side's entities and their relation."""
         return Source(
             operator=self.config.relations[shape.group.relation].operator,  # type: ignore[arg-type]
             adjoint=not self.model.two_sided and side == 1,
             table_ND=tables[1 - side].embeddings_ND,
             rows_CP=sample.rows[1 - side][:, : shape.positives],
-            parameters_RD=related[side].values_RD,
+            parameters_RD=related.values_RD,
             rel_CP=sample.rel_CP,
         )
 
     def _side(
-        self, side: int, first: int, sample: Sample, source: Source, tables: Sides, touched: "_Touched"
+        self, side: int, first: int, sample: Sample, source: Source, tables: Sides, parts: list[Tensor]
     ) -> Tensor | None:
         """Score, loss and gradients of one side; returns the gradients of the edges' relations [C, P, D]."""
+        candidate_gradient_CKD, entity_gradient_CPD = parts[2 * side], parts[2 * (1 - side) + 1]
         comparison = Comparison(
             loss=self.config.loss_fn,
             margin=self.config.margin,
@@ -175,10 +166,10 @@ class FusedStep:
             exact=self.exact,
         )
         compared = self.kernels.query_gradients(comparison)
-        self.kernels.candidate_gradients(comparison, compared.saved, touched.candidates(side))
+        self.kernels.candidate_gradients(comparison, compared.saved, candidate_gradient_CKD)
         relation_CPD: Tensor | None
         relation_CPD, n3_cost = self.kernels.backward(
-            source, compared.gradient_CPD, self._regularization(side), touched.positives(1 - side)
+            source, compared.gradient_CPD, self._regularization(side), entity_gradient_CPD
         )
         self.sums[0] += compared.loss
         self.sums[1] += n3_cost
@@ -192,61 +183,43 @@ class FusedStep:
             return 2 * once, once
         return once, once if side else 0.0
 
+    def _update_touched(self, shape: Shape, sample: Sample, tables: Sides, gradient_TD: Tensor) -> None:
+        """Move every touched row by Adagrad; rows have the order of `_room`."""
+        rows = [part.flatten() for each in sample.rows for part in (each, each[:, : shape.positives])]
+        rows_T, lr = torch.cat(rows), self.config.lr * self.lr_scale
+        half = len(rows_T) // 2
+        parts = [slice(0, None)] if tables[0] is tables[1] else [slice(0, half), slice(half, None)]
+        for table, part in zip(tables, parts, strict=False):
+            self.update_rows(table.embeddings_ND, table.sums, rows_T[part], gradient_TD[part], lr)
+
     def _update_related(
         self, related: tuple[Related, Related], gradients: list[Tensor | None], rel_T: Tensor
     ) -> None:
-        lr = self.adagrad.lr * self.lr_scale
         first, second = gradients
         if first is None or second is None:  # the operator has no parameters
             return
-        pairs = list(zip(related, (first, second), strict=True))
+        pairs = [(related[0], first), (related[1], second)]
         if related[0] is related[1]:
             pairs = [(related[0], first + second)]
+        lr = self.adagrad.lr * self.lr_scale
         for own, gradient_CPD in pairs:
             self.kernels.update_rows(own.values_RD, own.sums_RD, rel_T, gradient_CPD.flatten(0, 1), lr)
 
 
-class _Touched:
-    """Gradients of all rows that a step touches, which the kernels write in place, and their update."""
+def _room(shape: Shape, num_candidates: int, tables: Sides) -> tuple[Tensor, list[Tensor]]:
+    """Room for the gradients of all touched rows [T, D], which the kernels write in place, and its parts.
 
-    def __init__(self, shape: Shape, num_candidates: int, tables: Sides) -> None:
-        self.shape, self.tables = shape, tables
-        self.same = tables[0] is tables[1]
-        self.counts = (num_candidates, shape.positives)  # of a side: as candidates, and as queries' entities
-        self.sizes = [shape.chunks * count for count in self.counts]
-        like = tables[0].embeddings_ND
-        self.gradient_TD = like.new_empty(2 * sum(self.sizes), like.shape[1])
-
-    def candidates(self, side: int) -> Tensor:
-        """Room for the gradients of a side's candidates: [C, K, D]."""
-        return self._part(side, 0)
-
-    def positives(self, side: int) -> Tensor:
-        """Room for the gradients of a side's entities that made queries: [C, P, D]."""
-        return self._part(side, 1)
-
-    def update(self, update_rows: UpdateRows, sample: Sample, lr: float) -> None:
-        """Move every touched row by Adagrad."""
-        rows_T = torch.cat(
-            [
-                rows.flatten()
-                for side in (0, 1)
-                for rows in (sample.rows[side], sample.rows[side][:, : self.shape.positives])
-            ]
-        )
-        half = len(rows_T) // 2
-        parts = [slice(0, None)] if self.same else [slice(0, half), slice(half, None)]
-        for table, part in zip(self.tables, parts, strict=False):
-            update_rows(table.embeddings_ND, table.sums, rows_T[part], self.gradient_TD[part], lr)
-
-    def _part(self, side: int, which: int) -> Tensor:
-        start = side * sum(self.sizes) + which * self.sizes[0]
-        return self.gradient_TD[start : start + self.sizes[which]].view(
-            self.shape.chunks, self.counts[which], -1
-        )
+    The parts are, for lhs and then for rhs: candidates [C, K, D], entities that made queries [C, P, D].
+    """
+    like = tables[0].embeddings_ND
+    counts = [num_candidates, shape.positives] * 2
+    gradient_TD = like.new_empty(shape.chunks * sum(counts), like.shape[1])
+    parts = torch.split(gradient_TD, [shape.chunks * count for count in counts])
+    views = [part.view(shape.chunks, count, -1) for part, count in zip(parts, counts, strict=True)]
+    return gradient_TD, views
 
 
-def kernels_of(device: torch.device) -> ModuleType:
+def _kernels_of(device: torch.device) -> ModuleType:
     """The kernels on a GPU (or where Triton interprets them), else their reference."""
     if device.type != "cuda":
         return reference

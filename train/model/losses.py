@@ -12,7 +12,7 @@ A masked negative has the score MASKED: its loss and its gradient are 0, and the
 Shapes: C chunks, P positives of a chunk, M negatives of a positive, D dimension, R relations, E edges.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -45,11 +45,13 @@ def loss_gradient(
     loss_fn: str, margin: float, pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor
 ) -> LossGradient:
     """The weighted losses of positives, and the gradient of their sum; it overwrites `neg_CPM`."""
-    if neg_CPM.shape[-1] == 0 and loss_fn != "logistic":
+    if loss_fn == "logistic":
+        return _logistic(pos_CP, neg_CPM, weight_CP)
+    if neg_CPM.shape[-1] == 0:
         return LossGradient(torch.zeros_like(pos_CP), torch.zeros_like(pos_CP), neg_CPM)
     if loss_fn == "ranking":
         return _ranking(margin, pos_CP, neg_CPM, weight_CP)
-    return _LOSSES[loss_fn](pos_CP, neg_CPM, weight_CP)
+    return _softmax(pos_CP, neg_CPM, weight_CP)
 
 
 def _ranking(margin: float, pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor) -> LossGradient:
@@ -78,20 +80,13 @@ def _softmax(pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor) -> LossGradient
     return LossGradient(loss_CP, -negatives_CP * scale_CP, odds_CPM.mul_(scale_CP.unsqueeze(-1)))
 
 
-_LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor], LossGradient]] = {
-    "logistic": _logistic,
-    "softmax": _softmax,
-}
-
-
 def n3(vectors: tuple[Tensor, ...], weight: Tensor | float) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Regularisation cost of each vector, weight x sum of |x|^3: [...], and its gradient, 3 weight x |x|.
 
     `vectors` are one tensor [..., D], or real and imaginary parts. `weight` broadcasts against them.
     """
-    modulus = (
-        vectors[0].abs() if len(vectors) == 1 else vectors[0].square().addcmul(vectors[1], vectors[1]).sqrt_()
-    )
+    first = vectors[0]
+    modulus = first.abs() if len(vectors) == 1 else first.square().addcmul(vectors[1], vectors[1]).sqrt_()
     slope = modulus * weight
     return (slope * modulus * modulus).sum(-1), tuple(3 * part * slope for part in vectors)
 

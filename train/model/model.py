@@ -132,15 +132,13 @@ class Model:
 
         `rel` [...] holds each edge's relation where relations are dynamic.
         """
-        if self.two_sided or side is Side.LHS:
-            return self._transform(relation, side.other, embeddings, rel)
-        return self._plain(relation, side.other, embeddings)
+        is_transformed = self.two_sided or side is Side.LHS
+        return self._vectors(relation, side.other, embeddings, rel, is_transformed=is_transformed)
 
     def candidates(self, relation: int, side: Side, embeddings: Tensor) -> Tensor:
         """Candidates for `side`, from embeddings of that side: [..., D] -> [..., D]."""
-        if self.two_sided or side is Side.LHS:
-            return self._plain(relation, side, embeddings)
-        return self._transform(relation, side, embeddings, None)
+        is_transformed = not self.two_sided and side is Side.RHS
+        return self._vectors(relation, side, embeddings, None, is_transformed=is_transformed)
 
     def edge_scores(self, queries: Tensor, candidates: Tensor) -> Tensor:
         """Scores of pairs of a query and a candidate: [..., D] and [..., D] -> [...]."""
@@ -154,23 +152,18 @@ class Model:
         comparator, bias = self.config.comparator, self.config.bias
         return comparators.matrix_scores(comparator, bias, queries, candidates, half=half)
 
-    def _plain(self, relation: int, side: Side, embeddings: Tensor) -> Tensor:
-        vectors = self._with_global(relation, side, embeddings)
-        return comparators.prepare(self.config.comparator, self.config.bias, vectors)
-
-    def _transform(self, relation: int, side: Side, embeddings: Tensor, rel: Tensor | None) -> Tensor:
-        own = [self.parameters[key] for key in self.operator_keys(relation, side)]
-        if rel is not None:
-            own = [_rows(parameter, rel) for parameter in own]
-        vectors = self._with_global(relation, side, embeddings)
-        vectors = operators.apply(self.config.relations[relation].operator, vectors, own)
-        return comparators.prepare(self.config.comparator, self.config.bias, vectors)
-
-    def _with_global(self, relation: int, side: Side, embeddings: Tensor) -> Tensor:
-        if not self.config.global_emb:
-            return embeddings
-        entity_type = self.config.relations[relation].entity_type(side)
-        return embeddings + self.parameters[global_key(entity_type)]
+    def _vectors(
+        self, relation: int, side: Side, embeddings: Tensor, rel: Tensor | None, *, is_transformed: bool
+    ) -> Tensor:
+        entry = self.config.relations[relation]
+        if self.config.global_emb:
+            embeddings = embeddings + self.parameters[global_key(entry.entity_type(side))]
+        if is_transformed:
+            own = [self.parameters[key] for key in self.operator_keys(relation, side)]
+            if rel is not None:
+                own = [_rows(parameter, rel) for parameter in own]
+            embeddings = operators.apply(entry.operator, embeddings, own)
+        return comparators.prepare(self.config.comparator, self.config.bias, embeddings)
 
 
 def _rows(parameter: Tensor, rel: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import torch
 
 from graphmill.config import Config
 from graphmill.errors import ConfigError
-from train.compiled import build, compiled_step
+from train.compiled import compiled_step
 from train.config import TrainConfig
 from train.edges.partitions import all_keys, is_shared
 from train.gpu import supported
@@ -68,7 +68,7 @@ def engine_of(config: Config, device: torch.device, reasons: list[str]) -> Engin
     if choice == "auto" and device.type != "cuda":
         if obstacle := compiled_step.obstacle(config):
             reasons.append(f"the compiled step cannot train {obstacle}")
-        elif build.library() is not None:
+        elif compiled_step.library() is not None:
             return "compiled"
         else:
             reasons.append("the compiled step cannot be built here")

@@ -11,8 +11,7 @@ from graphmill.config import Config
 from graphmill.errors import TrainingError
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket, Side
-from train.compiled import build
-from train.compiled.compiled_step import CompiledStep
+from train.compiled.compiled_step import CompiledStep, library
 from train.config import TrainConfig
 from train.edges import batches, seeds
 from train.edges.batches import EdgeTensors
@@ -20,8 +19,9 @@ from train.edges.negative_sampling import Batch
 from train.edges.one_vs_all import QueryBatch
 from train.edges.partitions import PartitionKey, by_side, rows_of
 from train.evaluation import held_out
+from train.gpu import fused_pass
 from train.gpu.copies import read_beside_steps
-from train.gpu.fused_pass import FusedBuckets
+from train.gpu.fused_step import FusedStep
 from train.model import learning_rates
 from train.model.model import Model
 from train.model.optimizer import Adagrad
@@ -49,8 +49,9 @@ class BatchStep:
     def __init__(self, config: Config, model: Model, adagrad: Adagrad, engine: Engine) -> None:
         self.plain = PlainStep(config, model, adagrad)
         self.grouped = GroupedStep(config, model, adagrad)
-        library = build.library() if engine == "compiled" else None
-        self.edges = self.plain if library is None else CompiledStep(config, model, adagrad, library)
+        self.edges: PlainStep | CompiledStep = self.plain
+        if engine == "compiled" and (compiled := library()) is not None:
+            self.edges = CompiledStep(config, model, adagrad, compiled)
 
     def set_lr_scale(self, lr_scale: float) -> None:
         """Multiply both learning rates from now on."""
@@ -76,7 +77,7 @@ class BucketTrainer:
         self.step = BatchStep(context.config, model, adagrad, plan.engine)
         self.hogwild = plan.hogwild
         is_fused = plan.engine == "fused"
-        self.fused = FusedBuckets(context.config, model, adagrad, context.device) if is_fused else None
+        self.fused = FusedStep(context.config, model, adagrad, context.device) if is_fused else None
 
     def read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
         """Read the bucket's edges of the iteration, and check them; may run in another thread."""
@@ -115,12 +116,13 @@ class BucketTrainer:
             report(count, float(total[0]))
 
         if self.fused is not None:
-            rate = learning_rates.lr_scale(self.settings, learning_rates.progress(iteration, 0.0))
+            done = learning_rates.progress(iteration, 0.0)
+            self.fused.lr_scale = learning_rates.lr_scale(self.settings, done)
             seed = seeds.derived(self.config.seed, "bucket", *place)
             relations = range(len(self.config.relations))
             sides = {number: by_side(self.config, number, bucket, tables) for number in relations}
             pairs = {number: (each[Side.LHS], each[Side.RHS]) for number, each in sides.items()}
-            total = self.fused(edges, pairs, seed, rate, check_and_report)
+            total = fused_pass.train(self.fused, edges, pairs, seed, check_and_report)
         else:
             total = self._by_batches(edges, bucket, iteration, tables, check_and_report)
         means = (total / max(len(edges), 1)).tolist()

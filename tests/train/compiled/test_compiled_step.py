@@ -12,10 +12,11 @@ import torch
 from hypothesis import given, settings
 
 from graphmill.config import from_mapping
+from graphmill.machine import native
 from graphmill.vocab import Side
 from tests.train.graphs import make_config, random_triples, write_graph
 from train import job
-from train.compiled import build
+from train.compiled import compiled_step
 from train.compiled.compiled_step import CompiledStep, obstacle
 from train.config import TrainConfig
 from train.edges.negative_sampling import Batch
@@ -30,7 +31,7 @@ RELATIONS = [
     {"name": f"r{i}", "lhs": "node", "rhs": "node", "operator": "complex_diagonal"} for i in range(3)
 ]
 
-pytestmark = pytest.mark.skipif(build.library() is None, reason="no C++ compiler")
+pytestmark = pytest.mark.skipif(compiled_step.library() is None, reason="no C++ compiler")
 
 
 @st.composite
@@ -139,7 +140,7 @@ def test_equals_the_torch_step(case):
     assert obstacle(case[0]) is None
     torch_world, kernel_world = World(*case, torch.float64), World(*case, torch.float64)
     expected = torch_world.step(PlainStep)
-    found = kernel_world.step(CompiledStep, build.library(double=True))
+    found = kernel_world.step(CompiledStep, compiled_step.library(double=True))
     torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-7)
     check_same(kernel_world, torch_world, rtol=1e-7, atol=1e-7)
 
@@ -172,8 +173,8 @@ def test_single_precision(half):
     case = {"user": 500}, 128, True, 3, 1
     exact, kernel_world = World(wide(False), *case, torch.float64), World(wide(half), *case, torch.float32)
     exact.step(PlainStep)
-    kernel_world.step(CompiledStep, build.library())
-    rough = half and build.library().graphmill_has_half()
+    kernel_world.step(CompiledStep, compiled_step.library())
+    rough = half and compiled_step.library().graphmill_has_half()
     found, expected = (world.tables["user"].embeddings_ND for world in (kernel_world, exact))
     error = (found.double() - expected).abs()
     assert error.max() < (0.05 if rough else 5e-5)
@@ -184,8 +185,8 @@ def test_single_precision(half):
 def test_one_thread_repeats_to_the_last_bit():
     case = wide(False), {"user": 500}, 256, False, 3, 2
     first, second = World(*case, torch.float32), World(*case, torch.float32)
-    first.step(CompiledStep, build.library())
-    second.step(CompiledStep, build.library())
+    first.step(CompiledStep, compiled_step.library())
+    second.step(CompiledStep, compiled_step.library())
     check_same(first, second, rtol=0, atol=0)
 
 
@@ -204,14 +205,14 @@ def test_several_threads_learn_as_one_does(tmp_path):
 def test_without_a_compiler_torch_does_the_steps(monkeypatch, caplog):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with caplog.at_level("INFO", "graphmill"):
-        assert build.library.__wrapped__() is None
+        assert compiled_step.library.__wrapped__() is None
     assert "no C++ compiler" in caplog.text
 
 
 def test_a_compiler_that_fails_is_told_of(monkeypatch, tmp_path, caplog):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(build, "FLAGS", ("-no-such-flag",))
-    assert build.library.__wrapped__() is None
+    monkeypatch.setattr(native, "FLAGS", ("-no-such-flag",))
+    assert compiled_step.library.__wrapped__() is None
     assert "no-such-flag" in caplog.text
     assert not list((tmp_path / "graphmill").iterdir())  # nothing half done is left
 
@@ -220,11 +221,11 @@ def test_compiled_once(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    monkeypatch.setattr(build, "FLAGS", ("-std=c++17", "-O0", "-march=native", "-shared", "-fPIC"))
-    assert build.library.__wrapped__() is not None
+    monkeypatch.setattr(native, "FLAGS", ("-std=c++17", "-O0", "-march=native", "-shared", "-fPIC"))
+    assert compiled_step.library.__wrapped__() is not None
     (made,) = (tmp_path / "graphmill").iterdir()
     before = made.stat().st_mtime_ns
-    assert build.library.__wrapped__() is not None
+    assert compiled_step.library.__wrapped__() is not None
     assert made.stat().st_mtime_ns == before
     assert stat.S_IMODE(made.parent.stat().st_mode) == 0o700
     assert not list((tmp_path / "tmp").iterdir())
@@ -241,8 +242,8 @@ def test_compiled_where_nobody_has_a_home(monkeypatch, tmp_path, cache):
     monkeypatch.setattr(Path, "expanduser", no_home)  # of a user without a name, where HOME is not set
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    monkeypatch.setattr(build, "FLAGS", ("-std=c++17", "-O0", "-march=native", "-shared", "-fPIC"))
-    assert build.library.__wrapped__() is not None
+    monkeypatch.setattr(native, "FLAGS", ("-std=c++17", "-O0", "-march=native", "-shared", "-fPIC"))
+    assert compiled_step.library.__wrapped__() is not None
     assert not list((tmp_path / "tmp").iterdir())  # it is loaded by then
 
 
