@@ -13,6 +13,7 @@ everything is killed, the next run starts from the last commit.
 import logging
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from distributed import Client
@@ -52,9 +53,8 @@ class Coordinator(TrainingRun):
         self.settings = config.section(TrainConfig)
         self.backend = all_reduce_of(config)
         self.client = client
-        self.locations = PartitionLocations(config.checkpoint_path, version)
+        self.locations = PartitionLocations(config, version)
         self.pool = WorkerPool(client, config, self.schedule)
-        self.shared_keys = [key for key in all_keys(config) if is_shared(config, key)]
         self._untouched: list[PartitionKey] = []  # partitions that no bucket needs: they are copied
         self._grants = 0
         self.losses: Counter[Bucket] = Counter()
@@ -67,9 +67,11 @@ class Coordinator(TrainingRun):
     def iterate(self, iteration: Iteration) -> None:
         """Have the workers train all buckets, and commit; after an epoch the tasks end."""
         self.metrics.start_iteration(iteration)
-        assignment = self._assignment(iteration)
-        used = {key for bucket in order_of(self.config, iteration) for key in keys_of(self.config, bucket)}
-        self._untouched = [each for each in all_keys(self.config) if each not in {*used, *self.shared_keys}]
+        order = order_of(self.config, iteration)
+        assignment = self._assignment(order)
+        used = {key for bucket in order for key in keys_of(self.config, bucket)}
+        others = [key for key in all_keys(self.config) if key not in used]
+        self._untouched = [key for key in others if not is_shared(self.config, key)]
         self._base = self.locations.shared
         while not assignment.finished:
             for task in self.pool.poll(start_tasks=True):
@@ -80,7 +82,7 @@ class Coordinator(TrainingRun):
                 self._handle(message, assignment)
         begun = time.monotonic()
         self.claim.check()
-        self.locations.complete(self.shared_keys)
+        self.locations.complete()
         self.commit(self._checksums)
         self.locations.committed()
         self.metrics.end_iteration(wait_s=time.monotonic() - begun)
@@ -90,8 +92,7 @@ class Coordinator(TrainingRun):
 
     def evaluate(self, config: Config) -> dict[str, Any]:
         """Evaluate a version on a worker."""
-        figures: dict[str, Any] = cluster.run_task(self.client, evaluate, config, description="evaluate")
-        return figures
+        return dict(cluster.run_task(self.client, evaluate, config, description="evaluate"))
 
     def close(self) -> None:
         """End the workers' tasks."""
@@ -101,13 +102,12 @@ class Coordinator(TrainingRun):
         """The figures of a worker, and the number of workers."""
         return self._worker_figures | {"num_workers": self.settings.num_workers}
 
-    def _assignment(self, iteration: Iteration) -> Assignment:
-        order = order_of(self.config, iteration)
+    def _assignment(self, order: Sequence[Bucket]) -> Assignment:
         from_one = not self.version and not self.config.init_path
         if self.settings.bucket_assignment == "dynamic":
             return Dynamic(order, self._own_keys, from_one=from_one)
-        size = self.settings.num_workers
-        return Tournament(rounds_of(order, self._own_keys, size, from_one=from_one))
+        rounds = rounds_of(order, self._own_keys, self.settings.num_workers, from_one=from_one)
+        return Tournament(rounds)
 
     def _own_keys(self, bucket: Bucket) -> set[PartitionKey]:
         """The partitions that no other worker may have while the bucket is trained."""
@@ -129,15 +129,14 @@ class Coordinator(TrainingRun):
             case "published" if bucket is not None and task.visit is not None:
                 keys = [*self._own_keys(bucket), *task.untouched]
                 self.locations.publish(task.grant, keys, shares=task.leader == task.grant)
-                written = message["checksums"]
-                self._checksums |= {storage.name(uri): written[uri] for uri in written}
+                self._checksums |= {storage.name(uri): each for uri, each in message["checksums"].items()}
                 self.metrics.add(task.visit)
                 if assignment.commit(bucket):
                     self._base = self.locations.shared
                 task.last, task.waits_for, task.publishing = bucket, "bucket", False
                 task.drop_bucket()
                 in_use = {each.base for each in self.pool.tasks.values() if each.base is not None}
-                self.locations.forget_shared(self.shared_keys, in_use | {self._base})
+                self.locations.forget_shared(in_use | {self._base})
 
     def _answer(self, assignment: Assignment) -> None:
         """Send waiting workers a bucket or their turn to publish, where there is one."""
@@ -162,14 +161,14 @@ class Coordinator(TrainingRun):
     def _may_begin(self, assignment: Assignment) -> bool:
         """Whether to hand out buckets. A round that reduces begins when all workers wait.
 
-        So a group has the same members, and adds up in the same order, every time.
+        Then a group has the same members in every run, and adds up in the same order.
         """
         tasks = self.pool.tasks.values()
         begun = any(each.bucket in assignment.publish_group for each in tasks)
         return self.backend is None or begun or all(each.waits_for == "bucket" for each in tasks)
 
     def _publish_together(self, assignment: Assignment) -> None:
-        """Let a round reduce once all of it, or after a loss as much as workers can hold, is trained."""
+        """Start the all-reduce of a round when all of its buckets, or all that workers hold, are trained."""
         tasks = self.pool.tasks.values()
         waiting = {each.bucket: each for each in tasks if each.waits_for == "turn"}
         group = [waiting[bucket] for bucket in assignment.publish_group if bucket in waiting]

@@ -17,7 +17,7 @@ def decide(context: RunContext, workers: int = 1) -> Plan:
     """Decide how this process trains, as one of `workers`.
 
     Raises:
-        ConfigError: a setting asks for what the configuration or the machine rules out.
+        ConfigError: the configuration or the machine rules out a setting.
     """
     config = context.config
     reasons: list[str] = []
@@ -52,12 +52,12 @@ def device_of(config: Config) -> torch.device:
 
 
 def can_rank(config: Config, device: torch.device) -> bool:
-    """Whether the kernels count ranks on this device: those of dot products."""
+    """Whether the kernels can count ranks: on a GPU, where scores are dot products."""
     return device.type == "cuda" and config.comparator in ("dot", "cos") and not config.bias
 
 
 def engine_of(config: Config, device: torch.device, reasons: list[str]) -> Engine:
-    """Choose what takes the steps; adds to `reasons` what rules out the fastest engine.
+    """Choose the engine of the steps; adds to `reasons` the obstacles to a faster engine.
 
     Raises:
         ConfigError: train.engine is `fused`, and the kernels cannot train the configuration on this device.
@@ -86,7 +86,7 @@ def engine_of(config: Config, device: torch.device, reasons: list[str]) -> Engin
 
 
 def _has_batches_for_torch(config: Config) -> bool:
-    """Whether the compiled step leaves batches to torch, which uses all cores for each batch."""
+    """Whether torch trains some batches beside the compiled step; torch uses all cores for each batch."""
     queries = config.loss_fn == "softmax" and any(relation.all_negs for relation in config.relations)
     return queries or any(entity.featurized for entity in config.entities.values())
 

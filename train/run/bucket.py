@@ -32,7 +32,7 @@ from train.step.table import Table
 from train.step.threads import Task, Threads
 from train.tables.run_context import RunContext
 
-CHECK_BATCHES = 50  # a loss that is not finite is noticed after so many batches at the latest
+CHECK_BATCHES = 50  # between two checks that the loss is finite
 
 AnyBatch = TypeVar("AnyBatch", Batch, Batch | QueryBatch)
 Tables = Mapping[PartitionKey, Table]
@@ -40,10 +40,10 @@ ReportProgress = Callable[[int, float], None]  # takes the number of edges done,
 
 
 class BatchStep:
-    """Trains on the batches of `batches.cut_for_training`.
+    """Trains on a batch of `batches.cut_for_training`.
 
-    Edges take the compiled step or the plain one, edges with features the plain step, queries the grouped
-    step.
+    The compiled step, or else the plain step, trains edges; the plain step trains edges with features; the
+    grouped step trains queries.
     """
 
     def __init__(self, config: Config, model: Model, adagrad: Adagrad, engine: Engine) -> None:
@@ -60,7 +60,7 @@ class BatchStep:
     def __call__(
         self, batch: Batch | QueryBatch, tables: Mapping[Side, Table], generator: torch.Generator
     ) -> StepFigures:
-        """Move the rows and parameters that the batch touches."""
+        """Update the rows and parameters that the batch touches."""
         if isinstance(batch, QueryBatch):
             return self.grouped(batch, tables)
         return (self.plain if batch.bags else self.edges)(batch, tables, generator)
@@ -138,8 +138,8 @@ class BucketTrainer:
     ) -> torch.Tensor:
         """Train batch by batch; the sums of StepFigures.
 
-        With several threads, each has batches of its own and moves the same tables as the others, without
-        locks, as PBG's workers do (Hogwild).
+        With several threads, each thread trains batches of its own. All threads update the same tables
+        without locks (Hogwild), as PBG's workers do.
         """
         place = (iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx, *bucket)
         generator = seeds.generator(self.config.seed, "bucket", *place)
@@ -151,13 +151,13 @@ class BucketTrainer:
         check_edges = CHECK_BATCHES * self.config.batch_size
         checked = -check_edges
 
-        def report_now_and_then(done: int) -> None:
+        def report_sometimes(done: int) -> None:
             nonlocal checked
             if done - checked >= check_edges:
                 checked = done
                 check_and_report(done, total)
 
-        threads = Threads(num_threads, report_now_and_then)
+        threads = Threads(num_threads, report_sometimes)
 
         def step(batch: Batch | QueryBatch, sides: Mapping[Side, Table]) -> int:
             own = generators.pop()

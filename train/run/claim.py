@@ -45,7 +45,7 @@ def trained_with(config: Config) -> dict[str, Any]:
 
 
 def check_claim(config: Config, coming: Collection[str] = ()) -> None:
-    """Check, before anything is changed, whether training can start; inputs are not checked yet.
+    """Check, before any file changes, whether training can start. Inputs are not checked yet.
 
     Earlier stages will write the folders `coming`.
 
