@@ -11,10 +11,11 @@ rank 0 trains, other ranks return at once.
 """
 
 import dataclasses
+import json
 import logging
 import threading
 from collections.abc import Mapping
-from enum import Enum, StrEnum
+from enum import StrEnum
 from typing import Any, Self
 
 from pydantic import PrivateAttr
@@ -46,23 +47,13 @@ class _Schema:
 
     def to_dict(self) -> dict[str, Any]:
         """All keys, in PBG's order, as plain JSON types."""
-        fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(self)  # type: ignore[arg-type]
-        return {field.name: _plain(getattr(self, field.name)) for field in fields}
+        content = dataclasses.asdict(self)  # type: ignore[call-overload]
+        return dict(json.loads(json.dumps(content, default=lambda each: each.value)))  # of enumerations
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
         """Make a schema of a mapping."""
         return cls(**raw)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, _Schema):
-        return value.to_dict()
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _schema(name: str, model: type[EntityConfig | RelationConfig | PbgConfig]) -> Any:
