@@ -23,9 +23,9 @@ from pydantic import PrivateAttr
 from graphmill.config import Config, EntityConfig, PbgConfig, RelationConfig, from_mapping
 from train import job
 from train.edges import batches, seeds
-from train.edges.partitions import PartitionKey, by_side, keys_of
+from train.edges.partitions import PartitionKey, keys_of
 from train.evaluation import held_out
-from train.run.bucket import read_edges
+from train.run.bucket import read_edges, with_tables
 from train.run.claim import claim_checkpoint
 from train.run.ignored_keys import log_ignored_keys
 from train.step.table import Table
@@ -113,10 +113,7 @@ def do_eval(config: Any) -> dict[str, Any]:
         tables = {key: tables[key] for key in tables.keys() & needed}  # the others leave before these come
         tables |= {key: files.load(key, context.version) for key in sorted(needed - tables.keys())}
         edges = read_edges(context, settings.edge_paths[number], bucket, (0, num_edges))
-        pairs = (
-            (batch, by_side(settings, batch.relation, bucket, tables))
-            for batch in batches.cut(settings, edges, generator)
-        )
+        pairs = with_tables(settings, batches.cut(settings, edges, generator), bucket, tables)
         parts.append(held_out.rank(settings, model, pairs, generator))
     count = sum(part["count"] for part in parts)
     sums = {name: sum(part["metrics"][name] * part["count"] for part in parts) for name in held_out.NAMES}

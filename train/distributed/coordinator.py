@@ -140,21 +140,18 @@ class Coordinator(TrainingRun):
 
     def _answer(self, assignment: Assignment) -> None:
         """Send waiting workers a bucket or their turn to publish, where there is one."""
-        if self.backend is not None:
-            self._publish_together(assignment)
-        for task in self.pool.tasks.values():
-            if task.waits_for == "turn" and task.bucket is not None:
-                publishing = any(each.publishing for each in self.pool.tasks.values())
-                if not publishing and self.backend is None and assignment.may_publish(task.bucket):
-                    self._publish(task, None)
-            elif task.waits_for == "bucket" and self._may_begin(assignment):
+        tasks = self.pool.tasks.values()
+        if not any(each.publishing for each in tasks):
+            self._publish_next(assignment)
+        for task in tasks:
+            if task.waits_for == "bucket" and self._may_begin(assignment):
                 bucket = assignment.next_bucket(task.last)
                 if bucket is not None:
                     self._grant(task, bucket)
-        stuck = self.backend is None and all(each.waits_for == "turn" for each in self.pool.tasks.values())
-        if stuck and self.pool.tasks and (bucket := assignment.next_bucket(None)) is not None:
+        stuck = self.backend is None and all(each.waits_for == "turn" for each in tasks)
+        if stuck and tasks and (bucket := assignment.next_bucket(None)) is not None:
             # All workers wait for the turn of a bucket whose worker was lost: one gives up its own bucket.
-            task = next(iter(self.pool.tasks.values()))
+            task = next(iter(tasks))
             self._give_back(task, assignment)
             self._grant(task, bucket)
 
@@ -167,21 +164,24 @@ class Coordinator(TrainingRun):
         begun = any(each.bucket in assignment.publish_group for each in tasks)
         return self.backend is None or begun or all(each.waits_for == "bucket" for each in tasks)
 
-    def _publish_together(self, assignment: Assignment) -> None:
-        """Start the all-reduce of a round when all of its buckets, or all that workers hold, are trained."""
+    def _publish_next(self, assignment: Assignment) -> None:
+        """Let one worker merge files; or start an all-reduce when all that a round can train is trained."""
         tasks = self.pool.tasks.values()
-        waiting = {each.bucket: each for each in tasks if each.waits_for == "turn"}
+        waiting = {each.bucket: each for each in tasks if each.bucket and each.waits_for == "turn"}
+        if self.backend is None:
+            for task in [each for bucket, each in waiting.items() if assignment.may_publish(bucket)][:1]:
+                self._publish(task, None)
+            return
         group = [waiting[bucket] for bucket in assignment.publish_group if bucket in waiting]
         is_whole = len(group) == len(assignment.publish_group) or len(waiting) == len(tasks)
-        if not group or not is_whole or any(each.publishing for each in tasks):
+        if not group or not is_whole:
             return
         members = [each.name for each in group]
         if len(group) > 1 and members != self._members:
             self._members, self._group = members, f"{self.pool.topic}-{group[0].grant}"
         for rank, task in enumerate(group):
-            self._publish(
-                task, ReduceGroup(name=self._group, rank=rank, size=len(group), leader=group[0].grant)
-            )
+            leader = group[0].grant
+            self._publish(task, ReduceGroup(name=self._group, rank=rank, size=len(group), leader=leader))
 
     def _publish(self, task: WorkerTask, group: ReduceGroup | None) -> None:
         task.waits_for, task.publishing = None, True

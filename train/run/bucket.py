@@ -171,7 +171,7 @@ class BucketTrainer:
             begun = 0
             num_rows = rows_of(self.config, self.context.num_rows, bucket)
             cut = batches.cut_for_training(self.config, edges, generator, num_rows)
-            for batch, sides in self._with_tables(cut, bucket, tables):
+            for batch, sides in with_tables(self.config, cut, bucket, tables):
                 done = learning_rates.progress(iteration, begun / len(edges))
                 self.step.set_lr_scale(learning_rates.lr_scale(self.settings, done))
                 begun += len(batch)
@@ -186,13 +186,16 @@ class BucketTrainer:
     ) -> dict[str, Any]:
         generator = seeds.generator(self.config.seed, "rank", *place)
         cut = batches.cut(self.config, held, generator)
-        return held_out.rank(self.config, self.model, self._with_tables(cut, bucket, tables), generator)
+        pairs = with_tables(self.config, cut, bucket, tables)
+        return held_out.rank(self.config, self.model, pairs, generator)
 
-    def _with_tables(
-        self, cut: Iterator[AnyBatch], bucket: Bucket, tables: Tables
-    ) -> Iterator[tuple[AnyBatch, Mapping[Side, Table]]]:
-        for batch in cut:
-            yield batch, by_side(self.config, batch.relation, bucket, tables)
+
+def with_tables(
+    config: Config, cut: Iterator[AnyBatch], bucket: Bucket, tables: Tables
+) -> Iterator[tuple[AnyBatch, Mapping[Side, Table]]]:
+    """Pair each batch of a bucket with the tables of its relation."""
+    for batch in cut:
+        yield batch, by_side(config, batch.relation, bucket, tables)
 
 
 def read_edges(context: RunContext, path: str, bucket: Bucket, edges: tuple[int, int]) -> EdgeTensors:
