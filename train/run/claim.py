@@ -70,28 +70,26 @@ def claim_checkpoint(config: Config) -> list[str]:
     path = config.checkpoint_path
     ours = trained_with(config)
     version = pbg_checkpoint.read_version(path)
-    if not version:
-        beyond_first = [each for each in pbg_checkpoint.versions_of(path) if each > 1]
-        if beyond_first:  # no kill of a first version leaves these
-            _start_anew(path, f"holds version {max(beyond_first)}, and no checkpoint_version.txt")
-        # A run that was killed before its first commit may have had another configuration.
-        storage.delete(storage.join(path, pbg_checkpoint.STATS_FILE))
-        _write(config, ours, [], 0)
-        return []
-    former = _former(config)
-    changes, resumes = _changes(config, former, ours)
-    if not resumes:
+    if version:
+        former = _former(config)
+        changes, resumes = _changes(config, former, ours)
+        if resumes:
+            whose = "" if former.is_ours else ", which is not ours"
+            log.info("training: resuming version %d of %s%s", version, path, whose)
+            if changes:
+                log.info("training: from version %d on, this changes: %s", version, "; ".join(changes))
+                validation.reopen(config)
+            if changes or not former.is_ours:
+                _write(config, ours, _history(former), version)
+            return changes
         _start_anew(path, f"was trained with something else: {'; '.join(changes)}")
-        _write(config, ours, [], 0)
-        return []
-    whose = "" if former.is_ours else ", which is not ours"
-    log.info("training: resuming version %d of %s%s", version, path, whose)
-    if changes:
-        log.info("training: from version %d on, this changes: %s", version, "; ".join(changes))
-        validation.reopen(config)
-    if changes or not former.is_ours:
-        _write(config, ours, _history(former), version)
-    return changes
+    elif late := [each for each in pbg_checkpoint.versions_of(path) if each > 1]:
+        # no kill of a first version leaves these
+        _start_anew(path, f"holds version {max(late)}, and no checkpoint_version.txt")
+    # A run that was killed before its first commit may have had another configuration.
+    storage.delete(storage.join(path, pbg_checkpoint.STATS_FILE))
+    _write(config, ours, [], 0)
+    return []
 
 
 def moved_aside(checkpoint_path: str) -> list[str]:
