@@ -1,6 +1,6 @@
 """Tables of vectors by raw id: ours, those of GraphStorm, or tables with renamed columns.
 
-{folder}/{type}/*.parquet       one column of ids (strings or integers), one column of lists of floats; or
+{folder}/{type}/*.parquet       a column of ids (strings or integers) and a column of lists of floats; or
                                 the columns id, type and vector of remap
 """
 
@@ -28,15 +28,15 @@ class VectorTable:
     vectors: str
     num_rows: int
 
-    def batches(self, batch_rows: int = BATCH_ROWS) -> Iterator[tuple[pa.Array, Floats]]:
-        """Ids (string [N]) and vectors [N, D].
+    def batches(self) -> Iterator[tuple[pa.Array, Floats]]:
+        """Read ids (string [N]) and vectors [N, D].
 
         Raises:
             FormatError: the vectors differ in length, or there are nulls.
         """
         with open_parquet(self.uri) as parquet:
             columns = [self.ids, self.vectors]
-            batch_rows = parquet_bounds.batch_rows(parquet, self.uri, columns, batch_rows)
+            batch_rows = parquet_bounds.batch_rows(parquet, self.uri, columns, BATCH_ROWS)
             for batch in parquet.iter_batches(batch_rows, columns=columns):
                 ids, lists = batch.column(self.ids), batch.column(self.vectors)
                 values = lists.flatten()
@@ -48,7 +48,7 @@ class VectorTable:
                 yield ids.cast(pa.string()), rows_ND.astype(np.float32, copy=False)
 
     def iter_ids(self) -> Iterator[pa.Array]:
-        """Ids alone, string [N] at a time."""
+        """Read ids alone, string [N] at a time."""
         with open_parquet(self.uri) as parquet:
             batch_rows = parquet_bounds.batch_rows(parquet, self.uri, [self.ids], BATCH_ROWS)
             for batch in parquet.iter_batches(batch_rows, columns=[self.ids]):
@@ -56,13 +56,13 @@ class VectorTable:
 
 
 def batches(tables: Iterable[VectorTable]) -> Iterator[tuple[pa.Array, Floats]]:
-    """Ids (string [N]) and vectors [N, D] of all tables, one after the other."""
+    """Read ids (string [N]) and vectors [N, D] of all tables, one after the other."""
     for table in tables:
         yield from table.batches()
 
 
 def find_types(folder: str) -> dict[str, list[VectorTable]]:
-    """The tables of each type, in the order of their names.
+    """Find the tables of each type, in the order of their names.
 
     Raises:
         NotFoundError: there are none.
