@@ -25,9 +25,7 @@ from etl.run.outputs import check_outputs, hide_outputs, output_uris, quarantine
 from etl.run.work import Work, kept_work
 from etl.steps.encode import Chunk, Encoded, encode_range
 from etl.steps.index import (
-    MAX_COUNTED_RELATIONS,
     Index,
-    IndexedRelations,
     count_entities,
     first_ids,
     first_indices,
@@ -35,10 +33,11 @@ from etl.steps.index import (
     index_relations,
     plan_shards,
     rare_relations,
+    static_relations,
     write_partition,
 )
 from etl.steps.index_previous import file_previous, num_previous_ids, previous_counts
-from etl.steps.index_shard import Shard, index_shard
+from etl.steps.index_shard import index_shard
 from etl.steps.merge import merge, plan_runs
 from etl.steps.spill import Int64
 from etl.steps.task_settings import TaskSettings
@@ -196,38 +195,33 @@ def _encode(
 
 
 def _index(work: Work, settings: TaskSettings, chunks: list[Chunk]) -> Index:
-    uris = [chunk.uri for chunk in chunks]
     num_previous = previous_counts(settings)
-    tasks: list[tuple[Any, ...]] = [(settings, number) for number, count in enumerate(num_previous) if count]
-    filed = iter(work.run_tasks(file_previous, tasks, description="etl: read the earlier index"))
-    previous = [next(filed) if count else [] for count in num_previous]
+    known = [number for number, count in enumerate(num_previous) if count]
+    tasks: list[tuple[Any, ...]] = [(settings, number) for number in known]
+    filed = work.run_tasks(file_previous, tasks, description="etl: read the earlier index")
+    previous = dict(zip(known, filed, strict=True))
     num_ids: Int64 = np.array([chunk.num_ids for chunk in chunks]).sum(axis=0, dtype=np.int64)
     id_bytes: Int64 = np.array([chunk.id_bytes for chunk in chunks]).sum(axis=0, dtype=np.int64)
-    for slots, blocks in zip(settings.partition_slots(), previous, strict=True):
-        for block in blocks:
-            num_ids[slots.start : slots.stop] += block.num_ids
-            id_bytes[slots.start : slots.stop] += block.id_bytes
+    for number, (ids, sizes) in enumerate(zip(*map(settings.by_partition, (num_ids, id_bytes)), strict=True)):
+        for block in previous.get(number, []):
+            ids += block.num_ids
+            sizes += block.id_bytes
     shards = plan_shards(settings, num_ids, id_bytes)
-    tasks = [(settings, shard, uris, previous[shard.partition_number]) for shard in shards]
+    uris = [chunk.uri for chunk in chunks]
+    tasks = [(settings, shard, uris, previous.get(shard.partition_number, [])) for shard in shards]
     indexed = work.run_tasks(index_shard, tasks, description="etl: index entities", unit="shards")
     num_entities = count_entities(shards, indexed, num_previous)
-    by_partition: list[list[Shard]] = [[] for _ in num_entities]
-    for shard in shards:
-        by_partition[shard.partition_number].append(shard)
     tasks = [
-        (settings, number, *rest)
-        for number, rest in enumerate(zip(by_partition, first_ids(settings, num_entities), strict=True))
+        (settings, number, [shard for shard in shards if shard.partition_number == number], first_id)
+        for number, first_id in enumerate(first_ids(settings, num_entities))
     ]
     written = work.run_tasks(
         write_partition, tasks, description="etl: write the entity index", unit="partitions"
     )
-    rare, names = rare_relations(settings, chunks), tuple(name for name, _, _ in settings.relations)
-    few = len(names) <= MAX_COUNTED_RELATIONS
-    relations = IndexedRelations(len(names), len(rare), names if few else None)
+    relations = static_relations(settings, chunks)
     if settings.dynamic:
-        with_edges = [chunk.uri for chunk in chunks if chunk.num_edges]
-        description = "etl: number relations"
-        relations = work.run_tasks(index_relations, [(settings, with_edges)], description=description)[0]
+        tasks = [(settings, [chunk.uri for chunk in chunks if chunk.num_edges])]
+        (relations,) = work.run_tasks(index_relations, tasks, description="etl: number relations")
     checksums = _joined([*written, relations.checksums])
     return Index(shards, indexed, num_previous, num_entities, relations, checksums)
 
@@ -238,15 +232,13 @@ def _joined(parts: list[Checksums]) -> Checksums:
 
 def _translate(work: Work, settings: TaskSettings, chunks: list[Chunk], index: Index) -> list[Translated]:
     first = first_indices(index)
-    ranges = id_ranges(settings, chunks, index.shards)
     rare = rare_relations(settings, chunks)
+    num_relations = index.relations.num_relations
     tasks = []
     first_relation = 0
-    for chunk, of_chunk in zip(chunks, ranges, strict=True):
+    for chunk, of_chunk in zip(chunks, id_ranges(settings, chunks, index.shards), strict=True):
         if chunk.num_edges:
-            numbering = Numbering(
-                index.shards, first, of_chunk, first_relation, index.relations.num_relations, rare
-            )
+            numbering = Numbering(index.shards, first, of_chunk, first_relation, num_relations, rare)
             tasks.append((settings, chunk, numbering))
             first_relation += chunk.num_relations
     return work.run_tasks(translate, tasks, description="etl: translate", unit="chunks")

@@ -20,9 +20,9 @@ from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_folder
 from train.config import TrainConfig
 from train.distributed.coordinator import Coordinator
+from train.plan.plan import all_reduce_of, announced
 from train.run.claim import check_claim, claim_checkpoint, moved_aside, trained_with
 from train.run.ignored_keys import tell_replaced
-from train.run.plan import all_reduce_of, announced
 from train.tables.legacy_inputs import import_legacy_inputs
 
 __all__ = [

@@ -24,10 +24,10 @@ from graphmill.formats import edge_buckets
 from graphmill.vocab import Bucket
 from train import job
 from train.edges import batches, seeds
-from train.edges.partitions import Location, by_side, keys_of, rows_of
+from train.edges.partitions import PartitionKey, by_side, keys_of, rows_of
 from train.evaluation import held_out
 from train.run.ignored_keys import tell_replaced
-from train.tables.held_partitions import HeldPartitions
+from train.step.table import Table
 from train.tables.partition_files import PartitionFiles
 from train.tables.run_context import RunContext
 
@@ -114,12 +114,13 @@ def do_eval(config: Any) -> dict[str, Any]:
     settings = settings.model_copy(update={"eval_num_batch_negs": None, "eval_num_uniform_negs": None})
     context = RunContext.of_checkpoint(settings, "evaluate")
     model, files = context.load_trained_model(), PartitionFiles(context)
-    partitions = HeldPartitions(lambda key, location: files.load(key, location.version))
-    location = Location(0, settings.checkpoint_path, context.version)
+    tables: dict[PartitionKey, Table] = {}
     generator = seeds.generator(settings.seed, "eval")
     parts = []
     for number, bucket in context.schedule.num_edges:
-        tables = partitions.hold(dict.fromkeys(keys_of(settings, bucket), location))
+        needed = keys_of(settings, bucket)
+        tables = {key: tables[key] for key in tables.keys() & needed}  # the others leave before these come
+        tables |= {key: files.load(key, context.version) for key in sorted(needed - tables.keys())}
         edges = _read(context, settings.edge_paths[number], bucket)
         pairs = (
             (batch, by_side(settings, batch.relation, bucket, tables))

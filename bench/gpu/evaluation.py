@@ -10,10 +10,10 @@ from bench.setting import Setting
 from graphmill.cluster import num_cores
 from graphmill.config import from_mapping
 from train.evaluation import ranking
+from train.evaluation.metrics import Ranks, concatenated
 from train.evaluation.queries import Slots, Triples
-from train.evaluation.ranking_metrics import Ranks, concatenated
-from train.gpu import supported
 from train.model.model import Model
+from train.plan.decide import can_rank
 
 
 def measure(setting: Setting, machine: Machine, report: Report) -> None:
@@ -43,7 +43,7 @@ def measure(setting: Setting, machine: Machine, report: Report) -> None:
             height=height,
             num_threads=num_cores(),
             device=machine.device,
-            fused=supported.can_rank(config, machine.device),
+            fused=can_rank(config, machine.device),
         )
         return concatenated(list(by_side.values()))
 

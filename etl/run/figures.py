@@ -11,7 +11,7 @@ import numpy as np
 from etl.steps import degrees
 from etl.steps.encode import Encoded
 from etl.steps.index import Index
-from etl.steps.index_shard import IndexedShard, top_degrees
+from etl.steps.index_shard import IndexedShard, sum_counts
 from etl.steps.spill import Int64
 from etl.steps.task_settings import TaskSettings
 from etl.steps.translate import Translated
@@ -77,23 +77,19 @@ def warn_if_uneven(settings: TaskSettings, num_edges: Int64) -> None:
 
 def warn_if_crowded(settings: TaskSettings, index: Index) -> None:
     """Warn of partitions with many more ids in a range of hashes than chance puts there."""
-    partitions = settings.partitions()
-    counts: list[Int64] = [
-        np.zeros(settings.num_slots[partition.entity_type], np.int64) for partition in partitions
-    ]
-    for shard, indexed in zip(index.shards, index.indexed, strict=True):
-        counts[shard.partition_number][shard.slots.start : shard.slots.stop] = indexed.num_by_slot
-    for partition, of_partition in zip(partitions, counts, strict=True):
-        name = partition.entity_type
-        of_type = [each for other, each in zip(partitions, counts, strict=True) if other.entity_type == name]
-        mean = float(np.mean(of_type))
+    by_partition = settings.by_partition(np.concatenate([each.num_by_slot for each in index.indexed]))
+    totals: Counter[str] = Counter()
+    for (name, _), of_partition in zip(settings.partitions, by_partition, strict=True):
+        totals[name] += int(of_partition.sum())
+    for (name, number), of_partition in zip(settings.partitions, by_partition, strict=True):
+        mean = totals[name] / (settings.num_partitions[name] * settings.num_slots[name])
         crowded = of_partition[of_partition > CROWDED_RATIO * mean + CROWDED_IDS]
         if len(crowded):
             log.warning(
                 "etl: partition %d of %s is crowded: %d of its ids have hashes (%s) that no more than %.0f "
                 "ids should have; such ids are made on purpose; the partition and its buckets are larger "
                 "than others, and take longer: look where the ids come from",
-                partition.number,
+                number,
                 name,
                 int(crowded.sum()),
                 HASH_NAME,
@@ -105,6 +101,8 @@ def figures(settings: TaskSettings, counts: Counts) -> dict[str, Any]:
     """Return all figures of the stage for run.json."""
     by_split = dict(zip(settings.splits, counts.num_edges.reshape(len(settings.splits), -1), strict=True))
     by_reason = _by_reason(counts.encoded)
+    folders = [settings.folders.entities, *settings.folders.splits.values()]
+    written = [entry for folder in folders for entry in storage.list_dir(folder, recursive=True)]
     translated = np.sum([each.num_edges for each in counts.translated], axis=0)
     left_out = {
         "self_loops": sum(each.num_self_loops for each in counts.encoded),
@@ -128,7 +126,7 @@ def figures(settings: TaskSettings, counts: Counts) -> dict[str, Any]:
         "integer_id_columns": sorted({c for file_range in counts.ranges for c in file_range.integer_columns}),
         "num_chunks": sum(len(each.chunks) for each in counts.encoded),
         "bytes_in": sum(file_range.num_bytes for file_range in counts.ranges),
-        "bytes_out": _bytes_out(settings),
+        "bytes_out": sum(entry.size_bytes for entry in written),
     }
     if counts.index.relations.names is not None:
         # Counted before duplicates are dropped.
@@ -139,36 +137,26 @@ def figures(settings: TaskSettings, counts: Counts) -> dict[str, Any]:
 
 def _entities(settings: TaskSettings, index: Index) -> dict[str, Any]:
     """Count entities by type."""
-    partitions = [partition.entity_type for partition in settings.partitions()]
-    entities: dict[str, Any] = {name: [] for name in settings.entity_types}
-    for name, count in zip(partitions, index.num_entities, strict=True):
-        entities[name].append(count)
-    outside, left_out, kept = (dict.fromkeys(settings.entity_types, 0) for _ in range(3))
-    for shard, indexed in zip(index.shards, index.indexed, strict=True):
-        name = partitions[shard.partition_number]
-        outside[name] += indexed.num_outside_train
-        left_out[name] += indexed.num_left_out
-    for name, count in zip(partitions, index.num_previous, strict=True):
-        kept[name] += count
-    by_type: dict[str, list[IndexedShard]] = {name: [] for name in settings.entity_types}
-    for shard, indexed in zip(index.shards, index.indexed, strict=True):
-        by_type[partitions[shard.partition_number]].append(indexed)
+    type_of = [name for name, _ in settings.partitions]
+    num_entities: dict[str, list[int]] = {name: [] for name in settings.entity_types}
+    for name, count in zip(type_of, index.num_entities, strict=True):
+        num_entities[name].append(count)
+    num_previous: Counter[str] = Counter(dict.fromkeys(settings.entity_types, 0))
+    for name, count in zip(type_of, index.num_previous, strict=True):
+        num_previous[name] += count
+    indexed: dict[str, list[IndexedShard]] = {name: [] for name in settings.entity_types}
+    for shard, of_shard in zip(index.shards, index.indexed, strict=True):
+        indexed[type_of[shard.partition_number]].append(of_shard)
+    counts = {name: sum_counts(found, np.zeros(0, np.int64)) for name, found in indexed.items()}
     return {
-        "num_entities": entities,
+        "num_entities": num_entities,
         # No edge trains their embeddings.
-        "num_entities_outside_train": outside,
-        "num_entities_left_out": left_out,
-        "num_entities_from_previous": kept,
-        "train_degree": {
-            name: degrees.summarize(each.degrees for each in found) for name, found in by_type.items()
-        },
-        "degree_histogram": {
-            name: degrees.histogram(each.degrees for each in found) for name, found in by_type.items()
-        },
-        "highest_degrees": {
-            name: [list(pair) for pair in top_degrees(pair for each in found for pair in each.highest)]
-            for name, found in by_type.items()
-        },
+        "num_entities_outside_train": {name: each.num_outside_train for name, each in counts.items()},
+        "num_entities_left_out": {name: each.num_left_out for name, each in counts.items()},
+        "num_entities_from_previous": dict(num_previous),
+        "train_degree": {name: degrees.summarize(each.degrees) for name, each in counts.items()},
+        "degree_histogram": {name: degrees.histogram(each.degrees) for name, each in counts.items()},
+        "highest_degrees": {name: [list(pair) for pair in each.highest] for name, each in counts.items()},
     }
 
 
@@ -195,8 +183,3 @@ def _shown_grid(num_edges: Int64) -> dict[str, Any]:
     starts = [np.arange(0, length, size) for length in num_edges.shape]
     summed = np.add.reduceat(np.add.reduceat(num_edges, starts[0], axis=0), starts[1], axis=1)
     return {"partitions_a_cell": size, "counts": summed.tolist()}
-
-
-def _bytes_out(settings: TaskSettings) -> int:
-    folders = [settings.folders.entities, *settings.folders.splits.values()]
-    return sum(entry.size_bytes for folder in folders for entry in storage.list_dir(folder, recursive=True))

@@ -29,9 +29,7 @@ class DegreeCounts:
 
 def count_degrees(degrees: Int64) -> DegreeCounts:
     """Count entities by degree."""
-    length = np.frexp(degrees.astype(np.float64))[1].astype(np.int64)  # binary digits
-    dropped = np.maximum(length - _DIGITS, 0)
-    floors, counts = np.unique(degrees >> dropped << dropped, return_counts=True)
+    floors, counts = np.unique(_floors(degrees, _DIGITS)[0], return_counts=True)
     return DegreeCounts(floors, counts, int(degrees.max(initial=0)))
 
 
@@ -43,31 +41,28 @@ def merge_counts(parts: Iterable[DegreeCounts]) -> DegreeCounts:
     return DegreeCounts(floors, counts, max(part.largest for part in found))
 
 
-def histogram(parts: Iterable[DegreeCounts]) -> list[list[int]]:
+def histogram(merged: DegreeCounts) -> list[list[int]]:
     """Count entities by degree, in up to four bins per octave: [first degree, last, entities], ascending."""
-    found = [part for part in parts if len(part.floors)]
-    if not found:
-        return []
-    floors, counts = (
-        np.concatenate([getattr(part, each) for part in found]) for each in ("floors", "counts")
-    )
-    dropped = np.maximum(np.frexp(floors.astype(np.float64))[1].astype(np.int64) - _SHOWN_DIGITS, 0)
-    first, places = np.unique(floors >> dropped << dropped, return_inverse=True)
-    last = first + (1 << np.maximum(np.frexp(first.astype(np.float64))[1] - _SHOWN_DIGITS, 0)) - 1
-    entities = np.bincount(places, counts).astype(np.int64)
-    return [list(each) for each in zip(first.tolist(), last.tolist(), entities.tolist(), strict=True)]
+    floors, widths = _floors(merged.floors, _SHOWN_DIGITS)
+    first, at, places = np.unique(floors, return_index=True, return_inverse=True)
+    entities = np.bincount(places, merged.counts).astype(np.int64)
+    bins: list[list[int]] = np.stack([first, first + widths[at] - 1, entities], axis=1).tolist()
+    return bins
 
 
-def summarize(parts: Iterable[DegreeCounts]) -> dict[str, int]:
-    """Return quantiles of the degrees of several shards: min, p50, p90, p99, p99.9, max."""
-    found = [part for part in parts if len(part.floors)]
-    if not found:
+def summarize(merged: DegreeCounts) -> dict[str, int]:
+    """Return quantiles of the degrees: min, p50, p90, p99, p99.9, max; nothing of no entity."""
+    if not len(merged.floors):
         return {}
-    merged = merge_counts(found)
-    floors, below = merged.floors, np.cumsum(merged.counts)
-    ranks = [int(np.ceil(quantile * below[-1])) for quantile in QUANTILES]
+    below = np.cumsum(merged.counts)
+    at = np.searchsorted(below, [int(np.ceil(quantile * below[-1])) for quantile in QUANTILES])
     names = [f"p{100 * quantile:g}" for quantile in QUANTILES]
-    quantiles = {
-        name: int(floors[np.searchsorted(below, rank)]) for name, rank in zip(names, ranks, strict=True)
-    }
-    return {"min": int(floors[0]), **quantiles, "max": merged.largest}
+    quantiles = dict(zip(names, merged.floors[at].tolist(), strict=True))
+    return {"min": int(merged.floors[0]), **quantiles, "max": merged.largest}
+
+
+def _floors(degrees: Int64, digits: int) -> tuple[Int64, Int64]:
+    """Return the smallest degree of the bin of each degree, and the width of that bin."""
+    length = np.frexp(degrees.astype(np.float64))[1].astype(np.int64)  # binary digits
+    dropped = np.maximum(length - digits, 0)
+    return degrees >> dropped << dropped, 1 << dropped

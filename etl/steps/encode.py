@@ -14,28 +14,28 @@ folder:
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from etl.config import EntityTableConfig, TableConfig
+from etl.config import Table, TableConfig
 from etl.steps import spill
 from etl.steps.encode_rows import ChunkIds, ChunkRows, EncodedRows
 from etl.steps.spill import Int32, Int64
 from etl.steps.task_settings import TaskSettings
 from etl.strings import hashing
+from etl.strings.hashing import Hashes
 from etl.strings.native import count, take
-from etl.strings.table import Distinct
 from etl.tables import quarantine
-from etl.tables.check_rows import BadRows, BlockPosition, Rules
+from etl.tables.check_rows import BadRows, Rules
 from etl.tables.formats import FileRange
-from etl.tables.read import read_blocks
+from etl.tables.read import Block, read_blocks
 from graphmill import storage
-from graphmill.vocab import Side
+from graphmill.vocab import TRAIN_SPLIT, Side
 
 CHUNK_BYTES = 512 << 20  # a chunk with long ids ends at this size
 IDS_SCHEMA = pa.schema([("id", pa.string()), ("train_count", pa.int32())])
@@ -74,138 +74,124 @@ class Encoded:
 
 def encode_range(settings: TaskSettings, file_range: FileRange, number: int) -> Encoded:
     """Encode the rows of one file range, chunk by chunk."""
-    encoder = _Encoder(settings, file_range, number)
-    for position, block, bad in read_blocks(file_range, settings.chunk_rows, _rules(settings, file_range)):
-        encoder.take(position, block, bad)
-    encoder.end_chunk()
-    return encoder.found
+    found = Encoded()
+    table = file_range.table
+    blocks = read_blocks(file_range, settings.etl.chunk_rows, _rules(settings, table))
+    for chunk_number, of_chunk in groupby(blocks, key=_chunk_numbers(settings.etl.chunk_rows)):
+        rows: ChunkRows | ChunkIds = (
+            ChunkRows(settings, table) if isinstance(table, TableConfig) else ChunkIds(settings, table)
+        )
+        num_kept = 0
+        all_bad: list[BadRows] = []
+        for block, bad in of_chunk:
+            kept = rows.add(block) if block.num_rows else 0
+            num_kept += kept
+            all_bad += bad
+            found.num_rows += _num_rows((block, bad))
+            found.num_self_loops += block.num_rows - kept
+        if all_bad and settings.folders.quarantine is not None:
+            quarantine.write_file(settings.folders.quarantine, number, chunk_number, all_bad)
+            found.num_bad += quarantine.count_by_reason(all_bad)
+        if num_kept:
+            uri = storage.join(settings.folders.work, f"{number:06d}-{chunk_number:06d}")
+            found.chunks.append(_write_chunk(settings, table, rows.finish(), uri))
+    return found
 
 
-class _Encoder:
-    """Encodes the blocks of one file range as chunks."""
+def _chunk_numbers(chunk_rows: int) -> Callable[[Block], int]:
+    """Return a function that numbers the chunk of each block; a chunk ends with the block that fills it."""
+    number = num_rows = num_bytes = 0
 
-    def __init__(self, settings: TaskSettings, file_range: FileRange, number: int) -> None:
-        self.found = Encoded()
-        self._settings = settings
-        self._table = file_range.table
-        self._number = number
-        self._num_ended = 0
-        self._start_chunk()
+    def chunk_number(block: Block) -> int:
+        nonlocal number, num_rows, num_bytes
+        if num_rows >= chunk_rows or num_bytes >= CHUNK_BYTES:
+            number, num_rows, num_bytes = number + 1, 0, 0
+        num_rows += _num_rows(block)
+        num_bytes += block[0].nbytes
+        return number
 
-    def take(self, position: BlockPosition, block: pa.Table, bad: list[BadRows]) -> None:
-        """Add a block, and end the chunk when it is full."""
-        self.found.num_rows += block.num_rows
-        self._num_rows += block.num_rows
-        self._num_bytes += block.nbytes
-        if block.num_rows:
-            self._rows.add(block)
-        for each in bad:
-            self.found.num_rows += len(each.rows)
-            self._num_rows += len(each.rows)
-            self._bad.append((position, each))
-        if self._num_rows >= self._settings.chunk_rows or self._num_bytes >= CHUNK_BYTES:
-            self.end_chunk()
-
-    def end_chunk(self) -> None:
-        """Write the blocks added since the last chunk."""
-        if self._bad and self._settings.folders.quarantine is not None:
-            uri = quarantine.file_uri(self._settings.folders.quarantine, self._number, self._num_ended)
-            quarantine.write_file(uri, self._bad)
-            self.found.num_bad += quarantine.count_by_reason(self._bad)
-        uri = storage.join(self._settings.folders.work, f"{self._number:06d}-{self._num_ended:06d}")
-        if isinstance(self._rows, ChunkIds) and self._rows.num_rows:
-            self.found.chunks.append(_write_listed(self._settings, self._rows, uri))
-        elif isinstance(self._rows, ChunkRows):
-            self.found.num_self_loops += self._rows.num_loops
-            if self._rows.num_edges and isinstance(self._table, TableConfig):
-                encoded = self._rows.finish()
-                self.found.chunks.append(_write_edges(self._settings, self._table, encoded, uri))
-        self._num_ended += 1
-        self._start_chunk()
-
-    def _start_chunk(self) -> None:
-        self._num_rows = self._num_bytes = 0
-        self._bad: list[tuple[BlockPosition, BadRows]] = []
-        self._rows: ChunkIds | ChunkRows
-        if isinstance(self._table, EntityTableConfig):
-            self._rows = ChunkIds(self._settings, self._table.type)
-        elif isinstance(self._table, TableConfig):
-            self._rows = ChunkRows(self._settings, self._table)
+    return chunk_number
 
 
-def _rules(settings: TaskSettings, file_range: FileRange) -> Rules:
-    if not isinstance(file_range.table, TableConfig):
-        return Rules(quarantines=settings.quarantines)
+def _num_rows(block: Block) -> int:
+    good, bad = block
+    return int(good.num_rows) + sum(len(each.rows) for each in bad)
+
+
+def _rules(settings: TaskSettings, table: Table) -> Rules:
+    quarantines = settings.etl.on_bad_row == "quarantine"
+    if not isinstance(table, TableConfig):
+        return Rules(quarantines=quarantines)
     return Rules(
-        None if settings.dynamic else tuple(name for name, _, _ in settings.relations),
-        frozenset(settings.feature_types(file_range.table)),
-        file_range.table.feature_delimiter,
-        settings.quarantines,
+        None if settings.dynamic else tuple(each.name for each in settings.relations),
+        frozenset(settings.feature_types(table)),
+        table.feature_delimiter,
+        quarantines,
     )
 
 
-def _write_listed(settings: TaskSettings, rows: ChunkIds, uri: str) -> Chunk:
-    ids = rows.finish()
-    counts = np.full(sum(map(len, ids)), LISTED, np.int32)
-    return Chunk(uri, *_write_ids(settings, ids, counts, uri))
-
-
-def _write_edges(settings: TaskSettings, table: TableConfig, rows: EncodedRows, uri: str) -> Chunk:
+def _write_chunk(settings: TaskSettings, table: Table, rows: EncodedRows, uri: str) -> Chunk:
+    if not isinstance(table, TableConfig):
+        counts = np.full(sum(map(len, rows.ids)), LISTED, np.int32)
+        return Chunk(uri, *_write_ids(settings, rows, counts, uri))
     rel_N = rows.columns["rel"]
-    split = settings.splits.index(table.split)
-    split_N = np.full(len(rel_N), split, np.uint8)
-    names = pa.array(rows.relations, pa.string())
+    split_N = np.full(len(rel_N), settings.splits.index(table.split), np.uint8)
     columns = dict(rows.columns)
-    draws = bool(settings.holdout) and split == settings.train
+    draws = bool(settings.etl.holdout) and table.split == TRAIN_SPLIT
     if draws or settings.spreads:
-        rel_hashes = hashing.hash_strings(names, settings.seed)
-        # Times 3: an edge and its reverse are different edges.
-        ends_N = hashing.mix(_end_hashes(rows, Side.LHS) * np.uint64(3) ^ _end_hashes(rows, Side.RHS))
-        edge_hash_N = hashing.mix(ends_N ^ rel_hashes[rel_N])
+        edge_hash_N = _edge_hashes(settings, rows)
         if draws:
-            split_N = settings.draw_splits(edge_hash_N)
+            split_N = _draw_splits(settings, edge_hash_N)
         if settings.spreads:
             columns["edge_hash"] = edge_hash_N
     columns["split"] = split_N
-
-    train_N = split_N == settings.train
-    num_ids, id_bytes = _write_ids(settings, rows.ids, _count_ids(rows, train_N), uri)
+    train_N = split_N == settings.splits.index(TRAIN_SPLIT)
+    num_ids, id_bytes = _write_ids(settings, rows, _count_ids(rows, train_N), uri)
     for side, positions in rows.features.items():
-        with spill.new_file(_features_uri(uri, side), settings.spill_options) as stream:
+        with spill.new_file(_features_uri(uri, side), settings.etl) as stream:
             stream.write(positions)
-    relation_counts = np.bincount(rel_N[train_N], minlength=len(names))
-    if settings.dynamic:
-        batch = _batch(RELATIONS_SCHEMA, names, pa.array(relation_counts))
-        spill.write_batches(f"{uri}.relations.arrow", RELATIONS_SCHEMA, [batch], settings.spill_options)
-    codes_batch = pa.record_batch({name: pa.array(column) for name, column in columns.items()})
-    spill.write_batches(f"{uri}.codes.arrow", codes_batch.schema, [codes_batch], settings.spill_options)
-    return Chunk(
-        uri,
-        num_ids,
-        id_bytes,
-        len(rel_N),
-        len(names) if settings.dynamic else 0,
-        np.zeros(0, np.int64) if settings.dynamic else relation_counts,
-    )
+    relation_counts = np.bincount(rel_N[train_N], minlength=len(rows.relations))
+    batch = pa.record_batch({name: pa.array(column) for name, column in columns.items()})
+    spill.write_batches(f"{uri}.codes.arrow", batch.schema, [batch], settings.etl)
+    if not settings.dynamic:
+        return Chunk(uri, num_ids, id_bytes, len(rel_N), relation_counts=relation_counts)
+    batch = _batch(RELATIONS_SCHEMA, pa.array(rows.relations, pa.string()), pa.array(relation_counts))
+    spill.write_batches(f"{uri}.relations.arrow", RELATIONS_SCHEMA, [batch], settings.etl)
+    return Chunk(uri, num_ids, id_bytes, len(rel_N), len(rows.relations))
+
+
+def _draw_splits(settings: TaskSettings, edge_hash_N: Hashes) -> npt.NDArray[np.uint8]:
+    """Draw the split of each edge of a train table from the edge's hash alone."""
+    holdout = settings.etl.holdout
+    limits = np.cumsum(list(holdout.values())) * 2.0**32
+    numbers = np.array([settings.splits.index(name) for name in (*holdout, TRAIN_SPLIT)], np.uint8)
+    return numbers[np.searchsorted(limits, (edge_hash_N >> np.uint64(32)).astype(np.float64), side="right")]
 
 
 def read_features(uri: str, side: Side, num_features: int) -> Int32:
     """Read the positions of the features of all edges of the chunk at `uri`, edge by edge."""
-    return spill.read_ranges(_features_uri(uri, side), [(0, num_features)])[0]
+    return spill.read_values(_features_uri(uri, side), 0, num_features)
 
 
 def _features_uri(uri: str, side: Side) -> str:
     return f"{uri}.{side}_features.i32"
 
 
-def _end_hashes(rows: EncodedRows, side: Side) -> hashing.Hashes:
+def _edge_hashes(settings: TaskSettings, rows: EncodedRows) -> Hashes:
+    rel_hashes = hashing.hash_strings(pa.array(rows.relations, pa.string()), settings.seed)
+    # Times 3: an edge and its reverse are different edges.
+    ends_N = hashing.mix(_end_hashes(rows, Side.LHS) * np.uint64(3) ^ _end_hashes(rows, Side.RHS))
+    return hashing.mix(ends_N ^ rel_hashes[rows.columns["rel"]])
+
+
+def _end_hashes(rows: EncodedRows, side: Side) -> Hashes:
     """Hash the entity on one side of each row; a list of features is hashed as a set."""
     hashes = np.concatenate([each.hashes for each in rows.ids])
     if side not in rows.features:
         return take(hashes, rows.columns[side])
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashing.mix(hashes[rows.features[side]]))])
     stops = np.cumsum(rows.columns[f"{side}_features"])
-    of_lists: hashing.Hashes = sums[stops] - sums[stops - rows.columns[f"{side}_features"]]
+    of_lists: Hashes = sums[stops] - sums[stops - rows.columns[f"{side}_features"]]
     return of_lists
 
 
@@ -222,27 +208,25 @@ def _count_ids(rows: EncodedRows, train_N: npt.NDArray[np.bool_]) -> Int32:
     return counts.astype(np.int32)
 
 
-def _write_ids(settings: TaskSettings, ids: list[Distinct], counts: Int32, uri: str) -> tuple[Int32, Int32]:
+def _write_ids(settings: TaskSettings, rows: EncodedRows, counts: Int32, uri: str) -> tuple[Int32, Int32]:
     """Write the chunk's ids slot by slot; return the ids per slot, and their bytes."""
-    num_ids, id_bytes = [], []
-    for entity_type, found in zip(settings.entity_types, ids, strict=True):
+    slot_counts = []
+    for entity_type, found in zip(settings.entity_types, rows.ids, strict=True):
         num_slots = settings.num_partitions[entity_type] * settings.num_slots[entity_type]
-        slots = hashing.scale(found.hashes, num_slots).astype(np.int64)
-        lengths = pc.binary_length(found.strings).to_numpy()
-        num_ids.append(np.bincount(slots, minlength=num_slots))
-        id_bytes.append(np.bincount(slots, weights=lengths, minlength=num_slots))
+        slots = settings.slots_of(entity_type, found.hashes)
+        slot_counts.append(spill.count_slots(found.strings, slots, num_slots))
+    num_ids, id_bytes = zip(*slot_counts, strict=True)
 
     def batches() -> Iterator[pa.RecordBatch]:
         start = 0
-        for found, of_type in zip(ids, num_ids, strict=True):
+        for found, of_type in zip(rows.ids, num_ids, strict=True):
             stop = start + len(found)
             batch = _batch(IDS_SCHEMA, found.strings.cast(pa.string()), pa.array(counts[start:stop]))
-            for first, length in zip((np.cumsum(of_type) - of_type).tolist(), of_type.tolist(), strict=True):
-                yield batch.slice(first, length)
+            yield from spill.slot_batches(batch, of_type)
             start = stop
 
-    spill.write_batches(f"{uri}.ids.arrow", IDS_SCHEMA, batches(), settings.spill_options)
-    return np.concatenate(num_ids).astype(np.int32), np.concatenate(id_bytes).astype(np.int32)
+    spill.write_batches(f"{uri}.ids.arrow", IDS_SCHEMA, batches(), settings.etl)
+    return np.concatenate(num_ids), np.concatenate(id_bytes)
 
 
 def _batch(schema: pa.Schema, *columns: pa.Array) -> pa.RecordBatch:

@@ -3,7 +3,7 @@
 Shapes: N edges of the chunk so far.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,65 +11,79 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl.config import TableConfig
+from etl.config import EntityTableConfig, TableConfig
 from etl.steps.spill import Int32
-from etl.steps.task_settings import TYPE_AT, TaskSettings
+from etl.steps.task_settings import TaskSettings
 from etl.strings.native import take
-from etl.strings.table import Distinct, StringTable, new_table
+from etl.strings.table import Distinct, new_table, number_column
 from graphmill.vocab import Side
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedRows:
-    """The edges of a whole chunk; a position is one in all `ids`, type after type."""
+    """The rows of a whole chunk; a position is one in all `ids`, type after type."""
 
     ids: list[Distinct]
     """By type."""
-    relations: list[str]
+    relations: list[str] = field(default_factory=list)
     """Names of the relations that `rel` numbers."""
-    columns: dict[str, npt.NDArray[Any]]
+    columns: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     """[N] lhs, rhs: int32 positions, -1 for a list of features; rel: int32; weight: float32, if there are
     weights; lhs_features, rhs_features: int32, number of features, of a featurized side."""
-    features: dict[Side, Int32]
+    features: dict[Side, Int32] = field(default_factory=dict)
     """Positions of the features of all edges, edge by edge."""
 
 
+class ChunkIds:
+    """The ids of a chunk of a table of entities."""
+
+    def __init__(self, settings: TaskSettings, table: EntityTableConfig) -> None:
+        self._type = settings.entity_types.index(table.type)
+        self._num_types = len(settings.entity_types)
+        self._ids = new_table(settings.seed)
+
+    def add(self, block: pa.Table) -> int:
+        """Add the rows of a block that `check_rows` has checked; return the number of rows added."""
+        type_N = np.full(block.num_rows, self._type, np.int32)
+        return len(number_column(self._ids, block["id"], type_N))
+
+    def finish(self) -> EncodedRows:
+        """Return all ids, sorted, by type."""
+        return EncodedRows(self._ids.in_order(self._num_types)[0])
+
+
 class ChunkRows:
-    """The edges of a chunk."""
+    """The edges of a chunk of a table of edges."""
 
     def __init__(self, settings: TaskSettings, table: TableConfig) -> None:
-        self.num_edges = 0
-        self.num_loops = 0
-        """Dropped self-loops."""
         self._settings = settings
         self._table = table
         self._featurized = settings.feature_types(table)
         self._ids = new_table(settings.seed)
         self._relations = (
-            {} if settings.dynamic else {each[0]: n for n, each in enumerate(settings.relations)}
+            {} if settings.dynamic else {each.name: n for n, each in enumerate(settings.relations)}
         )
         self._type_of_relation = {
             side: np.array(
-                [settings.entity_types.index(each[TYPE_AT[side]]) for each in settings.relations], np.int32
+                [settings.entity_types.index(each.entity_type(side)) for each in settings.relations], np.int32
             )
             for side in Side
         }
         self._columns: dict[str, list[npt.NDArray[Any]]] = {}
 
-    def add(self, block: pa.Table) -> None:
-        """Add the rows of a block that `check_rows` has checked."""
+    def add(self, block: pa.Table) -> int:
+        """Add the rows of a block that `check_rows` has checked; return the number of edges added."""
         rel_N = self._number_relations(block)
-        if self._settings.drops_loops:
+        if self._settings.etl.self_loops == "drop" and not self._featurized:
             kept_N = ~self._loops(block, rel_N)
-            self.num_loops += len(kept_N) - int(kept_N.sum())
             block, rel_N = block.filter(pa.array(kept_N)), rel_N[kept_N]
-        self.num_edges += len(rel_N)
         self._keep("rel", rel_N)
         if self._settings.weighted:
             weighted = "weight" in block.column_names
             self._keep("weight", block["weight"].to_numpy() if weighted else np.ones(len(rel_N), np.float32))
         for side in Side:
             self._number_ends(block, side, rel_N)
+        return len(rel_N)
 
     def finish(self) -> EncodedRows:
         """Return all rows, with sorted ids."""
@@ -81,7 +95,7 @@ class ChunkRows:
             columns[side] = positions
             if side in self._featurized:
                 features[side] = positions
-                columns[side] = np.full(self.num_edges, -1, np.int32)
+                columns[side] = np.full(len(columns["rel"]), -1, np.int32)
         return EncodedRows(ids, list(self._relations), columns, features)
 
     def _keep(self, name: str, values: npt.NDArray[Any]) -> None:
@@ -102,9 +116,7 @@ class ChunkRows:
         return self._relations.setdefault(name, len(self._relations))
 
     def _loops(self, block: pa.Table, rel_N: Int32) -> npt.NDArray[np.bool_]:
-        """Find rows with the same entity on both sides; a list of features never is."""
-        if self._featurized:
-            return np.zeros(block.num_rows, bool)
+        """Find rows with the same entity on both sides."""
         type_N = self._types(Side.LHS, rel_N) == self._types(Side.RHS, rel_N)
         loops: npt.NDArray[np.bool_] = pc.equal(block["lhs"], block["rhs"]).to_numpy() & type_N
         return loops
@@ -117,37 +129,9 @@ class ChunkRows:
             self._keep(f"{side}_features", counts)
             column = pa.chunked_array([chunk.flatten() for chunk in column.chunks], pa.string())
             type_N = np.repeat(type_N, counts)
-        self._keep(side, _number(self._ids, column, type_N))
+        self._keep(side, number_column(self._ids, column, type_N))
 
     def _types(self, side: Side, rel_N: Int32) -> Int32:
         """Number the type of each row's entity on `side`."""
         types = self._type_of_relation[side]
         return take(types, np.zeros_like(rel_N) if self._settings.dynamic else rel_N)
-
-
-class ChunkIds:
-    """The ids of a chunk of a table of entities."""
-
-    def __init__(self, settings: TaskSettings, entity_type: str) -> None:
-        self.num_rows = 0
-        self._num_types = len(settings.entity_types)
-        self._type = settings.entity_types.index(entity_type)
-        self._ids = new_table(settings.seed)
-
-    def add(self, block: pa.Table) -> None:
-        """Add the rows of a block that `check_rows` has checked."""
-        self.num_rows += block.num_rows
-        _number(self._ids, block["id"], np.full(block.num_rows, self._type, np.int32))
-
-    def finish(self) -> list[Distinct]:
-        """Return all ids, sorted, by type."""
-        return self._ids.in_order(self._num_types)[0]
-
-
-def _number(table: StringTable, column: pa.ChunkedArray, kind_N: Int32) -> Int32:
-    """Number the strings of a column."""
-    codes, start = [np.zeros(0, np.int32)], 0
-    for chunk in column.chunks:
-        codes.append(table.number(chunk, kind_N[start : start + len(chunk)]))
-        start += len(chunk)
-    return np.concatenate(codes)

@@ -7,9 +7,10 @@ earlier index come first, with their old indices. In the work folder:
     relations.rows.i32        per chunk, per relation name of the chunk: the name's number, or -1
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +19,11 @@ import pyarrow.compute as pc
 from etl.steps import spill
 from etl.steps.encode import Chunk
 from etl.steps.index_passes import num_passes
-from etl.steps.index_previous import previous_relations
+from etl.steps.index_previous import previous_ids, previous_relations
 from etl.steps.index_shard import LEFT_OUT, ROW_GROUP_ROWS, IndexedShard, Shard, shard_uri
 from etl.steps.spill import Int64
-from etl.steps.task_settings import ID_OVERHEAD_BYTES, Partition, TaskSettings
-from etl.tables.blocks import cut
+from etl.steps.task_settings import ID_OVERHEAD_BYTES, TaskSettings
+from etl.tables.blocks import cut, ranges_within
 from graphmill import storage
 from graphmill.errors import RawTableError
 from graphmill.formats import entity_counts, entity_index
@@ -31,6 +32,8 @@ from graphmill.storage import Checksums
 
 MAX_INDEX = np.iinfo(np.int32).max
 MAX_COUNTED_RELATIONS = 1000
+
+Group = TypeVar("Group", int, str)
 
 
 @dataclass(frozen=True)
@@ -69,25 +72,14 @@ def plan_shards(settings: TaskSettings, num_ids: Int64, id_bytes: Int64) -> list
         id_bytes: [slots of all partitions] their bytes.
     """
     shards: list[Shard] = []
-    costs = num_ids * ID_OVERHEAD_BYTES + id_bytes * 3
-    for partition_number, slots in enumerate(settings.partition_slots()):
-        of_slots = costs[slots.start : slots.stop]
-        groups = _groups(of_slots.tolist(), settings.index_bytes)
-        for number, group in enumerate(groups):
-            count = 1 if len(group) > 1 else num_passes(int(of_slots[group.start]), settings.index_bytes)
-            shards.append(Shard(partition_number, number, group, max(count, 1)))
+    budget_bytes = settings.etl.index_bytes
+    for partition_number, costs in enumerate(
+        settings.by_partition(num_ids * ID_OVERHEAD_BYTES + id_bytes * 3)
+    ):
+        for number, slots in enumerate(ranges_within(costs.tolist(), budget_bytes)):
+            count = 1 if len(slots) > 1 else num_passes(int(costs[slots.start]), budget_bytes)
+            shards.append(Shard(partition_number, number, slots, max(count, 1)))
     return shards
-
-
-def _groups(costs: list[int], budget_bytes: int) -> list[range]:
-    groups: list[range] = []
-    start, used = 0, 0
-    for slot, cost in enumerate(costs):
-        if slot > start and used + cost > budget_bytes:
-            groups.append(range(start, slot))
-            start, used = slot, 0
-        used += cost
-    return [*groups, range(start, len(costs))]
 
 
 def relation_rows_uri(settings: TaskSettings) -> str:
@@ -113,12 +105,23 @@ def count_entities(shards: list[Shard], indexed: list[IndexedShard], num_previou
 
 def first_indices(index: Index) -> list[int]:
     """Return the index of the first new id of each shard."""
-    first: list[int] = []
-    ends = list(index.num_previous)
-    for shard, found in zip(index.shards, index.indexed, strict=True):
-        first.append(ends[shard.partition_number])
-        ends[shard.partition_number] += found.num_new
-    return first
+    ends = Counter(dict(enumerate(index.num_previous)))
+    partition_numbers = [shard.partition_number for shard in index.shards]
+    return _counts_before(partition_numbers, [each.num_new for each in index.indexed], ends)
+
+
+def first_ids(settings: TaskSettings, num_entities: list[int]) -> list[int]:
+    """Count, for each partition, the entities of its type in earlier partitions."""
+    return _counts_before([entity_type for entity_type, _ in settings.partitions], num_entities, Counter())
+
+
+def _counts_before(groups: Sequence[Group], counts: list[int], ends: Counter[Group]) -> list[int]:
+    """Return, for each item, the sum of the counts of earlier items of its group, from `ends` on."""
+    found = []
+    for group, count in zip(groups, counts, strict=True):
+        found.append(ends[group])
+        ends[group] += count
+    return found
 
 
 def write_partition(
@@ -135,35 +138,39 @@ def write_partition(
     Returns:
         the checksums of the files.
     """
-    partition = settings.partitions()[partition_number]
-    entity_uri = settings.folders.entities
+    place = (settings.folders.entities, *settings.partitions[partition_number])
     checksums: Checksums = {}
     num_entities = 0
-    with entity_index.new_part(entity_uri, *partition, checksums) as writer:
-        for block in cut(_partition_ids(settings, partition, shards), ROW_GROUP_ROWS):
+    with entity_index.new_part(*place, checksums) as writer:
+        for block in cut(_partition_ids(settings, partition_number, shards), ROW_GROUP_ROWS):
             writer.append(pa.concat_arrays(block["id"].chunks))
             num_entities += block.num_rows
-    entity_counts.write_count(entity_uri, *partition, num_entities, checksums)
-    if settings.entity_names:
-        batches = entity_index.iter_part(entity_uri, *partition)
-        names = (name for batch in batches for name in batch.to_pylist())
-        entity_counts.write_entity_names(entity_uri, *partition, names, checksums)
-    if settings.graphstorm_maps:
-        id_maps.write_raw_id_map(
-            entity_uri, *partition, first_id, entity_index.iter_part(entity_uri, *partition)
-        )
+    entity_counts.write_count(*place, num_entities, checksums)
+    if settings.etl.entity_names:
+        names = (name for batch in entity_index.iter_part(*place) for name in batch.to_pylist())
+        entity_counts.write_entity_names(*place, names, checksums)
+    if settings.etl.graphstorm_maps:
+        id_maps.write_raw_id_map(*place, first_id, entity_index.iter_part(*place))
     return checksums
 
 
-def _partition_ids(settings: TaskSettings, partition: Partition, shards: list[Shard]) -> Iterator[pa.Table]:
+def _partition_ids(settings: TaskSettings, partition_number: int, shards: list[Shard]) -> Iterator[pa.Table]:
     """Read all ids of a partition in the order of their indices."""
-    if settings.previous_uri is not None:
-        manifest = entity_index.read_manifest(settings.previous_uri)
-        if partition.entity_type in manifest.num_partitions:
-            for ids in entity_index.iter_part(settings.previous_uri, *partition):
-                yield pa.table({"id": ids})
+    for ids in previous_ids(settings, settings.partitions[partition_number]):
+        yield pa.table({"id": ids})
     for shard in shards:
         yield from spill.iter_batches(f"{shard_uri(settings, shard)}.arrow")
+
+
+def static_relations(settings: TaskSettings, chunks: list[Chunk]) -> IndexedRelations:
+    """Count the relations of the configuration."""
+    names = [each.name for each in settings.relations]
+    return _indexed_relations(names, len(rare_relations(settings, chunks)), {})
+
+
+def _indexed_relations(names: Collection[str], num_left_out: int, checksums: Checksums) -> IndexedRelations:
+    shown = tuple(names) if len(names) <= MAX_COUNTED_RELATIONS else None
+    return IndexedRelations(len(names), num_left_out, shown, checksums)
 
 
 def index_relations(settings: TaskSettings, chunk_uris: list[str]) -> IndexedRelations:
@@ -184,28 +191,26 @@ def index_relations(settings: TaskSettings, chunk_uris: list[str]) -> IndexedRel
     listed = distinct_names.to_pylist()
     num_left_out = 0
     for at in pc.sort_indices(distinct_names).to_pylist():
-        if listed[at] in number_of:
-            continue
-        if counts[at] < settings.min_relation_count:
-            num_left_out += 1
-            continue
-        number_of[listed[at]] = len(number_of)
+        if listed[at] not in number_of:
+            if counts[at] < settings.etl.min_relation_count:
+                num_left_out += 1
+            else:
+                number_of[listed[at]] = len(number_of)
     numbers = np.array([number_of.get(name, LEFT_OUT) for name in listed], np.int32)
-    with spill.new_file(relation_rows_uri(settings), settings.spill_options) as rows:
+    with spill.new_file(relation_rows_uri(settings), settings.etl) as rows:
         rows.write(numbers[codes])
     checksums: Checksums = {}
     entity_counts.write_relation_count(settings.folders.entities, len(number_of), checksums)
     entity_counts.write_relation_names(settings.folders.entities, list(number_of), checksums)
-    few = len(number_of) <= MAX_COUNTED_RELATIONS
-    return IndexedRelations(len(number_of), num_left_out, tuple(number_of) if few else None, checksums)
+    return _indexed_relations(number_of, num_left_out, checksums)
 
 
 def rare_relations(settings: TaskSettings, chunks: list[Chunk]) -> list[int]:
     """Return the numbers of static relations with too few train edges."""
-    if settings.dynamic or not settings.min_relation_count:
+    if settings.dynamic or not settings.etl.min_relation_count:
         return []
     counts = np.sum([chunk.relation_counts for chunk in chunks if chunk.num_edges], axis=0)
-    rare: list[int] = np.flatnonzero(counts < settings.min_relation_count).tolist()
+    rare: list[int] = np.flatnonzero(counts < settings.etl.min_relation_count).tolist()
     return rare
 
 
@@ -215,19 +220,7 @@ def id_ranges(settings: TaskSettings, chunks: list[Chunk], shards: list[Shard]) 
     Returns:
         int64 [chunks, shards, 2].
     """
-    partition_slots = settings.partition_slots()
-    starts = [partition_slots[shard.partition_number].start + shard.slots.start for shard in shards]
+    first_slots = settings.first_slots
+    starts = [first_slots[shard.partition_number] + shard.slots.start for shard in shards]
     counts = np.array([np.add.reduceat(chunk.num_ids, starts, dtype=np.int64) for chunk in chunks])
     return np.stack([np.cumsum(counts, axis=0) - counts, counts], axis=2)
-
-
-def first_ids(settings: TaskSettings, num_entities: list[int]) -> list[int]:
-    """Count, for each partition, the entities of its type in earlier partitions."""
-    earlier = [0, *accumulate(num_entities)]
-    first_partition: dict[str, int] = {}
-    for number, partition in enumerate(settings.partitions()):
-        first_partition.setdefault(partition.entity_type, number)
-    return [
-        earlier[number] - earlier[first_partition[partition.entity_type]]
-        for number, partition in enumerate(settings.partitions())
-    ]

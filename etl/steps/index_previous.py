@@ -5,6 +5,7 @@ Its ids are written slot by slot, as those of a chunk:
     previous-{type}-{partition}-{block}.arrow   id: string, index: int32; one batch per slot of the partition
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,22 +70,26 @@ def num_previous_ids(previous_uri: str | None) -> int:
     return sum(map(sum, entity_counts.read_counts(previous_uri, num_partitions).values()))
 
 
+def previous_ids(settings: TaskSettings, partition: Partition) -> Iterator[pa.Array]:
+    """Read the ids of one partition of the earlier index; none if that index lacks the partition."""
+    uri = settings.etl.previous_entity_path
+    if uri is None or partition.entity_type not in entity_index.read_manifest(uri).num_partitions:
+        return iter(())
+    return entity_index.iter_part(uri, *partition)
+
+
 def previous_counts(settings: TaskSettings) -> list[int]:
     """Count the ids of each partition of the earlier index.
 
     Raises:
         FormatError: a count and the ids are not from the same run.
     """
-    if settings.previous_uri is None:
-        return [0] * len(settings.partitions())
-    known = entity_index.read_manifest(settings.previous_uri).num_partitions
-    return [
-        _previous_count(settings.previous_uri, partition) if partition.entity_type in known else 0
-        for partition in settings.partitions()
-    ]
+    uri = settings.etl.previous_entity_path
+    known = {} if uri is None else entity_index.read_manifest(uri).num_partitions
+    return [_count(uri or "", each) if each.entity_type in known else 0 for each in settings.partitions]
 
 
-def _previous_count(previous_uri: str, partition: Partition) -> int:
+def _count(previous_uri: str, partition: Partition) -> int:
     count = entity_counts.read_count(previous_uri, *partition)
     num_ids = entity_index.count_part(previous_uri, *partition)
     if count != num_ids:  # new ids would get indices of other ids
@@ -102,39 +107,30 @@ def file_previous(settings: TaskSettings, partition_number: int) -> list[Previou
     Raises:
         FormatError: an id belongs to another partition by its hash.
     """
-    partition = settings.partitions()[partition_number]
-    uri = settings.previous_uri or ""
+    partition = settings.partitions[partition_number]
+    previous_uri = settings.etl.previous_entity_path or ""
     num_slots = settings.num_slots[partition.entity_type]
-    batches = (pa.table({"id": ids}) for ids in entity_index.iter_part(uri, *partition))
+    batches = (pa.table({"id": ids}) for ids in previous_ids(settings, partition))
     blocks: list[PreviousBlock] = []
     num_earlier = 0
-    for block in cut(batches, settings.chunk_rows):
+    for block in cut(batches, settings.etl.chunk_rows):
         ids = pa.concat_arrays(block["id"].chunks)
         hashes = hashing.hash_strings(ids, settings.seed)
-        slots = hashing.scale(hashes, settings.num_partitions[partition.entity_type] * num_slots).astype(
-            np.int64
-        )
-        slots -= partition.number * num_slots
-        if len(slots) and (slots.min() < 0 or slots.max() >= num_slots):
-            row = int(np.flatnonzero((slots < 0) | (slots >= num_slots))[0])
+        slots = settings.slots_of(partition.entity_type, hashes) - partition.number * num_slots
+        outside = np.flatnonzero((slots < 0) | (slots >= num_slots))
+        if outside.size:
+            row = int(outside[0])
             raise FormatError(
-                f"{entity_index.part_uri(uri, *partition)}: raw id {ids[row].as_py()!r} (index "
+                f"{entity_index.part_uri(previous_uri, *partition)}: raw id {ids[row].as_py()!r} (index "
                 f"{num_earlier + row}) belongs to another partition by {HASH_NAME} with seed {settings.seed}"
             )
         order = np.argsort(slots, kind="stable")
         index = np.arange(num_earlier, num_earlier + len(ids), dtype=np.int32)[order]
         batch = pa.RecordBatch.from_arrays([ids.take(pa.array(order)), pa.array(index)], schema=SCHEMA)
-        num_ids = np.bincount(slots, minlength=num_slots)
-        lengths = np.diff(np.frombuffer(ids.buffers()[1], np.int32)[ids.offset : ids.offset + len(ids) + 1])
-        id_bytes = np.bincount(slots, weights=lengths, minlength=num_slots)
-        starts = np.cumsum(num_ids) - num_ids
         name = f"previous-{partition.entity_type}-{partition.number}-{len(blocks):06d}.arrow"
-        found = PreviousBlock(
-            storage.join(settings.folders.work, name), num_ids.astype(np.int32), id_bytes.astype(np.int32)
-        )
-        slices = (batch.slice(*each) for each in zip(starts.tolist(), num_ids.tolist(), strict=True))
-        spill.write_batches(found.uri, SCHEMA, slices, settings.spill_options)
-        blocks.append(found)
+        uri = storage.join(settings.folders.work, name)
+        blocks.append(PreviousBlock(uri, *spill.count_slots(ids, slots, num_slots)))
+        spill.write_batches(uri, SCHEMA, spill.slot_batches(batch, blocks[-1].num_ids), settings.etl)
         num_earlier += len(ids)
     return blocks
 
@@ -145,12 +141,13 @@ def previous_relations(settings: TaskSettings) -> list[str]:
     Raises:
         ConfigError: the earlier run did not write their names.
     """
-    if settings.previous_uri is None:
+    uri = settings.etl.previous_entity_path
+    if uri is None:
         return []
-    names = entity_counts.read_relation_names(settings.previous_uri)
+    names = entity_counts.read_relation_names(uri)
     if names is None:
         raise ConfigError(
-            f"etl.previous_entity_path: {settings.previous_uri} names no relations; dynamic relations could "
+            f"etl.previous_entity_path: {uri} names no relations; dynamic relations could "
             "not keep their numbers"
         )
     return names

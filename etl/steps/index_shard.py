@@ -9,10 +9,9 @@ folder:
                                           out; else -2 - index of an id of the earlier index
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Annotated, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,16 +19,15 @@ import pyarrow as pa
 
 from etl.steps import spill
 from etl.steps.degrees import DegreeCounts, count_degrees, merge_counts
-from etl.steps.encode import LISTED
+from etl.steps.encode import IDS_SCHEMA, LISTED
 from etl.steps.index_passes import KeyRange, key_ranges
+from etl.steps.index_previous import SCHEMA as PREVIOUS_SCHEMA
 from etl.steps.index_previous import PreviousBlock
-from etl.steps.spill import Int32, Int64
 from etl.steps.task_settings import TaskSettings
-from etl.strings import hashing
 from etl.strings.native import take
 from etl.strings.table import Distinct, distinct
 from graphmill import storage
-from graphmill.storage.as_json import AsJson
+from graphmill.storage.as_json import Int32, Int64, Range
 
 ROW_GROUP_ROWS = 1 << 20
 LEFT_OUT = -1
@@ -44,7 +42,7 @@ class Shard:
 
     partition_number: int
     number: int
-    slots: Annotated[range, AsJson]
+    slots: Range
     """Numbers among the partition's slots."""
     num_passes: int = 1
     """More than 1 if the ids of a single slot do not fit the memory."""
@@ -71,135 +69,110 @@ def rows_uri(settings: TaskSettings, shard: Shard) -> str:
 
 def shard_uri(settings: TaskSettings, shard: Shard) -> str:
     """Beginning of the URIs of the shard's files."""
-    partition = settings.partitions()[shard.partition_number]
-    return storage.join(settings.folders.work, f"{partition.entity_type}-{partition.number}-{shard.number}")
+    entity_type, number = settings.partitions[shard.partition_number]
+    return storage.join(settings.folders.work, f"{entity_type}-{number}-{shard.number}")
 
 
 def index_shard(
     settings: TaskSettings, shard: Shard, chunk_uris: list[str], previous: list[PreviousBlock]
 ) -> IndexedShard:
     """Sort the ids of one shard, and write its two files."""
-    first_slot = settings.partition_slots()[shard.partition_number].start
-    batches = [first_slot + slot for slot in shard.slots]
+    first_slot = settings.first_slots[shard.partition_number]
+    slots = [first_slot + slot for slot in shard.slots]
 
-    def read(keys: KeyRange) -> tuple[_Read, _Read]:
-        # One batch per slot of this one partition.
-        earlier = _Read.of((spill.read_batches(block.uri, shard.slots) for block in previous), keys, settings)
-        chunks = (spill.read_batches(f"{uri}.ids.arrow", batches) for uri in chunk_uris)
-        return earlier, _Read.of(chunks, keys, settings)
+    def earlier() -> Iterator[pa.Table]:
+        return (spill.read_batches(block.uri, shard.slots) for block in previous)  # of this partition alone
 
-    ranges = [KeyRange()]
-    if shard.num_passes > 1:
-        blocks = (spill.read_batches(f"{uri}.ids.arrow", batches)["id"] for uri in chunk_uris)
-        earlier_blocks = (spill.read_batches(block.uri, shard.slots)["id"] for block in previous)
-        joined = (block.combine_chunks() for block in chain(earlier_blocks, blocks))
-        ranges = key_ranges(joined, shard.num_passes, settings.seed)
+    def chunks() -> Iterator[pa.Table]:
+        return (spill.read_batches(f"{uri}.ids.arrow", slots) for uri in chunk_uris)
+
+    blocks = (table["id"].combine_chunks() for table in chain(earlier(), chunks()))
+    ranges = key_ranges(blocks, shard.num_passes, settings.seed)
     passes: list[IndexedShard] = []
     row_of: Int32 = np.zeros(0, np.int32)
 
     def new_ids() -> Iterator[pa.RecordBatch]:
         nonlocal row_of
         for keys in ranges:
-            ordered = _order(settings, shard, *read(keys), sum(each.num_new for each in passes))
-            passes.append(ordered.counts)
-            row_of = ordered.put_rows(row_of)
-            for at in range(0, len(ordered.new_ids), ROW_GROUP_ROWS):
-                ids = ordered.new_ids.slice(at, ROW_GROUP_ROWS).cast(pa.string())
-                yield pa.RecordBatch.from_arrays([ids], schema=_SHARD_SCHEMA)
+            old, _ = _within(keys, earlier(), PREVIOUS_SCHEMA, settings.seed)
+            ids, inside = _within(keys, chunks(), IDS_SCHEMA, settings.seed)
+            num_new = sum(each.num_new for each in passes)
+            counts, new, rows = _order(settings, shard, old, ids, num_new)
+            row_of = rows if inside is None else _put(rows, inside, row_of)
+            passes.append(counts)
+            for at in range(0, len(new), ROW_GROUP_ROWS):
+                strings = new.slice(at, ROW_GROUP_ROWS).cast(pa.string())
+                yield pa.RecordBatch.from_arrays([strings], schema=_SHARD_SCHEMA)
 
-    spill.write_batches(
-        f"{shard_uri(settings, shard)}.arrow", _SHARD_SCHEMA, new_ids(), settings.spill_options
-    )
-    with spill.new_file(rows_uri(settings, shard), settings.spill_options) as rows:
-        rows.write(row_of)
-    return _summed(passes)
-
-
-@dataclass(frozen=True, eq=False)
-class _Read:
-    """Ids that one pass has read."""
-
-    tables: list[pa.Table]
-    inside: list[npt.NDArray[np.bool_]] | None
-    """Mask of these ids among all ids of the shard, table by table; None: all."""
-
-    @classmethod
-    def of(cls, tables: Iterable[pa.Table], keys: KeyRange, settings: TaskSettings) -> Self:
-        if keys.is_all:
-            return cls(list(tables), None)
-        found, inside = [], []
-        for table in tables:
-            inside.append(keys.holds(table["id"].combine_chunks(), settings.seed))
-            found.append(table.filter(pa.array(inside[-1])))
-        return cls(found, inside)
-
-    def column(self, name: str) -> Int32:
-        return np.concatenate([np.zeros(0, np.int32), *(each[name].to_numpy() for each in self.tables)])
+    spill.write_batches(f"{shard_uri(settings, shard)}.arrow", _SHARD_SCHEMA, new_ids(), settings.etl)
+    with spill.new_file(rows_uri(settings, shard), settings.etl) as stream:
+        stream.write(row_of)
+    return sum_counts(passes, np.sum([each.num_by_slot for each in passes], axis=0))
 
 
-@dataclass(frozen=True, eq=False)
-class _Ordered:
-    """Result of one pass over the ids of a shard."""
-
-    counts: IndexedShard
-    new_ids: pa.Array
-    chunks: _Read
-    rows: Int32
-
-    def put_rows(self, row_of: Int32) -> Int32:
-        """Put the rows of this pass in their positions among the rows of all ids of the chunks."""
-        if self.chunks.inside is None:
-            return self.rows
-        inside = np.concatenate([np.zeros(0, bool), *self.chunks.inside])
-        row_of = row_of if len(row_of) else np.full(len(inside), LEFT_OUT, np.int32)
-        row_of[inside] = self.rows
-        return row_of
+def _within(
+    keys: KeyRange, tables: Iterable[pa.Table], schema: pa.Schema, seed: int
+) -> tuple[pa.Table, npt.NDArray[np.bool_] | None]:
+    """Join the ids within a range of keys; return also a mask of these ids among all ids, None for all."""
+    if keys.is_all:
+        return pa.concat_tables([schema.empty_table(), *tables]), None
+    found, inside = [schema.empty_table()], [np.zeros(0, bool)]
+    for table in tables:
+        inside.append(keys.holds(table["id"].combine_chunks(), seed))
+        found.append(table.filter(pa.array(inside[-1])))
+    return pa.concat_tables(found), np.concatenate(inside)
 
 
-def _order(settings: TaskSettings, shard: Shard, earlier: _Read, chunks: _Read, num_new: int) -> _Ordered:
-    """Sort the ids of one pass; earlier passes have `num_new` new ids."""
-    found, codes = _distinct([*earlier.tables, *chunks.tables], settings.seed)
-    earlier_codes, codes = np.split(codes, [sum(map(len, earlier.tables))])
-    kept, degrees = _kept(settings, shard, found, codes, chunks.column("train_count"))
+def _put(rows: Int32, inside: npt.NDArray[np.bool_], row_of: Int32) -> Int32:
+    """Put the rows of one pass in their positions among the rows of all passes."""
+    row_of = row_of if len(row_of) else np.full(len(inside), LEFT_OUT, np.int32)
+    row_of[inside] = rows
+    return row_of
+
+
+def _order(
+    settings: TaskSettings, shard: Shard, old: pa.Table, ids: pa.Table, num_new: int
+) -> tuple[IndexedShard, pa.Array, Int32]:
+    """Sort the ids of one pass; earlier passes have `num_new` new ids.
+
+    Returns:
+        the counts of the pass, its new ids, and the row of each of `ids`.
+    """
+    entity_type, number = settings.partitions[shard.partition_number]
+    found, codes = distinct(pa.chunked_array(old["id"].chunks + ids["id"].chunks, pa.string()), settings.seed)
+    old_codes, codes = np.split(codes, [len(old)])
+    train_counts = ids["train_count"].to_numpy()
+    degrees = np.bincount(codes, np.maximum(train_counts, 0), minlength=len(found)).astype(np.int64)
+    kept = degrees >= settings.etl.min_count(entity_type)
+    kept[codes[train_counts == LISTED]] = True
     known = np.full(len(found), LEFT_OUT, np.int32)
-    known[earlier_codes] = earlier.column("index")
+    known[old_codes] = old["index"].to_numpy()
     is_new = (known < 0) & kept
     row_of = np.where(known < 0, LEFT_OUT, -2 - known)
     row_of[is_new] = np.arange(num_new, num_new + int(is_new.sum()))
     indexed = is_new | (known >= 0)
+    slots = settings.slots_of(entity_type, found.hashes)
+    slots -= number * settings.num_slots[entity_type] + shard.slots.start
     counts = IndexedShard(
         int(is_new.sum()),
         int((indexed & (degrees == 0)).sum()),
         int((~kept & (known < 0)).sum()),
         count_degrees(degrees[indexed]),
         _highest(found, np.where(indexed, degrees, 0)),
-        _count_by_slot(settings, shard, found),
+        np.bincount(slots, minlength=len(shard.slots)),
     )
-    return _Ordered(
-        counts, found.strings.filter(pa.array(is_new)), chunks, take(row_of.astype(np.int32), codes)
-    )
+    return counts, found.strings.filter(pa.array(is_new)), take(row_of.astype(np.int32), codes)
 
 
-def _count_by_slot(settings: TaskSettings, shard: Shard, found: Distinct) -> Int64:
-    partition = settings.partitions()[shard.partition_number]
-    num_slots = settings.num_slots[partition.entity_type]
-    slots = hashing.scale(found.hashes, settings.num_partitions[partition.entity_type] * num_slots).astype(
-        np.int64
-    )
-    first = partition.number * num_slots + shard.slots.start
-    return np.bincount(slots - first, minlength=len(shard.slots))
-
-
-def _summed(passes: list[IndexedShard]) -> IndexedShard:
-    if len(passes) == 1:
-        return passes[0]
+def sum_counts(parts: Sequence[IndexedShard], num_by_slot: Int64) -> IndexedShard:
+    """Add up the counts of the passes of a shard, or of several shards."""
     return IndexedShard(
-        sum(each.num_new for each in passes),
-        sum(each.num_outside_train for each in passes),
-        sum(each.num_left_out for each in passes),
-        merge_counts(each.degrees for each in passes),
-        top_degrees(pair for each in passes for pair in each.highest),
-        np.sum([each.num_by_slot for each in passes], axis=0),
+        sum(each.num_new for each in parts),
+        sum(each.num_outside_train for each in parts),
+        sum(each.num_left_out for each in parts),
+        merge_counts(each.degrees for each in parts),
+        _top_degrees(pair for each in parts for pair in each.highest),
+        num_by_slot,
     )
 
 
@@ -208,26 +181,9 @@ def _highest(found: Distinct, degrees: Int64) -> list[tuple[int, str]]:
     rows = np.arange(len(degrees))[few]
     ids = found.strings.take(pa.array(rows)).to_pylist()
     pairs = zip(degrees[rows].tolist(), ids, strict=True)
-    return top_degrees(pair for pair in pairs if pair[0] and len(pair[1]) <= MAX_SHOWN_CHARS)
+    return _top_degrees(pair for pair in pairs if pair[0] and len(pair[1]) <= MAX_SHOWN_CHARS)
 
 
-def top_degrees(pairs: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
-    """Return the few ids with most edges; of equal ones the first by raw id."""
+def _top_degrees(pairs: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Return the `NUM_HIGHEST` ids with most edges; of equal ones the first by raw id."""
     return sorted(pairs, key=lambda pair: (-pair[0], pair[1]))[:NUM_HIGHEST]
-
-
-def _kept(
-    settings: TaskSettings, shard: Shard, found: Distinct, codes: Int32, counts: Int32
-) -> tuple[npt.NDArray[np.bool_], Int64]:
-    """Return a mask of frequent and listed ids, and the train edges of each id."""
-    listed = np.zeros(len(found), bool)
-    listed[codes[counts == LISTED]] = True
-    weights = np.maximum(counts, 0)
-    degrees = np.bincount(codes, weights, minlength=len(found)).astype(np.int64)
-    entity_type = settings.partitions()[shard.partition_number].entity_type
-    return listed | (degrees >= settings.min_entity_counts[entity_type]), degrees
-
-
-def _distinct(tables: list[pa.Table], seed: int) -> tuple[Distinct, Int32]:
-    chunks = [chunk for table in tables for chunk in table["id"].chunks]
-    return distinct(pa.chunked_array(chunks, pa.string()), seed)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -11,7 +10,8 @@ from etl.steps import spill
 from etl.steps.merge_duplicates import first_of_equals
 from etl.steps.spill import Int32, Int64
 from etl.steps.task_settings import TaskSettings
-from etl.steps.translate import features_uri, starts_of
+from etl.steps.translate import features_uri
+from etl.tables.blocks import ranges_within
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges
 from graphmill.formats.edge_buckets.features import Features
@@ -20,9 +20,10 @@ from graphmill.vocab import Bucket, Side
 
 # Closing a file on HDFS waits half a second for its datanode: these waits overlap.
 _NUM_WRITERS = 8
-_WEIGHT_AT = 3  # position of the weight in a record
 
-Reader = Callable[[], Iterable[tuple[Int32, dict[Side, Int32]]]]
+Piece = list[tuple[Int64, Int32]]
+"""Edges of a run of buckets from one chunk: starts of the buckets, and records; then the same of the features
+of each featurized side."""
 
 
 @dataclass(frozen=True)
@@ -45,23 +46,6 @@ class Merged:
     checksums: Checksums
 
 
-@dataclass(frozen=True, eq=False)
-class _Piece:
-    """Edges of a run of buckets from one chunk, bucket by bucket."""
-
-    starts: Int64
-    records: Int32
-    feature_starts: dict[Side, Int64]
-    features: dict[Side, Int32]
-
-    def bucket(self, number: int) -> tuple[Int32, dict[Side, Int32]]:
-        """Return the records of one bucket, and the features of its edges."""
-        return self.records[self.starts[number] : self.starts[number + 1]], {
-            side: self.features[side][starts[number] : starts[number + 1]]
-            for side, starts in self.feature_starts.items()
-        }
-
-
 def plan_runs(settings: TaskSettings, num_edges: Int64, num_features: dict[Side, Int64]) -> list[Run]:
     """Cut all buckets into runs within one row of the grid and within the memory of a task.
 
@@ -70,16 +54,14 @@ def plan_runs(settings: TaskSettings, num_edges: Int64, num_features: dict[Side,
         num_edges: [splits x buckets] edges per bucket.
         num_features: [splits x buckets] features per featurized side.
     """
-    sizes = num_edges * (4 * _width(settings)) + sum(4 * counts for counts in num_features.values())
-    flats: list[range] = []
-    used = 0
-    for number, size in enumerate(sizes.tolist()):
-        if number % settings.grid.rhs and used + size <= settings.merge_bytes:
-            flats[-1] = range(flats[-1].start, number + 1)
-        else:
-            flats.append(range(number, number + 1))
-            used = 0
-        used += size
+    sizes = num_edges * (4 * len(settings.record_fields)) + sum(
+        4 * counts for counts in num_features.values()
+    )
+    flats = [
+        range(row + flat.start, row + flat.stop)
+        for row in range(0, len(sizes), settings.grid.rhs)
+        for flat in ranges_within(sizes[row : row + settings.grid.rhs].tolist(), settings.etl.merge_bytes)
+    ]
     buckets = [(split, bucket) for split in settings.splits for bucket in settings.buckets()]
     return [
         Run(
@@ -96,41 +78,43 @@ def plan_runs(settings: TaskSettings, num_edges: Int64, num_features: dict[Side,
 def merge(settings: TaskSettings, run: Run, chunk_uris: list[str]) -> Merged:
     """Write the bucket files of one run from the chunks that have edges for it."""
     checksums: Checksums = {}
-    if len(run.buckets) == 1:  # may be larger than memory: read chunk by chunk
-        read = partial(_read, settings, run, chunk_uris)
-        num_edges = _write(settings, run, 0, lambda: (each.bucket(0) for each in read()), checksums)
-        return Merged([num_edges], checksums)
-    pieces = list(_read(settings, run, chunk_uris))
+    # A single bucket may be larger than memory: its chunks are read one by one, each time anew.
+    loaded = list(_read(settings, run, chunk_uris)) if len(run.buckets) > 1 else None
 
     def write(number: int) -> int:
-        return _write(settings, run, number, lambda: (each.bucket(number) for each in pieces), checksums)
+        def read() -> Iterator[list[Int32]]:
+            for piece in loaded or _read(settings, run, chunk_uris):
+                yield [records[starts[number] : starts[number + 1]] for starts, records in piece]
+
+        return _write(settings, run, number, read, checksums)
 
     with ThreadPoolExecutor(_NUM_WRITERS) as pool:
         return Merged(list(pool.map(write, range(len(run.buckets)))), checksums)
 
 
-def _read(settings: TaskSettings, run: Run, chunk_uris: list[str]) -> Iterator[_Piece]:
-    num_all = len(settings.splits) * settings.num_buckets
+def _read(settings: TaskSettings, run: Run, chunk_uris: list[str]) -> Iterator[Piece]:
     for uri in chunk_uris:
-        edges = spill.read_sorted_edges(f"{uri}.edges.i32", run.flat, num_all, _width(settings))
-        found = {
-            side: spill.read_sorted_edges(features_uri(uri, side), run.flat, num_all, 1)
-            for side in settings.feature_sides
-        }
-        yield _Piece(
-            *edges,
-            {side: starts for side, (starts, _) in found.items()},
-            {side: records[:, 0] for side, (_, records) in found.items()},
-        )
+        widths = {f"{uri}.edges.i32": len(settings.record_fields)}
+        widths |= {features_uri(uri, side): 1 for side in settings.feature_sides}
+        yield [
+            spill.read_sorted_edges(file_uri, run.flat, settings.num_split_buckets, width)
+            for file_uri, width in widths.items()
+        ]
 
 
-def _write(settings: TaskSettings, run: Run, number: int, read: Reader, checksums: Checksums) -> int:
+def _write(
+    settings: TaskSettings,
+    run: Run,
+    number: int,
+    read: Callable[[], Iterable[list[Int32]]],
+    checksums: Checksums,
+) -> int:
     """Write one bucket, which may be read several times; return its number of edges."""
     num_edges = run.num_edges[number]
     keep_N = None
-    if settings.drops_duplicates:
-        budget = settings.merge_bytes // (4 * _width(settings))
-        keep_N = first_of_equals(lambda: (records[:, :3] for records, _ in read()), num_edges, budget)
+    if settings.etl.duplicates == "drop":
+        budget = settings.etl.merge_bytes // (4 * len(settings.record_fields))
+        keep_N = first_of_equals(lambda: (records[:, :3] for records, *_ in read()), num_edges, budget)
         num_edges = int(keep_N.sum())
     with edge_buckets.new_bucket(
         settings.folders.splits[run.split],
@@ -141,7 +125,7 @@ def _write(settings: TaskSettings, run: Run, number: int, read: Reader, checksum
         checksums=checksums,
     ) as writer:
         start = 0
-        for records, features in read():
+        for records, *features in read():
             stop = start + len(records)
             kept = records if keep_N is None else records[keep_N[start:stop]]
             writer.append(_edges(settings, kept, features))
@@ -149,21 +133,13 @@ def _write(settings: TaskSettings, run: Run, number: int, read: Reader, checksum
     return num_edges
 
 
-def _edges(settings: TaskSettings, records: Int32, features: dict[Side, Int32]) -> Edges:
-    columns = np.ascontiguousarray(records.T)
-    rel, lhs, rhs = columns[:3]
-    lists = {
-        side: Features(starts_of(columns[_features_at(settings, side)]), indices)
-        for side, indices in features.items()
-    }
-    weight = columns[_WEIGHT_AT].view(np.float32) if settings.weighted else None
-    return Edges(lhs, rel, rhs, weight, lists.get(Side.LHS), lists.get(Side.RHS))
-
-
-def _width(settings: TaskSettings) -> int:
-    return _WEIGHT_AT + settings.weighted + len(settings.feature_sides)
-
-
-def _features_at(settings: TaskSettings, side: Side) -> int:
-    """BlockPosition of the side's number of features in a record."""
-    return _WEIGHT_AT + settings.weighted + settings.feature_sides.index(side)
+def _edges(settings: TaskSettings, records: Int32, features: list[Int32]) -> Edges:
+    column = dict(zip(settings.record_fields, np.ascontiguousarray(records.T), strict=True))
+    lists: dict[Side, Features] = {}
+    for side, indices in zip(settings.feature_sides, features, strict=True):
+        starts = np.concatenate([[0], np.cumsum(column[f"{side}_features"], dtype=np.int64)])
+        lists[side] = Features(starts, indices[:, 0])
+    weight = column["weight"].view(np.float32) if settings.weighted else None
+    return Edges(
+        column["lhs"], column["rel"], column["rhs"], weight, lists.get(Side.LHS), lists.get(Side.RHS)
+    )

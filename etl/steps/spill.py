@@ -8,40 +8,28 @@ a failed run compares them.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Annotated, Generic, ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.ipc as ipc
 
-from etl.config import Compression
+from etl.config import EtlConfig
 from graphmill import storage
 from graphmill.errors import NotFoundError, StorageError
-from graphmill.storage import Checksums
-from graphmill.storage.as_json import AsJson
+from graphmill.storage import Checksums, as_json
 from graphmill.storage.checksums import HashedInput, HashedOutput
 from graphmill.storage.fs import explained
 
-Int32 = Annotated[npt.NDArray[np.int32], AsJson]
-Int64 = Annotated[npt.NDArray[np.int64], AsJson]
+Int32 = as_json.Int32
+Int64 = as_json.Int64
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 _BLOCK_BYTES = 1 << 20
 _written: ContextVar[Checksums] = ContextVar("written")
-
-
-@dataclass(frozen=True)
-class SpillOptions:
-    """Settings of all intermediate files."""
-
-    compression: Compression = "none"
-    """Compression of Arrow files."""
-    replication: int = 1
-    """Copies on HDFS."""
 
 
 class Tracked(Generic[Parameters, Result]):
@@ -62,14 +50,14 @@ class Tracked(Generic[Parameters, Result]):
 
 
 @contextmanager
-def new_file(uri: str, options: SpillOptions) -> Iterator[pa.NativeFile]:
+def new_file(uri: str, etl: EtlConfig) -> Iterator[pa.NativeFile]:
     """Open a stream that becomes the file at `uri`, without fsync: the checksum shows a lost file."""
     temporary = storage.temporary_sibling(uri)
     if not storage.is_dir(storage.parent(uri)):  # opening the file would create the folder again
         raise StorageError(f"{storage.parent(uri)}: the work folder is gone: the run that made it has ended")
     with (
         explained("write", temporary),
-        storage.open_output(temporary, replication=options.replication) as stream,
+        storage.open_output(temporary, replication=etl.work_replication) as stream,
     ):
         hashed = HashedOutput(stream)
         with pa.BufferedOutputStream(pa.PythonFile(hashed, "w"), _BLOCK_BYTES) as buffered:
@@ -87,15 +75,33 @@ def is_intact(uri: str, checksum: str) -> bool:
         return False
 
 
-def write_batches(
-    uri: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], options: SpillOptions
-) -> None:
+def write_batches(uri: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], etl: EtlConfig) -> None:
     """Write an Arrow file whose batches can be read one by one."""
-    codec = None if options.compression == "none" else options.compression
-    ipc_options = ipc.IpcWriteOptions(compression=codec, use_threads=False)
-    with new_file(uri, options) as stream, ipc.new_file(stream, schema, options=ipc_options) as writer:
+    options = ipc.IpcWriteOptions(compression=_codec(uri, etl), use_threads=False)
+    with new_file(uri, etl) as stream, ipc.new_file(stream, schema, options=options) as writer:
         for batch in batches:
             writer.write_batch(batch)
+
+
+def count_slots(ids: pa.Array, slots: Int64, num_slots: int) -> tuple[Int32, Int32]:
+    """Count the ids of each slot [num_slots], and their bytes; `slots` has the slot of each id."""
+    lengths = pc.binary_length(ids).to_numpy()
+    num_ids = np.bincount(slots, minlength=num_slots)
+    id_bytes = np.bincount(slots, weights=lengths, minlength=num_slots)
+    return num_ids.astype(np.int32), id_bytes.astype(np.int32)
+
+
+def slot_batches(batch: pa.RecordBatch, num_ids: Int32) -> Iterator[pa.RecordBatch]:
+    """Cut ids, which lie slot by slot, into one batch per slot."""
+    starts = np.cumsum(num_ids) - num_ids
+    return (batch.slice(*each) for each in zip(starts.tolist(), num_ids.tolist(), strict=True))
+
+
+def _codec(uri: str, etl: EtlConfig) -> str | None:
+    """Return the compression of a file; on a local disk, the page cache is faster than compression."""
+    if etl.spill_compression != "auto":
+        return None if etl.spill_compression == "none" else etl.spill_compression
+    return "lz4" if storage.local_path(uri) is None else None
 
 
 @contextmanager
@@ -131,17 +137,15 @@ def iter_batches(uri: str) -> Iterator[pa.Table]:
             yield pa.Table.from_batches([reader.get_batch(number)])
 
 
-def read_ranges(uri: str, ranges: Iterable[tuple[int, int]]) -> list[Int32]:
-    """Read the int32 values [offset, offset + count) of a file for each (offset, count)."""
+def read_values(uri: str, offset: int, count: int) -> Int32:
+    """Read the int32 values [offset, offset + count) of a file."""
     with _reading(uri) as stream:
-        return [
-            np.frombuffer(_read_at(stream, uri, 4 * offset, 4 * count), np.int32) for offset, count in ranges
-        ]
+        return np.frombuffer(_read_at(stream, uri, 4 * offset, 4 * count), np.int32)
 
 
-def write_sorted_edges(uri: str, starts: Int64, records: Int32, options: SpillOptions) -> None:
+def write_sorted_edges(uri: str, starts: Int64, records: Int32, etl: EtlConfig) -> None:
     """Write records [N, W] in the order of buckets; bucket b has rows starts[b] to starts[b + 1]."""
-    with new_file(uri, options) as stream:
+    with new_file(uri, etl) as stream:
         stream.write(np.ascontiguousarray(starts))
         stream.write(np.ascontiguousarray(records))
 

@@ -4,9 +4,8 @@ Replaces the chunk's numbers by indices, leaves out edges of rare ids and relati
 bucket: integers only. The sort is stable, and buckets are filled in the order of the chunks, so edges keep
 the order of the raw rows.
 
-    {chunk}.edges.i32             starts int64 [splits x buckets + 1], then the edges as records int32 [N, W]:
-                                  rel, lhs, rhs, weight (the bits of a float32) if there are weights, and the
-                                  number of features per featurized side; lhs or rhs is -1 if it has features
+    {chunk}.edges.i32             starts int64 [splits x buckets + 1], then the edges as records int32 [N, W]
+                                  of `TaskSettings.record_fields`; lhs or rhs is -1 if it has features
     {chunk}.{side}_edges.i32      the same for the features: records int32 [M, 1]
 """
 
@@ -14,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from etl.steps import spill
 from etl.steps.encode import Chunk, read_features
@@ -22,8 +20,11 @@ from etl.steps.index import MAX_COUNTED_RELATIONS, relation_rows_uri
 from etl.steps.index_shard import Shard, rows_uri
 from etl.steps.spill import Int32, Int64
 from etl.steps.task_settings import TaskSettings
+from etl.strings.hashing import mix, scale
 from etl.strings.native import NOWHERE, count, group, take
 from graphmill.vocab import Side
+
+_SPREAD_SALTS = {Side.LHS: np.uint64(0x9E3779B97F4A7C15), Side.RHS: np.uint64(0xC2B2AE3D27D4EB4F)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +64,8 @@ def translate(settings: TaskSettings, chunk: Chunk, numbering: Numbering) -> Tra
     index_of = _index_of(settings, numbering)
     rel_N = column["rel"]
     if settings.dynamic:
-        names = [(numbering.first_relation, chunk.num_relations)]
-        rel_N = spill.read_ranges(relation_rows_uri(settings), names)[0][rel_N]
+        uri = relation_rows_uri(settings)
+        rel_N = spill.read_values(uri, numbering.first_relation, chunk.num_relations)[rel_N]
     elif numbering.rare_relations:
         rel_N = np.where(np.isin(rel_N, numbering.rare_relations), np.int32(-1), rel_N)
     index_N = {side: _of_codes(index_of, column[side]) for side in Side}
@@ -75,18 +76,17 @@ def translate(settings: TaskSettings, chunk: Chunk, numbering: Numbering) -> Tra
             kept_N &= (index_N[side] >= 0) | (column[side] < 0)
     bucket_N = _bucket_of(settings, chunk, column)
     bucket_N[~kept_N] = NOWHERE
-    columns = [rel_N, index_N[Side.LHS], index_N[Side.RHS]]
+    fields = {**column, "rel": rel_N, **index_N}
     if settings.weighted:
-        columns.append(column["weight"].view(np.int32))
+        fields["weight"] = column["weight"].view(np.int32)
     none_N = np.zeros(len(rel_N), np.int32)
-    columns += [column.get(f"{side}_features", none_N) for side in settings.feature_sides]
-    num_all = len(settings.splits) * settings.num_buckets
-    starts, records = group(columns, bucket_N, num_all)
-    num_features = {
-        side: _translate_features(settings, chunk, side, index_of, column, bucket_N)
-        for side in settings.feature_sides
-    }
-    spill.write_sorted_edges(f"{chunk.uri}.edges.i32", starts, records, settings.spill_options)
+    columns = [fields.get(name, none_N) for name in settings.record_fields]
+    starts, records = group(columns, bucket_N, settings.num_split_buckets)
+    num_features = {}
+    for side in settings.feature_sides:
+        counts_N = column.get(f"{side}_features", none_N)
+        num_features[side] = _translate_features(settings, chunk, side, index_of, counts_N, bucket_N)
+    spill.write_sorted_edges(f"{chunk.uri}.edges.i32", starts, records, settings.etl)
     few = numbering.num_relations <= MAX_COUNTED_RELATIONS
     return Translated(
         np.diff(starts).astype(np.int32),
@@ -98,33 +98,15 @@ def translate(settings: TaskSettings, chunk: Chunk, numbering: Numbering) -> Tra
 
 
 def _translate_features(
-    settings: TaskSettings, chunk: Chunk, side: Side, index_of: Int32, column: dict[str, Any], bucket_N: Int32
+    settings: TaskSettings, chunk: Chunk, side: Side, index_of: Int32, counts_N: Int32, bucket_N: Int32
 ) -> Int64:
     """Write the features of one side in the order of the edges; return the number per bucket."""
-    num_all = len(settings.splits) * settings.num_buckets
-    order = np.argsort(bucket_N, kind="stable")
-    order = order[bucket_N[order] != NOWHERE]
-    counts_N = np.zeros(len(bucket_N), np.int64)
-    name = f"{side}_features"
-    if name in column:
-        counts_N = column[name].astype(np.int64)
-    counts = counts_N[order]
-    first = (np.cumsum(counts_N) - counts_N)[order]
-    # Position in the old order of each feature in the new order.
-    places = np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
     features = np.zeros(0, np.int32)
-    if name in column:
-        features = index_of[read_features(chunk.uri, side, int(counts_N.sum()))[places]]
-    num_features = np.bincount(bucket_N[order], counts, minlength=num_all).astype(np.int64)
-    spill.write_sorted_edges(
-        features_uri(chunk.uri, side), starts_of(num_features), features[:, None], settings.spill_options
-    )
-    return num_features
-
-
-def starts_of(counts: npt.NDArray[np.integer]) -> Int64:
-    """Return the position of each group in a concatenation of groups of the given sizes, and the end."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+    if counts_N.any():
+        features = index_of[read_features(chunk.uri, side, int(counts_N.sum(dtype=np.int64)))]
+    starts, records = group([features], np.repeat(bucket_N, counts_N), settings.num_split_buckets)
+    spill.write_sorted_edges(features_uri(chunk.uri, side), starts, records, settings.etl)
+    return np.diff(starts)
 
 
 def features_uri(uri: str, side: Side) -> str:
@@ -139,7 +121,7 @@ def _index_of(settings: TaskSettings, numbering: Numbering) -> Int32:
         numbering.shards, numbering.first_indices, numbering.ranges.tolist(), strict=True
     ):
         if num_ids:
-            rows = spill.read_ranges(rows_uri(settings, shard), [(offset, num_ids)])[0]
+            rows = spill.read_values(rows_uri(settings, shard), offset, num_ids)
             tables.append(np.where(rows >= 0, rows + np.int32(first), np.int32(-2) - rows))
     return np.concatenate(tables)
 
@@ -155,22 +137,23 @@ def _bucket_of(settings: TaskSettings, chunk: Chunk, column: dict[str, Any]) -> 
     for side, num_slices in zip(Side, settings.grid, strict=True):
         bucket_N *= np.int32(num_slices)
         if num_slices > 1:
-            slice_N = take(_slice_of(settings, chunk, side), column[side])
+            slice_N = take(_slice_of(settings, chunk, num_slices), column[side])
             if settings.spreads:
-                slice_N = np.where(slice_N < 0, settings.spread(column["edge_hash"], side), slice_N)
+                # The edge's hash draws the slice of an entity whose type has one partition.
+                drawn_N = scale(mix(column["edge_hash"] ^ _SPREAD_SALTS[side]), num_slices)
+                slice_N = np.where(slice_N < 0, drawn_N.astype(np.int64), slice_N)
             bucket_N += slice_N.astype(np.int32, copy=False)
     return bucket_N
 
 
-def _slice_of(settings: TaskSettings, chunk: Chunk, side: Side) -> Int32:
-    """Return the slice of the side's grid of each of the chunk's ids; -1: spread over all slices.
+def _slice_of(settings: TaskSettings, chunk: Chunk, num_slices: int) -> Int32:
+    """Return the slice of one side of the grid of each of the chunk's ids; -1: spread over all slices.
 
     The last entry is for lists of features, whose types have one partition.
     """
-    num_slices = settings.grid.lhs if side is Side.LHS else settings.grid.rhs
     slices = [
         partition.number if settings.num_partitions[partition.entity_type] == num_slices else -1
-        for partition in settings.partitions()
+        for partition in settings.partitions
     ]
-    num_ids = [int(chunk.num_ids[slots.start : slots.stop].sum()) for slots in settings.partition_slots()]
+    num_ids = [int(of_slots.sum()) for of_slots in settings.by_partition(chunk.num_ids)]
     return np.append(np.repeat(np.array(slices, np.int32), num_ids), np.int32(-1))

@@ -139,13 +139,21 @@ def new_table(seed: int) -> StringTable:
     return PlainTable(seed) if library is None else CompiledTable(library, seed)
 
 
+def number_column(table: StringTable, column: pa.ChunkedArray, kind_N: Int32) -> Int32:
+    """Return a number for each of N strings of a column without nulls; see `StringTable.number`."""
+    codes, start = [np.zeros(0, np.int32)], 0
+    for chunk in column.chunks:
+        codes.append(table.number(chunk, kind_N[start : start + len(chunk)]))
+        start += len(chunk)
+    return np.concatenate(codes)
+
+
 def distinct(column: pa.ChunkedArray, seed: int) -> tuple[Distinct, Int32]:
     """Return the distinct strings of a column of N strings without nulls, and each row's position in them."""
     table = new_table(seed)
-    codes = [np.zeros(0, np.int32)]
-    codes += [table.number(chunk, np.zeros(len(chunk), np.int32)) for chunk in column.chunks]
+    code_N = number_column(table, column, np.broadcast_to(np.int32(0), len(column)))
     (found,), position_of = table.in_order(1)
-    return found, take(position_of, np.concatenate(codes))
+    return found, take(position_of, code_N)
 
 
 def _check(done: object) -> None:

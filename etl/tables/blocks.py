@@ -1,6 +1,6 @@
-"""Cuts a stream of tables into blocks, so small that they stay in the processor's cache."""
+"""Cuts tables into blocks that fit the processor's cache, and items into ranges that fit a task."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -24,3 +24,17 @@ def cut(tables: Iterable[pa.Table], block_rows: int, block_bytes: int | None = N
                 pending, num_rows, num_bytes = [], 0, 0
     if pending:
         yield pa.concat_tables(pending)
+
+
+def ranges_within(sizes: Sequence[int], limit: int) -> list[range]:
+    """Cut items into ranges of adjacent items with sizes of at most `limit` in all, or of one larger item."""
+    ranges: list[range] = []
+    used = 0
+    for number, size in enumerate(sizes):
+        if ranges and used + size <= limit:
+            ranges[-1] = range(ranges[-1].start, number + 1)
+        else:
+            ranges.append(range(number, number + 1))
+            used = 0
+        used += size
+    return ranges

@@ -19,6 +19,7 @@ from graphmill.errors import RawTableError
 
 _FIRST_NOT_ASCII = 0x80
 _WITHOUT_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+Convert = Callable[[pa.ChunkedArray], pa.ChunkedArray]
 _OF_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 
 
@@ -45,19 +46,18 @@ class BlockPosition:
     """Start of the row count: a byte of a text file, a stripe of an ORC file."""
     unit: str = ""
 
-    def error(self, field: str, row: int, problem: str) -> RawTableError:
-        """Return an error about the `row`-th row of the block."""
+    def error(self, field: str, problem: str, row: int | None = None) -> RawTableError:
+        """Return an error about the column of a field, or about the `row`-th row of the block."""
         start = f"counted from {self.unit} {self.start}" if self.start else "from 1, the header not counted"
-        return RawTableError(
-            f"{self.uri}: row {self.first_row + row + 1} ({start}), "
-            f"column {self.columns[field]!r} ({field}): {problem}"
-        )
+        at = "" if row is None else f"row {self.first_row + row + 1} ({start}), "
+        return RawTableError(f"{self.uri}: {at}column {self.columns[field]!r} ({field}): {problem}")
 
 
 @dataclass(frozen=True, eq=False)
 class BadRows:
     """Rows of a block that cannot become edges, for one and the same reason."""
 
+    at: BlockPosition
     reason: str
     rows: npt.NDArray[np.int64]
     """Their numbers in the file, from 1, counted as `BlockPosition` says."""
@@ -87,9 +87,9 @@ def checked(block: pa.Table, at: BlockPosition, rules: Rules) -> tuple[pa.Table,
             return pa.table(columns), bad
         except _BadRowsError as error:
             if not rules.quarantines:
-                raise at.error(error.field, int(error.rows[0]), error.detail) from None
+                raise at.error(error.field, error.detail, int(error.rows[0])) from None
             reason = f"{error.field}: {error.reason}"
-            bad.append(BadRows(reason, at.first_row + row_N[error.rows] + 1, block.take(error.rows)))
+            bad.append(BadRows(at, reason, at.first_row + row_N[error.rows] + 1, block.take(error.rows)))
             good_N = np.ones(block.num_rows, bool)
             good_N[error.rows] = False
             block, row_N = block.filter(pa.array(good_N)), row_N[good_N]
@@ -125,11 +125,6 @@ def _checked(column: pa.ChunkedArray, field: str, at: BlockPosition, rules: Rule
 
 
 def _refuse(field: str, wrong_N: Any, reason: str, detail: str) -> None:
-    """Report wrong rows.
-
-    Raises:
-        _BadRowsError: there are wrong rows.
-    """
     rows = np.flatnonzero(wrong_N)
     if rows.size:
         raise _BadRowsError(field, rows, reason, f"{detail} ({rows.size} in this block)")
@@ -142,17 +137,13 @@ def _strings(column: pa.ChunkedArray, field: str, at: BlockPosition) -> pa.Chunk
     if pa.types.is_null(column.type):
         column = column.cast(pa.string())
     if column.null_count:
-        needed = "every edge needs both ids and a relation"
-        _refuse(field, column.is_null(), "null", f"null; {needed}")
+        _refuse(field, column.is_null(), "null", "null; every edge needs both ids and a relation")
     if pa.types.is_integer(column.type):
         return column.cast(pa.string())
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         column = _decoded(column, field)
     elif not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        raise RawTableError(
-            f"{at.uri}: column {at.columns[field]!r} ({field}): expected strings or integers, "
-            f"found {column.type}"
-        )
+        raise at.error(field, f"expected strings or integers, found {column.type}")
     lengths = pc.binary_length(column)
     if column.length() and pc.min(lengths).as_py() == 0:
         _refuse(field, pc.equal(lengths, 0), "empty", "empty")
@@ -162,12 +153,7 @@ def _strings(column: pa.ChunkedArray, field: str, at: BlockPosition) -> pa.Chunk
 def _decoded(column: pa.ChunkedArray, field: str) -> pa.ChunkedArray:
     if column.type == pa.binary() and all(map(_is_ascii, column.chunks)):
         return pa.chunked_array([chunk.view(pa.string()) for chunk in column.chunks], pa.string())
-    try:
-        return column.cast(pa.string())
-    except pa.ArrowInvalid:
-        rows = np.array(_failing(column, lambda some: some.cast(pa.string())))
-        shown = repr(column[int(rows[0])].as_py()[:40])
-        raise _BadRowsError(field, rows, "not UTF-8", f"not UTF-8: {shown}") from None
+    return _converted(column, field, lambda some: some.cast(pa.string()), "not UTF-8", "not UTF-8:")
 
 
 def _is_ascii(strings: pa.Array) -> bool:
@@ -232,13 +218,11 @@ def _weights(column: pa.ChunkedArray, at: BlockPosition) -> pa.ChunkedArray:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if column.type in (*_OF_BYTES, *_OF_BYTES.values()):
-        column = _parsed(column)
+        column = _converted(column, "weight", _parsed, "not a number", "expected a number, found")
     try:
         weights = column.cast(pa.float32(), safe=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise RawTableError(
-            f"{at.uri}: column {at.columns['weight']!r} (weight): expected numbers, found {column.type}"
-        ) from error
+        raise at.error("weight", f"expected numbers, found {column.type}") from error
     values = weights.to_numpy()
     wrong_N = ~(np.isfinite(values) & (values >= 0))
     if wrong_N.any():
@@ -248,19 +232,19 @@ def _weights(column: pa.ChunkedArray, at: BlockPosition) -> pa.ChunkedArray:
 
 
 def _parsed(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    def parse(some: pa.ChunkedArray) -> pa.ChunkedArray:
-        return some.cast(pa.string()).cast(pa.float64())
+    return column.cast(pa.string()).cast(pa.float64())
 
+
+def _converted(column: pa.ChunkedArray, field: str, convert: Convert, reason: str, detail: str) -> Any:
     try:
-        return parse(column)
+        return convert(column)
     except pa.ArrowInvalid:
-        rows = np.array(_failing(column, parse))
-        shown = repr(column[int(rows[0])].as_py())
-        detail = f"expected a number, found {shown}"
-        raise _BadRowsError("weight", rows, "not a number", detail) from None
+        rows = np.array(_failing(column, convert))
+        shown = repr(column[int(rows[0])].as_py()[:40])
+        raise _BadRowsError(field, rows, reason, f"{detail} {shown}") from None
 
 
-def _failing(column: pa.ChunkedArray, convert: Callable[[pa.ChunkedArray], Any], first: int = 0) -> list[int]:
+def _failing(column: pa.ChunkedArray, convert: Convert, first: int = 0) -> list[int]:
     """Find the rows that cannot be converted, by bisection."""
     try:
         convert(column)

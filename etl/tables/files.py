@@ -57,14 +57,15 @@ def _place(config: Config, path: str) -> str:
 
 
 def _fixed(uri: str) -> str:
+    folder, patterns = _split(uri)
+    return uri if not patterns or storage.exists(uri) else folder
+
+
+def _split(uri: str) -> tuple[str, list[str]]:
+    """Return the folder that a glob pattern begins with, and its components from the first pattern on."""
     parts = uri.rstrip("/").split("/")
-    magic = _magic(parts)
-    return "/".join(parts[: magic[0]]) or "/" if magic and not storage.exists(uri) else uri
-
-
-def _magic(parts: list[str]) -> list[int]:
-    """Number the components that are patterns."""
-    return [number for number, part in enumerate(parts) if set(part) & set("*?[")]
+    first = next((number for number, part in enumerate(parts) if set(part) & set("*?[")), len(parts))
+    return "/".join(parts[:first]) or "/", parts[first:]
 
 
 def _written_below(config: Config, uri: str) -> list[str]:
@@ -107,13 +108,10 @@ def _matches(pattern: str) -> list[str]:
 
     Only patterns that begin with `_` match names that do; no pattern matches hidden names.
     """
-    parts = pattern.rstrip("/").split("/")
-    magic = _magic(parts)
-    if not magic:
-        return []
-    folders = ["/".join(parts[: magic[0]]) or "/"]
+    folder, patterns = _split(pattern)
+    folders = [folder]
     found: list[storage.FileStatus] = []
-    for part in parts[magic[0] :]:
+    for part in patterns:
         listed = [entry for folder in folders for entry in lakehouse.list_plain(folder)]
         found = [entry for entry in listed if _is_matched(storage.name(entry.uri), part)]
         folders = [entry.uri for entry in found if entry.is_dir]

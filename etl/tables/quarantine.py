@@ -10,11 +10,12 @@ quarantine/
 """
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from etl.tables.check_rows import BadRows, BlockPosition
+from etl.tables.check_rows import BadRows
 from graphmill import storage
 
 FIELDS = ("lhs", "rhs", "relation", "weight", "id", "text")
@@ -24,30 +25,26 @@ SCHEMA = pa.schema(
 )
 
 
-def file_uri(folder: str, source: int, block: int) -> str:
-    """URI of the bad rows of one chunk."""
-    return storage.join(folder, f"part-{source:06d}-{block:06d}.parquet")
-
-
-def write_file(uri: str, bad: list[tuple[BlockPosition, BadRows]]) -> None:
-    """Write bad rows to a file."""
+def write_file(folder: str, source: int, block: int, bad: Sequence[BadRows]) -> None:
+    """Write the bad rows of one chunk."""
+    uri = storage.join(folder, f"part-{source:06d}-{block:06d}.parquet")
     with storage.atomic_output(uri) as stream:
-        pq.write_table(pa.concat_tables([_table(position, each) for position, each in bad]), stream)
+        pq.write_table(pa.concat_tables(map(_table, bad)), stream)
 
 
-def count_by_reason(bad: list[tuple[BlockPosition, BadRows]]) -> Counter[str]:
+def count_by_reason(bad: Iterable[BadRows]) -> Counter[str]:
     """Count bad rows by reason."""
     counts: Counter[str] = Counter()
-    for _, each in bad:
+    for each in bad:
         counts[each.reason] += len(each.rows)
     return counts
 
 
-def _table(position: BlockPosition, bad: BadRows) -> pa.Table:
+def _table(bad: BadRows) -> pa.Table:
     num_rows = len(bad.rows)
     columns = {
-        "file": pa.repeat(pa.scalar(position.uri), num_rows),
-        "start": pa.repeat(pa.scalar(position.start, pa.int64()), num_rows),
+        "file": pa.repeat(pa.scalar(bad.at.uri), num_rows),
+        "start": pa.repeat(pa.scalar(bad.at.start, pa.int64()), num_rows),
         "row": pa.array(bad.rows, pa.int64()),
         "reason": pa.repeat(pa.scalar(bad.reason), num_rows),
     }

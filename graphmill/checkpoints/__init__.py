@@ -1,14 +1,19 @@
-"""Recognition and opening of checkpoints of every format."""
+"""Checkpoints of every format: the table of formats, recognition and opening.
+
+To add a format, write a module with a subclass of `Checkpoint` and a function `write`, and add a line to the
+table. The commands, their help texts and errors come from this table.
+"""
 
 import re
-from typing import Literal
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 from graphmill import storage
 from graphmill.checkpoints.checkpoint import Checkpoint, Floats, ModelState, Rows
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats import pbg_checkpoint
-from graphmill.formats.graphstorm import EMB_INFO
 from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.formats.pbg_legacy.index_base import IndexBase
 
 __all__ = [
     "FORMATS",
@@ -17,15 +22,50 @@ __all__ = [
     "Iteration",
     "ModelState",
     "Rows",
+    "module_of",
     "open_checkpoint",
     "recognise",
 ]
 
-FORMATS = ("pbg", "pbg-legacy", "graphstorm", "recis")
+
+@dataclass(frozen=True)
+class _Format:
+    """One format.
+
+    Attributes:
+        module: Module of this package. It is imported on demand: importing torch takes a second.
+        reader: Name of the module's subclass of `Checkpoint`.
+        files: Files that identify the format, for messages.
+        patterns: Regular expressions. Each one matches the name of at least one file in the folder.
+    """
+
+    module: str
+    reader: str
+    files: str
+    patterns: tuple[str, ...]
+
+
+# The first match counts. Legacy is last, because files of other formats may have its names.
+_TABLE = {
+    "pbg": _Format("pbg", "PbgCheckpoint", "checkpoint_version.txt (PBG)", (r"checkpoint_version\.txt",)),
+    "graphstorm": _Format(
+        "graphstorm", "GraphStormCheckpoint", "emb_info.json (GraphStorm)", (r"emb_info\.json",)
+    ),
+    "recis": _Format(
+        "recis", "RecisCheckpoint", "index and *.safetensors (RecIS)", ("index", r".*\.safetensors")
+    ),
+    "pbg-legacy": _Format(
+        "pbg_legacy",
+        "LegacyCheckpoint",
+        "CHECKPOINT_VERSION or TYPE_N.pt (PBG legacy)",
+        (r"CHECKPOINT_VERSION|(?!METADATA_|entity_count_).+_(0|[1-9]\d*)\.pt(\.\d+)?",),
+    ),
+}
+FORMATS = tuple(_TABLE)
 
 
 def recognise(uri: str) -> str:
-    """The format of the checkpoint in the folder `uri`, from the names of its files.
+    """Recognise the format of the checkpoint in the folder `uri` by the names of its files.
 
     Raises:
         NotFoundError: there is no such folder.
@@ -33,19 +73,14 @@ def recognise(uri: str) -> str:
     """
     if not storage.is_dir(uri):
         raise NotFoundError(f"{uri}: expected the folder of a checkpoint, found none")
-    names = {storage.name(entry.uri) for entry in storage.list_dir(uri)}
-    if pbg_checkpoint.VERSION_FILE in names:
-        return "pbg"
-    if EMB_INFO in names:
-        return "graphstorm"
-    if "index" in names and any(name.endswith(".safetensors") for name in names):
-        return "recis"
-    if "CHECKPOINT_VERSION" in names or any(map(_LEGACY.match, names)):
-        return "pbg-legacy"
+    names = [storage.name(entry.uri) for entry in storage.list_dir(uri)]
+    for format_name, kind in _TABLE.items():
+        if all(any(re.fullmatch(pattern, name) for name in names) for pattern in kind.patterns):
+            return format_name
+    looked_for = ", ".join(kind.files for kind in _TABLE.values())
     raise FormatError(
-        f"{uri}: not recognised as a checkpoint: looked for {pbg_checkpoint.VERSION_FILE} (PBG), "
-        f"CHECKPOINT_VERSION or TYPE_N.pt (PBG legacy), {EMB_INFO} (GraphStorm), "
-        f"index and *.safetensors (RecIS); found {', '.join(sorted(names)[:8]) or 'nothing'}"
+        f"{uri}: not recognised as a checkpoint: looked for {looked_for}; "
+        f"found {', '.join(names[:8]) or 'nothing'}"
     )
 
 
@@ -54,7 +89,7 @@ def open_checkpoint(
     *,
     version: int | None = None,
     entity_path: str | None = None,
-    index_base: Literal["auto", 0, 1] = "auto",
+    index_base: IndexBase = "auto",
     allow_non_finite: bool = False,
 ) -> Checkpoint:
     """Open the checkpoint in the folder `uri`, of any format.
@@ -70,33 +105,19 @@ def open_checkpoint(
         NotFoundError: there is no such folder.
         FormatError: it holds no checkpoint, or a damaged checkpoint.
     """
-    checkpoint = _open(uri, version, entity_path, index_base)
+    found = recognise(uri)
+    reader = getattr(module_of(found), _TABLE[found].reader)
+    checkpoint: Checkpoint = reader(uri, version=version, entity_path=entity_path, index_base=index_base)
     checkpoint.allow_non_finite = allow_non_finite
     return checkpoint
 
 
-def _open(
-    uri: str, version: int | None, entity_path: str | None, index_base: Literal["auto", 0, 1]
-) -> Checkpoint:
-    # A module is imported only when it is needed: torch takes a second to import.
-    match recognise(uri):
-        case "pbg":
-            from graphmill.checkpoints.pbg import PbgCheckpoint
+def module_of(format_name: str) -> Any:
+    """Import the module of a format, which has `write(source, target_uri, shard_num=1)`.
 
-            return PbgCheckpoint(uri, version)
-        case "pbg-legacy":
-            from graphmill.checkpoints.pbg_legacy import LegacyCheckpoint
-
-            return LegacyCheckpoint(uri, version, index_base)
-        case "graphstorm":
-            from graphmill.checkpoints.graphstorm import GraphStormCheckpoint
-
-            return GraphStormCheckpoint(uri, entity_path)
-        case _:
-            from graphmill.checkpoints.recis import RecisCheckpoint
-
-            return RecisCheckpoint(uri, entity_path)
-
-
-# Names of embeddings in graphmill.formats.pbg_legacy; entity counts and metadata are no checkpoint.
-_LEGACY = re.compile(r"^(?!METADATA_|entity_count_).+_(0|[1-9]\d*)\.pt(\.\d+)?$")
+    Raises:
+        FormatError: there is no such format.
+    """
+    if format_name not in _TABLE:
+        raise FormatError(f"expected a format of {', '.join(FORMATS)}, found {format_name!r}")
+    return import_module(f"graphmill.checkpoints.{_TABLE[format_name].module}")

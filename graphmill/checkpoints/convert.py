@@ -8,18 +8,16 @@ Source: docs/convert.md.
 import logging
 import time
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from graphmill import checkpoints, storage
 from graphmill.checkpoints import Checkpoint
 from graphmill.errors import ConfigError, FormatError
+from graphmill.formats.pbg_legacy.index_base import IndexBase
 from graphmill.run.lock import NO_CLAIM, Claim
 
 log = logging.getLogger("graphmill")
-
-Format = Literal["pbg", "pbg-legacy", "graphstorm", "recis"]
 
 
 @dataclass(frozen=True)
@@ -38,11 +36,11 @@ class Converted:
 def convert(
     source_uri: str,
     target_uri: str,
-    target_format: Format,
+    target_format: str,
     *,
     version: int | None = None,
     entity_path: str | None = None,
-    index_base: Literal["auto", 0, 1] = "auto",
+    index_base: IndexBase = "auto",
     shard_num: int = 1,
     claim: Claim = NO_CLAIM,
     allow_non_finite: bool = False,
@@ -77,8 +75,9 @@ def convert(
     log.info("convert: %s is %s, %s", source_uri, source.format, described(source))
     storage.delete(target_uri)
     with storage.atomic_directory(target_uri) as temporary:
-        not_kept = _write(source, temporary, target_format, shard_num) + _unread(source)
-        counts = _partition_path(source, entity_path)
+        not_kept = checkpoints.module_of(target_format).write(source, temporary, shard_num=shard_num)
+        not_kept += [f"{name}, of which nothing is known here" for name in source.unread]
+        counts = None if set(source.num_partitions.values()) == {1} else entity_path
         written = checkpoints.open_checkpoint(temporary, entity_path=counts)
         _check_same(source, written, temporary)
         claim.check()
@@ -95,35 +94,6 @@ def described(checkpoint: Checkpoint) -> str:
     ]
     version = f"version {checkpoint.version}, " if checkpoint.version else ""
     return version + "; ".join(tables)
-
-
-def _write(source: Checkpoint, target_uri: str, target_format: Format, shard_num: int) -> list[str]:
-    match target_format:
-        case "pbg":
-            from graphmill.checkpoints import pbg
-
-            return pbg.write(source, target_uri)
-        case "pbg-legacy":
-            from graphmill.checkpoints import pbg_legacy
-
-            return pbg_legacy.write(source, target_uri)
-        case "graphstorm":
-            from graphmill.checkpoints import graphstorm
-
-            return graphstorm.write(source, target_uri)
-        case "recis":
-            from graphmill.checkpoints import recis
-
-            return recis.write(source, target_uri, shard_num)
-    raise FormatError(f"expected a format of {', '.join(checkpoints.FORMATS)}, found {target_format!r}")
-
-
-def _unread(source: Checkpoint) -> list[str]:
-    return [f"{name}, of which nothing is known here" for name in source.unread]
-
-
-def _partition_path(source: Checkpoint, entity_path: str | None) -> str | None:
-    return entity_path if set(source.num_partitions.values()) != {1} else None
 
 
 def _check_same(source: Checkpoint, written: Checkpoint, where: str) -> None:

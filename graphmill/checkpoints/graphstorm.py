@@ -24,7 +24,7 @@ class GraphStormCheckpoint(WholeTablesCheckpoint):
 
     format = "graphstorm"
 
-    def __init__(self, uri: str, entity_path: str | None = None) -> None:
+    def __init__(self, uri: str, entity_path: str | None = None, **_: object) -> None:
         """`entity_path` has the partitions; without it a type has one. Raises FormatError on damage."""
         info = saved_embeddings.read_emb_info(uri)
         tables = {}
@@ -37,7 +37,7 @@ class GraphStormCheckpoint(WholeTablesCheckpoint):
         super().__init__(uri, 0, tables, None, entity_path)
 
 
-def write(source: Checkpoint, target_uri: str) -> list[str]:
+def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
     """Write the embeddings of `source`; returns the names of everything else, which is not kept."""
     rank_rows = {name: max(1, _RANK_BYTES // (4 * max(size, 1))) for name, size in source.dimensions.items()}
     totals = {name: sum(counts) for name, counts in source.counts.items()}

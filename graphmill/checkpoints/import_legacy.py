@@ -11,7 +11,8 @@ checkpoint_version.txt, written last, commits them.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -35,6 +36,8 @@ _OURS = (
     r"_SUCCESS|checksums\.xxh128|entity_count_.+\.(?:txt|pt)|dynamic_rel_count\.(?:txt|pt)|edges_\d+_\d+\.h5"
 )
 _BATCH_EDGES = 1 << 20
+
+Counts = Mapping[str, Sequence[int]]
 
 log = logging.getLogger("graphmill")
 
@@ -78,14 +81,8 @@ def import_init(init_path: str, target_uri: str, entity_path: str, index_base: I
         log.info("importing init_path %s, which is %s", init_path, found)
         with lock.held(whole=[target_uri]) as claim:
             storage.delete(imported)
-            knows_partitions = found == "pbg-legacy"
             done = convert.convert(
-                init_path,
-                imported,
-                "pbg",
-                entity_path=None if knows_partitions else entity_path,
-                index_base=index_base,
-                claim=claim,
+                init_path, imported, "pbg", entity_path=entity_path, index_base=index_base, claim=claim
             )
             for each in done.not_kept:
                 log.info("importing init_path: not kept: %s", each)
@@ -102,10 +99,9 @@ def import_outdir(checkpoint_path: str, index_base: IndexBase = "auto") -> None:
     names = {storage.name(entry.uri) for entry in storage.list_dir(checkpoint_path)}
     if "CHECKPOINT_VERSION" not in names or pbg_checkpoint.read_version(checkpoint_path):
         return
-    from graphmill.checkpoints import pbg
-    from graphmill.checkpoints.pbg_legacy import LegacyCheckpoint
+    from graphmill.checkpoints import pbg, pbg_legacy  # they import torch
 
-    source = LegacyCheckpoint(checkpoint_path, None, index_base)
+    source = pbg_legacy.LegacyCheckpoint(checkpoint_path, index_base=index_base)
     if not source.version:
         raise FormatError(
             f"{checkpoint_path}: a legacy checkpoint of version 0 holds initial values; use it as init_path"
@@ -130,70 +126,54 @@ def convert_inputs(
     _check_target(entity_path, edge_paths, target_uri)
     base = legacy.find_index_base(entity_path, edge_paths, index_base)
     log.info("importing legacy input, numbered from %d: %s and its edges", base, entity_path)
-    made_from = {"source": record.describe_inputs([entity_path]), "index_base": base}
-    entities = storage.join(target_uri, ENTITIES)
     counts = legacy.read_counts(entity_path, base)
-    if storage.read_marker(entities) != made_from:
-        with storage.atomic_directory(entities) as temporary:
-            checksums = _write_counts(temporary, counts, legacy.read_relation_count(entity_path))
-            storage.write_checksums(storage.manifest_of(temporary).uri, checksums)
-            storage.write_marker(temporary, made_from)
-            claim.check()
-    imported = edge_targets(edge_paths, target_uri)
-    for edge_path, edges in zip(edge_paths, imported, strict=True):
-        made_from = {"source": record.describe_inputs([entity_path, edge_path]), "index_base": base}
-        if storage.read_marker(edges) != made_from:
-            with storage.atomic_directory(edges) as temporary:
-                checksums = {}
-                for bucket in legacy.list_buckets(edge_path, base):
-                    _write_bucket(temporary, edge_path, bucket, base, counts, checksums)
+
+    def import_folder(folder: str, sources: list[str], write: Callable[[str, Checksums], None]) -> None:
+        made_from = {"source": record.describe_inputs(sources), "index_base": base}
+        if storage.read_marker(folder) != made_from:
+            checksums: Checksums = {}
+            with storage.atomic_directory(folder) as temporary:
+                write(temporary, checksums)
                 storage.write_checksums(storage.manifest_of(temporary).uri, checksums)
                 storage.write_marker(temporary, made_from)
                 claim.check()
+
+    entities = storage.join(target_uri, ENTITIES)
+    import_folder(entities, [entity_path], partial(_write_counts, entity_path, counts))
+    imported = edge_targets(edge_paths, target_uri)
+    for edge_path, edges in zip(edge_paths, imported, strict=True):
+        import_folder(edges, [entity_path, edge_path], partial(_write_buckets, edge_path, base, counts))
     return entities, tuple(imported)
 
 
-def _write_counts(
-    entity_path: str, counts: Mapping[str, Sequence[int]], num_relations: int | None
-) -> Checksums:
-    checksums: Checksums = {}
+def _write_counts(source_path: str, counts: Counts, target_path: str, checksums: Checksums) -> None:
     for entity_type, each in counts.items():
         for partition, count in enumerate(each):
-            entity_counts.write_count(entity_path, entity_type, partition, count, checksums)
+            entity_counts.write_count(target_path, entity_type, partition, count, checksums)
+    num_relations = legacy.read_relation_count(source_path)
     if num_relations is not None:
-        entity_counts.write_relation_count(entity_path, num_relations, checksums)
-    return checksums
+        entity_counts.write_relation_count(target_path, num_relations, checksums)
 
 
-def _write_bucket(
-    target_path: str,
-    edge_path: str,
-    bucket: Bucket,
-    base: int,
-    counts: Mapping[str, Sequence[int]],
-    checksums: Checksums,
-) -> None:
-    # The entity types of a relation are in the configuration: training checks against them.
-    limits = [_largest(counts, number) for number in bucket]
-    uri = legacy.bucket_uri(edge_path, bucket, base)
-    num_edges = legacy.count_edges(edge_path, bucket, base)
-    dtype = np.int32 if max(limits) <= np.iinfo(np.int32).max else np.int64
-    with edge_buckets.new_bucket(
-        target_path, bucket, num_edges, index_dtype=dtype, checksums=checksums
-    ) as writer:
-        for first_row, edges in _batches(edge_path, bucket, base):
-            edge_buckets.check_indices(edges, uri, limits[0], limits[1], np.iinfo(dtype).max, first_row)
-            writer.append(edges)
+def _write_buckets(edge_path: str, base: int, counts: Counts, target_path: str, checksums: Checksums) -> None:
+    for bucket in legacy.list_buckets(edge_path, base):
+        # The entity types of a relation are in the configuration: training checks against them.
+        lhs_limit, rhs_limit = (_largest(counts, number) for number in bucket)
+        dtype = np.int32 if max(lhs_limit, rhs_limit) <= np.iinfo(np.int32).max else np.int64
+        uri = legacy.bucket_uri(edge_path, bucket, base)
+        num_edges = legacy.count_edges(edge_path, bucket, base)
+        with edge_buckets.new_bucket(
+            target_path, bucket, num_edges, index_dtype=dtype, checksums=checksums
+        ) as writer:
+            row = 0
+            for columns in legacy.iter_edges(edge_path, bucket, base, _BATCH_EDGES):
+                edges = Edges(*columns)
+                edge_buckets.check_indices(edges, uri, lhs_limit, rhs_limit, np.iinfo(dtype).max, row)
+                writer.append(edges)
+                row += len(columns[0])
 
 
-def _batches(edge_path: str, bucket: Bucket, base: int) -> Iterator[tuple[int, Edges]]:
-    first_row = 0
-    for columns in legacy.iter_edges(edge_path, bucket, base, _BATCH_EDGES):
-        yield first_row, Edges(*columns)
-        first_row += len(columns[0])
-
-
-def _largest(counts: Mapping[str, Sequence[int]], partition: int) -> int:
+def _largest(counts: Counts, partition: int) -> int:
     """Rows of the largest partition of that number over all types."""
     tables = (each * (partition + 1) if len(each) == 1 else each for each in map(list, counts.values()))
     return max((each[partition] for each in tables if partition < len(each)), default=0)

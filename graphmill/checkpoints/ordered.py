@@ -6,6 +6,7 @@ first sorted into a temporary file of the table's size. The rows are never all i
 Shapes: N rows of a table, D dimension.
 """
 
+import bisect
 import tempfile
 import threading
 import weakref
@@ -122,14 +123,15 @@ class _Merged:
 
 def _position(piece: Piece, wanted: int) -> int:
     """The first row of a sorted piece whose id is at least `wanted`."""
-    low, high = 0, piece.num_rows
-    while low < high:
-        middle = (low + high) // 2
-        if int(piece.read_ids(middle, middle + 1)[0]) < wanted:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return bisect.bisect_left(
+        range(piece.num_rows), wanted, key=lambda row: int(piece.read_ids(row, row + 1)[0])
+    )
+
+
+def runs(ids: Numbers) -> list[slice]:
+    """Runs of consecutive numbers in `ids`, as slices of `ids`."""
+    starts = np.flatnonzero(np.diff(ids, prepend=ids[:1] - 2) != 1).tolist()
+    return [slice(start, stop) for start, stop in zip(starts, [*starts[1:], len(ids)], strict=True)]
 
 
 class _SortedCopy:
@@ -146,10 +148,9 @@ class _SortedCopy:
         """Write rows to their places, with one write per run of neighbours."""
         order = np.argsort(ids, kind="stable")
         ids, rows = ids[order], np.ascontiguousarray(rows[order])
-        starts = np.flatnonzero(np.diff(ids, prepend=ids[0] - 2) != 1)
-        for first, last in zip(starts, [*starts[1:], len(ids)], strict=True):
-            self._file.seek(int(ids[first]) * self.shape[1] * 4)
-            self._file.write(rows[first:last].data)
+        for run in runs(ids):
+            self._file.seek(int(ids[run.start]) * self.shape[1] * 4)
+            self._file.write(rows[run].data)
 
     def read(self, start: int, stop: int) -> Floats:
         rows = np.empty((stop - start, self.shape[1]), np.float32)

@@ -18,7 +18,7 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
 
     format = "pbg"
 
-    def __init__(self, uri: str, version: int | None = None) -> None:
+    def __init__(self, uri: str, version: int | None = None, **_: object) -> None:
         """Raises FormatError where there is no such version."""
         # Version 0 has initial values from the user.
         super().__init__(uri, pbg_checkpoint.read_version(uri) if version is None else version)
@@ -77,7 +77,7 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
             return None
 
 
-def write(source: Checkpoint, target_uri: str) -> list[str]:
+def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
     """Write `source` as a checkpoint of one version; returns what is not kept: nothing."""
     version = max(source.version, 1)
     config = source.described_config()

@@ -22,7 +22,9 @@ class LegacyCheckpoint(PartitionFilesCheckpoint):
 
     format = "pbg-legacy"
 
-    def __init__(self, uri: str, version: int | None = None, index_base: IndexBase = "auto") -> None:
+    def __init__(
+        self, uri: str, version: int | None = None, index_base: IndexBase = "auto", **_: object
+    ) -> None:
         """Raises FormatError where there is no such version, or the names fit no index base."""
         super().__init__(uri, legacy.find_version(uri) if version is None else version)
         numbers = legacy.partition_numbers(uri, self.version)
@@ -91,7 +93,7 @@ class LegacyCheckpoint(PartitionFilesCheckpoint):
         )
 
 
-def write(source: Checkpoint, target_uri: str) -> list[str]:
+def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
     """Write `source` as a legacy outdir, numbered from 1; returns what is not kept: nothing."""
     version = max(source.version, 1)
     for entity_type, partition, shape in source.partitions():

@@ -30,7 +30,7 @@ from graphmill.checkpoints.whole_tables import JoinedRows, JoinedSums, WholeTabl
 from graphmill.errors import FormatError
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.formats.recis import CheckpointReader, HashTable, Saver, slice_of
-from graphmill.formats.recis.names import EMBEDDING_SLOT, ID_SLOT, tensor_name
+from graphmill.formats.recis.layout import EMBEDDING_SLOT, ID_SLOT, tensor_name
 from graphmill.model.parameters import in_order, is_parameter_key
 from graphmill.vocab import Partition
 
@@ -48,17 +48,17 @@ class RecisCheckpoint(WholeTablesCheckpoint):
 
     format = "recis"
 
-    def __init__(self, uri: str, entity_path: str | None = None) -> None:
+    def __init__(self, uri: str, entity_path: str | None = None, **_: object) -> None:
         """`entity_path` has the partitions where the checkpoint has none. Raises FormatError on damage."""
         self._reader = CheckpointReader(uri)
-        self._side = _read_side(storage.join(uri, SIDE_FILE))
+        self._recorded = _read_side_file(storage.join(uri, SIDE_FILE))
         self._slots = self._reader.table_slots()
         for name, slots in self._slots.items():
             if EMBEDDING_SLOT not in slots:
                 raise FormatError(f"{uri}: table {name!r} has no slot {EMBEDDING_SLOT!r}, only {slots}")
         tables = {name: _ordered_table(self._reader, name, EMBEDDING_SLOT) for name in self._slots}
-        counts = self._side["counts"] if self._side else None
-        super().__init__(uri, int((self._side or {}).get("version", 0)), tables, counts, entity_path)
+        recorded = self._recorded
+        super().__init__(uri, recorded["version"], tables, recorded["counts"], entity_path)
         self._sums_tables: dict[str, OrderedTable] = {}
 
     def _read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
@@ -66,7 +66,7 @@ class RecisCheckpoint(WholeTablesCheckpoint):
         import torch
 
         slot = next((each for each in (ROW_SUMS, ELEMENT_SUMS) if each in self._slots[entity_type]), None)
-        if self._side is not None:
+        if self._recorded["table_states"] is not None:
             plain = self._recorded_state(entity_type, partition)
         else:
             plain = None if slot is None else _UNKNOWN_STATE
@@ -84,11 +84,11 @@ class RecisCheckpoint(WholeTablesCheckpoint):
     def _read_model(self) -> ModelState | None:
         """The dense tensors that PBG has a place for."""
         found = [name for name in self._reader.dense_names() if is_parameter_key(name)]
-        if not found and self._side is None:
+        if not found and self._recorded["table_states"] is None:
             return None
         keys = in_order(found, list((self.config or {}).get("entities", self._slots)))
         parameters = {key: self._reader.read_tensor(key).float() for key in keys}
-        plain = self._side["model_state"] if self._side else None
+        plain = self._recorded["model_state"]
         if plain is None:
             return ModelState(parameters, None)
         dense = set(self._reader.dense_names())
@@ -102,12 +102,13 @@ class RecisCheckpoint(WholeTablesCheckpoint):
     @property
     def config(self) -> dict[str, Any] | None:
         """From graphmill_checkpoint.json."""
-        return self._side["config"] if self._side else None
+        config: dict[str, Any] | None = self._recorded["config"]
+        return config
 
     @property
     def iteration(self) -> Iteration | None:
         """From graphmill_checkpoint.json."""
-        found = self._side["iteration"] if self._side else None
+        found = self._recorded["iteration"]
         return Iteration(**found) if found else None
 
     @property
@@ -121,7 +122,7 @@ class RecisCheckpoint(WholeTablesCheckpoint):
         return dense + slots
 
     def _recorded_state(self, entity_type: str, partition: Partition) -> Any:
-        recorded = (self._side or {})["table_states"].get(entity_type)
+        recorded = self._recorded["table_states"].get(entity_type)
         if not isinstance(recorded, list) or not recorded:
             raise FormatError(f"{self.uri}: {SIDE_FILE}: table_states: expected a list for {entity_type!r}")
         # With other partitions, from entity_path: all but the sums is the same for all rows.
@@ -185,11 +186,8 @@ def _plain_model_state(model: ModelState | None) -> dict[str, Any] | None:
 
 def _dense_tensors(model: ModelState) -> dict[str, Any]:
     tensors: dict[str, Any] = dict(model.parameters)
-    saved = (model.optimizer_state or {}).get("state", {})
-    for number, key in enumerate(model.parameters):
-        if "sum" in saved.get(number, {}):
-            tensors[key + _SUM_END] = saved[number]["sum"]
-    return tensors
+    sums = states.sums_of(model.optimizer_state)
+    return tensors | {key + _SUM_END: sums[n] for n, key in enumerate(model.parameters) if n in sums}
 
 
 def _owned_table(
@@ -235,9 +233,11 @@ class _BlockPiece:
         return np.asarray(rows.reshape(stop - start, -1))
 
 
-def _read_side(uri: str) -> dict[str, Any] | None:
+def _read_side_file(uri: str) -> dict[str, Any]:
+    """The content of graphmill_checkpoint.json; None under each key where there is no such file."""
+    unknown = dict.fromkeys(("counts", "table_states", "config", "iteration", "model_state"))
     if not storage.exists(uri):
-        return None
+        return {**unknown, "version": 0}
     content = storage.read_json(uri)
     version = content.get("format_version")
     if version != FORMAT_VERSION:
@@ -246,5 +246,4 @@ def _read_side(uri: str) -> dict[str, Any] | None:
     for key, kind in expected.items():
         if not isinstance(content.get(key), kind):
             raise FormatError(f"{uri}: {key}: expected {kind.__name__}, found {content.get(key)!r:.60}")
-    side: dict[str, Any] = {"config": None, "iteration": None, "model_state": None, **content}
-    return side
+    return {**unknown, **content}

@@ -6,9 +6,9 @@
 import numpy as np
 
 from graphmill.checkpoints.checkpoint import Floats, Rows
-from graphmill.checkpoints.ordered import Numbers
+from graphmill.checkpoints.ordered import Numbers, runs
 from graphmill.formats.recis import Slice
-from graphmill.formats.recis.names import NUM_HASH_SLOTS
+from graphmill.formats.recis.layout import NUM_HASH_SLOTS
 
 
 class OwnedIds:
@@ -40,11 +40,7 @@ class OwnedRows:
 
     def __getitem__(self, rows: slice) -> Floats:
         ids = self._ids[rows]
-        if not len(ids):
-            return np.empty((0, self.shape[1]), np.float32)
-        starts = np.flatnonzero(np.diff(ids, prepend=ids[0] - 2) != 1)
-        runs = [
-            self._rows.read(int(ids[first]), int(ids[last - 1]) + 1)
-            for first, last in zip(starts, [*starts[1:], len(ids)], strict=True)
-        ]
-        return runs[0] if len(runs) == 1 else np.concatenate(runs)
+        found = [self._rows.read(int(ids[run][0]), int(ids[run][-1]) + 1) for run in runs(ids)]
+        if len(found) == 1:
+            return found[0]
+        return np.concatenate([np.empty((0, self.shape[1]), np.float32), *found])

@@ -45,17 +45,22 @@ def table_sums(state: Mapping[str, Any], shape: tuple[int, int], where: str) -> 
     return converted
 
 
+def sums_of(state: Mapping[str, Any] | None) -> dict[Any, Any]:
+    """The Adagrad sums in an optimizer's state_dict(), by number of the parameter."""
+    saved = (state or {}).get("state")
+    entries = saved.items() if isinstance(saved, Mapping) else ()
+    return {number: each["sum"] for number, each in entries if isinstance(each, Mapping) and "sum" in each}
+
+
 def check_sums(state: Mapping[str, Any] | None, parameters: Mapping[str, "Tensor"], where: str) -> None:
     """Check that an optimizer's sums have the shapes of the parameters, by their numbers.
 
     Raises:
         FormatError: a sum has another shape.
     """
-    saved = (state or {}).get("state")
+    sums = sums_of(state)
     for number, (key, value) in enumerate(parameters.items()):
-        found = saved.get(number) if isinstance(saved, Mapping) else None
-        sums = found.get("sum") if isinstance(found, Mapping) else None
-        shape = getattr(sums, "shape", value.shape)
+        shape = getattr(sums.get(number), "shape", value.shape)
         if shape != value.shape:
             raise FormatError(
                 f"{where}: optimizer state of {key!r}: expected sums of shape {tuple(value.shape)}, found "
@@ -71,9 +76,7 @@ def check_finite_sums(state: Mapping[str, Any] | None, parameters: Sequence[str 
     """
     import torch
 
-    found = (state or {}).get("state")
-    for number, each in found.items() if isinstance(found, Mapping) else ():
-        sums = each.get("sum") if isinstance(each, Mapping) else None
+    for number, sums in sums_of(state).items():
         if isinstance(sums, torch.Tensor) and sums.is_floating_point():
             known = isinstance(number, int) and 0 <= number < len(parameters)
             key = parameters[number] if known else number

@@ -66,7 +66,7 @@ class WholeTablesCheckpoint(Checkpoint):
             return {name: [total] for name, total in totals.items()}
         where = self._entity_path or self.uri
         for name, total in totals.items():
-            _check_counts(counts, name, total, where, self.uri)
+            self._check_counts(counts, name, total, where)
         return {name: list(counts[name]) for name in totals}
 
     @property
@@ -74,11 +74,11 @@ class WholeTablesCheckpoint(Checkpoint):
         """Columns of each table."""
         return {name: table.shape[1] for name, table in self._tables.items()}
 
-    @contextmanager
-    def open_rows(self, entity_type: str, partition: Partition, *, whole: bool = False) -> Iterator[Rows]:
+    def open_rows(
+        self, entity_type: str, partition: Partition, *, whole: bool = False
+    ) -> AbstractContextManager[Rows]:
         """The embeddings of one partition; these formats have no checksums."""
-        with self._open_partition(self._tables[entity_type], entity_type, partition) as rows:
-            yield rows
+        return self._open_partition(self._tables[entity_type], entity_type, partition)
 
     @contextmanager
     def _open_partition(self, table: OrderedTable, entity_type: str, partition: Partition) -> Iterator[Rows]:
@@ -86,19 +86,21 @@ class WholeTablesCheckpoint(Checkpoint):
         with table.open() as rows:
             yield _PartitionRows(rows, sum(counts[:partition]), counts[partition])
 
-
-def _check_counts(
-    counts: Mapping[str, Sequence[int]], name: str, total: int, counts_uri: str, uri: str
-) -> None:
-    if name not in counts:
-        raise FormatError(f"{uri}: {name!r} has no counts in {counts_uri}, which has {', '.join(counts)}")
-    found: Any = counts[name]
-    if not (isinstance(found, list | tuple) and all(type(each) is int and each >= 0 for each in found)):
-        raise FormatError(
-            f"{uri}: {name!r}: expected the rows of each partition from 0 on, found {found!r:.80}"
-        )
-    if sum(found) != total:
-        raise FormatError(f"{uri}: {name!r} has {total} rows; expected {sum(found)}, as {counts_uri} counts")
+    def _check_counts(
+        self, counts: Mapping[str, Sequence[int]], name: str, total: int, counts_uri: str
+    ) -> None:
+        if name not in counts:
+            known = ", ".join(counts)
+            raise FormatError(f"{self.uri}: {name!r} has no counts in {counts_uri}, which has {known}")
+        found: Any = counts[name]
+        if not (isinstance(found, list | tuple) and all(type(each) is int and each >= 0 for each in found)):
+            raise FormatError(
+                f"{self.uri}: {name!r}: expected the rows of each partition from 0 on, found {found!r:.80}"
+            )
+        if sum(found) != total:
+            raise FormatError(
+                f"{self.uri}: {name!r} has {total} rows; expected {sum(found)}, as {counts_uri} counts"
+            )
 
 
 class _PartitionRows:

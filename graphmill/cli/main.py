@@ -6,7 +6,6 @@ import click
 
 from graphmill import checkpoints
 from graphmill.checkpoints import convert as conversion
-from graphmill.checkpoints.convert import Format
 from graphmill.cli import exit_codes
 from graphmill.cli.options import output_options
 from graphmill.display import terminal
@@ -59,7 +58,7 @@ def convert(
         done = conversion.convert(
             source_uri,
             target_uri,
-            cast("Format", target_format),
+            target_format,
             version=version,
             entity_path=entity_path,
             index_base=_index_base(index_base),

@@ -1,12 +1,15 @@
 """Options that several commands share."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 
+from graphmill import config
 from graphmill.cluster.kinds import FORMS
 from graphmill.display import terminal
+from graphmill.storage import hdfs
 
 MASTER_VARIABLE = "GRAPHMILL_MASTER"
 CONF_VARIABLE = "GRAPHMILL_CONF"
@@ -50,5 +53,16 @@ def output_options(command: Command) -> Command:
 
 
 def run_options(command: Command) -> Command:
-    """Add the options of a command that runs stages; the function gets `conf`, `overrides`, `master`."""
-    return conf_option(set_option(master_option(output_options(command))))
+    """Add the options of a command that runs stages; the function gets `conf`, `overrides`, `master`.
+
+    The command opens paths on HDFS with the driver that the configuration names.
+    """
+
+    @functools.wraps(command)
+    def with_driver(conf: str | None, overrides: tuple[str, ...], **others: Any) -> Any:
+        section = config.read_raw(conf, overrides).get("cluster")
+        driver = section.get("hdfs_driver") if isinstance(section, Mapping) else None
+        with hdfs.use_driver(driver):
+            return command(conf=conf, overrides=overrides, **others)
+
+    return conf_option(set_option(master_option(output_options(with_driver))))

@@ -1,4 +1,4 @@
-"""One application of YARN's distributed shell: submitted, watched, ended."""
+"""One application of YARN's distributed shell: submit, watch, end."""
 
 import getpass
 import logging
@@ -20,14 +20,14 @@ _ID_TIMEOUT_S = 20
 
 
 class Application:
-    """One application of the distributed shell, and the process of its client, which watches it."""
+    """One application, and the process of its client, which ends with the application."""
 
     def __init__(
         self, yarn: hadoop.YarnClient, name: str, num_containers: int, arguments: list[str], log_path: Path
     ) -> None:
         self.num_containers = num_containers
         self.submitted = time.monotonic()
-        self.was_complete = False  # whether all its containers have come once
+        self.was_complete = False  # all containers have had a worker at the same time
         self._is_announced = False
         self._yarn = yarn
         self._name = name
@@ -39,50 +39,50 @@ class Application:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C must not end it before the application
+                start_new_session=True,  # Ctrl-C must not end the client before the application
             )
 
     @property
     def id(self) -> str | None:
-        """As `application_1795176752464_0001`, once YARN has given it."""
+        """Name such as `application_1795176752464_0001`, once YARN has given it."""
         found = re.search(r"Submitted application (application_\d+_\d+)", self._output())
         return found[1] if found else None
 
+    @property
+    def ended(self) -> bool:
+        """Whether the application has ended."""
+        return self._client.poll() is not None
+
     def announce(self) -> None:
-        """Log once what it is called, and where its logs are."""
+        """Log the name of the application and of its logs, once."""
         if not self._is_announced and (identity := self.id):
             self._is_announced = True
             log.info("yarn: %s; logs: yarn logs -applicationId %s", identity, identity)
 
-    @property
-    def ended(self) -> bool:
-        """Whether YARN has nothing more to do for it."""
-        return self._client.poll() is not None
-
     def diagnosis(self) -> str:
-        """What is known of its state, for an error message."""
+        """Describe the state of the application for an error message."""
         output = self._output()
-        found = re.findall(
+        reports = re.findall(
             r"appDiagnostics=(.*?), appMasterHost=.*?, appQueue=(.*?),.*?"
             r"yarnAppState=(\w+), distributedFinalState=(\w+), appTrackingUrl=(.*?),",
             output,
             re.DOTALL,
         )
-        if not found or self.id is None:
-            told = [line for line in output.splitlines() if not re.match(r"\s+(at |\.\.\. )", line)]
-            tail = "\n".join(line[:500] for line in told[-12:])
+        if not reports or self.id is None:
+            lines = [line for line in output.splitlines() if not re.match(r"\s+(at |\.\.\. )", line)]
+            tail = "\n".join(line[:500] for line in lines[-12:])
             return f"YARN's client wrote:\n{tail}"
-        diagnostics, queue, state, final, url = found[-1]
+        diagnostics, queue, state, final, url = reports[-1]
         return (
             f"{self.id} in queue {queue} is {state}, {final}; diagnostics: {diagnostics.strip() or 'none'}\n"
             f"see {url} and `yarn logs -applicationId {self.id}`"
         )
 
     def end(self, wait_s: float) -> None:
-        """Give it `wait_s` to end by itself, then kill it.
+        """Kill the application, unless it ends by itself within `wait_s`.
 
         Raises:
-            ClusterError: YARN did not do it.
+            ClusterError: YARN did not kill the application.
         """
         try:
             self._client.wait(wait_s)
@@ -97,14 +97,14 @@ class Application:
         self._delete_files()
 
     def _delete_files(self) -> None:
-        # The application master deletes what was uploaded for it, unless it is killed.
-        with suppress(GraphMillError, KeyError, OSError):  # untidy, and no more than that
+        """Delete the files that YARN's client uploaded: a killed application master leaves them."""
+        with suppress(GraphMillError, KeyError, OSError):  # remaining files harm nobody
             user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
             if self.id:
                 storage.delete(f"hdfs:///user/{user}/{self._name}/{self.id}")
 
     def _wait_for_id(self) -> None:
-        # A client that is ended while it submits may or may not have submitted.
+        """Wait until a client that is submitting has submitted: an end before leaves the outcome unknown."""
         deadline = time.monotonic() + _ID_TIMEOUT_S
         while self.id is None and not self.ended and time.monotonic() < deadline:
             time.sleep(_POLL_S)

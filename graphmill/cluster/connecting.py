@@ -1,7 +1,6 @@
 """A client of the cluster that `--master` names: started for the run, or running already."""
 
 import logging
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -14,16 +13,12 @@ from distributed import Client
 from graphmill.cluster import dashboard
 from graphmill.cluster.keys import Keys
 from graphmill.cluster.kinds import Kind, kind_of
-from graphmill.cluster.settings import ENVIRONMENT, ClusterConfig, TlsConfig
+from graphmill.cluster.settings import ENVIRONMENT, ClusterConfig, TlsConfig, pre_spawn_environment
 from graphmill.cluster.workers import Environment, prepare
 from graphmill.display import progress
 from graphmill.errors import ClusterError
 from graphmill.machine import run_folder
 from graphmill.storage import hdfs
-
-_NANNY_ENVIRONMENT = {
-    f"distributed.nanny.pre-spawn-environ.{key}": value for key, value in ENVIRONMENT.items()
-}
 
 Starter = Callable[[str, ClusterConfig, Keys | None], AbstractContextManager[Any]]
 
@@ -34,8 +29,7 @@ log = logging.getLogger("graphmill")
 def connect(master: str | None, settings: ClusterConfig, imports: Sequence[str] = ()) -> Iterator[Client]:
     """Yield a client of the cluster that `master` (default `settings.master`) names.
 
-    A cluster that was started here ends with the block. Its workers import the modules `imports` when they
-    start.
+    A cluster that starts here ends with the block; its workers import the modules `imports` at their start.
 
     Raises:
         ConfigError: `master` has no known form.
@@ -43,13 +37,12 @@ def connect(master: str | None, settings: ClusterConfig, imports: Sequence[str] 
     """
     master = master or settings.master
     kind = kind_of(master)
-    variables = {hdfs.DRIVER_VARIABLE: os.environ.get(hdfs.DRIVER_VARIABLE, settings.hdfs_driver)}
-    os.environ.update(variables)
     with ExitStack() as stack:
+        stack.enter_context(hdfs.use_driver(settings.hdfs_driver))
         try:
             keys = stack.enter_context(_in_a_file(_keys(kind, settings)))
             preload = {"distributed.worker.preload": list(imports)} if kind.has_own_workers else {}
-            stack.enter_context(dask.config.set(_NANNY_ENVIRONMENT | preload))
+            stack.enter_context(dask.config.set(pre_spawn_environment(ENVIRONMENT) | preload))
             cluster = stack.enter_context(starter_of(kind)(master, settings, keys))
             security = keys and keys.security()
             client = stack.enter_context(
@@ -63,7 +56,7 @@ def connect(master: str | None, settings: ClusterConfig, imports: Sequence[str] 
             own_scheduler=kind.has_own_scheduler,
             own_workers=kind.has_own_workers,
         )
-        client.register_plugin(Environment(variables, ignores_interrupts=kind.has_own_workers))
+        client.register_plugin(Environment({hdfs.DRIVER_VARIABLE: hdfs.chosen_driver()}))
         _announce(client, master)
         yield client
 
@@ -76,7 +69,7 @@ def starter_of(kind: Kind) -> Starter:
 
 
 def _keys(kind: Kind, settings: ClusterConfig) -> Keys | None:
-    """Choose the keys of the cluster; None for no keys, or those of Dask's own configuration."""
+    """Choose the keys of the cluster; None without TLS, or if Dask's own configuration names the keys."""
     if kind.is_running and not isinstance(settings.tls, TlsConfig):
         return None
     if settings.tls == "off":
@@ -86,9 +79,9 @@ def _keys(kind: Kind, settings: ClusterConfig) -> Keys | None:
 
 @contextmanager
 def _in_a_file(keys: Keys | None) -> Iterator[Keys | None]:
-    """Write keys of this run to a file that the next run removes if this run is killed.
+    """Write keys of this run to a file, which the next run removes if this run is killed.
 
-    Dask writes keys that it has in memory to a temporary folder, and a killed process leaves that folder.
+    Dask itself writes keys from memory to a temporary folder, which a killed process leaves.
     """
     if keys is None or keys.text is None:
         yield keys

@@ -1,12 +1,12 @@
-"""What happens in a YARN container: the script that starts a Dask worker, and the files that it needs.
+"""The script that starts a Dask worker in a YARN container, and the files that the script needs.
 
     the container's folder, filled by YARN
         ExecScript.sh                          the script
         core-site.xml  hdfs-site.xml  ...      the submitter's HADOOP_CONF_DIR
-        env.tar.gz                             `archive`, unpacked once a node and application
-        keys.pem                               the run's own keys, for the container's user alone
+        env.tar.gz                             `archive`, unpacked once per node and application
+        keys.pem                               keys of this run, readable by the container's user alone
 
-Secrets stay in files (TLS keys) or in YARN's own tokens: the script holds paths only.
+Secrets are in files (TLS keys) or in YARN's own tokens: the script holds paths only.
 """
 
 import os
@@ -27,7 +27,7 @@ from graphmill.errors import ConfigError
 DEFAULT_MEMORY = "4GiB"
 
 _MIB = 1 << 20
-_OVERHEAD_SHARE = 0.10  # as Spark: what the process needs beside what Dask counts
+_OVERHEAD_SHARE = 0.10  # memory that Dask does not count; the share is Spark's
 _OVERHEAD_MIN_MIB = 384
 _COPY_BYTES = 8 << 20
 _KEYS_FILE = "keys.pem"
@@ -35,11 +35,11 @@ _SITE_FILES = ("core-site.xml", "hdfs-site.xml")
 _PASSED_ON = ("HADOOP_USER_NAME", "KRB5_CONFIG")
 _NOT_PASSED_ON = ("GRAPHMILL_MASTER", "GRAPHMILL_CONF")
 SCHEDULER_GONE_S = 15
-SETTLE_S = 2  # a scheduler that closes sends its workers away first
+SETTLE_S = 2  # a scheduler that closes first ends its workers
 
 _TEMPLATE = """\
 #!/bin/bash
-# Started by YARN in the container's folder, and again unless it ends with 0: when the scheduler is gone.
+# YARN starts this in the container's folder, and restarts it unless it exits with 0: the scheduler is gone.
 set -u
 {exports}
 {unpack}
@@ -57,11 +57,11 @@ address=$("$python" -c '{facing}' {host} {port})
 echo "the worker ended with exit code $?" >&2
 sleep {settle_s}
 scheduler_answers || exit 0
-exit 1  # never a signal's own exit code: YARN does not start these again
+exit 1  # never the exit code of a signal: YARN does not restart those
 """
 
 _UNPACK = """\
-# Once a node: beside the file that YARN has localized for all containers of the application.
+# Once per node: beside the file that YARN has localized for all containers of the application.
 archive=$(readlink -f {name})
 environment="$archive.unpacked"
 (
@@ -79,10 +79,10 @@ python="$environment/bin/python"
 
 
 def memory_mib(settings: ClusterConfig) -> tuple[int, int]:
-    """MiB of a worker by Dask's count, and of its container by YARN's.
+    """Return the memory of a worker, and of its container, in MiB.
 
     Raises:
-        ConfigError: `worker_memory` is 0, which no container can be asked for.
+        ConfigError: `worker_memory` is 0: YARN has no containers without a limit.
     """
     asked = DEFAULT_MEMORY if settings.worker_memory == "auto" else settings.worker_memory
     worker = parse_bytes(asked) // _MIB
@@ -92,15 +92,16 @@ def memory_mib(settings: ClusterConfig) -> tuple[int, int]:
 
 
 def localized_files(settings: ClusterConfig, folder: Path, keys: Keys | None) -> list[str]:
-    """Local paths of the files that every container gets; an archive on HDFS is fetched into `folder`.
+    """Return local paths of the files that every container gets.
 
-    Keys of the run's own are written there, which must be a folder for this user alone.
+    An archive on HDFS is copied to `folder`, and keys of this run are written there: only this user may be
+    able to read the folder.
 
     Raises:
         NotFoundError: there is no such archive.
     """
-    conf_dir = Path(os.environ["HADOOP_CONF_DIR"])
-    files = [str(path) for path in (conf_dir / name for name in _SITE_FILES) if path.is_file()]
+    sites = (Path(os.environ["HADOOP_CONF_DIR"], name) for name in _SITE_FILES)
+    files = [str(path) for path in sites if path.is_file()]
     if settings.archive:
         path = storage.local_path(settings.archive)
         if path is None:
@@ -118,7 +119,7 @@ def localized_files(settings: ClusterConfig, folder: Path, keys: Keys | None) ->
 
 
 def script(settings: ClusterConfig, scheduler: str, name: str, keys: Keys | None) -> str:
-    """The text of the container's script; `scheduler` is an address, workers' names begin with `name`."""
+    """Return the text of the script; `scheduler` is an address, the worker's name begins with `name`."""
     address = urlsplit(scheduler)
     exports = [f"export {key}={shlex.quote(value)}" for key, value in sorted(_environment(settings).items())]
     exports.append('export HADOOP_CONF_DIR="$PWD"')
@@ -139,13 +140,9 @@ def script(settings: ClusterConfig, scheduler: str, name: str, keys: Keys | None
 
 def _worker_command(settings: ClusterConfig, scheduler: str, name: str, keys: Keys | None) -> str:
     kind = "cuda worker" if settings.worker_gpus else "worker"
-    options = {
-        "--nthreads": str(1 if settings.worker_gpus else settings.worker_cores),
-        "--memory-limit": f"{memory_mib(settings)[0]}MiB",
-        "--death-timeout": "60",
-    }
-    words = [word for pair in options.items() for word in pair]
-    words += ["--no-dashboard", "--dashboard-address", f"{LOOPBACK}:0"]
+    num_threads = 1 if settings.worker_gpus else settings.worker_cores
+    words = ["--nthreads", str(num_threads), "--memory-limit", f"{memory_mib(settings)[0]}MiB"]
+    words += ["--death-timeout", "60", "--no-dashboard", "--dashboard-address", f"{LOOPBACK}:0"]
     own = f'--name "{name}-$CONTAINER_ID" --local-directory "$PWD" --host "$address"'
     if keys is not None and keys.text is not None:
         own += "".join(f' --tls-{kind} "$PWD/{_KEYS_FILE}"' for kind in ("ca-file", "cert", "key"))
@@ -155,15 +152,15 @@ def _worker_command(settings: ClusterConfig, scheduler: str, name: str, keys: Ke
 
 
 def _environment(settings: ClusterConfig) -> dict[str, str]:
-    handed = {
+    own = {
         key: value
         for key, value in os.environ.items()
         if key in _PASSED_ON or (key.startswith("GRAPHMILL_") and key not in _NOT_PASSED_ON)
     }
-    # Dask's nannies take the environment of a worker from here, whatever they were started with themselves.
+    # A nanny gives this environment to its worker, not its own environment.
     inherited = {"distributed": {"nanny": {"pre-spawn-environ": ENVIRONMENT}}}
     return {
-        **handed,
+        **own,
         **ENVIRONMENT,
         CORES_VARIABLE: str(settings.worker_cores),
         "DASK_INTERNAL_INHERIT_CONFIG": dask.config.serialize(inherited),

@@ -1,6 +1,6 @@
-"""Dask's dashboard, of a scheduler in this process: made when somebody first looks at it.
+"""Dask's dashboard of a scheduler in this process, made at the first request for one of its pages.
 
-It stands on Bokeh, whose import takes longer than a short run; most runs nobody looks at.
+The dashboard needs Bokeh, and the import of Bokeh takes longer than a short run.
 """
 
 import importlib.util
@@ -10,12 +10,12 @@ from tornado import web
 
 
 def is_installed() -> bool:
-    """Whether there is a dashboard to be had."""
+    """Tell whether Bokeh is installed."""
     return importlib.util.find_spec("bokeh") is not None
 
 
 def offer(scheduler: Scheduler) -> None:
-    """Answer the first request for a page of the dashboard by making it, at the address the scheduler has."""
+    """Let the first request for a page at the scheduler's HTTP address make the dashboard."""
     if is_installed():
         scheduler.http_application.add_application(
             web.Application([(r".*", _Maker, {"scheduler": scheduler})])
@@ -23,7 +23,7 @@ def offer(scheduler: Scheduler) -> None:
 
 
 class _Maker(web.RequestHandler):
-    """Makes the dashboard, and sends who asked to the same page again."""
+    """Makes the dashboard, then redirects to the same page."""
 
     def initialize(self, scheduler: Scheduler) -> None:
         """Called by tornado."""

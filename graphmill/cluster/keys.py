@@ -1,7 +1,7 @@
-"""Keys of Dask's processes: of this run alone, made for it and then thrown away, or files that are there.
+"""TLS keys of Dask's processes: made for one run, or read from existing files.
 
-Who has the key of a run is one of its processes, and nobody else is. It never stands in a command line, in
-an environment, or in Dask's configuration, which `SSHCluster` makes a part of command lines.
+The key of a run lets its owner take part in the run. So the key never appears in a command line, in an
+environment, or in Dask's configuration, which `SSHCluster` copies to command lines.
 """
 
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from typing import Any
 from distributed.security import Security
 
 _NAME = "graphmill"
-# A key lives as long as its run. Clocks of hosts may differ, and a wrong one is no reason to refuse a worker.
+# Valid for ever: a key is deleted with its run, and a host with a wrong clock may still have workers.
 _FROM, _UNTIL = datetime(2000, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
 _ROLES = ("client", "scheduler", "worker")
 
 
 @dataclass(frozen=True, repr=False)
 class Keys:
-    """Certificates of those who may sign, a certificate and its key.
+    """Certificates of the authorities, the certificate of a process, and its private key.
 
-    Each is the text (PEM), or the path of a file that holds it. `text` is what a file of a run's own keys
-    holds; None for keys that are in files of every host.
+    Each field is a text (PEM) or the path of a file. `text` is the content of the file of a run's own keys;
+    None for keys in files that exist on every host.
     """
 
     ca: str
@@ -31,23 +31,23 @@ class Keys:
 
     @classmethod
     def of_file(cls, path: str, text: str | None = None) -> "Keys":
-        """The keys in one file that holds what `new_keys` has made."""
+        """Return the keys in a file with the text of `new_keys`."""
         return cls(path, path, path, text)
 
     def options(self) -> dict[str, Any]:
-        """Keyword arguments of Dask's Security, for every kind of process."""
+        """Return the keyword arguments of Dask's Security, for every kind of process."""
         both = (("cert", self.cert), ("key", self.key))
         pairs = {f"tls_{role}_{kind}": value for role in _ROLES for kind, value in both}
         return {"require_encryption": True, "tls_ca_file": self.ca, **pairs}
 
     def security(self) -> Security:
-        """Dask's object for these keys."""
+        """Return Dask's Security of these keys."""
         return Security(**self.options())
 
 
 def new_keys() -> Keys:
-    """A key of its own, with a certificate that it has signed itself; in memory."""
-    # Imported here: `cluster.tls: off` does without, and so do workers.
+    """Make a private key and a self-signed certificate, in memory."""
+    # Imported here: workers and `cluster.tls: off` need no cryptography.
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

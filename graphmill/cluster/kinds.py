@@ -31,15 +31,10 @@ class Kind:
     is_running: bool = False
 
 
+_LOCAL = {"has_own_scheduler": True, "has_own_workers": True}
 KINDS = (
-    Kind(
-        ("local", "local[N]", "local[*]"),
-        r"local(\[(\d*[1-9]\d*|\*)\])?",
-        "local:local_cluster",
-        has_own_scheduler=True,
-        has_own_workers=True,
-    ),
-    Kind(("cuda",), "cuda", "local:cuda_cluster", has_own_scheduler=True, has_own_workers=True),
+    Kind(("local", "local[N]", "local[*]"), r"local(\[(\d*[1-9]\d*|\*)\])?", "local:local_cluster", **_LOCAL),
+    Kind(("cuda",), "cuda", "local:cuda_cluster", **_LOCAL),
     Kind(("yarn",), "yarn", "yarn:yarn_cluster", has_own_scheduler=True),
     Kind(("ssh://HOST,HOST",), "ssh://.*", "ssh:ssh_cluster"),
     Kind(

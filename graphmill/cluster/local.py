@@ -2,12 +2,16 @@
 
 import logging
 import multiprocessing
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import Any
 
 import dask
 from distributed import LocalCluster, SpecCluster
+from distributed.utils import LoopRunner
+from tornado.ioloop import IOLoop
 
 from graphmill.cluster import dashboard
 from graphmill.cluster.keys import Keys
@@ -27,10 +31,11 @@ log = logging.getLogger("graphmill")
 def local_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Iterator[SpecCluster]:
     """Start a scheduler in this process, and N workers with one thread each."""
     asked = master.removeprefix("local").strip("[]")
-    with dask.config.set(_NO_WORKERS_TIMEOUT):
+    with dask.config.set(_NO_WORKERS_TIMEOUT), _loop_without_interrupts() as loop:
         cluster = scheduler_here(
             settings,
             keys,
+            loop=loop,
             host=LOOPBACK,
             n_workers=num_cores() if asked in ("", "*") else int(asked),
             threads_per_worker=1,
@@ -57,8 +62,9 @@ def cuda_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Ite
         raise ClusterError(
             f"--master {master}: dask-cuda is not installed; pip install 'graphmill[cuda]'"
         ) from error
-    with dask.config.set(_NO_WORKERS_TIMEOUT):
+    with dask.config.set(_NO_WORKERS_TIMEOUT), _loop_without_interrupts() as loop:
         cluster = LocalCUDACluster(
+            loop=loop,
             local_directory=settings.scratch_path,
             host=LOOPBACK,
             protocol=settings.protocol,
@@ -83,6 +89,26 @@ def scheduler_here(settings: ClusterConfig, keys: Keys | None, **options: Any) -
     )
     dashboard.offer(cluster.scheduler)
     return cluster
+
+
+@contextmanager
+def _loop_without_interrupts() -> Iterator[IOLoop]:
+    """Run an event loop in a thread that gets no Ctrl-C, as do all processes that the thread starts.
+
+    A terminal sends Ctrl-C to the workers too. They leave it to the command, which ends them in order;
+    otherwise their nannies would restart them while the command closes them.
+    """
+    runner = LoopRunner()
+    resource_tracker.ensure_running()  # its start would let the signal through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        runner.start()  # the thread and its children inherit the signal mask
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    try:
+        yield runner.loop
+    finally:
+        runner.stop()
 
 
 def _close(cluster: SpecCluster) -> None:

@@ -1,4 +1,4 @@
-"""Workers that were lost during a run: logged and counted."""
+"""Log and count of the workers that a run loses."""
 
 import logging
 from collections.abc import Iterator
@@ -9,13 +9,13 @@ from distributed import Client
 
 from graphmill.machine import run_folder
 
-_TOPIC = "all"  # Dask's own, of the scheduler
+_TOPIC = "all"  # all events of the scheduler
 
 log = logging.getLogger("graphmill")
 
 
 class Losses:
-    """Count of workers that died, were killed, or went with their container or node."""
+    """Number of workers that died, were killed, or were lost with their container or node."""
 
     def __init__(self) -> None:
         self.num_workers = 0
@@ -35,14 +35,9 @@ class Losses:
         if message.get("action") == "remove-worker" and not message.get("expected"):
             self.num_workers += 1
             self._num_missing += 1
-            log.warning(
-                "cluster: lost the worker %s, the %d. of this run; its tasks run again elsewhere",
-                message.get("worker"),
-                self.num_workers,
-            )
+            text = "cluster: lost the worker %s, number %d of this run; its tasks run again on other workers"
+            log.warning(text, message.get("worker"), self.num_workers)
         elif message.get("action") == "add-worker" and self._num_missing:
             self._num_missing -= 1
-            run_folder.record_semaphores()  # those of the new worker's queues
-            log.info(
-                "cluster: the worker %s has come in the place of one that was lost", message.get("worker")
-            )
+            run_folder.record_semaphores()  # of the queues of the new worker
+            log.info("cluster: the worker %s replaces a lost one", message.get("worker"))

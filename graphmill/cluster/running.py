@@ -1,4 +1,4 @@
-"""`--master tcp://HOST:PORT` or `tls://HOST:PORT`: a cluster that others started."""
+"""`--master tcp://HOST:PORT` or `tls://HOST:PORT`: a cluster that is already running."""
 
 import logging
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ log = logging.getLogger("graphmill")
 
 @contextmanager
 def running_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Iterator[str]:
-    """Yield the scheduler's address.
+    """Yield the address of the scheduler.
 
     Raises:
         ConfigError: the cluster uses TLS, and no setting names its certificates.

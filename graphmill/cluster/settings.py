@@ -1,6 +1,7 @@
 """The section `cluster`, and the environment of worker processes."""
 
 import os
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from dask.utils import parse_bytes
@@ -18,16 +19,16 @@ LOOPBACK = "127.0.0.1"
 # Prints the address of this machine that faces the scheduler (host and port); workers listen on it.
 FACING = "import socket, sys; print(socket.create_connection((sys.argv[1], sys.argv[2])).getsockname()[0])"
 
-# Environment of every worker process. Dask's nannies set it before they start the process.
+# Environment variables of every worker process.
 ENVIRONMENT = {
-    # Dask's own trim threshold is 64 KiB. With it glibc returns and faults in every numpy temporary again,
-    # which took 14 % of the ETL's time and up to half of the trainer's.
+    # Dask's trim threshold is 64 KiB: glibc then returns every numpy temporary, and faults in the next one.
+    # That took 14 % of the ETL's time and up to half of the trainer's.
     "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
     "MALLOC_MMAP_THRESHOLD_": str(64 << 20),
-    # glibc keeps freed memory; Arrow's own allocator returns it and faults it in again.
+    # glibc keeps freed memory; Arrow's own allocator returns the memory and faults it in again.
     "ARROW_DEFAULT_MEMORY_POOL": "system",
-    # Threads that spin while they wait take the core from the thread they wait for: two threads beside one
-    # busy process trained at a tenth of the speed.
+    # A spinning thread takes the core from the thread that it waits for: two threads beside one busy process
+    # trained at a tenth of the speed.
     "OMP_WAIT_POLICY": "PASSIVE",
 }
 
@@ -35,7 +36,7 @@ _MIN_MEMORY_BYTES = 1 << 20
 
 
 class TlsConfig(Section):
-    """Files (PEM) at the same local path on every machine; only the paths are ever passed on."""
+    """Files (PEM) with the same local path on every machine; only the paths leave this machine."""
 
     ca_file: str = Field(description="Certificates of the authorities that sign the processes' certificates.")
     cert_file: str = Field(description="Certificate of this cluster's processes.")
@@ -45,7 +46,7 @@ class TlsConfig(Section):
         """Return the keys for Dask's processes.
 
         Raises:
-            ConfigError: a file is not there.
+            ConfigError: a file is missing.
         """
         for key in type(self).model_fields:
             if not storage.exists(getattr(self, key)):
@@ -108,7 +109,7 @@ class ClusterConfig(Section):
             size_bytes = parse_bytes(asked)
         except ValueError as error:
             raise ValueError(f"expected a size as 4GiB, found {asked!r}") from error
-        if size_bytes < _MIN_MEMORY_BYTES and size_bytes != 0:  # to Dask 0 is no limit
+        if size_bytes < _MIN_MEMORY_BYTES and size_bytes != 0:  # 0: no limit in Dask
             raise ValueError(f"expected at least 1 MiB, found {asked!r}; a size has a unit, as 4GiB")
         return asked
 
@@ -131,14 +132,19 @@ class ClusterConfig(Section):
         return "tcp://" if self.tls == "off" else "tls://"
 
     def keys(self) -> Keys | None:
-        """Return the keys of a cluster that is started here; None if it has none.
+        """Return the keys of a cluster that starts here; None without TLS.
 
         Raises:
-            ConfigError: a file is not there.
+            ConfigError: a file is missing.
         """
         if isinstance(self.tls, TlsConfig):
             return self.tls.keys()
         return new_keys() if self.tls == "auto" else None
+
+
+def pre_spawn_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of Dask with which nannies start their workers with these variables."""
+    return {f"distributed.nanny.pre-spawn-environ.{key}": value for key, value in variables.items()}
 
 
 def num_cores() -> int:

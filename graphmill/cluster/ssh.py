@@ -1,8 +1,8 @@
 """`--master ssh://HOST,HOST`: Dask's SSHCluster, with the scheduler on the first host.
 
-Users, ports and keys are those of ~/.ssh/config, or `ssh://user@host:port,...`; hosts that
-~/.ssh/known_hosts does not know are refused. All hosts have the same files: the interpreter,
-HADOOP_CONF_DIR. A run's own keys come by the connections, and are gone when these are.
+Users, ports and SSH keys come from ~/.ssh/config, or from `ssh://user@host:port,...`. Hosts that are missing
+from ~/.ssh/known_hosts are refused. The interpreter and HADOOP_CONF_DIR have the same path on all hosts. Keys
+of the run travel over the connections, and are deleted when the connections end.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Any
 import dask
 
 from graphmill.cluster.keys import Keys
-from graphmill.cluster.settings import CORES_VARIABLE, LOOPBACK, ClusterConfig
+from graphmill.cluster.settings import CORES_VARIABLE, LOOPBACK, ClusterConfig, pre_spawn_environment
 from graphmill.errors import ClusterError, ConfigError
 
 PREFIX = "ssh://"
@@ -24,14 +24,14 @@ _HOST = re.compile(r"(?:(?P<username>[\w.-]+)@)?(?P<host>[\w.-]+)(?::(?P<port>\d
 
 @contextmanager
 def ssh_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Iterator[Any]:
-    """A Dask cluster with `num_workers` workers on each host; all is gone when the block ends.
+    """Run a Dask cluster with `num_workers` workers on each host during the block.
 
     Raises:
         ConfigError: `master` names no hosts.
         ClusterError: asyncssh is not installed.
     """
     try:
-        import asyncssh  # noqa: F401 (said here, and not by Dask's own error)
+        import asyncssh  # noqa: F401 (our error names the extra to install)
     except ImportError as error:
         raise ClusterError(f"--master {master}: asyncssh is missing; pip install 'graphmill[ssh]'") from error
     from distributed import SpecCluster
@@ -43,11 +43,7 @@ def ssh_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Iter
         {"address": host, "connect_options": each, "remote_python": settings.python, "keys": keys}
         for host, each in zip(hosts, options, strict=True)
     ]
-    scheduler_options = {
-        "port": 0,
-        "protocol": settings.protocol,
-        "dashboard_address": settings.dashboard_address,
-    }
+    scheduler_options = {"protocol": settings.protocol, "dashboard_address": settings.dashboard_address}
     worker_options = {
         "n_workers": settings.num_workers,
         "nthreads": settings.worker_cores,
@@ -56,11 +52,12 @@ def ssh_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Iter
         "dashboard_address": f"{LOOPBACK}:0",
     }
     with (
-        dask.config.set(
-            {f"distributed.nanny.pre-spawn-environ.{k}": v for k, v in _environment(settings).items()}
-        ),
+        dask.config.set(_environment(settings)),
         SpecCluster(
-            scheduler={"cls": ssh_processes.Scheduler, "options": {**ends[0], "kwargs": scheduler_options}},
+            scheduler={
+                "cls": ssh_processes.Scheduler,
+                "options": {**ends[0], "kwargs": scheduler_options | {"port": 0}},
+            },
             workers={
                 number: {"cls": ssh_processes.Worker, "options": {**end, "kwargs": worker_options}}
                 for number, end in enumerate(ends)
@@ -84,7 +81,7 @@ def _parse(master: str) -> tuple[list[str], list[dict[str, Any]]]:
 
 
 def _environment(settings: ClusterConfig) -> dict[str, str]:
-    passed = {
-        k: v for k, v in os.environ.items() if k in ("HADOOP_CONF_DIR", "HADOOP_USER_NAME", "KRB5_CONFIG")
-    }
-    return {**passed, CORES_VARIABLE: str(settings.worker_cores)}
+    """Return the settings of Dask that give the workers their environment variables."""
+    names = ("HADOOP_CONF_DIR", "HADOOP_USER_NAME", "KRB5_CONFIG")
+    passed = {name: os.environ[name] for name in names if name in os.environ}
+    return pre_spawn_environment(passed | {CORES_VARIABLE: str(settings.worker_cores)})

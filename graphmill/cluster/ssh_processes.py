@@ -1,10 +1,10 @@
-"""Dask's processes on hosts reached by ssh, each with the keys of the run.
+"""Processes of Dask on ssh hosts, with the keys of the run.
 
     here                                 host
-    connection --- the keys: stdin --->  a shell: writes them to a folder of its own, tells the path, waits
-    connection --- a command line ---->  the scheduler, or the workers: they read the keys at that path
+    connection --- keys (stdin) ------>  a shell: writes the keys to a private folder, prints the path, waits
+    connection --- command line ------>  the scheduler or the workers, which read the keys at that path
 
-When the first connection ends, also by kill -9, the shell removes the folder.
+When the first connection ends, even by kill -9, the shell deletes the folder.
 """
 
 import shlex
@@ -19,19 +19,18 @@ from distributed.deploy import ssh
 from graphmill.cluster.keys import Keys
 from graphmill.cluster.settings import FACING
 
-# Ends with its input, and with nothing else, so that nothing interrupts `rm`. `mktemp -d` makes a folder for
-# this user alone.
+# The shell ends with its input only, so that no signal interrupts `rm`. `mktemp -d` makes a private folder.
 _HOLD = (
     'umask 077; folder=$(mktemp -d "${{TMPDIR:-/tmp}}/graphmill-keys-XXXXXXXXXX") || exit 1; '
     "trap '' HUP INT TERM; trap 'rm -rf \"$folder\"' EXIT; "
     'head -c {num_bytes} > "$folder/keys.pem" && echo "$folder/keys.pem" && cat > /dev/null'
 )
-# Prints the address that a scheduler tells the others of: it needs no other one.
-_TOLD = "from distributed.utils import get_ip; print(get_ip())"
+# Prints the address that the scheduler announces; it listens on no other address.
+_ANNOUNCED = "from distributed.utils import get_ip; print(get_ip())"
 
 
 class _Keyed(ssh.Process):  # type: ignore[misc]  # distributed is untyped here
-    """Has the keys on the host before the process starts."""
+    """A process that starts after its keys are on the host."""
 
     kwargs: dict[str, Any]
 
@@ -57,23 +56,23 @@ class _Keyed(ssh.Process):  # type: ignore[misc]  # distributed is untyped here
             self._held.close()
 
     async def _prepare(self, connection: asyncssh.SSHClientConnection) -> None:
-        """Add to `kwargs`, which stand in the command line, where the keys are and what to listen on."""
+        """Add the path of the keys and the address to listen on to `kwargs`, the command line's options."""
         if self._keys is not None:
-            self.kwargs = {**self.kwargs, "security": (await self._brought(self._keys)).options()}
+            keys = await self._copied(self._keys, connection)
+            self.kwargs = {**self.kwargs, "security": keys.options()}
         command = [self.remote_python or sys.executable, "-c", *self._address_command()]
-        asked = await connection.run(shlex.join(command))
-        with suppress(IndexError):  # a host whose interpreter does not work is told when it shall start
-            self.kwargs = {**self.kwargs, "host": str(asked.stdout).split()[-1]}
+        done = await connection.run(shlex.join(command))
+        with suppress(IndexError):  # the start of the process reports an interpreter that does not work
+            self.kwargs = {**self.kwargs, "host": str(done.stdout).split()[-1]}
 
     def _address_command(self) -> list[str]:
         raise NotImplementedError
 
-    async def _brought(self, keys: Keys) -> Keys:
+    async def _copied(self, keys: Keys, connection: asyncssh.SSHClientConnection) -> Keys:
         if keys.text is None:
             return keys  # files that every host has
-        assert self._held is not None
         command = shlex.join(["sh", "-c", _HOLD.format(num_bytes=len(keys.text))])
-        holder = await self._held.create_process(command)
+        holder = await connection.create_process(command)
         holder.stdin.write(keys.text)
         path = (await holder.stdout.readline()).strip()
         if not path:
@@ -82,14 +81,14 @@ class _Keyed(ssh.Process):  # type: ignore[misc]  # distributed is untyped here
 
 
 class Scheduler(_Keyed, ssh.Scheduler):  # type: ignore[misc]
-    """The scheduler, at one address of the host."""
+    """The scheduler, which listens on one address of the host."""
 
     def _address_command(self) -> list[str]:
-        return [_TOLD]
+        return [_ANNOUNCED]
 
 
 class Worker(_Keyed, ssh.Worker):  # type: ignore[misc]
-    """The workers of a host, under one command."""
+    """The workers of a host, started by one command."""
 
     def _address_command(self) -> list[str]:
         scheduler = urlsplit(self.scheduler)

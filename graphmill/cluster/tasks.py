@@ -1,4 +1,4 @@
-"""Running functions as Dask tasks: the one way all stages use."""
+"""Functions that run other functions as Dask tasks. All stages use them."""
 
 import logging
 import time
@@ -16,8 +16,9 @@ from graphmill.errors import ClusterError, DiskFullError, StorageError
 Result = TypeVar("Result")
 
 RETRY_DELAYS_S = (1.0, 4.0, 15.0)
-"""A task that storage has failed is run again after each of these."""
+"""Delays before a task with a StorageError runs again."""
 _POLL_S = 0.05
+_OUT_OF_MEMORY = "a worker that exceeds its memory limit is killed: see cluster.worker_memory"
 
 log = logging.getLogger("graphmill")
 
@@ -30,17 +31,17 @@ def run_tasks(
     description: str,
     unit: str = "tasks",
 ) -> list[Result]:
-    """Run `function(*each)` for each of `arguments` as a Dask task; the results in the same order.
+    """Run `function(*each)` for each of `arguments` as a Dask task; return the results in the same order.
 
-    A task may run more than once, and must do no harm by it: what it writes has the same names each time. A
-    worker that dies costs its tasks only: Dask runs them again. So it is done with a task that ends with a
-    StorageError, a few times; not where a path is wrong, or a disk full.
+    A task may run more than once: its function must write the same files each time. Dask runs the tasks of a
+    dead worker again. A task with a StorageError runs again a few times, unless a path is wrong or a disk is
+    full.
 
-    The first other error cancels the rest, and is raised when none of them runs any more: who asked may then
-    clear away what they worked on.
+    The first other error cancels the remaining tasks. The error is raised when no task runs any more, so that
+    the caller can delete their files.
 
     Raises:
-        ClusterError: a task took several workers down with it, or the cluster went away.
+        ClusterError: a task killed several workers, or the cluster went away.
     """
     progress.tell(description, 0, len(arguments), unit)
     futures: list[Future] = [client.submit(function, *each, pure=False) for each in arguments]
@@ -57,7 +58,7 @@ def run_tasks(
                 delay_s = next(delays[number], None) if _may_pass(error) else None
                 if delay_s is None:
                     raise
-                log.warning("%s: once more in %g s: %s", description, delay_s, error)
+                log.warning("%s: trying again in %g s: %s", description, delay_s, error)
                 again = client.submit(_later, delay_s, function, *arguments[number], pure=False)
                 futures[number], number_of[again.key] = again, number
                 completed.add(again)
@@ -68,7 +69,7 @@ def run_tasks(
     except Exception:
         unfinished = {future.key for future in futures if not future.done()}
         client.cancel(futures)
-        with suppress(OSError):  # the cluster is gone, and its tasks with it
+        with suppress(OSError):  # the cluster and its tasks are gone
             while any(client.run(_holds, unfinished, on_error="ignore").values()):
                 time.sleep(_POLL_S)
         raise
@@ -77,7 +78,7 @@ def run_tasks(
 
 
 def _may_pass(error: StorageError) -> bool:
-    """Whether the same may go well a little later."""
+    """Tell whether the same task may succeed later."""
     return error.exit_code == StorageError.exit_code and not isinstance(error, DiskFullError)
 
 
@@ -87,15 +88,15 @@ def _later(delay_s: float, function: Callable[..., Result], *arguments: Any) -> 
 
 
 def _holds(keys: set[str], dask_worker: Any) -> bool:
-    """Whether the worker still has one of these tasks; Dask does not interrupt what is cancelled."""
+    """Tell whether the worker still has one of these tasks: Dask does not interrupt a cancelled task."""
     return not keys.isdisjoint(dask_worker.state.tasks)
 
 
 def run_task(client: Client, function: Callable[..., Result], *arguments: Any, description: str) -> Result:
-    """Run one long Dask task, showing what it tells of its progress.
+    """Run one long Dask task and show its progress.
 
     Raises:
-        ClusterError: the task took several workers down with it, or the cluster went away.
+        ClusterError: the task killed several workers, or the cluster went away.
     """
     client.subscribe_topic(progress.TOPIC, _show_event)
     future = client.submit(function, *arguments, pure=False)
@@ -108,8 +109,8 @@ def run_task(client: Client, function: Callable[..., Result], *arguments: Any, d
 
 
 def _show_event(event: tuple[Any, dict[str, Any]]) -> None:
-    told = {key: value for key, value in event[1].items() if key != "worker"}  # Dask adds the worker
-    progress.show(progress.Tick(**told))
+    fields = {key: value for key, value in event[1].items() if key != "worker"}  # Dask adds the worker
+    progress.show(progress.Tick(**fields))
 
 
 def _result(future: Future, description: str) -> Any:
@@ -118,14 +119,12 @@ def _result(future: Future, description: str) -> Any:
     except KilledWorker as error:
         raise ClusterError(
             f"{description}: the task's worker died {error.allowed_failures + 1} times, the last on "
-            f"{error.last_worker.address if error.last_worker else 'an unknown address'}; "
-            "a worker that exceeds its memory limit is killed: see cluster.worker_memory"
+            f"{error.last_worker.address if error.last_worker else 'an unknown address'}; {_OUT_OF_MEMORY}"
         ) from error
     except NoWorkerError as error:
         raise ClusterError(
             f"{description}: all workers died, and none has come back within {error.timeout:g} s; "
-            "a worker that exceeds its memory limit is killed: see cluster.worker_memory; start again, and "
-            "what is done stays done"
+            f"{_OUT_OF_MEMORY}; start again: finished work is kept"
         ) from error
-    except FutureCancelledError as error:  # nobody here cancels what is waited for
+    except FutureCancelledError as error:  # only a lost cluster cancels a task that this process waits for
         raise ClusterError(f"{description}: the cluster went away: {error.msg or error.reason}") from error

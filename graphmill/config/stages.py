@@ -50,7 +50,7 @@ STAGES = {
         Stage(
             "evaluate",
             settings="train.config:EvaluateConfig",
-            job="train.evaluation.evaluate",
+            job="train.evaluation.job",
             summary="graphmill.run.summaries:evaluate",
         ),
         Stage(

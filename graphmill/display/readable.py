@@ -1,10 +1,10 @@
-"""Figures as people read them."""
+"""Numbers, sizes and durations as text for people."""
 
 from typing import Any
 
 
 def number(value: Any, digits: int = 4) -> str:
-    """A figure as people read it: 1,234,567; 0.2831; `-` where there is none."""
+    """Return a number as text: 1,234,567; 0.2831; `-` for None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "-" if value is None else str(value)
     if isinstance(value, int) or (abs(value) >= 1000 and value == value):
@@ -13,7 +13,7 @@ def number(value: Any, digits: int = 4) -> str:
 
 
 def size(num_bytes: Any) -> str:
-    """Bytes with a unit."""
+    """Return bytes with a unit."""
     if not isinstance(num_bytes, int | float):
         return "-"
     amount = float(num_bytes)
@@ -25,7 +25,7 @@ def size(num_bytes: Any) -> str:
 
 
 def duration(seconds: Any) -> str:
-    """Seconds as people say them."""
+    """Return seconds as text: 3.21 s; 2 min 05 s; 1 h 02 min."""
     if not isinstance(seconds, int | float):
         return "-"
     if seconds < 100:
@@ -36,5 +36,5 @@ def duration(seconds: Any) -> str:
 
 
 def shortened(text: str, length: int = 24) -> str:
-    """The text, or its beginning with an ellipsis."""
+    """Return the text, or its beginning with an ellipsis."""
     return text if len(text) <= length else text[: length - 1] + "…"

@@ -1,14 +1,30 @@
-"""Check of datasets in HDF5 files that come from others: the file must contain all elements.
+"""HDF5 files that may come from anybody: opened, checked and read; datasets filled from the front.
 
 A dataset of a few bytes may claim any shape: elements that were never written read as zeros, and chunks may
-be packed. The claim is compared with the stored bytes before memory is allocated.
+be packed. The claim is compared with the stored bytes before memory is allocated. Links and datasets in other
+files are refused: they could name any file.
 """
 
 import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import h5py
+import numpy as np
+import numpy.typing as npt
 
+from graphmill import storage
 from graphmill.errors import FormatError
+from graphmill.storage import Manifest
+
+Array = npt.NDArray[Any]
+
+FORMAT_VERSION = 1
+"""PBG's, the root attribute `format_version` of its HDF5 files."""
+
+_KINDS = {"iu": "integers", "iuf": "numbers", "f": "floats"}
+_DIMENSIONS = {1: "one dimension", 2: "two dimensions"}
 
 # deflate packs tightest of HDF5's own filters: one byte becomes 1032 bytes at the most
 _MAX_RATIO = 1032
@@ -16,16 +32,154 @@ _HARMLESS_BYTES = 64
 _UNPACKED = (h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32)
 
 
-def check_stored(dataset: h5py.Dataset, uri: str) -> None:
-    """Refuse a dataset with elements that are not in the file, or that unpacks to far more than its bytes.
+@contextmanager
+def open_checked(
+    uri: str, manifest: Manifest | None = None, *, versioned: bool = True
+) -> Iterator[h5py.File]:
+    """Open the HDF5 file at `uri`; damage that a read in the block meets becomes a `FormatError`.
+
+    With the `manifest` of its checksum, the whole file is read. Unless `versioned` is False, the file must
+    have the known format version.
 
     Raises:
-        FormatError: it lies in other files, parts of it were never written, or it is packed beyond measure.
+        NotFoundError: there is no such file.
+        FormatError: it is not HDF5, has another version or checksum, or is damaged where the block reads.
     """
-    if dataset.is_virtual or dataset.external:
+    with storage.open_hdf5(uri, manifest) as hdf5:
+        try:
+            found = hdf5.attrs.get("format_version")
+            if versioned and not np.array_equal(found, FORMAT_VERSION):
+                raise FormatError(
+                    f"{uri}: attribute 'format_version' is {found}; this reader knows {FORMAT_VERSION}"
+                )
+            yield hdf5
+        except (OSError, LookupError, RuntimeError, TypeError, ValueError) as error:  # h5py, of damage inside
+            raise FormatError(f"{uri}: the file is damaged: {error}") from error
+
+
+def find_dataset(hdf5: h5py.File, name: str, uri: str) -> h5py.Dataset | None:
+    """The dataset of that name, or None where the file has none.
+
+    Raises:
+        FormatError: its elements are in another file, were never written, or are packed beyond measure.
+    """
+    node = hdf5
+    for part in name.split("/"):
+        link = node.get(part, getlink=True) if isinstance(node, h5py.Group) else None
+        if link is None:
+            return None
+        if not isinstance(link, h5py.HardLink):
+            raise FormatError(f"{uri}: expected a dataset {name!r} in the file, found a link")
+        node = node[part]
+    if not isinstance(node, h5py.Dataset):
+        return None
+    if node.is_virtual or node.external:
+        raise FormatError(f"{uri}: expected a dataset {name!r} in the file, found one in other files")
+    _check_stored(node, uri)
+    return node
+
+
+def checked_dataset(hdf5: h5py.File, name: str, kinds: str, uri: str, num_dims: int = 1) -> h5py.Dataset:
+    """The dataset of that name, with `num_dims` axes and a dtype of `kinds`.
+
+    Raises:
+        FormatError: there is none, or it has another shape or dtype, or less bytes than elements.
+    """
+    dataset = find_dataset(hdf5, name, uri)
+    if dataset is None:
         raise FormatError(
-            f"{uri}: {dataset.name!r}: expected a dataset of this file, found one in other files"
+            f"{uri}: expected a dataset {name!r} in the file, found {', '.join(hdf5) or 'none'}"
         )
+    if dataset.ndim != num_dims or dataset.dtype.kind not in kinds:
+        raise FormatError(
+            f"{uri}: dataset {name!r}: expected {_KINDS[kinds]} in {_DIMENSIONS[num_dims]}, "
+            f"found {described(dataset)}"
+        )
+    return dataset
+
+
+def described(dataset: h5py.Dataset) -> str:
+    """dtype and shape, for messages."""
+    return f"{dataset.dtype} {dataset.shape}"
+
+
+def read_rows(dataset: h5py.Dataset, start: int, stop: int, dtype: npt.DTypeLike) -> Any:
+    """Rows [start, stop) as an array of `dtype`."""
+    values = np.empty((stop - start, *dataset.shape[1:]), dtype)
+    if values.size:
+        dataset.read_direct(values, np.s_[start:stop])  # HDF5 converts on the way
+    return values
+
+
+def check_least(
+    values: Array, least: int, column: str, uri: str, first_row: int = 0, remark: str = ""
+) -> None:
+    """Refuse integers below `least`; the first value is in row `first_row` of the column."""
+    if len(values) and int(values.min()) < least:
+        row = int(np.flatnonzero(values < least)[0])
+        raise FormatError(
+            f"{uri}: {column}[{first_row + row}] is {values[row]}; expected {least} or more{remark}"
+        )
+
+
+def new_dataset(hdf5: h5py.File, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> h5py.Dataset:
+    """A new contiguous dataset; without times, equal content has equal bytes."""
+    return hdf5.create_dataset(name, shape=shape, dtype=np.dtype(dtype), track_times=False)
+
+
+class DatasetWriter:
+    """Fills new datasets of one length from the front; `rows` is the word for their rows in messages."""
+
+    def __init__(
+        self,
+        hdf5: h5py.File,
+        uri: str,
+        num_rows: int,
+        dtypes: Mapping[str, npt.DTypeLike],
+        row_shape: tuple[int, ...] = (),
+        rows: str = "rows",
+    ) -> None:
+        self._uri, self._num_rows, self._rows = uri, num_rows, rows
+        self.num_written = 0
+        self.datasets = {
+            name: new_dataset(hdf5, name, (num_rows, *row_shape), dtype) for name, dtype in dtypes.items()
+        }
+
+    def append(self, columns: Mapping[str, Array]) -> None:
+        """Write some rows of every dataset after the rows written so far.
+
+        Raises:
+            FormatError: there are more rows than announced.
+        """
+        for name, values in columns.items():
+            stop = self.num_written + len(values)
+            if stop > self._num_rows:
+                raise FormatError(
+                    f"{self._uri}: expected {self._num_rows} {self._rows}, found at least {stop}"
+                )
+            if len(values):
+                self.datasets[name][self.num_written : stop] = values
+        self.num_written = stop
+
+    def check_full(self) -> None:
+        """Refuse to end with fewer rows than announced."""
+        if self.num_written != self._num_rows:
+            raise FormatError(
+                f"{self._uri}: expected {self._num_rows} {self._rows}, found {self.num_written}"
+            )
+
+    def fill(self, batches: Iterable[Mapping[str, Array]]) -> None:
+        """Write all rows.
+
+        Raises:
+            FormatError: the batches have fewer or more rows than announced.
+        """
+        for columns in batches:
+            self.append(columns)
+        self.check_full()
+
+
+def _check_stored(dataset: h5py.Dataset, uri: str) -> None:
     if not dataset.nbytes:
         if dataset.ndim and dataset.shape[0]:
             raise FormatError(f"{uri}: {dataset.name!r}: expected elements, found the shape {dataset.shape}")
@@ -43,8 +197,8 @@ def check_stored(dataset: h5py.Dataset, uri: str) -> None:
             most = 0
     if expected > most:
         raise FormatError(
-            f"{uri}: {dataset.name!r}: expected {expected} bytes of {dataset.dtype} {dataset.shape}, found "
-            f"{stored} in the file: parts of it were never written, or are packed beyond measure"
+            f"{uri}: {dataset.name!r}: expected {expected} bytes of {described(dataset)}, found {stored} in "
+            "the file: parts of it were never written, or are packed beyond measure"
         )
 
 

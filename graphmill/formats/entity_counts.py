@@ -12,10 +12,12 @@ Source: docs/formats/pbg_v1.md.
 import json
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from graphmill import storage
 from graphmill.errors import FormatError
+from graphmill.formats._partition_numbers import count_partitions, numbers_by_type
 from graphmill.storage import Checksums
 
 RELATION_COUNT = "dynamic_rel_count.txt"
@@ -67,17 +69,10 @@ def list_counts(entity_path: str) -> dict[str, list[int]]:
     Raises:
         FormatError: there are none, or the partitions of a type are not numbered from 0 without a gap.
     """
-    found: dict[str, set[int]] = {}
-    for entry in storage.list_dir(entity_path):
-        if match := _COUNT_NAME.match(storage.name(entry.uri)):
-            found.setdefault(match["type"], set()).add(int(match["partition"]))
-    if not found:
+    names = (storage.name(entry.uri) for entry in storage.list_dir(entity_path))
+    if not (numbers := numbers_by_type(names, _COUNT_NAME)):
         raise FormatError(f"{entity_path}: expected entity_count_*.txt files, found none")
-    for entity_type, partitions in found.items():
-        if missing := set(range(max(partitions))) - partitions:
-            uri = count_uri(entity_path, entity_type, min(missing))
-            raise FormatError(f"{uri}: expected the count of this partition, found no such file")
-    return read_counts(entity_path, {name: len(found[name]) for name in sorted(found)})
+    return read_counts(entity_path, count_partitions(numbers, partial(count_uri, entity_path)))
 
 
 def write_relation_count(entity_path: str, count: int, checksums: Checksums | None = None) -> None:

@@ -22,8 +22,7 @@ import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.errors import FormatError
-from graphmill.formats import parquet_bounds
-from graphmill.formats._parquet import check_schema, open_parquet
+from graphmill.formats.parquet import bounds, check_schema, iter_columns, open_parquet
 from graphmill.storage import Checksums
 
 FORMAT_VERSION = 1
@@ -111,22 +110,15 @@ def iter_part(
         FormatError: it does not follow docs/formats/entity_index.md, or has another checksum.
     """
     uri = part_uri(entity_path, entity_type, partition)
-    num_read = 0
     with open_parquet(uri, storage.manifest_of(entity_path)) as parquet:
         check_schema(parquet, _ACCEPTED, uri)
-        if parquet_bounds.batch_rows(parquet, uri, ["id"], _LONG_IDS) < _LONG_IDS:
+        if bounds.batch_rows(parquet, uri, ["id"], _LONG_IDS) < _LONG_IDS:
             raise FormatError(f"{uri}: expected an id once only, found long ones that rows share")
-        for batch in parquet.iter_batches(batch_rows, columns=["id", "index"]):
-            ids, index = batch.column("id"), batch.column("index")
-            if ids.null_count or index.null_count:
-                raise FormatError(f"{uri}: expected no nulls, found one among rows {num_read} and following")
-            expected = np.arange(num_read, num_read + len(batch))
-            wrong = np.flatnonzero(index.to_numpy(zero_copy_only=False) != expected)
+        for first, (ids, index) in iter_columns(parquet, uri, ["id", "index"], batch_rows):
+            wrong = np.flatnonzero(index.to_numpy() != np.arange(first, first + len(ids)))
             if len(wrong):
-                row = num_read + int(wrong[0])
+                row = first + int(wrong[0])
                 raise FormatError(f"{uri}: expected index {row} in row {row}, found {index[int(wrong[0])]}")
-            num_read += len(batch)
-            ids.validate(full=True)  # by default Arrow accepts any bytes as UTF-8
             yield ids.cast(pa.string())
 
 

@@ -21,9 +21,8 @@ import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.errors import FormatError
-from graphmill.formats import parquet_bounds
-from graphmill.formats._parquet import check_schema, open_parquet
-from graphmill.formats._parquet_vectors import Table, new_table
+from graphmill.formats.parquet import bounds, check_schema, iter_columns, open_parquet
+from graphmill.formats.parquet.vectors import Table, new_table
 
 Compression = Literal["none", "zstd"]
 Floats = npt.NDArray[np.float32]
@@ -132,7 +131,7 @@ def read_part(embedding_path: str, entity_type: str, partition: int) -> pa.Table
     """
     uri = part_uri(embedding_path, entity_type, partition)
     with open_parquet(uri) as parquet:
-        parquet_bounds.check_whole(parquet, uri)
+        bounds.check_whole(parquet, uri)
         return parquet.read(columns=schema(_dimension(parquet, uri)).names)
 
 
@@ -148,13 +147,11 @@ def iter_part(
     uri = part_uri(embedding_path, entity_type, partition)
     with open_parquet(uri) as parquet:
         dimension = _dimension(parquet, uri)
-        columns = ["id", "embedding"]
-        batch_rows = parquet_bounds.batch_rows(parquet, uri, columns, batch_rows)
-        for batch in parquet.iter_batches(batch_rows, columns=columns):
-            ids, embeddings = batch.column("id"), batch.column("embedding")
-            if ids.null_count or embeddings.null_count or embeddings.flatten().null_count:
-                raise FormatError(f"{uri}: expected no nulls, found one")
-            yield ids, embeddings.flatten().to_numpy().reshape(-1, dimension)
+        for _, (ids, embeddings) in iter_columns(parquet, uri, ["id", "embedding"], batch_rows):
+            values = embeddings.flatten()
+            if values.null_count:
+                raise FormatError(f"{uri}: expected no nulls, found one in an embedding")
+            yield ids, values.to_numpy().reshape(-1, dimension)
 
 
 def _dimension(parquet: pq.ParquetFile, uri: str) -> int:

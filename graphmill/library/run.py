@@ -1,9 +1,10 @@
 """A finished run as an object, for notebooks and scripts: `graphmill.open(URI)`.
 
-The object reads run.json and the embeddings, and writes nothing. It opens nothing outside the run's folder
-that the caller has not named.
+The object reads run.json and the embeddings, and writes nothing. Outside the run's folder it opens only what
+the caller names.
 """
 
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -75,10 +76,11 @@ class Run:
         """Partitions of each type that have embeddings."""
         if not storage.is_dir(self.embedding_path):
             return {}
-        folders = [each for each in storage.list_dir(self.embedding_path) if each.is_dir]
-        found = {storage.name(each.uri): _num_parts(each.uri) for each in folders}
-        names = dict.fromkeys([*self.config.get("entities", {}), *found])
-        return {name: list(range(found[name])) for name in names if found.get(name)}
+        folders = [each.uri for each in storage.list_dir(self.embedding_path) if each.is_dir]
+        files = {storage.name(uri): [each.uri for each in storage.list_dir(uri)] for uri in folders}
+        names = dict.fromkeys([*self.config.get("entities", {}), *files])
+        num_parts = {name: sum(map(remapped.is_part, files.get(name, []))) for name in names}
+        return {name: list(range(count)) for name, count in num_parts.items() if count}
 
     @property
     def entity_types(self) -> tuple[str, ...]:
@@ -100,7 +102,7 @@ class Run:
     def embeddings(self, entity_type: str) -> pa.Table:
         """All embeddings of a type: columns id (string), type, embedding (fixed_size_list<float>[D]).
 
-        `.to_pandas()` makes it a pandas one. For more than fits in memory see `lazy_embeddings`.
+        `.to_pandas()` makes a pandas table. `lazy_embeddings` reads types that do not fit in memory.
         """
         parts = self._parts_of(entity_type)
         return pa.concat_tables(
@@ -112,8 +114,8 @@ class Run:
         import dask.dataframe as dd
 
         meta = _to_pandas(remapped.schema(self.dimension(entity_type)).empty_table())
-        places = self.embedding_path, entity_type
-        return dd.from_map(partial(_read_pandas, *places), self._parts_of(entity_type), meta=meta)
+        read = partial(_read_pandas, self.embedding_path, entity_type)
+        return dd.from_map(read, self._parts_of(entity_type), meta=meta)
 
     def vectors(self, entity_type: str) -> tuple[list[str], Floats]:
         """Raw ids [N], and their embeddings, float32 [N, D], in the same order."""
@@ -122,10 +124,24 @@ class Run:
         names = [name for ids, _ in parts for name in ids.to_pylist()]
         return names, np.concatenate([none, *(vectors_ND for _, vectors_ND in parts)])
 
-    def iter_vectors(self, entity_type: str, batch_rows: int = 65536) -> Iterator[tuple[pa.Array, Floats]]:
-        """Raw ids (string [N]) and embeddings [N, D] in batches, for types that do not fit in memory."""
-        for part in self._parts_of(entity_type):
-            yield from remapped.iter_part(self.embedding_path, entity_type, part, batch_rows)
+    def iter_vectors(
+        self, entity_type: str, batch_rows: int = 65536, *, max_rows: int | None = None
+    ) -> Iterator[tuple[pa.Array, Floats]]:
+        """Raw ids (string [N]) and embeddings [N, D] in batches, for types that do not fit in memory.
+
+        With `max_rows`, the first rows only, evenly from all partitions.
+        """
+        parts = self._parts_of(entity_type)
+        limit = sys.maxsize if max_rows is None else -(-max_rows // len(parts))
+        for part in parts:
+            left = limit
+            for ids, vectors_ND in remapped.iter_part(
+                self.embedding_path, entity_type, part, min(limit, batch_rows)
+            ):
+                yield ids[:left], vectors_ND[:left]
+                left -= len(ids)
+                if left <= 0:
+                    break
 
     def vector(self, entity_type: str, raw_id: str) -> Floats:
         """The embedding of one entity, float32 [D].
@@ -143,7 +159,7 @@ class Run:
     def find(self, entity_type: str, raw_ids: list[str], max_rows: int | None = None) -> dict[str, Floats]:
         """The embeddings, float32 [D], of the given ids that the type has (among its first `max_rows`)."""
         wanted, found = pa.array(raw_ids, pa.string()), {}
-        for ids, vectors_ND in self.first_vectors(entity_type, max_rows):
+        for ids, vectors_ND in self.iter_vectors(entity_type, max_rows=max_rows):
             for row in np.flatnonzero(pc.is_in(ids, wanted).to_numpy(zero_copy_only=False)).tolist():
                 found[ids[row].as_py()] = vectors_ND[row].copy()
             if len(found) == len(raw_ids):
@@ -170,18 +186,6 @@ class Run:
         query_QD = self.vector(entity_type, raw_id)[None]
         own = raw_id if among == entity_type else None
         return nearest(self.iter_vectors(among), by_cosine(query_QD), [own], k)[0]
-
-    def first_vectors(self, entity_type: str, max_rows: int | None) -> Iterator[tuple[pa.Array, Floats]]:
-        """The first `max_rows` rows, evenly from all partitions, in batches like `iter_vectors`."""
-        parts = self._parts_of(entity_type)
-        for part in parts:
-            left = -(-max_rows // len(parts)) if max_rows is not None else None
-            batch_rows = min(left or 65536, 65536)
-            for ids, vectors_ND in remapped.iter_part(self.embedding_path, entity_type, part, batch_rows):
-                yield ids[:left], vectors_ND[:left]
-                left = None if left is None else left - len(ids)
-                if left is not None and left <= 0:
-                    break
 
     def size_bytes(self, entity_type: str) -> int:
         """Size of the type's files."""
@@ -225,11 +229,7 @@ def _read_pandas(embedding_path: str, entity_type: str, partition: int) -> "pd.D
 def _to_pandas(table: pa.Table) -> "pd.DataFrame":
     import pandas as pd
 
+    kind = table.schema.field("embedding").type
     # Dask would turn a column of objects, such as arrays, into strings.
-    own = {table.schema.field("embedding").type: pd.ArrowDtype(table.schema.field("embedding").type)}
-    frame: pd.DataFrame = table.to_pandas(types_mapper=own.get)
+    frame: pd.DataFrame = table.to_pandas(types_mapper={kind: pd.ArrowDtype(kind)}.get)
     return frame
-
-
-def _num_parts(folder: str) -> int:
-    return sum(remapped.is_part(each.uri) for each in storage.list_dir(folder) if not each.is_dir)

@@ -1,4 +1,4 @@
-"""Errors that other threads raise in the main thread: a lost lock, a cluster that is gone."""
+"""Errors that other threads raise in the main thread, such as a lost lock or a lost cluster."""
 
 import os
 import signal
@@ -14,10 +14,10 @@ _pending: list[GraphMillError] = []
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[GraphMillError], None]]:
-    """Yield a function that any thread may call with an error, which is then raised in this block.
+    """Yield a function that raises its error in this block; any thread may call the function.
 
-    The function sends a signal, because a main thread that waits for a Dask future notices nothing else.
-    Only for the main thread, which alone gets signals in Python.
+    The function sends a signal: only a signal interrupts a main thread that waits for a Dask future. The
+    block must run in the main thread, because Python handles signals there.
     """
     before = signal.signal(signal.SIGUSR1, _raise_pending)
     try:

@@ -1,9 +1,9 @@
-"""GraphMill's C++ as shared objects: compiled once per source, compiler and processor, then kept.
+"""GraphMill's C++ as shared objects, compiled once per source, compiler and processor.
 
 ~/.cache/graphmill/{name}-{fingerprint}-{checksum}.so      or under $XDG_CACHE_HOME
 
-A process loads a shared object only if it is as it was written: its file and folder belong to this user,
-nobody else can write to them, and the checksum in its name fits. Without such a folder each process compiles.
+A process loads a shared object only if nobody else can have changed it: file and folder belong to this user,
+only this user can write to them, and the checksum matches. Without such a folder every process compiles.
 """
 
 import ctypes
@@ -42,7 +42,7 @@ def library(
     instead: str,
     flags: Sequence[str] = FLAGS,
 ) -> ctypes.CDLL | None:
-    """Return the shared object of a source, or None if it cannot be compiled; the log says why.
+    """Return the shared object of a source, or None and a log line if it cannot be compiled.
 
     Args:
         source_path: the file to compile; all files beside it count as included.
@@ -66,7 +66,7 @@ def library(
         reason = error.stderr.decode(errors="replace").strip().splitlines()[-1:] or [str(error)]
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = [str(error)]
-    log.warning("%s: the compiled code is not to be had (%s): %s", name, reason[0], instead)
+    log.warning("%s: no compiled code (%s): %s", name, reason[0], instead)
     return None
 
 
@@ -79,7 +79,7 @@ def address(values: npt.NDArray[Any]) -> int:
 
 @contextmanager
 def _compiled(source_path: Path, compiler: str, flags: Sequence[str], name: str) -> Iterator[Path]:
-    """Yield the path of the shared object, which may be gone after the block."""
+    """Yield the path of the shared object; the file may be deleted after the block."""
     stem = f"{name}-{_fingerprint(source_path, compiler, flags)}"
     command = [compiler, *flags, str(source_path)]
     try:
@@ -94,45 +94,36 @@ def _compiled(source_path: Path, compiler: str, flags: Sequence[str], name: str)
 
 
 def _cache_folder() -> Path:
-    """Return the folder of this user's compiled code, which nobody else can write to.
-
-    Raises:
-        OSError: there is none.
-    """
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     folder = root / "graphmill"
     make_private(folder, forbidden_mode=_WRITABLE_BY_OTHERS)
     return folder
 
 
-def _is_file_of_this_user_alone(path: Path) -> bool:
-    """Tell whether the path is a regular file of this user that nobody else can write to."""
-    found = path.lstat()
-    is_private = found.st_uid == os.geteuid() and not found.st_mode & _WRITABLE_BY_OTHERS
-    return stat.S_ISREG(found.st_mode) and is_private
-
-
 def _kept(folder: Path, stem: str) -> Path | None:
-    """Find code that was compiled before and is as it was written; delete anything else of that name."""
+    """Find an unchanged shared object; delete all others of that name."""
     for path in sorted(folder.glob(f"{stem}-*.so")):
-        with suppress(FileNotFoundError):  # another process finds it broken too
-            if _is_file_of_this_user_alone(path) and path.name == _name_of(stem, path):
+        with suppress(FileNotFoundError):  # another process has just deleted it
+            found = path.lstat()
+            is_private = found.st_uid == os.geteuid() and not found.st_mode & _WRITABLE_BY_OTHERS
+            if is_private and stat.S_ISREG(found.st_mode) and path.name == name_of(stem, path):
                 return path
             log.warning("%s is not what was compiled here, and is compiled anew", path)
             path.unlink()
     return None
 
 
-def _name_of(stem: str, path: Path) -> str:
+def name_of(stem: str, path: Path) -> str:
+    """Return the file name of the shared object at `path`, with its checksum."""
     with path.open("rb") as file:
         return f"{stem}-{hashlib.file_digest(file, _digest).hexdigest()}.so"
 
 
 def _compile(command: list[str], folder: Path, stem: str) -> Path:
-    """Compile; return the path of the shared object, named by its checksum."""
+    """Compile to `folder`, and return the path of the shared object."""
     log.info("%s: compiling, once on this machine", stem.partition("-")[0])
     for leftover in folder.glob(f"{_WORK}*"):
-        with suppress(FileNotFoundError):  # its process has just removed it
+        with suppress(FileNotFoundError):  # its process has just deleted it
             if time.time() - leftover.stat().st_mtime > 2 * TIME_LIMIT_S:
                 shutil.rmtree(leftover, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=_WORK, dir=folder) as work:
@@ -145,7 +136,7 @@ def _compile(command: list[str], folder: Path, stem: str) -> Path:
             env=os.environ | {"TMPDIR": work},
         )
         made.chmod(0o700)
-        path = folder / _name_of(stem, made)
+        path = folder / name_of(stem, made)
         _sync(made)
         made.rename(path)
     _sync(folder)
@@ -165,7 +156,7 @@ def _digest() -> "hashlib.blake2b":
 
 
 def _fingerprint(source_path: Path, compiler: str, flags: Sequence[str]) -> str:
-    """Hash all that the machine code depends on."""
+    """Hash everything that the machine code depends on."""
     version = subprocess.run([compiler, "--version"], check=True, capture_output=True, timeout=60).stdout
     digest = _digest()
     for path in sorted(each for each in source_path.parent.iterdir() if each.is_file()):

@@ -1,4 +1,4 @@
-"""Folders that only this user may enter, and their removal once no process uses them.
+"""Folders that only this user may enter, and their removal when no process uses them.
 
     {root}/{name}-{user id}/        of this user alone
         {token}/                    of one job; every process that uses the folder locks .alive
@@ -33,17 +33,12 @@ def make_private(path: Path, *, forbidden_mode: int = 0o077) -> None:
         raise PermissionError(f"{path}: expected a folder of this user alone, found another's; delete it")
 
 
-def is_used(root: str, name: str, token: str) -> bool:
-    """Tell whether this process uses the folder."""
-    return str(_path(root, name, token)) in _locks
-
-
 def use_folder(
     root: str, name: str, token: str, *, before_removal: Callable[[Path], None] | None = None
 ) -> str:
-    """Return the path of a job's folder, and keep the folder as long as this process lives.
+    """Make the folder of a job, keep it while this process lives, and return its path.
 
-    Folders of jobs that have ended are removed, after a call of `before_removal` with each.
+    Folders of jobs that have ended are removed; `before_removal` is called with each of them first.
 
     Raises:
         StorageError: the folder cannot be made, or the folder above belongs to another user.

@@ -1,4 +1,4 @@
-"""The temporary folder of this process, and the removal of what killed runs left on this machine.
+"""The temporary folder of this process, and the removal of files that killed runs left on this machine.
 
     {TMPDIR}/graphmill-run-{user id}/{token}/       exists as long as its run
         semaphores                                  one line per semaphore: inode and path
@@ -15,6 +15,7 @@ import re
 import tempfile
 import uuid
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from graphmill.errors import StorageError
@@ -31,16 +32,18 @@ _token = uuid.uuid4().hex
 
 
 def path() -> Path:
-    """Return the folder of this process; make the folder and remove those of killed processes first.
+    """Return the folder of this process; at first make the folder, and remove those of killed processes.
 
     Raises:
         StorageError: the folder cannot be made, or another user has taken its name.
     """
-    root = tempfile.gettempdir()
-    is_first = not private_folders.is_used(root, NAME, _token)
+    return _made(tempfile.gettempdir())
+
+
+@cache
+def _made(root: str) -> Path:
     folder = private_folders.use_folder(root, NAME, _token, before_removal=remove_recorded)
-    if is_first:
-        atexit.register(_remove, root)
+    atexit.register(_remove, root)
     return Path(folder)
 
 
@@ -58,8 +61,11 @@ def remove_recorded(folder: Path) -> None:
     with suppress(FileNotFoundError):
         for line in (folder / _RECORD).read_text().splitlines():
             inode, _, name = line.partition(" ")
-            if _SEMAPHORE.fullmatch(name) and inode.isdigit():
-                _unlink(Path(name), int(inode))
+            if _SEMAPHORE.fullmatch(name):
+                with suppress(FileNotFoundError):  # multiprocessing's own tracker was faster
+                    found = Path(name).lstat()
+                    if (str(found.st_ino), found.st_uid) == (inode, os.getuid()):
+                        Path(name).unlink()
 
 
 def _semaphores() -> list[Path]:
@@ -68,13 +74,6 @@ def _semaphores() -> list[Path]:
         inodes = set(map(int, _SEMAPHORE_INODE.findall(Path("/proc/self/maps").read_text())))
         return [file for file in _SHARED_MEMORY.glob("sem.mp-*") if file.stat().st_ino in inodes]
     return []
-
-
-def _unlink(file: Path, inode: int) -> None:
-    with suppress(FileNotFoundError):  # multiprocessing's own tracker was faster
-        found = file.lstat()
-        if (found.st_ino, found.st_uid) == (inode, os.getuid()):
-            file.unlink()
 
 
 def _remove(root: str) -> None:

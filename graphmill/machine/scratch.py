@@ -1,8 +1,7 @@
-"""Tables on this machine's own disk that all its processes share: written once, mapped by all.
+"""Tables on the local disk that all processes of this machine share: written once, mapped by all.
 
-For tables that are larger than the memory of one process. Processes share the work by locks: the lock of a
-process that dies is released, and another process makes what that one was making. See `private_folders` for
-the folder of the tables.
+A table may be larger than the memory of one process. Processes share the work by locks: the lock of a process
+that dies is released, and another process does its work again. See `private_folders` for the folder.
 """
 
 import fcntl
@@ -10,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +20,9 @@ from graphmill.storage.fs import explained
 def make_together(folder: str, names: Sequence[str], make: Callable[[str], None]) -> None:
     """Call `make(name)` for each name, once per machine; several processes may share the names.
 
-    `make` may be repeated after a kill. Returns when all names are done, by whichever process.
+    `make` may be repeated after a kill. Returns when all names are done, by this process or another.
     """
-    for wait in (False, True):  # first the names that nobody works on, then those that others may have left
+    for wait in (False, True):  # first the names that no process works on, then those of killed processes
         for name in names:
             done = Path(folder, f"{name}.done")
             if done.exists():
@@ -38,16 +37,23 @@ def make_together(folder: str, names: Sequence[str], make: Callable[[str], None]
 @contextmanager
 def _locked(path: Path, wait: bool) -> Iterator[bool]:
     with explained("lock", str(path)):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
+        stream = _opened(str(path))
+    with stream:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(stream, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             yield False
         else:
             yield True
-    finally:
-        os.close(descriptor)
+
+
+def _opened(path: str) -> BinaryIO:
+    """Open a file to read and write, and create it if it is missing."""
+
+    def create(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_CREAT, 0o600)
+
+    return open(path, "r+b", opener=create)
 
 
 def reserve(path: str, num_bytes: int) -> None:
@@ -71,29 +77,19 @@ def map_array(path: str, dtype: npt.DTypeLike, *, writable: bool = False) -> npt
 
 def write_at(path: str, first_byte: int, rows: npt.NDArray[Any]) -> None:
     """Write the bytes of the array [N] into a file, starting at `first_byte`."""
-    with explained("write a scratch file", path):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-        try:
-            left = np.ascontiguousarray(rows).view(np.uint8).data
-            while left:
-                written = os.pwrite(descriptor, left, first_byte)
-                left, first_byte = left[written:], first_byte + written
-        finally:
-            os.close(descriptor)
+    with explained("write a scratch file", path), _opened(path) as stream:
+        stream.seek(first_byte)
+        stream.write(np.ascontiguousarray(rows).view(np.uint8).data)
 
 
 def allot(path: str, amounts: Sequence[int]) -> list[int]:
-    """Add `amounts` to the file's counters; return the counters from before, of all processes."""
-    with explained("count in a scratch file", path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            size = 8 * len(amounts)
-            taken = np.frombuffer(os.pread(descriptor, size, 0) or bytes(size), np.int64)
-            os.pwrite(descriptor, (taken + np.array(amounts, np.int64)).tobytes(), 0)
-        finally:
-            os.close(descriptor)
-    return [int(each) for each in taken]
+    """Add `amounts` to the counters of the file, which all processes share; return the counters before."""
+    with explained("count in a scratch file", path), _opened(path) as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        counters = np.frombuffer(stream.read() or bytes(8 * len(amounts)), np.int64)
+        stream.seek(0)
+        stream.write((counters + np.array(amounts, np.int64)).tobytes())
+    return [int(each) for each in counters]
 
 
 def make_folder(path: str) -> None:

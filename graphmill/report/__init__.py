@@ -1,15 +1,14 @@
-"""report.html: a run that people can look at, beside its run.json; and several of them side by side.
+"""report.html: a page about one run, beside its run.json, or about several runs side by side.
 
 run.json, embeddings -> sections (section_*) -> blocks -> charts -> page
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from graphmill import storage
 from graphmill.library.run import Run
-from graphmill.report.blocks import Note, Page, Section
+from graphmill.report.blocks import Block, Note, Page, Section
 from graphmill.report.comparison import page_of_runs
 from graphmill.report.page import render
 from graphmill.report.reading import mapping
@@ -27,58 +26,48 @@ log = logging.getLogger("graphmill")
 
 
 def write(run: Run) -> str:
-    """Write the run's report beside its run.json; its URI."""
+    """Write the run's report beside its run.json, and return the report's URI."""
     uri = storage.join(run.uri, NAME)
     storage.write_text(uri, render(page_of(run)))
     return uri
 
 
 def write_at(record_uri: str, embedding_path: str | None) -> str:
-    """Write the report of the run whose run.json is at `record_uri`; its URI."""
+    """Write the report of the run whose run.json is at `record_uri`, and return the report's URI."""
     return write(Run(record_uri, embedding_path))
 
 
 def write_comparison(runs: Sequence[Run], uri: str) -> None:
-    """Write a report that lays `runs` side by side to the file `uri`."""
+    """Write a report that shows `runs` side by side to the file `uri`."""
     storage.write_text(uri, render(page_of_runs(runs)))
 
 
 def page_of(run: Run) -> Page:
-    """The report of a run."""
-    record, stages = run.record, run.stages
+    """Make the page of a run; a section about a stage needs the stage to be done."""
+    record = run.record
+    stages = {name: mapping(run.stages, name) for name in run.stages}
+    done = {name: entry for name, entry in stages.items() if entry.get("status") == "done"}
+    sections = [_section("overview", "Overview", overview(record))]
+    if "etl" in done:
+        sections.append(_section("etl", "Tables to buckets", etl(done["etl"])))
+    if "train" in done:
+        sections.append(_section("training", "Training", training(done["train"])))
+    if "evaluate" in done:
+        sections.append(_section("ranking", "Ranking of held-out edges", ranking(done["evaluate"])))
+    if "remap" in done and run.entity_types:
+        blocks = vectors(run, done["remap"], stages.get("etl", {}))
+        sections.append(_section("vectors", "Embeddings", blocks))
+    sections.append(_section("settings", "Settings and versions", settings(record)))
     uri = redacted(run.uri)
     when = f"{record.get('started', 'at an unknown time')} to {record.get('finished', 'now')}"
-    makers: list[tuple[str, str, bool, Callable[[], Section]]] = [
-        ("overview", "Overview", True, lambda: overview(record)),
-        ("etl", "Tables to buckets", _is_done(stages, "etl"), lambda: etl(stages["etl"])),
-        ("training", "Training", _is_done(stages, "train"), lambda: training(stages["train"])),
-        (
-            "ranking",
-            "Ranking of held-out edges",
-            _is_done(stages, "evaluate"),
-            lambda: ranking(stages["evaluate"]),
-        ),
-        (
-            "vectors",
-            "Embeddings",
-            _is_done(stages, "remap") and bool(run.entity_types),
-            lambda: vectors(run, stages["remap"], mapping(stages, "etl")),
-        ),
-        ("settings", "Settings and versions", True, lambda: settings(record)),
-    ]
-    sections = [_made(name, title, make) for name, title, applies, make in makers if applies]
     return Page(storage.name(uri), f"{uri} · {when}", str(record.get("status", "unknown")), sections)
 
 
-def _is_done(stages: Mapping[str, Any], name: str) -> bool:
-    return mapping(stages, name).get("status") == "done"
-
-
-def _made(name: str, title: str, make: Callable[[], Section]) -> Section:
-    """The section; or why there is none, so that the others are there all the same."""
+def _section(name: str, title: str, blocks: Iterator[Block]) -> Section:
+    """The section; after an error, a section with the error, so that the other sections still appear."""
     try:
-        return make()
-    except Exception as error:  # run.json may come from anywhere, and a report is never worth a failure
+        return Section(name, title, list(blocks))
+    except Exception as error:  # run.json may hold anything, and a report never fails a run
         log.warning("report: the part %s could not be made: %s: %s", title, type(error).__name__, error)
         reason = f"{type(error).__name__}: {error}"
         return Section(name, title, [Note("This part could not be made.", "warning", reason)])

@@ -1,4 +1,4 @@
-"""What a page is made of: sections of tiles, charts, tables and notes; no HTML and no chart library here."""
+"""Parts of a page: sections of tiles, charts, tables and notes, without HTML and without a chart library."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ class Table:
     rows: Sequence[Sequence[str]]
     num_text_columns: int = 1
     best: Mapping[int, int] = field(default_factory=dict)
-    """Of a row, the column that stands out."""
+    """The highlighted column of a row."""
     note: str = ""
     folded: bool = False
     kind: str = "table"
@@ -50,8 +50,18 @@ class Note:
 
 
 @dataclass(frozen=True)
+class Chart:
+    """A chart; `note` below it."""
+
+    name: str
+    title: str
+    note: str = field(default="", kw_only=True)
+    kind: str = field(default="chart", init=False)
+
+
+@dataclass(frozen=True)
 class Series:
-    """Named points of one colour; `labels` are shown when a point is pointed at."""
+    """Named points of one colour; the chart shows a point's label when the mouse is over the point."""
 
     name: str
     x: Sequence[float]
@@ -61,11 +71,9 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Curves:
+class Curves(Chart):
     """Series over a common axis."""
 
-    name: str
-    title: str
     x_label: str
     y_label: str
     series: Sequence[Series]
@@ -76,40 +84,29 @@ class Curves:
     """Only whole numbers along x: epochs, partitions."""
     square: bool = False
     """As high as wide, without ticks: a map."""
-    note: str = ""
-    kind: str = "chart"
 
 
 @dataclass(frozen=True)
-class Bars:
-    """Bars, one a label and group; horizontal, so that labels have room."""
+class Bars(Chart):
+    """Bars, one per label and group; horizontal, because labels are long."""
 
-    name: str
-    title: str
     value_label: str
     labels: Sequence[str]
     groups: Mapping[str, Sequence[float]]
     scale: Scale = "linear"
-    note: str = ""
-    kind: str = "chart"
 
 
 @dataclass(frozen=True)
-class HeatMap:
+class HeatMap(Chart):
     """Counts of cells [row][column]."""
 
-    name: str
-    title: str
     x_label: str
     y_label: str
     value_label: str
     cells: Sequence[Sequence[float]]
     partitions_a_cell: int = 1
-    note: str = ""
-    kind: str = "chart"
 
 
-Chart = Curves | Bars | HeatMap
 Block = Tiles | Table | Note | Chart
 
 

@@ -1,7 +1,7 @@
 """Blocks of numbers -> Bokeh figures, as JSON that the page's own copy of BokehJS draws.
 
-Colours of axes and grids are left to the page, which knows whether it is light or dark; the colours
-here are readable on both.
+The page sets the colours of axes and grids, because they depend on its light or dark mode. The colours here
+are readable in both modes.
 """
 
 import json
@@ -37,16 +37,13 @@ _MATHS = re.compile(r"\$(?=\$)|\\(?=[(\[])")
 
 
 def to_json(chart: Chart, target: str) -> str:
-    """The chart for the element `target`: the same text for the same numbers, whatever was drawn before."""
+    """Draw the chart for the element `target`; equal charts give equal text."""
     drawn = json.dumps(json_item(_draw(chart), target), separators=(",", ":"), allow_nan=False)
-    # Bokeh numbers its objects through the life of the process. The quotes of a user's text are escaped, so
-    # that it never matches.
-    order = {name: f"{target}-{count}" for count, name in enumerate(dict.fromkeys(_ids(drawn)))}
-    return _ID.sub(lambda match: f'"{match[1]}":"{order[match[2]]}"', drawn)
-
-
-def _ids(drawn: str) -> list[str]:
-    return [match[2] for match in _ID.finditer(drawn)]
+    # Bokeh numbers the objects of a process, whatever chart they belong to. The pattern never matches a
+    # user's text, in which quotes are escaped.
+    ids = dict.fromkeys(match[2] for match in _ID.finditer(drawn))
+    numbers = {name: f"{target}-{count}" for count, name in enumerate(ids)}
+    return _ID.sub(lambda match: f'"{match[1]}":"{numbers[match[2]]}"', drawn)
 
 
 @singledispatch
@@ -56,10 +53,10 @@ def _draw(chart: Chart) -> Any:
 
 @_draw.register
 def _curves(chart: Curves) -> Any:
-    plot = _figure(chart.name, 420 if chart.square else HEIGHT, chart.x_scale, chart.y_scale)
+    height = 420 if chart.square else HEIGHT
+    plot = _figure(chart.name, height, chart.x_label, chart.y_label, chart.x_scale, chart.y_scale)
     for colour, series in zip(cycle(COLOURS), chart.series, strict=False):
         _add_series(plot, chart, series, colour)
-    plot.xaxis.axis_label, plot.yaxis.axis_label = chart.x_label, chart.y_label
     if chart.square:
         plot.xaxis.major_label_text_font_size = plot.yaxis.major_label_text_font_size = "0px"
         plot.axis.major_tick_in = plot.axis.major_tick_out = 0
@@ -97,15 +94,13 @@ def _add_series(plot: Any, chart: Curves, series: Series, colour: str) -> None:
 
 @_draw.register
 def _bars(chart: Bars) -> Any:
-    num_groups = len(chart.groups)
-    count = len(chart.labels)
+    num_groups, count = len(chart.groups), len(chart.labels)
     height = 74 + count * (12 + 12 * num_groups)
-    plot = _figure(chart.name, height, chart.scale, "linear")
+    plot = _figure(chart.name, height, chart.value_label, None, chart.scale, "linear")
     plot.y_range = Range1d(count - 0.5, -0.5)
     thickness = 0.8 / num_groups
-    # A log axis has no zero to start from.
     least = min((v for values in chart.groups.values() for v in values if v > 0), default=1)
-    left = least / 2 if chart.scale == "log" else 0
+    left = least / 2 if chart.scale == "log" else 0  # a log axis has no zero
     groups = zip(cycle(COLOURS), chart.groups.items(), strict=False)
     for position, (colour, (name, values)) in enumerate(groups):
         offset = (position - (num_groups - 1) / 2) * thickness
@@ -117,26 +112,16 @@ def _bars(chart: Bars) -> Any:
                 "label": [_plain(shortened(label, 100)) for label in chart.labels],
             }
         )
-        bars = plot.hbar(
-            "y",
-            right="value",
-            left=left,
-            height=thickness * 0.9,
-            source=source,
-            color=colour,
-            **({"legend_label": _plain(name)} if num_groups > 1 else {}),
-        )
-        plot.add_tools(
-            HoverTool(
-                renderers=[bars], tooltips=[("", "@label"), (_plain(name), "@shown")], attachment="below"
-            )
-        )
+        legend = {"legend_label": _plain(name)} if num_groups > 1 else {}
+        look = {"height": thickness * 0.9, "color": colour, **legend}
+        bars = plot.hbar("y", right="value", left=left, source=source, **look)
+        tips = [("", "@label"), (_plain(name), "@shown")]
+        plot.add_tools(HoverTool(renderers=[bars], tooltips=tips, attachment="below"))
     plot.yaxis.ticker = FixedTicker(ticks=list(range(count)))
     plot.yaxis.major_label_overrides = {
         row: _plain(shortened(label, LABEL_CHARS)) for row, label in enumerate(chart.labels)
     }
     plot.ygrid.visible = False
-    plot.xaxis.axis_label = chart.value_label
     plot.xaxis.formatter = NumeralTickFormatter(format=SHORT)
     _legend(plot, num_groups)
     return plot
@@ -147,7 +132,8 @@ def _heat_map(chart: HeatMap) -> Any:
     cells = np.asarray(chart.cells, np.float64)
     rows, columns = cells.shape
     step = chart.partitions_a_cell
-    plot = _figure(chart.name, min(420, 130 + 34 * rows), "linear", "linear")
+    height = min(420, 130 + 34 * rows)
+    plot = _figure(chart.name, height, chart.x_label, chart.y_label, "linear", "linear")
     plot.x_range = Range1d(0, columns * step)
     plot.y_range = Range1d(rows * step, 0)
     grid_y, grid_x = np.mgrid[:rows, :columns]
@@ -174,15 +160,16 @@ def _heat_map(chart: HeatMap) -> Any:
         axis.ticker = FixedTicker(ticks=[(each + 0.5) * step for each in ticks])
         axis.major_label_overrides = {(each + 0.5) * step: str(each * step) for each in ticks}
     plot.grid.visible = False
-    plot.xaxis.axis_label, plot.yaxis.axis_label = chart.x_label, chart.y_label
     return plot
 
 
-def _figure(name: str, height: int, x_scale: Scale, y_scale: Scale) -> Any:
+def _figure(name: str, height: int, x_label: str, y_label: str | None, x_scale: Scale, y_scale: Scale) -> Any:
     plot = figure(
         name=name,
         height=height,
         sizing_mode="stretch_width",
+        x_axis_label=x_label,
+        y_axis_label=y_label,
         x_axis_type=x_scale,
         y_axis_type=y_scale,
         toolbar_location=None,
@@ -217,5 +204,5 @@ def _legend(plot: Any, num_series: int) -> None:
 
 
 def _plain(text: str) -> str:
-    """The text such that Bokeh takes none of it for TeX, which it would fetch a library for."""
+    """Keep Bokeh from reading the text as TeX, for which it would fetch a library."""
     return _MATHS.sub(lambda match: match[0] + "\u200b", text)

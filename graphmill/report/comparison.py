@@ -1,4 +1,4 @@
-"""Two or more runs side by side: metrics, settings that differ, curves over each other."""
+"""Two or more runs side by side: metrics, settings that differ, curves in common charts."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 from graphmill import storage
 from graphmill.display.readable import duration, number
 from graphmill.library.run import Run
-from graphmill.report.blocks import Bars, Block, Curves, Note, Page, Section, Series, Table
+from graphmill.report.blocks import Bars, Block, Note, Page, Section, Table
 from graphmill.report.reading import flattened, mapping, records, total
 from graphmill.report.section_ranking import band_name
 from graphmill.report.section_settings import shown
-from graphmill.report.section_training import speed
+from graphmill.report.section_training import epoch_chart, epoch_series, speed, value_of
 from graphmill.storage.redaction import redacted
 
 SMALL_IS_GOOD = ("mean_rank",)
@@ -23,13 +23,12 @@ Named = Mapping[str, Run]
 def page_of_runs(runs: Sequence[Run]) -> Page:
     """The report of several runs."""
     named = dict(zip(names(runs), runs, strict=True))
-    makers = {
-        "metrics": ("Metrics", _metrics),
-        "settings": ("Settings that differ", _settings),
-        "curves": ("Training", _curves),
-        "figures": ("Figures", _figures),
-    }
-    sections = [Section(name, title, list(make(named))) for name, (title, make) in makers.items()]
+    sections = [
+        Section("metrics", "Metrics", list(_metrics(named))),
+        Section("settings", "Settings that differ", list(_settings(named))),
+        Section("curves", "Training", list(_curves(named))),
+        Section("figures", "Figures", list(_figures(named))),
+    ]
     status = "done" if all(run.status == "done" for run in runs) else "not all done"
     return Page(
         f"{len(runs)} runs side by side", redacted(" · ".join(run.uri for run in runs)), status, sections
@@ -37,7 +36,7 @@ def page_of_runs(runs: Sequence[Run]) -> Page:
 
 
 def names(runs: Sequence[Run]) -> list[str]:
-    """Names that tell the runs apart: the ends of their URIs, as long as it takes."""
+    """Short names that differ: the ends of the runs' URIs."""
     parts = [storage.absolute(redacted(run.uri)).rstrip("/").split("/") for run in runs]
     for length in range(1, max(map(len, parts)) + 1):
         found = ["/".join(each[-length:]) for each in parts]
@@ -61,21 +60,19 @@ def _metrics(runs: Named) -> Iterator[Block]:
     if len(counts) > 1:
         yield Note("The runs ranked different numbers of edges; compare with care.", "warning")
     if "mrr" in keys:
-        ranked = {name: run for name, run in runs.items() if "mrr" in run.metrics}
-        yield Bars(
-            "mrr", "MRR", "MRR", list(ranked), {"mrr": [run.metrics["mrr"] for run in ranked.values()]}
-        )
-    bands = {
-        name: records(mapping(run.stages, "evaluate"), "metrics_by_degree") for name, run in runs.items()
-    }
-    labels = dict.fromkeys(band_name(each) for found in bands.values() for each in found)
+        ranked = {name: run.metrics["mrr"] for name, run in runs.items() if "mrr" in run.metrics}
+        yield Bars("mrr", "MRR", "MRR", list(ranked), {"mrr": list(ranked.values())})
+    bands = {name: _by_band(run) for name, run in runs.items()}
+    labels = dict.fromkeys(label for found in bands.values() for label in found)
     if labels:
-        by_band = {name: {band_name(each): each for each in found} for name, found in bands.items()}
-        groups = {
-            name: [_both_sides(found.get(label, {})) for label in labels] for name, found in by_band.items()
-        }
+        groups = {name: [found.get(label, 0.0) for label in labels] for name, found in bands.items()}
         title = "MRR by the degree of the entity asked for, both sides"
         yield Bars("degrees", title, "MRR", [f"{label} edges" for label in labels], groups)
+
+
+def _by_band(run: Run) -> dict[str, float]:
+    bands = records(mapping(run.stages, "evaluate"), "metrics_by_degree")
+    return {band_name(band): _both_sides(band) for band in bands}
 
 
 def _both_sides(band: Mapping[str, Any]) -> float:
@@ -85,7 +82,7 @@ def _both_sides(band: Mapping[str, Any]) -> float:
 
 
 def _best(key: str, values: Sequence[float | None]) -> int | None:
-    """Which value is the best, if one is."""
+    """Position of the best value; None where no value is better than the others."""
     known = [value for value in values if value is not None]
     if key == "num_edges" or len(known) < 2 or len(set(known)) == 1:
         return None
@@ -115,26 +112,17 @@ def _differing(kind: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
 
 def _curves(runs: Named) -> Iterator[Block]:
     kinds: tuple[tuple[str, str, str, Callable[[Mapping[str, Any]], float | None]], ...] = (
-        ("loss", "loss", "epochs", lambda epoch: epoch.get("loss")),
-        ("mrr", "MRR of the held-out sample", "epochs", lambda epoch: epoch.get("mrr")),
-        ("validation", "MRR in validation", "validation", lambda ranking: ranking.get("mrr")),
+        ("loss", "loss", "epochs", value_of("loss")),
+        ("mrr", "MRR of the held-out sample", "epochs", value_of("mrr")),
+        ("validation", "MRR in validation", "validation", value_of("mrr")),
         ("edges_per_s", "edges a second", "epochs", speed),
     )
-    drawn = False
-    for key, label, told_in, value_of in kinds:
-        series = []
-        for name, run in runs.items():
-            found = records(mapping(run.stages, "train"), told_in)
-            points = [(each["epoch"], value) for each in found if (value := value_of(each)) is not None]
-            if points:
-                places, values = zip(*points, strict=True)
-                series.append(Series(name, places, values))
-        if series:
-            drawn = True
-            title = label[0].upper() + label[1:]
-            yield Curves(key, title, "epoch", label, series, from_zero=key != "loss", whole_x=True)
-    if not drawn:
-        yield Note("None of the runs tells of its epochs.")
+    charts: list[Block] = []
+    for key, label, recorded_in, value in kinds:
+        found = {name: records(mapping(run.stages, "train"), recorded_in) for name, run in runs.items()}
+        series = [each for name, epochs in found.items() for each in epoch_series(name, epochs, value)]
+        charts += epoch_chart(key, label[0].upper() + label[1:], label, series)
+    yield from charts or [Note("None of the runs tells of its epochs.")]
 
 
 def _figures(runs: Named) -> Iterator[Block]:

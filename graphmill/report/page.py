@@ -1,16 +1,15 @@
-"""Sections -> one HTML file that needs nothing else: its style, BokehJS and the charts are inside.
+"""Sections -> one HTML file that contains its style, BokehJS and the charts.
 
-The file may not load anything, nor run any script but its own three, whatever a run's names and ids hold:
-its content security policy names these by their hashes.
+The file's content security policy forbids to load anything, and allows only the file's own scripts, by their
+hashes. So names and ids of a run cannot run code.
 """
 
 import base64
 import hashlib
 import logging
-from functools import cache
 from importlib.resources import files
 
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from graphmill.report.blocks import Chart, Page
@@ -20,18 +19,22 @@ log = logging.getLogger("graphmill")
 
 
 def render(page: Page) -> str:
-    """The whole file; the same for the same page."""
+    """Make the whole file; equal pages give equal files."""
     charts = [
         _drawn(block, f"chart-{section.name}-{block.name}")
         for section in page.sections
         for block in section.blocks
         if isinstance(block, Chart)
     ]
-    scripts = {"library": _bokeh_js(), "own": _own("page.js")}
+    bokeh_js = _text("bokeh", "server/static/js/bokeh.min.js").replace("</script", "<\\/script")
+    scripts = {"library": bokeh_js, "own": _text("graphmill.report", "page.js")}
     embedded = "[" + ",".join(filter(None, charts)) + "]"
-    return _template().render(
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.from_string(_text("graphmill.report", "page.html")).render(
         page=page,
-        style=Markup(_own("page.css")),
+        style=Markup(_text("graphmill.report", "page.css")),
         scripts={name: Markup(text) for name, text in scripts.items()},
         # `</script>` within a string would end the element.
         charts=Markup(embedded.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")),
@@ -40,7 +43,7 @@ def render(page: Page) -> str:
 
 
 def _drawn(chart: Chart, target: str) -> str:
-    """The chart, or nothing where its numbers are none: run.json may come from anywhere."""
+    """The chart; nothing if its numbers cannot be drawn: run.json may hold anything."""
     try:
         return to_json(chart, target)
     except Exception as error:
@@ -48,29 +51,11 @@ def _drawn(chart: Chart, target: str) -> str:
         return ""
 
 
-@cache
-def _template() -> Template:
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.from_string(_own("page.html"))
-
-
 def _policy(scripts: list[str]) -> str:
-    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
     return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:"
 
 
-def _digest(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-@cache
-def _bokeh_js() -> str:
-    script = files("bokeh") / "server" / "static" / "js" / "bokeh.min.js"
-    return script.read_text(encoding="utf-8").replace("</script", "<\\/script")
-
-
-@cache
-def _own(name: str) -> str:
-    return (files("graphmill.report") / name).read_text(encoding="utf-8")
+def _text(package: str, path: str) -> str:
+    return (files(package) / path).read_text(encoding="utf-8")

@@ -1,39 +1,22 @@
-"""ETL: what became of the rows, entities, relations, buckets, degrees."""
+"""ETL: rows, entities, relations, buckets and degrees."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from graphmill.display.readable import duration, number, size
-from graphmill.report.blocks import (
-    Bars,
-    Block,
-    Curves,
-    HeatMap,
-    Note,
-    Scale,
-    Section,
-    Series,
-    Table,
-    Tile,
-    Tiles,
-)
+from graphmill.report.blocks import Bars, Block, Curves, HeatMap, Note, Scale, Series, Table, Tile, Tiles
 from graphmill.report.reading import mapping, total
 
 MAX_RELATIONS = 30
 TRAIN = "train"
 
 
-def etl(entry: Mapping[str, Any]) -> Section:
-    """The section of the stage's entry in run.json."""
-    return Section("etl", "Tables to buckets", list(_blocks(entry)))
-
-
-def _blocks(entry: Mapping[str, Any]) -> Iterator[Block]:
+def etl(entry: Mapping[str, Any]) -> Iterator[Block]:
+    """Blocks about the stage's entry in run.json."""
     yield Tiles(list(_tiles(entry)))
     rows = dict(_rows(entry))
     yield Bars("rows", "What became of the rows", "rows", list(rows), {"rows": list(rows.values())})
-    types = mapping(entry, "num_entities")
-    if types:
+    if types := mapping(entry, "num_entities"):
         yield from _entities(types)
     if by_relation := mapping(entry, "num_edges_by_relation"):
         yield _relations(by_relation)
@@ -57,52 +40,37 @@ def _tiles(entry: Mapping[str, Any]) -> Iterator[Tile]:
 
 def _rows(entry: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     yield "rows in", entry.get("num_rows", 0)
-    for split, count in mapping(entry, "num_edges").items():
-        yield f"kept: {split}", count
-    for reason, count in mapping(entry, "num_edges_left_out").items():
-        if count:
-            yield f"left out: {reason}", count
-    for reason, count in mapping(entry, "quarantined").items():
-        yield f"bad row: {reason}", count
+    yield from ((f"kept: {split}", count) for split, count in mapping(entry, "num_edges").items())
+    left_out = mapping(entry, "num_edges_left_out").items()
+    yield from ((f"left out: {reason}", count) for reason, count in left_out if count)
+    yield from ((f"bad row: {reason}", count) for reason, count in mapping(entry, "quarantined").items())
 
 
 def _entities(types: Mapping[str, list[int]]) -> Iterator[Block]:
-    totals = [total(counts) for counts in types.values()]
-    scale = _scale(totals)
+    totals = {"entities": [total(counts) for counts in types.values()]}
     yield Bars(
-        "entities", "Entities of each type", "entities", list(types), {"entities": totals}, scale=scale
+        "entities", "Entities of each type", "entities", list(types), totals, scale=_scale(totals["entities"])
     )
-    partitioned = {name: counts for name, counts in types.items() if len(counts) > 1}
-    if partitioned:
-        series = [Series(name, list(range(len(counts))), counts) for name, counts in partitioned.items()]
-        yield Curves(
-            "partitions",
-            "Entities of each partition",
-            "partition",
-            "entities",
-            series,
-            from_zero=True,
-            whole_x=True,
-        )
+    series = [
+        Series(name, list(range(len(counts))), counts) for name, counts in types.items() if len(counts) > 1
+    ]
+    if series:
+        title = "Entities of each partition"
+        yield Curves("partitions", title, "partition", "entities", series, from_zero=True, whole_x=True)
 
 
 def _relations(by_relation: Mapping[str, int]) -> Block:
     most = sorted(by_relation.items(), key=lambda pair: (-pair[1], pair[0]))
-    shown, rest = most[:MAX_RELATIONS], most[MAX_RELATIONS:]
-    names, counts = [name for name, _ in shown], [count for _, count in shown]
-    scale = _scale(counts)
-    note = (
-        f"The {MAX_RELATIONS} largest; {len(rest)} more have {number(sum(count for _, count in rest))} edges."
-        if rest
-        else ""
-    )
-    return Bars(
-        "relations", "Edges of each relation", "edges", names, {"edges": counts}, scale=scale, note=note
-    )
+    shown, rest = dict(most[:MAX_RELATIONS]), dict(most[MAX_RELATIONS:])
+    counts = list(shown.values())
+    rest_edges = number(sum(rest.values()))
+    note = f"The {MAX_RELATIONS} largest; {len(rest)} more have {rest_edges} edges." if rest else ""
+    title = "Edges of each relation"
+    return Bars("relations", title, "edges", list(shown), {"edges": counts}, scale=_scale(counts), note=note)
 
 
 def _scale(counts: Sequence[int]) -> Scale:
-    """A log scale where the small ones would not be seen."""
+    """A log scale where a linear scale would hide the small counts."""
     return "log" if max(counts, default=1) > 50 * max(min(counts, default=1), 1) else "linear"
 
 
@@ -110,35 +78,21 @@ def _buckets(entry: Mapping[str, Any]) -> Iterator[Block]:
     grids = mapping(entry, "edges_by_bucket")
     grid = mapping(grids, TRAIN) or next(iter(grids.values()), {})
     cells = grid.get("counts", [])
-    summary = mapping(entry, "buckets")
     if len(cells) > 1 or (cells and len(cells[0]) > 1):
         step = grid["partitions_a_cell"]
         note = f"A cell is {step} by {step} partitions." if step > 1 else ""
-        yield HeatMap(
-            "buckets",
-            "Edges of each bucket (train)",
-            "rhs partition",
-            "lhs partition",
-            "edges",
-            cells,
-            step,
-            note,
-        )
+        title = "Edges of each bucket (train)"
+        yield HeatMap("buckets", title, "rhs partition", "lhs partition", "edges", cells, step, note=note)
         columns = ["split", "buckets", "empty", "smallest", "mean", "largest"]
         keys = ("num_buckets", "num_empty", "min_edges", "mean_edges", "max_edges")
-        rows = [[split, *(number(each.get(key)) for key in keys)] for split, each in summary.items()]
+        summary = mapping(entry, "buckets").items()
+        rows = [[split, *(number(each.get(key)) for key in keys)] for split, each in summary]
         yield Table("Buckets", columns, rows)
 
 
 def _degrees(entry: Mapping[str, Any]) -> Iterator[Block]:
-    series = []
-    for name, bins in mapping(entry, "degree_histogram").items():
-        seen = [each for each in bins if each[0] > 0 and each[2]]  # a log axis has no place for degree 0
-        if seen:
-            middle = [(first * last) ** 0.5 for first, last, _ in seen]
-            density = [entities / (last - first + 1) for first, last, entities in seen]
-            tips = [f"{name}: {entities:,} with {_span(first, last)}" for first, last, entities in seen]
-            series.append(Series(name, middle, density, labels=tips))
+    histograms = mapping(entry, "degree_histogram").items()
+    series = [each for name, bins in histograms for each in _density(name, bins)]
     if series:
         yield Curves(
             "degrees",
@@ -163,6 +117,16 @@ def _degrees(entry: Mapping[str, Any]) -> Iterator[Block]:
     if outside:
         counts = ", ".join(f"{number(count)} {name}" for name, count in outside.items())
         yield Note(f"No train edge has these entities, so nothing trains their vectors: {counts}.", "warning")
+
+
+def _density(name: str, bins: Sequence[Sequence[int]]) -> Iterator[Series]:
+    """Entities per degree in the bins that have entities; a log axis cannot show degree 0."""
+    seen = [each for each in bins if each[0] > 0 and each[2]]
+    if seen:
+        middle = [(first * last) ** 0.5 for first, last, _ in seen]
+        density = [entities / (last - first + 1) for first, last, entities in seen]
+        tips = [f"{name}: {entities:,} with {_span(first, last)}" for first, last, entities in seen]
+        yield Series(name, middle, density, labels=tips)
 
 
 def _span(first: int, last: int) -> str:

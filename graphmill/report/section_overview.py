@@ -1,20 +1,16 @@
-"""What ran, how it ended, where the time went."""
+"""Overview: the run's status, its errors, and the time of each stage and step."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from graphmill.config.stages import STAGES
 from graphmill.display.readable import duration, number
-from graphmill.report.blocks import Bars, Block, Note, Section, Tile, Tiles
+from graphmill.report.blocks import Bars, Block, Note, Tile, Tiles
 from graphmill.report.reading import mapping, total
 
 
-def overview(record: Mapping[str, Any]) -> Section:
-    """The first section."""
-    return Section("overview", "Overview", list(_blocks(record)))
-
-
-def _blocks(record: Mapping[str, Any]) -> Iterator[Block]:
+def overview(record: Mapping[str, Any]) -> Iterator[Block]:
+    """Blocks about the whole run."""
     stages = mapping(record, "stages")
     yield from _errors(record, stages)
     yield Tiles(list(_tiles(record, stages)))
@@ -52,13 +48,9 @@ def _tiles(record: Mapping[str, Any], stages: Mapping[str, Any]) -> Iterator[Til
 
 
 def _times(stages: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    for name in [
-        *(part for part in STAGES if part in stages),
-        *(each for each in stages if each not in STAGES),
-    ]:
+    for name in (each for each in dict.fromkeys([*STAGES, *stages]) if each in stages):
         entry = stages[name]
         if isinstance(entry.get("seconds"), int | float):
             yield name, entry["seconds"]
-            steps = entry.get("step_seconds")
-            if isinstance(steps, dict):
-                yield from ((f"{name}: {step}", seconds) for step, seconds in steps.items())
+            steps = mapping(entry, "step_seconds")
+            yield from ((f"{name}: {step}", seconds) for step, seconds in steps.items())

@@ -1,10 +1,10 @@
-"""Evaluation: the metrics of the ranking, in all and in parts, both sides."""
+"""Evaluation: metrics of the ranking, of all edges, by relation and by degree, for both sides."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from graphmill.display.readable import duration, number
-from graphmill.report.blocks import Bars, Block, Section, Table, Tile, Tiles
+from graphmill.report.blocks import Bars, Block, Table, Tile, Tiles
 from graphmill.report.reading import mapping, records
 
 SIDES = {"lhs": "lhs asked for", "rhs": "rhs asked for"}
@@ -12,38 +12,28 @@ MAX_RELATIONS = 25
 PESSIMISTIC = "_pessimistic"
 
 
-def ranking(entry: Mapping[str, Any]) -> Section:
-    """The section of the stage's entry in run.json."""
-    return Section("ranking", "Ranking of held-out edges", list(_blocks(entry)))
-
-
-def _blocks(entry: Mapping[str, Any]) -> Iterator[Block]:
+def ranking(entry: Mapping[str, Any]) -> Iterator[Block]:
+    """Blocks about the stage's entry in run.json."""
     metrics = mapping(entry, "metrics")
     split = f"split {entry.get('split')}, {'filtered' if entry.get('filtered') else 'unfiltered'}"
-    tiles = [
-        Tile(name, number(metrics[name]))
-        for name in ("mrr", "hits@1", "hits@10", "mean_rank")
-        if name in metrics
-    ]
+    shown = [name for name in ("mrr", "hits@1", "hits@10", "mean_rank") if name in metrics]
+    tiles = [Tile(name, number(metrics[name])) for name in shown]
     ranked = Tile("edges ranked", number(metrics.get("num_edges")), split)
     yield Tiles([*tiles, ranked, Tile("time", duration(entry.get("seconds")))])
     relations = records(entry, "metrics_by_relation")
     if len(relations) > 1:
         yield _by_relation(relations, entry.get("num_relations_ranked", len(relations)))
-    bands = records(entry, "metrics_by_degree")
+    bands = {band_name(each): each for each in records(entry, "metrics_by_degree")}
     if bands:
-        labels = [f"{band_name(band)} edges" for band in bands]
-        yield Bars(
-            "degrees",
-            "MRR by the degree of the entity asked for",
-            "MRR",
-            labels,
-            _sides(bands),
-        )
+        labels = [f"{name} edges" for name in bands]
+        title = "MRR by the degree of the entity asked for"
+        yield Bars("degrees", title, "MRR", labels, _sides(list(bands.values())))
     names = [name for name in metrics if name + PESSIMISTIC in metrics]
     rows = [[name, number(metrics[name]), number(metrics[name + PESSIMISTIC])] for name in names]
     yield Table("Metrics", ["metric", "ties count half", "ties come first"], rows)
-    yield from _tables(relations, bands)
+    by_name = [(str(each.get("relation")), each) for each in relations]
+    yield from _table("Metrics by relation", "relation", by_name)
+    yield from _table("Metrics by degree", "train edges", list(bands.items()))
 
 
 def band_name(band: Mapping[str, Any]) -> str:
@@ -65,23 +55,12 @@ def _sides(parts: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     return {shown: [mapping(each, side).get("mrr", 0) for each in parts] for side, shown in SIDES.items()}
 
 
-def _tables(relations: Sequence[Mapping[str, Any]], bands: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
-    kinds = (
-        ("Metrics by relation", "relation", [str(each.get("relation")) for each in relations], relations),
-        ("Metrics by degree", "train edges", [band_name(each) for each in bands], bands),
-    )
-    for title, first, names, parts in kinds:
-        columns = [first, *(f"{side} {key}" for side in SIDES for key in ("edges", "MRR", "hits@10"))]
-        rows = [
-            [
-                name,
-                *(
-                    number(mapping(each, side).get(key))
-                    for side in SIDES
-                    for key in ("num_edges", "mrr", "hits@10")
-                ),
-            ]
-            for name, each in zip(names, parts, strict=True)
-        ]
-        if rows:
-            yield Table(title, columns, rows, folded=True)
+def _table(title: str, first: str, parts: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[Block]:
+    keys = {"edges": "num_edges", "MRR": "mrr", "hits@10": "hits@10"}
+    columns = [first, *(f"{side} {shown}" for side in SIDES for shown in keys)]
+    rows = [
+        [name, *(number(mapping(each, side).get(key)) for side in SIDES for key in keys.values())]
+        for name, each in parts
+    ]
+    if rows:
+        yield Table(title, columns, rows, folded=True)

@@ -1,39 +1,40 @@
-"""Training: loss, MRR held out and in validation, speed, waiting and memory, by epoch and bucket."""
+"""Training: loss, held-out MRR, validation MRR, speed, waiting time and memory, by epoch and bucket."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from graphmill.display.readable import duration, number, size
-from graphmill.report.blocks import Block, Curves, Note, Section, Series, Tile, Tiles
+from graphmill.report.blocks import Block, Curves, Note, Series, Tile, Tiles
 from graphmill.report.reading import records
 
-Entries = Sequence[Mapping[str, Any]]
+Entry = Mapping[str, Any]
+Value = Callable[[Entry], float | None]
 
 
-def training(entry: Mapping[str, Any]) -> Section:
-    """The section of the stage's entry in run.json."""
-    return Section("training", "Training", list(_blocks(entry, records(entry, "epochs"))))
-
-
-def _blocks(entry: Mapping[str, Any], epochs: Entries) -> Iterator[Block]:
+def training(entry: Entry) -> Iterator[Block]:
+    """Blocks about the stage's entry in run.json."""
+    epochs = records(entry, "epochs")
     yield Tiles(list(_tiles(entry, epochs)))
     if not epochs:
         yield Note("run.json tells nothing of single epochs.")
         return
-    visits = [(place, each) for epoch in epochs for place, each in _visits(epoch)]
-    for name, title in (("loss", "Loss"), ("mrr", "MRR of the held-out sample")):
-        yield from _both(name, title, name, epochs, visits)
-    yield from _curve("validation", "MRR in validation", "MRR", records(entry, "validation"), {"mrr": "all"})
-    yield from _both("edges_per_s", "Speed", "edges a second", epochs, visits)
-    yield from _curve(
-        "waits", "Waiting for partitions and edges", "seconds", epochs, {"swap_wait_s": "waited"}
+    validation = records(entry, "validation")
+    yield from _with_buckets("loss", "Loss", "loss", epochs, value_of("loss"))
+    yield from _with_buckets("mrr", "MRR of the held-out sample", "mrr", epochs, value_of("mrr"))
+    yield from epoch_chart(
+        "validation", "MRR in validation", "MRR", epoch_series("all", validation, value_of("mrr"))
     )
-    moved = {"partitions_read": "read", "partitions_written": "written"}
-    yield from _curve("swaps", "Partitions swapped", "partitions", epochs, moved)
-    yield from _curve("memory", "Largest process so far", "MB", epochs, {"peak_bytes": "memory"}, 1e6)
+    yield from _with_buckets("edges_per_s", "Speed", "edges a second", epochs, speed)
+    waited = epoch_series("waited", epochs, value_of("swap_wait_s"))
+    yield from epoch_chart("waits", "Waiting for partitions and edges", "seconds", waited)
+    read = epoch_series("read", epochs, value_of("partitions_read"))
+    written = epoch_series("written", epochs, value_of("partitions_written"))
+    yield from epoch_chart("swaps", "Partitions swapped", "partitions", read + written)
+    memory = epoch_series("memory", epochs, _megabytes)
+    yield from epoch_chart("memory", "Largest process so far", "MB", memory)
 
 
-def _tiles(entry: Mapping[str, Any], epochs: Entries) -> Iterator[Tile]:
+def _tiles(entry: Entry, epochs: Sequence[Entry]) -> Iterator[Tile]:
     count = entry.get("num_epochs", len(epochs))
     yield Tile("epochs", number(count), f"{number(entry.get('num_edges'))} edges in this run")
     first = f"from {number(epochs[0].get('loss'))}" if len(epochs) > 1 else ""
@@ -53,53 +54,48 @@ def _tiles(entry: Mapping[str, Any], epochs: Entries) -> Iterator[Tile]:
     yield Tile("time", duration(entry.get("seconds")), "with start and checkpoints")
 
 
-def speed(visit: Mapping[str, Any]) -> float | None:
-    """Edges a second of an epoch or a bucket."""
+def speed(visit: Entry) -> float | None:
+    """Edges per second of an epoch or a bucket."""
     if "edges_per_s" in visit:
         return float(visit["edges_per_s"])
     return visit["edges"] / visit["seconds"] if visit.get("seconds") else None
 
 
-def _visits(epoch: Mapping[str, Any]) -> Iterator[tuple[float, Mapping[str, Any]]]:
-    """The epoch's buckets, and when they were done, counted in epochs."""
-    buckets = records(epoch, "buckets")
-    for place, each in enumerate(buckets, start=1):
-        yield epoch["epoch"] - 1 + place / len(buckets), each
+def epoch_series(name: str, epochs: Sequence[Entry], value: Value) -> list[Series]:
+    """The values of the epochs that have one, as one series; none where no epoch has one."""
+    points = [(each["epoch"], y) for each in epochs if (y := value(each)) is not None]
+    return [Series(name, [x for x, _ in points], [y for _, y in points])] if points else []
 
 
-def _value(visit: Mapping[str, Any], key: str) -> float | None:
-    return speed(visit) if key == "edges_per_s" else visit.get(key)
-
-
-def _both(
-    key: str, title: str, label: str, epochs: Entries, visits: Sequence[tuple[float, Mapping[str, Any]]]
-) -> Iterator[Block]:
-    """A curve of the epochs, over one of the buckets where these are more."""
-    by_epoch = [(each["epoch"], value) for each in epochs if (value := _value(each, key)) is not None]
-    by_bucket = [(place, value, each) for place, each in visits if (value := _value(each, key)) is not None]
-    series = []
-    if len(by_bucket) > len(by_epoch):
-        places, values, _ = zip(*by_bucket, strict=True)
-        tips = [f"({each.get('lhs')}, {each.get('rhs')}): {number(value)}" for _, value, each in by_bucket]
-        series.append(Series("buckets", places, values, "thin", tips))
-    if by_epoch:
-        places, values = zip(*by_epoch, strict=True)
-        series.append(Series("epochs", places, values))
+def epoch_chart(name: str, title: str, label: str, series: Sequence[Series]) -> Iterator[Block]:
+    """A chart over the epochs, if there is a series to draw."""
     if series:
-        yield Curves(key, title, "epoch", label, series, from_zero=key != "loss", whole_x=True)
+        yield Curves(name, title, "epoch", label, series, from_zero=name != "loss", whole_x=True)
 
 
-def _curve(
-    name: str, title: str, label: str, epochs: Entries, keys: Mapping[str, str], unit: float = 1
+def value_of(key: str) -> Value:
+    """Read the value under `key` from an entry."""
+    return lambda entry: entry.get(key)
+
+
+def _megabytes(epoch: Entry) -> float | None:
+    return epoch["peak_bytes"] / 1e6 if "peak_bytes" in epoch else None
+
+
+def _with_buckets(
+    name: str, title: str, label: str, epochs: Sequence[Entry], value: Value
 ) -> Iterator[Block]:
-    found = {
-        shown: [(each["epoch"], each[key] / unit) for each in epochs if key in each]
-        for key, shown in keys.items()
-    }
-    series = [
-        Series(shown, [place for place, _ in points], [value for _, value in points])
-        for shown, points in found.items()
-        if points
+    """A curve of the epochs; below it a thin curve of the buckets, if there are more of these."""
+    series = epoch_series("epochs", epochs, value)
+    points = [
+        (epoch["epoch"] - 1 + place / len(buckets), y, each)
+        for epoch in epochs
+        if (buckets := records(epoch, "buckets"))
+        for place, each in enumerate(buckets, start=1)
+        if (y := value(each)) is not None
     ]
-    if series:
-        yield Curves(name, title, "epoch", label, series, from_zero=True, whole_x=True)
+    if len(points) > (len(series[0].x) if series else 0):
+        tips = [f"({each.get('lhs')}, {each.get('rhs')}): {number(y)}" for _, y, each in points]
+        places, values, _ = zip(*points, strict=True)
+        series.insert(0, Series("buckets", places, values, "thin", tips))
+    yield from epoch_chart(name, title, label, series)

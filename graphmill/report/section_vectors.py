@@ -1,8 +1,8 @@
 """Embeddings: rows and sizes, a map of a sample, neighbours of the ids with most edges.
 
-What is read is bounded, whatever the number of entities: a sample of every type for the map, and as many
-rows as hold MAX_FLOATS numbers to look for neighbours in. Rows lie in the order of a hash of their ids, so
-that the first of every partition are as good as drawn.
+The report reads a bounded number of rows: a sample of every type for the map, and MAX_FLOATS numbers of a
+type for the neighbours. Rows lie in the order of a hash of their ids, so the first rows of every partition
+are a random sample.
 
 Shapes: N rows, D dimension.
 """
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from graphmill.display.readable import duration, number, size
 from graphmill.library.nearest import Floats, by_cosine, nearest
 from graphmill.library.run import Run
-from graphmill.report.blocks import Block, Curves, Section, Series, Table, Tile, Tiles
+from graphmill.report.blocks import Block, Curves, Series, Table, Tile, Tiles
 from graphmill.report.reading import mapping
 
 SAMPLE_ROWS = 2000
@@ -28,22 +28,14 @@ NUM_NEIGHBORS = 5
 MAX_TYPES = 8
 
 
-def vectors(run: Run, entry: Mapping[str, Any], etl: Mapping[str, Any]) -> Section:
-    """The section of the stage's entry in run.json, and of the embeddings themselves."""
-    return Section("vectors", "Embeddings", list(_blocks(run, entry, etl)))
-
-
-def _blocks(run: Run, entry: Mapping[str, Any], etl: Mapping[str, Any]) -> Iterator[Block]:
+def vectors(run: Run, entry: Mapping[str, Any], etl: Mapping[str, Any]) -> Iterator[Block]:
+    """Blocks about the embeddings; `entry` and `etl` are the entries of remap and etl in run.json."""
     sizes = {name: run.size_bytes(name) for name in run.entity_types}
     dimensions = {name: run.dimension(name) for name in run.entity_types}
-    yield Tiles(
-        [
-            Tile("embeddings", number(sum(run.num_entities.values())), f"{len(sizes)} types"),
-            Tile("size", size(sum(sizes.values()))),
-            Tile("checkpoint", f"version {entry.get('checkpoint_version', '-')}"),
-            Tile("time", duration(entry.get("seconds"))),
-        ]
-    )
+    embeddings = Tile("embeddings", number(sum(run.num_entities.values())), f"{len(sizes)} types")
+    version = Tile("checkpoint", f"version {entry.get('checkpoint_version', '-')}")
+    time = Tile("time", duration(entry.get("seconds")))
+    yield Tiles([embeddings, Tile("size", size(sum(sizes.values()))), version, time])
     filled = [name for name, count in run.num_entities.items() if count]
     for dimension in sorted({dimensions[name] for name in filled}):
         yield from _map(run, [name for name in filled if dimensions[name] == dimension], dimension)
@@ -67,19 +59,14 @@ def _map(run: Run, names: list[str], dimension: int) -> Iterator[Block]:
         for name, (ids, _), xy in zip(shown, samples, np.split(place_N2, ends[:-1]), strict=True)
     ]
     more = f"; {len(names) - len(shown)} more types are not shown" if len(names) > len(shown) else ""
-    yield Curves(
-        f"map-{dimension}",
-        f"A map of {ends[-1]:,} embeddings",
-        "first principal component",
-        "second principal component",
-        series,
-        square=True,
-        note=f"The two directions in which vectors differ most hold {share:.0%} of the differences{more}.",
-    )
+    note = f"The two directions in which vectors differ most hold {share:.0%} of the differences{more}."
+    labels = "first principal component", "second principal component"
+    title = f"A map of {ends[-1]:,} embeddings"
+    yield Curves(f"map-{dimension}", title, *labels, series, square=True, note=note)
 
 
 def _sample(run: Run, name: str, num_rows: int) -> tuple[list[str], Floats]:
-    parts = list(run.first_vectors(name, num_rows))
+    parts = list(run.iter_vectors(name, max_rows=num_rows))
     ids = [each for names, _ in parts for each in names.to_pylist()]
     return ids[:num_rows], np.concatenate([each for _, each in parts])[:num_rows]
 
@@ -96,8 +83,7 @@ def project(vectors_ND: Floats) -> tuple[npt.NDArray[np.float64], float]:
 
 
 def _neighbors(run: Run, highest: Mapping[str, Any]) -> Iterator[Block]:
-    rows = []
-    notes = []
+    rows, notes = [], []
     for name in run.entity_types[:MAX_TYPES]:
         max_rows = max(1, MAX_FLOATS // run.dimension(name))
         asked = [str(raw_id) for _, raw_id in highest.get(name, [])[:NUM_ASKED]]
@@ -110,7 +96,7 @@ def _neighbors(run: Run, highest: Mapping[str, Any]) -> Iterator[Block]:
                 f"{name}: among the first {number(max_rows)} of {number(run.num_entities[name])} rows"
             )
         queries_QD = np.stack([found[each] for each in asked])
-        near = nearest(run.first_vectors(name, max_rows), by_cosine(queries_QD), asked, NUM_NEIGHBORS)
+        near = nearest(run.iter_vectors(name, max_rows=max_rows), by_cosine(queries_QD), asked, NUM_NEIGHBORS)
         for raw_id, each in zip(asked, near, strict=True):
             listed = ", ".join(f"{neighbor.id} ({neighbor.similarity:.2f})" for neighbor in each)
             rows.append([name, raw_id, listed])

@@ -1,27 +1,14 @@
-"""Encodes the values of a journal that JSON has no type for; pickles nothing."""
+"""Types of a journal's values for which JSON has no type: arrays, ranges, Arrow types; without pickle."""
 
 import base64
 import math
 import zlib
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pydantic import GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
-
-
-class AsJson:
-    """Marks, within `Annotated`, an array, a range or an Arrow type."""
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Called by pydantic."""
-        read, write = _HOW.get(source, (_read_array, _write_array))
-        return core_schema.no_info_plain_validator_function(
-            read, serialization=core_schema.plain_serializer_function_ser_schema(write)
-        )
+from pydantic import PlainSerializer, PlainValidator
 
 
 def _write_array(values: npt.NDArray[Any]) -> list[Any]:
@@ -41,15 +28,6 @@ def _read_array(found: Any) -> npt.NDArray[Any]:
     return np.frombuffer(content, np.dtype(dtype)).reshape(shape).copy()
 
 
-def _write_range(values: range) -> list[int]:
-    return [values.start, values.stop]
-
-
-def _read_range(found: Any) -> range:
-    start, stop = found
-    return range(start, stop)
-
-
 def _write_type(kind: pa.DataType) -> str:
     return base64.b64encode(pa.schema([("", kind)]).serialize().to_pybytes()).decode()
 
@@ -58,4 +36,9 @@ def _read_type(found: Any) -> pa.DataType:
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found))).field(0).type
 
 
-_HOW: dict[Any, Any] = {range: (_read_range, _write_range), pa.DataType: (_read_type, _write_type)}
+Int32 = Annotated[npt.NDArray[np.int32], PlainValidator(_read_array), PlainSerializer(_write_array)]
+Int64 = Annotated[npt.NDArray[np.int64], PlainValidator(_read_array), PlainSerializer(_write_array)]
+Range = Annotated[
+    range, PlainValidator(lambda found: range(*found)), PlainSerializer(lambda each: [each.start, each.stop])
+]
+ArrowType = Annotated[pa.DataType, PlainValidator(_read_type), PlainSerializer(_write_type)]

@@ -1,8 +1,8 @@
 """Atomic writes: readers see the old file or folder, or the new one, never a part.
 
-A file is written under a hidden temporary name beside its target, and then renamed over the target. A
-folder likewise, after its predecessor was moved aside. A kill leaves the old state or the new one, and
-hidden files that `sweep` removes:
+A file is written under a hidden temporary name beside its target, and then renamed over the target. So is a
+folder, after its predecessor was moved aside. A kill leaves the old state or the new state, and hidden files
+that `sweep` removes:
 
     out/.part-0.parquet.tmp-3f9c...    a file that was being written
     .embeddings.tmp-3f9c...            a folder that was being written
@@ -74,9 +74,7 @@ def atomic_output(
                 hashed = hashing.HashedOutput(stream)
                 yield pa.PythonFile(hashed, "w")
                 checksums[uri] = hashed.checksum()
-        if (
-            checksums is not None and path is not None
-        ):  # reading the page cache is faster than hashing the stream
+        if checksums is not None and path is not None:  # faster than hashing the stream
             checksums[uri] = hashing.of_file(path)
         replace_file(temporary, uri)
 

@@ -1,20 +1,20 @@
-"""Checksums of the files that a run writes, kept beside them, and compared where a file is read whole.
+"""Checksums of the files that a run writes: a manifest beside the files, compared when a file is read whole.
 
     entities/checksums.xxh128           of every file of the folder
     edges/train/checksums.xxh128
     checkpoint/checksums.v3.xxh128      of every file of version 3
 
-A line a file, sorted by path: XXH3 of 128 bits in hexadecimal, two spaces, path below the manifest's folder.
-`xxhsum -c checksums.xxh128` compares them too. A file that no line is about is read without being compared.
+One line per file, sorted by path: XXH3 of 128 bits in hexadecimal, two spaces, path below the manifest's
+folder. `xxhsum -c checksums.xxh128` compares them too. A file without a line is not compared.
 
-On local disks a file is compared before anything is taken from it. Elsewhere it is hashed as it is read, so
-that it comes over the network once: what was made of it counts only when reading has ended without an error.
-Each file is compared once a process.
+A local file is compared before it is read. A remote file is hashed while it is read, and so crosses the
+network once: its content is valid only after reading ends without an error. Each process compares a file
+once.
 """
 
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -37,7 +37,7 @@ Checksums = dict[str, str]  # of files, by URI or by path
 
 
 class Manifest(NamedTuple):
-    """The file that may have a checksum, and what to do about a file that has another one."""
+    """The URI of a manifest, and the remedy for a file with another checksum."""
 
     uri: str
     remedy: str = "run the stage that wrote it again"
@@ -79,10 +79,10 @@ def _line(path: str, checksum: str) -> str:
 
 
 def read_checksums(manifest_uri: str) -> Checksums:
-    """Checksums by path; none where there is no manifest.
+    """Checksums by path; empty without a manifest.
 
     Raises:
-        FormatError: it is not one.
+        FormatError: the file is not a manifest.
     """
     found = fs.status(manifest_uri)
     return {} if found is None else dict(_read(manifest_uri, found))
@@ -90,7 +90,7 @@ def read_checksums(manifest_uri: str) -> Checksums:
 
 @lru_cache(maxsize=64)
 def _read(manifest_uri: str, _status: fs.FileStatus) -> Checksums:
-    """The manifest as it is now: a process may outlive the run that wrote it."""
+    """The manifest, cached by its status: another run may replace the file."""
     found: Checksums = {}
     lines = io.StringIO(fs.read_text(manifest_uri), newline="\n").readlines()
     for number, line in enumerate(lines or [""], 1):
@@ -107,83 +107,71 @@ def _read(manifest_uri: str, _status: fs.FileStatus) -> Checksums:
     return found
 
 
-class _Expected(NamedTuple):
-    """Checksum that a file should have."""
-
-    checksum: str
-    manifest: Manifest
-    key: tuple[Any, ...]
-
-    def compare(self, uri: str, found: str) -> None:
-        """Note that the file is right.
-
-        Raises:
-            FormatError: it has another checksum.
-        """
-        if found != self.checksum:
-            raise FormatError(
-                f"{uri}: expected the checksum {self.checksum}, as {self.manifest.uri} says, found {found}: "
-                f"the file is damaged; {self.manifest.remedy}. If something else has written it since, "
-                f"delete its line in {name(self.manifest.uri)}"
-            )
-        _compared.add(self.key)
-
-
 _compared: set[tuple[Any, ...]] = set()  # by this process
 
 
-def _expected(uri: str, manifest: Manifest | None) -> _Expected | None:
-    """None where there is nothing to compare with, or the file as it is now has been compared."""
-    status = None if manifest is None else fs.status(manifest.uri)
-    if manifest is None or status is None:
+def _comparison(uri: str, manifest: Manifest | None) -> Callable[[str], None] | None:
+    """A function that raises FormatError for a checksum other than the manifest's.
+
+    None without a checksum to compare, or if the file has been compared and did not change since.
+    """
+    if manifest is None or (status := fs.status(manifest.uri)) is None:
         return None
-    checksum = _read(manifest.uri, status).get(_path_below(manifest.uri, uri))
-    file = None if checksum is None else fs.status(uri)
-    if checksum is None or file is None:
+    expected = _read(manifest.uri, status).get(_path_below(manifest.uri, uri))
+    file = None if expected is None else fs.status(uri)
+    if file is None or (key := (uri, file.size_bytes, file.mtime_ns, expected)) in _compared:
         return None
-    key = (uri, file.size_bytes, file.mtime_ns, checksum)
-    return None if key in _compared else _Expected(checksum, manifest, key)
+
+    def compare(found: str) -> None:
+        if found != expected:
+            raise FormatError(
+                f"{uri}: expected the checksum {expected}, as {manifest.uri} says, found {found}: the file "
+                f"is damaged; {manifest.remedy}. If something else has written it since, delete its line in "
+                f"{name(manifest.uri)}"
+            )
+        _compared.add(key)
+
+    return compare
 
 
 def read_bytes(uri: str, manifest: Manifest | None) -> bytes:
     """The whole file.
 
     Raises:
-        FormatError: it has not the checksum that the manifest has.
+        FormatError: the file has another checksum than in the manifest.
     """
     content = fs.read_bytes(uri)
-    if (expected := _expected(uri, manifest)) is not None:
-        expected.compare(uri, of_bytes(content))
+    if (compare := _comparison(uri, manifest)) is not None:
+        compare(of_bytes(content))
     return content
 
 
 @contextmanager
 def open_compared(uri: str, manifest: Manifest | None) -> Iterator[pa.NativeFile]:
-    """Open for reading with random access, all of the file within the block.
+    """Open for reading with random access; the block must read the whole file.
 
     Raises:
-        FormatError: it has not the checksum that the manifest has: at once, or at the end of the block.
+        FormatError: the file has another checksum than in the manifest: at once, or at the end of the block.
     """
-    expected = _expected(uri, manifest)
-    path = local_path(uri)
-    if expected is not None and path is not None:
-        expected.compare(uri, of_file(path))
+    compare, path = _comparison(uri, manifest), local_path(uri)
+    if compare is not None and path is not None:
+        compare(of_file(path))
     with fs.open_input(uri) as stream:
-        if expected is None or path is not None:
+        if compare is None or path is not None:
             yield stream
             return
         hashed = HashedInput(stream)
         try:
             yield pa.PythonFile(hashed, "r")
-        except _DAMAGE:  # which the checksum may explain
+        except _DAMAGE:  # another checksum may explain the error
             with suppress(StorageError):
-                expected.compare(uri, hashed.checksum(uri))
+                compare(hashed.checksum(uri))
             raise
-        expected.compare(uri, hashed.checksum(uri))
+        compare(hashed.checksum(uri))
 
 
 class HashedInput(io.RawIOBase):
-    """A stream that is hashed as it is read, in whatever order; what was not read in order is at the end."""
+    """A stream that is hashed while it is read, in any order; `checksum` reads the skipped parts."""
 
     def __init__(self, stream: pa.NativeFile) -> None:
         self._stream = stream
@@ -191,25 +179,21 @@ class HashedInput(io.RawIOBase):
         self._num_hashed = 0
 
     def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def seekable(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a place."""
+        """Change the position."""
         return int(self._stream.seek(offset, whence))
 
     def tell(self) -> int:
-        """Current position."""
+        """The current position."""
         return int(self._stream.tell())
 
     def readinto(self, buffer: Any) -> int:
-        """Read what comes next."""
+        """Read the next bytes."""
         start = self._stream.tell()
-        if self._num_hashed < start <= self._num_hashed + _BLOCK_BYTES:  # a hole that nobody asks for
+        if self._num_hashed < start <= self._num_hashed + _BLOCK_BYTES:  # a small gap
             self._stream.seek(self._num_hashed)
             self._add(self._stream.read(start - self._num_hashed))
             self._stream.seek(start)
@@ -220,7 +204,7 @@ class HashedInput(io.RawIOBase):
         return size
 
     def checksum(self, uri: str) -> str:
-        """The checksum of the whole file; reads what is left."""
+        """The checksum of the whole file; reads the rest of the file."""
         with fs.explained("read", uri):
             self._stream.seek(self._num_hashed)
             while block := self._stream.read(_BLOCK_BYTES):
@@ -233,22 +217,22 @@ class HashedInput(io.RawIOBase):
 
 
 class HashedOutput(io.RawIOBase):
-    """A stream that is hashed as it is written."""
+    """A stream that is hashed while it is written."""
 
     def __init__(self, stream: pa.NativeFile) -> None:
         self._stream = stream
         self._hash = xxhash.xxh3_128()
 
     def writable(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def write(self, content: Any) -> int:
-        """Write what comes next."""
+        """Append bytes."""
         self._hash.update(content)
         self._stream.write(content)
         return len(content)
 
     def checksum(self) -> str:
-        """The checksum of what was written."""
+        """The checksum of the written bytes."""
         return self._hash.hexdigest()

@@ -1,7 +1,7 @@
-"""The one place that opens files, wherever they are.
+"""File systems: the only module that opens files.
 
-Every function takes a URI (see `uri`). What the file systems raise comes out as `StorageError`, or as
-`NotFoundError` where a path does not exist, with the URI in the message.
+Every function takes a URI (see `uri`). An error of a file system becomes a `StorageError`, or a
+`NotFoundError` for a path that does not exist, with the URI in the message.
 """
 
 import errno
@@ -20,16 +20,15 @@ import pyarrow.fs as pafs
 
 from graphmill.errors import DiskFullError, FormatError, NotFoundError, PathError, StorageError
 from graphmill.storage import hadoop_conf, hdfs, hdfs_writer
-from graphmill.storage.uri import below, check_has_no_nul, is_local, local_path, scheme, split
+from graphmill.storage.uri import below, check_has_no_nul, is_local, local_path, name, scheme, split
 
-# What is wrong with the path itself: trying again will not help.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_OF_PATHS = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP)
+_OF_PATHS = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP)  # a retry is useless
 _MAX_NAME_BYTES = 255  # of local disks, and of HDFS by default
 
 
 class FileStatus(NamedTuple):
-    """What a listing tells of one entry."""
+    """Entry of a listing."""
 
     uri: str
     is_dir: bool
@@ -39,15 +38,16 @@ class FileStatus(NamedTuple):
 
 @contextmanager
 def explained(action: str, uri: str) -> Iterator[None]:
-    """Turn what a file system raises inside into a `StorageError` that says what was tried and where."""
+    """Turn an error of a file system into a `StorageError` with the action and the URI."""
     try:
         yield
     except FileNotFoundError as error:
         raise NotFoundError(f"{uri}: cannot {action}: there is no such file or folder") from error
     except OSError as error:
-        # HDF5's reasons take several lines; a namenode's first is its reason, the rest a stack of its calls
+        # HDF5's reason has several lines. A namenode's reason is the text before its stack trace.
         reason = " ".join(re.split(r"\n\s*at ", str(error.strerror or error))[0].split())
-        kind = _kind_of(error)
+        kind = DiskFullError if error.errno in _NO_ROOM else StorageError
+        kind = PathError if error.errno in _OF_PATHS else kind
         raise kind(f"{uri}: cannot {action}: {reason}") from error
     except EOFError as error:
         raise StorageError(f"{uri}: cannot {action}: it ends too early: {error}") from error
@@ -57,17 +57,11 @@ def explained(action: str, uri: str) -> Iterator[None]:
         raise StorageError(f"{uri}: cannot {action}: {hdfs.reason_of(error)}") from error
 
 
-def _kind_of(error: OSError) -> type[StorageError]:
-    if error.errno in _OF_PATHS:
-        return PathError
-    return DiskFullError if error.errno in _NO_ROOM else StorageError
-
-
 def filesystem(uri: str) -> tuple[pafs.FileSystem, str]:
-    """The pyarrow file system that holds `uri`, and the path in it.
+    """The pyarrow file system of `uri`, and the path in it.
 
     Raises:
-        StorageError: nothing is known to open such a URI, or its service does not answer.
+        StorageError: the scheme is unknown, or the service does not answer.
     """
     _check_path(uri)
     path = local_path(uri)
@@ -75,7 +69,7 @@ def filesystem(uri: str) -> tuple[pafs.FileSystem, str]:
         return _LOCAL, path
     root, path_below = split(uri)
     with explained("connect", uri):
-        file_system, bucket = _remote(root, os.environ.get(hadoop_conf.VARIABLE))
+        file_system, bucket = _remote(root, os.environ.get(hadoop_conf.VARIABLE), hdfs.chosen_driver())
         return file_system, bucket + path_below or "/"
 
 
@@ -95,8 +89,8 @@ _WITHOUT_FOLDERS = ("s3", "gs", "gcs")
 
 
 @lru_cache(maxsize=16)
-def _remote(root: str, _hadoop_conf_dir: str | None) -> tuple[pafs.FileSystem, str]:
-    """The file system, and what its paths start with: of s3://bucket/x the path is bucket/x."""
+def _remote(root: str, _hadoop_conf_dir: str | None, _hdfs_driver: str) -> tuple[pafs.FileSystem, str]:
+    """The file system, and the start of its paths: the path of s3://bucket/x is bucket/x."""
     if scheme(root) == "hdfs":
         return hdfs.connect(root), ""
     try:
@@ -110,8 +104,8 @@ def open_input(uri: str) -> pa.NativeFile:
     """Open for reading with random access.
 
     Raises:
-        PathError: it is a folder.
-        FormatError: it is a pipe, a device or a socket, which could keep a reader waiting for ever.
+        PathError: `uri` is a folder.
+        FormatError: `uri` is a pipe, a device or a socket, which a reader may wait for without end.
     """
     file_system, path = filesystem(uri)
     with explained("open", uri):
@@ -140,9 +134,9 @@ _NO_FILES = (
 
 
 def open_output(uri: str, *, replication: int | None = None) -> pa.NativeFile:
-    """Open for writing, replacing; parents are made. Not atomic: see `atomic.atomic_output`.
+    """Open a new file for writing, and make its parents. Not atomic: see `atomic.atomic_output`.
 
-    `replication` is how many copies HDFS keeps (None: its default); other storage does not know it.
+    `replication` is the number of copies on HDFS (None: its default); other storage ignores it.
     """
     file_system, path = filesystem(uri)
     with explained("create", uri):
@@ -162,7 +156,7 @@ def read_text(uri: str) -> str:
     """The whole file, as UTF-8.
 
     Raises:
-        FormatError: it is not UTF-8.
+        FormatError: the file is not UTF-8.
     """
     try:
         return read_bytes(uri).decode()
@@ -173,7 +167,7 @@ def read_text(uri: str) -> str:
 
 
 def status(uri: str) -> FileStatus | None:
-    """What is at `uri`, or None."""
+    """Status of the file or folder at `uri`; None if there is none."""
     file_system, path = filesystem(uri)
     with explained("look up", uri):
         found = file_system.get_file_info(path)
@@ -192,9 +186,9 @@ def is_dir(uri: str) -> bool:
 
 
 def list_dir(uri: str, recursive: bool = False, *, hidden: bool = False) -> list[FileStatus]:
-    """The entries of the folder, sorted by URI; a missing folder has none.
+    """The entries of the folder, sorted by URI; none for a missing folder.
 
-    Hidden entries (`.name`) are left out unless asked for: they are temporary files of ours or of others.
+    Hidden entries (`.name`) are temporary files, of this program or others. `hidden` includes them.
     """
     file_system, path = filesystem(uri)
     with explained("list", uri):
@@ -208,16 +202,16 @@ def list_dir(uri: str, recursive: bool = False, *, hidden: bool = False) -> list
 
 
 def links_below(uri: str) -> dict[str, str]:
-    """Symbolic links in the folders below `uri`, with the paths that they hold; none but on local disks.
+    """Symbolic links below `uri`, with the paths that they hold; on local disks only.
 
-    A link to a folder is followed where it lies in `uri` itself, and no further.
+    Links to folders are followed only if they lie in `uri` itself.
     """
     path = local_path(uri)
     if path is None:
         return {}
 
     def refuse(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError | PermissionError):  # went meanwhile; nothing of ours
+        if not isinstance(error, FileNotFoundError | PermissionError):
             raise error
 
     with explained("list", uri):
@@ -231,13 +225,13 @@ def links_below(uri: str) -> dict[str, str]:
 
 
 def resolved(uri: str) -> str:
-    """`uri` without symbolic links, as far as it exists; as it is, if it is not on local disks."""
+    """`uri` without symbolic links, if it is on local disks."""
     path = local_path(uri)
     return uri if path is None else os.path.realpath(path)
 
 
 def make_dir(uri: str) -> None:
-    """Make the folder and its parents; one that exists is fine."""
+    """Make the folder and its parents, unless they exist."""
     file_system, path = filesystem(uri)
     with explained("make the folder", uri):
         file_system.create_dir(path, recursive=True)
@@ -251,11 +245,7 @@ def move(source: str, target: str) -> None:
 
 
 def check_moves_folders(uri: str) -> None:
-    """Refuse a place for a folder that is to get its name by a rename, where that is not possible.
-
-    Raises:
-        StorageError: it is in an object store.
-    """
+    """Raise StorageError for an object store, which cannot rename folders."""
     if scheme(uri) in _WITHOUT_FOLDERS:
         raise StorageError(
             f"{uri}: an output folder gets its name by a rename, and {scheme(uri)}:// renames no folders; it "
@@ -264,7 +254,7 @@ def check_moves_folders(uri: str) -> None:
 
 
 def copy_permissions(source: str, target: str) -> None:
-    """On HDFS, give `target` the group and the permission bits of `source`, if that is there."""
+    """Give `target` on HDFS the group and the permission bits of `source`, if `source` exists."""
     if scheme(target) == "hdfs":
         file_system, source_path = filesystem(source)
         with explained("set the permissions", target):
@@ -272,9 +262,9 @@ def copy_permissions(source: str, target: str) -> None:
 
 
 def move_new(source: str, target: str) -> bool:
-    """Rename a file unless something has the name already; whether it was done.
+    """Rename a file unless `target` exists; True if the file was renamed.
 
-    One step on local disks and HDFS: of many who try, one succeeds. Elsewhere it is two.
+    Atomic on local disks and HDFS: of many callers one succeeds. Not atomic elsewhere.
     """
     file_system, source_path = filesystem(source)
     target_path = filesystem(target)[1]
@@ -296,7 +286,7 @@ def _move_new_locally(source: Path, target: Path) -> bool:
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
                 raise
-            with target.open("xb") as file:  # a file system without hard links: some mounts of containers
+            with target.open("xb") as file:  # some container mounts have no hard links
                 file.write(source.read_bytes())
     except FileExistsError:
         return False
@@ -305,7 +295,7 @@ def _move_new_locally(source: Path, target: Path) -> bool:
 
 
 def delete(uri: str) -> None:
-    """Delete the file, or the folder with all in it; what is not there, or goes meanwhile, is fine."""
+    """Delete the file, or the folder with its content, if it exists."""
     file_system, path = filesystem(uri)
     found = status(uri)
     if found is None:
@@ -320,11 +310,6 @@ def _status(found: pafs.FileInfo, uri: str) -> FileStatus:
 
 
 def list_hidden(uri: str, recursive: bool = False) -> list[str]:
-    """URIs of the folder's hidden entries (`.name`): its own, or also those of the folders in it."""
-    file_system, path = filesystem(uri)
-    with explained("list", uri):
-        selector = pafs.FileSelector(path, allow_not_found=True, recursive=recursive)
-        found = file_system.get_file_info(selector)
-    root = path.rstrip("/") + "/"
-    hidden = (each for each in found if each.base_name.startswith("."))
-    return sorted(below(uri, each.path.removeprefix(root)) for each in hidden)
+    """URIs of the folder's hidden entries (`.name`), sorted."""
+    entries = list_dir(uri, recursive, hidden=True)
+    return [each.uri for each in entries if name(each.uri).startswith(".")]

@@ -1,6 +1,6 @@
-"""What HADOOP_CONF_DIR says, where hdfs-native does not look or has another default than we want.
+"""Settings of HADOOP_CONF_DIR that hdfs-native does not read, or for which it has another default.
 
-Of new files it leaves everything to the namenode's defaults.
+hdfs-native reads no settings of new files: it takes the namenode's defaults.
 """
 
 import os
@@ -14,8 +14,8 @@ from graphmill.errors import ConfigError
 
 VARIABLE = "HADOOP_CONF_DIR"
 
-# In a block whose datanodes fail, go on with those that are left where no other can take their place: the
-# namenode makes up for the copies later. A small cluster has none to spare.
+# If datanodes of a block fail and no others can replace them, go on with the remaining datanodes: the
+# namenode makes the missing copies later. A small cluster has no spare datanodes.
 _CLIENT_DEFAULTS = {"dfs.client.block.write.replace-datanode-on-failure.best-effort": "true"}
 
 _FILES = ("core-site.xml", "hdfs-site.xml")
@@ -25,7 +25,7 @@ _DEFAULT_UMASK = "022"
 
 @dataclass(frozen=True)
 class NewFiles:
-    """How files and folders are made; None: as the namenode has it."""
+    """Settings of new files and folders; None stands for the namenode's default."""
 
     replication: int | None
     block_size_bytes: int | None
@@ -33,7 +33,7 @@ class NewFiles:
 
 
 def client_defaults() -> dict[str, str]:
-    """The client's settings of ours that this process's configuration does not have.
+    """Our client settings that the configuration of this process does not set.
 
     Raises:
         ConfigError: a file is not XML.
@@ -46,27 +46,22 @@ def new_files() -> NewFiles:
     """`dfs.replication`, `dfs.blocksize` and `fs.permissions.umask-mode` of this process's configuration.
 
     Raises:
-        ConfigError: a file is not XML, or a value is none.
+        ConfigError: a file is not XML, or a value is invalid.
     """
-    return _new_files(os.environ.get(VARIABLE) or "")
-
-
-@lru_cache(maxsize=8)
-def _new_files(conf_dir: str) -> NewFiles:
+    conf_dir = os.environ.get(VARIABLE) or ""
     settings = _settings(conf_dir)
-    replication = settings.get("dfs.replication")
-    block_size = settings.get("dfs.blocksize")
-    umask = settings.get("fs.permissions.umask-mode", _DEFAULT_UMASK)
+    replication, block_size = settings.get("dfs.replication"), settings.get("dfs.blocksize")
     try:
         return NewFiles(
             int(replication) if replication else None,
             _size_bytes(block_size) if block_size else None,
-            _umask(umask),
+            parse_umask(settings.get("fs.permissions.umask-mode", _DEFAULT_UMASK)),
         )
     except ValueError as error:
         raise ConfigError(f"{conf_dir}: {error}") from error
 
 
+@lru_cache(maxsize=8)
 def _settings(conf_dir: str) -> dict[str, str]:
     settings: dict[str, str] = {}
     for path in (Path(conf_dir, name) for name in _FILES if conf_dir):
@@ -87,7 +82,12 @@ def _size_bytes(text: str) -> int:
     return int(found[1]) * _UNITS[found[2]]
 
 
-def _umask(text: str) -> int:
+def parse_umask(text: str) -> int:
+    """Parse `022` or `u=rwx,g=rx,o=`.
+
+    Raises:
+        ValueError: the text has another form.
+    """
     if re.fullmatch(r"[0-7]{1,4}", text):
         return int(text, 8) & 0o777
     allowed = 0

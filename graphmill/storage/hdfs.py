@@ -1,10 +1,12 @@
-"""HDFS as a pyarrow file system, through hdfs-native (Rust, no JVM) or through libhdfs.
+"""HDFS as a pyarrow file system, through hdfs-native (Rust, no JVM) or libhdfs.
 
 hdfs-native reads HADOOP_CONF_DIR: name services, Kerberos, encryption. Its rename fails on an existing
 target unless told to overwrite; the namenode then replaces it atomically. Its writer: see `hdfs_writer`.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,14 +24,32 @@ DEFAULT_TIMEOUT_S = 20.0
 REPLICATION = "replication"  # key of a stream's metadata
 
 
+def chosen_driver() -> str:
+    """The driver that GRAPHMILL_HDFS_DRIVER names (native)."""
+    return os.environ.get(DRIVER_VARIABLE) or DRIVERS[0]
+
+
+@contextmanager
+def use_driver(name: Any) -> Iterator[None]:
+    """Set GRAPHMILL_HDFS_DRIVER during the block, unless the variable is set or there is no driver `name`."""
+    if DRIVER_VARIABLE in os.environ or name not in DRIVERS:
+        yield
+        return
+    os.environ[DRIVER_VARIABLE] = name
+    try:
+        yield
+    finally:
+        del os.environ[DRIVER_VARIABLE]
+
+
 def connect(uri: str) -> pafs.FileSystem:
-    """The file system of `uri`'s authority, by the driver that GRAPHMILL_HDFS_DRIVER names (native).
+    """Connect to the file system of `uri`'s authority, with the chosen driver.
 
     Raises:
-        ConfigError: there is no such driver, or no namenode is known for the URI.
+        ConfigError: the driver is unknown, or no namenode is known for the URI.
         OSError: the namenode does not answer in time.
     """
-    driver = os.environ.get(DRIVER_VARIABLE) or DRIVERS[0]
+    driver = chosen_driver()
     if driver not in DRIVERS:
         raise ConfigError(f"{DRIVER_VARIABLE}: expected one of {', '.join(DRIVERS)}, found {driver!r}")
     authority = urlsplit(uri)
@@ -42,10 +62,10 @@ def connect(uri: str) -> pafs.FileSystem:
         native = HdfsFileSystem(
             authority.hostname, authority.port, skip_instance_cache=True, **hadoop_conf.client_defaults()
         )
-    except RuntimeError as error:  # of the configuration: nothing has been asked yet
+    except RuntimeError as error:  # wrong configuration: no namenode has been asked yet
         raise ConfigError(_unknown(uri, str(error))) from error
-    # What fsspec has here cuts off what follows a `?` or a `#`: another file would be touched.
-    native._strip_protocol = _unchanged
+    # fsspec's own function cuts a path at `?` or `#`, and so names another file.
+    native._strip_protocol = str
     _probe(native.client)
     return pafs.PyFileSystem(_Handler(native))
 
@@ -59,12 +79,8 @@ def _unknown(uri: str, reason: str) -> str:
     )
 
 
-def _unchanged(path: str) -> str:
-    return path
-
-
 def reason_of(error: RuntimeError) -> str:
-    """Its message without the server's stack trace, with advice where Kerberos is the matter."""
+    """The error's message without the server's stack trace, with advice on Kerberos."""
     reason = str(error).partition(r"\n\tat ")[0].partition("\n")[0]
     if "GSS" in reason or "SASL" in reason:
         reason += "; is there a ticket (klist), or does KRB5_CLIENT_KTNAME name a keytab?"
@@ -72,9 +88,9 @@ def reason_of(error: RuntimeError) -> str:
 
 
 def copy_permissions(file_system: pafs.FileSystem, source: str, target: str) -> None:
-    """Give `target` the group and the permission bits of `source`, if that is there."""
+    """Give `target` the group and the permission bits of `source`, if `source` exists."""
     if isinstance(file_system, pafs.HadoopFileSystem):
-        return  # libhdfs, as pyarrow has it, cannot
+        return  # pyarrow's libhdfs has no such functions
     client = file_system.handler.fs.client
     try:
         old = client.get_file_info(source)
@@ -88,7 +104,7 @@ def copy_permissions(file_system: pafs.FileSystem, source: str, target: str) -> 
 
 
 def move_new(file_system: pafs.FileSystem, source: str, target: str) -> bool:
-    """Rename in one step unless `target` is there; whether it was done."""
+    """Rename in one step unless `target` exists; True if the file was renamed."""
     try:
         if isinstance(file_system, pafs.HadoopFileSystem):
             file_system.move(source, target)  # libhdfs renames without replacing
@@ -99,13 +115,13 @@ def move_new(file_system: pafs.FileSystem, source: str, target: str) -> bool:
         found = [each.type != pafs.FileType.NotFound for each in file_system.get_file_info([source, target])]
         if not found[1]:
             raise
-        return not found[0]  # an attempt whose answer was lost has done it
+        return not found[0]  # without the source, an attempt succeeded whose answer was lost
     return True
 
 
 def _probe(client: Any) -> None:
-    # hdfs-native tries a namenode that refuses for minutes and one that is silent for ever, which is right
-    # in the middle of a run and wrong at its start. A blocked call cannot be interrupted, only left behind.
+    # hdfs-native retries a refusing namenode for minutes, and a silent namenode without end: right during a
+    # run, wrong at its start. Nothing can interrupt a blocked call.
     chosen = os.environ.get(TIMEOUT_VARIABLE) or str(DEFAULT_TIMEOUT_S)
     try:
         timeout_s = float(chosen)
@@ -121,7 +137,7 @@ def _probe(client: Any) -> None:
 
 
 class _Handler(pafs.FSSpecHandler):  # type: ignore[misc]  # pyarrow ships no types
-    """pyarrow's fsspec bridge with writing and renaming as hdfs-native wants them."""
+    """pyarrow's bridge to fsspec, with hdfs-native's ways of writing and renaming."""
 
     def __init__(self, fs: Any) -> None:
         super().__init__(fs)
@@ -129,7 +145,7 @@ class _Handler(pafs.FSSpecHandler):  # type: ignore[misc]  # pyarrow ships no ty
 
     @staticmethod
     def _create_file_info(path: str, found: dict[str, Any]) -> pafs.FileInfo:
-        # pyarrow looks for `mtime`, which hdfs-native calls by another name.
+        # pyarrow reads `mtime`, for which hdfs-native has another name.
         mtime_s = found.get("modification_time", 0) / 1000
         info: pafs.FileInfo = pafs.FSSpecHandler._create_file_info(path, {**found, "mtime": mtime_s})
         return info
@@ -138,7 +154,7 @@ class _Handler(pafs.FSSpecHandler):  # type: ignore[misc]  # pyarrow ships no ty
         from hdfs_native import WriteOptions
 
         ours = hadoop_conf.new_files()
-        # Nobody else has this file open: what a failed attempt left is replaced.
+        # No other writer has this file open: the file of a failed attempt is replaced.
         options = WriteOptions(
             overwrite=True,
             replication=int((metadata or {}).get(REPLICATION, 0)) or ours.replication,
@@ -158,7 +174,7 @@ class _Handler(pafs.FSSpecHandler):  # type: ignore[misc]  # pyarrow ships no ty
         patiently(lambda: self.fs.client.delete(path))
 
     def open_append_stream(self, path: str, metadata: dict[str, str] | None) -> pa.NativeFile:
-        raise NotImplementedError("nothing is appended to")
+        raise NotImplementedError("no file is appended to")
 
     def move(self, src: str, dest: str) -> None:
         patiently(lambda: self.fs.mv(src, dest, overwrite=True))

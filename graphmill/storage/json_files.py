@@ -1,4 +1,4 @@
-"""JSON that is read: whatever is wrong with it is a `FormatError` that names the file."""
+"""Reading of JSON; every mistake in it is a `FormatError` that names the file."""
 
 import json
 from typing import Any
@@ -10,20 +10,20 @@ _NAMES: dict[type, str] = {dict: "object", list: "list"}
 
 
 def read_json(uri: str, kind: type = dict) -> Any:
-    """The content of the JSON file at `uri`, which is to be a `kind`.
+    """The content of the JSON file at `uri`, which must be a `kind`.
 
     Raises:
         NotFoundError: there is no such file.
-        FormatError: it is something else.
+        FormatError: the content is something else.
     """
     return json_in(fs.read_bytes(uri), uri, kind)
 
 
 def json_in(text: str | bytes, where: str, kind: type = dict) -> Any:
-    """The content of JSON, which is to be a `kind`.
+    """The content of JSON text from the place `where`, which must be a `kind`.
 
     Raises:
-        FormatError: it is something else; `where` says what it was read from.
+        FormatError: the content is something else.
     """
     expected = f"{where}: expected a JSON {_NAMES.get(kind, kind.__name__)}"
     try:

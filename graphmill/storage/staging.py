@@ -1,9 +1,9 @@
-"""Local stand-ins for libraries that want a path or a seekable file: HDF5 above all."""
+"""HDF5 files on any storage; HDF5 needs a local path to write to."""
 
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import h5py
@@ -18,67 +18,57 @@ COPY_BYTES = 8 << 20
 
 
 @contextmanager
-def staged_output(uri: str, checksums: Checksums | None = None) -> Iterator[str]:
-    """A local path; the file written there becomes the file at `uri`, atomically, when the block ends.
-
-    `checksums` is told of it.
-    """
+def _staged_output(uri: str, checksums: Checksums | None) -> Iterator[str]:
+    """A local path; the file written there becomes the file at `uri`, atomically, when the block ends."""
     temporary = atomic.temporary_sibling(uri)
-    path = local_path(temporary)
-    with atomic.discarded_on_error(temporary):
-        if path is not None:
-            with fs.explained("write", uri):
-                Path(path).parent.mkdir(parents=True, exist_ok=True)
-                yield path
-            _tell(checksums, uri, path)
-        else:
-            with tempfile.TemporaryDirectory(prefix="graphmill-") as folder:
-                path = str(Path(folder) / name(uri))
-                with fs.explained("stage", uri):
-                    yield path
-                _tell(checksums, uri, path)
-                with fs.explained("upload", uri), Path(path).open("rb") as source:  # noqa: SIM117
-                    with fs.open_output(temporary) as target:
-                        shutil.copyfileobj(source, target, COPY_BYTES)
+    final_path = local_path(temporary)
+    with ExitStack() as stack, atomic.discarded_on_error(temporary):
+        folder = (
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="graphmill-")) if not final_path else ""
+        )
+        path = final_path or str(Path(folder, name(uri)))
+        with fs.explained("write" if final_path else "stage", uri):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            yield path
+        if checksums is not None:  # HDF5 writes in any order; reading the page cache again is fast
+            checksums[uri] = hashing.of_file(path)
+        if not final_path:
+            with fs.explained("upload", uri), Path(path).open("rb") as source:  # noqa: SIM117
+                with fs.open_output(temporary) as target:
+                    shutil.copyfileobj(source, target, COPY_BYTES)
         atomic.replace_file(temporary, uri)
-
-
-def _tell(checksums: Checksums | None, uri: str, path: str) -> None:
-    """Read again, from the page cache, what HDF5 has written here and there."""
-    if checksums is not None:
-        checksums[uri] = hashing.of_file(path)
 
 
 @contextmanager
 def create_hdf5(uri: str, checksums: Checksums | None = None) -> Iterator[h5py.File]:
-    """A new HDF5 file that becomes the file at `uri`, atomically, when the block ends.
+    """Create an HDF5 file that becomes the file at `uri`, atomically, when the block ends.
 
-    `checksums` is told of it.
+    `checksums` gets the checksum of the file.
 
     Raises:
-        StorageError: it cannot be written: the disk is full, for one.
+        StorageError: the file cannot be written; for example, the disk is full.
     """
-    with staged_output(uri, checksums) as path:
+    with _staged_output(uri, checksums) as path:
         hdf5 = h5py.File(path, "w")
         try:
             yield hdf5
         except BaseException:
-            with suppress(RuntimeError, OSError):  # the first error is the one to tell
+            with suppress(RuntimeError, OSError):  # the first error matters
                 hdf5.close()
             raise
         try:
             hdf5.close()
-        except RuntimeError as error:  # what h5py makes of a disk that is full when HDF5 flushes
+        except RuntimeError as error:  # h5py's error if the disk is full when HDF5 flushes
             raise DiskFullError(f"{uri}: cannot write: {error}") from error
 
 
 @contextmanager
 def open_hdf5(uri: str, manifest: Manifest | None = None) -> Iterator[h5py.File]:
-    """The HDF5 file at `uri`, read in place; with the `manifest` of its checksum, read whole.
+    """Open the HDF5 file at `uri`; with a `manifest`, compare the whole file with its checksum.
 
     Raises:
         NotFoundError: there is no such file.
-        FormatError: it is not HDF5, or cut short, or has not the checksum that the manifest has.
+        FormatError: the file is not HDF5, is cut short, or has another checksum.
     """
     with hashing.open_compared(uri, manifest) as source:
         try:

@@ -3,7 +3,6 @@
 import os
 import posixpath
 import re
-from pathlib import Path
 from urllib.parse import unquote
 
 from graphmill.errors import PathError
@@ -33,7 +32,7 @@ def is_local(uri: str) -> bool:
 
 
 def is_absolute(uri: str) -> bool:
-    """Whether `uri` means the same whatever the current folder is."""
+    """Whether `uri` has the same meaning in every current folder."""
     return bool(_SCHEME.match(uri)) or uri.startswith("/")
 
 
@@ -45,7 +44,7 @@ def local_path(uri: str) -> str | None:
 
 
 def absolute(uri: str) -> str:
-    """`uri` such that it means the same in every process of this machine."""
+    """`uri` with the same meaning in every process of this machine."""
     return uri if is_absolute(uri) else os.path.abspath(uri)  # noqa: PTH100 (no resolving of links)
 
 
@@ -59,21 +58,21 @@ def join(root: str, *parts: str) -> str:
 
 
 def below(folder: str, path: str) -> str:
-    """The URI of what a listing of `folder` calls `path`."""
+    """The URI of the entry that a listing of `folder` calls `path`."""
     is_quoted = is_local(folder) and _SCHEME.match(folder)
     return join(folder, _LOOKS_QUOTED.sub("%25", path) if is_quoted else path)
 
 
 def contains(folder: str, uri: str) -> bool:
-    """Whether `uri` is `folder` or lies below it, whatever names or links lead there."""
+    """Whether `uri` is `folder` or lies below it, after links are followed."""
     (root, above), (other, below) = _place(folder), _place(uri)
-    # Without a host it is HADOOP_CONF_DIR's, which may be the one that is named elsewhere.
+    # A URI without a host has the host of HADOOP_CONF_DIR, which another URI may name.
     may_be_same = "hdfs://" in (root, other) and scheme(folder) == scheme(uri)
     return (root == other or may_be_same) and (below + "/").startswith(above.rstrip("/") + "/")
 
 
 def path_below(folder: str, uri: str) -> list[str]:
-    """URI by which a listing of `folder` calls `uri`: one, or none if it does not lie below."""
+    """The URI of `uri` in a listing of `folder`; empty if `uri` does not lie below."""
     (_, above), (_, inside) = _place(folder), _place(uri)
     if not contains(folder, uri) or above == inside:
         return []
@@ -81,11 +80,7 @@ def path_below(folder: str, uri: str) -> list[str]:
 
 
 def check_has_no_nul(uri: str) -> None:
-    """Refuse what no path can hold.
-
-    Raises:
-        PathError: there is a NUL character.
-    """
+    """Raise PathError for a NUL character, which no path can hold."""
     if "\0" in uri:
         raise PathError(f"{uri!r}: expected a path, found one with a NUL character")
 
@@ -117,12 +112,5 @@ def within(root: str, path: str) -> bool:
 
     Local links are followed first. Another scheme or host is elsewhere, as is a remote path with `..` in it.
     """
-    root_path, found_path = local_path(root), local_path(path)
-    if root_path is not None and found_path is not None:
-        return Path(os.path.realpath(found_path)).is_relative_to(os.path.realpath(root_path))
-    (root_of_root, above), (root_of_path, path_below) = split(root), split(path)
-    if root_of_root != root_of_path or ".." in path_below.split("/"):
-        return False
-    return (posixpath.normpath("/" + path_below) + "/").startswith(
-        posixpath.normpath("/" + above).rstrip("/") + "/"
-    )
+    leads_up = not is_local(path) and ".." in split(path)[1].split("/")
+    return not leads_up and _place(root)[0] == _place(path)[0] and contains(root, path)

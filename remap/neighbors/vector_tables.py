@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats import parquet_bounds
-from graphmill.formats._parquet import open_parquet
+from graphmill.formats.parquet import bounds, open_parquet
 from graphmill.library.nearest import Floats
 
 BATCH_ROWS = 1 << 16
@@ -36,7 +35,7 @@ class VectorTable:
         """
         with open_parquet(self.uri) as parquet:
             columns = [self.ids, self.vectors]
-            batch_rows = parquet_bounds.batch_rows(parquet, self.uri, columns, BATCH_ROWS)
+            batch_rows = bounds.batch_rows(parquet, self.uri, columns, BATCH_ROWS)
             for batch in parquet.iter_batches(batch_rows, columns=columns):
                 ids, lists = batch.column(self.ids), batch.column(self.vectors)
                 values = lists.flatten()
@@ -50,7 +49,7 @@ class VectorTable:
     def iter_ids(self) -> Iterator[pa.Array]:
         """Read ids alone, string [N] at a time."""
         with open_parquet(self.uri) as parquet:
-            batch_rows = parquet_bounds.batch_rows(parquet, self.uri, [self.ids], BATCH_ROWS)
+            batch_rows = bounds.batch_rows(parquet, self.uri, [self.ids], BATCH_ROWS)
             for batch in parquet.iter_batches(batch_rows, columns=[self.ids]):
                 yield batch.column(0).cast(pa.string())
 

@@ -13,9 +13,8 @@ import pyarrow.compute as pc
 
 from graphmill import storage
 from graphmill.errors import FormatError
-from graphmill.formats import parquet_bounds
-from graphmill.formats._parquet import open_parquet
-from graphmill.formats._parquet_vectors import Table
+from graphmill.formats.parquet import bounds, open_parquet
+from graphmill.formats.parquet.vectors import Table
 from graphmill.formats.remapped import Floats
 from remap.config import RemapConfig
 from remap.output.tables import TableOptions, count_rows, open_table, values_type
@@ -101,7 +100,7 @@ def read_ids(uri: str) -> pa.Array:
 def _read_ids(uri: str, _status: storage.FileStatus | None) -> pa.Array:
     """Read the ids; the status is a key of the cache because the file may change between two runs."""
     with open_parquet(uri) as parquet:
-        parquet_bounds.check_whole(parquet, uri)
+        bounds.check_whole(parquet, uri)
         table = parquet.read()
     for column in table.columns:
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from graphmill import storage
-from graphmill.formats._parquet import open_parquet
-from graphmill.formats._parquet_vectors import Column, Table, as_arrow, new_table
+from graphmill.formats.parquet import open_parquet
+from graphmill.formats.parquet.vectors import Column, Table, as_arrow, new_table
 
 Codec = Literal["none", "snappy", "lz4", "zstd"]
 

@@ -19,7 +19,6 @@ def conf(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: str) -> None
     )
     (folder / "hdfs-site.xml").write_text(f"<configuration>{properties}</configuration>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(folder))
-    hadoop_conf._new_files.cache_clear()
 
 
 @pytest.mark.hdfs
@@ -69,7 +68,7 @@ def test_deleted_files_do_not_go_to_the_trash(hdfs: MiniHdfs, hdfs_uri: str) -> 
     ("text", "umask"), [("022", 0o022), ("0077", 0o077), ("u=rwx,g=rx,o=", 0o027), ("a=rwx", 0), ("7", 7)]
 )
 def test_umasks_are_octal_or_symbolic(text: str, umask: int) -> None:
-    assert hadoop_conf._umask(text) == umask
+    assert hadoop_conf.parse_umask(text) == umask
 
 
 @pytest.mark.parametrize(

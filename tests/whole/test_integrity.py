@@ -30,7 +30,7 @@ from graphmill.formats import entity_index, pbg_checkpoint
 from remap import job as remap_job
 from tests.remap.graph import snapshot
 from train import job as train_job
-from train.evaluation import evaluate
+from train.evaluation import job as evaluate_job
 
 NUM_EDGES = 300
 
@@ -109,7 +109,7 @@ def do_warm_start(root: Path, client: distributed.Client) -> None:
 
 
 def do_evaluate(root: Path, client: distributed.Client) -> None:
-    evaluate.run(configured(root), client)
+    evaluate_job.run(configured(root), client)
 
 
 def do_etl(root: Path, client: distributed.Client) -> None:
@@ -296,7 +296,7 @@ def test_a_version_of_another_program_needs_no_checksums(
     (checkpoint / "config.json").write_text(json.dumps(config | {"num_epochs": 9}))
     (checkpoint / "checkpoint_version.txt").write_text("2")
     convert.convert(str(checkpoint), str(root / "converted"), "pbg")
-    evaluate.run(configured(root), near_client)
+    evaluate_job.run(configured(root), near_client)
     train_job.run(configured(root, num_epochs=3), near_client)
     assert [each.name for each in checkpoint.glob("checksums.*")] == ["checksums.v3.xxh128"]
 

@@ -12,36 +12,11 @@ Source: PyTorch-BigGraph's lock server (arXiv:1903.12287, section 4.2).
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from graphmill.vocab import Bucket
 from train.edges.partitions import PartitionKey
 
 PartitionsOf = Callable[[Bucket], set[PartitionKey]]  # partitions that a bucket must have for itself
-
-
-class Assignment(Protocol):
-    """The buckets of one iteration."""
-
-    def next_bucket(self, last: Bucket | None) -> Bucket | None:
-        """Take a bucket for a worker whose last bucket was `last`; None if none is free at the moment."""
-
-    def may_publish(self, bucket: Bucket) -> bool:
-        """Whether it is the bucket's turn to publish its changes of the shared state."""
-
-    def commit(self, bucket: Bucket) -> bool:
-        """Note that a bucket is done; whether the next buckets start from the newest shared state."""
-
-    def give_back(self, bucket: Bucket) -> None:
-        """Note that a bucket's worker was lost: another worker is to train the bucket."""
-
-    @property
-    def publish_group(self) -> Sequence[Bucket]:
-        """The buckets that publish together, in order."""
-
-    @property
-    def finished(self) -> bool:
-        """Whether all buckets are done."""
 
 
 class Dynamic:
@@ -52,12 +27,12 @@ class Dynamic:
     def __init__(self, order: Sequence[Bucket], keys: PartitionsOf, *, from_one: bool) -> None:
         """`from_one` makes all but the first bucket wait for a partition that has been trained."""
         self._keys = keys
-        self._left = dict.fromkeys(order)
-        self._taken: dict[Bucket, None] = {}
+        self._left = list(order)
+        self._taken: set[Bucket] = set()
         self._trained: set[PartitionKey] | None = set() if from_one else None
 
     def next_bucket(self, last: Bucket | None) -> Bucket | None:
-        """Take the free bucket that shares the most partitions with `last`."""
+        """Take the free bucket that shares the most partitions with `last`; None if none is free."""
         busy = {key for bucket in self._taken for key in self._keys(bucket)}
         free = [bucket for bucket in self._left if busy.isdisjoint(self._keys(bucket))]
         if self._trained is not None and (self._trained or self._taken):
@@ -67,25 +42,25 @@ class Dynamic:
             return None
         known = self._keys(last) if last is not None else set()
         bucket = max(free, key=lambda each: len(known & self._keys(each)))
-        del self._left[bucket]
-        self._taken[bucket] = None
+        self._left.remove(bucket)
+        self._taken.add(bucket)
         return bucket
 
     def may_publish(self, bucket: Bucket) -> bool:
-        """Always: first come, first served."""
+        """Whether it is the bucket's turn to publish its changes of the shared state: always."""
         return True
 
     def commit(self, bucket: Bucket) -> bool:
-        """Note that a bucket is done; every bucket starts from the newest state."""
-        del self._taken[bucket]
+        """Note that a bucket is done; whether the next buckets start from the newest shared state: always."""
+        self._taken.remove(bucket)
         if self._trained is not None:
             self._trained |= self._keys(bucket)
         return True
 
     def give_back(self, bucket: Bucket) -> None:
-        """Make the bucket the next one to be taken."""
-        del self._taken[bucket]
-        self._left = {bucket: None, **self._left}
+        """Make the bucket, whose worker was lost, the first that is left."""
+        self._taken.remove(bucket)
+        self._left.insert(0, bucket)
 
     @property
     def finished(self) -> bool:
@@ -102,14 +77,14 @@ class Tournament:
 
     def next_bucket(self, last: Bucket | None) -> Bucket | None:
         """Take the round's first free bucket, whatever `last` is: buckets publish in this order."""
-        bucket = next((each for each in self._round() if each not in self._taken), None)
+        bucket = next((each for each in self.publish_group if each not in self._taken), None)
         if bucket is not None:
             self._taken.add(bucket)
         return bucket
 
     def may_publish(self, bucket: Bucket) -> bool:
         """Whether the bucket is the first that is left of the round."""
-        return self._round()[0] == bucket
+        return self.publish_group[0] == bucket
 
     def commit(self, bucket: Bucket) -> bool:
         """Note that a bucket is done; its changes count from the next round on."""
@@ -126,16 +101,16 @@ class Tournament:
 
     @property
     def publish_group(self) -> Sequence[Bucket]:
-        """The buckets that are left of the round."""
-        return self._round()
+        """The buckets that are left of the round, which publish together, in order."""
+        return self._rounds[0] if self._rounds else []
 
     @property
     def finished(self) -> bool:
         """Whether no round is left."""
         return not self._rounds
 
-    def _round(self) -> list[Bucket]:
-        return self._rounds[0] if self._rounds else []
+
+Assignment = Dynamic | Tournament
 
 
 def rounds_of(

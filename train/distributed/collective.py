@@ -106,15 +106,13 @@ def _encrypted(security: Security) -> Iterator[None]:
         os.environ.pop(_GLOO, None)
         yield
         return
-    with tempfile.TemporaryDirectory(
-        prefix="graphmill-keys-"
-    ) as folder:  # only for this user and for moments
-        keys = {
-            "PKEY": security.tls_worker_key,
-            "CERT": security.tls_worker_cert,
-            "CA_FILE": security.tls_ca_file,
-        }
-        os.environ[_GLOO] = "TCP_TLS"
+    keys = {
+        "PKEY": security.tls_worker_key,
+        "CERT": security.tls_worker_cert,
+        "CA_FILE": security.tls_ca_file,
+    }
+    os.environ[_GLOO] = "TCP_TLS"
+    with tempfile.TemporaryDirectory(prefix="graphmill-keys-") as folder:  # readable only by this user
         for name, value in keys.items():
             path = Path(folder, name) if "\n" in value else Path(value)
             if "\n" in value:
@@ -125,13 +123,9 @@ def _encrypted(security: Security) -> Iterator[None]:
 
 def _nccl(store: SchedulerStore, rank: int, size: int) -> Any:
     host = urlsplit(get_worker().address).hostname
-    names = [
-        name
-        for name, addresses in psutil.net_if_addrs().items()
-        if any(each.address == host for each in addresses)
-    ]
-    if names and _NCCL_INTERFACE not in os.environ:
-        os.environ[_NCCL_INTERFACE] = f"={names[0]}"
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.address == host for each in addresses):
+            os.environ.setdefault(_NCCL_INTERFACE, f"={name}")
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = TIMEOUT
     return dist.ProcessGroupNCCL(store, rank, size, options)

@@ -34,30 +34,26 @@ from train.distributed.worker_pool import POLL_S, WorkerPool, WorkerTask
 from train.edges import schedule
 from train.edges.bucket_order import order_of
 from train.edges.partitions import PartitionKey, all_keys, is_shared, keys_of
-from train.run.plan import all_reduce_of
-from train.run.run_metrics import RunMetrics, Visit
-from train.run.validation import Validation
+from train.evaluation.job import evaluate
+from train.plan.plan import all_reduce_of
+from train.run.run_metrics import Visit
+from train.run.training_run import TrainingRun
 
 MAX_LOSSES = 3  # workers that one bucket may cost
 
 log = logging.getLogger("graphmill")
 
 
-class Coordinator:
-    """One run of training over several workers, resumed where its checkpoint ends."""
+class Coordinator(TrainingRun):
+    """A run of training on several workers."""
 
     def __init__(self, config: Config, client: Client, claim: Claim = NO_CLAIM) -> None:
-        self.config = config
-        self.claim = claim
+        version = pbg_checkpoint.read_version(config.checkpoint_path)
+        super().__init__(config, schedule.plan(config), version, claim)
         self.settings = config.section(TrainConfig)
         self.backend = all_reduce_of(config)
         self.client = client
-        self.schedule = schedule.plan(config)
-        self.first_version = self.version = pbg_checkpoint.read_version(config.checkpoint_path)
-        pbg_checkpoint.delete_uncommitted(config.checkpoint_path)
-        self.locations = PartitionLocations(config.checkpoint_path, self.version)
-        self.metrics = RunMetrics(config, self.schedule, self.version)
-        self.validation = Validation(config, self.schedule.per_epoch, self.version, self._rank)
+        self.locations = PartitionLocations(config.checkpoint_path, version)
         self.channel = CoordinatorChannel(client, f"graphmill-train-{uuid.uuid4().hex[:12]}")
         self.pool = WorkerPool(client, self.channel, self.settings.num_workers, config, self.schedule)
         self.shared_keys = [key for key in all_keys(config) if is_shared(config, key)]
@@ -66,40 +62,12 @@ class Coordinator:
         self.losses: Counter[Bucket] = Counter()
         self._base = self.locations.shared  # state that buckets start from
         self._checksums: Checksums = {}  # checksums of the next version's files, by name
-        self._of_config: Checksums = {}
         self._worker_figures: dict[str, Any] = {}
         self._members: list[str] = []  # the last workers that reduced together, and the name of their group
         self._group = ""
 
-    def run(self) -> dict[str, Any]:
-        """Train what is left; the figures of the run."""
-        self._of_config = pbg_checkpoint.write_config(self.config.checkpoint_path, self.config.pbg())
-        with self.channel.listening():
-            try:
-                while self.validation.after(self.version) and self.version < self.schedule.num_iterations:
-                    self._run_epoch()
-                self.claim.check()
-                self.version = self.validation.end(self.version)
-            finally:
-                self.pool.shut_down()
-        figures = {"first_version": self.first_version, "version": self.version, **self._worker_figures}
-        figures |= {"num_workers": self.settings.num_workers} | self.metrics.figures()
-        return figures | self.validation.figures()
-
-    def _rank(self, config: Config) -> dict[str, Any]:
-        """Evaluate a version, on a worker."""
-        figures: dict[str, Any] = cluster.run_task(self.client, _evaluate, config, description="evaluate")
-        self.claim.check()
-        return figures
-
-    def _run_epoch(self) -> None:
-        last = self.version - self.version % self.schedule.per_epoch + self.schedule.per_epoch
-        while self.version < last:
-            self._iterate(self.schedule.iteration(self.version))
-        for task in list(self.pool.tasks.values()):
-            self._worker_figures = self.pool.finish(task) or self._worker_figures
-
-    def _iterate(self, iteration: Iteration) -> None:
+    def iterate(self, iteration: Iteration) -> None:
+        """Have the workers train all buckets, and commit; after an epoch the tasks end."""
         self.metrics.start_iteration(iteration)
         assignment = self._assignment(iteration)
         used = {key for bucket in order_of(self.config, iteration) for key in keys_of(self.config, bucket)}
@@ -112,7 +80,29 @@ class Coordinator:
             message = self.channel.receive(POLL_S)
             if message is not None:
                 self._handle(message, assignment)
-        self._commit(iteration)
+        begun = time.monotonic()
+        self.claim.check()
+        self.locations.complete(self.shared_keys)
+        self.commit(self._checksums)
+        self.locations.committed()
+        self.metrics.end_iteration(wait_s=time.monotonic() - begun)
+        if self.version % self.schedule.per_epoch == 0:
+            for task in list(self.pool.tasks.values()):
+                self._worker_figures = self.pool.finish(task) or self._worker_figures
+
+    def evaluate(self, config: Config) -> dict[str, Any]:
+        """Evaluate a version on a worker."""
+        figures: dict[str, Any] = cluster.run_task(self.client, evaluate, config, description="evaluate")
+        return figures
+
+    def close(self) -> None:
+        """End the workers' tasks."""
+        self.pool.shut_down()
+        self.channel.close_all()
+
+    def own_figures(self) -> dict[str, Any]:
+        """The figures of a worker, and the number of workers."""
+        return self._worker_figures | {"num_workers": self.settings.num_workers}
 
     def _assignment(self, iteration: Iteration) -> Assignment:
         order = order_of(self.config, iteration)
@@ -246,28 +236,3 @@ class Coordinator:
             self.metrics.forget(task.bucket)
         self._untouched += task.untouched
         task.drop_bucket()
-
-    def _commit(self, iteration: Iteration) -> None:
-        begun = time.monotonic()
-        config, version = self.config, self.version + 1
-        self.claim.check()
-        self.locations.complete(self.shared_keys)
-        pbg_checkpoint.append_stats(config.checkpoint_path, self.metrics.lines())
-        preserved = self.schedule.preserved_epoch(config, version)
-        self.claim.check()
-        pbg_checkpoint.commit(
-            config.checkpoint_path,
-            version,
-            preserve_epoch=preserved,
-            checksums=self._checksums | self._of_config,
-        )
-        self._checksums = {}
-        self.locations.committed()
-        self.version = version
-        self.metrics.end_iteration(wait_s=time.monotonic() - begun)
-
-
-def _evaluate(config: Config) -> dict[str, Any]:
-    from train.evaluation.evaluate import evaluate  # torch is for the worker
-
-    return evaluate(config)

@@ -17,9 +17,7 @@ Embeddings never travel here: they move through the checkpoint's storage.
 import asyncio
 import queue
 import time
-from collections.abc import Iterator
 from concurrent.futures import wait
-from contextlib import contextmanager
 from typing import Any, TypedDict
 
 from distributed import Client, Queue, get_client, get_worker
@@ -101,17 +99,7 @@ class CoordinatorChannel:
         self.topic = topic
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._queues: dict[str, Queue] = {}
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Receive messages while the block runs."""
-        self._client.subscribe_topic(self.topic, lambda event: self._inbox.put(event[1]))
-        try:
-            yield
-        finally:
-            self._client.unsubscribe_topic(self.topic)
-            for task in list(self._queues):
-                self.close(task)
+        client.subscribe_topic(topic, lambda event: self._inbox.put(event[1]))
 
     def receive(self, timeout_s: float) -> Message | None:
         """The next message, or None after the timeout."""
@@ -131,3 +119,9 @@ class CoordinatorChannel:
     def close(self, task: str) -> None:
         """Delete the queue of a task that has ended."""
         self._queues.pop(task).close()
+
+    def close_all(self) -> None:
+        """Receive no more messages, and delete all queues."""
+        self._client.unsubscribe_topic(self.topic)
+        for task in list(self._queues):
+            self.close(task)

@@ -10,6 +10,7 @@ A kill at any point costs one bucket: it leaves files that do not count.
 """
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from distributed import get_worker
@@ -21,14 +22,13 @@ from train.config import TrainConfig
 from train.distributed.collective import Collective
 from train.distributed.messages import WORKER_ATTRIBUTE, Message, WorkerChannel
 from train.distributed.shared_state import SharedState
-from train.edges.partitions import Location, PartitionKey, all_keys, is_shared
+from train.edges.partitions import Location, PartitionKey
 from train.edges.schedule import Schedule
+from train.plan.decide import decide, device_of
 from train.run.bucket import BucketTrainer
-from train.run.decide import decide
 from train.run.run_metrics import peak_bytes
 from train.step import runtime
 from train.step.table import Table
-from train.tables.held_partitions import HeldPartitions
 from train.tables.partition_files import PartitionFiles
 from train.tables.run_context import RunContext
 
@@ -54,15 +54,16 @@ class Worker:
 
     def __init__(self, config: Config, plan: Schedule, topic: str) -> None:
         self.topic = topic
-        self.context = RunContext(config, plan)
+        self.context = RunContext(config, plan, device=device_of(config))
         model, adagrad = self.context.load_model()
         self.plan = decide(self.context, config.section(TrainConfig).num_workers)
         self.plan.announce()
         self.bucket = BucketTrainer(self.context, model, adagrad, self.plan)
         self.files = PartitionFiles(self.context)
-        self.partitions = HeldPartitions(self._load)
-        shared_keys = [key for key in all_keys(config) if is_shared(config, key)]
-        self.shared = SharedState(self.context, model, adagrad, self.files, shared_keys)
+        self.shared = SharedState(self.context, model, adagrad)
+        self.tables: dict[PartitionKey, Table] = {}
+        self.num_read = 0
+        self._revisions: dict[PartitionKey, int] = {}  # of the tables
         self._num_parameters = self.context.num_parameters(model)
         backend = self.plan.all_reduce
         self.collective = None if backend is None else Collective(backend, self.context.device)
@@ -79,45 +80,53 @@ class Worker:
 
     def _train(self, message: Message, channel: WorkerChannel) -> Message:
         """Train one bucket, write and publish it; the coordinator's next message."""
-        bucket, grant = Bucket(*message["bucket"]), message["grant"]
+        bucket, grant, folder = Bucket(*message["bucket"]), message["grant"], message["folder"]
         iteration = self.context.schedule.iteration(message["version"])
-        folder, version = message["folder"], message["version"] + 1
+        version = message["version"] + 1
         begun = time.monotonic()
         locations = _locations(message["partitions"])
-        read_before = self.partitions.num_read
-        tables = self.partitions.hold(locations)
+        read_before = self.num_read
+        self._hold(locations)
         self.shared.begin(Location(*message["shared"]))
-        self.partitions.begin_training(locations)
         edges = self.bucket.read(bucket, iteration)
         wait_s = time.monotonic() - begun
-        stats = self.bucket.train(
-            bucket, iteration, edges, {**tables, **self.shared.tables}, channel.report_progress
-        )
+        tables = self.tables | self.shared.tables
+        stats = self.bucket.train(bucket, iteration, edges, tables, channel.report_progress)
         begun = time.monotonic()
         self.context.checksums.clear()
         for key in sorted(locations):
-            self.files.write(key, tables[key], version, iteration, folder)
-        self.partitions.end_training(locations, grant)
+            self.files.write(key, self.tables[key], version, iteration, folder)
+            self._revisions[key] = grant
         for key, location in _locations(message["untouched"]).items():
             self.files.write(key, self._load(key, location), version, iteration, folder)
         visit = {
             "stats": stats,
             "wait_s": wait_s + time.monotonic() - begun,
-            "partitions_read": self.partitions.num_read - read_before,
+            "partitions_read": self.num_read - read_before,
             "partitions_written": len(locations),
             "peak_bytes": peak_bytes(),
         }
         answer = channel.ask("trained", grant=grant, visit=visit)
         if answer["kind"] != "publish":
             return answer  # this bucket goes to another worker
-        group, revision = answer["group"], grant
-        if self.collective is not None and group is not None:
-            if group["size"] > 1:
-                self.shared.reduce(self.collective, group)
-            revision = group["leader"]
-        location, writes = Location(*answer["shared"]), revision == grant
-        self.shared.publish(location, folder, version, revision, iteration, writes=writes)
+        group = answer["group"]
+        if self.collective is not None and group is not None and group["size"] > 1:
+            self.shared.reduce(self.collective, group)
+        revision = grant if group is None else group["leader"]
+        self.shared.merge(Location(*answer["shared"]), revision)
+        if revision == grant:
+            self.shared.write(folder, version, iteration)
         return channel.ask("published", grant=grant, checksums=dict(self.context.checksums))
+
+    def _hold(self, locations: Mapping[PartitionKey, Location]) -> None:
+        """Read the partitions whose newest revision is not in memory; first drop all others."""
+        for key in list(self.tables):
+            if key not in locations or self._revisions[key] != locations[key].revision:
+                del self.tables[key]
+        for key in sorted(locations.keys() - self.tables.keys()):
+            self.tables[key] = self._load(key, locations[key])
+            self._revisions[key] = locations[key].revision
+            self.num_read += 1
 
     def _load(self, key: PartitionKey, location: Location) -> Table:
         return self.files.load(key, location.version, location.path)

@@ -19,8 +19,8 @@ from torch import Tensor
 from graphmill.config import Config, PbgConfig
 from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
-from graphmill.formats._bucket_columns import Indices
 from graphmill.formats.edge_buckets import Edges
+from graphmill.formats.edge_buckets.features import Indices
 from graphmill.vocab import Bucket, Side
 from train.config import TrainConfig
 from train.edges.negative_sampling import Batch, popularity

@@ -10,6 +10,7 @@ Integer ids are those of `etl.graphstorm_maps`; `python -m remap --prediction-di
 A rank of edges is a bucket, a rank of nodes a partition. Memory holds one rank at a time.
 """
 
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,28 +28,29 @@ from torch import Tensor
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError, NotFoundError
-from graphmill.formats import entity_index, parquet_bounds
+from graphmill.formats import entity_index
 from graphmill.formats.graphstorm import saved_predictions
 from graphmill.formats.graphstorm.saved_predictions import EDGE_STEMS, NODE_STEMS, EdgeType, ResultInfo
+from graphmill.formats.parquet import bounds
 from graphmill.model.parameters import global_key
 from graphmill.run.lock import NO_CLAIM, Claim
-from graphmill.vocab import Bucket, Side
+from graphmill.vocab import Side
 from train.edges.partitions import all_buckets
-from train.evaluation.queries import Slots, Triples
+from train.evaluation.queries import Numbers, Slots, Triples
 from train.evaluation.ranking import gather
-from train.tables.held_partitions import load_embeddings_of
+from train.tables.partition_files import load_embeddings_of
 from train.tables.run_context import RunContext
 
 BLOCK_ROWS = 1024  # nodes whose neighbours are searched at a time
 
-Numbers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
 
 
 class TrainedGraph:
     """The committed version of a checkpoint, ready for scores.
 
     Attributes:
-        first: for each entity type, the integer id of each partition's first entity, and their number.
+        slots: of width 1: the integer ids of all entities.
         load: gives the embeddings of a partition.
     """
 
@@ -56,10 +58,20 @@ class TrainedGraph:
         """Raises NotFoundError where there is no checkpoint."""
         self.config = config
         self.context = RunContext.of_checkpoint(config, "predict with")
-        self.counts = self.context.num_rows
-        self.first = {name: np.cumsum([0, *rows]) for name, rows in self.counts.items()}
+        self.slots = Slots(config, self.context.num_rows, self.context.num_relations, width=1)
         self.model = self.context.load_trained_model()
         self.load = load_embeddings_of(self.context)
+
+    def nids(self, entity_type: str) -> list[Numbers]:
+        """Integer ids of the nodes of each partition.
+
+        Raises:
+            ConfigError: there is no such type.
+        """
+        if entity_type not in self.config.entities:
+            raise ConfigError(f"--type {entity_type}: expected one of {', '.join(self.config.entities)}")
+        first = self.slots.first[entity_type].tolist()
+        return [np.arange(start, stop) for start, stop in itertools.pairwise(first)]
 
     def vectors(self, entity_type: str, partition: int) -> Tensor:
         """Vectors of a partition's nodes: embeddings plus the type's global embedding, [N, D]."""
@@ -86,50 +98,34 @@ def predict_edges(config: Config, split: str, output: str, claim: Claim = NO_CLA
     path = config.split_path(split)
     if not storage.is_dir(path):
         raise NotFoundError(f"{path}: there is no such split of edges to predict")
-    slots = Slots(config, trained.counts, trained.context.num_relations, width=1)
     buckets = all_buckets(config)
     edge_types = trained.edge_types()
     num_edges = 0
     with _new_folder(output, claim) as folder:
         for rank, bucket in enumerate(buckets):
-            scored = _score_bucket(trained, slots, path, bucket)
+            parts = list(trained.slots.read_bucket(path, bucket))
+            edges = Triples.concatenated(parts)
+            score_E = torch.cat([torch.empty(0), *(_scores(trained, part) for part in parts)]).numpy()
             for relation, edge_type in enumerate(edge_types):
-                mine = scored["rel"] == relation
-                nids = {"src_nids": scored["lhs"][mine], "dst_nids": scored["rhs"][mine]}
+                mine = edges.rel == relation
+                nids = dict(zip(EDGE_STEMS, (edges.lhs[mine], edges.rhs[mine]), strict=True))
                 target = saved_predictions.edge_folder(folder, edge_type)
-                saved_predictions.write_rank(target, rank, nids, scored["score"][mine])
-            num_edges += len(scored["rel"])
-        result_info = ResultInfo((), tuple(edge_types), len(buckets))
-        saved_predictions.write_result_info(folder, result_info)
+                saved_predictions.write_rank(target, rank, nids, score_E[mine])
+            num_edges += len(edges)
+        saved_predictions.write_result_info(folder, ResultInfo((), tuple(edge_types), len(buckets)))
     return {"num_edges": num_edges}
 
 
-def _score_bucket(
-    trained: TrainedGraph, slots: Slots, path: str, bucket: Bucket
-) -> dict[str, npt.NDArray[Any]]:
-    """Integer ids, relations and scores of a bucket's edges, [E] each, in their order."""
-    parts: dict[str, list[npt.NDArray[Any]]] = {
-        "lhs": [np.empty(0, np.int64)],
-        "rel": [np.empty(0, np.int64)],
-        "rhs": [np.empty(0, np.int64)],
-        "score": [np.empty(0, np.float32)],
-    }
-    for triples in slots.read_bucket(path, bucket):  # of width 1, slots are integer ids
-        for name in ("lhs", "rel", "rhs"):
-            parts[name].append(getattr(triples, name))
-        parts["score"].append(_scores(trained, slots, triples).numpy())
-    return {name: np.concatenate(columns) for name, columns in parts.items()}
-
-
-def _scores(trained: TrainedGraph, slots: Slots, triples: Triples) -> Tensor:
+def _scores(trained: TrainedGraph, triples: Triples) -> Tensor:
     """The scores of edges: [E]."""
+    slots = trained.slots
     vectors = {side: gather(slots, trained.load, side, triples.rel, triples.slots(side)) for side in Side}
     score_E = torch.empty(len(triples))
     relation_E = slots.static(triples.rel)
     for relation in np.unique(relation_E).tolist():
         mine = torch.from_numpy(np.flatnonzero(relation_E == relation))
         rel = torch.from_numpy(triples.rel)[mine] if trained.config.dynamic_relations else None
-        dimension = trained.config.entity_dimension(slots.entity_type(relation, Side.RHS))
+        dimension = trained.config.entity_dimension(slots.types(Side.RHS)[relation])
         lhs_ED, rhs_ED = (vectors[side][mine][:, :dimension] for side in Side)
         queries_ED = trained.model.query(relation, Side.RHS, lhs_ED, rel)
         candidates_ED = trained.model.candidates(relation, Side.RHS, rhs_ED)
@@ -146,42 +142,39 @@ def predict_neighbors(
         ConfigError: there is no such type, or it has not `k` others.
     """
     trained = TrainedGraph(config)
-    _check_type(config, entity_type)
-    total = int(trained.first[entity_type][-1])
+    nids = trained.nids(entity_type)
+    total = sum(map(len, nids))
     if not 1 <= k < total:
         raise ConfigError(f"--neighbors {k}: expected 1 to {total - 1}, as there are {total} nodes")
     edge_type = (entity_type, "neighbor", entity_type)
-    num_partitions = len(trained.counts[entity_type])
     with _new_folder(output, claim) as folder:
         target = saved_predictions.edge_folder(folder, edge_type)
-        for rank in range(num_partitions):
-            queries_QD = torch.nn.functional.normalize(trained.vectors(entity_type, rank))
-            best, nids = _nearest(trained, entity_type, rank, queries_QD, k)
-            own = np.arange(len(best)) + trained.first[entity_type][rank]
-            columns = dict(zip(EDGE_STEMS, (np.repeat(own, k), nids.reshape(-1)), strict=True))
-            saved_predictions.write_rank(target, rank, columns, best.reshape(-1))
-        saved_predictions.write_result_info(folder, ResultInfo((), (edge_type,), num_partitions))
+        for rank, own in enumerate(nids):
+            best_QK, nids_QK = _nearest(trained, entity_type, nids, rank, k)
+            columns = dict(zip(EDGE_STEMS, (np.repeat(own, k), nids_QK.reshape(-1)), strict=True))
+            saved_predictions.write_rank(target, rank, columns, best_QK.reshape(-1))
+        saved_predictions.write_result_info(folder, ResultInfo((), (edge_type,), len(nids)))
     return {"num_nodes": total, "num_edges": total * k}
 
 
 def _nearest(
-    trained: TrainedGraph, entity_type: str, own: int, queries_QD: Tensor, k: int
-) -> tuple[npt.NDArray[np.float32], Numbers]:
-    """Cosines and integer ids [Q, k] of the nearest nodes, best first."""
+    trained: TrainedGraph, entity_type: str, nids: Sequence[Numbers], own: int, k: int
+) -> tuple[Floats, Numbers]:
+    """Cosines and integer ids [Q, k] of the nodes nearest to those of the partition `own`, best first."""
+    queries_QD = torch.nn.functional.normalize(trained.vectors(entity_type, own))
     best_QK = torch.full((len(queries_QD), k), -torch.inf)
     nids_QK = torch.zeros(len(queries_QD), k, dtype=torch.int64)
-    for partition, num_rows in enumerate(trained.counts[entity_type]):
+    for partition, nids_N in enumerate(nids):
         candidates_ND = torch.nn.functional.normalize(trained.vectors(entity_type, partition))
-        first = int(trained.first[entity_type][partition])
         for start in range(0, len(queries_QD), BLOCK_ROWS):
             block = slice(start, min(start + BLOCK_ROWS, len(queries_QD)))
             score_PN = queries_QD[block] @ candidates_ND.T
             if partition == own:
                 rows = torch.arange(block.stop - block.start)
                 score_PN[rows, rows + start] = -torch.inf
-            top = score_PN.topk(min(k, num_rows))
+            top = score_PN.topk(min(k, len(nids_N)))
             scores = torch.cat([best_QK[block], top.values], 1)
-            ids = torch.cat([nids_QK[block], top.indices + first], 1)
+            ids = torch.cat([nids_QK[block], torch.from_numpy(nids_N)[top.indices]], 1)
             kept = scores.topk(k)
             best_QK[block], nids_QK[block] = kept.values, ids.gather(1, kept.indices)
     return best_QK.numpy(), nids_QK.numpy()
@@ -209,7 +202,7 @@ def predict_labels(
             "--labels: scikit-learn is not installed; pip install 'graphmill[classify]'"
         ) from error
     trained = TrainedGraph(config)
-    _check_type(config, entity_type)
+    nids = trained.nids(entity_type)
     raw_ids, labels = _read_labels(labels_uri, columns)
     vectors_LD, label_L = _labelled(trained, entity_type, raw_ids, labels)
     names = sorted(set(label_L))
@@ -219,17 +212,14 @@ def predict_labels(
             f"such nodes with {len(names)} of them"
         )
     classifier = LogisticRegression(max_iter=1000).fit(vectors_LD, label_L)
-    num_partitions = len(trained.counts[entity_type])
     with _new_folder(output, claim) as folder:
-        for rank in range(num_partitions):
+        target = saved_predictions.node_folder(folder, entity_type)
+        for rank, own in enumerate(nids):
             vectors_ND = trained.vectors(entity_type, rank).numpy()
-            shape = (0, len(names))
-            values = classifier.predict_proba(vectors_ND) if len(vectors_ND) else np.empty(shape)
-            nids = np.arange(len(vectors_ND)) + trained.first[entity_type][rank]
-            target = saved_predictions.node_folder(folder, entity_type)
-            saved_predictions.write_rank(target, rank, {NODE_STEMS[0]: nids}, values.astype(np.float32))
+            values = classifier.predict_proba(vectors_ND) if len(own) else np.empty((0, len(names)))
+            saved_predictions.write_rank(target, rank, {NODE_STEMS[0]: own}, values.astype(np.float32))
         storage.write_text(storage.join(folder, "labels.json"), json.dumps(list(classifier.classes_)) + "\n")
-        saved_predictions.write_result_info(folder, ResultInfo((entity_type,), (), num_partitions))
+        saved_predictions.write_result_info(folder, ResultInfo((entity_type,), (), len(nids)))
     fitted = float(classifier.score(vectors_LD, label_L))
     return {"num_labelled": len(label_L), "labels": names, "accuracy_on_labelled": fitted}
 
@@ -246,23 +236,16 @@ def _new_folder(output: str, claim: Claim) -> Iterator[str]:
         claim.check()
 
 
-def _check_type(config: Config, entity_type: str) -> None:
-    if entity_type not in config.entities:
-        raise ConfigError(f"--type {entity_type}: expected one of {', '.join(config.entities)}")
-
-
 def _read_labels(uri: str, columns: Sequence[str]) -> tuple[pa.Array, list[str]]:
     with storage.open_input(uri) as stream:
-        # as text: the id 007 of a CSV file is not the number 7, and an empty cell is no label
-        as_text = pacsv.ConvertOptions(
-            column_types=dict.fromkeys(columns, pa.string()), null_values=[""], strings_can_be_null=True
-        )
-        is_parquet = uri.endswith(".parquet")
-        if is_parquet:
+        if uri.endswith(".parquet"):
             parquet = pq.ParquetFile(stream)
-            parquet_bounds.check_whole(parquet, uri)
+            bounds.check_whole(parquet, uri)
             table = parquet.read()
-        else:
+        else:  # as text: the id 007 is not the number 7, and an empty cell is no label
+            as_text = pacsv.ConvertOptions(
+                column_types=dict.fromkeys(columns, pa.string()), null_values=[""], strings_can_be_null=True
+            )
             table = pacsv.read_csv(stream, convert_options=as_text)
     for column in columns:
         if column not in table.column_names:
@@ -276,10 +259,12 @@ def _read_labels(uri: str, columns: Sequence[str]) -> tuple[pa.Array, list[str]]
 
 def _labelled(
     trained: TrainedGraph, entity_type: str, raw_ids: pa.Array, labels: list[str]
-) -> tuple[npt.NDArray[np.float32], list[str]]:
+) -> tuple[Floats, list[str]]:
     """Vectors [L, D] and labels [L] of the labelled nodes in the graph."""
     vectors, label_L = [], []
-    for partition, ids in enumerate(_id_parts(trained, entity_type)):
+    for partition in range(trained.config.entities[entity_type].num_partitions):
+        parts = entity_index.iter_part(trained.config.entity_path, entity_type, partition)
+        ids = pa.concat_arrays([pa.array([], pa.string()), *parts])
         position_N = pc.index_in(ids, value_set=raw_ids)
         rows = np.flatnonzero(position_N.is_valid().to_numpy(zero_copy_only=False))
         if len(rows):
@@ -287,9 +272,3 @@ def _labelled(
             label_L += [labels[each] for each in position_N.drop_null().to_pylist()]
     dimension = trained.config.entity_dimension(entity_type)
     return np.concatenate([np.empty((0, dimension), np.float32), *vectors]), label_L
-
-
-def _id_parts(trained: TrainedGraph, entity_type: str) -> Iterator[pa.Array]:
-    for partition in range(len(trained.counts[entity_type])):
-        parts = entity_index.iter_part(trained.config.entity_path, entity_type, partition)
-        yield pa.concat_arrays([pa.array([], pa.string()), *parts])

@@ -13,8 +13,9 @@ one block of candidates have consecutive numbers:
 Shapes: E edges, Q queries, K cells. All numbers are int64.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +23,13 @@ import numpy.typing as npt
 from graphmill.config import PbgConfig
 from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
-from graphmill.formats.edge_buckets import Edges
 from graphmill.vocab import Bucket, Partition, Side
+from train.edges.partitions import all_buckets
 
 READ_EDGES = 1 << 20
 
 Numbers = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.integer]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +55,8 @@ class Triples:
     def concatenated(cls, parts: Sequence["Triples"]) -> "Triples":
         """All edges of all parts."""
         empty = np.empty(0, np.int64)
-        columns = ([empty, *(getattr(part, column) for part in parts)] for column in ("lhs", "rel", "rhs"))
-        return cls(*(np.concatenate(column) for column in columns))
+        names = ("lhs", "rel", "rhs")
+        return cls(*(np.concatenate([empty, *(getattr(part, name) for part in parts)]) for name in names))
 
 
 class Slots:
@@ -63,10 +65,8 @@ class Slots:
     def __init__(
         self, config: PbgConfig, counts: Mapping[str, Sequence[int]], num_relations: int, width: int
     ) -> None:
-        self.config = config
-        self.counts = counts
-        self.num_relations = num_relations
-        self.width = width
+        self.config, self.counts = config, counts
+        self.num_relations, self.width = num_relations, width
         self.first = {
             entity_type: np.cumsum([0, *(-(-count // width) * width for count in rows)])
             for entity_type, rows in counts.items()
@@ -77,60 +77,41 @@ class Slots:
         """Positions in the configuration's list of relations."""
         return np.zeros_like(rel) if self.config.dynamic_relations else rel
 
-    def entity_type(self, relation: int, side: Side) -> str:
-        """Entity type of a relation's side; `relation` is a position in the configuration's list."""
-        return self.config.relations[relation].entity_type(side)
-
-    def locate(self, edges: Edges, bucket: Bucket, uri: str, first_row: int = 0) -> Triples:
-        """Edges of a bucket by slots; `first_row` is the row of the file that they start at.
-
-        Raises:
-            FormatError: an edge points at a relation or an entity that does not exist.
-        """
-        rel = edges.rel.astype(np.int64, copy=False)
-        _check("rel", rel, np.full_like(rel, self.num_relations), uri, first_row)
-        sides = {Side.LHS: (bucket.lhs, edges.lhs), Side.RHS: (bucket.rhs, edges.rhs)}
-        slots = [
-            self._locate_side(side, rel, partition, index, uri, first_row)
-            for side, (partition, index) in sides.items()
-        ]
-        return Triples(slots[0], rel, slots[1])
+    def types(self, side: Side) -> list[str]:
+        """Entity types on one side of the relations in the configuration's list."""
+        return [relation.entity_type(side) for relation in self.config.relations]
 
     def read_bucket(self, path: str, bucket: Bucket) -> Iterator[Triples]:
         """Edges of a bucket file by slots, at most READ_EDGES at a time.
 
         Raises:
-            FormatError: the file is damaged, or an edge points at something that does not exist.
+            FormatError: the file is damaged, or an edge has a relation or an entity that does not exist.
         """
         uri = edge_buckets.bucket_uri(path, bucket)
         for start in range(0, edge_buckets.count_edges(path, bucket), READ_EDGES):
             edges = edge_buckets.read_bucket(path, bucket, start, start + READ_EDGES)
-            yield self.locate(edges, bucket, uri, start)
+            rel = edges.rel.astype(np.int64, copy=False)
+            _check("rel", rel, np.full_like(rel, self.num_relations), uri, start)
+            located = {}
+            for side, partition, index in (
+                (Side.LHS, bucket.lhs, edges.lhs),
+                (Side.RHS, bucket.rhs, edges.rhs),
+            ):
+                first, limit = self._partitions(side, rel, partition)
+                _check(side.value, index, limit, uri, start)
+                located[side] = first + index
+            yield Triples(located[Side.LHS], rel, located[Side.RHS])
 
-    def _locate_side(
-        self,
-        side: Side,
-        rel: Numbers,
-        partition: Partition,
-        index: npt.NDArray[np.integer],
-        uri: str,
-        first_row: int,
-    ) -> Numbers:
-        types = [self.entity_type(relation, side) for relation in range(len(self.config.relations))]
-        own = [0 if len(self.counts[each]) == 1 else partition for each in types]  # broadcasting
-        limit = np.array([self.counts[each][p] for each, p in zip(types, own, strict=True)])
-        first = np.array([self.first[each][p] for each, p in zip(types, own, strict=True)])
-        relation = self.static(rel)
-        _check(side.value, index, limit[relation], uri, first_row)
-        slots: Numbers = first[relation] + index
-        return slots
+    def read_folders(self, paths: Iterable[str]) -> Iterator[Triples]:
+        """Edges of all bucket files of folders by slots, in parts; raises as `read_bucket`."""
+        for path, bucket in product(paths, all_buckets(self.config)):
+            yield from self.read_bucket(path, bucket)
 
     def visits(
         self, side: Side, rel: Numbers, slots: Numbers
     ) -> Iterator[tuple[str, Partition, Numbers, Numbers]]:
         """Partitions of entities, each once: type, partition, positions in `slots`, indices in it."""
-        relation = self.static(rel)
-        types = np.array([self.entity_type(each, side) for each in range(len(self.config.relations))])
+        relation, types = self.static(rel), np.array(self.types(side))
         for entity_type in dict.fromkeys(types.tolist()):
             chosen = np.flatnonzero((types == entity_type)[relation])
             first = self.first[entity_type]
@@ -138,6 +119,14 @@ class Slots:
             for partition in np.unique(partitions).tolist():
                 positions = chosen[partitions == partition]
                 yield entity_type, partition, positions, slots[positions] - first[partition]
+
+    def _partitions(self, side: Side, rel: Numbers, partition: Partition) -> tuple[Numbers, Numbers]:
+        """For each edge of a bucket, the first slot of its partition on one side, and the rows there: [E]."""
+        relation = self.static(rel)
+        keys = [(each, 0 if len(self.counts[each]) == 1 else partition) for each in self.types(side)]
+        first = np.array([self.first[name][own] for name, own in keys])
+        limit = np.array([self.counts[name][own] for name, own in keys])
+        return first[relation], limit[relation]
 
 
 @dataclass(frozen=True)
@@ -192,27 +181,24 @@ class Queries:
         ends = self.slots_of_types.first
         return sum((group.stop - group.start) * int(ends[group.entity_type][-1]) for group in self.groups)
 
-    def find(self, edges: Triples) -> Numbers:
-        """The query of each edge, or -1 where none of these: [E]."""
-        keys = self._keys(edges)
-        position = np.minimum(np.searchsorted(self._query_keys, keys), len(self) - 1)
-        return np.where(self._query_keys[position] == keys, position, -1)
-
     def cells(self, query: Numbers, slot: Numbers) -> Numbers:
         """The cells of pairs of a query and a candidate."""
         width = self.slots_of_types.width
         product = self._block[query] * self._num_candidate_blocks + slot // width
         return (product * self.height + self.row[query]) * width + slot % width
 
-    def first_cell(self, query_block: int, candidate_block: int) -> int:
-        """The cell at row 0 and column 0 of a block of scores."""
-        product = query_block * self._num_candidate_blocks + candidate_block
-        return product * self.height * self.slots_of_types.width
+    def within(self, cells: Numbers, query_block: int, candidate_block: int) -> tuple[slice, Numbers]:
+        """The range of sorted `cells` in a block of scores, and their positions in the block, row by row."""
+        size = self.height * self.slots_of_types.width
+        first = (query_block * self._num_candidate_blocks + candidate_block) * size
+        start, stop = np.searchsorted(cells, [first, first + size])
+        return slice(start, stop), cells[start:stop] - first
 
     def shared_cells(self, edges: Triples) -> Numbers:
         """The cells of the edges that have one of these queries: [K]."""
-        query = self.find(edges)
-        shared = np.flatnonzero(query >= 0)
+        keys = self._keys(edges)
+        query = np.minimum(np.searchsorted(self._query_keys, keys), len(self) - 1)
+        shared = self._query_keys[query] == keys
         return self.cells(query[shared], edges.slots(self.side)[shared])
 
     def _keys(self, edges: Triples) -> Numbers:
@@ -224,13 +210,15 @@ class Queries:
         if config.dynamic_relations:
             num_relations = self.slots_of_types.num_relations
             return np.arange(num_relations), np.zeros(num_relations, np.int64)
-        names: dict[str, int] = {}
-        group = np.empty(len(config.relations), np.int64)
-        for number, relation in enumerate(config.relations):
-            # A static operator transforms the candidates for rhs, so each relation has its own candidates.
-            own = self.side is Side.RHS and relation.operator != "none"
-            name = f"relation.{number}" if own else relation.entity_type(self.side)
-            group[number] = names.setdefault(name, len(names))
+        # A static operator transforms the candidates for rhs, so each relation has its own candidates.
+        names = [
+            f"relation.{number}"
+            if self.side is Side.RHS and relation.operator != "none"
+            else relation.entity_type(self.side)
+            for number, relation in enumerate(config.relations)
+        ]
+        number_of = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        group = np.array([number_of[name] for name in names])
         by_group = np.argsort(group, kind="stable")
         rank = np.empty_like(by_group)
         rank[by_group] = np.arange(len(by_group))
@@ -244,18 +232,11 @@ class Queries:
         first_block = 0
         for start, stop in zip(starts, [*starts[1:], len(self)], strict=True):
             relation = int(self.slots_of_types.static(self.rel[start : start + 1])[0])
-            entity_type = self.slots_of_types.entity_type(relation, self.side)
-            yield Group(relation, entity_type, start, stop, first_block)
+            yield Group(relation, self.slots_of_types.types(self.side)[relation], start, stop, first_block)
             first_block += -(-(stop - start) // self.height)
 
 
-def _check(
-    column: str,
-    values: npt.NDArray[np.integer],
-    limits: npt.NDArray[np.integer],
-    uri: str,
-    first_row: int,
-) -> None:
+def _check(column: str, values: Integers, limits: Integers, uri: str, first_row: int) -> None:
     wrong = np.flatnonzero(values >= limits)
     if len(wrong):
         row = int(wrong[0])

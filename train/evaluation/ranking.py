@@ -22,8 +22,8 @@ from torch import Tensor
 
 from graphmill.errors import FormatError
 from graphmill.vocab import Partition, Side
+from train.evaluation.metrics import Ranks
 from train.evaluation.queries import Group, Numbers, Queries, Slots, Triples
-from train.evaluation.ranking_metrics import Ranks
 from train.model.model import Model
 from train.step.runtime import cpu_threads
 from train.step.threads import Threads
@@ -46,7 +46,7 @@ def rank(
     slots: Slots,
     load: Load,
     edges: Triples,
-    known: Iterable[Triples] | None,
+    known: Iterable[Triples],
     *,
     height: int,
     num_threads: int = 1,
@@ -64,17 +64,21 @@ def rank(
     Raises:
         FormatError: an edge's score is not finite.
     """
-    plans = [Queries(slots, side, edges, height) for side in Side]
-    cells = _known_cells(plans, known or ())
-    total = sum(queries.num_scores() for queries in plans)
+    by_side = {side: Queries(slots, side, edges, height) for side in Side}
+    cells: dict[Side, list[Numbers]] = {side: [np.empty(0, np.int64)] for side in Side}
+    for part in known:
+        for side, queries in by_side.items():
+            cells[side].append(queries.shared_cells(part))
+    total = sum(queries.num_scores() for queries in by_side.values())
     threads = Threads(num_threads, lambda done: report(done, total))
+    kernels = _kernels() if fused else None
+    ranks = {}
     with cpu_threads(1):
-        return {
-            queries.side: _SideRanking(
-                model, queries, known_cells, load, torch.device(device), threads, fused=fused
-            ).run()
-            for queries, known_cells in zip(plans, cells, strict=True)
-        }
+        for side, queries in by_side.items():
+            known_cells = np.unique(np.concatenate(cells.pop(side)))
+            ranking = _SideRanking(model, queries, known_cells, load, torch.device(device), threads, kernels)
+            ranks[side] = ranking.run()
+    return ranks
 
 
 def gather(slots: Slots, load: Load, side: Side, rel: Numbers, ids: Numbers) -> Tensor:
@@ -85,29 +89,6 @@ def gather(slots: Slots, load: Load, side: Side, rel: Numbers, ids: Numbers) -> 
         table = load(entity_type, partition)
         gathered_ED[torch.from_numpy(positions), : table.shape[1]] = table[torch.from_numpy(index)]
     return gathered_ED
-
-
-def _known_cells(plans: Sequence[Queries], known: Iterable[Triples]) -> list[Numbers]:
-    """Sorted cells of the known edges, for each side."""
-    cells: list[list[Numbers]] = [[np.empty(0, np.int64)] for _ in plans]
-    for edges in known:
-        for queries, parts in zip(plans, cells, strict=True):
-            parts.append(queries.shared_cells(edges))
-    return [np.unique(np.concatenate(parts)) for parts in cells]
-
-
-class _Cells:
-    """Sorted cells, looked up by the block of scores that holds them."""
-
-    def __init__(self, cells: Numbers, queries: Queries) -> None:
-        self._cells, self._queries = cells, queries
-        self._size = queries.first_cell(0, 1)
-
-    def within(self, query_block: int, candidate_block: int) -> tuple[slice, Numbers]:
-        """The cells of a block, and their positions in the block, row by row."""
-        first = self._queries.first_cell(query_block, candidate_block)
-        start, stop = np.searchsorted(self._cells, [first, first + self._size])
-        return slice(start, stop), self._cells[start:stop] - first
 
 
 class _Block(NamedTuple):
@@ -129,18 +110,15 @@ class _SideRanking:
         load: Load,
         device: torch.device,
         threads: Threads,
-        *,
-        fused: bool,
+        kernels: ModuleType | None,
     ) -> None:
-        self.kernels = _kernels() if fused else None
-        self.model, self.queries, self.load = model, queries, load
-        self.device, self.threads = device, threads
+        self.model, self.queries, self.known, self.load = model, queries, known, load
+        self.device, self.threads, self.kernels = device, threads, kernels
         self.slots, self.side = queries.slots_of_types, queries.side
         own = queries.cells(queries.of_edge, queries.candidates)
         by_cell = np.argsort(own, kind="stable")
-        self.own = _Cells(own[by_cell], queries)
+        self.own = own[by_cell]
         self.edge_of_own = torch.from_numpy(by_cell).to(device)
-        self.known = _Cells(known, queries)
         position = np.minimum(np.searchsorted(known, own), max(len(known) - 1, 0))
         self.own_is_known = known[position] == own if len(known) else np.zeros(len(own), bool)
         self.row_E = torch.from_numpy(queries.row[queries.of_edge]).to(device)
@@ -156,12 +134,9 @@ class _SideRanking:
         self.greater_E = torch.zeros(len(rel_E), dtype=torch.int64, device=self.device)
         self.at_least_E = torch.zeros_like(self.greater_E)
         self._count(vectors_QD)
-        greater = np.empty(len(rel_E), np.int64)
-        equal = np.empty_like(greater)
-        greater[self.queries.order] = self.greater_E.cpu().numpy()
-        others = self.at_least_E - self.greater_E
-        equal[self.queries.order] = others.cpu().numpy() - ~self.own_is_known  # an edge does not rival itself
-        return Ranks(greater, equal)
+        equal_E = (self.at_least_E - self.greater_E).cpu().numpy() - ~self.own_is_known  # no rival of itself
+        position_E = np.argsort(self.queries.order)
+        return Ranks(self.greater_E.cpu().numpy()[position_E], equal_E[position_E])
 
     def _dimension(self, group: Group) -> int:
         return self.model.config.entity_dimension(group.entity_type)
@@ -192,6 +167,12 @@ class _SideRanking:
             edges = np.searchsorted(self.queries.of_edge, [queries.start, queries.stop]).tolist()
             yield _Block(number, queries, slice(*edges))
 
+    def _spans(self, group: Group) -> Iterator[list[_Block]]:
+        """Runs of blocks that compute their candidates once, short enough to keep all threads busy."""
+        blocks = list(self._blocks(group))
+        for chunk in _chunks(slice(0, len(blocks)), BLOCKS_PER_TASK):
+            yield blocks[chunk]
+
     def _candidates(self, group: Group, embeddings: Tensor) -> Tensor:
         """Candidates of one block, padded with zeros to the width: [<= N, D] -> [N, D].
 
@@ -209,14 +190,13 @@ class _SideRanking:
             query_PD = vectors_QD[block.queries, : self._dimension(group)].to(self.device)
             for chunk in _chunks(block.edges, self.slots.width):
                 candidate_ND = self._candidates(group, own_ED[chunk])
+                row_C = self.row_E[chunk]
+                column_C = torch.arange(len(row_C), device=self.device)
                 if self.kernels is not None:
-                    row_C = torch.arange(chunk.stop - chunk.start, device=self.device)
-                    pair = query_PD.contiguous(), candidate_ND.contiguous(), self.row_E[chunk], row_C
-                    score_E[chunk] = self.kernels.pair_scores(*pair)
-                    continue
-                score_PN = self.model.matrix_scores(query_PD, candidate_ND)
-                column_C = torch.arange(chunk.stop - chunk.start, device=self.device)
-                score_E[chunk] = score_PN[self.row_E[chunk], column_C]
+                    pair = query_PD.contiguous(), candidate_ND.contiguous()
+                    score_E[chunk] = self.kernels.pair_scores(*pair, row_C, column_C)
+                else:
+                    score_E[chunk] = self.model.matrix_scores(query_PD, candidate_ND)[row_C, column_C]
             return 0
 
         self.threads.run(
@@ -243,7 +223,7 @@ class _SideRanking:
                         torch.split(table, self.slots.width), first_slot // self.slots.width
                     )
                     for group in groups
-                    for blocks in _spans(list(self._blocks(group)))
+                    for blocks in self._spans(group)
                 )
 
     def _count_blocks(
@@ -253,39 +233,33 @@ class _SideRanking:
         num_queries: int = blocks[-1].queries.stop - blocks[0].queries.start
         candidate_ND = self._candidates(group, rows_ND)
         if self.kernels is not None:
-            some_ND = candidate_ND[: len(rows_ND)].contiguous()
-            for block in blocks:
-                self._count_fused(self.kernels, group, block, some_ND, number, vectors_QD)
-            return num_queries * self.slots.width
-        rival_PN = torch.empty(self.queries.height, self.slots.width, device=self.device)
+            candidate_ND = candidate_ND[: len(rows_ND)].contiguous()
+        else:
+            rival_PN = torch.empty(self.queries.height, self.slots.width, device=self.device)
         for block in blocks:
             query_PD = vectors_QD[block.queries, : self._dimension(group)].to(self.device)
+            if self.kernels is not None:
+                self._count_fused(self.kernels, block, query_PD, candidate_ND, number)
+                continue
             score_PN = self.model.matrix_scores(query_PD, candidate_ND)
             score_PN[:, len(rows_ND) :] = -torch.inf
             flat = score_PN.view(-1)
-            which, position = self.own.within(block.number, number)
+            which, position = self.queries.within(self.own, block.number, number)
             flat[torch.from_numpy(position).to(self.device)] = self.score_E[self.edge_of_own[which]]
-            _, position = self.known.within(block.number, number)
+            _, position = self.queries.within(self.known, block.number, number)
             flat[torch.from_numpy(position).to(self.device)] = -torch.inf
             for chunk in _chunks(block.edges, self.queries.height):
                 self._count_chunk(score_PN, rival_PN[: chunk.stop - chunk.start], chunk)
         return num_queries * self.slots.width
 
     def _count_fused(
-        self,
-        kernels: ModuleType,
-        group: Group,
-        block: _Block,
-        table_ND: Tensor,
-        number: int,
-        vectors_QD: Tensor,
+        self, kernels: ModuleType, block: _Block, query_PD: Tensor, table_ND: Tensor, number: int
     ) -> None:
         """Count for a block with the kernels, and subtract the known edges of its queries."""
-        query_PD = vectors_QD[block.queries, : self._dimension(group)].to(self.device)
         row_E, score_E = self.row_E[block.edges], self.score_E[block.edges]
         query_ED = query_PD[row_E].contiguous()
         greater_E, equal_E = kernels.count_above(query_ED, table_ND, score_E)
-        _, position = self.known.within(block.number, number)
+        _, position = self.queries.within(self.known, block.number, number)
         cell = torch.from_numpy(position).to(self.device)
         query_K, column_K = cell // self.slots.width, cell % self.slots.width
         # edges are sorted by query, so the edges of a known cell's query are a range
@@ -323,9 +297,3 @@ def _kernels() -> ModuleType:
 def _chunks(whole: slice, size: int) -> Iterator[slice]:
     for start in range(whole.start, whole.stop, size):
         yield slice(start, min(start + size, whole.stop))
-
-
-def _spans(blocks: list[_Block]) -> Iterator[list[_Block]]:
-    """Runs of blocks that compute their candidates once, short enough to keep all threads busy."""
-    for chunk in _chunks(slice(0, len(blocks)), BLOCKS_PER_TASK):
-        yield blocks[chunk]

@@ -57,8 +57,3 @@ def obstacle_of_device(config: Config, device: torch.device) -> str | None:
         f"dimension {dimension} on this {gpu.name}, with {available >> 10} KiB of "
         f"shared memory per block (at most {needed >> 10} are needed, and compute capability 8.0)"
     )
-
-
-def can_rank(config: Config, device: torch.device) -> bool:
-    """Whether the kernels count ranks on this device: of scores that are dot products."""
-    return device.type == "cuda" and config.comparator in ("dot", "cos") and not config.bias

@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphmill.formats._bucket_columns import Indices
-from graphmill.formats.edge_buckets.features import Features
+from graphmill.formats.edge_buckets.features import Features, Indices
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from train.edges.negative_sampling import Batch
 from train.edges.one_vs_all import QueryBatch
 from train.model.model import Model
 from train.model.optimizer import Adagrad
-from train.run.plan import Engine
+from train.plan.plan import Engine
 from train.step.grouped import GroupedStep
 from train.step.plain import PlainStep, StepFigures
 from train.step.table import Table

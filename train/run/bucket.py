@@ -23,8 +23,8 @@ from train.gpu.fused_step import FusedStep
 from train.model import learning_rates
 from train.model.model import Model
 from train.model.optimizer import Adagrad
+from train.plan.plan import Plan
 from train.run.batch_step import BatchStep
-from train.run.plan import Plan
 from train.step.plain import StepFigures
 from train.step.table import Table
 from train.step.threads import Task, Threads

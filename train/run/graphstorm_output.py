@@ -13,21 +13,20 @@ Vectors include the type's global embedding, as in `remap`; a saved model keeps 
 """
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 
 from graphmill import storage
+from graphmill.checkpoints.finite import check_finite
+from graphmill.checkpoints.pbg import PbgCheckpoint
+from graphmill.checkpoints.whole_tables import JoinedRows
 from graphmill.config import Config
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.graphstorm import saved_embeddings
 from graphmill.formats.graphstorm.saved_embeddings import EmbInfo
-from graphmill.formats.graphstorm.saved_ranks import Array
 from graphmill.run.lock import NO_CLAIM, Claim
-
-BATCH_ROWS = 1 << 16
 
 _RANK_FILE = re.compile(r"embed(_nids)?-[0-9]+\.pt")
 
@@ -36,15 +35,18 @@ def save(config: Config, embed_path: str | None, model_path: str | None, claim: 
     """Write the committed version in the layouts that have a path; emb_info.json last, models in one rename.
 
     Memory: one partition of embeddings.
+
+    Raises:
+        FormatError: the checkpoint is damaged, or has a number that is NaN or infinite.
     """
-    version = pbg_checkpoint.read_version(config.checkpoint_path)
+    checkpoint = PbgCheckpoint(config.checkpoint_path)
     if embed_path:
-        _save_embeddings(config, version, embed_path, claim)
+        _save_embeddings(config, checkpoint, embed_path, claim)
     if model_path:
-        _save_model(config, version, model_path, claim)
+        _save_model(checkpoint, model_path, claim)
 
 
-def _save_embeddings(config: Config, version: int, embed_path: str, claim: Claim) -> None:
+def _save_embeddings(config: Config, checkpoint: PbgCheckpoint, embed_path: str, claim: Claim) -> None:
     claim.check()
     storage.delete(saved_embeddings.emb_info_uri(embed_path))
     world_size = max(entity.num_partitions for entity in config.entities.values())
@@ -52,11 +54,13 @@ def _save_embeddings(config: Config, version: int, embed_path: str, claim: Claim
         for earlier in storage.list_dir(storage.join(embed_path, name)):
             if _RANK_FILE.fullmatch(storage.name(earlier.uri)):  # of an earlier run, perhaps with more ranks
                 storage.delete(earlier.uri)
-        added_D = pbg_checkpoint.read_global_embedding(config.checkpoint_path, name, version)
+        added_D = checkpoint.global_embedding(name)
+        if added_D is not None:
+            check_finite(added_D, f"{checkpoint.model_uri}: global embedding of {name!r}")
         first = 0
         for rank in range(world_size):
             if rank < entity.num_partitions:
-                rows_ND, _ = pbg_checkpoint.read_embeddings(config.checkpoint_path, name, rank, version)
+                rows_ND = checkpoint.read_embeddings(name, rank)
             else:
                 rows_ND = np.empty((0, config.entity_dimension(name)), np.float32)
             if added_D is not None:
@@ -70,51 +74,26 @@ def _save_embeddings(config: Config, version: int, embed_path: str, claim: Claim
     saved_embeddings.write_emb_info(embed_path, EmbInfo(tuple(config.entities), world_size, dimensions))
 
 
-def _save_model(config: Config, version: int, model_path: str, claim: Claim) -> None:
-    parameters, dense, iteration = pbg_checkpoint.read_model(config.checkpoint_path, version)
+def _save_model(checkpoint: PbgCheckpoint, model_path: str, claim: Claim) -> None:
+    checkpoint.read_model()  # refuses numbers that are not finite
+    parameters, dense, iteration = pbg_checkpoint.read_model(checkpoint.uri, checkpoint.version)
     name = f"epoch-{iteration.epoch_idx if iteration else 0}"
     if iteration is not None and not _ends_epoch(iteration):
         per_path = iteration.num_edge_chunks
         name += f"-iter-{iteration.edge_path_idx * per_path + iteration.edge_chunk_idx}"
     with storage.atomic_directory(storage.join(model_path, name)) as folder:
         sparse: dict[str, Any] = {}
-        for entity_type, entity in config.entities.items():
-            place = config.checkpoint_path, entity_type
-            counts = [
-                pbg_checkpoint.shape_of(*place, partition, version)[0]
-                for partition in range(entity.num_partitions)
-            ]
+        for entity_type, counts in checkpoint.counts.items():
             share = -(-sum(counts) // len(counts))
-            parts = _in_shares(config, entity_type, version, len(counts), share)
-            for rank, rows_ND in enumerate(parts):
-                uri = storage.join(folder, entity_type, f"sparse_emb_{rank:05d}.pt")
-                _save(uri, torch.from_numpy(rows_ND))
+            with JoinedRows(checkpoint, entity_type) as rows:
+                for rank in range(len(counts)):
+                    first, last = (min(each * share, sum(counts)) for each in (rank, rank + 1))
+                    uri = storage.join(folder, entity_type, f"sparse_emb_{rank:05d}.pt")
+                    _save(uri, torch.from_numpy(rows.read(first, last)))
             sparse[entity_type] = {"num_rows": sum(counts), "num_ranks": len(counts)}
         _save(storage.join(folder, "optimizers.bin"), {"dense": dense or {}, "sparse": sparse})
         _save(storage.join(folder, "model.bin"), {"decoder": parameters})
         claim.check()
-
-
-def _in_shares(
-    config: Config, entity_type: str, version: int, num_partitions: int, share: int
-) -> Iterator[Array]:
-    """Cut the rows of all partitions, one after the other, into `share` rows for each rank."""
-    held: list[Array] = []
-    num_held, num_given = 0, 0
-    for partition in range(num_partitions):
-        for rows_ND in pbg_checkpoint.iter_embeddings(
-            config.checkpoint_path, entity_type, partition, version, BATCH_ROWS
-        ):
-            held.append(rows_ND)
-            num_held += len(rows_ND)
-            while num_held >= share > 0 and num_given < num_partitions:
-                joined = np.concatenate(held)
-                yield joined[:share]
-                held, num_held, num_given = [joined[share:]], num_held - share, num_given + 1
-    empty = np.empty((0, config.entity_dimension(entity_type)), np.float32)
-    for _ in range(num_given, num_partitions):
-        yield np.concatenate([empty, *held])
-        held = []
 
 
 def _ends_epoch(iteration: pbg_checkpoint.Iteration) -> bool:

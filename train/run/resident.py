@@ -7,7 +7,7 @@ The rest of the trainer sees a graph of one partition, whose only bucket is (0, 
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,10 +19,9 @@ from train.edges.batches import EdgeTensors
 from train.edges.partitions import PartitionKey, all_buckets, all_keys, key_of
 from train.model.model import Model
 from train.model.optimizer import Adagrad
+from train.plan.plan import Plan
 from train.run.bucket import BucketTrainer, Tables, read_edges
-from train.run.plan import Plan
 from train.step.table import Table
-from train.tables.partition_files import PartitionFiles
 from train.tables.partition_store import Store
 from train.tables.run_context import RunContext
 
@@ -85,14 +84,11 @@ class WholeGraph(BucketTrainer):
 class ResidentStore(Store):
     """All tables on the device; the files hold them partition by partition."""
 
-    def __init__(self, context: RunContext, version: int) -> None:
-        super().__init__(PartitionFiles(context.on_host()), version)
+    def __init__(self, context: RunContext) -> None:
+        super().__init__(context.on_host())
         self.context = context
         self.first_rows = _first_rows(context)
         self._tables: dict[PartitionKey, Table] = {}
-
-    def begin(self, order: Sequence[Bucket]) -> None:
-        """Do nothing: all tables are on the device."""
 
     def enter(
         self, bucket: Bucket, then: Bucket | None, iteration: Iteration

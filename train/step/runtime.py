@@ -1,4 +1,4 @@
-"""The process that trains: its device, its threads, an allocator that keeps freed memory."""
+"""The process that trains: its threads, an allocator that keeps freed memory."""
 
 import ctypes
 from collections.abc import Iterator
@@ -7,24 +7,9 @@ from contextlib import contextmanager
 import torch
 
 from graphmill.cluster import num_cores
-from graphmill.config import PbgConfig
-from graphmill.errors import ConfigError
 
 _M_TRIM_THRESHOLD = -1  # of glibc's mallopt
 _M_MMAP_THRESHOLD = -3
-
-
-def device_of(config: PbgConfig) -> torch.device:
-    """The CPU, or with num_gpus the first GPU that this process sees.
-
-    Raises:
-        ConfigError: num_gpus asks for a GPU and there is none.
-    """
-    if not config.num_gpus:
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise ConfigError(f"num_gpus: {config.num_gpus}, but this worker sees no GPU; set num_gpus: 0")
-    return torch.device("cuda", 0)
 
 
 @contextmanager

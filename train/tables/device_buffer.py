@@ -12,7 +12,7 @@ the same moves happen one after the other.
 Host memory: all rows and sums once. With `train.device_partitions: 0` partitions come from files instead.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from graphmill.config import Config
@@ -22,7 +22,6 @@ from train.edges.partitions import PartitionKey, all_keys, is_shared, keys_of
 from train.gpu.copies import Copies, Slot, num_floats_of
 from train.step.table import Table
 from train.tables import memory
-from train.tables.partition_files import PartitionFiles
 from train.tables.partition_store import Store
 from train.tables.run_context import RunContext
 
@@ -37,9 +36,9 @@ def order_slots(config: Config, capacity: int) -> int | None:
 class DeviceBuffer(Store):
     """Holds all tables on the host, and the tables in use on the device."""
 
-    def __init__(self, context: RunContext, version: int, capacity: int) -> None:
+    def __init__(self, context: RunContext, capacity: int) -> None:
         """`capacity` counts the partitions on the device, of all types that have several."""
-        super().__init__(PartitionFiles(context.on_host()), version)
+        super().__init__(context.on_host())
         self.device, self.capacity = context.device, capacity
         self._host: dict[PartitionKey, Table] = {}
         self._on_device: dict[PartitionKey, Table] = {}
@@ -50,16 +49,12 @@ class DeviceBuffer(Store):
         self._changed: set[PartitionKey] = set()  # trained since they were copied to the device
         self._copies = Copies(self.device)
 
-    def begin(self, order: Sequence[Bucket]) -> None:
-        """Note the order of an iteration's buckets; the first time, load all partitions."""
-        super().begin(order)
-        if not self._host:
-            self._load()
-
     def enter(
         self, bucket: Bucket, then: Bucket | None, iteration: Iteration
     ) -> Mapping[PartitionKey, Table]:
         """The tables of `bucket`; with `then`, starts to copy the partitions that are needed next."""
+        if not self._host:
+            self._load()
         self._copies.steps_done()
         self.uses.advance()
         needed = keys_of(self.config, bucket)
@@ -67,7 +62,7 @@ class DeviceBuffer(Store):
         coming = sorted(needed - self._on_device.keys())
         self._make_room(needed, len(coming))
         for key in coming:
-            self._bring(key)
+            self._move_in(key)
         self._copies.await_arrivals()
         self._changed |= needed
         if then is not None:
@@ -85,18 +80,16 @@ class DeviceBuffer(Store):
 
     def _load(self) -> None:
         """Read all partitions to the host; copy those that never move to slots of their own."""
-        self._host = {
-            key: self._copies.pinned(self.files.load(key, self.version)) for key in all_keys(self.config)
-        }
+        load, pinned = self.files.load, self._copies.pinned
+        self._host = {key: pinned(load(key, self.version)) for key in all_keys(self.config)}
         sizes = {key: num_floats_of(table) for key, table in self._host.items()}
-        places = {key: Slot(sizes[key], self.device) for key in sorted(sizes) if is_shared(self.config, key)}
-        moving = [size for key, size in sizes.items() if key not in places]
+        staying = {key: Slot(sizes[key], self.device) for key in sorted(sizes) if is_shared(self.config, key)}
+        moving = [size for key, size in sizes.items() if key not in staying]
         num = min(self.capacity + memory.SPARE_SLOTS, len(moving))
         self._free = [Slot(max(moving), self.device) for _ in range(num)]
         self._copies.settle()  # earlier uses of the slots' memory
-        for key, slot in places.items():
-            self._on_device[key] = self._copies.bring(self._host[key], slot, ())
-            self.num_read += 1
+        for key, slot in staying.items():
+            self._bring(key, slot)
 
     def _look_ahead(self, following: set[PartitionKey]) -> None:
         """Copy the partitions that the following bucket lacks, or else the partition that is needed next."""
@@ -106,7 +99,7 @@ class DeviceBuffer(Store):
             key = min(others, key=self.uses.next_of, default=None)
             coming = {key} if key is not None and self.uses.is_left(key) else set()
         for key in sorted(coming)[: len(self._free)]:
-            self._bring(key)
+            self._move_in(key)
             self._ahead.add(key)
 
     def _make_room(self, keep: set[PartitionKey], num: int) -> None:
@@ -127,9 +120,11 @@ class DeviceBuffer(Store):
         self._free.append(slot)
         del self._on_device[key]
 
-    def _bring(self, key: PartitionKey) -> None:
-        slot = self._free.pop(0)
-        self._slots[key] = slot
+    def _move_in(self, key: PartitionKey) -> None:
+        self._slots[key] = self._free.pop(0)
+        self._bring(key, self._slots[key])
+
+    def _bring(self, key: PartitionKey, slot: Slot) -> None:
         self._on_device[key] = self._copies.bring(self._host[key], slot, (self._left.get(key),))
         self.num_read += 1
 

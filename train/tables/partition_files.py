@@ -6,6 +6,7 @@ Rows that `init_path` lacks are drawn too.
 Shapes: R rows in the checkpoint of `init_path`, N rows of the partition, D dimension.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from graphmill.checkpoints.finite import check_finite, first_not_finite
 from graphmill.errors import FormatError, TrainingError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.vocab import Partition
 from train.config import TrainConfig
 from train.edges import seeds
 from train.edges.partitions import PartitionKey
@@ -27,21 +29,11 @@ _ROUNDING = 1e-5  # rows that training shortened may be longer by this; loading 
 
 
 class PartitionFiles:
-    """Reads and writes the tables of a run; holds none of them.
-
-    Attributes:
-        checksums: checksums of the files that were written, by URI; those of the run.
-    """
+    """Reads and writes the tables of a run; holds none of them."""
 
     def __init__(self, context: RunContext) -> None:
-        self.checksums = context.checksums
-        self.config = context.config
-        self.num_rows = context.num_rows
-        self.device = context.device
+        self.context, self.config = context, context.config
         self.optimizer = self.config.section(TrainConfig).optimizer
-        self._warm_start = context.warm_start
-        self._pbg = self.config.pbg()
-        self._claim = context.claim
 
     def load(self, key: PartitionKey, version: int, path: str | None = None) -> Table:
         """The table in the files of `version` in the folder `path`; with version 0 a new table.
@@ -52,15 +44,15 @@ class PartitionFiles:
         if version:
             embeddings_ND, sums = self._read(key, version, path or self.config.checkpoint_path)
             self._check_shape(embeddings_ND, key, version, path)
-        elif self._warm_start is not None and self._warm_start.has_type(key[0]):
-            embeddings_ND, sums = self._take_over(key, self._warm_start)
+        elif (warm := self.context.warm_start) is not None and warm.has_type(key[0]):
+            embeddings_ND, sums = self._take_over(key, warm)
         else:
             embeddings_ND = self._draw(key)
             sums = optimizer.fresh_sums(self.optimizer, embeddings_ND)
         max_norm = self.config.max_norm
         if max_norm is not None and (embeddings_ND.norm(dim=1) > max_norm * (1 + _ROUNDING)).any():
             embeddings_ND = optimizer.shortened(embeddings_ND, max_norm)
-        return Table(embeddings_ND.to(self.device), sums.to(self.device))
+        return Table(embeddings_ND.to(self.context.device), sums.to(self.context.device))
 
     def load_embeddings(self, key: PartitionKey, version: int) -> Tensor:
         """The embeddings of `version` as they are, [N, D] in the host's memory; raises as `load`."""
@@ -83,16 +75,16 @@ class PartitionFiles:
                 f"embeddings of {key[0]!r}, partition {key[1]}: not finite after training on epoch "
                 f"{iteration.epoch_idx + 1}; lower lr (now {self.config.lr}), or set max_norm"
             )
-        self._claim.check()
+        self.context.claim.check()
         pbg_checkpoint.write_embeddings(
             path or self.config.checkpoint_path,
             *key,
             version,
             rows,
             optimizer.table_state(table.sums.cpu(), self.config.lr),
-            self._pbg,
+            self.config.pbg(),
             iteration,
-            self.checksums,
+            self.context.checksums,
         )
 
     def _take_over(self, key: PartitionKey, warm_start: WarmStart) -> tuple[Tensor, Tensor]:
@@ -125,18 +117,35 @@ class PartitionFiles:
         return torch.randn(self._shape(key), generator=generator).mul_(self.config.init_scale)
 
     def _shape(self, key: PartitionKey) -> tuple[int, int]:
-        return self.num_rows[key[0]][key[1]], self.config.entity_dimension(key[0])
+        return self.context.num_rows[key[0]][key[1]], self.config.entity_dimension(key[0])
 
     def _check_shape(
         self, embeddings_ND: Tensor, key: PartitionKey, version: int, path: str | None = None
     ) -> None:
         if embeddings_ND.shape != (shape := self._shape(key)):
+            advice = "set entity_path and dimension as in its training"
+            if self.context.trains:
+                advice = "if entities were added, train into a new checkpoint_path with this one as init_path"
             uri = pbg_checkpoint.embeddings_uri(path or self.config.checkpoint_path, *key, version)
             raise FormatError(
                 f"{uri}: embeddings have shape {tuple(embeddings_ND.shape)}; entity_count and dimension ask "
-                f"for {shape}: the checkpoint belongs to other entities or another configuration. If "
-                "entities were added, train into another checkpoint_path, with this one as init_path"
+                f"for {shape}: the checkpoint belongs to other entities or another configuration; {advice}"
             )
+
+
+def load_embeddings_of(context: RunContext) -> Callable[[str, Partition], Tensor]:
+    """A function that loads the embeddings [N, D] of a partition to the host, and holds one partition."""
+    files = PartitionFiles(context)
+    held: dict[PartitionKey, Tensor] = {}
+
+    def load(entity_type: str, partition: Partition) -> Tensor:
+        key = entity_type, partition
+        if key not in held:
+            held.clear()  # before the next partition takes its memory
+            held[key] = files.load_embeddings(key, context.version)
+        return held[key]
+
+    return load
 
 
 def _read_finite(path: str, key: PartitionKey, version: int) -> tuple[Tensor, dict[str, Any] | None]:

@@ -20,6 +20,7 @@ from train.edges.partitions import PartitionKey, all_keys, is_shared, keys_of
 from train.step.table import Table
 from train.tables.background import Background
 from train.tables.partition_files import PartitionFiles
+from train.tables.run_context import RunContext
 
 
 class Store(ABC):
@@ -32,10 +33,12 @@ class Store(ABC):
         num_written: partitions written so far, or taken from the device.
     """
 
-    def __init__(self, files: PartitionFiles, version: int) -> None:
-        self.files, self.config, self.version = files, files.config, version
+    def __init__(self, context: RunContext) -> None:
+        """The context's device is the one that files are read to."""
+        self.config, self.version = context.config, context.version
+        self.files = PartitionFiles(context)
         self.num_read = self.num_written = 0
-        self.uses = Uses(files.config, [])
+        self.uses = Uses(context.config, [])
 
     def begin(self, order: Sequence[Bucket]) -> None:
         """Note the order of an iteration's buckets."""
@@ -59,8 +62,8 @@ class Store(ABC):
 class PartitionStore(Store):
     """Holds the tables of the current bucket, and those that the next bucket adds; files have the others."""
 
-    def __init__(self, files: PartitionFiles, version: int, background: Background) -> None:
-        super().__init__(files, version)
+    def __init__(self, context: RunContext, background: Background) -> None:
+        super().__init__(context)
         self._slots = self.config.section(TrainConfig).memory_partitions
         self._background = background
         self._tables: dict[PartitionKey, Table] = {}

@@ -11,6 +11,7 @@ import torch
 from graphmill.config import Config
 from graphmill.errors import NotFoundError
 from graphmill.formats import entity_counts, pbg_checkpoint
+from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums
 from train.config import TrainConfig
@@ -18,7 +19,6 @@ from train.edges import seeds
 from train.edges.schedule import Schedule, plan
 from train.model.model import Model
 from train.model.optimizer import Adagrad
-from train.step.runtime import device_of
 from train.tables.warm_start import WarmStart
 
 CPU = torch.device("cpu")
@@ -34,6 +34,7 @@ class RunContext:
         num_relations: number of relations of either kind.
         version: version of the checkpoint that the run reads; 0 where there is none yet.
         warm_start: checkpoint at init_path, while there is no version yet.
+        trains: whether the run adds versions to the checkpoint; else it reads the version.
         claim: lock that is checked before a file of the checkpoint is written.
         checksums: checksums of the files that this process writes, by URI.
     """
@@ -44,13 +45,13 @@ class RunContext:
         schedule: Schedule | None = None,
         claim: Claim = NO_CLAIM,
         *,
-        device: torch.device | None = None,
+        device: torch.device = CPU,
         version: int | None = None,
     ) -> None:
-        """By default the schedule, the device and the version are those that the configuration asks for."""
+        """By default the schedule and the version are those that the configuration asks for."""
         self.config = config
         self.claim = claim
-        self.device = device or device_of(config)
+        self.device = device
         partitions = {name: entity.num_partitions for name, entity in config.entities.items()}
         self.num_rows = entity_counts.read_counts(config.entity_path, partitions)
         self.num_dynamic = (
@@ -61,6 +62,7 @@ class RunContext:
         self.checksums: Checksums = {}
         warm = not self.version and config.init_path
         self.warm_start = WarmStart(config, warm) if warm else None
+        self.trains = version is None
         self._schedule = schedule
 
     @classmethod
@@ -135,6 +137,20 @@ class RunContext:
         if optimizer_state:
             adagrad.load_state_dict(optimizer_state, uri)
         return model, adagrad
+
+    def write_model(
+        self, model: Model, adagrad: Adagrad, version: int, iteration: Iteration, path: str | None = None
+    ) -> None:
+        """Write the model and its optimizer as of `version`, to the checkpoint or to another folder."""
+        pbg_checkpoint.write_model(
+            path or self.config.checkpoint_path,
+            version,
+            model.state_dict(),
+            adagrad.state_dict(),
+            self.config.pbg(),
+            iteration,
+            self.checksums,
+        )
 
     def relation_names(self) -> list[str]:
         """Names of all relations; a dynamic relation without a name goes by its number."""

@@ -58,10 +58,8 @@ class WarmStart:
         Raises:
             FormatError: the checkpoint has another number of partitions of the type.
         """
-        former, current = (
-            self._num_partitions.get(entity_type),
-            self.config.entities[entity_type].num_partitions,
-        )
+        former = self._num_partitions.get(entity_type)
+        current = self.config.entities[entity_type].num_partitions
         if former is None:
             log.info("training: %s has no %r: its embeddings are drawn", self.path, entity_type)
         elif former != current:
@@ -81,27 +79,24 @@ class WarmStart:
         state, optimizer_state, _ = pbg_checkpoint.read_model(self.path, self.version)
         grown = model.num_relations is not None
         if model.num_relations is not None:
-            self.check_relations(state, model.num_relations)
+            self._check_relations(state, model.num_relations)
         current = self._current_keys(state)
         model.load_state({current[key]: state[key] for key in state if key in current}, uri, grown=grown)
         adagrad = Adagrad(model.parameters, lr)
         saved = (optimizer_state or {}).get("state", {})
         if saved:
-            numbered = {key: saved.get(number) for number, key in enumerate(self._former_keys(state))}
+            # the optimizer numbers the parameters: both sides' operators, then global embeddings
+            former_keys = in_order(state, list(self.former.get("entities", self.config.entities)))
+            numbered = {key: saved.get(number) for number, key in enumerate(former_keys)}
             states = {current[key]: each for key, each in numbered.items() if key in current}
             adagrad.load_states(states, uri, grown=grown)
         return adagrad
 
-    def _former_names(self) -> list[str]:
-        """Names of the static relations that the checkpoint was trained with, in their order."""
-        if self.former.get("dynamic_relations"):
-            return []
-        return [str(relation.get("name")) for relation in self.former.get("relations", [])]
-
     def _current_keys(self, state: Mapping[str, Tensor]) -> dict[str, str]:
         """The current key of each saved parameter, without those of removed relations and types."""
         now = {relation.name: number for number, relation in enumerate(self.config.relations)}
-        then = dict(enumerate(self._former_names() or now))
+        static = [] if self.former.get("dynamic_relations") else self.former.get("relations", [])
+        then = dict(enumerate([str(relation.get("name")) for relation in static] or now))
         renamed = {}
         for key in state:
             parsed = parse_operator_key(key)
@@ -115,10 +110,6 @@ class WarmStart:
         if gone := sorted(state.keys() - renamed.keys()):
             log.info("training: of %s, not needed any more: %s", self.path, ", ".join(gone))
         return renamed
-
-    def _former_keys(self, state: Mapping[str, Tensor]) -> list[str]:
-        """The saved parameters in the order of their optimizer: both sides' operators, global embeddings."""
-        return in_order(state, list(self.former.get("entities", self.config.entities)))
 
     def check_entities(
         self, entity_type: str, partition: Partition, saved_shape: tuple[int, int], shape: tuple[int, int]
@@ -140,12 +131,8 @@ class WarmStart:
             )
         self._check_ids(entity_type, partition, num_saved)
 
-    def check_relations(self, state: Mapping[str, Tensor], num_relations: int) -> None:
-        """Check that the saved dynamic relations are the first of the current ones.
-
-        Raises:
-            FormatError: there are more of them, or their names differ, or the number grew without names.
-        """
+    def _check_relations(self, state: Mapping[str, Tensor], num_relations: int) -> None:
+        """Check that the saved dynamic relations are the first of the current ones."""
         uri = pbg_checkpoint.model_uri(self.path, self.version)
         counts = {len(value) if value.dim() else 0 for value in state.values()}
         if not counts:
@@ -160,43 +147,40 @@ class WarmStart:
             )
         names = _relation_names(self.entity_path, num_relations)
         former = _relation_names(self.former_entity_path, num_saved)
-        if names is None or former is None:
-            if num_saved < num_relations:
+        if names is not None and former is not None:
+            moved = [number for number, name in enumerate(former) if names[number] != name]
+            if moved:
                 raise FormatError(
-                    f"{uri}: {num_saved} relations, {num_relations} today, and no names tell which are the "
-                    f"same: expected {entity_counts.RELATION_NAMES} of the checkpoint's entities "
-                    f"({self.former_entity_path or 'not found'}) and in {self.entity_path}; {_REMEDY}"
+                    f"{uri}: relation {moved[0]} was {former[moved[0]]!r}, and is {names[moved[0]]!r} in "
+                    f"{self.entity_path}; {_REMEDY}"
                 )
-            log.info("training: relations of %s are taken by position: no names to compare", self.path)
-        elif names[:num_saved] != former:
-            number = next(n for n, name in enumerate(former) if names[n] != name)
+        elif num_saved < num_relations:
             raise FormatError(
-                f"{uri}: relation {number} was {former[number]!r}, and is {names[number]!r} in "
-                f"{self.entity_path}; {_REMEDY}"
+                f"{uri}: {num_saved} relations, {num_relations} today, and no names tell which are the "
+                f"same: expected {entity_counts.RELATION_NAMES} of the checkpoint's entities "
+                f"({self.former_entity_path or 'not found'}) and in {self.entity_path}; {_REMEDY}"
             )
+        else:
+            log.info("training: relations of %s are taken by position: no names to compare", self.path)
 
     def _find_former_entities(self) -> str | None:
         """The path of the entities that the checkpoint was trained with, if it may be opened and exists."""
         former = self.former.get("entity_path")
         set_here = [self.entity_path, getattr(self.config.etl, "previous_entity_path", None)]
         roots = [storage.parent(self.path), *(each for each in set_here if isinstance(each, str))]
-        if isinstance(former, str) and not any(storage.within(root, former) for root in roots):
-            log.info(
-                "training: %s says that its entities are %s; they are not beside it, and not opened; rows are"
-                " taken by position; set etl.previous_entity_path to them to have their raw ids compared",
-                self.path,
-                former,
-            )
-            return None
+        reason = "they cannot be read"
         try:
-            if isinstance(former, str) and storage.exists(former):
+            if isinstance(former, str) and not any(storage.within(root, former) for root in roots):
+                reason = (
+                    "they are not beside it, and not opened; set etl.previous_entity_path to them to have "
+                    "their raw ids compared"
+                )
+            elif isinstance(former, str) and storage.exists(former):
                 return former
         except GraphMillError as error:  # storage may be down, and the run goes on without the check
-            log.info("training: %s", error)
+            reason = str(error)
         log.info(
-            "training: the entities that %s was trained with (%s) cannot be read; rows are taken by position",
-            self.path,
-            former,
+            "training: entities are taken by position; %s was trained with %s; %s", self.path, former, reason
         )
         return None
 

@@ -3,14 +3,15 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated
+from itertools import accumulate
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from etl.config import FilesConfig, Table
+from etl.tables.blocks import ranges_within
 from graphmill.errors import RawTableError, StorageError
-from graphmill.storage.as_json import AsJson
+from graphmill.storage.as_json import ArrowType
 from graphmill.storage.fs import explained
 
 Cut = tuple[int, int] | None
@@ -38,7 +39,7 @@ class FileRange:
     num_columns: int = 0
     values: dict[str, str | None] = field(default_factory=dict)
     """Values of fields that the file's path gives."""
-    types: dict[str, Annotated[pa.DataType, AsJson]] = field(default_factory=dict)
+    types: dict[str, ArrowType] = field(default_factory=dict)
     """Types to read the columns of JSON as."""
     integer_columns: tuple[str, ...] = ()
     """Columns of raw ids that are integers in the table, and become decimal strings."""
@@ -89,16 +90,8 @@ def reading(uri: str) -> Iterator[None]:
             raise
 
 
-def group_rows(sizes: Sequence[int], chunk_rows: int) -> Iterator[tuple[int, int, tuple[int, int]]]:
-    """Join row groups of the given sizes into ranges of about `chunk_rows` rows.
-
-    Yields first row, number of rows, and [start, stop) of the row groups of each range.
-    """
-    first_row = start = num_rows = 0
-    for number, size in enumerate(sizes):
-        if num_rows and num_rows + size > chunk_rows:
-            yield first_row, num_rows, (start, number)
-            first_row, start, num_rows = first_row + num_rows, number, 0
-        num_rows += size
-    if num_rows:
-        yield first_row, num_rows, (start, len(sizes))
+def cut_groups(sizes: Sequence[int], chunk_rows: int) -> list[tuple[int, int, Cut]]:
+    """Join row groups of the given sizes into ranges of about `chunk_rows` rows: the `cuts` of a `Head`."""
+    starts = [0, *accumulate(sizes)]
+    found = ((groups.start, groups.stop) for groups in ranges_within(sizes, chunk_rows))
+    return [(starts[a], starts[b] - starts[a], (a, b)) for a, b in found if starts[b] > starts[a]]

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.orc as paorc
 
 from etl.config import FilesConfig
-from etl.tables.formats.base import FileRange, Head, SkipRow, TableFormat, group_rows, reading
+from etl.tables.formats.base import FileRange, Head, SkipRow, TableFormat, cut_groups, reading
 from graphmill import storage
 
 
@@ -16,7 +16,7 @@ def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
         schema, num_rows, num_stripes = orc.schema, orc.nrows, orc.nstripes
     # The file has no row counts per stripe: assume equal stripes.
     each = num_rows // max(num_stripes, 1)
-    cuts = [(0, num, cut) for _, num, cut in group_rows([each] * num_stripes, chunk_rows)]
+    cuts = [(0, num, cut) for _, num, cut in cut_groups([each] * num_stripes, chunk_rows)]
     return Head(schema.names, cuts, dict(zip(schema.names, schema.types, strict=True)))
 
 

@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 
 from etl.config import FilesConfig
 from etl.tables import blocks
-from etl.tables.formats.base import FileRange, Head, SkipRow, TableFormat, group_rows, reading
+from etl.tables.formats.base import FileRange, Head, SkipRow, TableFormat, cut_groups, reading
 from graphmill import storage
-from graphmill.formats import parquet_bounds
+from graphmill.formats.parquet import bounds
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
         schema = parquet.schema_arrow
         sizes = [parquet.metadata.row_group(n).num_rows for n in range(parquet.num_row_groups)]
     types = dict(zip(schema.names, schema.types, strict=True))
-    return Head(schema.names, list(group_rows(sizes, chunk_rows)), types)
+    return Head(schema.names, cut_groups(sizes, chunk_rows), types)
 
 
 def _read(file_range: FileRange, skip_row: SkipRow | None) -> Iterator[pa.RecordBatch]:
@@ -38,7 +38,7 @@ def _read(file_range: FileRange, skip_row: SkipRow | None) -> Iterator[pa.Record
     with _open(file_range.uri, relation) as parquet:
         groups = range(*(file_range.cut or (0, parquet.num_row_groups)))
         names = list(file_range.columns.values())
-        rows = parquet_bounds.batch_rows(
+        rows = bounds.batch_rows(
             parquet, file_range.uri, names, blocks.BLOCK_ROWS, groups=groups, dictionary_column=relation
         )
         yield from parquet.iter_batches(rows, groups, names, use_threads=False)

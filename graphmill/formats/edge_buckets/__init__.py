@@ -21,16 +21,13 @@ import numpy.typing as npt
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats._bucket_columns import (
-    Indices,
-    check_fits,
-    check_not_negative,
-    checked_dataset,
-    read_rows,
-)
+from graphmill.formats._hdf5 import FORMAT_VERSION, DatasetWriter, checked_dataset, open_checked, read_rows
 from graphmill.formats.edge_buckets.features import (
     Features,
     FeaturesWriter,
+    Indices,
+    check_fits,
+    check_not_negative,
     features_name,
     offsets_name,
     read_features,
@@ -38,7 +35,6 @@ from graphmill.formats.edge_buckets.features import (
 from graphmill.storage import Checksums, Manifest
 from graphmill.vocab import Bucket, Side
 
-FORMAT_VERSION = 1
 COLUMNS = ("lhs", "rel", "rhs")
 WEIGHT = "weight"
 
@@ -83,17 +79,10 @@ class BucketWriter:
         num_features: Mapping[Side, int],
     ):
         self._uri = uri
-        self._num_edges = num_edges
-        self._num_written = 0
+        self._index_dtype = index_dtype
         hdf5.attrs["format_version"] = FORMAT_VERSION
-        dtypes = dict.fromkeys(COLUMNS, np.dtype(index_dtype))
-        if weighted:
-            dtypes[WEIGHT] = np.dtype(np.float32)
-        # Without chunks a dataset is contiguous; without times, equal content has equal bytes.
-        self._datasets = {
-            column: hdf5.create_dataset(column, shape=(num_edges,), dtype=dtype, track_times=False)
-            for column, dtype in dtypes.items()
-        }
+        dtypes = dict.fromkeys(COLUMNS, index_dtype) | ({WEIGHT: np.float32} if weighted else {})
+        self._columns = DatasetWriter(hdf5, uri, num_edges, dtypes, rows="edges")
         self._features = {
             side: FeaturesWriter(hdf5, uri, side, num_edges, num, index_dtype)
             for side, num in num_features.items()
@@ -106,23 +95,17 @@ class BucketWriter:
             FormatError: the columns differ in length, weights are missing or unexpected, there are more
                 edges than announced, or a value does not fit.
         """
-        if (edges.weight is not None) != (WEIGHT in self._datasets):
+        columns = {name: getattr(edges, name) for name in self._columns.datasets}
+        if (edges.weight is not None) != (WEIGHT in columns):
             found = "without weights" if edges.weight is None else "with weights"
             raise FormatError(f"{self._uri}: edges {found} appended to a bucket that is not so")
-        stop = self._num_written + len(edges)
-        if stop > self._num_edges:
-            raise FormatError(f"{self._uri}: expected {self._num_edges} edges, found at least {stop}")
-        for column, dataset in self._datasets.items():
-            values = getattr(edges, column)
+        for name, values in columns.items():
             if len(values) != len(edges):
-                raise FormatError(
-                    f"{self._uri}: lengths differ: lhs has {len(edges)}, {column} {len(values)}"
-                )
-            if len(values):
-                if column != WEIGHT:
-                    has_features = column in self._features
-                    check_fits(values, dataset.dtype, column, self._uri, -1 if has_features else 0)
-                dataset[self._num_written : stop] = values
+                raise FormatError(f"{self._uri}: lengths differ: lhs has {len(edges)}, {name} {len(values)}")
+            if name != WEIGHT:
+                check_fits(values, self._index_dtype, name, self._uri, -1 if name in self._features else 0)
+        first_edge = self._columns.num_written
+        self._columns.append(columns)
         for side in Side:
             features, writer = edges.features(side), self._features.get(side)
             if (features is None) != (writer is None):
@@ -130,15 +113,13 @@ class BucketWriter:
                     f"{self._uri}: {side} features were announced and are missing, or not expected"
                 )
             if features is not None and writer is not None:
-                writer.append(features, len(edges), self._num_written)
-        self._num_written = stop
+                writer.append(features, len(edges), first_edge)
 
     def check_full(self) -> None:
         """Refuse to end with fewer edges or features than announced."""
         for writer in self._features.values():
             writer.check_full()
-        if self._num_written != self._num_edges:
-            raise FormatError(f"{self._uri}: expected {self._num_edges} edges, found {self._num_written}")
+        self._columns.check_full()
 
 
 @contextmanager
@@ -213,21 +194,20 @@ def read_bucket(
                     f"{uri}: its {side} side has lists of features ({offsets_name(side)}), expected an "
                     "index for every edge: featurized entity types are not supported here"
                 )
-        first, end, _ = slice(start, stop).indices(len(datasets["lhs"]))
-        rows = slice(first, max(first, end))
-        weight = read_rows(datasets[WEIGHT], rows, np.float32) if WEIGHT in datasets else None
-        lhs, rel, rhs = (read_rows(datasets[column], rows, np.int64) for column in COLUMNS)
-        features = {side: read_features(datasets, side, rows, uri) for side in Side}
+        start, stop, _ = slice(start, stop).indices(len(datasets["lhs"]))
+        stop = max(start, stop)
+        weight = read_rows(datasets[WEIGHT], start, stop, np.float32) if WEIGHT in datasets else None
+        lhs, rel, rhs = (read_rows(datasets[column], start, stop, np.int64) for column in COLUMNS)
+        features = {str(side): read_features(datasets, side, start, stop, uri) for side in Side}
         edges = Edges(lhs, rel, rhs, weight, features[Side.LHS], features[Side.RHS])
     for column in COLUMNS:
-        found = edges.features(Side(column)) if column in tuple(Side) else None
-        values = getattr(edges, column)
-        if found is not None:
-            values = np.where((values == -1) & (found.counts > 0), 0, values)
-        check_not_negative(values, column, uri, rows.start)
+        values, lists = getattr(edges, column), features.get(column)
+        if lists is not None:
+            values = np.where((values == -1) & (lists.counts > 0), 0, values)
+        check_not_negative(values, column, uri, start)
     if weight is not None and not np.isfinite(weight).all():
         row = int(np.flatnonzero(~np.isfinite(weight))[0])
-        raise FormatError(f"{uri}: {WEIGHT}[{rows.start + row}] is {weight[row]}; expected a finite number")
+        raise FormatError(f"{uri}: {WEIGHT}[{start + row}] is {weight[row]}; expected a finite number")
     return edges
 
 
@@ -267,22 +247,15 @@ def check_indices(
 def _open_bucket(uri: str, manifest: Manifest | None = None) -> Iterator[dict[str, h5py.Dataset]]:
     """The datasets of the bucket file by name, checked; `weight` only where there is one."""
     try:
-        with storage.open_hdf5(uri, manifest) as hdf5:
+        with open_checked(uri, manifest) as hdf5:
             yield _checked_datasets(hdf5, uri)
     except NotFoundError as error:
         raise FormatError(
             f"{uri}: there is no such bucket; every bucket must exist, an empty one with datasets of length 0"
         ) from error
-    except (OSError, LookupError, RuntimeError, TypeError, ValueError) as error:  # h5py, of damage inside
-        raise FormatError(f"{uri}: the file is damaged: {error}") from error
 
 
 def _checked_datasets(hdf5: h5py.File, uri: str) -> dict[str, h5py.Dataset]:
-    version = hdf5.attrs.get("format_version")
-    if not np.array_equal(version, FORMAT_VERSION):
-        raise FormatError(
-            f"{uri}: attribute 'format_version' is {version}; this reader knows {FORMAT_VERSION}"
-        )
     datasets = {column: checked_dataset(hdf5, column, "iu", uri) for column in COLUMNS}
     if WEIGHT in hdf5:
         datasets[WEIGHT] = checked_dataset(hdf5, WEIGHT, "iuf", uri)

@@ -17,8 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from graphmill.errors import FormatError
-from graphmill.formats._bucket_columns import Indices, check_fits, check_not_negative, read_rows
+from graphmill.formats._hdf5 import DatasetWriter, check_least, new_dataset, read_rows
 from graphmill.vocab import Side
+
+Indices = npt.NDArray[np.int64] | npt.NDArray[np.int32]
+
+_REMARK = " (-1 stands for a list of features, and is allowed where the edge has one)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,52 +56,42 @@ class FeaturesWriter:
     def __init__(
         self, hdf5: h5py.File, uri: str, side: Side, num_edges: int, num_features: int, dtype: npt.DTypeLike
     ):
-        self._uri, self._side, self._num_features, self._num_written = uri, side, num_features, 0
-        self._offsets = hdf5.create_dataset(
-            offsets_name(side), shape=(num_edges + 1,), dtype=np.int64, track_times=False
-        )
-        self._indices = hdf5.create_dataset(
-            features_name(side), shape=(num_features,), dtype=np.dtype(dtype), track_times=False
-        )
+        self._uri, self._side, self._dtype = uri, side, dtype
+        self._offsets = new_dataset(hdf5, offsets_name(side), (num_edges + 1,), np.int64)
+        dtypes = {features_name(side): dtype}
+        self._indices = DatasetWriter(hdf5, uri, num_features, dtypes, rows=f"{side} features")
 
     def append(self, features: Features, num_edges: int, first_edge: int) -> None:
         """Write the lists of `num_edges` edges, the first of them edge `first_edge` of the bucket.
 
         Raises:
-            FormatError: they do not fit the edges, or what was announced.
+            FormatError: they do not fit the edges, or have more features than announced.
         """
-        stop = self._num_written + len(features.indices)
         if len(features.offsets) != num_edges + 1 or features.offsets[-1] != len(features.indices):
             raise FormatError(f"{self._uri}: {self._side} features: their offsets do not fit the edges")
-        if stop > self._num_features:
-            raise FormatError(
-                f"{self._uri}: expected {self._num_features} {self._side} features, found at least {stop}"
-            )
-        self._offsets[first_edge : first_edge + num_edges + 1] = features.offsets + self._num_written
-        if len(features.indices):
-            check_fits(features.indices, self._indices.dtype, features_name(self._side), self._uri)
-            self._indices[self._num_written : stop] = features.indices
-        self._num_written = stop
+        name = features_name(self._side)
+        check_fits(features.indices, self._dtype, name, self._uri)
+        self._offsets[first_edge : first_edge + num_edges + 1] = features.offsets + self._indices.num_written
+        self._indices.append({name: features.indices})
 
     def check_full(self) -> None:
         """Refuse to end with fewer features than announced."""
-        if self._num_written != self._num_features:
-            raise FormatError(
-                f"{self._uri}: expected {self._num_features} {self._side} features, found {self._num_written}"
-            )
+        self._indices.check_full()
 
 
-def read_features(datasets: Mapping[str, h5py.Dataset], side: Side, rows: slice, uri: str) -> Features | None:
-    """The lists of features of some rows.
+def read_features(
+    datasets: Mapping[str, h5py.Dataset], side: Side, start: int, stop: int, uri: str
+) -> Features | None:
+    """The lists of features of the edges [start, stop).
 
     Raises:
         FormatError: the offsets fall, or do not lie in the list of features.
     """
     if offsets_name(side) not in datasets:
         return None
-    offsets = read_rows(datasets[offsets_name(side)], slice(rows.start, rows.stop + 1), np.int64)
+    offsets = read_rows(datasets[offsets_name(side)], start, stop + 1, np.int64)
     num_features = len(datasets[features_name(side)])
-    first = 0 if rows.start == 0 else int(offsets[0])
+    first = 0 if start == 0 else int(offsets[0])
     if (
         int(offsets[0]) != first
         or (np.diff(offsets) < 0).any()
@@ -106,6 +100,18 @@ def read_features(datasets: Mapping[str, h5py.Dataset], side: Side, rows: slice,
         raise FormatError(
             f"{uri}: {offsets_name(side)}: expected offsets from 0 that never fall, up to {num_features}"
         )
-    indices = read_rows(datasets[features_name(side)], slice(first, int(offsets[-1])), np.int64)
+    indices = read_rows(datasets[features_name(side)], first, int(offsets[-1]), np.int64)
     check_not_negative(indices, features_name(side), uri, first)
     return Features(offsets - first, indices)
+
+
+def check_not_negative(values: Indices, column: str, uri: str, first_row: int, least: int = 0) -> None:
+    """Refuse indices below `least`; the first value is in row `first_row` of the column."""
+    check_least(values, least, column, uri, first_row, _REMARK)
+
+
+def check_fits(values: Indices, dtype: npt.DTypeLike, column: str, uri: str, least: int = 0) -> None:
+    """Refuse indices that `dtype` cannot hold, or below `least`."""
+    check_not_negative(values, column, uri, 0, least)
+    if int(values.max(initial=0)) > np.iinfo(np.dtype(dtype)).max:  # HDF5 would clip it silently
+        raise FormatError(f"{uri}: {column}: {values.max()} does not fit {np.dtype(dtype)}; ask for int64")

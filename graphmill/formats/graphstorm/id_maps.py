@@ -15,17 +15,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats import parquet_bounds
-from graphmill.formats._parquet import open_parquet
+from graphmill.formats.parquet import bounds, iter_columns, open_parquet
 
 FOLDER = "raw_id_mappings"
 SCHEMA = pa.schema([("orig", pa.string()), ("new", pa.int64())])
 
+_BATCH_ROWS = 1 << 16
 _COLUMNS = (("orig", "new"), ("node_str_id", "node_int_id"))  # the names of today, and the older names
 
 
@@ -67,31 +66,16 @@ def list_raw_id_map(mapping_path: str, entity_type: str) -> list[MapFile]:
     return files
 
 
-def iter_raw_id_map(
-    file: MapFile, groups: Iterable[int], batch_rows: int = 1 << 16
-) -> Iterator[tuple[pa.Array, npt.NDArray[np.int64]]]:
+def iter_raw_id_map(file: MapFile, groups: Iterable[int]) -> Iterator[tuple[pa.Array, npt.NDArray[np.int64]]]:
     """Raw ids (string or int64 [n]) and integer ids (int64 [n]) of consecutive row groups.
 
     Raises:
         FormatError: the file is damaged, or holds a null, or a string that is no UTF-8.
     """
-    wanted = list(groups)
-    row = sum(file.group_rows[: wanted[0]]) if wanted else 0  # groups follow each other
+    kind = pa.int64() if file.is_integer else pa.string()
     with open_parquet(file.uri) as parquet:
-        columns = [file.orig, file.new]
-        batch_rows = parquet_bounds.batch_rows(parquet, file.uri, columns, batch_rows, groups=wanted)
-        for batch in parquet.iter_batches(batch_rows, wanted, columns=columns):
-            orig, new = batch.column(file.orig), batch.column(file.new)
-            if orig.null_count or new.null_count:
-                is_null = pc.or_(pc.is_null(orig), pc.is_null(new))
-                first = row + pc.index(is_null, True).as_py()
-                raise FormatError(
-                    f"{file.uri}: row {first}: expected {file.orig} and {file.new}, found a null"
-                )
-            row += len(batch)
-            orig = orig.cast(pa.int64() if file.is_integer else pa.string())
-            orig.validate(full=True)  # by default Arrow accepts any bytes as UTF-8
-            yield orig, new.cast(pa.int64()).to_numpy()
+        for _, (orig, new) in iter_columns(parquet, file.uri, [file.orig, file.new], _BATCH_ROWS, groups):
+            yield orig.cast(kind), new.cast(pa.int64()).to_numpy()
 
 
 def _measure(uri: str) -> MapFile:
@@ -110,7 +94,7 @@ def _measure(uri: str) -> MapFile:
                 f"{uri}: expected {orig} of strings or integers and {new} of integers, found {kinds[0]} and "
                 f"{kinds[1]}"
             )
-        parquet_bounds.check_rows(parquet, uri)
+        bounds.check_rows(parquet, uri)
         rows = tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
         return MapFile(uri, orig, new, not is_text, rows)
 

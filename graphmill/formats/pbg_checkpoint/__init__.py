@@ -13,10 +13,22 @@ Protocol: write the embeddings of version V, the model, the stats, then `commit`
 whole (temporary name, rename), and only checkpoint_version.txt commits a version, so a kill at any
 point leaves the old version or the new one. The same content gives the same bytes.
 
-Modules: `names`, `versions` (by `links`), `tables` (by `hdf5`), `texts`. Source: docs/formats/pbg_v1.md.
+Modules: `names`, `versions`, `embeddings` and `model` (by `hdf5`), `texts`. Source: docs/formats/pbg_v1.md.
 """
 
+from graphmill.formats.pbg_checkpoint.embeddings import (
+    open_embeddings,
+    read_embeddings,
+    read_optimizer_state,
+    write_embeddings,
+)
 from graphmill.formats.pbg_checkpoint.hdf5 import Iteration
+from graphmill.formats.pbg_checkpoint.model import (
+    read_global_embedding,
+    read_model,
+    read_model_iteration,
+    write_model,
+)
 from graphmill.formats.pbg_checkpoint.names import (
     STATS_FILE,
     VERSION_FILE,
@@ -25,18 +37,6 @@ from graphmill.formats.pbg_checkpoint.names import (
     model_uri,
     num_partitions,
     versions_of,
-)
-from graphmill.formats.pbg_checkpoint.tables import (
-    iter_embeddings,
-    open_embeddings,
-    read_embeddings,
-    read_global_embedding,
-    read_model,
-    read_model_iteration,
-    read_optimizer_state,
-    shape_of,
-    write_embeddings,
-    write_model,
 )
 from graphmill.formats.pbg_checkpoint.texts import append_stats, read_config, read_stats, write_config
 from graphmill.formats.pbg_checkpoint.versions import (
@@ -57,7 +57,6 @@ __all__ = [
     "delete_uncommitted",
     "embeddings_uri",
     "epoch_path",
-    "iter_embeddings",
     "keep",
     "model_uri",
     "move_aside",
@@ -72,7 +71,6 @@ __all__ = [
     "read_stats",
     "read_version",
     "restore",
-    "shape_of",
     "versions_of",
     "write_config",
     "write_embeddings",

@@ -3,16 +3,17 @@
 import re
 
 from graphmill import storage
-from graphmill.errors import FormatError
+from graphmill.formats._partition_numbers import count_partitions, numbers_by_type
 from graphmill.vocab import Partition
 
 VERSION_FILE = "checkpoint_version.txt"
 CONFIG_FILE = "config.json"
 STATS_FILE = "training_stats.json"
+MODEL = "model"
 
 _EMBEDDINGS_STEM = re.compile(r"^embeddings_(?P<type>.+)_(?P<partition>\d+)$")
 _MANIFEST = re.compile(r"^checksums\.v(?P<version>\d+)\.xxh128$")
-VERSIONED = re.compile(r"^(?P<stem>embeddings_.+_\d+|model)\.v(?P<version>\d+)\.h5$")
+_VERSIONED = re.compile(r"^(?P<stem>embeddings_.+_\d+|model)\.v(?P<version>\d+)\.h5$")
 
 
 def embeddings_uri(checkpoint_path: str, entity_type: str, partition: Partition, version: int) -> str:
@@ -42,11 +43,17 @@ def epoch_path(checkpoint_path: str, epoch: int) -> str:
     return storage.join(checkpoint_path, f"epoch_{epoch}")
 
 
+def version_in(name: str) -> int:
+    """The version of a file of that name; -1 where the name is none of a version's files."""
+    match = _VERSIONED.match(name)
+    return int(match["version"]) if match else -1
+
+
 def versions_of(checkpoint_path: str) -> dict[int, set[str]]:
     """The versions that have files, with the stems of their names."""
     versions: dict[int, set[str]] = {}
     for entry in storage.list_dir(checkpoint_path):
-        if (match := VERSIONED.match(storage.name(entry.uri))) and not entry.is_dir:
+        if (match := _VERSIONED.match(storage.name(entry.uri))) and not entry.is_dir:
             versions.setdefault(int(match["version"]), set()).add(match["stem"])
     return versions
 
@@ -57,12 +64,5 @@ def num_partitions(checkpoint_path: str, version: int) -> dict[str, int]:
     Raises:
         FormatError: the files of a type are not numbered from 0 without a gap.
     """
-    found: dict[str, set[int]] = {}
-    for stem in versions_of(checkpoint_path).get(version, set()):
-        if match := _EMBEDDINGS_STEM.match(stem):
-            found.setdefault(match["type"], set()).add(int(match["partition"]))
-    for entity_type, partitions in found.items():
-        if missing := set(range(max(partitions))) - partitions:
-            uri = embeddings_uri(checkpoint_path, entity_type, min(missing), version)
-            raise FormatError(f"{uri}: expected the embeddings of this partition, found no such file")
-    return {entity_type: len(found[entity_type]) for entity_type in sorted(found)}
+    numbers = numbers_by_type(versions_of(checkpoint_path).get(version, set()), _EMBEDDINGS_STEM)
+    return count_partitions(numbers, lambda name, part: embeddings_uri(checkpoint_path, name, part, version))

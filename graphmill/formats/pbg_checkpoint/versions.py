@@ -1,16 +1,33 @@
-"""Versions of a checkpoint: commit, keep, restore, move aside, clean up."""
+"""Versions of a checkpoint: commit, keep, restore, move aside, clean up.
+
+PBG preserves an epoch as a folder of links; we use copies or hard links.
+
+    checkpoint_path/
+      embeddings_user_0.v2.h5
+      epoch_2/embeddings_user_0.v2.h5 -> /where/it/was/checkpoint/embeddings_user_0.v2.h5
+
+The name of the target identifies the file: in a checkpoint that was moved, the link is broken, and the
+file of that name beside the folder is still the right one.
+"""
 
 import logging
+import os
 import re
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 
 from graphmill import storage
 from graphmill.errors import FormatError
-from graphmill.formats.pbg_checkpoint import hdf5, names
-from graphmill.formats.pbg_checkpoint.links import link_or_copy, links_of, make_own
-from graphmill.formats.pbg_checkpoint.names import manifest_of, manifest_versions, versions_of
+from graphmill.formats.pbg_checkpoint import names
+from graphmill.formats.pbg_checkpoint.names import (
+    MODEL,
+    manifest_of,
+    manifest_versions,
+    version_in,
+    versions_of,
+)
 
-_COMPARED_BYTES = 8 << 20
+_COPY_BYTES = 8 << 20
 
 log = logging.getLogger("graphmill")
 
@@ -51,7 +68,7 @@ def commit(
     """
     committed = read_version(checkpoint_path)
     versions = versions_of(checkpoint_path)
-    lacking = (versions.get(committed, set()) | {hdf5.MODEL}) - versions.get(version, set())
+    lacking = (versions.get(committed, set()) | {MODEL}) - versions.get(version, set())
     if lacking:
         raise FormatError(
             f"{checkpoint_path}: version {version} cannot be committed: it lacks {', '.join(sorted(lacking))}"
@@ -60,8 +77,7 @@ def commit(
     if preserve_epoch is not None:
         _preserve_epoch(checkpoint_path, version, names.epoch_path(checkpoint_path, preserve_epoch))
     storage.write_text(storage.join(checkpoint_path, names.VERSION_FILE), f"{version}\n")
-    _delete(checkpoint_path, [old for old in versions if old < version])
-    _delete_checksums(checkpoint_path, lambda each: each < version)
+    _delete(checkpoint_path, lambda each: each < version)
 
 
 def keep(checkpoint_path: str, version: int, name: str) -> None:
@@ -78,12 +94,12 @@ def restore(checkpoint_path: str, name: str) -> None:
     source = storage.join(checkpoint_path, name)
     version = read_version(source)
     stems = versions_of(source).get(version, set())
-    if not version or hdf5.MODEL not in stems:
+    if not version or MODEL not in stems:
         raise FormatError(f"{source}: expected the version to go back to, found none")
     for stem in sorted(stems):
-        file = f"{stem}.v{version}.h5"
-        if not storage.exists(storage.join(checkpoint_path, file)):
-            link_or_copy(storage.join(source, file), storage.join(checkpoint_path, file))
+        kept_uri, uri = (storage.join(path, f"{stem}.v{version}.h5") for path in (source, checkpoint_path))
+        if not storage.exists(uri):
+            _link_or_copy(kept_uri, uri)
     # The configuration of the checkpoint stays; it may be newer than the version.
     beside = storage.read_checksums(manifest_of(checkpoint_path, read_version(checkpoint_path)).uri)
     kept = storage.read_checksums(manifest_of(source, version).uri)
@@ -91,8 +107,7 @@ def restore(checkpoint_path: str, name: str) -> None:
     config = {name: each for name, each in beside.items() if name == names.CONFIG_FILE}
     _write_checksums(checkpoint_path, version, kept and kept | config)
     storage.write_text(storage.join(checkpoint_path, names.VERSION_FILE), f"{version}\n")
-    _delete(checkpoint_path, [other for other in versions_of(checkpoint_path) if other != version])
-    _delete_checksums(checkpoint_path, lambda each: each != version)
+    _delete(checkpoint_path, lambda each: each != version)
 
 
 def delete_uncommitted(checkpoint_path: str) -> None:
@@ -102,19 +117,17 @@ def delete_uncommitted(checkpoint_path: str) -> None:
     Training will overwrite them, so preserved epochs get copies in the place of links to them.
     """
     committed = read_version(checkpoint_path)
-    for file, links in links_of(checkpoint_path).items():
-        if (match := names.VERSIONED.match(file)) and int(match["version"]) > committed:
-            make_own(checkpoint_path, links)
-    left = [each for each in versions_of(checkpoint_path) if each < committed or each == committed + 1]
-    _delete(checkpoint_path, left)
-    _delete_checksums(checkpoint_path, lambda each: each < committed or each == committed + 1)
+    for file, links in _links_of(checkpoint_path).items():
+        if version_in(file) > committed:
+            _make_own(checkpoint_path, links)
+    _delete(checkpoint_path, lambda each: each < committed or each == committed + 1)
     storage.sweep(checkpoint_path)
 
 
 def move_aside(checkpoint_path: str) -> str:
     """Rename the folder for good, with complete preserved epochs; returns the new name."""
-    for links in links_of(checkpoint_path).values():
-        make_own(checkpoint_path, links)
+    for links in _links_of(checkpoint_path).values():
+        _make_own(checkpoint_path, links)
     return storage.move_aside(checkpoint_path)
 
 
@@ -133,11 +146,9 @@ def _has_same(checkpoint_path: str, version: int, other_path: str) -> bool:
     version_uri = storage.join(other_path, names.VERSION_FILE)
     if versions_of(other_path) != {version: stems} or not storage.exists(version_uri):
         return False
-    if storage.read_text(version_uri).strip() != str(version):
-        return False
     files = [f"{stem}.v{version}.h5" for stem in stems]
-    return all(
-        _same_bytes(*(storage.join(path, file) for path in (checkpoint_path, other_path))) for file in files
+    return storage.read_text(version_uri).strip() == str(version) and all(
+        _same_bytes(storage.join(checkpoint_path, file), storage.join(other_path, file)) for file in files
     )
 
 
@@ -146,8 +157,8 @@ def _same_bytes(one_uri: str, two_uri: str) -> bool:
     if len(sizes) > 1:
         return False
     with storage.open_input(one_uri) as one, storage.open_input(two_uri) as two:
-        while chunk := one.read(_COMPARED_BYTES):
-            if chunk != two.read(_COMPARED_BYTES):
+        while chunk := one.read(_COPY_BYTES):
+            if chunk != two.read(_COPY_BYTES):
                 return False
     return True
 
@@ -155,37 +166,70 @@ def _same_bytes(one_uri: str, two_uri: str) -> bool:
 def _write_checksums(checkpoint_path: str, version: int, checksums: Mapping[str, str]) -> None:
     """Write the checksums of a version's files, or delete the old ones if there are none."""
     manifest_uri = manifest_of(checkpoint_path, version).uri
-    found = {}
-    for uri, checksum in checksums.items():
-        match = names.VERSIONED.match(storage.name(uri))
-        if storage.name(uri) == names.CONFIG_FILE or (match and int(match["version"]) == version):
-            found[storage.name(uri)] = checksum
+    by_name = {storage.name(uri): checksum for uri, checksum in checksums.items()}
+    found = {
+        name: checksum
+        for name, checksum in by_name.items()
+        if name == names.CONFIG_FILE or version_in(name) == version
+    }
     if found:
         storage.write_checksums(manifest_uri, found)
     else:
         storage.delete(manifest_uri)
 
 
-def _delete_checksums(checkpoint_path: str, is_old: Callable[[int], bool]) -> None:
+def _preserve(checkpoint_path: str, version: int, target_path: str) -> None:
+    """Make `target_path` a checkpoint of that one version."""
+    with storage.atomic_directory(target_path) as temporary:
+        beside = storage.name(manifest_of(checkpoint_path, version).uri), names.CONFIG_FILE
+        for entry in storage.list_dir(checkpoint_path):
+            name = storage.name(entry.uri)
+            if name in beside or version_in(name) == version:
+                _link_or_copy(entry.uri, storage.join(temporary, name))
+        storage.write_text(storage.join(temporary, names.VERSION_FILE), f"{version}\n")
+
+
+def _delete(checkpoint_path: str, is_old: Callable[[int], bool]) -> None:
+    """Delete versions, except version 0 (initial values) and files that preserved epochs link to."""
+    linked = _links_of(checkpoint_path)
+    for version, stems in versions_of(checkpoint_path).items():
+        for file in sorted(f"{stem}.v{version}.h5" for stem in stems if version and is_old(version)):
+            if file not in linked:
+                storage.delete(storage.join(checkpoint_path, file))
     for version in filter(is_old, manifest_versions(checkpoint_path)):
         storage.delete(manifest_of(checkpoint_path, version).uri)
 
 
-def _preserve(checkpoint_path: str, version: int, target_path: str) -> None:
-    """Make `target_path` a checkpoint of that one version."""
-    with storage.atomic_directory(target_path) as temporary:
-        for entry in storage.list_dir(checkpoint_path):
-            name = storage.name(entry.uri)
-            match = names.VERSIONED.match(name)
-            of_version = storage.name(manifest_of(checkpoint_path, version).uri), names.CONFIG_FILE
-            if name in of_version or (match and int(match["version"]) == version):
-                link_or_copy(entry.uri, storage.join(temporary, name))
-        storage.write_text(storage.join(temporary, names.VERSION_FILE), f"{version}\n")
+def _links_of(checkpoint_path: str) -> dict[str, list[str]]:
+    """Version files that are targets of links below the folder: their names, each with its links."""
+    links: dict[str, list[str]] = {}
+    for link, target in storage.links_below(checkpoint_path).items():
+        if version_in(storage.name(target)) >= 0:
+            links.setdefault(storage.name(target), []).append(link)
+    return links
 
 
-def _delete(checkpoint_path: str, versions: Iterable[int]) -> None:
-    """Delete versions, except version 0 (initial values) and files that preserved epochs link to."""
-    found, linked = versions_of(checkpoint_path), links_of(checkpoint_path)
-    files = {f"{stem}.v{version}.h5" for version in versions if version for stem in found.get(version, set())}
-    for file in sorted(files - linked.keys()):
-        storage.delete(storage.join(checkpoint_path, file))
+def _make_own(checkpoint_path: str, links: Iterable[str]) -> None:
+    """Replace links to version files of the folder, and broken links, by the files themselves."""
+    for link in links:
+        target = storage.join(checkpoint_path, storage.name(storage.resolved(link)))
+        is_broken = not storage.exists(link)
+        if storage.exists(target) and (is_broken or storage.resolved(link) == storage.resolved(target)):
+            storage.sweep(storage.parent(link))
+            temporary = storage.temporary_sibling(link)
+            _link_or_copy(target, temporary)
+            storage.move(temporary, link)
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    """Make a second name for a file that never changes, or a copy where there are no hard links."""
+    source_path, target_path = storage.local_path(storage.resolved(source)), storage.local_path(target)
+    if source_path and target_path:
+        try:
+            os.link(source_path, target_path)
+        except OSError:  # a file system without hard links
+            pass
+        else:
+            return
+    with storage.open_input(source) as reader, storage.atomic_output(target) as writer:
+        shutil.copyfileobj(reader, writer, _COPY_BYTES)

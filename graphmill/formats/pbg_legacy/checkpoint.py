@@ -16,6 +16,7 @@ from torch import Tensor
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
+from graphmill.formats._partition_numbers import numbers_by_type
 from graphmill.formats.pbg_legacy import config as legacy_config
 from graphmill.formats.pbg_legacy import parameters as legacy_parameters
 from graphmill.formats.torch_files import read as torch_files
@@ -25,7 +26,7 @@ from graphmill.formats.torch_files.write import NewTensor, save
 VERSION_FILE = "CHECKPOINT_VERSION"
 METADATA = "METADATA_1.pt"
 
-_FILE = re.compile(r"^(?P<type>.+)_(?P<number>0|[1-9]\d*)\.pt(?:\.(?P<version>\d+))?$")
+_FILE = re.compile(r"^(?P<type>.+)_(?P<partition>0|[1-9]\d*)\.pt(?:\.(?P<version>\d+))?$")
 _OTHERS = ("METADATA", "entity_count_")
 
 Floats = npt.NDArray[np.float32]
@@ -54,11 +55,6 @@ def metadata_uri(checkpoint_path: str, version: int) -> str:
     return storage.join(checkpoint_path, METADATA + _suffix(version))
 
 
-def is_embeddings(name: str) -> bool:
-    """Whether a file of this name holds the embeddings of a partition."""
-    return bool(_FILE.match(name)) and not name.startswith(_OTHERS)
-
-
 def find_version(checkpoint_path: str) -> int:
     """The committed version; without CHECKPOINT_VERSION, the only version; 0 means no suffix.
 
@@ -80,8 +76,7 @@ def find_version(checkpoint_path: str) -> int:
 
 def partition_numbers(checkpoint_path: str, version: int) -> dict[str, set[int]]:
     """Numbers in the names of each entity type's files."""
-    numbers = _embeddings_files(checkpoint_path).get(version, {})
-    return {entity_type: numbers[entity_type] for entity_type in sorted(numbers)}
+    return _embeddings_files(checkpoint_path).get(version, {})
 
 
 @contextmanager
@@ -187,9 +182,10 @@ def write_metadata(checkpoint_path: str, version: int, metadata: Metadata) -> No
 def commit(checkpoint_path: str, version: int) -> None:
     """Commit `version`, whose files are all written, and delete older embeddings."""
     storage.write_text(storage.join(checkpoint_path, VERSION_FILE), str(version))
-    for old, numbers in _embeddings_files(checkpoint_path).items():
-        for entity_type, number in ((t, n) for t, each in numbers.items() for n in each if 0 < old < version):
-            storage.delete(embeddings_uri(checkpoint_path, entity_type, number, old))
+    for old, types in _embeddings_files(checkpoint_path).items():
+        for entity_type, numbers in types.items() if 0 < old < version else ():
+            for number in numbers:
+                storage.delete(embeddings_uri(checkpoint_path, entity_type, number, old))
 
 
 def _pair(content: Any, uri: str) -> tuple[Tensor, Any]:
@@ -198,11 +194,8 @@ def _pair(content: Any, uri: str) -> tuple[Tensor, Any]:
             embeddings.dim() == 2 and embeddings.is_floating_point()
         ):
             return embeddings, content[1]
-    found = (
-        ", ".join(map(torch_files.described, content))
-        if isinstance(content, tuple)
-        else type(content).__name__
-    )
+    parts = content if isinstance(content, tuple) else (content,)
+    found = ", ".join(map(torch_files.described, parts))
     raise FormatError(f"{uri}: expected (embeddings (count, dimension), optimizer state), found {found}")
 
 
@@ -212,10 +205,9 @@ def _suffix(version: int) -> str:
 
 def _embeddings_files(checkpoint_path: str) -> dict[int, dict[str, set[int]]]:
     """Versions, entity types and partition numbers in the names of the files."""
-    found: dict[int, dict[str, set[int]]] = {}
+    versions: dict[int, list[str]] = {}
     for entry in storage.list_dir(checkpoint_path):
         name = storage.name(entry.uri)
-        if (match := _FILE.match(name)) and is_embeddings(name) and not entry.is_dir:
-            types = found.setdefault(int(match["version"] or 0), {})
-            types.setdefault(match["type"], set()).add(int(match["number"]))
-    return found
+        if (match := _FILE.match(name)) and not name.startswith(_OTHERS) and not entry.is_dir:
+            versions.setdefault(int(match["version"] or 0), []).append(name)
+    return {version: numbers_by_type(names, _FILE) for version, names in versions.items()}

@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from graphmill import storage
 from graphmill.errors import FormatError
-from graphmill.formats._bucket_columns import checked_dataset, read_rows
+from graphmill.formats._hdf5 import DatasetWriter, check_least, checked_dataset, open_checked, read_rows
+from graphmill.formats._partition_numbers import numbers_by_type
 from graphmill.formats.pbg_legacy import index_base as bases
 from graphmill.formats.pbg_legacy.index_base import IndexBase
 from graphmill.vocab import Bucket
@@ -21,7 +22,7 @@ from graphmill.vocab import Bucket
 RELATION_COUNT = "dynamic_rel_count.pt"
 COLUMNS = ("lhs", "rel", "rhs")
 
-_COUNT = re.compile(r"^entity_count_(?P<type>.+)_(?P<number>0|[1-9]\d*)\.pt$")
+_COUNT = re.compile(r"^entity_count_(?P<type>.+)_(?P<partition>0|[1-9]\d*)\.pt$")
 _BUCKET = re.compile(r"^edges_(?P<lhs>0|[1-9]\d*)_(?P<rhs>0|[1-9]\d*)\.h5$")
 _NOT_READ = ("lhsd_offsets", "rhsd_offsets", "weight")
 
@@ -59,13 +60,12 @@ def read_counts(entity_path: str, index_base: int) -> dict[str, list[int]]:
     Raises:
         FormatError: a file holds anything but one integer that is not negative.
     """
-    numbers = _partition_numbers(entity_path)
     return {
         entity_type: [
             _read_integer(count_uri(entity_path, entity_type, number))
-            for number in range(index_base, index_base + len(numbers[entity_type]))
+            for number in range(index_base, index_base + len(numbers))
         ]
-        for entity_type in sorted(numbers)
+        for entity_type, numbers in _partition_numbers(entity_path).items()
     }
 
 
@@ -97,16 +97,13 @@ def iter_edges(
     """
     uri = bucket_uri(edge_path, bucket, index_base)
     with _open_bucket(uri) as datasets:
-        for start in range(0, len(datasets[0]), batch_edges):
-            rows = slice(start, min(start + batch_edges, len(datasets[0])))
-            lhs, rel, rhs = (read_rows(each, rows, np.int64) - index_base for each in datasets)
-            for column, values in zip(COLUMNS, (lhs, rel, rhs), strict=True):
-                if len(values) and int(values.min()) < 0:
-                    row = int(np.flatnonzero(values < 0)[0])
-                    raise FormatError(
-                        f"{uri}: {column}[{start + row}] is {values[row] + index_base}; expected "
-                        f"{index_base} or more: is index_base {index_base} right?"
-                    )
+        num_edges, remark = len(datasets[0]), f": is index_base {index_base} right?"
+        for start in range(0, num_edges, batch_edges):
+            stop = min(start + batch_edges, num_edges)
+            batch = [read_rows(dataset, start, stop, np.int64) for dataset in datasets]
+            for column, values in zip(COLUMNS, batch, strict=True):
+                check_least(values, index_base, column, uri, start, remark)
+            lhs, rel, rhs = (values - index_base for values in batch)
             yield lhs, rel, rhs
 
 
@@ -134,44 +131,28 @@ def write_bucket(
     """
     uri = bucket_uri(edge_path, bucket, index_base)
     with storage.create_hdf5(uri) as hdf5:
-        datasets = [
-            hdf5.create_dataset(column, shape=(num_edges,), dtype=np.int64, track_times=False)
-            for column in COLUMNS
-        ]
-        num_written = 0
-        for batch in batches:
-            stop = num_written + len(batch[0])
-            if stop > num_edges:
-                raise FormatError(f"{uri}: expected {num_edges} edges, found at least {stop}")
-            for dataset, values in zip(datasets, batch, strict=True):
-                if len(values):
-                    dataset[num_written:stop] = values + index_base
-            num_written = stop
-        if num_written != num_edges:
-            raise FormatError(f"{uri}: expected {num_edges} edges, found {num_written}")
+        writer = DatasetWriter(hdf5, uri, num_edges, dict.fromkeys(COLUMNS, np.int64), rows="edges")
+        writer.fill(
+            {name: values + index_base for name, values in zip(COLUMNS, batch, strict=True)}
+            for batch in batches
+        )
 
 
 @contextmanager
 def _open_bucket(uri: str) -> Iterator[list[h5py.Dataset]]:
     """lhs, rel, rhs of the file, checked."""
-    with storage.open_hdf5(uri) as hdf5:
-        try:
-            if found := [name for name in _NOT_READ if name in hdf5]:
-                raise FormatError(f"{uri}: expected lhs, rel and rhs alone, found {', '.join(found)} too")
-            datasets = [checked_dataset(hdf5, column, "iu", uri) for column in COLUMNS]
-            if len({len(dataset) for dataset in datasets}) > 1:
-                raise FormatError(f"{uri}: expected datasets of one length, found {list(map(len, datasets))}")
-            yield datasets
-        except (OSError, LookupError, RuntimeError, TypeError, ValueError) as error:  # h5py, of damage
-            raise FormatError(f"{uri}: the file is damaged: {error}") from error
+    with open_checked(uri, versioned=False) as hdf5:
+        if found := [name for name in _NOT_READ if name in hdf5]:
+            raise FormatError(f"{uri}: expected lhs, rel and rhs alone, found {', '.join(found)} too")
+        datasets = [checked_dataset(hdf5, column, "iu", uri) for column in COLUMNS]
+        if len({len(dataset) for dataset in datasets}) > 1:
+            raise FormatError(f"{uri}: expected datasets of one length, found {list(map(len, datasets))}")
+        yield datasets
 
 
 def _partition_numbers(entity_path: str) -> dict[str, set[int]]:
-    numbers: dict[str, set[int]] = {}
-    for entry in storage.list_dir(entity_path):
-        if match := _COUNT.match(storage.name(entry.uri)):
-            numbers.setdefault(match["type"], set()).add(int(match["number"]))
-    if not numbers:
+    names = (storage.name(entry.uri) for entry in storage.list_dir(entity_path))
+    if not (numbers := numbers_by_type(names, _COUNT)):
         raise FormatError(f"{entity_path}: expected entity_count_*.pt files, found none")
     return numbers
 

@@ -1,5 +1,6 @@
 """Loading of a shard's tables and dense tensors, from any number of saved shards."""
 
+import itertools
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -10,11 +11,9 @@ import torch
 from torch import Tensor
 
 from graphmill.errors import FormatError
-from graphmill.formats._safetensors import dtype_of
-from graphmill.formats.recis import names
-from graphmill.formats.recis.index import Stored
-from graphmill.formats.recis.names import Numbers, UnknownTensorError
+from graphmill.formats.recis.layout import ID_SLOT, Stored, UnknownTensorError, tensor_name
 from graphmill.formats.recis.reader import CheckpointReader
+from graphmill.formats.recis.safetensors import dtype_of
 from graphmill.formats.recis.tables import HashTable
 
 _BATCH_BYTES = 4 << 20
@@ -63,53 +62,49 @@ class Loader:
             FormatError: a tensor has another shape, a table lacks a slice or has an id twice, a file is
                 damaged, or the filter leaves out some of a table's slots.
         """
-        wanted = [*self._tensors, *(name for table in self._hashtables for name in self._slot_names(table))]
+        slot_names = {table: self._slot_names(table) for table in self._hashtables}
+        wanted = [*self._tensors, *itertools.chain(*slot_names.values())]
         load_info = self._filter_func({name: name for name in wanted})
-        self._check_whole_tables(load_info)
-        known = set(self._reader.tensor_names())
-        missing = sorted(name for name, source in load_info.items() if source not in known)
-        if missing and not self._allow_missing:
-            raise UnknownTensorError(
-                f"{self._reader.path}: no tensors {', '.join(missing)}; "
-                f"it has {', '.join(sorted(known)[:20])}"
-            )
-        present = {name: source for name, source in load_info.items() if source in known}
-        with ThreadPoolExecutor(self._parallel, "recis-reader") as pool:
-            reads = [
-                pool.submit(self._load_dense, name, source)
-                for name, source in present.items()
-                if name in self._tensors
-            ]
-            for table in self._hashtables:
-                sources = {name: present[name] for name in self._slot_names(table) if name in present}
-                if len(sources) == len(self._slot_names(table)):
-                    reads += [
-                        pool.submit(self._load_part, table, part) for part in self._parts(table, sources)
-                    ]
-            for read in reads:
-                read.result()
-        for name, filled in self._hashtables.items():
-            self._check_distinct(name, np.sort(np.asarray(filled.ids)))
-
-    def _check_distinct(self, table: str, ids: Numbers) -> None:
-        again = np.flatnonzero(ids[1:] == ids[:-1])
-        if len(again):
-            raise FormatError(
-                f"{self._reader.path}: table {table!r}: expected each id once, found {ids[again[0]]} again"
-            )
-
-    def _check_whole_tables(self, load_info: LoadInfo) -> None:
-        for table in self._hashtables:
-            left_out = [name for name in self._slot_names(table) if name not in load_info]
-            if left_out and len(left_out) < len(self._slot_names(table)):
+        for table, names in slot_names.items():
+            left_out = [name for name in names if name not in load_info]
+            if 0 < len(left_out) < len(names):
                 raise FormatError(
                     f"table {table!r}: filter_func left out {', '.join(left_out)}: rows are loaded with all "
                     "slots of their table, or not at all; give a table without that slot"
                 )
+        present = self._present(load_info)
+        with ThreadPoolExecutor(self._parallel, "recis-reader") as pool:
+            dense = present.keys() & self._tensors.keys()
+            reads = [pool.submit(self._load_dense, name, present[name]) for name in dense]
+            for table, names in slot_names.items():
+                if present.keys() >= set(names):
+                    parts = self._parts(table, {name: present[name] for name in names})
+                    reads += [pool.submit(self._load_part, table, part) for part in parts]
+            for read in reads:
+                read.result()
+        for name, filled in self._hashtables.items():
+            self._check_distinct(name, filled)
+
+    def _present(self, load_info: LoadInfo) -> LoadInfo:
+        """The entries whose source the checkpoint has."""
+        known = self._reader.tensor_names()
+        missing = sorted(name for name, source in load_info.items() if source not in known)
+        if missing and not self._allow_missing:
+            raise UnknownTensorError(
+                f"{self._reader.path}: no tensors {', '.join(missing)}; it has {', '.join(known[:20])}"
+            )
+        return {name: source for name, source in load_info.items() if name not in missing}
+
+    def _check_distinct(self, name: str, table: HashTable) -> None:
+        ids = np.sort(np.asarray(table.ids))
+        again = np.flatnonzero(ids[1:] == ids[:-1])
+        if len(again):
+            raise FormatError(
+                f"{self._reader.path}: table {name!r}: expected each id once, found {ids[again[0]]} again"
+            )
 
     def _slot_names(self, table: str) -> list[str]:
-        slots = [names.ID_SLOT, *self._hashtables[table].slots]
-        return [names.tensor_name(table, slot) for slot in slots]
+        return [tensor_name(table, slot) for slot in (ID_SLOT, *self._hashtables[table].slots)]
 
     def _load_dense(self, name: str, source: str) -> None:
         target, value = self._tensors[name], self._reader.read_tensor(source)
@@ -127,28 +122,16 @@ class Loader:
     def _parts(self, table: str, sources: Mapping[str, str]) -> list[dict[str, Stored]]:
         """The blocks by name of each stored slice that intersects the table's own."""
         own = self._hashtables[table].slice
-        id_name = names.tensor_name(table, names.ID_SLOT)
         parts: list[dict[str, Stored]] = []
         covered = own.begin
-        for id_block in self._reader.blocks(sources[id_name]):
-            slots = id_block.slots
-            if slots is None or not slots.intersects(own):
+        for ids in self._reader.blocks(sources[tensor_name(table, ID_SLOT)]):
+            slots = ids.slots
+            if slots is None or slots.end <= own.begin or slots.begin >= own.end:
                 continue
             if slots.begin > covered:
                 break
             covered = slots.end
-            part = {}
-            for name, source in sources.items():
-                matching = [each for each in self._reader.blocks(source) if each.slots == slots]
-                if (
-                    not matching
-                    or self._reader.entry(matching[0]).shape[:1] != self._reader.entry(id_block).shape
-                ):
-                    raise FormatError(
-                        f"{self._reader.path}: {source!r} lacks the rows of the ids of slice {slots}"
-                    )
-                part[name] = matching[0]
-            parts.append(part)
+            parts.append({name: self._rows_of(ids, source) for name, source in sources.items()})
         if covered < own.end:
             raise FormatError(
                 f"{self._reader.path}: table {table!r} has no ids of the hash slots {covered} to {own.end}: "
@@ -156,14 +139,19 @@ class Loader:
             )
         return parts
 
+    def _rows_of(self, ids: Stored, source: str) -> Stored:
+        """The block of a slot with one row per id."""
+        num_ids = self._reader.entry(ids).shape
+        for block in self._reader.blocks(source):
+            if block.slots == ids.slots and self._reader.entry(block).shape[:1] == num_ids:
+                return block
+        raise FormatError(f"{self._reader.path}: {source!r} lacks the rows of the ids of slice {ids.slots}")
+
     def _load_part(self, table: str, part: Mapping[str, Stored]) -> None:
-        target = self._hashtables[table]
-        id_name = names.tensor_name(table, names.ID_SLOT)
+        target, id_name = self._hashtables[table], tensor_name(table, ID_SLOT)
         entries = {name: self._reader.entry(block) for name, block in part.items()}
         num_rows = entries[id_name].shape[0]
-        if not num_rows:
-            return
-        widest = max((entry.stop - entry.start) // num_rows for entry in entries.values())
+        widest = max((entry.stop - entry.start) // max(num_rows, 1) for entry in entries.values())
         batch_rows = max(1, _BATCH_BYTES // max(widest, 1))
         with ExitStack() as stack:
             files = {name: stack.enter_context(self._reader.open_file(block)) for name, block in part.items()}

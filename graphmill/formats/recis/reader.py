@@ -1,18 +1,14 @@
 """Reader of the tensors of a RecIS checkpoint, by name, whole or by rows."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
 
 from graphmill import storage
 from graphmill.errors import FormatError
-from graphmill.formats import _safetensors as safetensors
-from graphmill.formats._safetensors import Entry, SafetensorsFile
-from graphmill.formats.recis import index, names
-from graphmill.formats.recis.index import Stored
-from graphmill.formats.recis.names import UnknownTensorError
+from graphmill.formats.recis.layout import ID_SLOT, INDEX, Stored, UnknownTensorError, read_index
+from graphmill.formats.recis.safetensors import Entry, SafetensorsFile, open_safetensors
 
 
 class CheckpointReader:
@@ -21,7 +17,7 @@ class CheckpointReader:
     def __init__(self, path: str) -> None:
         """Raises FormatError or NotFoundError where there is no checkpoint, or its index is damaged."""
         self.path = path
-        self._blocks = index.read_index(path).blocks(storage.join(path, names.INDEX))
+        self._blocks = read_index(path).blocks(storage.join(path, INDEX))
         self._entries: dict[str, dict[str, Entry]] = {}
 
     def tensor_names(self) -> list[str]:
@@ -33,10 +29,8 @@ class CheckpointReader:
         slots: dict[str, list[str]] = {}
         for name in self.tensor_names():
             if self._blocks[name][0].slots is not None:
-                table, slot = names.table_and_slot(name) or ("", "")
-                slots.setdefault(table, [])
-                if slot != names.ID_SLOT:
-                    slots[table].append(slot)
+                table, _, slot = name.rpartition("@")
+                slots.setdefault(table, []).extend([slot] if slot != ID_SLOT else [])
         return slots
 
     def dense_names(self) -> list[str]:
@@ -70,11 +64,9 @@ class CheckpointReader:
             )
         return self._entries[block.file][block.key]
 
-    @contextmanager
-    def open_file(self, block: Stored) -> Iterator[SafetensorsFile]:
+    def open_file(self, block: Stored) -> AbstractContextManager[SafetensorsFile]:
         """Open the file of a block."""
-        with safetensors.open_safetensors(storage.join(self.path, block.file)) as file:
-            yield file
+        return open_safetensors(storage.join(self.path, block.file))
 
     def tensor_shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor; rows of all shards together.
@@ -90,6 +82,7 @@ class CheckpointReader:
 
         Raises:
             UnknownTensorError: there is no such tensor; a KeyError.
+            FormatError: its blocks do not fit together.
         """
         return self._shape_and_dtype(name)[1]
 
@@ -98,11 +91,11 @@ class CheckpointReader:
 
         Raises:
             UnknownTensorError: there is no such tensor; a KeyError.
+            FormatError: its blocks do not fit together.
         """
         self._shape_and_dtype(name)
         pieces = []
         for block in self.blocks(name):
-            self.entry(block)
             with self.open_file(block) as file:
                 pieces.append(file.read(block.key))
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)

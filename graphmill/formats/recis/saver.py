@@ -5,6 +5,7 @@ of all shards joins them and writes `index` last. A folder holds one checkpoint:
 Empty the folder after a killed save: its notes would be joined with the notes of the next save.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,9 +16,8 @@ import torch
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats import _safetensors as safetensors
-from graphmill.formats.recis import index, names
-from graphmill.formats.recis.names import Slice
+from graphmill.formats.recis import layout, safetensors
+from graphmill.formats.recis.layout import EMBEDDING_SLOT, ID_SLOT, Index, Slice
 from graphmill.formats.recis.tables import HashTable, Rows
 
 _BATCH_BYTES = 4 << 20
@@ -46,13 +46,11 @@ class WriteBlock:
         if not shape:
             yield self.rows
             return
-        row_bytes = self.dtype.itemsize
-        for size in shape[1:]:
-            row_bytes *= size
+        row_bytes = math.prod(shape[1:]) * self.dtype.itemsize
         batch_rows = max(1, _BATCH_BYTES // max(row_bytes, 1))
         for start in range(0, shape[0], batch_rows):
             batch = self.rows[start : min(start + batch_rows, shape[0])]
-            if self.slots is not None and self.name.endswith(f"@{names.ID_SLOT}"):
+            if self.slots is not None and self.name.endswith(f"@{ID_SLOT}"):
                 self._check_owned(batch, self.slots)
             yield batch
 
@@ -60,7 +58,7 @@ class WriteBlock:
         foreign = np.asarray(ids)[~slots.owns(ids)]
         if len(foreign):
             raise FormatError(
-                f"{self.key}: id {int(foreign[0])} has hash slot {int(names.hash_slot(foreign[:1])[0])}, "
+                f"{self.key}: id {int(foreign[0])} has hash slot {int(layout.hash_slot(foreign[:1])[0])}, "
                 f"which the shard's slice {slots} does not have: another shard owns it"
             )
 
@@ -97,7 +95,7 @@ class Saver:
         """
         if parallel < 1:
             raise FormatError(f"parallel: expected 1 or more, found {parallel}")
-        self._slice = names.slice_of(shard_index, shard_num)
+        self._slice = layout.slice_of(shard_index, shard_num)
         self._shard_index, self._shard_num = shard_index, shard_num
         self._parallel, self._path = parallel, path
         self._hashtables, self._tensors = dict(hashtables or {}), dict(tensors or {})
@@ -112,7 +110,7 @@ class Saver:
         Raises:
             FormatError: the folder holds a checkpoint already, or a table has an id of another shard.
         """
-        if storage.exists(storage.join(self._path, names.INDEX)):
+        if storage.exists(storage.join(self._path, layout.INDEX)):
             raise FormatError(f"{self._path}: holds a checkpoint already; save into a folder of its own")
         note_uri = self._note_uri(self._shard_index)
         storage.delete(note_uri)
@@ -121,28 +119,25 @@ class Saver:
             writes = [pool.submit(self._write, writer, blocks) for writer, blocks in by_writer.items()]
             for write in writes:
                 write.result()
-        index.write_part(note_uri, self._index(by_writer))
+        layout.write_note(note_uri, self._index(by_writer))
         self._commit_if_complete()
 
     def _blocks(self) -> Blocks:
-        blocks = []
-        if self._shard_index == 0:
-            blocks += [
-                WriteBlock(name, names.dense_key(name), None, tensor)
-                for name, tensor in self._tensors.items()
-            ]
-        for table_name, table in self._hashtables.items():
-            for slot, rows in {names.ID_SLOT: table.ids, **table.slots}.items():
-                key = names.block_key(table_name, slot, self._shard_index, self._shard_num)
-                blocks.append(WriteBlock(names.tensor_name(table_name, slot), key, self._slice, rows))
+        dense = self._tensors if self._shard_index == 0 else {}
+        blocks = [WriteBlock(name, name + layout.DENSE_END, None, tensor) for name, tensor in dense.items()]
+        part = f"part_{self._shard_index}_{self._shard_num}"
+        for table, content in self._hashtables.items():
+            for slot, rows in {ID_SLOT: content.ids, **content.slots}.items():
+                name, key = layout.tensor_name(table, slot), f"{table}.{slot}/{part}"
+                blocks.append(WriteBlock(name, key, self._slice, rows))
         return blocks
 
     def _write(self, writer: int, blocks: Blocks) -> None:
         uri = storage.join(self._path, self._file_name(writer))
         safetensors.write(uri, [block.new_tensor() for block in blocks])
 
-    def _index(self, by_writer: Mapping[int, Blocks]) -> index.Index:
-        written = index.Index()
+    def _index(self, by_writer: Mapping[int, Blocks]) -> Index:
+        written = Index()
         for writer, blocks in by_writer.items():
             number = self._shard_index * self._parallel + writer
             written.file_index[self._file_name(writer)] = number
@@ -152,22 +147,23 @@ class Saver:
                     written.tensor_keys[block.key] = f"{block.name}^{block.slots}"
                 if (entry := _multi_shard_entry(block)) is not None:
                     written.multi_shard[block.key] = entry
-        return written.ordered()
+        return written
 
     def _commit_if_complete(self) -> None:
-        merged = index.Index()
+        merged = Index()
         notes = [self._note_uri(shard) for shard in range(self._shard_num)]
         try:
             for note in notes:
-                merged.update(index.read_part(note))
+                merged.update(layout.read_note(note))
         except NotFoundError:
             return  # the last of the other shards will
-        index.write_index(self._path, merged)
+        layout.write_index(self._path, merged)
         for note in notes:
             storage.delete(note)
 
     def _file_name(self, writer: int) -> str:
-        return names.file_name(self._shard_index * self._parallel + writer, self._shard_num * self._parallel)
+        number, total = self._shard_index * self._parallel + writer, self._shard_num * self._parallel
+        return f"model-{number:06d}-of-{total:06d}.safetensors"
 
     def _note_uri(self, shard: int) -> str:
         return storage.join(self._path, f"shard-{shard:06d}-of-{self._shard_num:06d}.json")
@@ -177,30 +173,31 @@ def _spread(blocks: Blocks, num_writers: int) -> dict[int, Blocks]:
     """Assign blocks, the largest first, each to the writer with the fewest bytes; omits idle writers."""
     loads = [0] * num_writers
     spread: dict[int, Blocks] = {}
-    for block in sorted(blocks, key=lambda each: (-each.new_tensor().num_bytes, each.key)):
+    sized = [(block.new_tensor().num_bytes, block) for block in blocks]
+    for num_bytes, block in sorted(sized, key=lambda each: (-each[0], each[1].key)):
         writer = loads.index(min(loads))
-        loads[writer] += block.new_tensor().num_bytes + 1
+        loads[writer] += num_bytes + 1
         spread.setdefault(writer, []).append(block)
     return spread
 
 
 def _multi_shard_entry(block: WriteBlock) -> dict[str, Any] | None:
     """A tensor's entry in multi_shard.json; None for ids and optimizer slots."""
+    tensor = block.new_tensor()
     described = {
         "name": block.key,
-        "dtype": str(block.dtype).removeprefix("torch."),
-        "shape": list(block.new_tensor().shape),
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "shape": list(tensor.shape),
     }
     if block.slots is None:
         return described | {"dense": True, "dimension": 0, "is_hashmap": False}
-    table, slot = names.table_and_slot(block.name) or ("", "")
-    if slot != names.EMBEDDING_SLOT:
+    table, _, slot = block.name.rpartition("@")
+    if slot != EMBEDDING_SLOT:
         return None
-    part = block.key.rpartition("/")[2]
     return described | {
         "dense": False,
-        "dimension": described["shape"][-1],
-        "hashmap_key": f"{table}.{names.ID_SLOT}/{part}",
+        "dimension": tensor.shape[-1],
+        "hashmap_key": f"{table}.{ID_SLOT}/{block.key.rpartition('/')[2]}",
         "hashmap_key_dtype": "int64",
         "hashmap_value": block.key,
         "is_hashmap": True,

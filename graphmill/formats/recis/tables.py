@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from graphmill.errors import FormatError
-from graphmill.formats._safetensors import dtype_of
-from graphmill.formats.recis import names
-from graphmill.formats.recis.names import Numbers, Slice
+from graphmill.formats.recis.layout import ID_SLOT, Numbers, Slice, slice_of
+from graphmill.formats.recis.safetensors import dtype_of
 
 
 class Rows(Protocol):
@@ -36,23 +35,17 @@ class Rows(Protocol):
 class HashTable:
     """One shard of a table: row k of every slot belongs to id k."""
 
-    def __init__(
-        self,
-        ids: Any,
-        slots: Mapping[str, Rows],
-        shard_index: int = 0,
-        shard_num: int = 1,
-    ) -> None:
+    def __init__(self, ids: Any, slots: Mapping[str, Rows], shard_index: int = 0, shard_num: int = 1) -> None:
         """Raises FormatError where a slot's length is not that of the ids, or its dtype cannot be saved."""
-        self.slice: Slice = names.slice_of(shard_index, shard_num)
+        self.slice: Slice = slice_of(shard_index, shard_num)
+        self._pieces: dict[str, list[Any]] = {name: [rows] for name, rows in slots.items()}
         self._ids = [ids]
-        self._slots = {name: [rows] for name, rows in slots.items()}
         self._lock = threading.Lock()
         if dtype_of(ids) != torch.int64 or len(ids.shape) != 1:
             raise FormatError(f"ids: expected int64 in one dimension, found {ids.dtype} {tuple(ids.shape)}")
         for name, rows in slots.items():
             dtype_of(rows)
-            if not name or name == names.ID_SLOT or "." in name or "@" in name:
+            if not name or name == ID_SLOT or "." in name or "@" in name:
                 raise FormatError(f"slot {name!r}: expected a name without dot and @ that is not 'id'")
             if rows.shape[0] != len(ids):
                 raise FormatError(f"slot {name!r}: expected {len(ids)} rows, found {rows.shape[0]}")
@@ -80,10 +73,10 @@ class HashTable:
     def slots(self) -> dict[str, Any]:
         """[rows, ...] each."""
         with self._lock:
-            return {name: _joined(pieces) for name, pieces in self._slots.items()}
+            return {name: _joined(pieces) for name, pieces in self._pieces.items()}
 
     def __len__(self) -> int:
-        return sum(len(piece) for piece in self._ids)
+        return sum(map(len, self._ids))
 
     def insert(self, ids: Numbers, rows: Mapping[str, Tensor]) -> None:
         """Add loaded rows. Safe to call from several threads.
@@ -91,11 +84,11 @@ class HashTable:
         Raises:
             FormatError: a slot has rows of another shape.
         """
-        converted = {name: _like(pieces[0], rows[name], name) for name, pieces in self._slots.items()}
+        added = {name: _like(pieces[0], rows[name], name) for name, pieces in self._pieces.items()}
         with self._lock:
             self._ids.append(ids)
-            for name, piece in converted.items():
-                self._slots[name].append(piece)
+            for name, piece in added.items():
+                self._pieces[name].append(piece)
 
 
 def _like(first: Any, rows: Tensor, name: str) -> Any:
@@ -103,15 +96,12 @@ def _like(first: Any, rows: Tensor, name: str) -> Any:
         raise FormatError(
             f"slot {name!r}: expected rows of shape {tuple(first.shape[1:])}, found {tuple(rows.shape[1:])}"
         )
-    if isinstance(first, Tensor):
-        return rows.to(first.dtype)
-    wanted = dtype_of(first)
-    return rows.to(wanted).numpy()
+    converted = rows.to(dtype_of(first))
+    return converted if isinstance(first, Tensor) else converted.numpy()
 
 
 def _joined(pieces: list[Any]) -> Any:
     if len(pieces) > 1:
         filled = [piece for piece in pieces if len(piece)] or pieces[:1]
-        joined = torch.cat(filled) if isinstance(filled[0], Tensor) else np.concatenate(filled)
-        pieces[:] = [joined]
+        pieces[:] = [torch.cat(filled) if isinstance(filled[0], Tensor) else np.concatenate(filled)]
     return pieces[0]

@@ -109,7 +109,7 @@ def without_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 def figures_of(config: Config, client: distributed.Client) -> tuple[dict[str, Any], dict[str, float]]:
     """The figures of a run, seconds excepted, and how many tasks of each kind it ran."""
     seen = Seen()
-    with progress._shown_by(seen):
+    with progress.shown_by(seen):
         figures = job.run(config, client)
     assert list(figures.pop("step_seconds")) == STEPS
     return figures, seen.num_tasks

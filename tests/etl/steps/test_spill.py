@@ -6,7 +6,7 @@ from typing import get_args
 import pyarrow as pa
 import pytest
 
-from etl.config import Compression
+from etl.config import Compression, EtlConfig
 from etl.steps import spill
 
 SCHEMA = pa.schema([("id", pa.string())])
@@ -20,7 +20,7 @@ def write(path: Path, compression: Compression) -> int:
         str(path),
         SCHEMA,
         (batch.slice(*at) for at in ((0, 4000), (4000, 0), (4000,))),
-        spill.SpillOptions(compression),
+        EtlConfig.model_construct(spill_compression=compression),
     )
     return path.stat().st_size
 

@@ -29,7 +29,7 @@ def rows(sources: list[FileRange]) -> list[str]:
     return [
         lhs
         for source in sources
-        for _, block, _ in read_blocks(source, 1000, Rules())
+        for block, _ in read_blocks(source, 1000, Rules())
         for lhs in block["lhs"].to_pylist()
     ]
 

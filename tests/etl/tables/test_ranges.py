@@ -28,7 +28,7 @@ ROWS = st.lists(
 
 
 def rows_of_ranges(found: list[FileRange], chunk_rows: int = 1000) -> list[tuple[Any, ...]]:
-    blocks = [block for source in found for _, block, _ in read_blocks(source, chunk_rows, Rules())]
+    blocks = [block for source in found for block, _ in read_blocks(source, chunk_rows, Rules())]
     return [tuple(row.values()) for block in blocks for row in block.to_pylist()]
 
 

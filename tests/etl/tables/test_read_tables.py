@@ -26,7 +26,7 @@ NAMED = {"lhs": "lhs", "rhs": "rhs", "relation_column": "rel", "weight": "w"}
 
 def rows_of(table: TableConfig, uri: str, chunk_rows: int = 1000) -> list[tuple[Any, ...]]:
     sources = find_ranges("tables[0]", table, uri, chunk_rows)
-    blocks = [block for source in sources for _, block, _ in read_blocks(source, chunk_rows, Rules())]
+    blocks = [block for source in sources for block, _ in read_blocks(source, chunk_rows, Rules())]
     assert all(block.num_rows <= chunk_rows for block in blocks)
     return [tuple(row.values()) for block in blocks for row in block.to_pylist()]
 
@@ -136,7 +136,7 @@ def test_long_ids_make_smaller_blocks(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("etl.tables.blocks.BLOCK_ROWS", 16)
     path = write_parquet(tmp_path / "t.parquet", l=[f"{n:0500d}" for n in range(200)], r=["x"] * 200)
     (source,) = find_ranges("tables[0]", table_of(path), path, 1000)
-    sizes = [block.num_rows for _, block, _ in read_blocks(source, 1000, Rules())]
+    sizes = [block.num_rows for block, _ in read_blocks(source, 1000, Rules())]
     assert sum(sizes) == 200
     assert max(sizes) <= 32
 

@@ -15,7 +15,7 @@ from safetensors.torch import load as load_safetensors
 
 from graphmill import checkpoints, storage
 from graphmill.checkpoints import open_checkpoint, recognise
-from graphmill.checkpoints.convert import Format, convert
+from graphmill.checkpoints.convert import convert
 from graphmill.formats import entity_counts
 from tests.graphmill.checkpoints.samples import (
     FULL,
@@ -148,7 +148,7 @@ def test_raw_libraries_read_it(
 
 @pytest.mark.parametrize("between", checkpoints.FORMATS)
 @pytest.mark.parametrize("source_format", checkpoints.FORMATS)
-def test_there_and_back_is_identity(root: str, source_format: Format, between: Format) -> None:
+def test_there_and_back_is_identity(root: str, source_format: str, between: str) -> None:
     """a -> b -> a keeps all that b has a place for; what it has none for is said."""
     first, second, third = (storage.join(root, name) for name in "abc")
     WRITERS[source_format](sample(), first)

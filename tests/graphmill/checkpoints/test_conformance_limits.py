@@ -13,7 +13,7 @@ import torch
 
 from graphmill import checkpoints, storage
 from graphmill.checkpoints import open_checkpoint
-from graphmill.checkpoints.convert import Format, convert
+from graphmill.checkpoints.convert import convert
 from tests.graphmill.checkpoints.samples import WRITERS, MemoryCheckpoint, check_same, held_by, sample
 
 # A table of 256 MB is converted with 192 MB to spare for what malloc and anonymous mappings take, threads'
@@ -79,9 +79,7 @@ def test_memory_is_bounded(root: str, source_format: str) -> None:
             np.testing.assert_array_equal(read.read(1000, 2000), rows[1000:2000])
 
 
-def _die_at(
-    environment: dict[str, str], source: str, target: str, target_format: Format, change: int
-) -> None:
+def _die_at(environment: dict[str, str], source: str, target: str, target_format: str, change: int) -> None:
     """Convert, and be killed right before the given change of a folder."""
     os.environ.update(environment)
     changes = 0
@@ -105,7 +103,7 @@ def _die_at(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target_format", checkpoints.FORMATS)
-def test_a_kill_leaves_all_or_nothing(root: str, target_format: Format) -> None:
+def test_a_kill_leaves_all_or_nothing(root: str, target_format: str) -> None:
     """SIGKILL before each rename and deletion: no target, or a whole one; the next run ends right."""
     # A process that has spoken to HDFS cannot be forked; one that has only imported can.
     server = multiprocessing.get_context("forkserver")

@@ -11,7 +11,8 @@ from graphmill import config, storage
 from graphmill.checkpoints import recis
 from graphmill.cli import exit_codes
 from graphmill.errors import ConfigError, FormatError, PathError
-from graphmill.formats import _safetensors, entity_counts, entity_index, pbg_checkpoint
+from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
+from graphmill.formats.recis.safetensors import SafetensorsFile
 from graphmill.run import lock, record
 from graphmill.run.dates import retire
 from remap.graphstorm.commit import read_journal
@@ -128,7 +129,7 @@ def test_json_of_a_lock_and_of_a_header(tmp_path: Path) -> None:
     content = DEEP.encode()
     (tmp_path / "t").write_bytes(len(content).to_bytes(8, "little") + content)
     with storage.open_input(str(tmp_path / "t")) as stream, pytest.raises(FormatError, match="too deep"):
-        _safetensors._read_header(stream, "t")
+        SafetensorsFile(stream, "t")
 
 
 @pytest.mark.parametrize("name", ["n" * 300, "é" * 120, "a\0b", "a\nb"])

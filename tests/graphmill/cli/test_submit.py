@@ -8,11 +8,15 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import NoReturn
 
+import psutil
 import pytest
 
 from graphmill.cli import exit_codes
 from graphmill.cli.submit import command
+from graphmill.errors import ConfigError
+from graphmill.storage import hdfs
 
 DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
 
@@ -178,6 +182,52 @@ def test_a_signal_ends_everything_that_was_started(tmp_path: Path, number: signa
     while any(alive(pid) for pid in workers):
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def test_ctrl_c_does_not_reach_a_worker_that_starts(tmp_path: Path) -> None:
+    (tmp_path / "sleeper.py").write_text(textwrap.dedent(SLEEPER))
+    with subprocess.Popen(
+        [DASK_SUBMIT, "--master", "local[1]", "sleeper.py"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        starting: list[psutil.Process] = []
+        while not starting:
+            assert process.poll() is None
+            children = psutil.Process(process.pid).children()
+            starting = [each for each in children if "spawn_main" in " ".join(each.cmdline())]
+        for _ in range(20):
+            starting[0].send_signal(signal.SIGINT)
+            time.sleep(0.05)
+        assert process.stdout is not None
+        assert process.stdout.readline().split() == ["workers", str(starting[0].pid)]
+        process.terminate()
+        assert "KeyboardInterrupt" not in process.communicate(timeout=60)[1]
+
+
+@pytest.mark.parametrize(
+    "words", [["etl.py"], ["remap.py"], ["pipeline.py"], ["pipeline.py", "--date", "2026-11-20"]]
+)
+def test_the_driver_of_the_configuration_opens_the_first_path_on_hdfs(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def connect(uri: str) -> NoReturn:
+        raise ConfigError(f"connected with {os.environ.get(hdfs.DRIVER_VARIABLE)}")
+
+    monkeypatch.setattr(hdfs, "connect", connect)
+    monkeypatch.delenv(hdfs.DRIVER_VARIABLE, raising=False)
+    conf = GRAPH.replace(
+        "output: o",
+        "output: 'hdfs://nowhere:1/{date}'" if "--date" in words else "output: 'hdfs://nowhere:1/o'",
+    )
+    (tmp_path / "c.yaml").write_text(conf + "etl: {tables: [{path: t.csv, lhs: 0, rhs: 1, relation: r}]}}")
+    (tmp_path / "t.csv").write_text("x,y\n1,2\n")
+    options = ["--conf", "c.yaml", "--set", "cluster.hdfs_driver=libhdfs"]
+    assert submit_here(monkeypatch, tmp_path, *words, *options) == 2
+    assert "connected with libhdfs" in capsys.readouterr().err
+    assert hdfs.DRIVER_VARIABLE not in os.environ
 
 
 def test_a_failed_run_says_so_in_run_json(tmp_path: Path) -> None:

@@ -117,13 +117,13 @@ def test_a_task_that_storage_failed_is_run_again(
     monkeypatch.setattr(tasks, "RETRY_DELAYS_S", (0.0, 0.1, 0.1))
     seen = Seen()
     arguments = [(str(tmp_path / f"task-{number}"), number, StorageError) for number in range(4)]
-    with progress._shown_by(seen), caplog.at_level("WARNING", "graphmill"):
+    with progress.shown_by(seen), caplog.at_level("WARNING", "graphmill"):
         results = cluster.run_tasks(client, fail_at_first, arguments, description="reading")
     assert results == [1, 2, 3, 4]
     assert [tick.done for tick in seen.ticks] == [0, 1, 2, 3, 4]
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 6
-    assert "reading: once more in 0.1 s: attempt 2 of 3 failed" in told
+    assert "reading: trying again in 0.1 s: attempt 2 of 3 failed" in told
 
 
 @pytest.mark.parametrize("error", [FormatError, RawTableError, ConfigError, NotFoundError])
@@ -159,13 +159,13 @@ def test_a_killed_worker_costs_its_tasks_only(tmp_path: Path, caplog: pytest.Log
         with pytest.raises(ClusterError, match="dying: the task's worker died 4 times"):
             cluster.run_task(client, always_die, description="dying")
     assert losses.num_workers == 6, "those that close in the end are not lost"
-    assert len(re.findall(r"lost the worker tls://127\.0\.0\.1:\d+, the \d\. of this run", caplog.text)) == 6
-    assert "has come in the place of one that was lost" in caplog.text
+    assert len(re.findall(r"lost the worker tls://127\.0\.0\.1:\d+, number \d of this run", caplog.text)) == 6
+    assert "replaces a lost one" in caplog.text
 
 
 def test_progress_of_a_task_is_shown_here(client: Client) -> None:
     seen = Seen()
-    with progress._shown_by(seen):
+    with progress.shown_by(seen):
         assert cluster.run_task(client, count_up, 40, description="count") == 40
     assert len(seen.ticks) >= 2
     assert seen.ticks[-1].total == 40
@@ -190,6 +190,17 @@ def test_the_environment_reaches_every_worker(monkeypatch: pytest.MonkeyPatch) -
         assert client.submit(environment, hdfs.DRIVER_VARIABLE).result() == "libhdfs"
         for variable, value in cluster.ENVIRONMENT.items():
             assert client.submit(environment, variable).result() == value
+        assert environment(hdfs.DRIVER_VARIABLE) == "libhdfs"
+    assert environment(hdfs.DRIVER_VARIABLE) is None
+    with cluster.connect("local[1]", ClusterConfig()) as client:
+        assert client.submit(environment, hdfs.DRIVER_VARIABLE).result() == "native"
+
+
+def test_the_variable_of_the_hdfs_driver_goes_before_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(hdfs.DRIVER_VARIABLE, "native")
+    with cluster.connect("local[1]", ClusterConfig(hdfs_driver="libhdfs")) as client:
+        assert client.submit(environment, hdfs.DRIVER_VARIABLE).result() == "native"
+    assert environment(hdfs.DRIVER_VARIABLE) == "native"
 
 
 def test_a_running_cluster_is_joined_and_left_running(client: Client) -> None:

@@ -1,6 +1,7 @@
 """Parquet files whose rows take far more than the file: read in bounded memory, or refused."""
 
 import functools
+import io
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from graphmill.errors import FormatError
-from graphmill.formats import _thrift, parquet_bounds
 from graphmill.formats.graphstorm import id_maps
+from graphmill.formats.parquet import bounds, thrift
 from tests.graphmill.formats.bounded import LIMIT_BYTES, check_refused, run
 
 pytestmark = pytest.mark.slow
@@ -27,7 +28,7 @@ from etl.tables.read import read_blocks
 from etl.tables.ranges import find_ranges
 table = TableConfig(path=sys.argv[1], lhs=0, rhs=1, relation="r")
 (source,) = find_ranges("t", table, sys.argv[1], 1 << 20)
-print(sum(block.num_rows for _, block, _ in read_blocks(source, 1 << 20, Rules())))
+print(sum(block.num_rows for block, _ in read_blocks(source, 1 << 20, Rules())))
 """
 _READ_INDEX = "from graphmill.formats import entity_index as e; e.read_part(args[0], 'user', 0)"
 _READ_WHOLE = "from remap.output.custom import read_ids; read_ids(args[0])"
@@ -85,10 +86,12 @@ def _with_huge_page(num_rows: int) -> bytes:
     )
     content = sink.getvalue().to_pybytes()
     at = pq.read_metadata(pa.BufferReader(content)).row_group(0).column(0).data_page_offset
-    header, end = _thrift.decode_at(content, at)
+    stream = io.BytesIO(content)
+    stream.seek(at)
+    header, end = thrift.read(stream), stream.tell()
     kind, unpacked_bytes = header[2]
     assert unpacked_bytes > 128 << 20
-    changed = _thrift.encode(header | {2: (kind, (1 << 31) - 1)})
+    changed = thrift.encode(header | {2: (kind, (1 << 31) - 1)})
     assert len(changed) == end - at
     return content[:at] + changed + content[end:]
 
@@ -113,7 +116,7 @@ def test_a_list_of_billions(tmp_path: Path) -> None:
         writer.write_table(pa.table({"embedding": lists}))
     assert path.stat().st_size < 64 << 10
     with pq.ParquetFile(path) as parquet, pytest.raises(FormatError, match="expected lists of what is there"):
-        parquet_bounds.batch_rows(parquet, str(path), ["embedding"], 1)
+        bounds.batch_rows(parquet, str(path), ["embedding"], 1)
 
 
 def test_a_map_of_more_rows_than_its_size_holds(tmp_path: Path) -> None:
@@ -140,5 +143,5 @@ def test_usual_tables_are_read_in_full_batches(tmp_path: Path, options: dict[str
     )
     pq.write_table(table, path, compression="zstd", **options)
     with pq.ParquetFile(path) as parquet:
-        assert parquet_bounds.batch_rows(parquet, path, table.column_names, 1 << 16) == 1 << 16
-        parquet_bounds.check_whole(parquet, path)
+        assert bounds.batch_rows(parquet, path, table.column_names, 1 << 16) == 1 << 16
+        bounds.check_whole(parquet, path)

@@ -89,8 +89,9 @@ def test_embeddings_come_back(tmp_path: Path, rows: np.ndarray, batch_rows: int,
     read, read_state = checkpoint.read_embeddings(root, "user", 1, 7)
     np.testing.assert_array_equal(read, rows)
     assert read.dtype == np.float32
-    assert checkpoint.shape_of(root, "user", 1, 7) == rows.shape
-    batches = list(checkpoint.iter_embeddings(root, "user", 1, 7, batch_rows))
+    with checkpoint.open_embeddings(root, "user", 1, 7) as stored:
+        assert stored.shape == rows.shape
+        batches = [stored.read(start, start + batch_rows) for start in range(0, len(rows), batch_rows)]
     assert all(0 < len(batch) <= batch_rows for batch in batches)
     np.testing.assert_array_equal(np.concatenate([rows[:0], *batches]), rows)
     if with_state:
@@ -511,5 +512,5 @@ def test_on_hdfs(hdfs_uri: str) -> None:
     assert [line["epoch_idx"] for line in checkpoint.read_stats(root)] == [1, 2]
     with pytest.raises(NotFoundError):
         checkpoint.read_model(root, 1)
-    rows = np.concatenate(list(checkpoint.iter_embeddings(root, "user", 1, 2, 2)))
-    assert rows.shape == checkpoint.shape_of(root, "user", 1, 2) == (5, 4)
+    with checkpoint.open_embeddings(root, "user", 1, 2, whole=True) as stored:
+        assert stored.read(0, 5).shape == stored.shape == (5, 4)

@@ -101,7 +101,7 @@ def test_neighbors_are_those_of_comparing_all(output: Path, vectors: np.ndarray)
 
 def test_the_first_rows_come_from_every_partition(output: Path) -> None:
     run = graphmill.open(str(output))
-    found = [name for ids, _ in run.first_vectors("user", 10) for name in ids.to_pylist()]
+    found = [name for ids, _ in run.iter_vectors("user", max_rows=10) for name in ids.to_pylist()]
     assert found == [*(f"u{number}" for number in range(5)), *(f"u{number}" for number in range(400, 405))]
 
 

@@ -49,7 +49,7 @@ class Machine:
         self.answer()
         (ours,) = self.cache.glob("*.so")
         ours.unlink()
-        planted = self.cache / native._name_of(ours.name.rpartition("-")[0], self.evil)
+        planted = self.cache / native.name_of(ours.name.rpartition("-")[0], self.evil)
         shutil.copy2(self.evil, planted)
         return planted
 

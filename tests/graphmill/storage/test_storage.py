@@ -23,14 +23,6 @@ from graphmill.storage import atomic, fs, hdfs
 from tests import REPOSITORY
 
 
-@pytest.fixture(params=["local", pytest.param("hdfs", marks=pytest.mark.hdfs)])
-def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "hdfs":
-        uri: str = request.getfixturevalue("hdfs_uri")
-        return uri
-    return str(tmp_path)
-
-
 def names(uri: str) -> list[str]:
     return [storage.name(each.uri) for each in storage.list_dir(uri)] + [
         storage.name(each) for each in fs.list_hidden(uri)

@@ -261,7 +261,7 @@ def test_a_checkpoint_of_another_format(client: Client, output: str, tmp_path: P
 
 @pytest.mark.parametrize("target_format", ["pbg", "pbg-legacy"])
 def test_a_converted_checkpoint_that_knows_no_relations(
-    output: str, cli: Cli, tmp_path: Path, target_format: convert.Format
+    output: str, cli: Cli, tmp_path: Path, target_format: str
 ) -> None:
     """From GraphStorm, whose configuration convert does not know."""
     saved, target, entities = str(tmp_path / "emb"), str(tmp_path / "target"), f"{output}/entities"
@@ -273,7 +273,7 @@ def test_a_converted_checkpoint_that_knows_no_relations(
 
 @pytest.mark.parametrize("target_format", ["pbg-legacy", "recis", "graphstorm"])
 def test_whatever_convert_writes_is_remapped(
-    client: Client, output: str, tmp_path: Path, target_format: convert.Format
+    client: Client, output: str, tmp_path: Path, target_format: str
 ) -> None:
     """The type's global embedding is added where the format has a place for it."""
     state = {"global_embs.emb_user": torch.tensor([1.0, -2.0, 0.5, 0.0])}

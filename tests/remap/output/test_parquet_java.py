@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from graphmill.formats import remapped
-from graphmill.formats._parquet_vectors import Column
+from graphmill.formats.parquet.vectors import Column
 from remap.output.tables import TableOptions, open_table, values_type
 from tests.hadoop import jars, parquet_java
 

@@ -22,7 +22,7 @@ from train.config import TrainConfig
 from train.edges.negative_sampling import Batch
 from train.model import optimizer
 from train.model.model import Model
-from train.run.decide import engine_of
+from train.plan.decide import engine_of
 from train.step.plain import PlainStep
 from train.step.table import Table
 

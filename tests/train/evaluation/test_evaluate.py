@@ -1,6 +1,8 @@
 """Ranking, held against an oracle that knows neither blocks nor matrix products, and against PBG."""
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +22,13 @@ from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
 from graphmill.formats.edge_buckets import Edges
 from graphmill.vocab import Bucket, Side
-from tests import DATA
+from tests import DATA, REPOSITORY
 from train.config import EvaluateConfig
-from train.evaluation import evaluate, ranking
+from train.evaluation import evaluate, job, ranking
+from train.evaluation.metrics import concatenated
 from train.evaluation.queries import Slots, Triples
-from train.evaluation.ranking_metrics import concatenated
 from train.model.model import Model
-from train.tables.held_partitions import load_embeddings_of
+from train.tables.partition_files import load_embeddings_of
 from train.tables.run_context import RunContext
 
 OPERATORS = ("none", "diagonal", "translation", "linear", "affine", "complex_diagonal")
@@ -333,22 +335,32 @@ def test_a_chosen_version(tmp_path: Path) -> None:
 def test_as_a_job(tmp_path: Path, client: distributed.Client) -> None:
     world = _small(tmp_path)
     before = torch.get_num_threads()
-    figures = evaluate.run(world.config, client)
+    figures = job.run(world.config, client)
     assert figures["metrics"] == evaluate.evaluate(world.config)["metrics"]
     assert figures["checkpoint_version"] == 1
     assert torch.get_num_threads() == before
-    assert evaluate.output_uris(world.config) == []
+    assert job.output_uris(world.config) == []
+
+
+def test_the_checks_of_a_command_do_not_import_torch() -> None:
+    """Torch takes seconds to import; only the workers need it."""
+    code = "import sys, train.__main__, train.job, train.evaluation.job; print(*sys.modules)"
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY
+    )
+    assert "train.evaluation.inputs" in found.stdout.split()
+    assert "torch" not in found.stdout.split()
 
 
 def test_fingerprint_tells_what_matters(tmp_path: Path) -> None:
     world = _small(tmp_path)
-    before = evaluate.fingerprint(world.config)
-    assert evaluate.fingerprint(_with(world, block_bytes=1 << 20)) == before
-    assert evaluate.fingerprint(_with(world, filtered=False)) != before
+    before = job.fingerprint(world.config)
+    assert job.fingerprint(_with(world, block_bytes=1 << 20)) == before
+    assert job.fingerprint(_with(world, filtered=False)) != before
     edge_buckets.write_bucket(
         world.config.split_path("test"), Bucket(0, 0), Edges(*(np.zeros(1, np.int64) for _ in range(3)))
     )
-    assert evaluate.fingerprint(world.config) != before
+    assert job.fingerprint(world.config) != before
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -473,7 +485,7 @@ def _metrics_of(config: Config, edges: Sequence[Edge]) -> dict[str, float]:
     slots = Slots(config, counts, len(config.relations), 64)
     context = RunContext.of_checkpoint(config, "evaluate", version=2)
     model, load = context.load_trained_model(), load_embeddings_of(context)
-    known = evaluate.BucketFiles(config, slots, list(config.edge_paths))
+    known = list(slots.read_folders(config.edge_paths))
     first = slots.first["concept"]
     columns = [
         [int(first[e[0][1]]) + e[0][2] for e in edges],
@@ -504,21 +516,21 @@ def test_what_can_be_evaluated_is_known_beforehand(tmp_path: Path) -> None:
     world = _small(tmp_path)
     config = world.config
     implicit = config.model_copy(update={"evaluate": None})
-    assert evaluate.check(implicit) == ""
+    assert job.check(implicit) == ""
     empty = config.split_path("none")
     for bucket in (Bucket(lhs, rhs) for lhs in range(2) for rhs in range(2)):
         nothing = Edges(*(np.zeros(0, np.int64) for _ in range(3)))
         edge_buckets.write_bucket(empty, bucket, nothing)
-    assert evaluate.check(_with(world, split="none")) == f"{empty} holds no edges"
+    assert job.check(_with(world, split="none")) == f"{empty} holds no edges"
     for section, key in (({"split": "tset"}, "split"), ({"filter_paths": ["/tset"]}, "filter_paths")):
         with pytest.raises(ConfigError, match=rf"evaluate\.{key}: there is no folder .*tset; splits there"):
-            evaluate.check(_with(world, **section))
-    evaluate.check(_with(world, split="tset"), coming=[config.split_path("tset")])
+            job.check(_with(world, **section))
+    job.check(_with(world, split="tset"), coming=[config.split_path("tset")])
     storage.delete(config.split_path("test"))
-    assert evaluate.check(implicit).startswith(f"there is no folder {config.split_path('test')} of edges")
+    assert job.check(implicit).startswith(f"there is no folder {config.split_path('test')} of edges")
     features = {name: each.model_copy(update={"featurized": True}) for name, each in config.entities.items()}
     featurized = config.model_copy(update={"entities": features})
-    assert evaluate.check(featurized).startswith("item, user: a featurized type has no list of all")
+    assert job.check(featurized).startswith("item, user: a featurized type has no list of all")
 
 
 def test_no_edges(tmp_path: Path) -> None:
@@ -561,8 +573,12 @@ def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:
 def test_a_checkpoint_of_other_entities(tmp_path: Path) -> None:
     world = _small(tmp_path)
     entity_counts.write_count(world.config.entity_path, "item", 0, 31)
-    with pytest.raises(FormatError, match=r"embeddings_item_0\.v1\.h5: embeddings have shape \(30, 4\)"):
+    match = (
+        r"embeddings_item_0\.v1\.h5: embeddings have shape \(30, 4\).*; set entity_path and dimension as in"
+    )
+    with pytest.raises(FormatError, match=match) as found:
         evaluate.evaluate(world.config)
+    assert "init_path" not in str(found.value)  # advice for training
 
 
 def test_scores_that_are_not_finite(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_ranks(dynamic: bool) -> None:
     entity = np.concatenate([np.arange(8), slots.first["user"][1] + np.arange(8)])
     known = Triples(rng.choice(entity, 300), rng.integers(2, size=300), rng.choice(entity, 300))
     edges = Triples(*(getattr(known, name)[:60] for name in ("lhs", "rel", "rhs")))
-    for filtered in (None, [known]):
+    for filtered in ([], [known]):
         plain, fused = (
             ranking.rank(
                 model,

@@ -25,7 +25,7 @@ from train import job
 from train.config import TrainConfig
 from train.edges.bucket_order import order_of
 from train.edges.partitions import keys_of
-from train.run import decide
+from train.plan import decide
 from train.tables import memory
 from train.tables.device_buffer import DeviceBuffer, order_slots
 from train.tables.run_context import RunContext
@@ -126,8 +126,8 @@ def test_a_buffer_of_partitions_changes_no_byte(tmp_path, capacity):
 
 def visited(config, capacity):
     """How often partitions came to a device that holds so many, in the order of an epoch with 16 of them."""
-    context = RunContext(config)
-    buffer = DeviceBuffer(context, 0, capacity)
+    context = RunContext(config, device=decide.device_of(config))
+    buffer = DeviceBuffer(context, capacity)
     order = order_of(config, context.schedule.iteration(0), order_slots(config, capacity))
     buffer.begin(order)
     most = 0
@@ -157,7 +157,7 @@ def test_sizes_decide_what_stays_on_the_device(tmp_path):
         tmp_path, entities={"node": {"num_partitions": 8}}, dimension=100, batch_size=10, global_emb=False
     )
     write_graph(config, {"node": 80_000}, random_triples(np.random.default_rng(1), 80_000, 1, 80_000, 1000))
-    context = RunContext(config)
+    context = RunContext(config, device=decide.device_of(config))
     rows = 80_000 * 4 * 101
     needed = memory.resident_bytes(context)
     assert rows < needed < 1.1 * rows
@@ -214,7 +214,7 @@ def decided(root, workers=1, **settings):
     usual = {"entities": {"node": {"num_partitions": 4}}, "global_emb": False}
     config = make_config(root, **usual, **settings)
     write_graph(config, {"node": 40}, random_triples(np.random.default_rng(1), 40, 1, 40, 100))
-    return decide.decide(RunContext(config), workers)
+    return decide.decide(RunContext(config, device=decide.device_of(config)), workers)
 
 
 def test_a_buffer_smaller_than_a_bucket_is_refused(tmp_path):

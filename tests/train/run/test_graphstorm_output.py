@@ -10,7 +10,7 @@ import torch
 
 from graphmill import config as configuration
 from graphmill.cli import exit_codes
-from graphmill.errors import ConfigError, NotFoundError
+from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import entity_index, pbg_checkpoint
 from tests.train.graphs import make_config, random_triples, write_graph
 from train import job
@@ -98,21 +98,44 @@ def test_embeddings_and_model_after_training(config, client, tmp_path):
 
 
 @pytest.mark.parametrize(("count", "num_partitions"), [(7, 3), (2, 3), (0, 2), (6, 3)])
-def test_shares_of_a_saved_model(tmp_path, rng, monkeypatch, count, num_partitions):
-    monkeypatch.setattr(graphstorm_output, "BATCH_ROWS", 2)
+def test_shares_of_a_saved_model(tmp_path, rng, count, num_partitions):
     config = make_config(tmp_path, entities={"node": {"num_partitions": num_partitions}})
     rows = rng.standard_normal((count, 8), np.float32)
-    parts = np.array_split(rows, num_partitions)
-    at = pbg_checkpoint.Iteration(1, 0, 1, 0, "edges", 1, 0)
-    for part, each in enumerate(parts):
-        pbg_checkpoint.write_embeddings(config.checkpoint_path, "node", part, 1, each, None, {}, at)
+    write_checkpoint(config, np.array_split(rows, num_partitions))
+    graphstorm_output.save(config, None, str(tmp_path / "model"))
+    folder = tmp_path / "model/epoch-0/node"
+    found = [load(folder / f"sparse_emb_{rank:05d}.pt").numpy() for rank in range(num_partitions)]
+    assert len(list(folder.iterdir())) == num_partitions
     share = -(-count // num_partitions)
-    found = list(graphstorm_output._in_shares(config, "node", 1, num_partitions, share))
-    assert len(found) == num_partitions
     assert [len(each) for each in found[:-1]] == [
         min(share, max(count - share * r, 0)) for r in range(num_partitions - 1)
     ]
     np.testing.assert_array_equal(np.concatenate(found), rows)
+
+
+def write_checkpoint(config, parts, parameters=None):
+    """Commit version 1 with the rows of each partition."""
+    at = pbg_checkpoint.Iteration(1, 0, 1, 0, "edges", 1, 0)
+    for part, rows in enumerate(parts):
+        pbg_checkpoint.write_embeddings(config.checkpoint_path, "node", part, 1, rows, None, {}, at)
+    pbg_checkpoint.write_model(config.checkpoint_path, 1, parameters or {}, None, {}, at)
+    pbg_checkpoint.commit(config.checkpoint_path, 1, preserve_epoch=None)
+
+
+@pytest.mark.parametrize("layout", ["embed", "model"])
+def test_numbers_that_are_not_finite_are_refused(tmp_path, layout):
+    paths = (str(tmp_path / "emb"), None) if layout == "embed" else (None, str(tmp_path / "model"))
+    config = make_config(tmp_path)
+    damaged = np.ones((4, 8), np.float32)
+    damaged[2, 3] = np.nan
+    write_checkpoint(config, [damaged])
+    with pytest.raises(FormatError, match="row 2: expected finite numbers, found nan"):
+        graphstorm_output.save(config, *paths)
+    parameters = {"global_embs.emb_node": torch.full((8,), torch.inf)}
+    write_checkpoint(config, [np.ones((4, 8), np.float32)], parameters)
+    with pytest.raises(FormatError, match="expected finite numbers, found inf"):
+        graphstorm_output.save(config, *paths)
+    assert not list(tmp_path.glob("emb/emb_info.json")) + list(tmp_path.glob("model/*"))
 
 
 def test_scores_of_edges(config, client, tmp_path):

@@ -32,8 +32,8 @@ def test_dimensions_of_types(tmp_path, rng):
     write_graph(config, {"a": 30, "b": 20}, triples[::9], path=config.split_path("test"))
     job.train(config)
     version = pbg_checkpoint.read_version(config.checkpoint_path)
-    assert pbg_checkpoint.shape_of(config.checkpoint_path, "a", 1, version) == (15, 4)
-    assert pbg_checkpoint.shape_of(config.checkpoint_path, "b", 0, version) == (20, 12)
+    assert pbg_checkpoint.read_embeddings(config.checkpoint_path, "a", 1, version)[0].shape == (15, 4)
+    assert pbg_checkpoint.read_embeddings(config.checkpoint_path, "b", 0, version)[0].shape == (20, 12)
     state, _, _ = pbg_checkpoint.read_model(config.checkpoint_path, version)
     shapes = {key.removeprefix("rhs_operators."): tuple(value.shape) for key, value in state.items()}
     assert shapes["0.real"] == (2,)

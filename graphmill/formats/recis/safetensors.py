@@ -38,6 +38,9 @@ DTYPES = {
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
+_OF_NUMPY = {
+    torch.empty(0, dtype=dtype).numpy().dtype: dtype for dtype in NAMES if dtype is not torch.bfloat16
+}
 _MAX_HEADER_BYTES = 100_000_000
 _ALIGNMENT = 8
 
@@ -122,26 +125,21 @@ def write(uri: str, tensors: Sequence[NewTensor]) -> None:
     header: dict[str, Any] = {}
     end = 0
     for each in ordered:
-        start, end = end, end + each.num_bytes
-        header[each.name] = {
-            "dtype": NAMES[each.dtype],
-            "shape": list(each.shape),
-            "data_offsets": [start, end],
-        }
+        offsets = [end, end + each.num_bytes]
+        header[each.name] = {"dtype": NAMES[each.dtype], "shape": list(each.shape), "data_offsets": offsets}
+        end += each.num_bytes
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
     with storage.atomic_output(uri) as stream:
         stream.write(struct.pack("<Q", len(text)) + text)
         for each in ordered:
-            num_written = 0
+            where, num_written = f"{uri}: {each.name!r}", 0
             for batch in each.batches:
-                elements = as_bytes(batch, each.dtype, f"{uri}: {each.name!r}")
+                elements = _as_bytes(batch, each.dtype, where)
                 stream.write(elements)
                 num_written += len(elements)
             if num_written != each.num_bytes:
-                raise FormatError(
-                    f"{uri}: {each.name!r}: expected {each.num_bytes} bytes, found {num_written}"
-                )
+                raise FormatError(f"{where}: expected {each.num_bytes} bytes, found {num_written}")
 
 
 def dtype_of(array: Any) -> torch.dtype:
@@ -157,13 +155,7 @@ def dtype_of(array: Any) -> torch.dtype:
     return found
 
 
-_OF_NUMPY = {
-    torch.empty(0, dtype=dtype).numpy().dtype: dtype for dtype in NAMES if dtype is not torch.bfloat16
-}
-
-
-def as_bytes(array: Any, dtype: torch.dtype, where: str) -> npt.NDArray[np.uint8]:
-    """The elements of a numpy array or a torch tensor, of `dtype`, as bytes."""
+def _as_bytes(array: Any, dtype: torch.dtype, where: str) -> npt.NDArray[np.uint8]:
     if dtype_of(array) != dtype:
         raise FormatError(f"{where}: expected {dtype}, found {array.dtype}")
     if isinstance(array, Tensor):
@@ -178,8 +170,8 @@ def _read_header(stream: Any, uri: str) -> dict[str, Entry]:
         raise FormatError(f"{uri}: expected a safetensors file, found something else or a part")
     header = storage.json_in(stream.read(length), f"{uri}: header")
     header.pop("__metadata__", None)
-    entries = {name: _entry(name, each, 8 + length, uri) for name, each in header.items()}
     end = 8 + length
+    entries = {name: _entry(name, each, end, uri) for name, each in header.items()}
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].stop)):
         if entry.start != end:
             raise FormatError(f"{uri}: {name!r}: expected its elements at byte {end}, found {entry.start}")

@@ -4,9 +4,9 @@ import numpy as np
 
 from graphmill import config
 from graphmill.vocab import Side
-from train.evaluation import metrics_breakdown
+from train.evaluation import metrics
+from train.evaluation.metrics import Ranks
 from train.evaluation.queries import Slots, Triples
-from train.evaluation.ranking_metrics import Ranks
 
 SETTINGS = config.from_mapping(
     {
@@ -32,7 +32,7 @@ def drawn(rng: np.random.Generator, num_edges: int) -> Triples:
 
 def test_degrees_are_those_of_the_trained_edges(rng: np.random.Generator) -> None:
     edges, trained = drawn(rng, 60), [drawn(rng, 200), drawn(rng, 0), drawn(rng, 300)]
-    found = metrics_breakdown.count_degrees(edges, SLOTS, trained)
+    found = metrics.count_degrees(edges, SLOTS, trained)
     ends = [
         (SETTINGS.relations[rel].entity_type(side), slot)
         for part in trained
@@ -50,7 +50,7 @@ def test_degrees_are_those_of_the_trained_edges(rng: np.random.Generator) -> Non
 def test_parts_have_the_means_of_their_own_edges(rng: np.random.Generator) -> None:
     edges = drawn(rng, 80)
     ranks = {side: Ranks(rng.integers(30, size=80), rng.integers(3, size=80)) for side in Side}
-    parts = metrics_breakdown.break_down(ranks, edges, SLOTS, [drawn(rng, 500)], ["bought", "knows"])
+    parts = metrics.break_down(ranks, edges, SLOTS, [drawn(rng, 500)], ["bought", "knows"])
     for entry in parts["metrics_by_relation"]:
         chosen = edges.rel == ["bought", "knows"].index(entry["relation"])
         for side in Side:
@@ -69,7 +69,7 @@ def test_parts_have_the_means_of_their_own_edges(rng: np.random.Generator) -> No
 def test_edges_that_nothing_was_trained_on_have_degree_0(rng: np.random.Generator) -> None:
     edges = drawn(rng, 5)
     ranks = {side: Ranks(np.zeros(5, np.int64), np.zeros(5, np.int64)) for side in Side}
-    parts = metrics_breakdown.break_down(ranks, edges, SLOTS, [], ["bought", "knows"])
+    parts = metrics.break_down(ranks, edges, SLOTS, [], ["bought", "knows"])
     assert parts["metrics_by_degree"] == [
         {"first": 0, "last": 0} | {side.value: {"num_edges": 5, "mrr": 1.0, "hits@10": 1.0} for side in Side}
     ]

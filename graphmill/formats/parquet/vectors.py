@@ -1,9 +1,9 @@
 """Parquet tables with a column of vectors, whose numbers are written directly from memory.
 
 pyarrow computes repetition and definition levels for every number of a list, which takes several times as
-long as writing the number. The levels of vectors of one length without nulls are the same on every page. So
-this module builds the pages of vectors: header, levels and the bytes of the array (PLAIN, not compressed).
-pyarrow writes all other columns. At the end, its footer is written again, with the column of vectors added:
+long as writing the number. The levels are the same on every page, if all vectors have one length and no
+nulls. So this module builds the pages of vectors: header, levels and the bytes of the array (PLAIN, not
+compressed). pyarrow writes all other columns. The last footer is pyarrow's, with the column of vectors added:
 
     PAR1  { the other columns, pages of vectors: a row group }...  footer of the others alone  footer  PAR1
 
@@ -26,7 +26,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from graphmill.errors import FormatError
-from graphmill.formats._thrift import Kind, Struct, decode, encode, varint
+from graphmill.formats.parquet import thrift
+from graphmill.formats.parquet.thrift import Kind, Struct, encode, varint
 
 Array = npt.NDArray[Any]
 
@@ -38,7 +39,6 @@ _RLE = 3
 _MAGIC = b"PAR1"
 PAGE_BYTES = 1 << 20
 _WRITE_BATCH = 1 << 16  # values that pyarrow encodes at a time: 10 % faster than its default of 1024
-
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray | Array
 
@@ -130,15 +130,11 @@ class _VectorTable:
         self._width = self._width or width
         if width != self._width or not width:
             raise FormatError(f"expected vectors of length {self._width or 1}, found {width}")
-        if self._is_first:
+        if self._place == 0:
             self._write(vectors_ND)
         self._others.write_table(pa.Table.from_arrays(others, schema=self._others.schema), num_rows)
-        if not self._is_first:
+        if self._place > 0:
             self._write(vectors_ND)
-
-    @property
-    def _is_first(self) -> bool:
-        return self._place == 0
 
     def _write(self, vectors_ND: Array) -> None:
         num_rows, width = vectors_ND.shape
@@ -148,15 +144,15 @@ class _VectorTable:
             page = vectors_ND[first : first + page_rows]
             self._stream.write(_before_values(len(page), width, page.nbytes, self._leaf.max_definition_level))
             self._stream.write(page)
-        self._chunks.append(self._chunk(first_byte, self._stream.tell() - first_byte, vectors_ND.size))
+        self._chunks.append(self._chunk(first_byte, vectors_ND.size))
 
-    def _chunk(self, first_byte: int, num_bytes: int, num_values: int) -> Struct:
+    def _chunk(self, first_byte: int, num_values: int) -> Struct:
         """A ColumnChunk."""
-        path = [each.encode() for each in self._leaf.path.split(".")]
+        num_bytes = self._stream.tell() - first_byte
         metadata = {
             1: (Kind.I32, _PHYSICAL[self._value_type]),
             2: (Kind.LIST, (Kind.I32, [_PLAIN, _RLE])),
-            3: (Kind.LIST, (Kind.BINARY, path)),
+            3: (Kind.LIST, (Kind.BINARY, self._leaf.path.encode().split(b"."))),
             4: (Kind.I32, _UNCOMPRESSED),
             5: (Kind.I64, num_values),
             6: (Kind.I64, num_bytes),  # before compression
@@ -173,7 +169,7 @@ class _VectorTable:
             group[1][1][1].insert(self._place, chunk)
             for number in (2, 6):  # total_byte_size, total_compressed_size
                 group[number] = Kind.I64, group[number][1] + num_bytes
-            if self._is_first:
+            if self._place == 0:
                 group[5] = Kind.I64, first_byte  # file_offset
         return self._footer | {3: others[3], 4: others[4]}  # num_rows, row_groups
 
@@ -204,4 +200,5 @@ def _before_values(num_rows: int, width: int, num_bytes: int, def_level: int) ->
 def _thrift_of(metadata: pq.FileMetaData) -> Struct:
     sink = io.BytesIO()
     metadata.write_metadata_file(sink)
-    return decode(sink.getvalue()[len(_MAGIC) :])
+    sink.seek(len(_MAGIC))
+    return thrift.read(sink)

@@ -1,4 +1,4 @@
-"""Decides how a process trains: the only place that looks at settings, sizes and the machine for that."""
+"""Decides how a process trains and ranks, by the settings, the sizes and the machine."""
 
 import torch
 
@@ -8,7 +8,7 @@ from train.compiled import compiled_step
 from train.config import TrainConfig
 from train.edges.partitions import all_keys, is_shared
 from train.gpu import supported
-from train.run.plan import Engine, Placement, Plan, all_reduce_of
+from train.plan.plan import Engine, Placement, Plan, all_reduce_of
 from train.tables import memory
 from train.tables.run_context import RunContext
 
@@ -36,6 +36,24 @@ def decide(context: RunContext, workers: int = 1) -> Plan:
         reasons=tuple(reasons),
         ignored=tuple(ignored),
     )
+
+
+def device_of(config: Config) -> torch.device:
+    """The CPU, or with num_gpus the first GPU that this process sees.
+
+    Raises:
+        ConfigError: num_gpus asks for a GPU and there is none.
+    """
+    if not config.num_gpus:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ConfigError(f"num_gpus: {config.num_gpus}, but this worker sees no GPU; set num_gpus: 0")
+    return torch.device("cuda", 0)
+
+
+def can_rank(config: Config, device: torch.device) -> bool:
+    """Whether the kernels count ranks on this device: those of dot products."""
+    return device.type == "cuda" and config.comparator in ("dot", "cos") and not config.bias
 
 
 def engine_of(config: Config, device: torch.device, reasons: list[str]) -> Engine:

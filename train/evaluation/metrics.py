@@ -1,4 +1,4 @@
-"""Breakdown of ranking metrics: by side, by relation, by the degree of the entity that was ranked.
+"""Ranking metrics: of all edges, by side, by relation, by the degree of the entity that was ranked.
 
 The breakdown in run.json stays small: the relations with most edges, and a few bands of degrees. A degree is
 the number of an entity's edges among the edges that were trained on.
@@ -7,6 +7,7 @@ Shapes: E edges.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,40 @@ import numpy.typing as npt
 
 from graphmill.vocab import Side
 from train.evaluation.queries import Numbers, Slots, Triples
-from train.evaluation.ranking_metrics import Ranks
 
+HITS = (1, 3, 10, 50)
 MAX_RELATIONS = 100
 FIRST_DEGREES = (0, 1, 3, 10, 30, 100, 300, 1000, 10_000)  # the first degree of each band
 
-Selected = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Ranks:
+    """For each edge: the number of other candidates that score higher, and of those that score the same."""
+
+    greater: Numbers
+    equal: Numbers
+
+    @property
+    def middle(self) -> Floats:
+        """Ranks where half of the equal candidates come first: [E]."""
+        middle: Floats = 1.0 + self.greater + self.equal / 2
+        return middle
+
+    def metrics(self) -> dict[str, float]:
+        """Means over all ranks. Half of the equal candidates come first; with `_pessimistic` all of them."""
+        figures = {}
+        for suffix, ranks in (("", self.middle), ("_pessimistic", 1.0 + self.greater + self.equal)):
+            figures[f"mrr{suffix}"] = float((1 / ranks).mean())
+            figures[f"mean_rank{suffix}"] = float(ranks.mean())
+            figures |= {f"hits@{k}{suffix}": float((ranks <= k).mean()) for k in HITS}
+        return figures
+
+
+def concatenated(parts: Sequence[Ranks]) -> Ranks:
+    """The ranks of all parts."""
+    return Ranks(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("greater", "equal")))
 
 
 def break_down(
@@ -38,7 +67,7 @@ def break_down(
         trained: the edges that were trained on, in parts that fit in memory.
         names: names of the relations, by their number.
     """
-    rank_of = {side: 1.0 + each.greater + each.equal / 2 for side, each in ranks.items()}
+    rank_of = {side: each.middle for side, each in ranks.items()}
     degree_of = count_degrees(edges, slots, trained)
     numbers, counts = np.unique(edges.rel, return_counts=True)
     shown = np.argsort(-counts, kind="stable")[:MAX_RELATIONS]
@@ -73,32 +102,21 @@ def count_degrees(edges: Triples, slots: Slots, trained: Iterable[Triples]) -> d
 def _entity_keys(slots: Slots, edges: Triples, side: Side) -> Numbers:
     """Numbers that differ for different entities of any types: [E]."""
     types = list(slots.counts)
-    relations = range(len(slots.config.relations))
-    type_of = np.array([types.index(slots.entity_type(relation, side)) for relation in relations])
+    type_of = np.array([types.index(each) for each in slots.types(side)])
     keys: Numbers = type_of[slots.static(edges.rel)] * slots.end + edges.slots(side)
     return keys
 
 
-def _by_degree(
-    rank_of: Mapping[Side, npt.NDArray[np.float64]], degree_of: Mapping[Side, Numbers]
-) -> list[dict[str, Any]]:
+def _by_degree(rank_of: Mapping[Side, Floats], degree_of: Mapping[Side, Numbers]) -> list[dict[str, Any]]:
     bands = []
-    for first, end in zip(FIRST_DEGREES, (*FIRST_DEGREES[1:], None), strict=True):
-        within: dict[Side, Selected] = {
-            side: (each >= first) & (np.True_ if end is None else each < end)
-            for side, each in degree_of.items()
-        }
-        if any(each.any() for each in within.values()):
-            band = {side.value: _metrics(rank_of[side][each]) for side, each in within.items()}
-            bands.append({"first": first, "last": None if end is None else end - 1} | band)
+    for first, end in zip(FIRST_DEGREES, (*FIRST_DEGREES[1:], np.inf), strict=True):
+        within = {side: rank_of[side][(each >= first) & (each < end)] for side, each in degree_of.items()}
+        if any(map(len, within.values())):
+            band = {side.value: _metrics(each) for side, each in within.items()}
+            bands.append({"first": first, "last": None if end == np.inf else int(end) - 1} | band)
     return bands
 
 
-def _metrics(ranks: npt.NDArray[np.float64]) -> dict[str, float]:
-    if not len(ranks):
-        return {"num_edges": 0}
-    return {
-        "num_edges": len(ranks),
-        "mrr": float((1 / ranks).mean()),
-        "hits@10": float((ranks <= 10).mean()),
-    }
+def _metrics(ranks: Floats) -> dict[str, float]:
+    means = {"mrr": float((1 / ranks).mean()), "hits@10": float((ranks <= 10).mean())} if len(ranks) else {}
+    return {"num_edges": len(ranks)} | means

@@ -8,24 +8,22 @@ memory is bounded, not the ratio. Three things could take any amount of memory:
     a long string that many rows share      read in smaller batches, by the longest string of the dictionary
 """
 
+import io
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.errors import FormatError
-from graphmill.formats import _thrift
+from graphmill.formats.parquet import thrift
 
 BATCH_BYTES = 256 << 20
 """Limit of the strings of a column in a batch."""
 
-_SMALL_BYTES = (
-    4 << 20
-)  # of a larger column chunk, not even the largest page, 2 GiB, is far more than is there
+_SMALL_BYTES = 4 << 20  # the largest page, 2 GiB, is not far more than a larger column chunk
 _PAGE_BYTES = 128 << 20
 _LIST_VALUES = 1 << 24
 _BUFFER_BYTES = 1 << 16
@@ -37,8 +35,7 @@ _DICTIONARY_PAGE = 2  # type of a page
 _HEADERS = (5, 7, 8)  # fields of a page's header: of data pages, of dictionaries, of newer data pages
 
 
-@dataclass(frozen=True)
-class _Page:
+class _Page(NamedTuple):
     kind: int
     unpacked_bytes: int
     packed_bytes: int
@@ -80,8 +77,8 @@ def batch_rows(
                 if name not in wanted:
                     continue
                 pages = _pages(stream, chunk)
+                where = f"{uri}: row group {group}, column {chunk.path_in_schema!r}"
                 for page in pages:
-                    where = f"{uri}: row group {group}, column {chunk.path_in_schema!r}"
                     _check_page(page, leaf.max_repetition_level > 0, where)
                 if leaf.physical_type in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY") and name != dictionary_column:
                     longest = _longest(stream, chunk, leaf, pages, most_bytes // most_rows)
@@ -95,12 +92,9 @@ def check_whole(parquet: pq.ParquetFile, uri: str) -> None:
     Raises:
         FormatError: the strings are too long, or a page unpacks to too many bytes.
     """
-    num_rows = parquet.metadata.num_rows
     check_rows(parquet, uri)
-    if (
-        num_rows
-        and batch_rows(parquet, uri, parquet.schema_arrow.names, num_rows, most_bytes=_WHOLE_BYTES) < num_rows
-    ):
+    num_rows, columns = parquet.metadata.num_rows, parquet.schema_arrow.names
+    if num_rows and batch_rows(parquet, uri, columns, num_rows, most_bytes=_WHOLE_BYTES) < num_rows:
         raise FormatError(f"{uri}: its {num_rows} rows share strings that are too long to read them at once")
 
 
@@ -189,14 +183,17 @@ def _pages(stream: Any, chunk: Any) -> list[_Page]:
 
 
 def _walked(content: bytes, start: int) -> Iterator[_Page]:
-    position = 0
+    """The pages whose headers are in `content`, which begins at byte `start` of the file."""
+    stream, position = io.BytesIO(content), 0
     while position < len(content):
+        stream.seek(position)
         try:
-            header, position = _thrift.decode_at(content, position)
+            header = thrift.read(stream)
             kind, unpacked_bytes, packed_bytes = (header[field][1] for field in (1, 2, 3))
             of_kind: Any = next((header[field][1] for field in _HEADERS if field in header), {})
             num_values = of_kind[1][1] if of_kind else 0
-        except (LookupError, ValueError, TypeError):
+        except (LookupError, ValueError, TypeError, ArithmeticError, RecursionError):
             return  # cut off, or damaged: pyarrow says what is wrong
+        position = stream.tell()
         yield _Page(kind, unpacked_bytes, packed_bytes, start + position, num_values)
         position += max(packed_bytes, 0)

@@ -1,0 +1,32 @@
+"""Partition numbers in the names of files."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Set
+
+from graphmill.errors import FormatError
+
+
+def numbers_by_type(names: Iterable[str], pattern: re.Pattern[str]) -> dict[str, set[int]]:
+    """Partition numbers of each entity type, sorted by type.
+
+    Args:
+        names: names of files; a name that does not match is left out.
+        pattern: a pattern with the groups `type` and `partition`.
+    """
+    numbers: dict[str, set[int]] = {}
+    for match in filter(None, map(pattern.match, names)):
+        numbers.setdefault(match["type"], set()).add(int(match["partition"]))
+    return {entity_type: numbers[entity_type] for entity_type in sorted(numbers)}
+
+
+def count_partitions(numbers: Mapping[str, Set[int]], uri_of: Callable[[str, int], str]) -> dict[str, int]:
+    """Number of partitions of each entity type; `uri_of` is the place of a partition's file, for messages.
+
+    Raises:
+        FormatError: the partitions of a type are not numbered from 0 without a gap.
+    """
+    for entity_type, found in numbers.items():
+        if missing := set(range(max(found))) - found:
+            uri = uri_of(entity_type, min(missing))
+            raise FormatError(f"{uri}: expected the file of this partition, found no such file")
+    return {entity_type: len(found) for entity_type, found in numbers.items()}

@@ -1,0 +1,69 @@
+"""Parquet files: opened, checked, and read in limited memory (`bounds`); a fast writer of `vectors`."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from graphmill import storage
+from graphmill.errors import FormatError
+from graphmill.formats.parquet import bounds
+from graphmill.storage import Manifest
+
+
+@contextmanager
+def open_parquet(uri: str, manifest: Manifest | None = None) -> Iterator[pq.ParquetFile]:
+    """Open the parquet file at `uri`; damage that a read in the block meets becomes a `FormatError`.
+
+    With the `manifest` of its checksum, the whole file is read.
+
+    Raises:
+        NotFoundError: there is no such file.
+        FormatError: it is not parquet, is cut short or damaged, or has another checksum.
+    """
+    with storage.open_compared(uri, manifest) as source:
+        try:
+            with pq.ParquetFile(source) as parquet:
+                yield parquet
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # pyarrow raises all for damage
+            raise FormatError(f"{uri}: expected a parquet file, found damage or a part: {error}") from error
+
+
+def check_schema(parquet: pq.ParquetFile, expected: Mapping[str, tuple[pa.DataType, ...]], uri: str) -> None:
+    """Refuse a file that lacks a column, or has a column of a type that is not accepted."""
+    schema = parquet.schema_arrow
+    for column, accepted in expected.items():
+        found = schema.field(column).type if column in schema.names else "no such column"
+        if found not in accepted:
+            wanted = " or ".join(map(str, accepted))
+            raise FormatError(f"{uri}: column {column!r}: expected {wanted}, found {found}")
+
+
+def iter_columns(
+    parquet: pq.ParquetFile,
+    uri: str,
+    columns: Sequence[str],
+    batch_rows: int,
+    groups: Iterable[int] | None = None,
+) -> Iterator[tuple[int, list[pa.Array]]]:
+    """The number of the first row, and the columns, of batches of at most `batch_rows` rows.
+
+    `groups` are consecutive row groups; None: all. Long strings make batches smaller.
+
+    Raises:
+        FormatError: a value is null, a string is no UTF-8, or a page unpacks to too many bytes.
+    """
+    wanted = list(range(parquet.num_row_groups) if groups is None else groups)
+    row = sum(parquet.metadata.row_group(group).num_rows for group in range(wanted[0])) if wanted else 0
+    batch_rows = bounds.batch_rows(parquet, uri, columns, batch_rows, groups=wanted)
+    for batch in parquet.iter_batches(batch_rows, wanted, columns=columns):
+        arrays = [batch.column(column) for column in columns]
+        for column, array in zip(columns, arrays, strict=True):
+            if array.null_count:
+                null = row + pc.index(pc.is_null(array), True).as_py()
+                raise FormatError(f"{uri}: row {null}: column {column!r}: expected no nulls, found one")
+            array.validate(full=True)  # by default Arrow accepts any bytes as UTF-8
+        yield row, arrays
+        row += len(batch)

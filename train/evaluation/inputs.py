@@ -1,0 +1,75 @@
+"""Inputs of an evaluation: folders of edges, and the settings that scores depend on. Without torch."""
+
+from typing import Any
+
+from graphmill import storage
+from graphmill.config import Config
+from graphmill.errors import ConfigError, NotFoundError
+from graphmill.formats import edge_buckets, pbg_checkpoint
+from graphmill.vocab import Bucket
+from train.config import EvaluateConfig
+
+# Scores depend on these keys: the configuration and the checkpoint must agree on them.
+_SCORE_KEYS = ("dimension", "comparator", "bias", "global_emb", "dynamic_relations")
+_RELATION_KEYS = ("name", "lhs", "rhs", "operator")
+
+
+def check_folder(config: Config, key: str, path: str) -> None:
+    """Refuse a folder of edges that does not exist; `key` has named it.
+
+    Raises:
+        ConfigError: there is no such folder; the message lists the splits.
+    """
+    if not storage.is_dir(path):
+        raise ConfigError(f"{key}: there is no folder {path}; {existing_splits(config)}")
+
+
+def check_same_model(config: Config) -> None:
+    """Refuse a checkpoint whose scores mean something else.
+
+    Raises:
+        ConfigError: the checkpoint was trained with another model.
+    """
+    try:
+        saved = score_settings(pbg_checkpoint.read_config(config.checkpoint_path))
+    except NotFoundError:
+        return  # loading checks the shapes of the parameters
+    own = score_settings(config.pbg())
+    for key, value in saved.items():
+        if own[key] != value:
+            raise ConfigError(
+                f"{key}: the configuration says {own[key]}; the checkpoint at {config.checkpoint_path} was "
+                f"trained with {value}"
+            )
+
+
+def filter_paths(config: Config) -> list[str]:
+    """Folders of known edges, which a filtered ranking leaves out."""
+    settings = config.section(EvaluateConfig)
+    if not settings.filtered:
+        return []
+    if settings.filter_paths is not None:
+        return list(settings.filter_paths)
+    paths = [*config.edge_paths, *_bucket_folders(config.edge_root), config.split_path(settings.split)]
+    return list(dict.fromkeys(path.rstrip("/") for path in paths))
+
+
+def existing_splits(config: Config) -> str:
+    """A list of the folders of edges, for messages."""
+    splits = ", ".join(storage.name(each) for each in _bucket_folders(config.edge_root)) or "none"
+    return f"splits there: {splits}"
+
+
+def _bucket_folders(edge_root: str) -> list[str]:
+    folders = [entry.uri for entry in storage.list_dir(edge_root) if entry.is_dir]
+    return [each for each in folders if storage.exists(edge_buckets.bucket_uri(each, Bucket(0, 0)))]
+
+
+def score_settings(pbg: dict[str, Any]) -> dict[str, Any]:
+    """The keys of a PBG configuration that scores depend on, as far as it has them."""
+    settings = {key: pbg[key] for key in _SCORE_KEYS if key in pbg}
+    settings["relations"] = [
+        {key: relation[key] for key in _RELATION_KEYS if key in relation}
+        for relation in pbg.get("relations", [])
+    ]
+    return settings

@@ -1,0 +1,85 @@
+"""The evaluation stage: checks of settings and folders, in the command's process, which does without torch.
+
+A task on a worker ranks the edges (`train.evaluation.evaluate`). The metrics go to run.json.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+from distributed import Client
+
+from graphmill import cluster, storage
+from graphmill.config import Config
+from graphmill.formats import pbg_checkpoint
+from graphmill.run.lock import NO_CLAIM, Claim
+from graphmill.run.record import describe_inputs
+from train.config import EvaluateConfig
+from train.edges import schedule
+from train.evaluation.inputs import (
+    check_folder,
+    check_same_model,
+    existing_splits,
+    filter_paths,
+    score_settings,
+)
+from train.tables.legacy_inputs import import_legacy_inputs
+
+
+def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
+    """Evaluate in one task of the cluster; the metrics and the evaluated version. Writes nothing."""
+    return cluster.run_task(client, evaluate, import_legacy_inputs(config), description="evaluate")
+
+
+def evaluate(config: Config) -> dict[str, Any]:
+    """Evaluate in this process; raises as `train.evaluation.evaluate.evaluate`."""
+    from train.evaluation.evaluate import evaluate  # imports torch: only workers need it
+
+    return evaluate(config)
+
+
+def check(config: Config, coming: Collection[str] = ()) -> str:
+    """The reason why there is nothing to evaluate, else ""; the folders `coming` are still to be written.
+
+    Raises:
+        ConfigError: the configuration names a split, or a folder of known edges, that does not exist, or the
+            checkpoint belongs to another model.
+    """
+    settings = config.section(EvaluateConfig)
+    if config.checkpoint_path not in coming and pbg_checkpoint.read_version(config.checkpoint_path):
+        check_same_model(config)
+    path = config.split_path(settings.split)
+    named = [("evaluate.filter_paths", each) for each in settings.filter_paths or ()]
+    named += [("evaluate.split", path)] if "split" in settings.model_fields_set else []
+    for key, each in named:
+        if storage.absolute(each) not in coming:
+            check_folder(config, key, each)
+    if types := schedule.featurized_types(config):
+        return f"{', '.join(types)}: a featurized type has no list of all its entities to rank"
+    if not storage.is_dir(path):
+        return f"there is no folder {path} of edges held out; {existing_splits(config)}"
+    return "" if schedule.has_edges(config, path) else f"{path} holds no edges"
+
+
+def fingerprint(config: Config) -> dict[str, Any]:
+    """The settings and inputs that the metrics depend on."""
+    settings = config.section(EvaluateConfig)
+    inputs = [config.checkpoint_path, config.entity_path, config.split_path(settings.split)]
+    return {
+        "evaluate": settings.result_settings(),
+        "model": score_settings(config.pbg()),
+        "inputs": describe_inputs(dict.fromkeys([*inputs, *filter_paths(config)])),
+    }
+
+
+def output_uris(config: Config) -> list[str]:
+    """No folders: the metrics go to run.json."""
+    return []
+
+
+def written_uris(config: Config) -> list[str]:
+    """No folders, so a checkpoint can be evaluated while it is trained."""
+    return []
+
+
+def check_outputs(config: Config) -> None:
+    """Refuse nothing."""
