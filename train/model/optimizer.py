@@ -155,18 +155,21 @@ class Adagrad:
         self.sums = {key: torch.zeros_like(value) for key, value in parameters.items()}
         self.steps = dict.fromkeys(parameters, 0)
 
-    def update(self, key: str, gradient: Tensor, rows_U: Tensor | None = None, lr_scale: float = 1.0) -> None:
-        """One step on a whole parameter, or on distinct rows of the parameter."""
-        self.steps[key] += 1
+    def update(self, leaves: Mapping[str, Tensor], rows_U: Tensor | None, lr_scale: float) -> None:
+        """Take one step by the gradients of `leaves`: copies of whole parameters, or of distinct rows."""
         lr = self.lr * lr_scale
-        if rows_U is None:
-            accumulated = self.sums[key].addcmul_(gradient, gradient)
-            self.parameters[key].addcdiv_(gradient, accumulated.sqrt() + EPSILON, value=-lr)
-            return
-        accumulated = self.sums[key][rows_U].addcmul_(gradient, gradient)
-        self.sums[key][rows_U] = accumulated
-        step = gradient / accumulated.sqrt_().add_(EPSILON)
-        self.parameters[key][rows_U] -= lr * step
+        for key, leaf in leaves.items():
+            if (gradient := leaf.grad) is None:
+                continue
+            self.steps[key] += 1
+            if rows_U is None:
+                accumulated = self.sums[key].addcmul_(gradient, gradient)
+                self.parameters[key].addcdiv_(gradient, accumulated.sqrt() + EPSILON, value=-lr)
+            else:
+                accumulated = self.sums[key][rows_U].addcmul_(gradient, gradient)
+                self.sums[key][rows_U] = accumulated
+                step = gradient / accumulated.sqrt_().add_(EPSILON)
+                self.parameters[key][rows_U] -= lr * step
 
     def state_dict(self) -> dict[str, Any]:
         """The state as torch.optim.Adagrad saves it; empty where there is no parameter."""

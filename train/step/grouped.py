@@ -65,9 +65,7 @@ class GroupedStep:
         torch.autograd.backward([query_QD, candidate_ND], [found.query_QD, found.candidate_ND])
         reg = self._regularise(batch, local, rel_Q, entity_QD, rows_ND)
         self._update(batch, asked, asking, gradient_of(rows_ND), gradient_of(entity_QD))
-        for key, leaf in local.parameters.items():
-            if leaf.grad is not None:
-                self.adagrad.update(key, leaf.grad, rel_U, self.lr_scale)
+        self.adagrad.update(local.parameters, rel_U, self.lr_scale)
         violators = {side: found.violators if side is batch.side else found.violators * 0 for side in Side}
         return StepFigures(found.loss, reg, violators[Side.LHS], violators[Side.RHS])
 
@@ -130,8 +128,7 @@ class GroupedStep:
         answer_U, count_U = torch.unique(batch.answer_A, return_counts=True)
         with torch.no_grad():
             for vectors, count in ((entity_QD, count_Q), (rows_ND[answer_U], count_U.to(reg.dtype))):
-                parts = operators.parts(operator, vectors)
-                cost, slopes = losses.n3(parts, coefficient * count.unsqueeze(1))
+                cost, slopes = losses.n3(operators.parts(operator, vectors), coefficient * count.unsqueeze(1))
                 reg += cost.sum()
                 slope = torch.cat(slopes, dim=-1)
                 if vectors is entity_QD:

@@ -76,7 +76,7 @@ class PlainStep:
                 )
         reg = self._regularise_operators(model, batch.relation, blocks)
         self._update_rows(tables, row_gradients)
-        self._update_parameters(model, rel_U)
+        self.adagrad.update(model.parameters, rel_U, self.lr_scale)
         total = _summed(figures)
         return total._replace(reg=total.reg + reg)
 
@@ -89,15 +89,10 @@ class PlainStep:
 
     def _loss(self, scored: Mapping[Side, Scores], block: Block) -> tuple[Tensor, list[Tensor]]:
         """The loss of both sides; the gradients of each side's pos_CP and neg_CPM, which is overwritten."""
+        loss_fn, margin, weight_CP = self.config.loss_fn, self.config.margin, block.weight_CP
         lhs, rhs = (
-            losses.loss_gradient(
-                self.config.loss_fn,
-                self.config.margin,
-                scored[side].pos_CP.detach(),
-                scored[side].neg_CPM.detach(),
-                block.weight_CP,
-            )
-            for side in Side
+            losses.loss_gradient(loss_fn, margin, each.pos_CP.detach(), each.neg_CPM.detach(), weight_CP)
+            for each in (scored[Side.LHS], scored[Side.RHS])
         )
         return lhs.loss_CP.sum() + rhs.loss_CP.sum(), [lhs.pos_CP, lhs.neg_CPM, rhs.pos_CP, rhs.neg_CPM]
 
@@ -110,8 +105,7 @@ class PlainStep:
         examples = 2 if self.model.two_sided else 1
         operator = self.config.relations[block.relation].operator
         for embedding_CKD in embeddings.values():
-            positives_CPD = embedding_CKD.detach()[:, : block.num_positives]
-            parts = operators.parts(operator, positives_CPD)
+            parts = operators.parts(operator, embedding_CKD.detach()[:, : block.num_positives])
             cost, slopes = losses.n3(parts, self.config.regularization_coef * examples)
             gradient_of(embedding_CKD)[:, : block.num_positives] += torch.cat(slopes, dim=-1)
             reg += cost.sum()
@@ -123,12 +117,11 @@ class PlainStep:
         reg = weight_B.new_zeros(())
         if not self.config.regularization_coef:
             return reg
-        rel = _relations_of(blocks)
+        operator, rel_B = self.config.relations[relation].operator, _relations_of(blocks)
         coefficient_B = torch.full_like(weight_B, self.config.regularization_coef)
         for side in Side:
             leaves = [model.parameters[key] for key in model.operator_keys(relation, side)]
-            operator = self.config.relations[relation].operator
-            reg += losses.n3_of_operator(operator, leaves, coefficient_B, rel)
+            reg += losses.n3_of_operator(operator, leaves, coefficient_B, rel_B)
         return reg
 
     def _update_rows(self, tables: Mapping[Side, Table], row_gradients: RowGradients) -> None:
@@ -139,11 +132,6 @@ class PlainStep:
             rows_U, gradient_UD = optimizer.sum_duplicates(torch.cat(rows), torch.cat(gradients))
             table = tables[sides[0]]
             optimizer.update_rows(table.embeddings_ND, table.sums, rows_U, gradient_UD, lr, max_norm)
-
-    def _update_parameters(self, model: Model, rel_U: Tensor | None) -> None:
-        for key, leaf in model.parameters.items():
-            if leaf.grad is not None:
-                self.adagrad.update(key, leaf.grad, rel_U, self.lr_scale)
 
 
 def gather(batch: Batch, block: Block, tables: Mapping[Side, Table]) -> dict[Side, Tensor]:
