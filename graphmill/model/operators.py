@@ -81,7 +81,7 @@ _ORDER = [*dict.fromkeys(name for each in OPERATORS.values() for name in each.pa
 
 
 def operator_of(name: str) -> Operator:
-    """The operator of that name.
+    """Look up an operator.
 
     Raises:
         ConfigError: the name is unknown.
@@ -114,7 +114,7 @@ def apply(operator: str, vectors: Array, parameters: Sequence[Array]) -> Array:
 
 
 def parts(operator: str, vectors: Array) -> tuple[Array, ...]:
-    """Vectors [..., D] as the operator takes them: whole, or real and imaginary parts [..., D / 2]."""
+    """Split vectors [..., D] like the operator: none, or real and imaginary parts [..., D / 2]."""
     return halves(vectors) if operator_of(operator).is_complex else (vectors,)
 
 
@@ -126,7 +126,7 @@ def initial(
     init_scale: float,
     generator: "Generator",
 ) -> "dict[str, Tensor]":
-    """New parameters by their names in a checkpoint; `num_relations` is None for a static relation.
+    """Make new parameters by their names in a checkpoint; `num_relations` is None for a static relation.
 
     `identity` is PBG's choice: every relation starts as the operator that changes nothing. `random` gives
     relations different parameters: random rotations, random matrices of spectral norm about 1. `small` draws

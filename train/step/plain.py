@@ -88,7 +88,7 @@ class PlainStep:
         return _summed([self.step(batch, blocks, tables) for blocks in steps])
 
     def _loss(self, scored: Mapping[Side, Scores], block: Block) -> tuple[Tensor, list[Tensor]]:
-        """The loss of both sides; the gradients of each side's pos_CP and neg_CPM, which is overwritten."""
+        """Return the loss of both sides, and the gradients of pos_CP and neg_CPM; overwrites neg_CPM."""
         loss_fn, margin, weight_CP = self.config.loss_fn, self.config.margin, block.weight_CP
         lhs, rhs = (
             losses.loss_gradient(loss_fn, margin, each.pos_CP.detach(), each.neg_CPM.detach(), weight_CP)
@@ -97,11 +97,11 @@ class PlainStep:
         return lhs.loss_CP.sum() + rhs.loss_CP.sum(), [lhs.pos_CP, lhs.neg_CPM, rhs.pos_CP, rhs.neg_CPM]
 
     def _regularise_entities(self, block: Block, embeddings: Mapping[Side, Tensor]) -> Tensor:
-        """Add N3 of the edges' entities to their gradients; returns its cost."""
+        """Add N3 of the edges' entities to their gradients; return the cost."""
         reg = block.weight_CP.new_zeros(())
         if not self.config.regularization_coef:
             return reg
-        # With an operator for each side an edge is scored in two ways, each an example of its own.
+        # With an operator for each side, an edge has two scores: each is an example.
         examples = 2 if self.model.two_sided else 1
         operator = self.config.relations[block.relation].operator
         for embedding_CKD in embeddings.values():
@@ -112,7 +112,7 @@ class PlainStep:
         return reg
 
     def _regularise_operators(self, model: Model, relation: int, blocks: Sequence[Block]) -> Tensor:
-        """Add N3 of the operators' parameters to their gradients, once per edge; returns its cost."""
+        """Add N3 of the operators' parameters to their gradients, once per edge; return the cost."""
         weight_B = torch.cat([block.weight_CP.flatten() for block in blocks])
         reg = weight_B.new_zeros(())
         if not self.config.regularization_coef:
@@ -169,10 +169,10 @@ def scores(model: Model, block: Block, embeddings: Mapping[Side, Tensor]) -> dic
 def touched_parameters(
     model: Model, relation: int, rel: Tensor | None
 ) -> tuple[Model, Tensor | None, Tensor | None]:
-    """Copy the parameters that edges touch into a model of their own, as leaves of the gradient.
+    """Copy the parameters that edges touch into another model, as leaves of the gradient.
 
-    With dynamic relations these are the rows `rel_U`, and the edges' relations become positions among them:
-    (model, rel_U, positions); else (model, None, None).
+    With dynamic relations, return (model with the rows `rel_U`, rel_U, position of each edge's relation in
+    rel_U); otherwise (model, None, None).
     """
     keys = model.keys_of(relation)
     if rel is None:
@@ -184,7 +184,7 @@ def touched_parameters(
 
 
 def gradient_of(leaf: Tensor) -> Tensor:
-    """The gradient that backward has left at a leaf."""
+    """Return the gradient that `backward` has stored at a leaf."""
     if leaf.grad is None:
         raise TrainingError("no gradient has arrived at the embeddings; this is a defect of GraphMill")
     return leaf.grad
@@ -193,7 +193,7 @@ def gradient_of(leaf: Tensor) -> Tensor:
 def _touched_by(
     blocks: Sequence[Block], model: Model, relation: int
 ) -> tuple[Model, Tensor | None, Sequence[Block]]:
-    """`touched_parameters` of blocks, and the blocks with positions for relations."""
+    """Return `touched_parameters` of blocks, and the blocks with positions for relations."""
     local, rel_U, position_B = touched_parameters(model, relation, _relations_of(blocks))
     if position_B is None:
         return local, None, blocks
@@ -203,7 +203,7 @@ def _touched_by(
 
 
 def _relations_of(blocks: Iterable[Block]) -> Tensor | None:
-    """The relation of each edge, [B], where relations are dynamic."""
+    """Return each edge's relation, [B]; None with static relations."""
     rel = [block.rel_CP.flatten() for block in blocks if block.rel_CP is not None]
     return torch.cat(rel) if rel else None
 
