@@ -28,6 +28,7 @@ from graphmill import config, storage
 from graphmill.config import Config, Positive, Section
 from graphmill.errors import ConfigError, FormatError, LockedError
 from graphmill.run import lock
+from graphmill.run.record import read_record
 
 _PLACE = re.compile(r"\{(date|previous_date)(?::([^{}]*))?\}")
 _DATE = re.compile(r"\{date(?::([^{}]*))?\}")
@@ -233,11 +234,10 @@ def _parsed(text: str, date_format: str) -> date | None:
 
 def _recorded_schedule(output: str) -> dict[str, Any]:
     uri = storage.join(output, "run.json")
-    if not storage.exists(uri):
-        return {}
+    content = read_record(uri)
     try:
-        schedule = storage.read_json(uri)["config"]["schedule"]
-    except (FormatError, KeyError, TypeError) as error:
+        schedule = content["config"]["schedule"] if content is not None else {}
+    except (KeyError, TypeError) as error:
         raise FormatError(f"{uri}: expected run.json of a run with --date: {error}; move it away") from error
     return schedule if isinstance(schedule, dict) else {}
 
