@@ -159,7 +159,9 @@ class Containers:
                 missing_since = now
             elif now - missing_since > grace_s:
                 if num_in_vain == _MAX_IN_VAIN:
-                    self._give_up()
+                    text = f"all workers are gone, and {_MAX_IN_VAIN} further applications brought none"
+                    reason = self._applications[-1].diagnosis()
+                    self.interrupt(ClusterError(f"--master yarn: {text}: {reason}"))
                     return
                 self._replace(num_missing)
                 missing_since, grace_s, num_in_vain = None, grace_s * 2, num_in_vain + 1
@@ -173,21 +175,9 @@ class Containers:
         return not last.was_complete and not last.ended and waited_s < self.settings.start_timeout_s
 
     def _replace(self, num_missing: int) -> None:
-        log.warning(
-            "yarn: %d of %d workers are missing, asking for others; %s",
-            num_missing,
-            self.settings.num_workers,
-            self._applications[-1].diagnosis(),
-        )
+        text = "yarn: %d of %d workers are missing, asking for others; %s"
+        log.warning(text, num_missing, self.settings.num_workers, self._applications[-1].diagnosis())
         self._submit(num_missing)
-
-    def _give_up(self) -> None:
-        self.interrupt(
-            ClusterError(
-                f"--master yarn: all workers are gone, and {_MAX_IN_VAIN} further applications brought none: "
-                f"{self._applications[-1].diagnosis()}"
-            )
-        )
 
 
 @contextmanager

@@ -122,9 +122,10 @@ def retire(output_template: str, keep: int) -> list[str]:
         if ".retired-" in storage.name(hidden):  # a killed run has not finished this deletion
             storage.delete(hidden)
     finished = sorted(day for day, uri in outputs.items() if storage.read_marker(uri) is not None)
-    verified = [day for day in finished if _is_whole(outputs[day])]
+    complete = [day for day in finished if _is_complete(outputs[day])]
     needed = _needed(outputs)
-    victims = [day for day in finished if sum(v > day for v in verified) >= keep and str(day) not in needed]
+    oldest_kept = complete[-keep] if len(complete) >= keep else date.min
+    victims = [day for day in finished if day < oldest_kept and str(day) not in needed]
     return [
         outputs[day]
         for day in victims
@@ -242,8 +243,7 @@ def _recorded_schedule(output: str) -> dict[str, Any]:
     return schedule if isinstance(schedule, dict) else {}
 
 
-def _is_whole(output: str) -> bool:
-    """Tell whether a finished date has all its folders, so that earlier dates may be deleted."""
+def _is_complete(output: str) -> bool:
     return all(storage.read_marker(storage.join(output, folder)) is not None for folder in _STAGE_FOLDERS)
 
 

@@ -137,7 +137,8 @@ class Locks:
         covering: dict[str, str] = {}  # locks above and below, by URI; one of our locks near each
         for own, folder in self.claim.uris.items():
             above = map(_beside, _with_ancestors(folder))
-            below = _locks_below(folder) if folder in whole else ()
+            hidden = storage.list_hidden(folder, recursive=True) if folder in whole else ()
+            below = (uri for uri in hidden if storage.name(uri).endswith(NAME))
             covering |= dict.fromkeys((*above, *below), own)
         for uri, own in covering.items():
             if link := lock_file.last_of(uri):
@@ -246,11 +247,6 @@ def _resolved(folder: str) -> str:
 def _beside(folder: str) -> str:
     """Return the lock file of a whole folder."""
     return storage.join(storage.parent(folder), f".{storage.name(folder)}{NAME}")
-
-
-def _locks_below(folder: str) -> list[str]:
-    hidden = storage.list_hidden(folder, recursive=True)
-    return [uri for uri in hidden if storage.name(uri).endswith(NAME)]
 
 
 def _with_ancestors(folder: str) -> Iterator[str]:
