@@ -102,14 +102,9 @@ def _measure(uri: str) -> MapFile:
 def write_raw_id_map(
     root: str, entity_type: str, partition: int, first_id: int, batches: Iterable[pa.Array]
 ) -> None:
-    """Write the map of one partition.
+    """Write the map of one partition below `root`: batches of raw ids in the order of their indices.
 
-    Args:
-        root: the folder that contains `raw_id_mappings`.
-        entity_type: the type, GraphStorm's ntype.
-        partition: the partition.
-        first_id: integer id of its first entity.
-        batches: its raw ids in the order of their indices.
+    `first_id` is the integer id of the first entity.
     """
     uri = storage.join(root, FOLDER, entity_type, f"part-{partition:05d}.parquet")
     with storage.atomic_output(uri) as stream, pq.ParquetWriter(stream, SCHEMA) as parquet:
