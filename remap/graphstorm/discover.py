@@ -1,8 +1,8 @@
-"""The output files of a job, each with its input rows; all are found before the work begins.
+"""Output tables of a job and their input rows, found before the work begins.
 
 {node_emb_dir}/                     emb_info.json names its types
     {type}/embed-00000.pt           -> {type}/embed-00000_00000.parquet
-    {task}/{type}/embed-00000.pt    a multi-task run has folders of tasks beside those of types
+    {task}/{type}/embed-00000.pt    a multi-task run has folders of tasks too
 {prediction_dir}/                   result_info.json names its types
     {type}/predict-00000.pt         -> {type}/pred.predict-00000_00000.parquet
     {task}/result_info.json ...     or each task has its own

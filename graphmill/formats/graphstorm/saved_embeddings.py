@@ -18,9 +18,10 @@ import numpy.typing as npt
 
 from graphmill import storage
 from graphmill.errors import FormatError
-from graphmill.formats.graphstorm import EMB_INFO, saved_ranks
+from graphmill.formats.graphstorm import saved_ranks
 from graphmill.formats.graphstorm.saved_ranks import Array, Numbers, RankRows, checked_name
 
+EMB_INFO = "emb_info.json"
 EMBED = "embed"
 NIDS = "embed_nids"
 
