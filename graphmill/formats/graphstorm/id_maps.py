@@ -81,11 +81,10 @@ def iter_raw_id_map(file: MapFile, groups: Iterable[int]) -> Iterator[tuple[pa.A
 def _measure(uri: str) -> MapFile:
     with open_parquet(uri) as parquet:
         schema, metadata = parquet.schema_arrow, parquet.metadata
-        for orig, new in _COLUMNS:
-            if orig in schema.names and new in schema.names:
-                break
-        else:
+        columns = next((pair for pair in _COLUMNS if {*pair} <= {*schema.names}), None)
+        if columns is None:
             raise FormatError(f"{uri}: expected columns orig and new, found {', '.join(schema.names)}")
+        orig, new = columns
         kinds = [schema.field(column).type for column in (orig, new)]
         ids = kinds[0].value_type if pa.types.is_dictionary(kinds[0]) else kinds[0]
         is_text = pa.types.is_string(ids) or pa.types.is_large_string(ids)
