@@ -26,7 +26,7 @@ class LegacyCheckpoint(PartitionFilesCheckpoint):
     ) -> None:
         """Raises FormatError if there is no such version, or if the names fit no index base."""
         super().__init__(uri, legacy.find_version(uri) if version is None else version)
-        numbers = legacy.partition_numbers(uri, self.version)
+        numbers = legacy.versions_of(uri).get(self.version)
         if not numbers:
             raise FormatError(f"{uri}: version {self.version} has no embeddings")
         entities = (self.config or {}).get("entities", {})
