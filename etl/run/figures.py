@@ -70,8 +70,8 @@ def warn_if_crowded(settings: TaskSettings, index: Index) -> None:
             log.warning(
                 f"etl: partition {number} of {name} is crowded: {int(crowded.sum())} of its ids have hashes "
                 f"({HASH_NAME}) that no more than {mean * len(crowded):.0f} ids should have; such ids are "
-                "made on purpose; the partition and its buckets are larger than others, and take longer: check "
-                "the source of the ids"
+                "made on purpose; the partition and its buckets are larger than others, and take longer: "
+                "check the source of the ids"
             )
 
 
