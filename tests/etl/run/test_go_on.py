@@ -34,7 +34,7 @@ class Seen:
     def __init__(self) -> None:
         self.num_tasks: dict[str, float] = {}
 
-    def update(self, tick: progress.Tick) -> None:
+    def show(self, tick: progress.Tick) -> None:
         self.num_tasks[tick.description] = tick.total
 
 
