@@ -8,7 +8,7 @@ a failed run compares them.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Generic, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,26 +23,23 @@ from graphmill.storage.as_json import Int32, Int64
 from graphmill.storage.checksums import HashedInput, HashedOutput
 from graphmill.storage.fs import explained
 
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
-
 _BLOCK_BYTES = 1 << 20
 _written: ContextVar[Checksums] = ContextVar("written")
 
 
-class Tracked(Generic[Parameters, Result]):
+class Tracked:
     """A task that also returns the checksums of the files that it has written."""
 
-    def __init__(self, function: Callable[Parameters, Result]) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.__name__ = function.__name__  # shown by Dask
 
-    def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> tuple[Result, Checksums]:
+    def __call__(self, *args: Any) -> tuple[Any, Checksums]:
         """Return the function's result, and the checksums of its intermediate files."""
         written: Checksums = {}
         token = _written.set(written)
         try:
-            return self.function(*args, **kwargs), written
+            return self.function(*args), written
         finally:
             _written.reset(token)
 
