@@ -58,7 +58,7 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
     Raises:
         ConfigError: the tables do not fit the relations, or the outputs would replace foreign files.
     """
-    check_config(config, config.section(EtlConfig))
+    check_config(config)
     return ""
 
 
@@ -76,10 +76,10 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     made_from = fingerprint(config)
     cutting = etl.model_dump(mode="json", include=_CUTTING)
     with kept_work(client, config, made_from | {"cutting": cutting}, claim) as work:
-        ranges = work.step("plan", list[FileRange], lambda: _plan(work, client, config, etl))
+        ranges = work.step("plan", list[FileRange], lambda: _plan(work, client, config))
         num_rows = sum(file_range.num_rows for file_range in ranges)
         num_ids = 2 * num_rows + num_previous_ids(etl.previous_entity_path)
-        settings = TaskSettings.of(config, etl, work.folders, num_ids)
+        settings = TaskSettings.of(config, work.folders, num_ids)
         encoded = work.step("encode", list[Encoded], lambda: _encode(work, config, settings, ranges, claim))
         chunks = [chunk for of_range in encoded for chunk in of_range.chunks]
         _check_places(made_from, settings, ranges, chunks)
@@ -129,7 +129,8 @@ def _tables(etl: EtlConfig) -> list[tuple[str, Table]]:
     ]
 
 
-def _plan(work: Work, client: Client, config: Config, etl: EtlConfig) -> list[FileRange]:
+def _plan(work: Work, client: Client, config: Config) -> list[FileRange]:
+    etl = config.section(EtlConfig)
     files = [
         (label, table, uri, etl.chunk_rows)
         for label, table in _tables(etl)
@@ -164,10 +165,9 @@ def _encode(
     tasks = [(settings, file_range, number) for number, file_range in enumerate(ranges)]
     encoded = work.run_tasks(encode_range, tasks, description="etl: encode", unit="ranges")
     if settings.folders.quarantine is not None:
-        etl = config.section(EtlConfig)
-        uri = storage.absolute(quarantine_uri(config, etl))
+        uri = storage.absolute(quarantine_uri(config))
         try:
-            figures.check_bad_rows(encoded, etl.max_bad_fraction, uri)
+            figures.check_bad_rows(encoded, settings.etl.max_bad_fraction, uri)
         except RawTableError:  # the user needs the bad rows to correct them
             claim.check()
             storage.delete_marker(uri)
