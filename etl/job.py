@@ -136,7 +136,7 @@ def _plan(work: Work, client: Client, config: Config) -> list[FileRange]:
         for label, table in _tables(etl)
         for uri in files_of(config, table)
     ]
-    found = work.run_tasks(find_ranges, files, description="etl: look at tables", unit="files")
+    found = work.run_tasks(find_ranges, files, "look at tables", "files")
     ranges = [file_range for of_file in found for file_range in of_file]
     return balanced(ranges, sum(client.nthreads().values()))
 
@@ -163,7 +163,7 @@ def _encode(
     work: Work, config: Config, settings: TaskSettings, ranges: list[FileRange], claim: Claim
 ) -> list[Encoded]:
     tasks = [(settings, file_range, number) for number, file_range in enumerate(ranges)]
-    encoded = work.run_tasks(encode_range, tasks, description="etl: encode", unit="ranges")
+    encoded = work.run_tasks(encode_range, tasks, "encode", "ranges")
     if settings.folders.quarantine is not None:
         uri = storage.absolute(quarantine_uri(config))
         try:
@@ -184,7 +184,7 @@ def _index(work: Work, settings: TaskSettings, chunks: list[Chunk]) -> index.Ind
     num_previous = previous_counts(settings)
     known = [number for number, count in enumerate(num_previous) if count]
     tasks: list[tuple[Any, ...]] = [(settings, settings.partitions[number]) for number in known]
-    filed = work.run_tasks(file_previous, tasks, description="etl: read the earlier index")
+    filed = work.run_tasks(file_previous, tasks, "read the earlier index")
     previous = dict(zip(known, filed, strict=True))
     num_ids: Int64 = np.array([chunk.num_ids for chunk in chunks]).sum(axis=0, dtype=np.int64)
     id_bytes: Int64 = np.array([chunk.id_bytes for chunk in chunks]).sum(axis=0, dtype=np.int64)
@@ -195,20 +195,18 @@ def _index(work: Work, settings: TaskSettings, chunks: list[Chunk]) -> index.Ind
     shards = index.plan_shards(settings, num_ids, id_bytes)
     uris = [chunk.uri for chunk in chunks]
     tasks = [(settings, shard, uris, previous.get(shard.partition_number, [])) for shard in shards]
-    indexed = work.run_tasks(index_shard, tasks, description="etl: index entities", unit="shards")
+    indexed = work.run_tasks(index_shard, tasks, "index entities", "shards")
     num_entities = index.count_entities(shards, indexed, num_previous)
     first = zip(settings.partitions, index.first_ids(settings, num_entities), strict=True)
     tasks = [
         (settings, partition, [shard for shard in shards if shard.partition_number == number], first_id)
         for number, (partition, first_id) in enumerate(first)
     ]
-    written = work.run_tasks(
-        index.write_partition, tasks, description="etl: write the entity index", unit="partitions"
-    )
+    written = work.run_tasks(index.write_partition, tasks, "write the entity index", "partitions")
     relations = index.static_relations(settings, chunks)
     if settings.dynamic:
         tasks = [(settings, [chunk.uri for chunk in chunks if chunk.num_edges])]
-        (relations,) = work.run_tasks(index.index_relations, tasks, description="etl: number relations")
+        (relations,) = work.run_tasks(index.index_relations, tasks, "number relations")
     checksums = _joined([*written, relations.checksums])
     return index.Index(shards, indexed, num_previous, num_entities, relations, checksums)
 
@@ -230,7 +228,7 @@ def _translate(
             numbering = Numbering(indexed.shards, first, ranges, first_relation, num_relations, rare)
             tasks.append((settings, chunk, numbering))
             first_relation += chunk.num_relations
-    return work.run_tasks(translate, tasks, description="etl: translate", unit="chunks")
+    return work.run_tasks(translate, tasks, "translate", "chunks")
 
 
 def _merge(
@@ -248,7 +246,7 @@ def _merge(
         flat = run_of_buckets.flat
         holding = np.flatnonzero(num_edges[:, flat.start : flat.stop].sum(axis=1))
         tasks.append((settings, run_of_buckets, [with_edges[number].uri for number in holding]))
-    written = work.run_tasks(merge.merge, tasks, description="etl: write buckets", unit="runs")
+    written = work.run_tasks(merge.merge, tasks, "write buckets", "runs")
     num_written = np.array([count for counts, _ in written for count in counts], np.int64)
     return num_written, _joined([checksums for _, checksums in written])
 
