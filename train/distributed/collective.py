@@ -25,7 +25,7 @@ from graphmill.errors import ClusterError, ConfigError
 from train.distributed.messages import ReduceGroup
 from train.distributed.scheduler_store import SchedulerStore
 
-TIMEOUT = timedelta(minutes=5)  # after which a missing member fails the all-reduce
+TIMEOUT = timedelta(minutes=5)  # an all-reduce fails after so long without a member
 
 OPENSSL = ("libssl.so", "libssl.so.1.1")  # names under which Gloo looks for OpenSSL
 

@@ -34,7 +34,7 @@ from train.tables.run_context import RunContext
 
 
 def work(config: Config, plan: Schedule, topic: str, task: str, num_on_host: int) -> dict[str, Any]:
-    """Run the task, one of `num_on_host` that share this machine's cores; device and number of parameters."""
+    """Run the task, one of `num_on_host` that share this machine's cores; returns figures."""
     runtime.keep_freed_memory()
     attributes = vars(get_worker())
     with runtime.cpu_threads(config.workers or max(1, num_cores() // num_on_host)):
@@ -69,7 +69,7 @@ class Worker:
         self.collective = None if backend is None else Collective(backend, self.context.device)
 
     def run(self, channel: WorkerChannel) -> dict[str, Any]:
-        """Train until no bucket is left; the device and the number of parameters."""
+        """Train until no bucket is left; returns the plan and the number of parameters."""
         message = channel.ask("ready")
         while message["kind"] == "train":
             message = self._train(message, channel)
@@ -79,7 +79,7 @@ class Worker:
         return figures | {"num_parameters": self._num_parameters}
 
     def _train(self, message: Message, channel: WorkerChannel) -> Message:
-        """Train one bucket, write and publish it; the coordinator's next message."""
+        """Train one bucket, write and publish it; returns the coordinator's next message."""
         bucket, grant, folder = Bucket(*message["bucket"]), message["grant"], message["folder"]
         iteration = self.context.schedule.iteration(message["version"])
         version = message["version"] + 1

@@ -30,7 +30,7 @@ class TrainingRun(ABC):
         self._of_config: Checksums = {}
 
     def run(self) -> dict[str, Any]:
-        """Train what is left; the figures of the run."""
+        """Train the iterations that are left; returns the figures of the run."""
         self._of_config = pbg_checkpoint.write_config(self.config.checkpoint_path, self.config.pbg())
         try:
             while self.validation.after(self.version) and self.version < self.schedule.num_iterations:
@@ -43,7 +43,7 @@ class TrainingRun(ABC):
         return versions | self.own_figures() | self.metrics.figures() | self.validation.figures()
 
     def commit(self, checksums: Checksums) -> None:
-        """Make the next version count, whose files have these checksums; forgets them."""
+        """Commit the next version, whose files have these checksums; clears the checksums."""
         path, version = self.config.checkpoint_path, self.version + 1
         pbg_checkpoint.append_stats(path, self.metrics.lines())
         self.claim.check()
