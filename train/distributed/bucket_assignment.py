@@ -87,7 +87,7 @@ class Tournament:
         return self.publish_group[0] == bucket
 
     def commit(self, bucket: Bucket) -> bool:
-        """Note that a bucket is done; returns whether the round ends, and the next starts from newer state."""
+        """Note that a bucket is done; returns whether it was the last of its round."""
         self._taken.remove(bucket)
         self._rounds[0].remove(bucket)
         if self._rounds[0]:

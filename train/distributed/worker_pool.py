@@ -96,7 +96,7 @@ class WorkerPool:
             return None
 
     def poll(self, *, start_tasks: bool) -> list[WorkerTask]:
-        """Return the tasks that lost their workers since the last call; `start_tasks` gives free workers a task.
+        """Return the tasks whose workers were lost; with `start_tasks`, give each free worker a task.
 
         Raises:
             ClusterError: the cluster has had no worker for NO_WORKER_S.
