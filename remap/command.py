@@ -1,4 +1,4 @@
-"""The commands of `python -m remap`: remap a run or GraphStorm's outputs, and look up neighbours."""
+"""Commands of `python -m remap`: remap a run or GraphStorm's outputs, and look up neighbours."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ _SAVED = ("node_id_mapping", "node_emb_dir", "prediction_dir", "yaml_config_file
 
 
 class _RemapByDefault(click.Group):
-    """A group with the default command `remap`, and with GraphStorm's flags of several values."""
+    """Commands with the default `remap`, and with GraphStorm's flags of several values."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         is_named = bool(args) and args[0] in self.commands
@@ -109,7 +109,7 @@ def remap(
 
 
 def _is_idle(rank: int, world_size: int, with_shared_fs: bool = True) -> bool:
-    """Whether another process does the work of this process, which the launcher started."""
+    """Whether rank 0 does the work of this process, which the launcher started."""
     if rank >= world_size:
         raise ConfigError(f"--rank {rank}: expected a rank below --world-size, {world_size}")
     if rank and with_shared_fs:

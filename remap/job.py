@@ -39,14 +39,14 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
 
 
 def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
-    """Write the embedding of every entity under its raw id; figures: rows and files of each type.
+    """Write the embedding of every entity under its raw id; return the rows and files of each type.
 
     The old folder stays until the new folder is complete.
 
     Raises:
         NotFoundError: there is no checkpoint, or a part of the checkpoint or of the raw ids is missing.
-        FormatError: checkpoint, counts and raw ids do not fit each other, or one of them is damaged, or a
-            vector is not finite.
+        FormatError: checkpoint, counts and raw ids do not fit each other or are damaged, or a vector is not
+            finite.
         ConfigError: an entity type or a version is missing, or the output folder holds other files.
     """
     settings = config.section(RemapConfig)
@@ -91,7 +91,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
 
 
 def fingerprint(config: Config) -> dict[str, Any]:
-    """Settings and inputs that the embeddings depend on."""
+    """Describe the settings and inputs that the embeddings depend on."""
     settings = config.section(RemapConfig)
     num_partitions = select_types(config, settings)
     return {

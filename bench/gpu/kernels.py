@@ -75,7 +75,7 @@ def _functions(graph: Graph, machine: Machine, report: Report) -> None:
     for number in range(STEPS + 1):
         if number == 1:
             timed.seconds.clear()  # compile time
-        step(edges, shape, step.related(0), (table, table))
+        step(edges, shape, step.relation_parameters(0), (table, table))
     total = sum(timed.seconds.values())
     for name, seconds in sorted(timed.seconds.items(), key=lambda entry: -entry[1]):
         report.add(

@@ -12,7 +12,7 @@ Array = TypeVar("Array", "Tensor", "npt.NDArray[np.float32]")
 
 
 def library(array: Any) -> Any:
-    """The library of an array: the module numpy, or the module torch."""
+    """Return the library of an array: the module numpy or the module torch."""
     if isinstance(array, np.ndarray):
         return np
     import torch
@@ -21,7 +21,7 @@ def library(array: Any) -> Any:
 
 
 def halves(vectors: Array) -> tuple[Array, Array]:
-    """First and second half of the coordinates: [..., D] -> [..., D / 2] twice."""
+    """Split the coordinates into halves: [..., D] -> [..., D / 2] twice."""
     if isinstance(vectors, np.ndarray):
         first, second = np.split(vectors, 2, -1)
     else:

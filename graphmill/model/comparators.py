@@ -30,7 +30,7 @@ def prepare(comparator: str, bias: bool, vectors: Array) -> Array:
 
 
 def edge_scores(comparator: str, bias: bool, a: Array, b: Array) -> Array:
-    """Scores of pairs of prepared vectors: [..., D] and [..., D] -> [...]."""
+    """Score pairs of prepared vectors: [..., D] and [..., D] -> [...]."""
     if bias:
         return edge_scores(comparator, False, a[..., 1:], b[..., 1:]) + a[..., 0] + b[..., 0]
     if comparator in ("dot", "cos"):
@@ -41,7 +41,7 @@ def edge_scores(comparator: str, bias: bool, a: Array, b: Array) -> Array:
 def matrix_scores(
     comparator: str, bias: bool, queries: Array, candidates: Array, *, half: bool = False
 ) -> Array:
-    """Scores of every query against every candidate: prepared [..., P, D] and [..., N, D] -> [..., P, N].
+    """Score every query against every candidate: prepared [..., P, D] and [..., N, D] -> [..., P, N].
 
     With `half`, for tensors alone, the matrix product and its gradients take operands in bfloat16 (8 bits of
     precision). The result is a new array that no gradient refers to: a caller may overwrite it.

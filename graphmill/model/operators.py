@@ -81,7 +81,7 @@ _ORDER = [*dict.fromkeys(name for each in OPERATORS.values() for name in each.pa
 
 
 def operator_of(name: str) -> Operator:
-    """The operator of that name.
+    """Look up an operator.
 
     Raises:
         ConfigError: the name is unknown.
@@ -114,7 +114,7 @@ def apply(operator: str, vectors: Array, parameters: Sequence[Array]) -> Array:
 
 
 def parts(operator: str, vectors: Array) -> tuple[Array, ...]:
-    """Vectors [..., D] as the operator takes them: whole, or real and imaginary parts [..., D / 2]."""
+    """Split vectors [..., D] like the operator: none, or real and imaginary parts [..., D / 2]."""
     return halves(vectors) if operator_of(operator).is_complex else (vectors,)
 
 
@@ -126,7 +126,7 @@ def initial(
     init_scale: float,
     generator: "Generator",
 ) -> "dict[str, Tensor]":
-    """New parameters by their names in a checkpoint; `num_relations` is None for a static relation.
+    """Make new parameters by their names in a checkpoint; `num_relations` is None for a static relation.
 
     `identity` is PBG's choice: every relation starts as the operator that changes nothing. `random` gives
     relations different parameters: random rotations, random matrices of spectral norm about 1. `small` draws
@@ -134,47 +134,31 @@ def initial(
     """
     lead = () if num_relations is None else (num_relations,)
     shapes = {name: (*lead, *_shape(name, dimension)) for name in operator_of(operator).parameters}
-    if init == "identity":
-        values = [_identity(name, shape) for name, shape in shapes.items()]
-    elif init == "small" and operator != "rotation":
-        values = [_normal(shape, generator) * init_scale for shape in shapes.values()]
-    elif operator == "complex_diagonal":
-        angle = _angles(shapes["real"], generator)
+    if operator == "complex_diagonal" and init == "random":
+        angle = _initial("angle", shapes["real"], init, init_scale, generator)
         values = [angle.cos(), angle.sin()]
     else:
-        values = [_random(name, shape, init_scale, generator) for name, shape in shapes.items()]
+        values = [_initial(name, shape, init, init_scale, generator) for name, shape in shapes.items()]
     return dict(zip(parameter_names(operator, num_relations is not None), values, strict=True))
 
 
-def _identity(parameter: str, shape: tuple[int, ...]) -> "Tensor":
+def _initial(
+    parameter: str, shape: tuple[int, ...], init: Init, init_scale: float, generator: "Generator"
+) -> "Tensor":
     import torch
 
-    if parameter == "linear_transformation":
-        return torch.eye(shape[-1]).expand(shape).contiguous()
-    return torch.ones(shape) if parameter in ("diagonal", "real") else torch.zeros(shape)
-
-
-def _random(parameter: str, shape: tuple[int, ...], scale: float, generator: "Generator") -> "Tensor":
-    match parameter:
-        case "angle":
-            return _angles(shape, generator)
-        case "diagonal":
-            return _normal(shape, generator)
-        case "linear_transformation":
-            return _normal(shape, generator) / (2 * math.sqrt(shape[-1]))
-    return _normal(shape, generator) * scale
-
-
-def _normal(shape: tuple[int, ...], generator: "Generator") -> "Tensor":
-    import torch
-
-    return torch.randn(shape, generator=generator)
-
-
-def _angles(shape: tuple[int, ...], generator: "Generator") -> "Tensor":
-    import torch
-
-    return 2 * math.pi * torch.rand(shape, generator=generator)
+    if init == "identity":
+        if parameter == "linear_transformation":
+            return torch.eye(shape[-1]).expand(shape).contiguous()
+        return torch.ones(shape) if parameter in ("diagonal", "real") else torch.zeros(shape)
+    if parameter == "angle":
+        return 2 * math.pi * torch.rand(shape, generator=generator)
+    normal = torch.randn(shape, generator=generator)
+    if init == "random" and parameter == "diagonal":
+        return normal
+    if init == "random" and parameter == "linear_transformation":
+        return normal / (2 * math.sqrt(shape[-1]))
+    return normal * init_scale
 
 
 def _shape(parameter: str, dimension: int) -> tuple[int, ...]:

@@ -37,19 +37,19 @@ def global_key(entity_type: str) -> str:
 
 
 def parse_operator_key(key: str) -> OperatorKey | None:
-    """The parts of an operator parameter's key; None for another key."""
+    """Parse the key of an operator's parameter; None for another key."""
     match = _OPERATOR_KEY.match(key)
     return OperatorKey(Side(match[1]), int(match[2]), match[3]) if match else None
 
 
 def parse_global_key(key: str) -> str | None:
-    """The entity type of a global embedding's key; None for another key."""
+    """Parse the entity type in the key of a global embedding; None for another key."""
     match = _GLOBAL_KEY.match(key)
     return match[1] if match else None
 
 
 def is_parameter_key(key: str) -> bool:
-    """Whether the key is that of an operator's parameter or of a global embedding."""
+    """Whether the key names an operator's parameter or a global embedding."""
     return bool(_OPERATOR_KEY.match(key) or _GLOBAL_KEY.match(key))
 
 

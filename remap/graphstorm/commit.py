@@ -7,8 +7,8 @@
                                     4. delete the inputs, unless they are to be kept
     {root}/_SUCCESS                 5. mark the folder as complete, then remove the journal
 
-A job that dies before step 2 has changed nothing visible, and starts again from its inputs. A job that dies
-after step 2 is finished from the journal by the next command on the same folder: every step may be repeated.
+A job that dies before step 2 has changed nothing visible, and starts again from its inputs. After step 2, the
+next command on the same folder finishes the job from the journal: every step may be repeated.
 A folder without `_SUCCESS` is incomplete.
 """
 
@@ -63,7 +63,7 @@ class Journal:
 
 
 def describe_inputs(uris: Iterable[str]) -> list[Input]:
-    """Sizes and times of the inputs, before they are read.
+    """Record the sizes and times of the inputs, before a task reads them.
 
     Raises:
         NotFoundError: an input is gone.
@@ -77,7 +77,7 @@ def describe_inputs(uris: Iterable[str]) -> list[Input]:
 
 
 def work_uri(root: str, *parts: str) -> str:
-    """The job's work folder in an output folder, or a place in the work folder."""
+    """Return the work folder in an output folder, or a place in the work folder."""
     return storage.join(root, WORK, *parts)
 
 
@@ -93,13 +93,13 @@ def discarded_on_error(roots: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with suppress(StorageError):  # report the first error
+        with suppress(StorageError):  # the first error matters
             discard_unfinished(roots)
         raise
 
 
 def read_journal(root: str) -> Journal | None:
-    """The journal of an interrupted job, or None.
+    """Read the journal of an interrupted job; None without a journal.
 
     Raises:
         FormatError: the journal is damaged or of another version.
@@ -122,7 +122,7 @@ def read_journal(root: str) -> Journal | None:
 
 
 def check_places(journal: Journal, named: Sequence[str]) -> None:
-    """Refuse a journal with places outside the folders `named` by the command: anybody could have written it.
+    """Refuse a journal with places outside the folders `named` by the command: anybody can write a journal.
 
     A folder beside them that holds the same journal belongs to the job too.
 
@@ -151,9 +151,9 @@ def write_journal(journal: Journal) -> None:
 
 
 def finish(journal: Journal, count_rows: CountRows, claim: Claim = NO_CLAIM) -> bool:
-    """Do, or repeat, the work of the journal; whether all inputs were unchanged.
+    """Do or repeat the work of the journal; return whether all inputs were unchanged.
 
-    Inputs that have changed since they were read are kept.
+    An input that has changed since the job read it is kept.
 
     Raises:
         StorageError: a table is missing or lacks rows; no input has been deleted.

@@ -1,16 +1,16 @@
-"""Integer ids back to raw ids, by tables on the machine's disk that all workers of the machine map.
+"""Lookup of raw ids by integer id, in tables on the machine's disk that all workers of the machine map.
 
     {scratch}/{number of the type}/
         place       uint32 or uint64 [N]    1 + the row of each integer id; 0: not seen yet
         chars       the raw ids, one after the other
-        offsets     int64 [more than N]     begin of each row in `chars`, which is the end of the row before
+        offsets     int64 [more than N]     begin of each row in `chars`, and end of the row before
         numbers     int64 [N]               instead of `chars` and `offsets`, where raw ids are integers
         hashes      uint64 [N]              hash of the raw id of each integer id, to find duplicates
-        taken       int64 [2]               rows and bytes that are allotted to batches
+        taken       int64 [2]               rows and bytes that batches have taken
 
-The workers of a machine read the files of the map once, in parts; a worker holds one batch of ids at most. A
-batch is allotted the next rows and bytes: one row for each id, and one row for the end. Nobody reads the rows
-of a worker that died. Mapped pages count as memory of the worker, but the system can take them back.
+The workers of a machine share the parts of the map and read each part once. A worker holds at most one batch
+of ids. A batch takes the next rows and bytes: one row per id, and one row for the end. Rows of a dead worker
+stay unused. Mapped pages count as memory of the worker, but the system can take them back.
 """
 
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ class MapPart:
     num_rows: int
 
     def rows(self) -> Iterator[tuple[int, pa.Array, Numbers]]:
-        """Batches of the part: the first row in the file, raw ids [n] and integer ids [n]."""
+        """Read batches of the part: first row in the file, raw ids [n], integer ids [n]."""
         row = self.first_row
         for orig, new in id_maps.iter_raw_id_map(self.file, self.groups):
             yield row, orig, new
@@ -67,7 +67,7 @@ class MapPlan:
 
     @property
     def place_dtype(self) -> npt.DTypeLike:
-        """The narrowest type that fits: this table is read at random places."""
+        """The narrowest type that fits: random reads of a smaller table are faster."""
         return np.uint32 if self.num_ids < 1 << 31 else np.uint64
 
 
@@ -111,7 +111,7 @@ class IdTable:
         return pa.int64() if self.plan.is_integer else pa.string()
 
     def take(self, nids: Numbers, where: str, first_row: int) -> pa.ChunkedArray:
-        """The raw ids of integer ids [n]; an error names `where` and the row from `first_row` on.
+        """Look up the raw ids of integer ids [n]; errors name `where`, and count rows from `first_row`.
 
         Raises:
             FormatError: an id is not in the map.
@@ -127,7 +127,7 @@ class IdTable:
 
 
 def open_table(plan: MapPlan, scratch_path: str) -> IdTable:
-    """The table of a type, made on this machine if needed; one per process."""
+    """Open the table of a type, which the first caller on this machine makes; one per process."""
     return _open_table(plan, storage.join(scratch_path, plan.folder))
 
 
@@ -192,7 +192,7 @@ class _TableWriter:
             )
 
     def _write_batch(self, raw_ids: pa.Array) -> int:
-        """Write a batch of raw ids; its first row."""
+        """Write a batch of raw ids; return its first row."""
         if self.plan.is_integer:
             (row,) = scratch.allot(self._file("taken"), [len(raw_ids)])
             scratch.write_at(self._file("numbers"), row * 8, raw_ids.to_numpy())
@@ -231,7 +231,7 @@ class _TableWriter:
         raise FormatError(f"{self.plan.parts[0].file.uri}: the map has changed while it was being read")
 
     def _check_distinct(self, name: str) -> None:
-        """Look for a raw id with two integer ids, among the ids of one share of the hashes."""
+        """Refuse a raw id with two integer ids, among the ids of one share of the hashes."""
         share, num_shares = (np.uint64(int(each)) for each in name.split("-")[1:])
         pieces = [np.empty(0, np.uint64)]
         for start in range(0, self.plan.num_ids, PART_ROWS):

@@ -31,7 +31,7 @@ SCRATCH = "graphmill-remap"
 BATCH_BYTES = 32 << 20
 _MAX_BATCH_ROWS = 1 << 18
 _MIN_BATCH_ROWS = 64
-_ID_BYTES = 64  # an integer id and what it becomes, roughly
+_ID_BYTES = 64  # an integer id and its raw id, roughly
 
 Connect = Callable[[], AbstractContextManager[Client]]
 
@@ -39,9 +39,9 @@ log = logging.getLogger("graphmill")
 
 
 def run(options: Options, connect: Connect) -> dict[str, Any]:
-    """Do the whole job, or finish an interrupted job; figures: rows and files.
+    """Do the whole job, or finish an interrupted job; return the numbers of rows and files.
 
-    `connect` starts a cluster, and is called only when there is work for a cluster.
+    `connect` starts a cluster. A job without work never calls `connect`.
 
     Raises:
         GraphMillError: the job failed, and all inputs are still there.
@@ -122,7 +122,7 @@ def _plan_maps(options: Options, outputs: Sequence[OutputFile]) -> dict[str, Map
 def _write_all(
     client: Client, options: Options, outputs: Sequence[OutputFile], plans: Mapping[str, MapPlan]
 ) -> list[Move]:
-    """Write every table into the work folder; the tables with their final places."""
+    """Write every table into the work folder; return the tables with their final places."""
     token = uuid.uuid4().hex
     suffix = f".{options.output_format}"
     moves = [
@@ -151,7 +151,7 @@ def _write_all(
 def _forget_scratch(client: Client, token: str) -> None:
     try:
         client.run(_remove_scratch, token, on_error="ignore")
-    except (OSError, ClusterError, ValueError):  # the cluster is gone; the next job cleans up
+    except (OSError, ClusterError, ValueError):  # without a cluster, the next job cleans up
         log.debug("scratch folders could not be removed", exc_info=True)
 
 
@@ -163,13 +163,13 @@ def _count_rows(client: Client, options: Options, uris: list[str]) -> list[int]:
 
 
 def read_maps(plans: Sequence[MapPlan], token: str) -> None:
-    """Task: help to make the tables of ids on this machine."""
+    """Make the tables of ids on this machine, together with its other workers; a Dask task."""
     for plan in plans:
         open_table(plan, _scratch_path(token))
 
 
 def write_table(output: OutputFile, uri: str, options: Options, plans: Sequence[MapPlan], token: str) -> int:
-    """Task: write one table and count its rows.
+    """Write one table and count its rows; a Dask task.
 
     Raises:
         FormatError: an id is out of range, an input is damaged, or a row is not finite.
@@ -194,8 +194,8 @@ def write_table(output: OutputFile, uri: str, options: Options, plans: Sequence[
                     for (_, entity_type), each in zip(output.ids, found, strict=True)
                 )
                 raise FormatError(
-                    f"{ranked.values_uri}: row {row + wrong}, of {named}, is not finite; save anew what "
-                    "GraphStorm has trained; --allow-non-finite writes it as it is"
+                    f"{ranked.values_uri}: row {row + wrong}, of {named}, is not finite; save the "
+                    "model again in GraphStorm; --allow-non-finite writes the row as it is"
                 )
             table.append([values, *found])
             row += len(values)
@@ -228,7 +228,7 @@ def _scratch_root(worker: Any) -> str:
 
 
 def _earlier_tables(outputs: Sequence[OutputFile]) -> list[str]:
-    """Tables of an earlier job in the same folders; a reader would take them for tables of this job."""
+    """Find tables of an earlier job in the same folders: readers would take them for tables of this job."""
     stems = {
         (storage.parent(storage.join(output.root, output.path)), STEMS[output.values_column])
         for output in outputs

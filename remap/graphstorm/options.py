@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from graphmill import config, storage
 from graphmill.config import Positive, Section
-from graphmill.config.checking import validated
+from graphmill.config.section import validated
 from graphmill.errors import ConfigError
 from graphmill.formats.graphstorm import id_maps
 from graphmill.formats.graphstorm.saved_predictions import EdgeType, checked_edge_type
@@ -17,7 +17,7 @@ COLUMNS = ("nid", "pred", "src_nid", "dst_nid", "emb")
 
 
 class Options(Section):
-    """Options of one job; fields are named like GraphStorm's flags, and our own fields say so."""
+    """Options of one job, named like GraphStorm's flags; options of GraphMill alone are marked `ours`."""
 
     node_id_mapping: str = Field(description="folder with a folder of map files for each type")
     node_emb_dir: str | None = None
@@ -106,7 +106,7 @@ def parse_edge_types(texts: tuple[str, ...]) -> tuple[EdgeType, ...]:
 
 
 def _read_yaml(uri: str) -> dict[str, Any]:
-    """Folders of the graph and of the outputs, and the predicted types, of GraphStorm's run."""
+    """Read the folders of the graph and of the outputs, and the predicted types, of GraphStorm's run."""
     content = config.parsed_yaml(storage.read_text(uri), uri)
     sections = content.get("gsf") if isinstance(content, dict) else None
     if not isinstance(sections, dict):
@@ -122,7 +122,7 @@ def _read_yaml(uri: str) -> dict[str, Any]:
         graph = str(storage.parent(found["part_config"]))
         settings["node_id_mapping"] = storage.join(graph, id_maps.FOLDER)
     if "multi_task_learning" not in sections and settings["prediction_dir"]:
-        # A multi-task run has a folder, and in it a result_info.json, for each task.
+        # A multi-task run has a folder with a result_info.json for each task.
         task = str(found.get("task_type", ""))
         if task.startswith("edge_") and found.get("target_etype"):
             targets = found["target_etype"]

@@ -1,1 +1,1 @@
-"""Nearest neighbours of an id, so that a person can judge the vectors."""
+"""Nearest neighbours of an id, for a look at the quality of the vectors."""

@@ -1,4 +1,4 @@
-"""Nearest by a relation: the entities that complete an edge with the highest scores of the model.
+"""Neighbours along a relation: entities that complete an edge with the highest scores of the model.
 
 Source: docs/formats/pbg_v1.md. Shapes: D dimension, N vectors.
 """
@@ -9,7 +9,7 @@ from graphmill.errors import ConfigError
 from graphmill.formats import entity_counts
 from graphmill.library.nearest import Floats, Neighbor, Score, nearest
 from graphmill.model import comparators, operators
-from graphmill.model.parameters import operator_key, parse_operator_key
+from graphmill.model.parameters import operator_key
 from graphmill.vocab import Side
 from remap.neighbors.lookup import find_id
 from remap.neighbors.vector_tables import batches, find_types
@@ -19,7 +19,7 @@ class TrainedRelation:
     """One relation of a trained model."""
 
     def __init__(self, config: Config, name: str) -> None:
-        """Raises ConfigError where there is no such relation, or the model has a bias."""
+        """Raises ConfigError for an unknown relation, and for a model with bias."""
         if config.bias:
             raise ConfigError("--relation: a model with bias cannot be asked")
         names = [relation.name for relation in config.relations]
@@ -35,11 +35,11 @@ class TrainedRelation:
         self.relation = config.relations[self.number]
         model = open_checkpoint(config.checkpoint_path, allow_non_finite=True).read_model()
         self.parameters = {key: value.numpy() for key, value in (model.parameters if model else {}).items()}
-        keys = [parse_operator_key(key) for key in self.parameters]
-        self.is_two_sided = any(key and key[:2] == (Side.LHS, self.number) for key in keys)
+        lhs_keys = operator_key(self.number, Side.LHS, "")
+        self.is_two_sided = any(key.startswith(lhs_keys) for key in self.parameters)
 
     def score(self, side: Side, vector_D: Floats) -> Score:
-        """Score vectors of `side` by the edge that they make with `vector_D` at the other end.
+        """Return a score of vectors of `side`: that of the edge between each vector and `vector_D`.
 
         A static relation transforms the right-hand side. A dynamic relation transforms the known end.
         """
@@ -71,7 +71,7 @@ class TrainedRelation:
 def along_relation(
     config: Config, folder: str, raw_id: str, k: int, name: str, inverse: bool
 ) -> tuple[str, list[Neighbor]]:
-    """The entity type at the other end of a relation, and its `k` entities with the best scores for an id.
+    """Find the `k` entities at the other end of a relation with the best scores for an id; and their type.
 
     Raises:
         ConfigError: there is no such relation, or the model cannot be asked.

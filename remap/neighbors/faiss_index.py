@@ -26,7 +26,7 @@ log = logging.getLogger("graphmill")
 
 
 def open_index(folder: str, entity_type: str, tables: Sequence[VectorTable]) -> Any:
-    """Read the index of the tables of a type; make it where there is none, or the tables have changed.
+    """Read the index of a type's tables, or make the index if the tables have changed since.
 
     Raises:
         ConfigError: faiss is not installed.
@@ -53,7 +53,7 @@ def open_index(folder: str, entity_type: str, tables: Sequence[VectorTable]) -> 
 
 
 def search(index: Any, tables: Sequence[VectorTable], vector_D: Floats, k: int) -> list[Neighbor]:
-    """The `k` nearest to a vector, best first."""
+    """Find the `k` nearest to a vector, best first."""
     index.nprobe = LISTS_SEARCHED
     score_1K, row_1K = index.search(unit(vector_D[None]), k)
     names = dict(_ids_at(tables, row_1K[0].tolist()))
@@ -74,7 +74,7 @@ def _make_index(faiss: Any, tables: Sequence[VectorTable]) -> Any:
 
 
 def _ids_at(tables: Sequence[VectorTable], rows: list[int]) -> Iterator[tuple[int, str]]:
-    """Ids of rows, numbered through all tables."""
+    """Read the ids of rows; rows count through all tables."""
     start = 0
     for table in tables:
         if not any(start <= row < start + table.num_rows for row in rows):

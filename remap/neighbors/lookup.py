@@ -1,6 +1,6 @@
 """`python -m remap neighbors`: the nearest neighbours of an id, by the cosine of their vectors.
 
-Up to `EXACT_ROWS` vectors are all compared, one batch at a time. More vectors need an index of faiss.
+Up to `EXACT_ROWS` vectors, the search compares all, one batch at a time. More vectors need an index of faiss.
 
 Shapes: D dimension.
 """
@@ -25,7 +25,7 @@ class FoundId(NamedTuple):
 
 
 def find_id(tables: dict[str, list[VectorTable]], raw_id: str, entity_type: str | None) -> FoundId:
-    """The vector of an id, in one type or in the first type that has the id.
+    """Find the vector of an id, in `entity_type` or in the first type that has the id.
 
     Raises:
         NotFoundError: there is no such type, or no such id.
@@ -46,9 +46,9 @@ def find_id(tables: dict[str, list[VectorTable]], raw_id: str, entity_type: str 
 def neighbors(
     folder: str, raw_id: str, k: int, entity_type: str | None, is_approximate: bool | None
 ) -> tuple[str, list[Neighbor]]:
-    """The type of an id, and the `k` nearest of that type.
+    """Find the type of an id, and the `k` nearest of that type.
 
-    `is_approximate` None means: by an index beyond `EXACT_ROWS` vectors.
+    With `is_approximate` None, an index serves types of more than `EXACT_ROWS` vectors.
 
     Raises:
         NotFoundError: there are no tables, or no such id.

@@ -1,6 +1,6 @@
 """Tables of vectors by raw id: ours, those of GraphStorm, or tables with renamed columns.
 
-{folder}/{type}/*.parquet       one column of ids (strings or integers), one column of lists of floats; or
+{folder}/{type}/*.parquet       a column of ids (strings or integers) and a column of lists of floats; or
                                 the columns id, type and vector of remap
 """
 
@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats.parquet import bounds, open_parquet
+from graphmill.formats.parquet import iter_columns, open_parquet
 from graphmill.library.nearest import Floats
 
 BATCH_ROWS = 1 << 16
@@ -27,41 +28,37 @@ class VectorTable:
     vectors: str
     num_rows: int
 
-    def batches(self, batch_rows: int = BATCH_ROWS) -> Iterator[tuple[pa.Array, Floats]]:
-        """Ids (string [N]) and vectors [N, D].
+    def batches(self) -> Iterator[tuple[pa.Array, Floats]]:
+        """Read ids (string [N]) and vectors [N, D].
 
         Raises:
             FormatError: the vectors differ in length, or there are nulls.
         """
         with open_parquet(self.uri) as parquet:
-            columns = [self.ids, self.vectors]
-            batch_rows = bounds.batch_rows(parquet, self.uri, columns, batch_rows)
-            for batch in parquet.iter_batches(batch_rows, columns=columns):
-                ids, lists = batch.column(self.ids), batch.column(self.vectors)
-                values = lists.flatten()
-                if not len(batch):
+            for _, (ids, lists) in iter_columns(parquet, self.uri, [self.ids, self.vectors], BATCH_ROWS):
+                if not len(ids):
                     continue
-                if ids.null_count or lists.null_count or values.null_count or len(values) % len(batch):
+                values = lists.flatten()
+                if values.null_count or len(pc.unique(pc.list_value_length(lists))) > 1:
                     raise FormatError(f"{self.uri}: expected vectors of one length, and no nulls")
-                rows_ND = values.to_numpy(zero_copy_only=False).reshape(len(batch), -1)
+                rows_ND = values.to_numpy(zero_copy_only=False).reshape(len(ids), -1)
                 yield ids.cast(pa.string()), rows_ND.astype(np.float32, copy=False)
 
     def iter_ids(self) -> Iterator[pa.Array]:
-        """Ids alone, string [N] at a time."""
+        """Read ids alone, string [N] at a time."""
         with open_parquet(self.uri) as parquet:
-            batch_rows = bounds.batch_rows(parquet, self.uri, [self.ids], BATCH_ROWS)
-            for batch in parquet.iter_batches(batch_rows, columns=[self.ids]):
-                yield batch.column(0).cast(pa.string())
+            for _, (ids,) in iter_columns(parquet, self.uri, [self.ids], BATCH_ROWS):
+                yield ids.cast(pa.string())
 
 
 def batches(tables: Iterable[VectorTable]) -> Iterator[tuple[pa.Array, Floats]]:
-    """Ids (string [N]) and vectors [N, D] of all tables, one after the other."""
+    """Read ids (string [N]) and vectors [N, D] of all tables, one after the other."""
     for table in tables:
         yield from table.batches()
 
 
 def find_types(folder: str) -> dict[str, list[VectorTable]]:
-    """The tables of each type, in the order of their names.
+    """Find the tables of each type, in the order of their names.
 
     Raises:
         NotFoundError: there are none.

@@ -1,1 +1,1 @@
-"""Output tables: parquet or CSV, in the standard shape or another."""
+"""Output tables: parquet or CSV, in the standard layout or a custom layout."""

@@ -1,4 +1,4 @@
-"""One partition in a layout of the user: CSV, lists, other column names, some ids alone, several files.
+"""A custom layout of a partition: CSV, lists, other column names, selected ids, several files.
 
 embeddings/{type}/part-{partition:05d}.parquet              or, with rows_per_file,
 embeddings/{type}/part-{partition:05d}_{number:05d}.parquet
@@ -26,7 +26,7 @@ Rows = tuple[pa.Array, Floats]
 def write_custom(
     batches: Iterator[Rows], part: MeasuredPartition, embedding_path: str, settings: RemapConfig
 ) -> dict[str, int]:
-    """Write the files of one partition; the number of rows of each file, counted after writing."""
+    """Write the files of one partition; return the rows of each file, counted after writing."""
     options = TableOptions(
         settings.output_format,
         settings.output_delimiter,
@@ -68,7 +68,7 @@ def _selected(batches: Iterator[Rows], wanted: pa.Array) -> Iterator[Rows]:
 
 
 def split_into_files(batches: Iterator[Rows], rows_per_file: int | None) -> Iterator[Iterator[Rows]]:
-    """The batches of each file; the caller reads each file to its end before the next file."""
+    """Yield the batches of each file; the caller reads each file to its end before the next file."""
     if rows_per_file is None:
         yield batches
         return
@@ -87,7 +87,7 @@ def split_into_files(batches: Iterator[Rows], rows_per_file: int | None) -> Iter
 
 
 def read_ids(uri: str) -> pa.Array:
-    """The raw ids of the file's first column of strings.
+    """Read the raw ids from the file's first column of strings.
 
     Raises:
         NotFoundError: there is no such file.
@@ -98,7 +98,7 @@ def read_ids(uri: str) -> pa.Array:
 
 @lru_cache(maxsize=1)
 def _read_ids(uri: str, _status: storage.FileStatus | None) -> pa.Array:
-    """Read the ids; the status is a key of the cache: a worker outlives a run, and the file may change."""
+    """Read the ids; the status is a key of the cache because the file may change between two runs."""
     with open_parquet(uri) as parquet:
         bounds.check_whole(parquet, uri)
         table = parquet.read()

@@ -1,7 +1,6 @@
-"""One partition: its raw ids and its vectors, row by row, into one parquet file.
+"""The raw ids and vectors of one partition, written row by row into one parquet file.
 
-At most `batch_rows` rows are in memory. PyTorch-BigGraph's JSON list of names is an exception: its raw ids
-are all in memory.
+At most `batch_rows` rows are in memory; of PyTorch-BigGraph's JSON list of names, all raw ids.
 """
 
 from collections.abc import Iterator
@@ -24,11 +23,10 @@ from remap.strings.distinct import Hashes, first_repeated, hashes_of, repeated
 def write_partition(
     inputs: Inputs, part: MeasuredPartition, embedding_path: str, settings: RemapConfig
 ) -> dict[str, int]:
-    """Write one partition's files and count their rows again; the rows of each file.
+    """Write one partition's files and count their rows; return the rows of each file.
 
     Raises:
-        FormatError: ids or embeddings have changed since they were measured, or are damaged, or a vector is
-            not finite.
+        FormatError: ids or embeddings have changed since the measurement, or are damaged or not finite.
     """
     rows = _checked_rows(inputs, part, settings.batch_rows)
     if not settings.is_standard:
@@ -48,9 +46,9 @@ def write_partition(
 def _checked_rows(
     inputs: Inputs, part: MeasuredPartition, batch_rows: int
 ) -> Iterator[tuple[pa.Array, Floats]]:
-    """Raw ids and vectors of the partition: (string [N], [N, D])."""
+    """Read raw ids and vectors of the partition, (string [N], [N, D]), and check them."""
     num_read, hashes = 0, [np.empty(0, np.uint64)]
-    # Ids and vectors have batches of the same size. The shorter side ends the loop, and the count shows it.
+    # Batches of ids and of vectors have the same sizes. If one side is shorter, the count is wrong.
     for ids, vectors_ND in zip(
         iter_ids(inputs, part, batch_rows), iter_vectors(inputs, part, batch_rows), strict=False
     ):
@@ -59,7 +57,7 @@ def _checked_rows(
         yield ids, vectors_ND
         num_read += len(ids)
         hashes.append(hashes_of(ids))
-        # Ends the task here if it has been cancelled.
+        # A cancelled task ends here.
         progress.tell(f"remapping {part.entity_type} {part.partition}", num_read, part.num_rows, "rows")
     part.check_num_ids(num_read)
     _check_distinct(inputs, part, batch_rows, np.concatenate(hashes))
@@ -76,7 +74,7 @@ def _check_distinct(inputs: Inputs, part: MeasuredPartition, batch_rows: int, ha
 
 
 def _check_finite(part: MeasuredPartition, ids: pa.Array, vectors_ND: Floats, first_row: int) -> None:
-    """Refuse vectors that are not finite, with the raw id; the first vector is in row `first_row`."""
+    """Refuse vectors that are not finite; rows count from `first_row`."""
     row = first_not_finite(vectors_ND)
     if row is not None:
         raise FormatError(

@@ -1,4 +1,4 @@
-"""The table of the relations' parameters, beside the embeddings.
+"""Table of the relations' parameters, beside the embeddings.
 
 embeddings/_relations.parquet       readers of folders skip names that begin with _
     relation    string              its name
@@ -34,7 +34,7 @@ _SCHEMA = pa.schema(
 
 
 def write_relation_parameters(config: Config, inputs: Inputs, uri: str) -> int:
-    """Write the table; its number of rows: one for each parameter of each relation.
+    """Write the table; return its rows: one for each parameter of each relation.
 
     Raises:
         ConfigError: the checkpoint holds no relations, or others than the configuration.

@@ -1,6 +1,6 @@
-"""One output table of ids and vectors, or ids and numbers, written batch by batch as parquet or CSV.
+"""Output table of ids and vectors, or ids and numbers, written batch by batch as parquet or CSV.
 
-Values [n, D] are a column of lists, values [n] a column of numbers; in CSV a list is `a;b;c`.
+Values [n, D] become a column of lists, values [n] a column of numbers. In CSV a list is `a;b;c`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ class TableOptions:
 
 
 def values_type(dtype: str, shape: Sequence[int], options: TableOptions) -> pa.DataType:
-    """Arrow type of values of `shape`; float16 and bfloat16 become float32, which holds them exactly."""
+    """Return the Arrow type of values; float16 and bfloat16 become float32, which holds them exactly."""
     scalar = _EXACT.get(dtype) or pa.from_numpy_dtype(np.dtype(dtype))
     if len(shape) == 1:
         return scalar
@@ -47,7 +47,7 @@ def values_type(dtype: str, shape: Sequence[int], options: TableOptions) -> pa.D
 
 @contextmanager
 def open_table(uri: str, schema: pa.Schema, options: TableOptions) -> Iterator[Table]:
-    """A new table, to be written within the block; atomic."""
+    """Open a new table for writing within the block; atomic."""
     with storage.atomic_output(uri, is_large=True) as stream:
         if options.output_format == "csv":
             yield _Csv(stream, schema, options.output_delimiter)
@@ -64,14 +64,14 @@ def open_table(uri: str, schema: pa.Schema, options: TableOptions) -> Iterator[T
             schema,
             is_plain=options.value_compression == "none",
             use_dictionary=False,  # values rarely repeat
-            write_statistics=False,  # useless to a reader: rows have no order
+            write_statistics=False,  # rows have no order: no reader can skip any
             compression=codecs,
         ) as table:
             yield table
 
 
 def count_rows(uri: str, options: TableOptions) -> int:
-    """Rows of a finished table: parquet's footer, or the lines of CSV."""
+    """Count the rows of a finished table, from parquet's footer or the lines of CSV."""
     if options.output_format == "parquet":
         with open_parquet(uri) as parquet:
             return int(parquet.metadata.num_rows)
@@ -81,7 +81,7 @@ def count_rows(uri: str, options: TableOptions) -> int:
         with pacsv.open_csv(stream, read_options=read, parse_options=parse) as reader:
             names = reader.schema.names
         stream.seek(0)
-        # Without types, pyarrow infers numbers from the first block, and refuses other texts later.
+        # Without types, pyarrow infers numbers from the first block and then refuses texts.
         texts = pacsv.ConvertOptions(column_types=dict.fromkeys(names, pa.binary()))
         with pacsv.open_csv(stream, read_options=read, parse_options=parse, convert_options=texts) as reader:
             return sum(len(batch) for batch in reader)
@@ -114,7 +114,7 @@ class _Csv:
 
 
 def _as_text(column: pa.Array) -> pa.Array:
-    """Vectors as `a;b;c`; numbers with the digits of a double, like GraphStorm's tool."""
+    """Format vectors as `a;b;c`, and numbers with the digits of a double, like GraphStorm's tool."""
     if not pa.types.is_nested(column.type):
         return column.cast(pa.float64()) if pa.types.is_floating(column.type) else column
     values = column.flatten()

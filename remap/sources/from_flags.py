@@ -1,4 +1,4 @@
-"""The configuration of the stage, from --conf and flags, or from a checkpoint and flags alone."""
+"""Configuration of the stage, from --conf and flags, or from a checkpoint and flags alone."""
 
 import json
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ _SETTINGS = {
     "output_chunk_size": "remap.rows_per_file",
     "allow_non_finite": "remap.allow_non_finite",
 }
-# A checkpoint may come from anybody: no path, cluster or other section of its configuration is used.
+# A checkpoint may come from anybody: its configuration sets no path, cluster or other section.
 _MODEL_KEYS = ("relations", "dimension", "dynamic_relations", "global_emb", "comparator", "loss_fn")
 _IGNORED = ("rank", "world_size", "num_processes")
 
 
 def load_settings(conf: str | None, overrides: Sequence[str], given: dict[str, Any]) -> Config:
-    """The configuration, overridden by the `given` flags.
+    """Load the configuration, and override settings by the `given` flags.
 
     Raises:
         ConfigError: a flag is for GraphStorm's files alone, or there is no configuration.
@@ -45,11 +45,11 @@ def load_settings(conf: str | None, overrides: Sequence[str], given: dict[str, A
 
 def _yaml(name: str, value: Any) -> str:
     given = storage.absolute(value) if name.endswith(("_path", "_dir")) else value
-    return json.dumps(given, ensure_ascii=False)  # YAML does not read JSON's surrogate pairs
+    return json.dumps(given, ensure_ascii=False)  # YAML cannot read JSON's surrogate pairs
 
 
 def _from_checkpoint(given: dict[str, Any], overrides: Sequence[str]) -> Config:
-    """The configuration of a checkpoint without a run: from its config.json, or from its files."""
+    """Make the configuration of a checkpoint without a run, from its config.json or its files."""
     if "entity_path" not in given:
         raise ConfigError("--entity-path: missing; the raw ids of the checkpoint's rows are there")
     path = storage.absolute(given["checkpoint_path"])

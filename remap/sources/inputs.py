@@ -1,4 +1,4 @@
-"""The inputs of the stage: a committed version of the checkpoint, and the raw ids of its rows.
+"""Inputs of the stage: a committed version of the checkpoint, and the raw ids of its rows.
 
 checkpoint/
     checkpoint_version.txt      the latest version, or:
@@ -33,7 +33,7 @@ class Inputs:
     id_source: IdSource
     checkpoint_path: str
     version: int
-    """0 where the checkpoint's format has one version alone."""
+    """0 for a format with one version only."""
     allow_non_finite: bool = False
 
     def open_checkpoint(self, *, allow_non_finite: bool) -> Checkpoint:
@@ -57,17 +57,17 @@ def find_inputs(config: Config, settings: RemapConfig) -> Inputs:
 
     Raises:
         NotFoundError: there is no checkpoint, or no raw ids.
-        ConfigError: the version that was asked for is not there.
+        ConfigError: the checkpoint lacks the requested version.
     """
     checkpoint_path, version = _find_version(config.checkpoint_path, settings.checkpoint_version)
     return Inputs(config.entity_path, _find_ids(config), checkpoint_path, version, settings.allow_non_finite)
 
 
 def select_types(config: Config, settings: RemapConfig) -> dict[str, int]:
-    """The entity types to remap, with their numbers of partitions.
+    """Choose the entity types to remap; return their numbers of partitions.
 
     Raises:
-        ConfigError: a type that was asked for is not in the configuration.
+        ConfigError: a requested type is not in the configuration.
     """
     for number, entity_type in enumerate(settings.entity_types or ()):
         if entity_type not in config.entities:
@@ -83,7 +83,7 @@ def select_types(config: Config, settings: RemapConfig) -> dict[str, int]:
 
 
 def _find_version(path: str, wanted: int | None) -> tuple[str, int]:
-    """The folder and the number of the version; PBG's format alone has preserved versions."""
+    """Find the folder and the number of the version; only PBG's format has preserved versions."""
     latest = pbg_checkpoint.read_version(path)
     if not latest and storage.is_dir(path) and (found := recognise(path)) != "pbg":
         if wanted is not None:

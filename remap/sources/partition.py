@@ -1,4 +1,4 @@
-"""One partition of the inputs: its size, its raw ids and its vectors."""
+"""Reading of one partition of the inputs: size, raw ids and vectors."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ class MeasuredPartition:
     num_rows: int
     dimension: int
     embeddings_uri: str
-    """The file with the embeddings, or the checkpoint where a partition has no file."""
+    """The file with the embeddings, or the checkpoint if a partition has no file."""
     ids_uri: str
 
     def check_num_ids(self, num_ids: int) -> None:
-        """Refuse a partition that has not one raw id for each row."""
+        """Refuse a partition without exactly one raw id per row."""
         if num_ids != self.num_rows:
             raise FormatError(
                 f"{self.ids_uri} has {num_ids} raw ids, but {self.embeddings_uri} has {self.num_rows} rows: "
@@ -90,9 +90,9 @@ def measure_partition(inputs: Inputs, entity_type: str, partition: int, dimensio
 
 
 def iter_ids(inputs: Inputs, part: MeasuredPartition, batch_rows: int) -> Iterator[pa.Array]:
-    """Raw ids of the partition in row order, string arrays of at most `batch_rows`.
+    """Read raw ids of the partition in row order, string arrays of at most `batch_rows`.
 
-    From PyTorch-BigGraph's JSON the whole list is in memory at once: JSON has no parts.
+    A JSON list of PyTorch-BigGraph is in memory as a whole: JSON has no parts.
     """
     if inputs.id_source == "entity_index":
         yield from entity_index.iter_part(inputs.entity_path, part.entity_type, part.partition, batch_rows)
@@ -104,15 +104,15 @@ def iter_ids(inputs: Inputs, part: MeasuredPartition, batch_rows: int) -> Iterat
 
 
 def iter_vectors(inputs: Inputs, part: MeasuredPartition, batch_rows: int) -> Iterator[Floats]:
-    """Vectors of the partition in row order, float32 [N, D] with N at most `batch_rows`.
+    """Read vectors of the partition in row order, float32 [N, D] with N at most `batch_rows`.
 
-    The global embedding of the type, where the model has one, is added, like in PyTorch-BigGraph's export:
-    the model compares the sum.
+    As in PyTorch-BigGraph's export, a vector includes the global embedding of its type: the model compares
+    the sum.
 
     Raises:
         FormatError: the global embedding has another dimension, or is not finite.
     """
-    checkpoint = inputs.open_checkpoint(allow_non_finite=True)  # the caller checks rows, by their raw ids
+    checkpoint = inputs.open_checkpoint(allow_non_finite=True)  # the caller checks rows, to name raw ids
     global_D = checkpoint.global_embedding(part.entity_type)
     if global_D is not None:
         name = f"global embedding of {part.entity_type!r}"

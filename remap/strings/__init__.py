@@ -1,1 +1,1 @@
-"""Raw ids by integer id, from tables larger than a processor's caches."""
+"""Lookup of raw ids by integer id, and search for duplicates, in compiled loops."""

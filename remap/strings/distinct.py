@@ -1,6 +1,6 @@
-"""Duplicates among many raw ids, found with 8 bytes of memory per id.
+"""Search for duplicates among many raw ids, with 8 bytes of memory per id.
 
-Equal ids have equal hashes. The ids of a hash that comes twice are read again and compared.
+Equal ids have equal hashes. A second pass compares the ids whose hashes come twice.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ Hashes = npt.NDArray[np.uint64]
 
 
 def hashes_of(ids: pa.Array) -> Hashes:
-    """A hash of each id, string or int64 [n]; the hash of an integer is the integer."""
+    """Hash ids, string or int64 [n]; the hash of an integer is the integer."""
     if pa.types.is_integer(ids.type):
         return np.asarray(ids.cast(pa.int64()).to_numpy(zero_copy_only=False)).view(np.uint64)
     library = native.library()
@@ -34,19 +34,19 @@ def hashes_of(ids: pa.Array) -> Hashes:
 
 
 def repeated(hashes: Hashes) -> Hashes:
-    """The hashes that come more than once, sorted; `hashes` is sorted in place."""
+    """Return the hashes that come more than once, sorted; sorts `hashes` in place."""
     hashes.sort()
     return np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
 
 
 def suspected(ids: pa.Array, suspects: Hashes) -> Iterator[tuple[int, Any]]:
-    """The positions of ids with a hash among `suspects`, and these ids."""
+    """Yield the positions of ids with a hash among `suspects`, and these ids."""
     for row in np.flatnonzero(np.isin(hashes_of(ids), suspects)).tolist():
         yield row, ids[row].as_py()
 
 
 def first_repeated(batches: Iterable[pa.Array], suspects: Hashes) -> tuple[Any, int, int] | None:
-    """The first repeated id with a hash among `suspects`, and both its rows; or None."""
+    """Find the first repeated id with a hash among `suspects`, and both its rows; None without any."""
     seen: dict[Any, int] = {}
     first_row = 0
     for ids in batches:

@@ -1,4 +1,4 @@
-"""Compiled loops of gather.cpp, which this machine compiles at the first use.
+"""Loops of gather.cpp, which this machine compiles at the first use.
 
 Without a compiler, pyarrow does the same work more slowly.
 """
@@ -23,5 +23,5 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The compiled loops, or None without a compiler; the log says why, once per process."""
+    """Load the compiled loops; None without a compiler, and the log says why, once per process."""
     return native.library(SOURCE, _FUNCTIONS, name="remap", instead="pyarrow looks the ids up")

@@ -1,4 +1,4 @@
-"""Strings by number, from tables larger than a processor's caches."""
+"""Lookup of strings by number, in tables larger than a processor's caches."""
 
 import ctypes
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ from remap.strings import native
 
 Numbers = npt.NDArray[np.int64]
 
-_SLACK_BYTES = 32  # a short string is copied together with the bytes behind it
+_SLACK_BYTES = 32  # copies of short strings include the bytes behind them
 _TAKE_ROWS = 1 << 15  # rows that pyarrow gathers at once: they fit in the processor's cache
 MAX_BYTES = (1 << 31) - 1 - _SLACK_BYTES  # of an Arrow string array
 
 
 class Texts:
-    """Strings in one buffer, `chars` uint8 and `offsets` int64, and the row of each number.
+    """Strings in one buffer (`chars` uint8, `offsets` int64), and the row of each number.
 
     `place` [N], uint32 or uint64, has 1 + the row of each number.
     """
@@ -28,7 +28,7 @@ class Texts:
         self._place, self._offsets, self._chars = place, offsets, chars
 
     def take(self, numbers: Numbers) -> pa.ChunkedArray:
-        """The strings of `numbers` [n], all of which have a string."""
+        """Look up the strings of `numbers` [n]; every number must have a string."""
         numbers, library = np.ascontiguousarray(numbers, np.int64), native.library()
         found = self._plain(numbers) if library is None else self._compiled(library, numbers)
         return pa.chunked_array(found, pa.string())

@@ -1,9 +1,9 @@
-"""A training step on CPU, compiled on this machine when a run first needs it.
+"""Training step on CPU, compiled on this machine when a run first needs the step.
 
     compiled_step.py    a batch -> the addresses of its tensors -> one call
     native/             the step itself, in C++: step.cpp, and chunk.h, a chunk's negatives
 
-It computes what train/step/plain.py computes, which defines the result. The plain step takes over where there
-is no compiler, or where the compiled step cannot train the configuration. The code uses AVX-512 where the CPU
-has it; with avx512_bf16, `half_precision` takes the operands of products in bfloat16.
+train/step/plain.py defines the result. The plain step takes over if there is no compiler, or if the compiled
+step cannot train the configuration. The code uses AVX-512 if the CPU has AVX-512; with avx512_bf16,
+`half_precision` rounds the operands of products to bfloat16.
 """

@@ -1,7 +1,7 @@
-"""A step by compiled code, which gets the addresses of a batch's tensors and moves the tables in place.
+"""Training step in compiled code, which gets the addresses of a batch's tensors and moves tables in place.
 
-A call lets other threads run, and each thread has a workspace of its own: threads may step at the same time
-on the same tables (Hogwild). Shapes: as in train/edges/negative_sampling.py.
+A call releases the GIL, and each thread has its own workspace: threads may step on one table together
+(Hogwild). Shapes: as in train/edges/negative_sampling.py.
 """
 
 import ctypes
@@ -102,7 +102,7 @@ def obstacle(config: Config) -> str | None:
 
 
 class CompiledStep:
-    """Trains on one batch after another; computes what train.step.plain.PlainStep computes.
+    """Trains on one batch after another, with the results of train.step.plain.PlainStep.
 
     Attributes:
         lr_scale: multiplies `lr` and `relation_lr`.
@@ -120,10 +120,10 @@ class CompiledStep:
         self._threads = threading.local()
 
     def __call__(self, batch: Batch, tables: Mapping[Side, Table], generator: torch.Generator) -> StepFigures:
-        """Move the rows and parameters that the batch touches."""
+        """Draw negatives, and move the rows and parameters that the batch touches."""
         all_negs = self.config.relations[batch.relation].all_negs
         dtype = tables[Side.LHS].embeddings_ND.dtype
-        keep: list[Tensor] = []  # the tensors that the addresses below point at
+        keep: list[Tensor] = []  # tensors whose addresses go into the blocks
         drawn = self.sampling.blocks(batch, batch.num_entities(tables), all_negs, generator)
         blocks = [_block(block, dtype, keep) for block in drawn]
         figures = _Figures()

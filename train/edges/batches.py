@@ -1,9 +1,9 @@
-"""Edges of a bucket: read, checked, some held out, the others cut in batches.
+"""Edges of a bucket: reading, checks, the held-out share, and batches.
 
-With static relations a batch has one relation, whose operator is applied to whole matrices. With dynamic
-relations a batch has edges of any relation. With one relation, or dynamic relations, several batches go
-together, each for a step of its own: the compiled step is as quick as the Python around it. Edges of a
-relation with all_negs are trained in batches of queries where the loss is softmax.
+With static relations, a batch has one relation, and the operator applies to whole matrices. With dynamic
+relations, a batch has edges of any relation. With one relation, or dynamic relations, several batches travel
+together, each for its own step: the compiled step is as fast as the Python around it. With softmax, edges of
+relations with all_negs become batches of queries.
 
 Shapes: E edges of the bucket's chunk, B edges of a batch.
 """
@@ -28,12 +28,12 @@ from train.edges.one_vs_all import QueryBatch, group_by_query
 from train.model.features import Bags, distinct
 
 SPAN_EDGES = 16_384  # edges of the batches that go together
-NUM_SPANS = 16  # at least so many spans of equal length, so that threads end together
+NUM_SPANS = 16  # least number of spans of equal length, so that threads end together
 
 
 @dataclass(frozen=True, eq=False)
 class EdgeTensors:
-    """Edges as tensors."""
+    """Edges of a bucket as tensors [E]."""
 
     lhs: Tensor
     rel: Tensor
@@ -112,7 +112,7 @@ def read(
 
 
 def _featurized(config: PbgConfig, relation_E: Indices, side: Side) -> Iterator[tuple[str, Indices]]:
-    """The featurized types of a side, and the edges of each."""
+    """Yield the featurized types of a side, and the edges of each."""
     types = [relation.entity_type(side) for relation in config.relations]
     for name in dict.fromkeys(types):
         if config.entities[name].featurized:
@@ -150,7 +150,7 @@ def _check_type(
 
 
 def split(edges: EdgeTensors, fraction: float, generator: torch.Generator) -> tuple[EdgeTensors, EdgeTensors]:
-    """Edges to train on, and the fraction that is held out; `generator` alone decides which."""
+    """Split edges into those to train on and a held-out fraction, which `generator` alone decides."""
     num_held_out = int(len(edges) * fraction)
     if not num_held_out:
         return edges, edges[:0]
@@ -210,7 +210,7 @@ def _pieces(
 
 
 def _spans(num_edges: int, batch_size: int, most: int) -> Iterator[tuple[slice, int]]:
-    """Spans of at most `most` whole batches, shorter towards the end, and their numbers of batches."""
+    """Yield spans of at most `most` whole batches, shorter towards the end, and their numbers of batches."""
     start = 0
     while start < num_edges:
         left = num_edges - start

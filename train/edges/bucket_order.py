@@ -1,17 +1,17 @@
-"""The order in which an iteration visits the buckets.
+"""Order in which an iteration visits the buckets.
 
-    inside_out   the L-shaped layers min(lhs, rhs) = k, from the last layer: partitions that come late are
-                 trained against partitions that have their place already
+    inside_out   the L-shaped layers min(lhs, rhs) = k, from the last layer: late partitions train against
+                 partitions that are trained already
     outside_in   the same layers, from the first layer
-    affinity     each bucket shares a partition with the bucket before, as long as such a bucket is left
+    affinity     each bucket shares a partition with the bucket before, while such a bucket is left
     random       any order
 
 In a layer, a bucket and its transpose follow each other; otherwise the layer is shuffled.
 
-Where memory holds more partitions than a bucket needs (`train.memory_partitions`), or partitions move between
-the host and a GPU, buckets come in an order of buffer elimination instead, with almost the fewest loads of
-partitions: all slots but one keep their partitions while every other partition passes through the last slot;
-then the kept partitions never come again.
+If memory holds more partitions than a bucket needs (`train.memory_partitions`), or partitions move between
+the host and a GPU, the order is buffer elimination, with almost the fewest loads of partitions: all slots but
+one keep their partitions while every other partition passes through the last slot; then the kept partitions
+never come again.
 
 Sources: PyTorch-BigGraph (arXiv:1903.12287, section 4.1); Marius' BETA (arXiv:2101.08358, section 4.1).
 """
@@ -31,7 +31,7 @@ from train.edges.partitions import PartitionKey, all_keys, keys_of
 
 
 def order_of(config: Config, iteration: Iteration, device_slots: int | None = None) -> list[Bucket]:
-    """The buckets of an iteration, in the order of the configuration, or in one for slots on a device."""
+    """Order the buckets of an iteration as the configuration says, or for slots on a device."""
     purpose = (iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx)
     num_lhs, num_rhs = (config.num_side_partitions(side) for side in Side)
     seed = seeds.derived(config.seed, "order", *purpose)
@@ -52,22 +52,22 @@ class Uses:
                 self._positions[key].append(number)
 
     def advance(self) -> None:
-        """Step to the next bucket: the current one no longer counts as a use to come."""
+        """Go on to the next bucket: the current bucket is no future use any more."""
         self._position += 1
 
     def is_left(self, key: PartitionKey) -> bool:
-        """Whether a bucket to come needs the partition."""
+        """Whether a future bucket needs the partition."""
         return self.next_of(key)[0] < math.inf
 
     def next_of(self, key: PartitionKey) -> tuple[float, PartitionKey]:
-        """A sort key: the position of the next bucket that needs the partition; infinite where none does."""
+        """Return a sort key: the position of the next bucket that needs the partition, or infinity."""
         positions = self._positions[key]
         later = bisect_left(positions, self._position)
         return (positions[later] if later < len(positions) else math.inf), key
 
 
 def ordered_buckets(order: str, num_lhs: int, num_rhs: int, seed: int) -> list[Bucket]:
-    """All buckets of a grid of `num_lhs` x `num_rhs` partitions, each once."""
+    """Order all buckets of a grid of `num_lhs` x `num_rhs` partitions."""
     generator = random.Random(seed)
     if order == "affinity":
         return _affinity(num_lhs, num_rhs, generator)
@@ -78,7 +78,7 @@ def ordered_buckets(order: str, num_lhs: int, num_rhs: int, seed: int) -> list[B
 
 
 def elimination_order(num_lhs: int, num_rhs: int, slots: int, seed: int) -> list[Bucket]:
-    """All buckets, each once, in an order for `slots` (at least two) partitions in memory."""
+    """Order all buckets for `slots` (at least two) partitions in memory."""
     left = list(range(max(num_lhs, num_rhs)))  # partitions that have not met all others
     random.Random(seed).shuffle(left)
     met: dict[Bucket, None] = {}
@@ -115,7 +115,7 @@ def _random(num_lhs: int, num_rhs: int, generator: random.Random) -> list[Bucket
 
 def _affinity(num_lhs: int, num_rhs: int, generator: random.Random) -> list[Bucket]:
     left = _random(num_lhs, num_rhs, generator)
-    # dicts: sets with an order, so that the same seed gives the same walk
+    # dicts as ordered sets: the same seed gives the same order
     by_partition: dict[int, dict[Bucket, None]] = {part: {} for part in range(max(num_lhs, num_rhs))}
     for bucket in left:
         for part in bucket:

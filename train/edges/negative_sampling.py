@@ -1,10 +1,10 @@
-"""Negative sampling: the entities that an edge's own entities are compared with.
+"""Negative sampling: the entities that replace an edge's own entities.
 
-A batch is cut in chunks of train.chunk_edges edges, which share their negatives. On each side, the negatives
-of a chunk are the entities of its first num_batch_negs edges (edges come in random order), and
-num_uniform_negs entities that are drawn from the partition (uniformly, or by train.negative_power). With
-all_negs, the negatives are all entities of the partition. The score of an edge's own entity is masked. The
-edges that do not fill a chunk make a smaller one. PBG's chunks have num_batch_negs edges.
+The edges of a chunk (train.chunk_edges of a batch) share their negatives. On each side, the negatives of a
+chunk are the entities of its first num_batch_negs edges (edges come in random order), and num_uniform_negs
+entities drawn from the partition (uniformly, or by train.negative_power). With all_negs, negatives are all
+entities of the partition. The score of an edge's own entity is masked. The last chunk of a batch may be
+smaller. PBG's chunks have num_batch_negs edges.
 Source: docs/formats/pbg_v1.md.
 
 Shapes: B edges of a batch, S steps, C chunks of all steps, P positives per chunk, K candidates of a chunk
@@ -39,7 +39,7 @@ class Batch:
         return len(self.weight_B)
 
     def num_entities(self, tables: Mapping[Side, Sized]) -> dict[Side, int]:
-        """Number of entities that negatives are drawn from, for each side: rows of its table, or bags."""
+        """Count the entities to draw negatives from, for each side: rows of its table, or bags."""
         return {side: len(self.bags.get(side, table)) for side, table in tables.items()}
 
 
@@ -56,11 +56,11 @@ class Block:
 
     @property
     def num_positives(self) -> int:
-        """P."""
+        """P, the positives per chunk."""
         return self.weight_CP.shape[1]
 
     def steps(self) -> Iterator["Block"]:
-        """The chunks of each step."""
+        """Yield the chunks of each step."""
         size = len(self.weight_CP) // self.num_steps
         for start in range(0, len(self.weight_CP), size):
             chunks = slice(start, start + size)
@@ -95,14 +95,14 @@ class Sampling:
         )
 
     def chunk_size(self, num_edges: int) -> int:
-        """Edges that share their negatives, of a step on `num_edges`."""
+        """Choose the edges per chunk of a step on `num_edges`."""
         size = self.num_batch_negs or self.num_uniform_negs or num_edges
         return max(1, min(max(size, self.chunk_edges), num_edges))
 
     def blocks(
         self, batch: Batch, num_rows: Mapping[Side, int], all_negs: bool, generator: torch.Generator
     ) -> Iterator[Block]:
-        """Cut each step in chunks: one block of full-sized chunks, one block of the last, smaller chunk."""
+        """Cut each step into chunks: a block of full-sized chunks, and a block of the last, smaller chunk."""
         edges = len(batch) // batch.num_steps
         size = max(edges, self.chunk_edges) if all_negs else self.chunk_size(edges)
         full = edges // size * size
@@ -141,9 +141,9 @@ class Sampling:
 
 
 def in_batch_negatives(num_batch_negs: int, chunk: int) -> tuple[int, int]:
-    """The first candidate that is a negative, and how many of a chunk's edges come again as negatives.
+    """Return the first candidate that is a negative, and the number of edges that are repeated as negatives.
 
-    Where num_batch_negs asks for that many, all edges of a chunk are each other's negatives; else the first.
+    All edges of a chunk are each other's negatives if num_batch_negs is as large; otherwise the first edges.
     """
     return (0, 0) if num_batch_negs >= chunk else (chunk, num_batch_negs)
 
@@ -155,7 +155,7 @@ def sides_with_negatives(config: PbgConfig) -> list[Side]:
 
 
 def popularity(index_E: Tensor, num_rows: int, power: float) -> Tensor:
-    """Running sums of (1 + count)^power, of the rows' counts in `index_E`: float64 [N], on the CPU."""
+    """Compute running sums of (1 + count)^power, for rows' counts in `index_E`: float64 [N], on the CPU."""
     counts = torch.bincount(index_E.cpu(), minlength=num_rows)
     return (1 + counts.double()).pow_(power).cumsum(0)
 
@@ -163,7 +163,7 @@ def popularity(index_E: Tensor, num_rows: int, power: float) -> Tensor:
 def _draw(
     num_rows: int, shape: tuple[int, int], popularity_N: Tensor | None, generator: torch.Generator
 ) -> Tensor:
-    """Random rows: uniform, or in proportion to their part of the running sums."""
+    """Draw random rows: uniformly, or in proportion to their part of the running sums."""
     if popularity_N is None or not num_rows:
         return torch.randint(num_rows, shape, generator=generator)
     at = torch.rand(shape, generator=generator, dtype=torch.float64) * popularity_N[-1]

@@ -1,6 +1,6 @@
-"""1-vs-all training: edges that are compared with all entities, grouped by their query.
+"""1-vs-all training: a comparison of edges with all entities, grouped by query.
 
-An edge makes two queries: the rhs of (lhs, relation), and the lhs of (relation, rhs). With all_negs and
+An edge has two queries: the rhs of (lhs, relation), and the lhs of (relation, rhs). With all_negs and
 softmax, the edges of one query, its answers, share the scores of all entities:
 
     loss = sum over queries q and their answers a of  weight[a] (log Z(q) - score(q, a))
@@ -32,19 +32,19 @@ class QueryBatch:
     count_Q: Tensor  # number of answers
     answer_A: Tensor  # rows of the partition on `side`
     weight_A: Tensor  # weight of the edge times that of its relation
-    counted: bool  # an edge has a query on each side, and is counted on one of them
+    counted: bool  # an edge has a query on each side, and counts on one side
 
     def __len__(self) -> int:
         """Number of edges that the batch counts."""
         return len(self.answer_A) if self.counted else 0
 
     def cut(self, size: int, generator: torch.Generator) -> list[Tensor]:
-        """Numbers of all queries in random order, at most `size` at a time."""
+        """Cut the numbers of all queries, in random order, into parts of at most `size`."""
         order_Q = torch.randperm(len(self.entity_Q), generator=generator).to(self.entity_Q.device)
         return [order_Q[start : start + size] for start in range(0, len(order_Q), size)]
 
     def select(self, queries: Tensor) -> "QueryBatch":
-        """The batch of some of the queries, with their answers."""
+        """Select some of the queries, with their answers."""
         count_Q = self.count_Q[queries]
         start_Q = self.count_Q.cumsum(0)[queries] - count_Q
         first_Q = count_Q.cumsum(0) - count_Q

@@ -1,6 +1,6 @@
 """Partitions: their keys, the locations of their files, the buckets that need them.
 
-(Without torch: the client of a distributed run needs this module.)
+No import of torch: the client of a distributed run needs this module.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ def key_of(config: PbgConfig, entity_type: str, side: Side, bucket: Bucket) -> P
 
 
 def keys_of(config: PbgConfig, bucket: Bucket) -> set[PartitionKey]:
-    """All partitions that a bucket needs, types with one partition included."""
+    """Keys of all partitions that a bucket needs, types with one partition included."""
     return {
         key_of(config, relation.entity_type(side), side, bucket)
         for relation in config.relations
@@ -61,7 +61,7 @@ def keys_of(config: PbgConfig, bucket: Bucket) -> set[PartitionKey]:
 def by_side(
     config: PbgConfig, relation: int, bucket: Bucket, held: Mapping[PartitionKey, Held]
 ) -> dict[Side, Held]:
-    """The partitions, among those that are held, of both sides of a relation in a bucket."""
+    """Choose from `held` the partitions of both sides of a relation in a bucket."""
     entry = config.relations[relation]
     return {side: held[key_of(config, entry.entity_type(side), side, bucket)] for side in Side}
 
@@ -69,7 +69,7 @@ def by_side(
 def rows_of(
     config: PbgConfig, num_rows: Mapping[str, Sequence[int]], bucket: Bucket
 ) -> dict[Side, list[int]]:
-    """For each side, the rows of the partition that each relation needs."""
+    """List, for each side, the rows of the partition that each relation needs."""
     rows: dict[Side, list[int]] = {}
     for side in Side:
         keys = [key_of(config, relation.entity_type(side), side, bucket) for relation in config.relations]

@@ -2,7 +2,7 @@
 
 An iteration trains on one chunk of every bucket of one edge path. A checkpoint's version is the number of
 finished iterations. Source: docs/formats/pbg_v1.md.
-(Without torch: the client of a distributed run needs it.)
+No import of torch: the client of a distributed run needs this module.
 """
 
 import math
@@ -69,7 +69,7 @@ class Schedule:
         return epoch if interval and not rest and epoch % interval == 0 else None
 
     def check_resumed(self, ended: Iteration | None, version: int) -> None:
-        """Refuse a checkpoint whose versions count other iterations than this run's.
+        """Refuse a checkpoint whose versions count iterations of another kind than this run.
 
         Raises:
             ConfigError: the checkpoint was trained with other edge paths or chunks.
@@ -85,7 +85,7 @@ class Schedule:
 
 
 def plan(config: PbgConfig) -> Schedule:
-    """The schedule of a run. It opens every bucket file, so a missing one is found before training.
+    """Plan a run. A missing bucket is an error before training: the plan opens every bucket file.
 
     Raises:
         FormatError: a bucket is missing or damaged.
@@ -109,6 +109,6 @@ def has_edges(config: PbgConfig, path: str) -> bool:
 
 
 def featurized_types(config: PbgConfig) -> list[str]:
-    """Featurized types of relations: they have no list of all their entities, so none can be ranked."""
+    """Featurized types of relations: without a list of all their entities, nothing can rank them."""
     names = {relation.entity_type(side) for relation in config.relations for side in Side}
     return sorted(name for name in names if config.entities[name].featurized)

@@ -1,7 +1,7 @@
-"""All randomness of training, from the one seed of the configuration.
+"""Seeds of all random numbers of training, from the seed of the configuration.
 
-Every use has a generator of its own, derived from the seed and from what it is for. Nothing is carried
-from one bucket to the next, so a resumed run draws what an uninterrupted one would have drawn.
+Each purpose has its own generator, from the seed and the purpose. No state goes from one bucket to the next:
+a resumed run draws the same numbers as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def derived(seed: int, *purpose: str | int) -> int:
-    """A 63-bit seed for one purpose, such as ("bucket", epoch, path, chunk, lhs, rhs)."""
+    """Derive a 63-bit seed for one purpose, such as ("bucket", epoch, path, chunk, lhs, rhs)."""
     digest = hashlib.blake2b(repr((seed, *purpose)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 
 def generator(seed: int, *purpose: str | int) -> torch.Generator:
-    """A generator for one purpose; on the CPU, so that every device sees the same numbers."""
+    """Make a generator for one purpose, on the CPU, so that every device sees the same numbers."""
     import torch  # a client that only coordinates does without it
 
     return torch.Generator().manual_seed(derived(seed, *purpose))

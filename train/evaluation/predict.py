@@ -213,7 +213,7 @@ def predict_labels(
         )
     classifier = LogisticRegression(max_iter=1000).fit(vectors_LD, label_L)
     with _new_folder(output, claim) as folder:
-        target = saved_predictions.node_folder(folder, entity_type)
+        target = storage.join(folder, entity_type)
         for rank, own in enumerate(nids):
             vectors_ND = trained.vectors(entity_type, rank).numpy()
             values = classifier.predict_proba(vectors_ND) if len(own) else np.empty((0, len(names)))

@@ -1,11 +1,11 @@
-"""Copies between host and device, on streams of their own beside that of the steps.
+"""Copies between host and device, on streams beside the stream of the steps.
 
     steps          the default stream
-    in             partitions that come; waits until a slot's last partition has left
-    out            partitions that go; waits for the steps that trained them
-    edges          a stream for each bucket's edges (`read_beside_steps`)
+    in             partitions to the device; waits until a slot's last partition has left
+    out            partitions to the host; waits for the steps that trained them
+    edges          edges of a bucket, one stream each (`read_beside_steps`)
 
-Without a GPU every copy is done when its call returns.
+Without a GPU, a call returns when the copy is done.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,7 +23,7 @@ class Slot:
     """Room on the device for one partition, of any shape.
 
     Attributes:
-        left: the event of the last partition having been copied away.
+        left: event after the copy of the slot's last partition to the host.
     """
 
     def __init__(self, num_floats: int, device: torch.device) -> None:
@@ -41,12 +41,12 @@ class Slot:
 
 
 def aligned(num_floats: int) -> int:
-    """The first place after so many numbers where a tensor may start."""
+    """Round up to the next place where a tensor may start."""
     return -(-num_floats // _ALIGNED) * _ALIGNED
 
 
 def num_floats_of(table: Table) -> int:
-    """The size of a slot for the table."""
+    """Compute the size of a slot for the table."""
     return aligned(table.embeddings_ND.numel()) + table.sums.numel()
 
 
@@ -60,17 +60,17 @@ class Copies:
         self._out = torch.cuda.Stream(device) if self.is_cuda else None  # type: ignore[no-untyped-call]
 
     def steps_done(self) -> None:
-        """Make `take` wait, from now on, for the steps so far."""
+        """Make future calls of `take` wait for the steps so far."""
         if self._out is not None:
             self._out.wait_stream(torch.cuda.current_stream(self.device))
 
     def await_arrivals(self) -> None:
-        """Make steps wait, from now on, for the partitions brought so far."""
+        """Make future steps wait for the partitions brought so far."""
         if self._in is not None:
             torch.cuda.current_stream(self.device).wait_stream(self._in)
 
     def bring(self, host: Table, slot: Slot, after: Iterable[Any]) -> Table:
-        """Copy the table to the slot, once `after`, events of `take`, have passed."""
+        """Copy the table to the slot after the events `after`, which `take` returned."""
         here = slot.table(host)
         if self._in is not None:
             for event in (slot.left, *after):
@@ -80,12 +80,12 @@ class Copies:
         return here
 
     def take(self, here: Table, host: Table) -> Any:
-        """Copy a table back to the host; the event of the copy being done."""
+        """Copy a table back to the host; return the event after the copy."""
         self._copy(here, host, self._out)
         return self.passed()
 
     def passed(self) -> Any:
-        """The event of all steps and of all copies to the host so far."""
+        """Record an event after all steps and all copies to the host so far."""
         return None if self._out is None else self._out.record_event()
 
     def settle(self) -> None:
@@ -94,7 +94,7 @@ class Copies:
             torch.cuda.synchronize(self.device)
 
     def pinned(self, table: Table) -> Table:
-        """Pin a table on the host, so that copies can run beside steps."""
+        """Pin a table on the host, for copies beside steps."""
         if not self.is_cuda:
             return table
         return Table(table.embeddings_ND.pin_memory(), table.sums.pin_memory())
@@ -106,7 +106,7 @@ class Copies:
 
 
 def read_beside_steps(device: torch.device, read: Callable[[], EdgeTensors]) -> EdgeTensors:
-    """Call `read`, which copies edges to the device; waits for the copies, not for the steps."""
+    """Call `read`, which copies edges to the device, and wait for the copies but not for the steps."""
     if device.type != "cuda":
         return read()
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -115,6 +115,6 @@ def read_beside_steps(device: torch.device, read: Callable[[], EdgeTensors]) -> 
     stream.synchronize()
     bags = [part for each in edges.bags.values() for part in (each.start_G, each.count_G, each.row_F)]
     for tensor in (edges.lhs, edges.rel, edges.rhs, edges.weight, *bags):
-        # The memory returns to this stream when the steps that read it are done.
+        # The memory returns to this stream after the last step that reads it.
         tensor.record_stream(torch.cuda.default_stream(device))
     return edges

@@ -1,8 +1,7 @@
-"""Random numbers from counters: a number follows from a key and a counter alone.
+"""Random numbers without state: a key and a counter give a number.
 
-There is no state, so that any step can be repeated on its own, by any number of threads, and a shuffled epoch
-takes no memory: `permute` maps a position of the epoch to an edge. These are the definitions; the kernels
-compute the same numbers.
+Any number of threads can repeat any step, and a shuffled epoch takes no memory: `permute` maps a position of
+the epoch to an edge. The kernels compute the same numbers.
 
     mix         murmur3's 32-bit finalizer over (key, counter)
     permute     a Feistel network over the smallest 2^b >= n, applied again while its result is not below n

@@ -1,7 +1,7 @@
-"""A pass over edges that are whole on one device, by steps that never wait for the host.
+"""A pass over edges on one device, by steps that never wait for the host.
 
-On a GPU a step is captured once, as a CUDA graph, and replayed. Edges that do not fill a batch, or a chunk,
-are steps of their own. All steps of a pass have the learning rates of its beginning.
+On a GPU, a step is captured once as a CUDA graph and then replayed. Edges that do not fill a batch or a chunk
+make smaller steps. All steps of a pass have the learning rates of its beginning.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from train.edges.negative_sampling import Sampling
 from train.gpu.fused_step import FusedStep, Group, Shape, Sides
 from train.gpu.reference import Edges
 
-CAPTURED_FROM = 32  # steps of one shape in a pass: a capture waits for the device, and pays from so many on
+CAPTURED_FROM = 32  # steps of one shape in a pass: a capture waits for the device, and pays off with more
 REPORT_STEPS = 64
 Report = Callable[[int, Tensor], None]  # takes the number of edges done, and the sums of StepFigures so far
 
@@ -26,7 +26,7 @@ Report = Callable[[int, Tensor], None]  # takes the number of edges done, and th
 def train(
     step: FusedStep, edges: EdgeTensors, sides: Mapping[int, Sides], seed: int, report: Report
 ) -> Tensor:
-    """Train on a bucket's edges once, in an order that `seed` decides; the sums of StepFigures, float64 [4].
+    """Train once on a bucket's edges, in an order from `seed`; return the sums of StepFigures, float64 [4].
 
     `sides` are the tables of each relation, in this bucket.
     """
@@ -45,7 +45,7 @@ def run(
     """Train like `train`, on columns of edges in groups."""
     step.sums.zero_()
     pieces = list(cut(step.config, groups))
-    if len(groups) > 1:  # the edges of one group are in random order already; several groups take turns
+    if len(groups) > 1:  # one group is in random order already; several groups take turns
         order = torch.randperm(len(pieces), generator=seeds.generator(seed, "pieces"))
         pieces = [pieces[number] for number in order.tolist()]
     keys = {group.relation: seeds.derived(seed, "group", group.relation) & 0xFFFFFFFF for group in groups}
@@ -61,7 +61,7 @@ def run(
 
 
 def cut(config: Config, groups: list[Group]) -> Iterator[tuple[Shape, int]]:
-    """Cut groups into steps: the shape of each, and its position in the group's order."""
+    """Cut groups into steps; yield each step's shape, and its position in the group's order."""
     sampling = Sampling.of_training(config)
     for group in groups:
         chunk = sampling.chunk_size(min(config.batch_size, group.size))
@@ -74,7 +74,7 @@ def cut(config: Config, groups: list[Group]) -> Iterator[tuple[Shape, int]]:
 
 
 def _grouped(config: Config, edges: EdgeTensors) -> tuple[Edges, list[Group]]:
-    """The edges as 32-bit columns; edges of one static relation side by side."""
+    """Convert edges to 32-bit columns, with the edges of each static relation side by side."""
     if config.dynamic_relations:
         groups = [Group(0, 0, len(edges))] if len(edges) else []
     else:
@@ -96,23 +96,25 @@ class _Steps:
     ) -> None:
         self.step, self.edges, self.sides = step, edges, sides
         counts = Counter(shape for shape, _ in pieces)
-        self.related = {relation: step.related(relation) for relation in {s.group.relation for s in counts}}
+        self.parameters = {
+            relation: step.relation_parameters(relation) for relation in {s.group.relation for s in counts}
+        }
         self.taken = Counter[int]()  # steps of each relation
         capturing = step.device.type == "cuda"
         self.captured = {shape for shape, count in counts.items() if capturing and count >= CAPTURED_FROM}
         self.graphs: dict[Shape, torch.cuda.CUDAGraph] = {}
         # All graphs share one memory pool: no step reads what another step has left there.
         self.pool = torch.cuda.graph_pool_handle() if self.captured else None
-        self.clock = (-1, -1)  # key and position that the step's clock shows
+        self.clock = (-1, -1)  # key and position of the step's clock
 
     def take(self, shape: Shape, key: int, position: int) -> None:
         """Take one step."""
         relation = shape.group.relation
-        if (key, position) != self.clock:  # else the last step has moved the clock here
+        if (key, position) != self.clock:  # otherwise the last step set the clock
             self.step.clock_2.copy_(torch.tensor([key, position]))
         self.clock = (key, position + shape.num_edges)
         if shape not in self.graphs:
-            # The first steps compile the kernels; a capture itself computes nothing.
+            # The first steps compile the kernels; a capture computes nothing.
             self._step(shape)
             if shape in self.captured and self.taken[relation]:
                 self.graphs[shape] = self._capture(shape)
@@ -121,14 +123,14 @@ class _Steps:
         self.taken[relation] += 1
 
     def finish(self) -> None:
-        """Put the relations' parameters back into the model."""
-        for relation, related in self.related.items():
-            for each in dict.fromkeys(related):
-                each.put_back(self.step.model, self.step.adagrad, self.taken[relation])
+        """Copy the operators' parameters back into the model."""
+        for relation, parameters in self.parameters.items():
+            for each in dict.fromkeys(parameters):
+                each.write_back(self.step.model, self.step.adagrad, self.taken[relation])
 
     def _step(self, shape: Shape) -> None:
         relation = shape.group.relation
-        self.step(self.edges, shape, self.related[relation], self.sides[relation])
+        self.step(self.edges, shape, self.parameters[relation], self.sides[relation])
 
     def _capture(self, shape: Shape) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()

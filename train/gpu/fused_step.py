@@ -1,4 +1,4 @@
-"""One step on whole tables, by the kernels or by their reference: what train/step/plain.py computes.
+"""Step on whole tables by the kernels or their reference, with the results of train/step/plain.py.
 
     sample edges and candidates from counters
     for each side: query, stage, query_gradients, candidate_gradients, backward      (see reference.py)
@@ -32,7 +32,7 @@ Sides = tuple[Table, Table]  # the tables of lhs and rhs
 
 
 class Group(NamedTuple):
-    """Edges that one kind of step can train: of one relation, or of any where relations are dynamic."""
+    """Edges that one kind of step can train: of one static relation, or of all dynamic relations."""
 
     relation: int
     first: int
@@ -53,15 +53,15 @@ class Shape(NamedTuple):
 
 
 @dataclass(eq=False)
-class Related:
-    """The parameters of a group's operator on one side, one row per relation, as the kernels read them."""
+class OperatorRows:
+    """Parameters of a group's operator on one side, in the layout of the kernels: one row per relation."""
 
     keys: tuple[str, ...]
     values_RD: Tensor | None
     sums_RD: Tensor | None
 
     @classmethod
-    def gather(cls, model: Model, adagrad: Adagrad, keys: tuple[str, ...]) -> "Related":
+    def gather(cls, model: Model, adagrad: Adagrad, keys: tuple[str, ...]) -> "OperatorRows":
         """Copy the parameters from the model."""
         if not keys:
             return cls(keys, None, None)
@@ -72,7 +72,7 @@ class Related:
 
         return cls(keys, rows(model.parameters), rows(adagrad.sums))
 
-    def put_back(self, model: Model, adagrad: Adagrad, num_steps: int) -> None:
+    def write_back(self, model: Model, adagrad: Adagrad, num_steps: int) -> None:
         """Copy the parameters into the model."""
         for own, target in ((self.values_RD, model.parameters), (self.sums_RD, adagrad.sums)):
             if own is not None:
@@ -80,6 +80,9 @@ class Related:
                     target[key].copy_(part.reshape(target[key].shape))
         for key in self.keys:
             adagrad.steps[key] += num_steps
+
+
+Parameters = tuple[OperatorRows, OperatorRows]  # for the queries of lhs and of rhs
 
 
 class FusedStep:
@@ -110,17 +113,15 @@ class FusedStep:
         self.sums = torch.zeros(len(StepFigures._fields), dtype=torch.float64, device=device)
         self.lr_scale = 1.0
 
-    def related(self, relation: int) -> tuple[Related, Related]:
-        """The parameters that make the queries for lhs and for rhs: the same ones, or one for each."""
-        lhs, rhs = (
-            Related.gather(self.model, self.adagrad, self.model.operator_keys(relation, side))
-            for side in Side
-        )
+    def relation_parameters(self, relation: int) -> Parameters:
+        """Gather the operator's parameters for the queries of lhs and of rhs: maybe one object for both."""
+        keys = (self.model.operator_keys(relation, side) for side in Side)
+        lhs, rhs = (OperatorRows.gather(self.model, self.adagrad, each) for each in keys)
         # The query for one side is made of the other side's entities, by the other side's operator.
         return (rhs, lhs) if self.model.two_sided else (rhs, rhs)
 
-    def __call__(self, edges: Edges, shape: Shape, related: tuple[Related, Related], tables: Sides) -> None:
-        """Take one step at the clock's position; the clock moves on."""
+    def __call__(self, edges: Edges, shape: Shape, parameters: Parameters, tables: Sides) -> None:
+        """Take one step at the clock's position, and move the clock on."""
         first, again = in_batch_negatives(self.config.num_batch_negs, shape.positives)
         drawn = self.config.num_uniform_negs
         sample = self.kernels.sample(
@@ -132,28 +133,28 @@ class FusedStep:
         )
         if not self.config.dynamic_relations:  # a static relation's parameters are a table of one row
             sample = sample._replace(rel_CP=torch.zeros_like(sample.rel_CP))
-        gradient_TD, parts = _room(shape, shape.positives + again + drawn, tables)
-        sources = [self._source(side, shape, sample, related[side], tables) for side in range(2)]
+        gradient_TD, parts = _touched_gradients(shape, shape.positives + again + drawn, tables)
+        sources = [self._source(side, shape, sample, parameters[side], tables) for side in range(2)]
         relations = [self._side(side, first, sample, sources[side], tables, parts) for side in range(2)]
         self._update_touched(shape, sample, tables, gradient_TD)
-        self._update_related(related, relations, sample.rel_CP.flatten())
+        self._update_relations(parameters, relations, sample.rel_CP.flatten())
         self.clock_2[1] += shape.num_edges
 
-    def _source(self, side: int, shape: Shape, sample: Sample, related: Related, tables: Sides) -> Source:
-        """The queries that candidates of one side meet: the other side's entities and their relation."""
+    def _source(self, side: int, shape: Shape, sample: Sample, own: OperatorRows, tables: Sides) -> Source:
+        """Describe the queries for one side: entities of the other side, and their relations."""
         return Source(
             operator=self.config.relations[shape.group.relation].operator,  # type: ignore[arg-type]
             adjoint=not self.model.two_sided and side == 1,
             table_ND=tables[1 - side].embeddings_ND,
             rows_CP=sample.rows[1 - side][:, : shape.positives],
-            parameters_RD=related.values_RD,
+            parameters_RD=own.values_RD,
             rel_CP=sample.rel_CP,
         )
 
     def _side(
         self, side: int, first: int, sample: Sample, source: Source, tables: Sides, parts: list[Tensor]
     ) -> Tensor | None:
-        """Score, loss and gradients of one side; returns the gradients of the edges' relations [C, P, D]."""
+        """Compute score, loss, gradients of one side; return the gradients of edges' relations [C, P, D]."""
         candidate_gradient_CKD, entity_gradient_CPD = parts[2 * side], parts[2 * (1 - side) + 1]
         comparison = Comparison(
             loss=self.config.loss_fn,
@@ -184,7 +185,7 @@ class FusedStep:
         return once, once if side else 0.0
 
     def _update_touched(self, shape: Shape, sample: Sample, tables: Sides, gradient_TD: Tensor) -> None:
-        """Move every touched row by Adagrad; rows have the order of `_room`."""
+        """Move every touched row by Adagrad; `gradient_TD` has the order of `_touched_gradients`."""
         rows = [part.flatten() for each in sample.rows for part in (each, each[:, : shape.positives])]
         rows_T, lr = torch.cat(rows), self.config.lr * self.lr_scale
         half = len(rows_T) // 2
@@ -192,24 +193,24 @@ class FusedStep:
         for table, part in zip(tables, parts, strict=False):
             self.update_rows(table.embeddings_ND, table.sums, rows_T[part], gradient_TD[part], lr)
 
-    def _update_related(
-        self, related: tuple[Related, Related], gradients: list[Tensor | None], rel_T: Tensor
+    def _update_relations(
+        self, parameters: Parameters, gradients: list[Tensor | None], rel_T: Tensor
     ) -> None:
         first, second = gradients
-        if first is None or second is None:  # the operator has no parameters
+        if first is None or second is None:  # an operator without parameters
             return
-        pairs = [(related[0], first), (related[1], second)]
-        if related[0] is related[1]:
-            pairs = [(related[0], first + second)]
+        pairs = [(parameters[0], first), (parameters[1], second)]
+        if parameters[0] is parameters[1]:
+            pairs = [(parameters[0], first + second)]
         lr = self.adagrad.lr * self.lr_scale
         for own, gradient_CPD in pairs:
             self.kernels.update_rows(own.values_RD, own.sums_RD, rel_T, gradient_CPD.flatten(0, 1), lr)
 
 
-def _room(shape: Shape, num_candidates: int, tables: Sides) -> tuple[Tensor, list[Tensor]]:
-    """Room for the gradients of all touched rows [T, D], which the kernels write in place, and its parts.
+def _touched_gradients(shape: Shape, num_candidates: int, tables: Sides) -> tuple[Tensor, list[Tensor]]:
+    """Allocate the gradients of all touched rows [T, D], and views that the kernels write.
 
-    The parts are, for lhs and then for rhs: candidates [C, K, D], entities that made queries [C, P, D].
+    Views, for lhs and then for rhs: candidates [C, K, D], entities of the queries [C, P, D].
     """
     like = tables[0].embeddings_ND
     counts = [num_candidates, shape.positives] * 2
@@ -220,7 +221,7 @@ def _room(shape: Shape, num_candidates: int, tables: Sides) -> tuple[Tensor, lis
 
 
 def _kernels_of(device: torch.device) -> ModuleType:
-    """The kernels on a GPU (or where Triton interprets them), else their reference."""
+    """Choose the kernels on a GPU, and their reference elsewhere."""
     if device.type != "cuda":
         return reference
     from train.gpu import kernels

@@ -1,11 +1,11 @@
-"""The functions of a fused step in plain torch: they define what the functions of `kernels` compute.
+"""The functions of a fused step in plain torch: the definition of the functions in `kernels`.
 
 One side of a step, for edges in chunks that share their candidates:
 
     sample                edges of a step, in random order, and candidates drawn for them
     stage                 rows of a table            -> operands
-    query                 rows, relation             -> operands that are compared with candidates
-    query_gradients       queries, candidates        -> losses, gradients of the queries; keeps no score
+    query                 rows, relation             -> operands, to compare with candidates
+    query_gradients       queries, candidates        -> losses, gradients of the queries; stores no score
     candidate_gradients   queries, candidates        -> gradients of the candidates
     backward              gradients of the queries   -> gradients of their rows and of their relation
     update_rows           Adagrad, row-wise or element-wise
@@ -33,7 +33,7 @@ Loss = Literal["ranking", "logistic", "softmax"]
 
 
 class Edges(NamedTuple):
-    """All edges of a pass, int32 columns on the device; [E] each."""
+    """Columns of all edges of a pass, int32 [E], on the device."""
 
     lhs: Tensor
     rel: Tensor
@@ -61,7 +61,7 @@ class Source(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """Queries, and the candidates that they meet."""
+    """Queries and their candidates."""
 
     loss: Loss
     margin: float
@@ -89,11 +89,11 @@ def sample(
     num_rows: tuple[int, int],
     shape: tuple[int, int, int, int],
 ) -> Sample:
-    """Take the edges at the next C x P positions of a random order of a group; draw candidates for each side.
+    """Take the edges at the next C x P positions of a group's random order; draw candidates for each side.
 
     `group` is the group's first edge and its size, `clock_2` = (key, position) an int64 tensor, `shape` =
-    (C, P, how many of a chunk's first positives come again as candidates, how many candidates are drawn).
-    The drawn candidates follow from key and position too.
+    (C, P, number of a chunk's first positives that are repeated as candidates, number of drawn candidates).
+    Key and position determine the drawn candidates too.
     """
     chunks, positives, again, drawn = shape
     key, position = clock_2
@@ -151,7 +151,7 @@ def candidate_gradients(comparison: Comparison, saved: tuple[Tensor, ...], out_C
 def backward(
     source: Source, gradient_CPD: Tensor, regularization: tuple[float, float], out_CPD: Tensor
 ) -> tuple[Tensor | None, Tensor]:
-    """Write the gradients of the rows; returns those of each edge's relation [C, P, D], and the N3 cost.
+    """Write the gradients of the rows; return those of each edge's relation [C, P, D], and the N3 cost.
 
     `regularization` holds the coefficients of N3 on the row and on the relation.
     """
@@ -166,9 +166,9 @@ def backward(
 
 
 def update_rows(table_ND: Tensor, sums: Tensor, rows_T: Tensor, gradient_TD: Tensor, lr: float) -> None:
-    """Move rows by one step of Adagrad, in place; gradients of equal rows are summed first.
+    """Move rows by one step of Adagrad, in place, after summing the gradients of equal rows.
 
-    `sums` [N] makes it a row-wise step, `sums` [N, D] an element-wise one.
+    The step is row-wise with `sums` [N], element-wise with `sums` [N, D].
     """
     optimizer.update_rows(table_ND, sums, *optimizer.sum_duplicates(rows_T.long(), gradient_TD), lr)
 
@@ -194,7 +194,7 @@ def pair_scores(query_QD: Tensor, table_ND: Tensor, query_T: Tensor, row_T: Tens
 
 
 def _leaves(source: Source) -> tuple[Tensor, Tensor | None]:
-    """The rows of each edge, and the parameters of its relation, [C, P, D] each: leaves of the gradient."""
+    """Gather the rows of each edge and the parameters of its relation, [C, P, D] each, as leaves."""
     rows_CPD = source.table_ND[source.rows_CP.long()].requires_grad_()
     if source.parameters_RD is None:
         return rows_CPD, None
@@ -213,11 +213,11 @@ def _apply(source: Source, rows_CPD: Tensor, own_CPD: Tensor | None) -> Tensor:
 
 
 def _regularised(operator: Operator, leaf: Tensor, coefficient: float) -> tuple[Tensor, Tensor]:
-    """The gradient at a leaf and that of its N3; the cost of N3 in float64."""
+    """Sum the gradient at a leaf and the gradient of N3; and the cost of N3, in float64."""
     cost_CP, slopes = losses.n3(operators.parts(operator, leaf.detach()), coefficient)
     return gradient_of(leaf) + torch.cat(slopes, dim=-1), cost_CP.sum(dtype=torch.float64)
 
 
 def _wide(operand: Tensor) -> Tensor:
-    """Products add up in float32 or better, whatever their operands."""
+    """Widen operands: products add up in float32 or better."""
     return operand if operand.dtype == torch.float64 else operand.float()

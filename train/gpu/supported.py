@@ -40,7 +40,7 @@ def obstacle(config: Config) -> str | None:
 
 
 def obstacle_of_device(config: Config, device: torch.device) -> str | None:
-    """Name the need of the kernels that the GPU lacks, or None: their tiles are made for Hopper."""
+    """Name what the GPU lacks for the kernels, whose tiles are made for Hopper; None if nothing."""
     if device.type != "cuda":
         return None
     from train.gpu import kernels  # Triton comes with torch's builds for CUDA

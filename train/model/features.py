@@ -1,7 +1,7 @@
-"""Entities that are lists of features: the mean of the features' embeddings is the entity's embedding.
+"""Featurized entities: the embedding of an entity is the mean of its features' embeddings.
 
-Equal lists of a bucket, in any order of the features, are one bag. A bag takes the place of an entity: it has
-a number, it can be drawn as a negative, and an edge is not compared with its own bag.
+Equal lists of a bucket, in any order of the features, are one bag. A bag takes the place of an entity: a bag
+has a number and can be a negative, and an edge never meets its own bag as a negative.
 
 Shapes: E edges, G bags, F features of all bags, K bags with repetitions, D dimension.
 """
@@ -29,12 +29,12 @@ class Bags:
         return len(self.count_G)
 
     def means(self, embeddings_ND: Tensor, bag_K: Tensor) -> Tensor:
-        """Embeddings of bags: [K, D]."""
+        """Compute embeddings of bags: [K, D]."""
         row_F, count_K = self._rows(bag_K)
         return F.embedding_bag(row_F, embeddings_ND, count_K.cumsum(0) - count_K, mode="mean")
 
     def feature_gradients(self, bag_K: Tensor, gradient_KD: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows of the bags' features, and the gradient of each row: [F'] and [F', D]."""
+        """Return the rows of the bags' features, and the gradient of each row: [F'] and [F', D]."""
         row_F, count_K = self._rows(bag_K)
         return row_F, torch.repeat_interleave(gradient_KD / count_K.unsqueeze(1), count_K, dim=0)
 
@@ -51,7 +51,7 @@ class Bags:
 
 
 def distinct(features: Features, edges: Indices) -> tuple[Bags, Tensor]:
-    """The distinct bags of some edges, and the number of each edge's bag [E].
+    """Find the distinct bags of some edges, and the number of each edge's bag [E].
 
     Equal 64-bit hashes mean equal lists: among 1e8 lists, two different ones collide with probability 3e-4.
     """
@@ -65,7 +65,7 @@ def distinct(features: Features, edges: Indices) -> tuple[Bags, Tensor]:
 
 
 def _mixed(indices: Indices) -> npt.NDArray[np.uint64]:
-    """A hash of each feature (the finaliser of splitmix64); the hash of a list is the sum."""
+    """Hash each feature (finaliser of splitmix64); the hash of a list is the sum of its features' hashes."""
     x = indices.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -23,7 +23,7 @@ MASKED = -1e9
 
 
 def mask_own(neg_CPM: Tensor, rows_CK: Tensor, num_positives: int, first_negative: int) -> Tensor:
-    """Mask the scores of negatives that are the edge's own entity, in place; returns the mask [C, P, M].
+    """Mask the scores of negatives that are the edge's own entity, in place; return the mask [C, P, M].
 
     `rows_CK` are the candidates' rows: the first `num_positives` are the edges' own, those from
     `first_negative` on are negatives.
@@ -44,7 +44,7 @@ class LossGradient(NamedTuple):
 def loss_gradient(
     loss_fn: str, margin: float, pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor
 ) -> LossGradient:
-    """The weighted losses of positives, and the gradient of their sum; it overwrites `neg_CPM`."""
+    """Compute weighted losses of positives, and the gradient of their sum; overwrites `neg_CPM`."""
     if loss_fn == "logistic":
         return _logistic(pos_CP, neg_CPM, weight_CP)
     if neg_CPM.shape[-1] == 0:
@@ -81,7 +81,7 @@ def _softmax(pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor) -> LossGradient
 
 
 def n3(vectors: tuple[Tensor, ...], weight: Tensor | float) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Regularisation cost of each vector, weight x sum of |x|^3: [...], and its gradient, 3 weight x |x|.
+    """Compute each vector's cost of N3, weight x sum of |x|^3: [...], and its gradient, 3 weight x |x|.
 
     `vectors` are one tensor [..., D], or real and imaginary parts. `weight` broadcasts against them.
     """
@@ -92,7 +92,7 @@ def n3(vectors: tuple[Tensor, ...], weight: Tensor | float) -> tuple[Tensor, tup
 
 
 def n3_of_operator(operator: str, leaves: Sequence[Tensor], weight_E: Tensor, rel_E: Tensor | None) -> Tensor:
-    """Add the gradient of N3 to the operator's parameters `leaves`; the cost.
+    """Add the gradient of N3 to the operator's parameters `leaves`; return the cost.
 
     `weight_E` is each edge's coefficient. `rel_E` is each edge's row in dynamic relations' parameters.
     """

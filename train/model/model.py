@@ -1,4 +1,4 @@
-"""The model without the entities' embeddings: relation parameters, global embeddings, scores.
+"""Model without the entities' embeddings: relation parameters, global embeddings, scores.
 
 The score of an edge is comparator(lhs, operator(rhs)). To corrupt one side of an edge, compare the *query*,
 made of the entity of the other side and the relation, with *candidates* for that side:
@@ -35,7 +35,7 @@ _RELATIONS_ADDED = (
 
 
 class Model:
-    """Relation parameters and global embeddings of a run, and the scores they define."""
+    """Relation parameters and global embeddings of a run, and the scores that they define."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Model:
                 self.parameters[global_key(entity_type)] = torch.zeros(dimension)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All parameters, with the keys and in the order of a checkpoint."""
+        """Return all parameters, with the keys and in the order of a checkpoint."""
         return dict(self.parameters)
 
     def load_state(
@@ -106,7 +106,7 @@ class Model:
         return self
 
     def operator_keys(self, relation: int, side: Side) -> tuple[str, ...]:
-        """Keys of the parameters of the operator that transforms entities of `side`, where it has one."""
+        """Keys of the operator that transforms entities of `side`; empty for a side without operator."""
         if side is Side.LHS and not self.two_sided:
             return ()
         names = operators.parameter_names(
@@ -122,30 +122,30 @@ class Model:
         return tuple(dict.fromkeys(keys))
 
     def with_parameters(self, parameters: dict[str, Tensor]) -> "Model":
-        """The same model with other parameters, such as some rows of these parameters."""
+        """Copy the model with other parameters, such as some rows of these parameters."""
         other = copy.copy(self)
         other.parameters = parameters
         return other
 
     def query(self, relation: int, side: Side, embeddings: Tensor, rel: Tensor | None = None) -> Tensor:
-        """Queries for `side`, from embeddings of the other side: [..., D] -> [..., D].
+        """Make queries for `side`, from embeddings of the other side: [..., D] -> [..., D].
 
-        `rel` [...] holds each edge's relation where relations are dynamic.
+        With dynamic relations, `rel` [...] holds each edge's relation.
         """
         is_transformed = self.two_sided or side is Side.LHS
         return self._vectors(relation, side.other, embeddings, rel, is_transformed=is_transformed)
 
     def candidates(self, relation: int, side: Side, embeddings: Tensor) -> Tensor:
-        """Candidates for `side`, from embeddings of that side: [..., D] -> [..., D]."""
+        """Make candidates for `side`, from embeddings of that side: [..., D] -> [..., D]."""
         is_transformed = not self.two_sided and side is Side.RHS
         return self._vectors(relation, side, embeddings, None, is_transformed=is_transformed)
 
     def edge_scores(self, queries: Tensor, candidates: Tensor) -> Tensor:
-        """Scores of pairs of a query and a candidate: [..., D] and [..., D] -> [...]."""
+        """Score pairs of a query and a candidate: [..., D] and [..., D] -> [...]."""
         return comparators.edge_scores(self.config.comparator, self.config.bias, queries, candidates)
 
     def matrix_scores(self, queries: Tensor, candidates: Tensor, *, half: bool = False) -> Tensor:
-        """Scores of all queries against all candidates: [..., P, D] and [..., N, D] -> [..., P, N].
+        """Score all queries against all candidates: [..., P, D] and [..., N, D] -> [..., P, N].
 
         `half` computes the matrix product in bfloat16: for training, not for ranking.
         """
@@ -167,5 +167,5 @@ class Model:
 
 
 def _rows(parameter: Tensor, rel: Tensor) -> Tensor:
-    """Rows of a parameter of all relations, one for each edge: [R, ...] and [*E] -> [*E, ...]."""
+    """Gather a parameter's row of each edge's relation: [R, ...] and [*E] -> [*E, ...]."""
     return F.embedding(rel, parameter.flatten(1)).view(*rel.shape, *parameter.shape[1:])

@@ -28,9 +28,9 @@ Kind = Literal["row_adagrad", "adagrad"]
 
 
 def sum_duplicates(rows_K: Tensor, gradient_KD: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows without repetition, ascending, and the sum of each row's gradients: [U], [U, D].
+    """Return rows without repetition, ascending, and the sum of each row's gradients: [U], [U, D].
 
-    The order of summation is that of the arguments, so the result is the same every time.
+    The order of the arguments is the order of summation, so the result is the same every time.
     """
     sorted_K, order_K = torch.sort(rows_K, stable=True)
     rows_U, count_U = torch.unique_consecutive(sorted_K, return_counts=True)
@@ -47,7 +47,7 @@ def update_rows(
     lr: float,
     max_norm: float | None = None,
 ) -> None:
-    """One Adagrad step on distinct rows, in place; rows longer than `max_norm` are shortened."""
+    """Take one Adagrad step on distinct rows, in place; shorten rows longer than `max_norm`."""
     old_UD = embeddings_ND[rows_U]
     if sums.dim() == 1:
         sum_U = sums[rows_U] + gradient_UD.square().mean(1)
@@ -64,7 +64,7 @@ def update_rows(
 def update_table(
     embeddings_ND: Tensor, sums: Tensor, gradient_ND: Tensor, lr: float, max_norm: float | None = None
 ) -> None:
-    """One Adagrad step on every row, in place, as `update_rows`."""
+    """Take one Adagrad step on every row, in place, like `update_rows`."""
     if sums.dim() == 1:
         sums += gradient_ND.square().mean(1)
         embeddings_ND.addcmul_(gradient_ND, (lr / (sums.sqrt() + EPSILON)).unsqueeze(1), value=-1)
@@ -86,7 +86,7 @@ def update_table(
 
 
 def shortened(embeddings_ND: Tensor, max_norm: float) -> Tensor:
-    """The embeddings, those longer than `max_norm` scaled down to it."""
+    """Scale embeddings longer than `max_norm` down to `max_norm`."""
     norm_N: Tensor = embeddings_ND.square().sum(1).sqrt()
     return embeddings_ND * (max_norm / norm_N.clamp_min(max_norm)).unsqueeze(1)
 
@@ -98,13 +98,13 @@ def is_beginning(first: Tensor, whole: Tensor) -> bool:
 
 
 def fresh_sums(optimizer: Kind, embeddings_ND: Tensor) -> Tensor:
-    """The sums of a new table: zeros."""
+    """Make the sums of a new table: zeros."""
     like = embeddings_ND if optimizer == "adagrad" else embeddings_ND[:, 0]
     return torch.zeros(like.shape)
 
 
 def table_state(sums: Tensor, lr: float) -> dict[str, Any]:
-    """The state of one table, as PBG's RowAdagrad or torch.optim.Adagrad saves it."""
+    """Return the state of one table in the layout of PBG's RowAdagrad or torch.optim.Adagrad."""
     if sums.dim() == 2:
         return {"state": {0: {"step": torch.tensor(0.0), "sum": sums}}, "param_groups": [_group(lr, 1)]}
     group = {"lr": lr, "lr_decay": 0, "weight_decay": 0, "params": [0]}
@@ -115,7 +115,7 @@ def table_state(sums: Tensor, lr: float) -> dict[str, Any]:
 def sums_of_table_state(
     state: Mapping[str, Any], optimizer: Kind, shape: tuple[int, int], uri: str
 ) -> Tensor:
-    """The sums of a saved state, for a table of `shape`: [N], or element-wise [N, D].
+    """Read the sums of a saved state, for a table of `shape`: [N], or element-wise [N, D].
 
     Sums of the other optimizer are converted: a row's sum is the mean of its elements' sums.
 
@@ -147,7 +147,7 @@ def _group(lr: float, num_parameters: int) -> dict[str, Any]:
 
 
 class Adagrad:
-    """Element-wise Adagrad of named parameters, which it changes in place."""
+    """Element-wise Adagrad of named parameters, in place."""
 
     def __init__(self, parameters: dict[str, Tensor], lr: float) -> None:
         self.parameters = parameters
@@ -155,21 +155,24 @@ class Adagrad:
         self.sums = {key: torch.zeros_like(value) for key, value in parameters.items()}
         self.steps = dict.fromkeys(parameters, 0)
 
-    def update(self, key: str, gradient: Tensor, rows_U: Tensor | None = None, lr_scale: float = 1.0) -> None:
-        """One step on a whole parameter, or on distinct rows of the parameter."""
-        self.steps[key] += 1
+    def update(self, leaves: Mapping[str, Tensor], rows_U: Tensor | None, lr_scale: float) -> None:
+        """Take one step by the gradients of `leaves`: copies of whole parameters, or of distinct rows."""
         lr = self.lr * lr_scale
-        if rows_U is None:
-            accumulated = self.sums[key].addcmul_(gradient, gradient)
-            self.parameters[key].addcdiv_(gradient, accumulated.sqrt() + EPSILON, value=-lr)
-            return
-        accumulated = self.sums[key][rows_U].addcmul_(gradient, gradient)
-        self.sums[key][rows_U] = accumulated
-        step = gradient / accumulated.sqrt_().add_(EPSILON)
-        self.parameters[key][rows_U] -= lr * step
+        for key, leaf in leaves.items():
+            if (gradient := leaf.grad) is None:
+                continue
+            self.steps[key] += 1
+            if rows_U is None:
+                accumulated = self.sums[key].addcmul_(gradient, gradient)
+                self.parameters[key].addcdiv_(gradient, accumulated.sqrt() + EPSILON, value=-lr)
+            else:
+                accumulated = self.sums[key][rows_U].addcmul_(gradient, gradient)
+                self.sums[key][rows_U] = accumulated
+                step = gradient / accumulated.sqrt_().add_(EPSILON)
+                self.parameters[key][rows_U] -= lr * step
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as torch.optim.Adagrad saves it; empty where there is no parameter."""
+        """Return the state in the layout of torch.optim.Adagrad; empty without parameters."""
         if not self.parameters:
             return {}
         state = {

@@ -4,8 +4,8 @@
     gradient of queries: weight P candidates - the candidates that answer
     gradient of candidates: P^T weight queries - the queries that they answer
 
-With half_precision the scores and P are bfloat16, which halves the memory traffic; products add up in fp32.
-Scores are computed for as many queries at a time as SCORE_BYTES holds.
+With half_precision, scores and P are bfloat16, which halves the memory traffic; products add up in float32.
+SCORE_BYTES limits the number of queries at a time.
 
 Shapes: Q queries, A answers, N rows of the table of answers, D dimension, U distinct rows.
 """
@@ -54,25 +54,22 @@ class GroupedStep:
         self._share = (2 if model.two_sided else 1) / max(1, len(sides_with_negatives(config)))
 
     def __call__(self, batch: QueryBatch, tables: Mapping[Side, Table]) -> StepFigures:
-        """Score, loss, gradient, update: of every row that may answer, and of the rows that ask."""
-        asked, asking = tables[batch.side], tables[batch.side.other]
+        """Score, loss, gradient, update: of all rows on the side of the answers, and of the queries' rows."""
         local, rel_U, rel_Q = touched_parameters(self.model, batch.relation, batch.rel_Q)
-        entity_QD = asking.embeddings_ND[batch.entity_Q].requires_grad_()
-        rows_ND = asked.embeddings_ND.detach().requires_grad_()
+        entity_QD = tables[batch.side.other].embeddings_ND[batch.entity_Q].requires_grad_()
+        rows_ND = tables[batch.side].embeddings_ND.detach().requires_grad_()
         query_QD = local.query(batch.relation, batch.side, entity_QD, rel_Q)
         candidate_ND = local.candidates(batch.relation, batch.side, rows_ND)
         found = self._compare(query_QD.detach(), candidate_ND.detach(), batch)
         torch.autograd.backward([query_QD, candidate_ND], [found.query_QD, found.candidate_ND])
         reg = self._regularise(batch, local, rel_Q, entity_QD, rows_ND)
-        self._update(batch, asked, asking, gradient_of(rows_ND), gradient_of(entity_QD))
-        for key, leaf in local.parameters.items():
-            if leaf.grad is not None:
-                self.adagrad.update(key, leaf.grad, rel_U, self.lr_scale)
+        self._update(batch, tables, gradient_of(rows_ND), gradient_of(entity_QD))
+        self.adagrad.update(local.parameters, rel_U, self.lr_scale)
         violators = {side: found.violators if side is batch.side else found.violators * 0 for side in Side}
         return StepFigures(found.loss, reg, violators[Side.LHS], violators[Side.RHS])
 
     def _compare(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
-        """The loss and its gradients, some queries at a time."""
+        """Compute the loss and its gradients, some queries at a time."""
         half = self.config.half_precision
         is_product = self.config.comparator in ("dot", "cos") and not self.config.bias
         compare = self._compare_products if is_product else self._compare_any
@@ -92,7 +89,7 @@ class GroupedStep:
         )
 
     def _compare_products(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
-        """Scores are a matrix product: the gradients are two more."""
+        """Compute scores as a matrix product, and gradients as two more products."""
         dtype = torch.bfloat16 if self.config.half_precision else query_QD.dtype
         query_A = torch.repeat_interleave(batch.count_Q)
         operand_ND = candidate_ND.to(dtype)
@@ -107,7 +104,7 @@ class GroupedStep:
         return Gradients(loss, violators, gradient_QD, gradient_ND)
 
     def _compare_any(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
-        """Scores are of any comparator: autograd carries their gradient to the vectors."""
+        """Compute scores by any comparator: autograd carries their gradient to the vectors."""
         leaves = query_QD.requires_grad_(), candidate_ND.requires_grad_()
         score_QN = self.model.matrix_scores(*leaves, half=self.config.half_precision)
         query_A = torch.repeat_interleave(batch.count_Q)
@@ -120,7 +117,7 @@ class GroupedStep:
     def _regularise(
         self, batch: QueryBatch, local: Model, rel_Q: Tensor | None, entity_QD: Tensor, rows_ND: Tensor
     ) -> Tensor:
-        """Add N3 of both entities of every edge, and of its operator, to the gradients; returns its cost."""
+        """Add N3 of both entities of every edge, and of its operator, to the gradients; return the cost."""
         coefficient = self.config.regularization_coef * self._share
         reg = gradient_of(entity_QD).new_zeros(())
         if not coefficient:
@@ -130,8 +127,7 @@ class GroupedStep:
         answer_U, count_U = torch.unique(batch.answer_A, return_counts=True)
         with torch.no_grad():
             for vectors, count in ((entity_QD, count_Q), (rows_ND[answer_U], count_U.to(reg.dtype))):
-                parts = operators.parts(operator, vectors)
-                cost, slopes = losses.n3(parts, coefficient * count.unsqueeze(1))
+                cost, slopes = losses.n3(operators.parts(operator, vectors), coefficient * count.unsqueeze(1))
                 reg += cost.sum()
                 slope = torch.cat(slopes, dim=-1)
                 if vectors is entity_QD:
@@ -143,19 +139,20 @@ class GroupedStep:
             return reg + losses.n3_of_operator(operator, leaves, count_Q * coefficient, rel_Q)
 
     def _update(
-        self, batch: QueryBatch, asked: Table, asking: Table, gradient_ND: Tensor, gradient_QD: Tensor
+        self, batch: QueryBatch, tables: Mapping[Side, Table], gradient_ND: Tensor, gradient_QD: Tensor
     ) -> None:
+        answer_table, query_table = tables[batch.side], tables[batch.side.other]
         settings = self.config.lr * self.lr_scale, self.config.max_norm
-        if asked is asking:
+        if answer_table is query_table:
             gradient_ND.index_add_(0, batch.entity_Q, gradient_QD)
         else:
             rows_U, gradient_UD = optimizer.sum_duplicates(batch.entity_Q, gradient_QD)
-            optimizer.update_rows(asking.embeddings_ND, asking.sums, rows_U, gradient_UD, *settings)
-        optimizer.update_table(asked.embeddings_ND, asked.sums, gradient_ND, *settings)
+            optimizer.update_rows(query_table.embeddings_ND, query_table.sums, rows_U, gradient_UD, *settings)
+        optimizer.update_table(answer_table.embeddings_ND, answer_table.sums, gradient_ND, *settings)
 
 
 def _cross_entropy(score_QN: Tensor, query_A: Tensor, batch: QueryBatch) -> tuple[Tensor, Tensor, Tensor]:
-    """The loss; the number of answers that score below another entity; softmax(scores) [Q, N]."""
+    """Return loss, number of answers that score below another entity, and softmax(scores) [Q, N]."""
     wide = torch.promote_types(score_QN.dtype, torch.float32)
     best_Q = score_QN.amax(1).to(wide)
     own_A = score_QN[query_A, batch.answer_A].to(wide)

@@ -76,7 +76,7 @@ class PlainStep:
                 )
         reg = self._regularise_operators(model, batch.relation, blocks)
         self._update_rows(tables, row_gradients)
-        self._update_parameters(model, rel_U)
+        self.adagrad.update(model.parameters, rel_U, self.lr_scale)
         total = _summed(figures)
         return total._replace(reg=total.reg + reg)
 
@@ -88,47 +88,40 @@ class PlainStep:
         return _summed([self.step(batch, blocks, tables) for blocks in steps])
 
     def _loss(self, scored: Mapping[Side, Scores], block: Block) -> tuple[Tensor, list[Tensor]]:
-        """The loss of both sides; the gradients of each side's pos_CP and neg_CPM, which is overwritten."""
+        """Return the loss of both sides, and the gradients of pos_CP and neg_CPM; overwrites neg_CPM."""
+        loss_fn, margin, weight_CP = self.config.loss_fn, self.config.margin, block.weight_CP
         lhs, rhs = (
-            losses.loss_gradient(
-                self.config.loss_fn,
-                self.config.margin,
-                scored[side].pos_CP.detach(),
-                scored[side].neg_CPM.detach(),
-                block.weight_CP,
-            )
-            for side in Side
+            losses.loss_gradient(loss_fn, margin, each.pos_CP.detach(), each.neg_CPM.detach(), weight_CP)
+            for each in (scored[Side.LHS], scored[Side.RHS])
         )
         return lhs.loss_CP.sum() + rhs.loss_CP.sum(), [lhs.pos_CP, lhs.neg_CPM, rhs.pos_CP, rhs.neg_CPM]
 
     def _regularise_entities(self, block: Block, embeddings: Mapping[Side, Tensor]) -> Tensor:
-        """Add N3 of the edges' entities to their gradients; returns its cost."""
+        """Add N3 of the edges' entities to their gradients; return the cost."""
         reg = block.weight_CP.new_zeros(())
         if not self.config.regularization_coef:
             return reg
-        # With an operator for each side an edge is scored in two ways, each an example of its own.
+        # With an operator for each side, an edge has two scores: each is an example.
         examples = 2 if self.model.two_sided else 1
         operator = self.config.relations[block.relation].operator
         for embedding_CKD in embeddings.values():
-            positives_CPD = embedding_CKD.detach()[:, : block.num_positives]
-            parts = operators.parts(operator, positives_CPD)
+            parts = operators.parts(operator, embedding_CKD.detach()[:, : block.num_positives])
             cost, slopes = losses.n3(parts, self.config.regularization_coef * examples)
             gradient_of(embedding_CKD)[:, : block.num_positives] += torch.cat(slopes, dim=-1)
             reg += cost.sum()
         return reg
 
     def _regularise_operators(self, model: Model, relation: int, blocks: Sequence[Block]) -> Tensor:
-        """Add N3 of the operators' parameters to their gradients, once per edge; returns its cost."""
+        """Add N3 of the operators' parameters to their gradients, once per edge; return the cost."""
         weight_B = torch.cat([block.weight_CP.flatten() for block in blocks])
         reg = weight_B.new_zeros(())
         if not self.config.regularization_coef:
             return reg
-        rel = _relations_of(blocks)
+        operator, rel_B = self.config.relations[relation].operator, _relations_of(blocks)
         coefficient_B = torch.full_like(weight_B, self.config.regularization_coef)
         for side in Side:
             leaves = [model.parameters[key] for key in model.operator_keys(relation, side)]
-            operator = self.config.relations[relation].operator
-            reg += losses.n3_of_operator(operator, leaves, coefficient_B, rel)
+            reg += losses.n3_of_operator(operator, leaves, coefficient_B, rel_B)
         return reg
 
     def _update_rows(self, tables: Mapping[Side, Table], row_gradients: RowGradients) -> None:
@@ -139,11 +132,6 @@ class PlainStep:
             rows_U, gradient_UD = optimizer.sum_duplicates(torch.cat(rows), torch.cat(gradients))
             table = tables[sides[0]]
             optimizer.update_rows(table.embeddings_ND, table.sums, rows_U, gradient_UD, lr, max_norm)
-
-    def _update_parameters(self, model: Model, rel_U: Tensor | None) -> None:
-        for key, leaf in model.parameters.items():
-            if leaf.grad is not None:
-                self.adagrad.update(key, leaf.grad, rel_U, self.lr_scale)
 
 
 def gather(batch: Batch, block: Block, tables: Mapping[Side, Table]) -> dict[Side, Tensor]:
@@ -181,10 +169,10 @@ def scores(model: Model, block: Block, embeddings: Mapping[Side, Tensor]) -> dic
 def touched_parameters(
     model: Model, relation: int, rel: Tensor | None
 ) -> tuple[Model, Tensor | None, Tensor | None]:
-    """Copy the parameters that edges touch into a model of their own, as leaves of the gradient.
+    """Copy the parameters that edges touch into another model, as leaves of the gradient.
 
-    With dynamic relations these are the rows `rel_U`, and the edges' relations become positions among them:
-    (model, rel_U, positions); else (model, None, None).
+    With dynamic relations, return (model with the rows `rel_U`, rel_U, position of each edge's relation in
+    rel_U); otherwise (model, None, None).
     """
     keys = model.keys_of(relation)
     if rel is None:
@@ -196,7 +184,7 @@ def touched_parameters(
 
 
 def gradient_of(leaf: Tensor) -> Tensor:
-    """The gradient that backward has left at a leaf."""
+    """Return the gradient that `backward` has stored at a leaf."""
     if leaf.grad is None:
         raise TrainingError("no gradient has arrived at the embeddings; this is a defect of GraphMill")
     return leaf.grad
@@ -205,7 +193,7 @@ def gradient_of(leaf: Tensor) -> Tensor:
 def _touched_by(
     blocks: Sequence[Block], model: Model, relation: int
 ) -> tuple[Model, Tensor | None, Sequence[Block]]:
-    """`touched_parameters` of blocks, and the blocks with positions for relations."""
+    """Return `touched_parameters` of blocks, and the blocks with positions for relations."""
     local, rel_U, position_B = touched_parameters(model, relation, _relations_of(blocks))
     if position_B is None:
         return local, None, blocks
@@ -215,7 +203,7 @@ def _touched_by(
 
 
 def _relations_of(blocks: Iterable[Block]) -> Tensor | None:
-    """The relation of each edge, [B], where relations are dynamic."""
+    """Return each edge's relation, [B]; None with static relations."""
     rel = [block.rel_CP.flatten() for block in blocks if block.rel_CP is not None]
     return torch.cat(rel) if rel else None
 

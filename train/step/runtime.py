@@ -26,8 +26,8 @@ def cpu_threads(num_threads: int | None) -> Iterator[None]:
 def keep_freed_memory() -> None:
     """Let glibc keep the buffers that a step frees: otherwise every step faults all its pages in again.
 
-    Our own clusters start their workers with this setting (`cluster.ENVIRONMENT`); on other clusters it makes
-    steps two to ten times as fast.
+    Our clusters start workers with this setting (`cluster.ENVIRONMENT`). On other clusters, steps become two
+    to ten times as fast.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -1,4 +1,4 @@
-"""A table of embeddings and the state of their optimizer: what every step reads and moves."""
+"""Table of embeddings and optimizer state, which every step reads and moves."""
 
 from dataclasses import dataclass
 

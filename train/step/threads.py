@@ -1,4 +1,4 @@
-"""Threads that share work, for code that spends its time where the GIL is released."""
+"""Threads that share work, for code that releases the GIL most of the time."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ class Threads:
     """Runs tasks in the calling thread and in others, and reports the amount of work done so far.
 
     Attributes:
-        lock: guards what tasks share.
+        lock: guards objects that tasks share.
     """
 
     def __init__(self, num_threads: int, report: Callable[[int], None] = lambda done: None) -> None:
@@ -21,10 +21,10 @@ class Threads:
         self._done = 0
 
     def run(self, tasks: Iterator[Task]) -> None:
-        """Run all tasks; each is made when a thread is free. The first error stops the other threads."""
+        """Run all tasks; a free thread makes the next task. The first error stops all threads."""
         with ThreadPoolExecutor(max(1, self.num_threads - 1)) as pool:
             others = [pool.submit(self._work, tasks) for _ in range(self.num_threads - 1)]
-            # Only the calling thread reports: Dask knows which task that thread belongs to.
+            # Only the calling thread reports: Dask knows its task.
             self._work(tasks, self._report)
             for other in others:
                 other.result()
@@ -42,6 +42,6 @@ class Threads:
                 report(self._done)
             except BaseException:
                 with self.lock:
-                    for _ in tasks:  # leaves nothing for the other threads
+                    for _ in tasks:  # leave nothing for the other threads
                         pass
                 raise

@@ -193,10 +193,11 @@ def test_what_is_not_there(tmp_path: Path, rows: np.ndarray) -> None:
     pq.write_table(pa.table({"a": ["x"], "b": ["y"]}), tmp_path / "odd/x.parquet")
     with pytest.raises(FormatError, match="expected one column of ids and one of lists of floats"):
         vector_tables.find_types(str(tmp_path))
-    ragged = pa.array([[1.0], [1.0, 2.0]])
-    pq.write_table(pa.table({"nid": ["x", "y"], "emb": ragged}), tmp_path / "odd/x.parquet")
-    with pytest.raises(FormatError, match="expected vectors of one length"):
-        lookup.neighbors(str(tmp_path), "x", 5, "odd", None)
+    for ragged in ([[1.0], [1.0, 2.0]], [[1.0], [1.0, 2.0, 3.0]]):
+        table = pa.table({"nid": ["x", "y"], "emb": pa.array(ragged)})
+        pq.write_table(table, tmp_path / "odd/x.parquet")
+        with pytest.raises(FormatError, match="expected vectors of one length"):
+            lookup.neighbors(str(tmp_path), "x", 5, "odd", None)
 
 
 def test_the_command(tmp_path: Path, rows: np.ndarray, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,7 +110,7 @@ def launch(fused: FusedStep, shape: Shape) -> None:
     """Launch what a step launches."""
     column = torch.zeros(shape.group.size, dtype=torch.int32)
     table = Table(torch.zeros(10, fused.config.dimension), torch.zeros(10))
-    fused(Edges(column, column, column, None), shape, fused.related(0), (table, table))
+    fused(Edges(column, column, column, None), shape, fused.relation_parameters(0), (table, table))
 
 
 def step(*case: Any) -> None:

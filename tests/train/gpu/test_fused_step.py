@@ -148,10 +148,10 @@ def test_a_step_is_that_of_the_plain_trainer(
         (num_rows[0], num_rows[1]),
         (2, positives, again, config.num_uniform_negs),
     )
-    related = fused.related(group.relation)
+    related = fused.relation_parameters(group.relation)
     fused(edges, shape, related, (sides[0], sides[1]))
     for each in dict.fromkeys(related):
-        each.put_back(model, adagrad, 1)
+        each.write_back(model, adagrad, 1)
 
     plain_model, plain_adagrad, plain_tables = state_of(config, torch.float64)
     step = PlainStep(config, plain_model, plain_adagrad)
