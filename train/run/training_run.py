@@ -10,7 +10,7 @@ from graphmill.run.lock import Claim
 from graphmill.storage import Checksums
 from train.edges.schedule import Schedule
 from train.run.run_metrics import RunMetrics
-from train.run.validation import Validation
+from train.run.validation import Rank, Validation
 
 
 class TrainingRun(ABC):
@@ -20,13 +20,17 @@ class TrainingRun(ABC):
         version: committed version of the checkpoint.
     """
 
-    def __init__(self, config: Config, schedule: Schedule, version: int, claim: Claim) -> None:
+    def __init__(
+        self, config: Config, schedule: Schedule, version: int, claim: Claim, evaluate: Rank
+    ) -> None:
+        """`version` is the committed one; `evaluate` ranks the edges of a split with a version."""
         self.config, self.schedule, self.claim = config, schedule, claim
         self.first_version = self.version = version
         claim.check()
         pbg_checkpoint.delete_uncommitted(config.checkpoint_path)
         self.metrics = RunMetrics(config, schedule, version)
         self.validation = Validation(config, schedule.per_epoch, version, self._rank)
+        self._evaluate = evaluate
         self._of_config: Checksums = {}
 
     def run(self) -> dict[str, Any]:
@@ -61,10 +65,6 @@ class TrainingRun(ABC):
         """Train on all buckets of an iteration, and commit its version."""
 
     @abstractmethod
-    def evaluate(self, config: Config) -> dict[str, Any]:
-        """Evaluate a version of the checkpoint."""
-
-    @abstractmethod
     def close(self) -> None:
         """End the threads or tasks of the run."""
 
@@ -73,6 +73,6 @@ class TrainingRun(ABC):
         """The plan, and other figures that the buckets do not give."""
 
     def _rank(self, config: Config) -> dict[str, Any]:
-        figures = self.evaluate(config)
+        figures = self._evaluate(config)
         self.claim.check()  # evaluation takes long, and the result is written next
         return figures
