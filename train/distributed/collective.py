@@ -137,8 +137,8 @@ def check_backend(backend: str, device: torch.device) -> None:
     Raises:
         ConfigError: this torch is built without the backend, or it is not for this device.
     """
-    available = {"nccl": dist.is_nccl_available, "gloo": dist.is_gloo_available}
-    if not dist.is_available() or not available[backend]():
+    is_available = dist.is_nccl_available if backend == "nccl" else dist.is_gloo_available
+    if not dist.is_available() or not is_available():
         raise ConfigError(
             f"train.all_reduce: this worker's torch {torch.__version__} is built without {backend}; "
             "set train.all_reduce: files"

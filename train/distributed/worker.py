@@ -64,7 +64,6 @@ class Worker:
         self.tables: dict[PartitionKey, Table] = {}
         self.num_read = 0
         self._revisions: dict[PartitionKey, int] = {}  # of the tables
-        self._num_parameters = self.context.num_parameters(model)
         backend = self.plan.all_reduce
         self.collective = None if backend is None else Collective(backend, self.context.device)
 
@@ -75,8 +74,8 @@ class Worker:
             message = self._train(message, channel)
         if self.collective is not None:
             self.collective.close()
-        figures = {"device": self.plan.device, "plan": self.plan.figures()}
-        return figures | {"num_parameters": self._num_parameters}
+        num_parameters = self.context.num_parameters(self.shared.model)
+        return {"device": self.plan.device, "plan": self.plan.figures(), "num_parameters": num_parameters}
 
     def _train(self, message: Message, channel: WorkerChannel) -> Message:
         """Train one bucket, write and publish it; returns the coordinator's next message."""
