@@ -28,9 +28,7 @@ class FilesConfig(Section):
     )
     header: Fixed[bool] = Field(True, description="Whether text starts with a row of column names.")
     quoting: Fixed[bool | None] = Field(
-        None,
-        description='Whether text may hold "quoted" fields, which may hold delimiters and newlines; '
-        "null: yes, unless the delimiter is a tab.",
+        None, description='Whether text has "quoted" fields; null: yes, unless the delimiter is a tab.'
     )
 
     @field_validator("path", mode="before")
@@ -46,8 +44,10 @@ class FilesConfig(Section):
         return delimiter
 
     def columns(self) -> dict[str, Column]:
-        """Column of each field of an edge or entity."""
-        raise NotImplementedError
+        """Column of each field of an edge (lhs, rhs, relation, weight) or of an entity (id)."""
+        keys = {"lhs": "lhs", "rhs": "rhs", "relation": "relation_column", "weight": "weight", "id": "id"}
+        named = {field: getattr(self, key, None) for field, key in keys.items()}
+        return {field: column for field, column in named.items() if column is not None}
 
 
 class EntityTableConfig(FilesConfig):
@@ -55,10 +55,6 @@ class EntityTableConfig(FilesConfig):
 
     type: Fixed[TypeName] = Field(description="Entity type of all rows.")
     id: Fixed[Column] = Field(description="Column of raw ids: its name, or its number from 0.")
-
-    def columns(self) -> dict[str, Column]:
-        """The column of raw ids."""
-        return {"id": self.id}
 
 
 class TableConfig(FilesConfig):
@@ -68,18 +64,11 @@ class TableConfig(FilesConfig):
     rhs: Fixed[Column] = Field(description="Column of the right-hand sides.")
     relation: Fixed[Name | None] = Field(None, description="Relation of every row.")
     relation_column: Fixed[Column | None] = Field(None, description="Column of each row's relation.")
-    weight: Fixed[Column | None] = Field(
-        None, description="Column of edge weights; null: every edge weighs 1."
-    )
+    weight: Fixed[Column | None] = Field(None, description="Column of edge weights; null: all weigh 1.")
     split: Fixed[Name] = Field(TRAIN_SPLIT, description="Split that the edges belong to.")
     feature_delimiter: Fixed[Annotated[str, Field(min_length=1)]] = Field(
         " ", description="Delimiter of the features of a featurized entity in a column of text."
     )
-
-    def columns(self) -> dict[str, Column]:
-        """Column of each field of an edge."""
-        named = {"lhs": self.lhs, "rhs": self.rhs, "relation": self.relation_column, "weight": self.weight}
-        return {field: column for field, column in named.items() if column is not None}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -110,26 +99,16 @@ class EtlConfig(Section):
         (), description="Tables of entities, isolated ones included."
     )
     holdout: Fixed[dict[Name, Annotated[float, Field(ge=0, lt=1)]]] = Field(
-        default_factory=dict,
-        description="Fraction of the train split's edges that each split takes; equal edges go together.",
+        {}, description="Fraction of the train split's edges that each split takes; equal edges go together."
     )
     min_entity_count: Fixed[Count | dict[TypeName, Count]] = Field(
-        0,
-        description="Fewest train edges that an entity needs, as one number or by type; others are left out.",
+        0, description="Fewest train edges of an entity, as one number or by type; others are left out."
     )
-    min_relation_count: Fixed[Count] = Field(
-        0, description="Fewest train edges that a relation needs; others are left out."
-    )
-    duplicates: Fixed[KeepOrDrop] = Field(
-        "keep", description="Whether to keep equal edges of a split; drop: keep the first only."
-    )
-    self_loops: Fixed[KeepOrDrop] = Field(
-        "keep", description="Whether to keep edges with the same entity on both sides."
-    )
+    min_relation_count: Fixed[Count] = Field(0, description="Fewest train edges of a relation, likewise.")
+    duplicates: Fixed[KeepOrDrop] = Field("keep", description="Equal edges of a split; drop: keep the first.")
+    self_loops: Fixed[KeepOrDrop] = Field("keep", description="Edges with the same entity on both sides.")
     on_bad_row: Fixed[Literal["fail", "quarantine"]] = Field(
-        "fail",
-        description="Effect of a row that cannot become an edge: fail stops the run; quarantine writes the "
-        "row to a table of bad rows.",
+        "fail", description="fail: a bad row stops the run; quarantine: it goes to a table of bad rows."
     )
     quarantine_path: Neutral[str | None] = Field(
         None, description="Folder of the table of bad rows; null: `quarantine` under `output`."
@@ -138,22 +117,14 @@ class EtlConfig(Section):
         0.01, description="Largest fraction of bad rows; with more the run fails."
     )
     previous_entity_path: Neutral[str | None] = Field(
-        None,
-        description="Entity index of an earlier run: its entities keep their indices, new ones follow them.",
+        None, description="Entity index of an earlier run: its ids keep their indices, new ids follow."
     )
-    graphstorm_maps: Fixed[bool] = Field(
-        False, description="Also write raw_id_mappings/ as GraphStorm has them."
-    )
+    graphstorm_maps: Fixed[bool] = Field(False, description="Also write GraphStorm's raw_id_mappings/.")
     chunk_rows: Neutral[Positive] = Field(
-        2_000_000,
-        description="Rows per chunk, which one task encodes: 0.35 GiB + 0.1 GiB per million rows of memory.",
+        2_000_000, description="Rows that a task encodes at once: 0.35 GiB of memory + 0.1 GiB per million."
     )
-    index_bytes: Neutral[Positive] = Field(
-        512 << 20, description="Memory of a task that orders ids, in bytes."
-    )
-    merge_bytes: Neutral[Positive] = Field(
-        256 << 20, description="Edges that a task gathers into bucket files at once, in bytes."
-    )
+    index_bytes: Neutral[Positive] = Field(512 << 20, description="Memory of a task that sorts ids; bytes.")
+    merge_bytes: Neutral[Positive] = Field(256 << 20, description="Edges that a task merges at once; bytes.")
     spill_compression: Neutral[Literal["auto", Compression]] = Field(
         "auto", description="Compression of intermediate files; auto: none on local disks, else lz4."
     )

@@ -20,26 +20,12 @@ from distributed import Client
 from etl.config import EtlConfig, Table
 from etl.run import figures
 from etl.run.check_config import check_config
-from etl.run.figures import Counts
 from etl.run.outputs import check_outputs, hide_outputs, output_uris, quarantine_uri
 from etl.run.work import Work, kept_work
+from etl.steps import index, merge
 from etl.steps.encode import Chunk, Encoded, encode_range
-from etl.steps.index import (
-    Index,
-    count_entities,
-    first_ids,
-    first_indices,
-    id_ranges,
-    index_relations,
-    plan_shards,
-    rare_relations,
-    static_relations,
-    write_partition,
-)
 from etl.steps.index_previous import file_previous, num_previous_ids, previous_counts
 from etl.steps.index_shard import index_shard
-from etl.steps.merge import merge, plan_runs
-from etl.steps.spill import Int64
 from etl.steps.task_settings import TaskSettings
 from etl.steps.translate import Numbering, Translated, translate
 from etl.strings.hashing import HASH_NAME
@@ -53,12 +39,13 @@ from graphmill.formats.entity_index import Manifest, write_manifest
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums
+from graphmill.storage.as_json import Int64
 
 __all__ = ["check", "check_outputs", "fingerprint", "output_uris", "run", "written_uris"]
 
 written_uris = output_uris
 
-# Neutral settings with which work that was begun cannot be continued.
+# Neutral settings that cut the work into tasks: unfinished work cannot continue with other values.
 _CUTTING = {name for name, effect in EtlConfig.effects().items() if effect is Effect.NEUTRAL} - {
     "work_path",
     "work_replication",
@@ -96,21 +83,20 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         encoded = work.step("encode", list[Encoded], lambda: _encode(work, config, settings, ranges, claim))
         chunks = [chunk for of_range in encoded for chunk in of_range.chunks]
         _check_places(made_from, settings, ranges, chunks)
-        index = work.step("index", Index, lambda: _index(work, settings, chunks))
-        figures.warn_if_crowded(settings, index)
+        indexed = work.step("index", index.Index, lambda: _index(work, settings, chunks))
+        figures.warn_if_crowded(settings, indexed)
         translated = work.step(
-            "translate", list[Translated], lambda: _translate(work, settings, chunks, index)
+            "translate", list[Translated], lambda: _translate(work, settings, chunks, indexed)
         )
         num_edges, checksums = work.step(
             "merge", tuple[Int64, Checksums], lambda: _merge(work, settings, chunks, translated)
         )
-        checksums |= index.checksums
+        checksums |= indexed.checksums
         manifest = Manifest(HASH_NAME, config.seed, settings.num_partitions)
         write_manifest(work.folders.entities, manifest, checksums)
         _write_checksums(settings, checksums)
         _sweep(work)
-        counts = Counts(ranges, encoded, index, translated, num_edges)
-        found = figures.figures(settings, counts)
+        found = figures.figures(settings, ranges, encoded, indexed, translated, num_edges)
         figures.warn_if_uneven(settings, num_edges)
         claim.check()
         hide_outputs(config)
@@ -157,18 +143,18 @@ def _plan(work: Work, client: Client, config: Config, etl: EtlConfig) -> list[Fi
 def _check_places(
     made_from: dict[str, Any], settings: TaskSettings, ranges: list[FileRange], chunks: list[Chunk]
 ) -> None:
-    """Refuse a journal of an earlier run that names files of others.
+    """Refuse an earlier run's journal that names files outside this run.
 
     Raises:
-        FormatError: the journal names such a file.
+        FormatError: the journal names a file outside this run.
     """
     inputs = {each.get("uri") for each in made_from["inputs"]}
     found = [file_range.uri for file_range in ranges if file_range.uri not in inputs]
     found += [chunk.uri for chunk in chunks if storage.parent(chunk.uri) != settings.folders.work]
     if found:
         raise FormatError(
-            f"{settings.folders.work}: what an earlier run left there names {found[0]}, which is none of "
-            "this run's files; start again, from nothing"
+            f"{settings.folders.work}: the journal of an earlier run names {found[0]}, which is none of this "
+            "run's files; start again, from nothing"
         )
 
 
@@ -189,15 +175,15 @@ def _encode(
             raise
     if not any(chunk.num_edges for each in encoded for chunk in each.chunks):
         raise RawTableError(
-            "etl.tables: the tables hold no rows that become edges; there is nothing to make a graph of"
+            "etl.tables: the tables hold no rows that become edges; a graph needs at least one"
         )
     return encoded
 
 
-def _index(work: Work, settings: TaskSettings, chunks: list[Chunk]) -> Index:
+def _index(work: Work, settings: TaskSettings, chunks: list[Chunk]) -> index.Index:
     num_previous = previous_counts(settings)
     known = [number for number, count in enumerate(num_previous) if count]
-    tasks: list[tuple[Any, ...]] = [(settings, number) for number in known]
+    tasks: list[tuple[Any, ...]] = [(settings, settings.partitions[number]) for number in known]
     filed = work.run_tasks(file_previous, tasks, description="etl: read the earlier index")
     previous = dict(zip(known, filed, strict=True))
     num_ids: Int64 = np.array([chunk.num_ids for chunk in chunks]).sum(axis=0, dtype=np.int64)
@@ -206,39 +192,42 @@ def _index(work: Work, settings: TaskSettings, chunks: list[Chunk]) -> Index:
         for block in previous.get(number, []):
             ids += block.num_ids
             sizes += block.id_bytes
-    shards = plan_shards(settings, num_ids, id_bytes)
+    shards = index.plan_shards(settings, num_ids, id_bytes)
     uris = [chunk.uri for chunk in chunks]
     tasks = [(settings, shard, uris, previous.get(shard.partition_number, [])) for shard in shards]
     indexed = work.run_tasks(index_shard, tasks, description="etl: index entities", unit="shards")
-    num_entities = count_entities(shards, indexed, num_previous)
+    num_entities = index.count_entities(shards, indexed, num_previous)
+    first = zip(settings.partitions, index.first_ids(settings, num_entities), strict=True)
     tasks = [
-        (settings, number, [shard for shard in shards if shard.partition_number == number], first_id)
-        for number, first_id in enumerate(first_ids(settings, num_entities))
+        (settings, partition, [shard for shard in shards if shard.partition_number == number], first_id)
+        for number, (partition, first_id) in enumerate(first)
     ]
     written = work.run_tasks(
-        write_partition, tasks, description="etl: write the entity index", unit="partitions"
+        index.write_partition, tasks, description="etl: write the entity index", unit="partitions"
     )
-    relations = static_relations(settings, chunks)
+    relations = index.static_relations(settings, chunks)
     if settings.dynamic:
         tasks = [(settings, [chunk.uri for chunk in chunks if chunk.num_edges])]
-        (relations,) = work.run_tasks(index_relations, tasks, description="etl: number relations")
+        (relations,) = work.run_tasks(index.index_relations, tasks, description="etl: number relations")
     checksums = _joined([*written, relations.checksums])
-    return Index(shards, indexed, num_previous, num_entities, relations, checksums)
+    return index.Index(shards, indexed, num_previous, num_entities, relations, checksums)
 
 
 def _joined(parts: list[Checksums]) -> Checksums:
     return {uri: checksum for part in parts for uri, checksum in part.items()}
 
 
-def _translate(work: Work, settings: TaskSettings, chunks: list[Chunk], index: Index) -> list[Translated]:
-    first = first_indices(index)
-    rare = rare_relations(settings, chunks)
-    num_relations = index.relations.num_relations
+def _translate(
+    work: Work, settings: TaskSettings, chunks: list[Chunk], indexed: index.Index
+) -> list[Translated]:
+    first = index.first_indices(indexed)
+    rare = index.rare_relations(settings, chunks)
+    num_relations = indexed.relations.num_relations
     tasks = []
     first_relation = 0
-    for chunk, of_chunk in zip(chunks, id_ranges(settings, chunks, index.shards), strict=True):
+    for chunk, ranges in zip(chunks, index.id_ranges(settings, chunks, indexed.shards), strict=True):
         if chunk.num_edges:
-            numbering = Numbering(index.shards, first, of_chunk, first_relation, num_relations, rare)
+            numbering = Numbering(indexed.shards, first, ranges, first_relation, num_relations, rare)
             tasks.append((settings, chunk, numbering))
             first_relation += chunk.num_relations
     return work.run_tasks(translate, tasks, description="etl: translate", unit="chunks")
@@ -255,13 +244,13 @@ def _merge(
         for side in settings.feature_sides
     }
     tasks = []
-    for run_of_buckets in plan_runs(settings, num_edges.sum(axis=0), num_features):
+    for run_of_buckets in merge.plan_runs(settings, num_edges.sum(axis=0), num_features):
         flat = run_of_buckets.flat
         holding = np.flatnonzero(num_edges[:, flat.start : flat.stop].sum(axis=1))
         tasks.append((settings, run_of_buckets, [with_edges[number].uri for number in holding]))
-    written = work.run_tasks(merge, tasks, description="etl: write buckets", unit="runs")
-    num_written = np.array([count for each in written for count in each.num_edges], np.int64)
-    return num_written, _joined([each.checksums for each in written])
+    written = work.run_tasks(merge.merge, tasks, description="etl: write buckets", unit="runs")
+    num_written = np.array([count for counts, _ in written for count in counts], np.int64)
+    return num_written, _joined([checksums for _, checksums in written])
 
 
 def _write_checksums(settings: TaskSettings, checksums: Checksums) -> None:

@@ -86,21 +86,16 @@ def predict(
         raise click.UsageError("--split, --neighbors, --labels: expected one of them")
     settings = config.load(conf, overrides)
     target, kind = storage.absolute(output), entity_type or next(iter(settings.entities))
-    arguments: tuple[Any, ...]
-    if split is not None:
-        name, arguments = "predict_edges", (settings, split, target)
-    elif k is not None:
-        name, arguments = "predict_neighbors", (settings, kind, k, target)
-    else:
-        name = "predict_labels"
-        arguments = (settings, kind, storage.absolute(str(labels)), label_columns, target)
+    choice: tuple[Any, ...] = ("predict_edges", split)
+    if k is not None:
+        choice = ("predict_neighbors", kind, k)
+    elif labels is not None:
+        choice = ("predict_labels", kind, storage.absolute(labels), label_columns)
     options = settings.section(cluster.ClusterConfig)
-    with (
-        lock.held(whole=[target]) as claim,
-        progress.displayed(),
-        cluster.connect(master, options) as client,
-    ):
-        figures = cluster.run_task(client, _predict, name, (*arguments, claim), description="predict")
+    with lock.held(whole=[target]) as claim, progress.displayed(), cluster.connect(master, options) as client:
+        name, *chosen = choice
+        arguments = (settings, *chosen, target, claim)
+        figures = cluster.run_task(client, _predict, name, arguments, description="predict")
     click.echo(json.dumps(figures))
 
 
@@ -113,8 +108,9 @@ def _predict(name: str, arguments: tuple[Any, ...]) -> dict[str, Any]:
 
 def _table(metrics: dict[str, Any]) -> Table:
     table = Table("metric", "realistic ties", "pessimistic ties", title=f"{metrics['num_edges']} edges")
-    for name in (each for each in metrics if f"{each}_pessimistic" in metrics):
-        table.add_row(name, f"{metrics[name]:.4f}", f"{metrics[name + '_pessimistic']:.4f}")
+    for name, value in metrics.items():
+        if f"{name}_pessimistic" in metrics:
+            table.add_row(name, f"{value:.4f}", f"{metrics[f'{name}_pessimistic']:.4f}")
     return table
 
 

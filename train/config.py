@@ -113,8 +113,7 @@ class TrainConfig(Section):
         "memory. 0: all of them in files; null: as many as fit.",
     )
     exact_products: Neutral[bool] = Field(
-        False,
-        description="Multiply float32 on a GPU as float32, at an eighth of the speed, instead of tf32.",
+        False, description="Multiply float32 on a GPU as float32, at an eighth of the speed, instead of tf32."
     )
     deterministic: Neutral[bool] = Field(
         True,
@@ -137,9 +136,7 @@ class EvaluateConfig(Section):
         None, description="Version of the checkpoint to evaluate; null: the latest."
     )
     block_bytes: Neutral[Positive | None] = Field(
-        None,
-        ge=1 << 10,
-        description="Memory of scores per thread, in bytes; null: 4 MiB, on a GPU 256 MiB.",
+        None, ge=1 << 10, description="Memory of scores per thread, in bytes; null: 4 MiB, on a GPU 256 MiB."
     )
     query_bytes: Neutral[Positive] = Field(
         1 << 30, description="Memory of the embeddings of ranked edges, in bytes."

@@ -22,20 +22,8 @@ from train.config import TrainConfig
 from train.distributed.coordinator import Coordinator
 from train.plan.plan import all_reduce_of, announced
 from train.run.claim import check_claim, claim_checkpoint, moved_aside, trained_with
-from train.run.ignored_keys import tell_replaced
+from train.run.ignored_keys import log_ignored_keys
 from train.tables.legacy_inputs import import_legacy_inputs
-
-__all__ = [
-    "check",
-    "check_outputs",
-    "claim_checkpoint",
-    "fingerprint",
-    "output_uris",
-    "run",
-    "save_for_graphstorm",
-    "train",
-    "written_uris",
-]
 
 # Names of files that only checkpoints have, ours or PBG's, even before version 1.
 _CHECKPOINT_FILES = (
@@ -69,7 +57,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     """Train until all epochs are done; the figures for run.json."""
     check(config)
     config = one_worker_per_gpu(import_legacy_inputs(config))
-    tell_replaced(config)
+    log_ignored_keys(config)
     claim.check()
     changes = claim_checkpoint(config)
     with announced(client):
@@ -83,10 +71,8 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     if aside := moved_aside(config.checkpoint_path):
         figures |= {"moved_aside": aside}  # only the user deletes these
     if paths := _graphstorm_paths(config):
-        in_task = claim.of(*paths.values())
-        cluster.run_task(
-            client, save_for_graphstorm, config, paths, in_task, description="saving for GraphStorm"
-        )
+        arguments = config, paths, claim.of(*paths.values())
+        cluster.run_task(client, save_for_graphstorm, *arguments, description="saving for GraphStorm")
     return figures
 
 

@@ -11,22 +11,23 @@ rank 0 trains, other ranks return at once.
 """
 
 import dataclasses
+import json
 import logging
 import threading
 from collections.abc import Mapping
-from enum import Enum, StrEnum
+from enum import StrEnum
 from typing import Any, Self
 
 from pydantic import PrivateAttr
 
 from graphmill.config import Config, EntityConfig, PbgConfig, RelationConfig, from_mapping
-from graphmill.formats import edge_buckets
-from graphmill.vocab import Bucket
 from train import job
 from train.edges import batches, seeds
-from train.edges.partitions import PartitionKey, by_side, keys_of, rows_of
+from train.edges.partitions import PartitionKey, keys_of
 from train.evaluation import held_out
-from train.run.ignored_keys import tell_replaced
+from train.run.bucket import read_edges, with_tables
+from train.run.claim import claim_checkpoint
+from train.run.ignored_keys import log_ignored_keys
 from train.step.table import Table
 from train.tables.partition_files import PartitionFiles
 from train.tables.run_context import RunContext
@@ -46,23 +47,13 @@ class _Schema:
 
     def to_dict(self) -> dict[str, Any]:
         """All keys, in PBG's order, as plain JSON types."""
-        fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(self)  # type: ignore[arg-type]
-        return {field.name: _plain(getattr(self, field.name)) for field in fields}
+        content = dataclasses.asdict(self)  # type: ignore[call-overload]
+        return dict(json.loads(json.dumps(content, default=lambda each: each.value)))  # of enumerations
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
         """Make a schema of a mapping."""
         return cls(**raw)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, _Schema):
-        return value.to_dict()
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _schema(name: str, model: type[EntityConfig | RelationConfig | PbgConfig]) -> Any:
@@ -92,8 +83,8 @@ def train(config: Any, rank: int = 0) -> None:
         log.info("training: rank %d has nothing to do: rank 0 trains, or Dask's workers do", rank)
         return
     settings = _settings(config)
-    tell_replaced(settings)
-    job.claim_checkpoint(settings)
+    log_ignored_keys(settings)
+    claim_checkpoint(settings)
     job.train(settings)
 
 
@@ -117,34 +108,17 @@ def do_eval(config: Any) -> dict[str, Any]:
     tables: dict[PartitionKey, Table] = {}
     generator = seeds.generator(settings.seed, "eval")
     parts = []
-    for number, bucket in context.schedule.num_edges:
+    for (number, bucket), num_edges in context.schedule.num_edges.items():
         needed = keys_of(settings, bucket)
         tables = {key: tables[key] for key in tables.keys() & needed}  # the others leave before these come
         tables |= {key: files.load(key, context.version) for key in sorted(needed - tables.keys())}
-        edges = _read(context, settings.edge_paths[number], bucket)
-        pairs = (
-            (batch, by_side(settings, batch.relation, bucket, tables))
-            for batch in batches.cut(settings, edges, generator)
-        )
+        edges = read_edges(context, settings.edge_paths[number], bucket, (0, num_edges))
+        pairs = with_tables(settings, batches.cut(settings, edges, generator), bucket, tables)
         parts.append(held_out.rank(settings, model, pairs, generator))
-    whole = _joined(parts)
-    log.info("evaluation of %d edges: %s", whole["count"], whole["metrics"])
-    return whole
-
-
-def _read(context: RunContext, edge_path: str, bucket: Bucket) -> batches.EdgeTensors:
-    config, rows = context.config, (0, edge_buckets.count_edges(edge_path, bucket))
-    num_rows = rows_of(config, context.num_rows, bucket)
-    return batches.read(config, edge_path, bucket, rows, num_rows, context.num_relations, context.device)
-
-
-def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Means over all edges."""
     count = sum(part["count"] for part in parts)
-    metrics = {
-        name: sum(part["metrics"][name] * part["count"] for part in parts) / max(count, 1)
-        for name in held_out.NAMES
-    }
+    sums = {name: sum(part["metrics"][name] * part["count"] for part in parts) for name in held_out.NAMES}
+    metrics = {name: total / max(count, 1) for name, total in sums.items()}
+    log.info("evaluation of %d edges: %s", count, metrics)
     return {"count": count, "metrics": metrics}
 
 

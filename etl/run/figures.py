@@ -3,7 +3,6 @@
 import logging
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,33 +11,21 @@ from etl.steps import degrees
 from etl.steps.encode import Encoded
 from etl.steps.index import Index
 from etl.steps.index_shard import IndexedShard, sum_counts
-from etl.steps.spill import Int64
 from etl.steps.task_settings import TaskSettings
 from etl.steps.translate import Translated
 from etl.strings.hashing import HASH_NAME
 from etl.tables.formats import FileRange
 from graphmill import storage
 from graphmill.errors import RawTableError
+from graphmill.storage.as_json import Int64
 
 log = logging.getLogger("graphmill")
 
 UNEVEN_RATIO = 3
 UNEVEN_EDGES = 10_000
 CROWDED_RATIO = 2
-CROWDED_IDS = 1000  # with these two, ids of honest tables are 10 standard deviations away
+CROWDED_IDS = 1000  # with these two limits, ordinary ids are 10 standard deviations away
 MAX_SHOWN_CELLS = 64
-
-
-@dataclass(frozen=True, eq=False)
-class Counts:
-    """Counts of all steps."""
-
-    ranges: list[FileRange]
-    encoded: list[Encoded]
-    index: Index
-    translated: list[Translated]
-    num_edges: Int64
-    """[splits x buckets] as written."""
 
 
 def check_bad_rows(encoded: Iterable[Encoded], max_fraction: float, quarantine_uri: str) -> None:
@@ -60,11 +47,11 @@ def check_bad_rows(encoded: Iterable[Encoded], max_fraction: float, quarantine_u
 
 
 def warn_if_uneven(settings: TaskSettings, num_edges: Int64) -> None:
-    """Warn of splits with buckets much larger than others; `num_edges` is [splits x buckets]."""
+    """Warn of splits with a bucket much larger than the mean; `num_edges` is [splits x buckets]."""
     for split, counts in zip(settings.splits, num_edges.reshape(len(settings.splits), -1), strict=True):
         largest, mean = int(counts.max()), float(counts.mean())
         if largest > UNEVEN_EDGES and largest > UNEVEN_RATIO * mean:
-            bucket = list(settings.buckets())[int(counts.argmax())]
+            _, bucket = settings.bucket_at(int(counts.argmax()))
             log.warning(
                 "etl: buckets of %s are uneven: %s has %d edges, the mean is %.0f; a few ids have a large "
                 "share of all edges, and training waits for their buckets",
@@ -76,7 +63,7 @@ def warn_if_uneven(settings: TaskSettings, num_edges: Int64) -> None:
 
 
 def warn_if_crowded(settings: TaskSettings, index: Index) -> None:
-    """Warn of partitions with many more ids in a range of hashes than chance puts there."""
+    """Warn of partitions where a range of hashes has many more ids than by chance."""
     by_partition = settings.by_partition(np.concatenate([each.num_by_slot for each in index.indexed]))
     totals: Counter[str] = Counter()
     for (name, _), of_partition in zip(settings.partitions, by_partition, strict=True):
@@ -88,7 +75,7 @@ def warn_if_crowded(settings: TaskSettings, index: Index) -> None:
             log.warning(
                 "etl: partition %d of %s is crowded: %d of its ids have hashes (%s) that no more than %.0f "
                 "ids should have; such ids are made on purpose; the partition and its buckets are larger "
-                "than others, and take longer: look where the ids come from",
+                "than others, and take longer: check the source of the ids",
                 number,
                 name,
                 int(crowded.sum()),
@@ -97,41 +84,48 @@ def warn_if_crowded(settings: TaskSettings, index: Index) -> None:
             )
 
 
-def figures(settings: TaskSettings, counts: Counts) -> dict[str, Any]:
-    """Return all figures of the stage for run.json."""
-    by_split = dict(zip(settings.splits, counts.num_edges.reshape(len(settings.splits), -1), strict=True))
-    by_reason = _by_reason(counts.encoded)
+def figures(
+    settings: TaskSettings,
+    ranges: list[FileRange],
+    encoded: list[Encoded],
+    index: Index,
+    translated: list[Translated],
+    num_edges: Int64,
+) -> dict[str, Any]:
+    """Return all figures of the stage for run.json; `num_edges` is [splits x buckets] as written."""
+    by_split = dict(zip(settings.splits, num_edges.reshape(len(settings.splits), -1), strict=True))
+    by_reason = _by_reason(encoded)
     folders = [settings.folders.entities, *settings.folders.splits.values()]
     written = [entry for folder in folders for entry in storage.list_dir(folder, recursive=True)]
-    translated = np.sum([each.num_edges for each in counts.translated], axis=0)
+    num_translated = int(sum(each.num_edges.sum() for each in translated))
     left_out = {
-        "self_loops": sum(each.num_self_loops for each in counts.encoded),
-        "min_relation_count": sum(each.num_rare_relation for each in counts.translated),
-        "min_entity_count": sum(each.num_rare_entity for each in counts.translated),
-        "duplicates": int(translated.sum() - counts.num_edges.sum()),
+        "self_loops": sum(each.num_self_loops for each in encoded),
+        "min_relation_count": sum(each.num_rare_relation for each in translated),
+        "min_entity_count": sum(each.num_rare_entity for each in translated),
+        "duplicates": num_translated - int(num_edges.sum()),
     }
     found: dict[str, Any] = {
-        "num_rows": sum(each.num_rows for each in counts.encoded),
+        "num_rows": sum(each.num_rows for each in encoded),
         "num_rows_quarantined": sum(by_reason.values()),
         "quarantined": by_reason,
         "num_edges_left_out": left_out,
         "num_edges": {split: int(of_split.sum()) for split, of_split in by_split.items()},
-        "num_relations": counts.index.relations.num_relations,
-        "num_relations_left_out": counts.index.relations.num_left_out,
-        **_entities(settings, counts.index),
+        "num_relations": index.relations.num_relations,
+        "num_relations_left_out": index.relations.num_left_out,
+        **_entities(settings, index),
         "buckets": {split: _summary(of_split) for split, of_split in by_split.items()},
         "edges_by_bucket": {
             split: _shown_grid(of_split.reshape(settings.grid)) for split, of_split in by_split.items()
         },
-        "integer_id_columns": sorted({c for file_range in counts.ranges for c in file_range.integer_columns}),
-        "num_chunks": sum(len(each.chunks) for each in counts.encoded),
-        "bytes_in": sum(file_range.num_bytes for file_range in counts.ranges),
+        "integer_id_columns": sorted({c for file_range in ranges for c in file_range.integer_columns}),
+        "num_chunks": sum(len(each.chunks) for each in encoded),
+        "bytes_in": sum(file_range.num_bytes for file_range in ranges),
         "bytes_out": sum(entry.size_bytes for entry in written),
     }
-    if counts.index.relations.names is not None:
+    if index.relations.names is not None:
         # Counted before duplicates are dropped.
-        edges = np.sum([each.relation_counts for each in counts.translated], axis=0)
-        found["num_edges_by_relation"] = dict(zip(counts.index.relations.names, edges.tolist(), strict=True))
+        edges = np.sum([each.relation_counts for each in translated], axis=0)
+        found["num_edges_by_relation"] = dict(zip(index.relations.names, edges.tolist(), strict=True))
     return found
 
 
@@ -161,10 +155,7 @@ def _entities(settings: TaskSettings, index: Index) -> dict[str, Any]:
 
 
 def _by_reason(encoded: Iterable[Encoded]) -> dict[str, int]:
-    counts: Counter[str] = Counter()
-    for each in encoded:
-        counts += each.num_bad
-    return dict(sorted(counts.items()))
+    return dict(sorted(sum((each.num_bad for each in encoded), Counter[str]()).items()))
 
 
 def _summary(num_edges: Int64) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Folders that the stage writes, and files that may be in them beforehand."""
 
+from itertools import permutations
+
 from etl.config import EtlConfig
 from graphmill import storage
 from graphmill.config import Config
@@ -44,14 +46,13 @@ def check_outputs(config: Config) -> None:
     """
     uris = output_uris(config)
     folders = [(storage.local_path(uri) or uri).rstrip("/") + "/" for uri in uris]
-    for number, uri in enumerate(uris):
-        others = [other for other in range(len(uris)) if other != number]
-        inside = next((uris[other] for other in others if folders[other].startswith(folders[number])), None)
-        if inside:
+    for (uri, folder), (inside, below) in permutations(zip(uris, folders, strict=True), 2):
+        if below.startswith(folder):
             raise ConfigError(
                 f"{uri} is replaced as a whole, and {inside} lies in it: set entity_path and edge_paths to "
                 "folders of their own"
             )
+    for uri in uris:
         check_folder(uri, _OURS, "etl", "and is replaced as a whole")
 
 

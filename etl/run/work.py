@@ -61,7 +61,7 @@ class Journal(BaseModel):
 
     made_from: dict[str, Any]
     token: str = Field(pattern="^[0-9a-f]{12}$")
-    """Unique: late tasks of a run that is thought dead do not write here."""
+    """Unique, so that late tasks of a dead run do not write here."""
 
 
 class Step(BaseModel):
@@ -94,19 +94,15 @@ class Work:
         # Closing a file on HDFS takes half a second: the next step begins meanwhile.
         self._notes = ThreadPoolExecutor(1)
         self._note: Future[None] | None = None
-        splits = config.section(EtlConfig).splits()
         # `storage.recover` recognises unfinished folders by these names.
         self.outputs = {
             output: storage.join(storage.parent(output), f".{storage.name(output)}.tmp-{token}")
             for output in output_uris(config)
         }
         entities, *others = self.outputs.values()
-        self.folders = Folders(
-            storage.join(uri, f"files-{token}"),
-            entities,
-            dict(zip(splits, others, strict=False)),
-            others[len(splits)] if len(others) > len(splits) else None,
-        )
+        splits = dict(zip(config.section(EtlConfig).splits(), others, strict=False))
+        quarantine = others[len(splits)] if len(others) > len(splits) else None
+        self.folders = Folders(storage.join(uri, f"files-{token}"), entities, splits, quarantine)
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -215,11 +211,8 @@ class Work:
 def kept_work(client: Client, config: Config, made_from: dict[str, Any], claim: Claim) -> Iterator[Work]:
     """Begin the work, or continue the work of an earlier run; rename the outputs at the end.
 
-    Args:
-        client: client of the cluster.
-        config: the configuration.
-        made_from: settings and inputs that the work depends on: JSON types.
-        claim: checked before the work is removed: another run may have taken over the outputs.
+    The work depends on `made_from`: settings and inputs as JSON types. The claim is checked before the work
+    is removed: another run may have taken over the outputs.
     """
     uri, outputs = _work_uri(config), output_uris(config)
     for output in outputs:

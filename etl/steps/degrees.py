@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from etl.steps.spill import Int64
+from graphmill.storage.as_json import Int64
 
 _DIGITS = 7
 _SHOWN_DIGITS = 3

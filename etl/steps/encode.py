@@ -25,7 +25,6 @@ import pyarrow as pa
 from etl.config import Table, TableConfig
 from etl.steps import spill
 from etl.steps.encode_rows import ChunkIds, ChunkRows, EncodedRows
-from etl.steps.spill import Int32, Int64
 from etl.steps.task_settings import TaskSettings
 from etl.strings import hashing
 from etl.strings.hashing import Hashes
@@ -35,6 +34,7 @@ from etl.tables.check_rows import BadRows, Rules
 from etl.tables.formats import FileRange
 from etl.tables.read import Block, read_blocks
 from graphmill import storage
+from graphmill.storage.as_json import Int32, Int64
 from graphmill.vocab import TRAIN_SPLIT, Side
 
 CHUNK_BYTES = 512 << 20  # a chunk with long ids ends at this size
@@ -155,7 +155,8 @@ def _write_chunk(settings: TaskSettings, table: Table, rows: EncodedRows, uri: s
     spill.write_batches(f"{uri}.codes.arrow", batch.schema, [batch], settings.etl)
     if not settings.dynamic:
         return Chunk(uri, num_ids, id_bytes, len(rel_N), relation_counts=relation_counts)
-    batch = _batch(RELATIONS_SCHEMA, pa.array(rows.relations, pa.string()), pa.array(relation_counts))
+    names = pa.array(rows.relations, pa.string())
+    batch = pa.record_batch([names, pa.array(relation_counts)], schema=RELATIONS_SCHEMA)
     spill.write_batches(f"{uri}.relations.arrow", RELATIONS_SCHEMA, [batch], settings.etl)
     return Chunk(uri, num_ids, id_bytes, len(rel_N), len(rows.relations))
 
@@ -221,13 +222,10 @@ def _write_ids(settings: TaskSettings, rows: EncodedRows, counts: Int32, uri: st
         start = 0
         for found, of_type in zip(rows.ids, num_ids, strict=True):
             stop = start + len(found)
-            batch = _batch(IDS_SCHEMA, found.strings.cast(pa.string()), pa.array(counts[start:stop]))
+            columns = [found.strings.cast(pa.string()), pa.array(counts[start:stop])]
+            batch = pa.record_batch(columns, schema=IDS_SCHEMA)
             yield from spill.slot_batches(batch, of_type)
             start = stop
 
     spill.write_batches(f"{uri}.ids.arrow", IDS_SCHEMA, batches(), settings.etl)
     return np.concatenate(num_ids), np.concatenate(id_bytes)
-
-
-def _batch(schema: pa.Schema, *columns: pa.Array) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(list(columns), schema=schema)

@@ -21,14 +21,15 @@ from etl.steps.encode import Chunk
 from etl.steps.index_passes import num_passes
 from etl.steps.index_previous import previous_ids, previous_relations
 from etl.steps.index_shard import LEFT_OUT, ROW_GROUP_ROWS, IndexedShard, Shard, shard_uri
-from etl.steps.spill import Int64
-from etl.steps.task_settings import ID_OVERHEAD_BYTES, TaskSettings
+from etl.steps.task_settings import ID_OVERHEAD_BYTES, Partition, TaskSettings
+from etl.strings.table import distinct
 from etl.tables.blocks import cut, ranges_within
 from graphmill import storage
 from graphmill.errors import RawTableError
 from graphmill.formats import entity_counts, entity_index
 from graphmill.formats.graphstorm import id_maps
 from graphmill.storage import Checksums
+from graphmill.storage.as_json import Int64
 
 MAX_INDEX = np.iinfo(np.int32).max
 MAX_COUNTED_RELATIONS = 1000
@@ -66,10 +67,7 @@ class Index:
 def plan_shards(settings: TaskSettings, num_ids: Int64, id_bytes: Int64) -> list[Shard]:
     """Cut partitions into shards that can be sorted within `index_bytes`, of one slot at least.
 
-    Args:
-        settings: settings of the run.
-        num_ids: [slots of all partitions] ids of all chunks, each id counted once per chunk.
-        id_bytes: [slots of all partitions] their bytes.
+    `num_ids` [slots of all partitions] counts each id once per chunk; `id_bytes` are the bytes of these ids.
     """
     shards: list[Shard] = []
     budget_bytes = settings.etl.index_bytes
@@ -125,24 +123,17 @@ def _counts_before(groups: Sequence[Group], counts: list[int], ends: Counter[Gro
 
 
 def write_partition(
-    settings: TaskSettings, partition_number: int, shards: list[Shard], first_id: int
+    settings: TaskSettings, partition: Partition, shards: list[Shard], first_id: int
 ) -> Checksums:
-    """Write a partition's entity index, its count, and optional files from its shards.
+    """Write a partition's entity index, its count, and optional files; return the checksums of the files.
 
-    Args:
-        settings: settings of the run.
-        partition_number: the partition.
-        shards: its shards.
-        first_id: number of ids of its type in earlier partitions.
-
-    Returns:
-        the checksums of the files.
+    Earlier partitions have `first_id` ids of the same type.
     """
-    place = (settings.folders.entities, *settings.partitions[partition_number])
+    place = (settings.folders.entities, *partition)
     checksums: Checksums = {}
     num_entities = 0
     with entity_index.new_part(*place, checksums) as writer:
-        for block in cut(_partition_ids(settings, partition_number, shards), ROW_GROUP_ROWS):
+        for block in cut(_partition_ids(settings, partition, shards), ROW_GROUP_ROWS):
             writer.append(pa.concat_arrays(block["id"].chunks))
             num_entities += block.num_rows
     entity_counts.write_count(*place, num_entities, checksums)
@@ -154,9 +145,9 @@ def write_partition(
     return checksums
 
 
-def _partition_ids(settings: TaskSettings, partition_number: int, shards: list[Shard]) -> Iterator[pa.Table]:
+def _partition_ids(settings: TaskSettings, partition: Partition, shards: list[Shard]) -> Iterator[pa.Table]:
     """Read all ids of a partition in the order of their indices."""
-    for ids in previous_ids(settings, settings.partitions[partition_number]):
+    for ids in previous_ids(settings, partition):
         yield pa.table({"id": ids})
     for shard in shards:
         yield from spill.iter_batches(f"{shard_uri(settings, shard)}.arrow")
@@ -178,25 +169,19 @@ def index_relations(settings: TaskSettings, chunk_uris: list[str]) -> IndexedRel
 
     Relations of an earlier index come first, with their old numbers.
     """
-    previous = previous_relations(settings)
-    found = [spill.read_batches(f"{uri}.relations.arrow") for uri in chunk_uris]
-    names = pa.chunked_array(
-        [c for each in found for c in each["name"].chunks], pa.string()
-    ).dictionary_encode()
-    distinct_names = names.chunk(0).dictionary
-    codes = np.concatenate([chunk.indices.to_numpy() for chunk in names.chunks])
-    train_counts = np.concatenate([each["train_count"].to_numpy() for each in found])
-    counts = np.bincount(codes, train_counts, minlength=len(distinct_names))
-    number_of = {name: number for number, name in enumerate(previous)}
-    listed = distinct_names.to_pylist()
+    table = pa.concat_tables(spill.read_batches(f"{uri}.relations.arrow") for uri in chunk_uris)
+    found, codes = distinct(table["name"], settings.seed)
+    counts = np.bincount(codes, table["train_count"].to_numpy(), minlength=len(found))
+    names = found.strings.to_pylist()
+    number_of = {name: number for number, name in enumerate(previous_relations(settings))}
     num_left_out = 0
-    for at in pc.sort_indices(distinct_names).to_pylist():
-        if listed[at] not in number_of:
+    for at in pc.sort_indices(found.strings).to_pylist():
+        if names[at] not in number_of:
             if counts[at] < settings.etl.min_relation_count:
                 num_left_out += 1
             else:
-                number_of[listed[at]] = len(number_of)
-    numbers = np.array([number_of.get(name, LEFT_OUT) for name in listed], np.int32)
+                number_of[names[at]] = len(number_of)
+    numbers = np.array([number_of.get(name, LEFT_OUT) for name in names], np.int32)
     with spill.new_file(relation_rows_uri(settings), settings.etl) as rows:
         rows.write(numbers[codes])
     checksums: Checksums = {}

@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 
 from etl.strings import hashing
 from etl.strings.hashing import Hashes
+from etl.strings.table import distinct
 
 MIN_PASS_BYTES = 1 << 20
-_SAMPLED = 1000  # one id in so many is looked at to choose the ranges
+_SAMPLED = 1000  # one id in 1000 is sampled to choose the ranges
 
 
 class Key(NamedTuple):
@@ -58,17 +59,11 @@ def key_ranges(blocks: Iterable[pa.Array], count: int, seed: int) -> list[KeyRan
     """Cut all ids, given in blocks, into at most `count` ranges with about equal numbers of ids."""
     if count <= 1:
         return [KeyRange()]
-    sample = pa.concat_arrays([pa.array([], pa.string()), *(_sampled(block) for block in blocks)])
-    sample = sample.dictionary_encode().dictionary
-    table = pa.table({"hash": hashing.hash_strings(sample, seed), "id": sample})
-    order = pc.sort_indices(table, [("hash", "ascending"), ("id", "ascending")]).to_numpy()
-    at = order[np.unique(len(order) * np.arange(1, count) // count)] if len(order) else order
-    keys = [Key(int(table["hash"][int(row)].as_py()), str(sample[int(row)])) for row in at]
+    samples = [block.take(pa.array(np.arange(0, len(block), _SAMPLED))) for block in blocks]
+    found, _ = distinct(pa.chunked_array(samples, pa.string()), seed)
+    rows = np.unique(len(found) * np.arange(1, count) // count)[: len(found)].tolist()
+    keys = [Key(int(found.hashes[row]), found.strings[row].as_py()) for row in rows]
     return [KeyRange(*each) for each in pairwise([None, *keys, None])]
-
-
-def _sampled(ids: pa.Array) -> pa.Array:
-    return ids.take(pa.array(np.arange(0, len(ids), _SAMPLED)))
 
 
 def _from(key: Key, ids: pa.Array, hashes: Hashes) -> npt.NDArray[np.bool_]:

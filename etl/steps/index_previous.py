@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from etl.steps import spill
-from etl.steps.spill import Int32
 from etl.steps.task_settings import Partition, TaskSettings
 from etl.strings import hashing
 from etl.strings.hashing import HASH_NAME
@@ -21,6 +20,7 @@ from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import entity_counts, entity_index
+from graphmill.storage.as_json import Int32
 
 SCHEMA = pa.schema([("id", pa.string()), ("index", pa.int32())])
 
@@ -101,13 +101,12 @@ def _count(previous_uri: str, partition: Partition) -> int:
     return count
 
 
-def file_previous(settings: TaskSettings, partition_number: int) -> list[PreviousBlock]:
+def file_previous(settings: TaskSettings, partition: Partition) -> list[PreviousBlock]:
     """Write the ids of one partition of the earlier index slot by slot.
 
     Raises:
         FormatError: an id belongs to another partition by its hash.
     """
-    partition = settings.partitions[partition_number]
     previous_uri = settings.etl.previous_entity_path or ""
     num_slots = settings.num_slots[partition.entity_type]
     batches = (pa.table({"id": ids}) for ids in previous_ids(settings, partition))
@@ -126,7 +125,7 @@ def file_previous(settings: TaskSettings, partition_number: int) -> list[Previou
             )
         order = np.argsort(slots, kind="stable")
         index = np.arange(num_earlier, num_earlier + len(ids), dtype=np.int32)[order]
-        batch = pa.RecordBatch.from_arrays([ids.take(pa.array(order)), pa.array(index)], schema=SCHEMA)
+        batch = pa.record_batch([ids.take(pa.array(order)), pa.array(index)], schema=SCHEMA)
         name = f"previous-{partition.entity_type}-{partition.number}-{len(blocks):06d}.arrow"
         uri = storage.join(settings.folders.work, name)
         blocks.append(PreviousBlock(uri, *spill.count_slots(ids, slots, num_slots)))

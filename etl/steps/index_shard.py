@@ -102,7 +102,7 @@ def index_shard(
             passes.append(counts)
             for at in range(0, len(new), ROW_GROUP_ROWS):
                 strings = new.slice(at, ROW_GROUP_ROWS).cast(pa.string())
-                yield pa.RecordBatch.from_arrays([strings], schema=_SHARD_SCHEMA)
+                yield pa.record_batch([strings], schema=_SHARD_SCHEMA)
 
     spill.write_batches(f"{shard_uri(settings, shard)}.arrow", _SHARD_SCHEMA, new_ids(), settings.etl)
     with spill.new_file(rows_uri(settings, shard), settings.etl) as stream:

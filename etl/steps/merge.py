@@ -5,18 +5,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from etl.steps import spill
-from etl.steps.merge_duplicates import first_of_equals
-from etl.steps.spill import Int32, Int64
 from etl.steps.task_settings import TaskSettings
 from etl.steps.translate import features_uri
+from etl.strings import hashing
 from etl.tables.blocks import ranges_within
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges
 from graphmill.formats.edge_buckets.features import Features
 from graphmill.storage import Checksums
-from graphmill.vocab import Bucket, Side
+from graphmill.storage.as_json import Int32, Int64
+from graphmill.vocab import Side
 
 # Closing a file on HDFS waits half a second for its datanode: these waits overlap.
 _NUM_WRITERS = 8
@@ -30,43 +31,26 @@ of each featurized side."""
 class Run:
     """Adjacent buckets of one split, written by one task."""
 
-    split: str
-    buckets: list[Bucket]
     flat: range
     """Numbers of the buckets among all buckets of all splits."""
     num_edges: list[int]
     num_features: dict[Side, list[int]]
 
 
-@dataclass(frozen=True)
-class Merged:
-    """Edges per bucket of a run, and the checksums of the bucket files."""
-
-    num_edges: list[int]
-    checksums: Checksums
-
-
 def plan_runs(settings: TaskSettings, num_edges: Int64, num_features: dict[Side, Int64]) -> list[Run]:
     """Cut all buckets into runs within one row of the grid and within the memory of a task.
 
-    Args:
-        settings: settings of the run.
-        num_edges: [splits x buckets] edges per bucket.
-        num_features: [splits x buckets] features per featurized side.
+    `num_edges` and `num_features` [splits x buckets] count the edges, and the features of featurized sides.
     """
-    sizes = num_edges * (4 * len(settings.record_fields)) + sum(
-        4 * counts for counts in num_features.values()
-    )
+    sizes = 4 * (num_edges * len(settings.record_fields) + sum(num_features.values()))
+    rows = range(0, len(sizes), settings.grid.rhs)
     flats = [
         range(row + flat.start, row + flat.stop)
-        for row in range(0, len(sizes), settings.grid.rhs)
-        for flat in ranges_within(sizes[row : row + settings.grid.rhs].tolist(), settings.etl.merge_bytes)
+        for row in rows
+        for flat in ranges_within(sizes[row : row + rows.step].tolist(), settings.etl.merge_bytes)
     ]
-    buckets = [(split, bucket) for split in settings.splits for bucket in settings.buckets()]
     return [
         Run(
-            buckets[flat.start][0],
-            [buckets[number][1] for number in flat],
             flat,
             num_edges[flat.start : flat.stop].tolist(),
             {side: counts[flat.start : flat.stop].tolist() for side, counts in num_features.items()},
@@ -75,11 +59,15 @@ def plan_runs(settings: TaskSettings, num_edges: Int64, num_features: dict[Side,
     ]
 
 
-def merge(settings: TaskSettings, run: Run, chunk_uris: list[str]) -> Merged:
-    """Write the bucket files of one run from the chunks that have edges for it."""
+def merge(settings: TaskSettings, run: Run, chunk_uris: list[str]) -> tuple[list[int], Checksums]:
+    """Write the bucket files of one run from the chunks that have edges for it.
+
+    Returns:
+        the number of edges of each bucket, and the checksums of the files.
+    """
     checksums: Checksums = {}
-    # A single bucket may be larger than memory: its chunks are read one by one, each time anew.
-    loaded = list(_read(settings, run, chunk_uris)) if len(run.buckets) > 1 else None
+    # A single bucket may be larger than memory: its chunks are read one by one, on every pass.
+    loaded = list(_read(settings, run, chunk_uris)) if len(run.flat) > 1 else None
 
     def write(number: int) -> int:
         def read() -> Iterator[list[Int32]]:
@@ -89,7 +77,7 @@ def merge(settings: TaskSettings, run: Run, chunk_uris: list[str]) -> Merged:
         return _write(settings, run, number, read, checksums)
 
     with ThreadPoolExecutor(_NUM_WRITERS) as pool:
-        return Merged(list(pool.map(write, range(len(run.buckets)))), checksums)
+        return list(pool.map(write, range(len(run.flat)))), checksums
 
 
 def _read(settings: TaskSettings, run: Run, chunk_uris: list[str]) -> Iterator[Piece]:
@@ -116,9 +104,10 @@ def _write(
         budget = settings.etl.merge_bytes // (4 * len(settings.record_fields))
         keep_N = first_of_equals(lambda: (records[:, :3] for records, *_ in read()), num_edges, budget)
         num_edges = int(keep_N.sum())
+    split, bucket = settings.bucket_at(run.flat[number])
     with edge_buckets.new_bucket(
-        settings.folders.splits[run.split],
-        run.buckets[number],
+        settings.folders.splits[split],
+        bucket,
         num_edges,
         weighted=settings.weighted,
         num_features={side: counts[number] for side, counts in run.num_features.items()},
@@ -143,3 +132,35 @@ def _edges(settings: TaskSettings, records: Int32, features: list[Int32]) -> Edg
     return Edges(
         column["lhs"], column["rel"], column["rhs"], weight, lists.get(Side.LHS), lists.get(Side.RHS)
     )
+
+
+def first_of_equals(
+    read: Callable[[], Iterable[Int32]], num_edges: int, budget_edges: int
+) -> npt.NDArray[np.bool_]:
+    """Return a mask [num_edges] of the edges of a bucket without an equal edge before them.
+
+    `read` yields records [n, 3] of relation, lhs, rhs. A bucket of more than about `budget_edges` edges is
+    read several times; each pass compares the edges of one range of hashes.
+    """
+    keep_N = np.ones(num_edges, bool)
+    num_passes = max(-(-num_edges // max(budget_edges, 1)), 1)
+    for number in range(num_passes):
+        rows, records, start = [np.zeros(0, np.int64)], [np.zeros((0, 3), np.int32)], 0
+        for piece in read():
+            mine = np.arange(len(piece)) if num_passes == 1 else _of_pass(piece, number, num_passes)
+            rows.append(mine + start)
+            records.append(piece[mine])
+            start += len(piece)
+        row_M, record_M3 = np.concatenate(rows), np.concatenate(records)
+        order = np.lexsort(record_M3.T)  # stable: equal edges stay in the order of their rows
+        ordered = record_M3[order]
+        repeats = (ordered[1:] == ordered[:-1]).all(axis=1)
+        keep_N[row_M[order[1:][repeats]]] = False
+    return keep_N
+
+
+def _of_pass(records: Int32, number: int, num_passes: int) -> npt.NDArray[np.int64]:
+    """Return the rows of the edges to compare in this pass."""
+    columns = records.astype(np.uint64).T
+    hashes = hashing.mix(hashing.mix(columns[0] ^ (columns[1] << np.uint64(32))) ^ columns[2])
+    return np.flatnonzero(hashing.scale(hashes, num_passes) == number)

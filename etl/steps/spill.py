@@ -18,12 +18,10 @@ import pyarrow.ipc as ipc
 from etl.config import EtlConfig
 from graphmill import storage
 from graphmill.errors import NotFoundError, StorageError
-from graphmill.storage import Checksums, as_json
+from graphmill.storage import Checksums
+from graphmill.storage.as_json import Int32, Int64
 from graphmill.storage.checksums import HashedInput, HashedOutput
 from graphmill.storage.fs import explained
-
-Int32 = as_json.Int32
-Int64 = as_json.Int64
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -67,7 +65,7 @@ def new_file(uri: str, etl: EtlConfig) -> Iterator[pa.NativeFile]:
 
 
 def is_intact(uri: str, checksum: str) -> bool:
-    """Whether the file is there, with the checksum of what was written."""
+    """Whether the file exists and still has its checksum."""
     try:
         with storage.open_input(uri) as stream:
             return HashedInput(stream).checksum(uri) == checksum
@@ -92,7 +90,7 @@ def count_slots(ids: pa.Array, slots: Int64, num_slots: int) -> tuple[Int32, Int
 
 
 def slot_batches(batch: pa.RecordBatch, num_ids: Int32) -> Iterator[pa.RecordBatch]:
-    """Cut ids, which lie slot by slot, into one batch per slot."""
+    """Cut ids that are sorted by slot into one batch per slot."""
     starts = np.cumsum(num_ids) - num_ids
     return (batch.slice(*each) for each in zip(starts.tolist(), num_ids.tolist(), strict=True))
 

@@ -1,6 +1,5 @@
 """Settings that all tasks of a run share: the section `etl`, entity types, relations, buckets, folders."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
@@ -9,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from etl.config import EtlConfig, TableConfig
-from etl.steps.spill import Int64
 from etl.strings.hashing import Hashes, scale
 from graphmill import storage
 from graphmill.config import Config
+from graphmill.storage.as_json import Int64
 from graphmill.vocab import Bucket, Side
 
 MIN_SLOTS = 16
@@ -77,12 +76,7 @@ class TaskSettings:
     def of(cls, config: Config, etl: EtlConfig, folders: Folders, num_ids: int) -> Self:
         """Return the settings of a configuration.
 
-        Args:
-            config: the configuration.
-            etl: its section.
-            folders: folders that the run writes.
-            num_ids: largest possible number of ids, two per row; decides the number of slots, which does
-                not change the output.
+        The run has at most `num_ids` ids; they decide the number of slots, which does not change the output.
         """
         previous = etl.previous_entity_path and storage.absolute(etl.previous_entity_path)
         worst_bytes = num_ids * (ID_OVERHEAD_BYTES + 3 * _TYPICAL_ID_BYTES)
@@ -169,14 +163,15 @@ class TaskSettings:
         """Whether rare entities or relations are left out."""
         return self.etl.min_relation_count > 0 or any(map(self.etl.min_count, self.num_partitions))
 
-    def buckets(self) -> Iterator[Bucket]:
-        """List the buckets of one split, row by row."""
-        return (Bucket(lhs, rhs) for lhs in range(self.grid.lhs) for rhs in range(self.grid.rhs))
-
     @property
     def num_split_buckets(self) -> int:
         """Buckets of all splits."""
         return len(self.splits) * self.grid.lhs * self.grid.rhs
+
+    def bucket_at(self, number: int) -> tuple[str, Bucket]:
+        """Return split and bucket of a number among the buckets of all splits, which count row by row."""
+        split, bucket = divmod(number, self.grid.lhs * self.grid.rhs)
+        return self.splits[split], Bucket(*divmod(bucket, self.grid.rhs))
 
     @property
     def spreads(self) -> bool:

@@ -18,10 +18,10 @@ from etl.steps import spill
 from etl.steps.encode import Chunk, read_features
 from etl.steps.index import MAX_COUNTED_RELATIONS, relation_rows_uri
 from etl.steps.index_shard import Shard, rows_uri
-from etl.steps.spill import Int32, Int64
 from etl.steps.task_settings import TaskSettings
 from etl.strings.hashing import mix, scale
 from etl.strings.native import NOWHERE, count, group, take
+from graphmill.storage.as_json import Int32, Int64
 from graphmill.vocab import Side
 
 _SPREAD_SALTS = {Side.LHS: np.uint64(0x9E3779B97F4A7C15), Side.RHS: np.uint64(0xC2B2AE3D27D4EB4F)}
@@ -68,7 +68,7 @@ def translate(settings: TaskSettings, chunk: Chunk, numbering: Numbering) -> Tra
         rel_N = spill.read_values(uri, numbering.first_relation, chunk.num_relations)[rel_N]
     elif numbering.rare_relations:
         rel_N = np.where(np.isin(rel_N, numbering.rare_relations), np.int32(-1), rel_N)
-    index_N = {side: _of_codes(index_of, column[side]) for side in Side}
+    index_N = {side: take(index_of, column[side]) for side in Side}
     known_N = rel_N >= 0
     kept_N = known_N.copy()
     if settings.filters:
@@ -115,20 +115,18 @@ def features_uri(uri: str, side: Side) -> str:
 
 
 def _index_of(settings: TaskSettings, numbering: Numbering) -> Int32:
-    """Return the index, in its partition, of each of the chunk's ids; -1: left out."""
-    tables = [np.zeros(0, np.int32)]
+    """Return the index, in its partition, of each of the chunk's ids; -1: left out.
+
+    The last entry, -1, is for the code -1 of a list of features.
+    """
+    tables = []
     for shard, first, (offset, num_ids) in zip(
         numbering.shards, numbering.first_indices, numbering.ranges.tolist(), strict=True
     ):
         if num_ids:
             rows = spill.read_values(rows_uri(settings, shard), offset, num_ids)
             tables.append(np.where(rows >= 0, rows + np.int32(first), np.int32(-2) - rows))
-    return np.concatenate(tables)
-
-
-def _of_codes(index_of: Int32, code_N: Int32) -> Int32:
-    """Return the index of each code; -1 for the code -1 of a list of features."""
-    return take(np.append(index_of, np.int32(-1)), code_N)
+    return np.concatenate([*tables, np.full(1, -1, np.int32)])
 
 
 def _bucket_of(settings: TaskSettings, chunk: Chunk, column: dict[str, Any]) -> Int32:

@@ -4,7 +4,7 @@ Partitions and indices follow from the hash, so it must never change. Its name i
 in the entity index's manifest. Hashes of Python, pandas or data frame libraries promise no stability. The
 hash need not be strong: strings that share a hash are ordered by the strings themselves.
 
-FileRange: Austin Appleby, MurmurHash2, 64-bit version for 64-bit processors (public domain).
+Source: Austin Appleby, MurmurHash2, 64-bit version for 64-bit processors (public domain).
 """
 
 import numpy as np
@@ -26,7 +26,7 @@ Hashes = npt.NDArray[np.uint64]
 
 
 def hash_strings(strings: pa.Array, seed: int) -> Hashes:
-    """Return the MurmurHash64A of each string, whatever other strings are in the array.
+    """Return the MurmurHash64A of each string.
 
     Args:
         strings: [N] string or large_string, no nulls.

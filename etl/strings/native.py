@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from graphmill.machine import native
 from graphmill.machine.native import address
+from graphmill.storage.as_json import Int32, Int64
 
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 Value = TypeVar("Value", bound=np.generic)
 
 NOWHERE = -1

@@ -13,7 +13,7 @@ import ctypes
 import secrets
 import weakref
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,8 +21,9 @@ import pyarrow.compute as pc
 
 from etl.strings import hashing, native
 from etl.strings.hashing import Hashes
-from etl.strings.native import Int32, take, text_arguments
+from etl.strings.native import take, text_arguments
 from graphmill.machine.native import address
+from graphmill.storage.as_json import Int32
 
 _SECRET_BYTES = 32
 _KIND_BITS = 16
@@ -42,23 +43,8 @@ class Distinct:
         return len(self.hashes)
 
 
-class StringTable(Protocol):
-    """A table of strings, filled block by block."""
-
-    def number(self, strings: pa.Array, kind_N: Int32) -> Int32:
-        """Return a number for each of N strings; strings with one number are equal, and of one kind.
-
-        Args:
-            strings: string or large_string, no nulls.
-            kind_N: 0 <= kind < 2**16.
-        """
-
-    def in_order(self, num_kinds: int) -> tuple[list[Distinct], Int32]:
-        """Return the distinct strings of each kind, sorted, and each number's position in all of them."""
-
-
 class CompiledTable:
-    """A `StringTable` in C++."""
+    """A table of strings in C++."""
 
     def __init__(self, library: ctypes.CDLL, seed: int) -> None:
         self._library = library
@@ -68,7 +54,12 @@ class CompiledTable:
         weakref.finalize(self, library.graphmill_strings_free, self._table)
 
     def number(self, strings: pa.Array, kind_N: Int32) -> Int32:
-        """Return a number for each of N strings."""
+        """Return a number for each of N strings; strings with one number are equal, and of one kind.
+
+        Args:
+            strings: string or large_string, no nulls.
+            kind_N: 0 <= kind < 2**16.
+        """
         kind_N = np.ascontiguousarray(kind_N, np.int32)
         code_N = np.empty(len(strings), np.int32)
         arguments = (*text_arguments(strings), address(kind_N), address(code_N))
@@ -94,7 +85,7 @@ class CompiledTable:
 
 
 class PlainTable:
-    """A `StringTable` in pyarrow: keeps the distinct strings of each block, and joins them at the end."""
+    """A table of strings in pyarrow: keeps the distinct strings of each block, and joins them at the end."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -133,6 +124,9 @@ class PlainTable:
         return found, position_of
 
 
+StringTable = CompiledTable | PlainTable
+
+
 def new_table(seed: int) -> StringTable:
     """Return an empty table: a compiled one if there is a compiler."""
     library = native.library()
@@ -140,7 +134,7 @@ def new_table(seed: int) -> StringTable:
 
 
 def number_column(table: StringTable, column: pa.ChunkedArray, kind_N: Int32) -> Int32:
-    """Return a number for each of N strings of a column without nulls; see `StringTable.number`."""
+    """Return a number for each of N strings of a column without nulls; see `CompiledTable.number`."""
     codes, start = [np.zeros(0, np.int32)], 0
     for chunk in column.chunks:
         codes.append(table.number(chunk, kind_N[start : start + len(chunk)]))

@@ -55,7 +55,7 @@ class BlockPosition:
 
 @dataclass(frozen=True, eq=False)
 class BadRows:
-    """Rows of a block that cannot become edges, for one and the same reason."""
+    """Rows of a block that cannot become edges, all for the same reason."""
 
     at: BlockPosition
     reason: str
@@ -157,7 +157,7 @@ def _decoded(column: pa.ChunkedArray, field: str) -> pa.ChunkedArray:
 
 
 def _is_ascii(strings: pa.Array) -> bool:
-    """Whether all bytes are ASCII: one look at all bytes is many times as fast as one per string."""
+    """Whether all bytes are ASCII; testing all bytes at once is many times as fast as string by string."""
     _, offsets, text = strings.buffers()
     if not len(strings) or text is None:
         return True

@@ -29,10 +29,10 @@ _READERS = {
 
 
 def refuse(listed: Iterable[storage.FileStatus]) -> None:
-    """Refuse a listing of files that has such a table in it.
+    """Refuse a listing of files that contains a table with a log.
 
     Raises:
-        RawTableError: there is such a table.
+        RawTableError: the listing contains a table with a log.
     """
     for entry in listed:
         for name, log in _LOGS.items():
@@ -44,7 +44,7 @@ def list_plain(uri: str) -> list[storage.FileStatus]:
     """List the entries of a folder.
 
     Raises:
-        RawTableError: the folder is such a table.
+        RawTableError: the folder is a table with a log.
     """
     entries = storage.list_dir(uri, hidden=True)
     refuse(entries)
@@ -54,10 +54,10 @@ def list_plain(uri: str) -> list[storage.FileStatus]:
 
 
 def refuse_around(uri: str) -> None:
-    """Refuse a file or folder that is, or lies in, such a table.
+    """Refuse a table with a log, and files and folders inside one.
 
     Raises:
-        RawTableError: it is, or lies in, such a table.
+        RawTableError: the URI is a table with a log, or lies in one.
     """
     _refuse_at(uri)
     while (above := storage.parent(uri)) != uri and storage.is_absolute(above):
@@ -74,6 +74,6 @@ def _refuse_at(uri: str) -> None:
 def _refusal(name: str, uri: str) -> str:
     return (
         f"{uri}: expected plain files, found a table of {name}, whose log says which files and rows count; "
-        f"write what it holds now to plain parquet, and read that. "
+        f"write its present rows to plain parquet, and read that. "
         + (_READERS[name] + _SPARK).format(uri=uri, format=name.partition(" ")[0].lower())
     )

@@ -41,26 +41,23 @@ def find_ranges(label: str, table: Table, uri: str, chunk_rows: int) -> list[Fil
         for field, column in columns.items()
         if field != "weight" and pa.types.is_integer(head.types.get(column, pa.string()))
     )
-    types = {name: head.reader_types[name] for name in columns.values() if name in head.reader_types}
+    types = {name: head.types[name] for name in columns.values() if name in head.types}
     weight = columns.get("weight", "")
     if pa.types.is_integer(types.get(weight, pa.null())):
-        types[weight] = pa.float64()  # later rows may have fractions
+        types[weight] = pa.float64()  # later rows of JSON may have fractions
     status = storage.status(uri)
     num_bytes = status.size_bytes if status else 0
+    whole = FileRange(
+        table, uri, columns, num_columns=len(head.names), values=values, types=types, integer_columns=integers
+    )
     return [
-        FileRange(
-            table,
-            uri,
-            columns,
-            cut,
-            first_row,
-            head.num_head_rows if cut is None else 0,
-            num_rows,
-            0 if number else num_bytes,
-            len(head.names),
-            values,
-            types,
-            integers,
+        replace(
+            whole,
+            cut=cut,
+            first_row=first_row,
+            num_head_rows=head.num_head_rows if cut is None else 0,
+            num_rows=num_rows,
+            num_bytes=0 if number else num_bytes,
         )
         for number, (first_row, num_rows, cut) in enumerate(head.cuts)
     ]
@@ -78,15 +75,13 @@ def _positions(
     values: dict[str, str | None] = {}
     given = path_values(uri)
     for field, column in table.columns().items():
-        if isinstance(column, int) and column < len(names):
-            positions[field] = column
-        elif isinstance(column, str) and names.count(column) == 1:
-            positions[field] = names.index(column)
-        elif isinstance(column, str) and column not in names and column in given:
+        at = [number for number, name in enumerate(names) if column in (number, name)]
+        if len(at) == 1:
+            positions[field] = at[0]
+        elif isinstance(column, str) and not at and column in given:
             values[field] = given[column]
         else:
-            twice = isinstance(column, str) and column in names
-            found = "two columns of that name; name it by its number" if twice else f"columns {names}"
+            found = "two columns of that name; name it by its number" if at else f"columns {names}"
             raise RawTableError(f"{uri}: expected a column {column!r} ({field}), found {found}")
     if len(set(positions.values())) < len(positions):
         raise RawTableError(f"{uri}: two parts of an edge are the same column: {table.columns()}")

@@ -7,25 +7,13 @@ table. The commands, their help texts and errors come from this table.
 import re
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from graphmill import storage
 from graphmill.checkpoints.checkpoint import Checkpoint, Floats, ModelState, Rows
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.formats.pbg_legacy.index_base import IndexBase
-
-__all__ = [
-    "FORMATS",
-    "Checkpoint",
-    "Floats",
-    "Iteration",
-    "ModelState",
-    "Rows",
-    "module_of",
-    "open_checkpoint",
-    "recognise",
-]
 
 
 @dataclass(frozen=True)
@@ -84,31 +72,29 @@ def recognise(uri: str) -> str:
     )
 
 
-def open_checkpoint(
-    uri: str,
-    *,
-    version: int | None = None,
-    entity_path: str | None = None,
-    index_base: IndexBase = "auto",
-    allow_non_finite: bool = False,
-) -> Checkpoint:
-    """Open the checkpoint in the folder `uri`, of any format.
+class Options(TypedDict, total=False):
+    """Options of reading a checkpoint; a format ignores those that it does not need."""
 
-    Args:
-        uri: its folder.
-        version: number of the version, for formats with several; by default the committed version.
-        entity_path: entity counts, for formats without partitions; by default one partition.
-        index_base: number of the first partition in legacy names: 0, 1, or "auto": from the names.
-        allow_non_finite: whether to read rows, sums and parameters that are NaN or infinite.
+    version: int | None
+    """Number of the version, for formats with several; by default the committed version."""
+    entity_path: str | None
+    """Entity counts, for formats without partitions; by default one partition per type."""
+    index_base: IndexBase
+    """Number of the first partition in legacy names: 0, 1, or "auto" (default): from the names."""
+    allow_non_finite: bool
+    """Read rows, sums and parameters that are NaN or infinite; by default an error."""
+
+
+def open_checkpoint(uri: str, **options: Unpack[Options]) -> Checkpoint:
+    """Open the checkpoint in the folder `uri`, of any format.
 
     Raises:
         NotFoundError: there is no such folder.
-        FormatError: it holds no checkpoint, or a damaged checkpoint.
+        FormatError: the folder holds no checkpoint, or a damaged checkpoint.
     """
     found = recognise(uri)
-    reader = getattr(module_of(found), _TABLE[found].reader)
-    checkpoint: Checkpoint = reader(uri, version=version, entity_path=entity_path, index_base=index_base)
-    checkpoint.allow_non_finite = allow_non_finite
+    checkpoint: Checkpoint = getattr(module_of(found), _TABLE[found].reader)(uri, **options)
+    checkpoint.allow_non_finite = options.get("allow_non_finite", False)
     return checkpoint
 
 

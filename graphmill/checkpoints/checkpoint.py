@@ -1,13 +1,13 @@
-"""The one interface of checkpoints, whatever their format.
+"""The interface of checkpoints of every format.
 
 Rows belong to the partitions of an entity type, in the order of their indices. A format without partitions
-numbers the rows of a type: integer id = rows of the partitions before + index.
+numbers the rows of a type: integer id = number of rows in the partitions before + index.
 
 Shapes: N rows of a partition, D dimension.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +20,7 @@ from graphmill.checkpoints import states
 from graphmill.checkpoints.finite import check_finite
 from graphmill.errors import FormatError
 from graphmill.formats.pbg_checkpoint import Iteration
-from graphmill.model.parameters import global_key
+from graphmill.model.parameters import global_key, in_order
 from graphmill.vocab import Partition
 
 if TYPE_CHECKING:
@@ -31,8 +31,13 @@ Floats = npt.NDArray[np.float32]
 BATCH_BYTES = 8 << 20
 
 
+def rows_of_batch(dimension: int) -> int:
+    """Rows [., D] in a batch of some megabytes."""
+    return max(1, BATCH_BYTES // (4 * max(dimension, 1)))
+
+
 class Rows(Protocol):
-    """Rows [N, D], read piece by piece."""
+    """Rows [N, D], read in pieces."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -49,7 +54,7 @@ class ModelState:
     parameters: "dict[str, Tensor]"
     """By PBG v1's state_dict_key: `rhs_operators.0.real`, `global_embs.emb_user`; float32."""
     optimizer_state: dict[str, Any] | None
-    """The state_dict() of torch.optim.Adagrad, with parameters numbered in the order of `parameters`."""
+    """The state_dict() of torch.optim.Adagrad; it numbers parameters in the order of `parameters`."""
 
 
 class Checkpoint(ABC):
@@ -80,14 +85,14 @@ class Checkpoint(ABC):
     def open_rows(
         self, entity_type: str, partition: Partition, *, whole: bool = False
     ) -> AbstractContextManager[Rows]:
-        """The embeddings of one partition, unchecked, to be read piece by piece within the block.
+        """Open the unchecked embeddings of one partition, for reading within the block.
 
-        With `whole`, for a caller that reads all rows, the file is compared with its checksum, if it has one.
+        With `whole`, the caller must read all rows, and the file is compared with its checksum, if any.
         """
 
     @contextmanager
     def open_whole(self, entity_type: str, partition: Partition) -> Iterator[Rows]:
-        """The embeddings of one partition, for a caller that reads all rows within the block.
+        """Open the embeddings of one partition; the block must read all rows.
 
         Raises:
             FormatError: the file is damaged, or a row is not finite.
@@ -96,10 +101,10 @@ class Checkpoint(ABC):
             yield rows if self.allow_non_finite else _FiniteRows(rows, self._place(entity_type, partition))
 
     def read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
-        """The Adagrad's state_dict() of one partition, row-wise or element-wise; None where there is none.
+        """The Adagrad's state_dict() of one partition, row-wise or element-wise, if there is one.
 
         Raises:
-            FormatError: its sums are not those of these rows, or a sum is not finite.
+            FormatError: the sums have another shape than the rows, or a sum is not finite.
         """
         state = self._read_optimizer_state(entity_type, partition)
         if state is not None:
@@ -110,11 +115,10 @@ class Checkpoint(ABC):
         return state
 
     def read_model(self) -> ModelState | None:
-        """Parameters that belong to no entity; None where the checkpoint has none.
+        """Parameters that belong to no entity, if the checkpoint has any.
 
         Raises:
-            FormatError: the sums of the optimizer are not those of these parameters, or a number is not
-                finite.
+            FormatError: sums have another shape than their parameters, or a number is not finite.
         """
         model = self._read_model()
         if model is None:
@@ -128,46 +132,50 @@ class Checkpoint(ABC):
 
     @property
     def model_uri(self) -> str:
-        """Place of the model, for messages: its file, or the folder of the checkpoint."""
+        """URI of the model, for messages: its file, or the folder of the checkpoint."""
         return self.uri
 
     def embeddings_uri(self, entity_type: str, partition: Partition) -> str:
-        """Place of one partition's embeddings, for messages: their file, or the folder of the checkpoint."""
+        """URI of one partition's embeddings, for messages: their file, or the folder of the checkpoint."""
         return self.uri
 
     def global_embedding(self, entity_type: str) -> Floats | None:
-        """The vector [D] that the model adds to all embeddings of a type; None where there is none."""
+        """The vector [D] that the model adds to all embeddings of a type, if there is one."""
         model = self.read_model()
         found = model.parameters.get(global_key(entity_type)) if model else None
         return None if found is None else np.asarray(found.numpy())
 
     def _read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
-        """The state as the files have it, for `read_optimizer_state` to check."""
+        """The state of the files, before `read_optimizer_state` checks it."""
         return None
 
     def _read_model(self) -> ModelState | None:
-        """The model as the files have it, for `read_model` to check."""
+        """The model of the files, before `read_model` checks it."""
         return None
 
     @property
     def config(self) -> dict[str, Any] | None:
-        """PBG's configuration, v1's keys; None where the checkpoint holds none."""
+        """PBG's configuration with the keys of v1, if the checkpoint holds one."""
         return None
 
     @property
     def iteration(self) -> Iteration | None:
-        """The iteration that the version ends; None where the checkpoint does not say."""
+        """The iteration that the version ends, if the checkpoint records it."""
         return None
 
     @property
     def unread(self) -> list[str]:
-        """Names of tensors in the files that this interface has no place for."""
+        """Names of tensors in the files that this interface does not know."""
         return []
 
     @property
     def num_partitions(self) -> dict[str, int]:
         """Number of partitions of each entity type."""
         return {entity_type: len(counts) for entity_type, counts in self.counts.items()}
+
+    def _in_order(self, keys: Iterable[str]) -> list[str]:
+        """The keys of parameters in the order of the model, in which optimizers number them."""
+        return in_order(list(keys), list((self.config or {}).get("entities", self.num_partitions)))
 
     def _place(self, entity_type: str, partition: Partition) -> str:
         return f"{self.uri}: {entity_type!r}, partition {partition}"
@@ -178,30 +186,21 @@ class Checkpoint(ABC):
             for partition, count in enumerate(counts):
                 yield entity_type, partition, (count, self.dimensions[entity_type])
 
-    def batch_rows(self, entity_type: str) -> int:
-        """Rows of a type in a batch of a few megabytes."""
-        return max(1, BATCH_BYTES // (4 * max(self.dimensions[entity_type], 1)))
-
     def described_config(self) -> dict[str, Any]:
         """PBG's configuration, or the part of it that the files contain."""
         if self.config is not None:
             return self.config
-        return {
-            "entities": {
-                entity_type: {
-                    "num_partitions": len(counts),
-                    "featurized": False,
-                    "dimension": self.dimensions[entity_type],
-                }
-                for entity_type, counts in self.counts.items()
-            },
-            "dimension": max(self.dimensions.values()),
+        entities = {
+            name: {"num_partitions": count, "featurized": False, "dimension": self.dimensions[name]}
+            for name, count in self.num_partitions.items()
         }
+        return {"entities": entities, "dimension": max(self.dimensions.values())}
 
     def iter_embeddings(
-        self, entity_type: str, partition: Partition, batch_rows: int = 65536
+        self, entity_type: str, partition: Partition, batch_rows: int | None = None
     ) -> Iterator[Floats]:
-        """The embeddings of one partition in order, float32 [<= batch_rows, D] at a time."""
+        """The embeddings of one partition in order, float32 [<= batch_rows, D] (default: some megabytes)."""
+        batch_rows = batch_rows or rows_of_batch(self.dimensions[entity_type])
         with self.open_whole(entity_type, partition) as rows:
             for start in range(0, rows.shape[0], batch_rows):
                 yield rows.read(start, min(start + batch_rows, rows.shape[0]))
@@ -219,16 +218,18 @@ class PartitionFilesCheckpoint(Checkpoint):
 
     @cached_property
     def _shapes(self) -> dict[str, list[tuple[int, int]]]:
-        shapes: dict[str, list[tuple[int, int]]] = {name: [] for name in self._num_partitions}
-        for entity_type, num_partitions in self._num_partitions.items():
-            for partition in range(num_partitions):
-                with self.open_rows(entity_type, partition) as rows:
-                    shapes[entity_type].append(rows.shape)
-        return shapes
+        return {
+            name: [self._shape(name, partition) for partition in range(count)]
+            for name, count in self._num_partitions.items()
+        }
+
+    def _shape(self, entity_type: str, partition: Partition) -> tuple[int, int]:
+        with self.open_rows(entity_type, partition) as rows:
+            return rows.shape
 
     @property
     def num_partitions(self) -> dict[str, int]:
-        """Number of partitions, from the configuration or the names of the files."""
+        """Number of partitions, by the configuration or the names of the files."""
         return self._num_partitions
 
     @property
@@ -238,7 +239,7 @@ class PartitionFilesCheckpoint(Checkpoint):
 
     @cached_property
     def dimensions(self) -> Mapping[str, int]:
-        """Dimension of each type, in which its files must agree."""
+        """Dimension of each type, which must be the same in all its files."""
         for entity_type, shapes in self._shapes.items():
             if len({dimension for _, dimension in shapes}) > 1:
                 raise FormatError(f"{self.uri}: partitions of {entity_type!r} differ in dimension: {shapes}")

@@ -1,20 +1,20 @@
 """Conversion of a checkpoint to another format: streaming, on any storage.
 
-The target is written under a temporary name, opened and compared, and then renamed: a kill leaves the
-target whole or absent. The source is only read. Content that the target cannot keep is reported.
+The target is written under a temporary name, opened, compared with the source, and then renamed: a kill
+leaves a whole target or none. Content that the target's format cannot keep is reported.
 Source: docs/convert.md.
 """
 
 import logging
 import time
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 
 from graphmill import checkpoints, storage
-from graphmill.checkpoints import Checkpoint
+from graphmill.checkpoints import Checkpoint, Floats, Options
 from graphmill.errors import ConfigError, FormatError
-from graphmill.formats.pbg_legacy.index_base import IndexBase
 from graphmill.run.lock import NO_CLAIM, Claim
 
 log = logging.getLogger("graphmill")
@@ -38,12 +38,9 @@ def convert(
     target_uri: str,
     target_format: str,
     *,
-    version: int | None = None,
-    entity_path: str | None = None,
-    index_base: IndexBase = "auto",
     shard_num: int = 1,
     claim: Claim = NO_CLAIM,
-    allow_non_finite: bool = False,
+    **options: Unpack[Options],
 ) -> Converted:
     """Write the checkpoint at `source_uri` to `target_uri`, a folder that does not exist or is empty.
 
@@ -51,12 +48,9 @@ def convert(
         source_uri: a checkpoint of any format.
         target_uri: the folder to make.
         target_format: its format.
-        version: version of the source; by default the committed version.
-        entity_path: entity counts, for sources without partitions.
-        index_base: first number in a legacy source; by default from the names of its files.
         shard_num: shards of a RecIS target.
         claim: checked before the target is renamed.
-        allow_non_finite: whether to write NaN and infinity of the source.
+        options: of reading the source.
 
     Raises:
         ConfigError: the target holds files.
@@ -65,19 +59,13 @@ def convert(
     if storage.list_dir(target_uri) or storage.list_hidden(target_uri):
         raise ConfigError(f"{target_uri}: expected a folder that is empty or does not exist; name another")
     started = time.monotonic()
-    source = checkpoints.open_checkpoint(
-        source_uri,
-        version=version,
-        entity_path=entity_path,
-        index_base=index_base,
-        allow_non_finite=allow_non_finite,
-    )
+    source = checkpoints.open_checkpoint(source_uri, **options)
     log.info("convert: %s is %s, %s", source_uri, source.format, described(source))
     storage.delete(target_uri)
     with storage.atomic_directory(target_uri) as temporary:
         not_kept = checkpoints.module_of(target_format).write(source, temporary, shard_num=shard_num)
         not_kept += [f"{name}, of which nothing is known here" for name in source.unread]
-        counts = None if set(source.num_partitions.values()) == {1} else entity_path
+        counts = None if set(source.num_partitions.values()) == {1} else options.get("entity_path")
         written = checkpoints.open_checkpoint(temporary, entity_path=counts)
         _check_same(source, written, temporary)
         claim.check()
@@ -87,7 +75,7 @@ def convert(
 
 
 def described(checkpoint: Checkpoint) -> str:
-    """A checkpoint in a few words."""
+    """The version, and the rows of each entity type, as text."""
     tables = [
         f"{name}: {sum(counts)} rows of {checkpoint.dimensions[name]} in {len(counts)} partition(s)"
         for name, counts in checkpoint.counts.items()
@@ -107,9 +95,7 @@ def _check_same(source: Checkpoint, written: Checkpoint, where: str) -> None:
                 raise FormatError(f"{where}: {name!r}: row {end} is not the one that was read")
 
 
-def _end_row(
-    checkpoint: Checkpoint, entity_type: str, end: int
-) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+def _end_row(checkpoint: Checkpoint, entity_type: str, end: int) -> Floats:
     filled = [number for number, count in enumerate(checkpoint.counts[entity_type]) if count]
     if not filled:
         return np.empty((0, 0), np.float32)

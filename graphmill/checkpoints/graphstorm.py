@@ -1,4 +1,4 @@
-"""GraphStorm's saved embeddings as `Checkpoint`: embeddings by integer id, and nothing else."""
+"""GraphStorm's saved embeddings as `Checkpoint`: the layout holds only embeddings by integer id."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,7 +25,7 @@ class GraphStormCheckpoint(WholeTablesCheckpoint):
     format = "graphstorm"
 
     def __init__(self, uri: str, entity_path: str | None = None, **_: object) -> None:
-        """`entity_path` has the partitions; without it a type has one. Raises FormatError on damage."""
+        """Counts of partitions are in `entity_path`; by default one. Raises FormatError on damage."""
         info = saved_embeddings.read_emb_info(uri)
         tables = {}
         for name in info.entity_types:
@@ -38,7 +38,7 @@ class GraphStormCheckpoint(WholeTablesCheckpoint):
 
 
 def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
-    """Write the embeddings of `source`; returns the names of everything else, which is not kept."""
+    """Write the embeddings of `source`, and return the names of the lost content: all else."""
     rank_rows = {name: max(1, _RANK_BYTES // (4 * max(size, 1))) for name, size in source.dimensions.items()}
     totals = {name: sum(counts) for name, counts in source.counts.items()}
     world_size = max(1, *(-(-total // rank_rows[name]) for name, total in totals.items()))
@@ -48,7 +48,7 @@ def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
                 first = min(rank * rank_rows[name], total)
                 last = min(first + rank_rows[name], total)
                 ids = np.arange(first, last)
-                # Rows may lie in a read-only buffer, about which torch warns.
+                # torch warns about read-only buffers.
                 writable = np.require(rows.read(first, last), requirements="W")
                 saved_embeddings.write_rank(target_uri, name, rank, ids, writable)
     info = EmbInfo(tuple(totals), world_size, dict(source.dimensions))
@@ -59,7 +59,7 @@ def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
 def _not_kept(source: Checkpoint) -> list[str]:
     lost = []
     source = copy(source)
-    source.allow_non_finite = True  # numbers that are not written may be anything
+    source.allow_non_finite = True  # the target has none of these numbers
     if any(source.read_optimizer_state(name, partition) for name, partition, _ in source.partitions()):
         lost.append("optimizer state of the embeddings")
     model = source.read_model()

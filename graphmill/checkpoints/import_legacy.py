@@ -5,9 +5,9 @@
         edges/{name}/   from each of edgePaths          _SUCCESS
         init/           from an init_path of any format _SUCCESS
 
-Each folder appears whole, with a marker that names its sources: the folder is made once, and again when a
-source changes. The sources are only read. A legacy outdir gets v1's files beside its own;
-checkpoint_version.txt, written last, commits them.
+Each folder appears as a whole, with a marker that names its sources. The folder is made again only when a
+source changes. A legacy outdir gets v1's files beside its own files; checkpoint_version.txt, written last,
+commits them.
 """
 
 import logging
@@ -51,7 +51,7 @@ def is_legacy_input(entity_path: str) -> bool:
 def import_inputs(
     entity_path: str, edge_paths: Sequence[str], target_uri: str, index_base: IndexBase = "auto"
 ) -> tuple[str, tuple[str, ...]]:
-    """Entity path and edge paths of v1: the given paths, or the folders made from legacy ones.
+    """Import legacy input, and return the entity path and edge paths of v1; the given paths for v1's input.
 
     Raises:
         FormatError: the names fit no index base, or an edge has an unknown entity.
@@ -64,12 +64,12 @@ def import_inputs(
 
 
 def import_init(init_path: str, target_uri: str, entity_path: str, index_base: IndexBase = "auto") -> str:
-    """An init_path of v1: the given path, or the folder made from another format.
+    """Import a checkpoint of another format, and return an init_path of v1; the given path for PBG v1.
 
     `entity_path` has the partitions for formats without partitions.
 
     Raises:
-        FormatError: the checkpoint is damaged, or its rows are not as many as the entities.
+        FormatError: the checkpoint is damaged, or has more or fewer rows than entities.
         LockedError: another run is importing too.
     """
     found = checkpoints.recognise(init_path)
@@ -117,7 +117,7 @@ def convert_inputs(
     index_base: IndexBase,
     claim: Claim = NO_CLAIM,
 ) -> tuple[str, tuple[str, ...]]:
-    """Make entity path and edge paths below `target_uri`, where they are missing or out of date.
+    """Make the missing and outdated folders of entities and edges below `target_uri`, and return all folders.
 
     Raises:
         ConfigError: the target holds other files than PBG's input, or contains the source.
@@ -174,7 +174,7 @@ def _write_buckets(edge_path: str, base: int, counts: Counts, target_path: str, 
 
 
 def _largest(counts: Counts, partition: int) -> int:
-    """Rows of the largest partition of that number over all types."""
+    """Rows of the largest partition with this number, over all types."""
     tables = (each * (partition + 1) if len(each) == 1 else each for each in map(list, counts.values()))
     return max((each[partition] for each in tables if partition < len(each)), default=0)
 
@@ -182,7 +182,7 @@ def _largest(counts: Counts, partition: int) -> int:
 def export_inputs(
     entity_path: str, edge_paths: Sequence[str], target_uri: str, claim: Claim = NO_CLAIM
 ) -> list[str]:
-    """Write v1's input in the legacy layout, numbered from 1; returns what is not kept.
+    """Write v1's input in the legacy layout, numbered from 1, and return the lost content.
 
     Raises:
         FormatError: the input is damaged, or has lists of features.

@@ -7,17 +7,16 @@ Shapes: N rows of a table, D dimension.
 """
 
 import bisect
+import os
 import tempfile
-import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from graphmill.checkpoints.checkpoint import BATCH_BYTES, Floats, Rows
+from graphmill.checkpoints.checkpoint import BATCH_BYTES, Floats, Rows, rows_of_batch
 from graphmill.errors import FormatError
 
 Numbers = npt.NDArray[np.int64]
@@ -38,7 +37,7 @@ class Piece(Protocol):
 
 
 class OrderedTable:
-    """A table whose rows are read in the order of ids: row k has id k."""
+    """A table with rows in the order of ids: row k has id k."""
 
     def __init__(
         self,
@@ -46,7 +45,7 @@ class OrderedTable:
         shape: tuple[int, int],
         where: str,
     ) -> None:
-        """`shape` is (N, D) of all pieces together; `where` is for messages."""
+        """`shape` is (N, D) of all pieces together; `where` names the table in messages."""
         self.shape = shape
         self._open_pieces, self._where = open_pieces, where
         self._is_sorted: bool | None = None
@@ -54,7 +53,7 @@ class OrderedTable:
 
     @contextmanager
     def open(self) -> Iterator[Rows]:
-        """The rows, to be read within the block.
+        """Open the rows, for reading within the block.
 
         Raises:
             FormatError: an id is not one of 0 to N - 1; or, during reading, an id is missing or occurs twice.
@@ -128,57 +127,41 @@ def _position(piece: Piece, wanted: int) -> int:
     )
 
 
-def runs(ids: Numbers) -> list[slice]:
-    """Runs of consecutive numbers in `ids`, as slices of `ids`."""
-    starts = np.flatnonzero(np.diff(ids, prepend=ids[:1] - 2) != 1).tolist()
-    return [slice(start, stop) for start, stop in zip(starts, [*starts[1:], len(ids)], strict=True)]
+class _SortedCopy(NamedTuple):
+    """Rows in a mapped temporary file, which the disk frees with this object."""
 
+    rows: Floats
 
-class _SortedCopy:
-    """Rows in a temporary file, which is deleted with this object."""
-
-    def __init__(self, shape: tuple[int, int]) -> None:
-        self.shape = shape
-        self._file = tempfile.TemporaryFile(prefix="graphmill-")  # noqa: SIM115 (closed by the finalizer)
-        weakref.finalize(self, self._file.close)
-        self._file.truncate(shape[0] * shape[1] * 4)
-        self._lock = threading.Lock()
-
-    def write(self, ids: Numbers, rows: Floats) -> None:
-        """Write rows to their places, with one write per run of neighbours."""
-        order = np.argsort(ids, kind="stable")
-        ids, rows = ids[order], np.ascontiguousarray(rows[order])
-        for run in runs(ids):
-            self._file.seek(int(ids[run.start]) * self.shape[1] * 4)
-            self._file.write(rows[run].data)
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows.shape[0], self.rows.shape[1]
 
     def read(self, start: int, stop: int) -> Floats:
-        rows = np.empty((stop - start, self.shape[1]), np.float32)
-        with self._lock:
-            self._file.seek(start * self.shape[1] * 4)
-            self._file.readinto(rows.data.cast("B"))
-        return rows
+        return np.array(self.rows[start:stop])
 
 
 def _sorted_copy(pieces: Sequence[Piece], shape: tuple[int, int], where: str) -> _SortedCopy:
-    copy = _SortedCopy(shape)
+    with tempfile.TemporaryFile(prefix="graphmill-") as file:
+        # A full disk is an error here. Without reserved space, a write to the map would kill the process.
+        os.posix_fallocate(file.fileno(), 0, shape[0] * shape[1] * 4)
+        copy = np.memmap(file, np.float32, "r+", shape=shape)
     found = np.zeros(shape[0], bool)
     num_read = 0
-    batch_rows = max(1, BATCH_BYTES // (4 * max(shape[1], 1)))
+    batch_rows = rows_of_batch(shape[1])
     for piece in pieces:
         for start in range(0, piece.num_rows, batch_rows):
             stop = min(start + batch_rows, piece.num_rows)
             ids = piece.read_ids(start, stop)
-            copy.write(ids, piece.read(start, stop))
+            copy[ids] = piece.read(start, stop)
             found[ids] = True
             num_read += len(ids)
     _check_found(found, num_read, 0, where)
-    return copy
+    return _SortedCopy(copy)
 
 
 def _check_found(found: npt.NDArray[np.bool_], num_read: int, first_id: int, where: str) -> None:
     if num_read == len(found) and found.all():
         return
     missing = np.flatnonzero(~found)
-    what = f"id {first_id + int(missing[0])} is missing" if len(missing) else "an id occurs twice"
-    raise FormatError(f"{where}: {what}: expected every id from 0 on once")
+    mistake = f"id {first_id + int(missing[0])} is missing" if len(missing) else "an id occurs twice"
+    raise FormatError(f"{where}: {mistake}: expected every id from 0 on once")

@@ -9,7 +9,6 @@ from graphmill.checkpoints.checkpoint import Checkpoint, Floats, ModelState, Par
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
-from graphmill.model.parameters import in_order
 from graphmill.vocab import Partition
 
 
@@ -19,8 +18,7 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
     format = "pbg"
 
     def __init__(self, uri: str, version: int | None = None, **_: object) -> None:
-        """Raises FormatError where there is no such version."""
-        # Version 0 has initial values from the user.
+        """Raises FormatError if there is no such version. Version 0 holds the user's initial values."""
         super().__init__(uri, pbg_checkpoint.read_version(uri) if version is None else version)
         self._num_partitions = pbg_checkpoint.num_partitions(uri, self.version)
         if not self._num_partitions:
@@ -34,35 +32,32 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
         return pbg_checkpoint.open_embeddings(self.uri, entity_type, partition, self.version, whole=whole)
 
     def _read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
-        """From the file of the embeddings."""
         return pbg_checkpoint.read_optimizer_state(self.uri, entity_type, partition, self.version)
 
     def _read_model(self) -> ModelState | None:
-        """From the version's model file."""
         try:
             parameters, optimizer_state, _ = pbg_checkpoint.read_model(self.uri, self.version)
         except NotFoundError:
             return None
-        # HDF5 sorts parameters by name; the optimizer numbers them in the order of the model.
-        keys = in_order(parameters, list((self.config or {}).get("entities", self.num_partitions)))
-        return ModelState({key: parameters[key] for key in keys}, optimizer_state)
+        # HDF5 sorts parameters by name.
+        return ModelState({key: parameters[key] for key in self._in_order(parameters)}, optimizer_state)
 
     @property
     def model_uri(self) -> str:
-        """The version's model file."""
+        """URI of the version's model file."""
         return pbg_checkpoint.model_uri(self.uri, self.version)
 
     def embeddings_uri(self, entity_type: str, partition: Partition) -> str:
-        """The partition's file."""
+        """URI of the partition's file."""
         return pbg_checkpoint.embeddings_uri(self.uri, entity_type, partition, self.version)
 
     def global_embedding(self, entity_type: str) -> Floats | None:
-        """From the version's model file, read without torch."""
+        """The vector in the version's model file, read without torch."""
         return pbg_checkpoint.read_global_embedding(self.uri, entity_type, self.version)
 
     @cached_property
     def config(self) -> dict[str, Any] | None:
-        """From config.json."""
+        """Content of config.json."""
         try:
             return pbg_checkpoint.read_config(self.uri)
         except NotFoundError:
@@ -70,7 +65,7 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
 
     @cached_property
     def iteration(self) -> Iteration | None:
-        """From the version's model file."""
+        """The iteration in the version's model file."""
         try:
             return pbg_checkpoint.read_model_iteration(self.uri, self.version)
         except NotFoundError:
@@ -78,7 +73,7 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
 
 
 def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
-    """Write `source` as a checkpoint of one version; returns what is not kept: nothing."""
+    """Write `source` as a checkpoint of one version, and return the lost content: nothing."""
     version = max(source.version, 1)
     config = source.described_config()
     checksums = pbg_checkpoint.write_config(target_uri, config)
@@ -88,7 +83,7 @@ def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
             entity_type,
             partition,
             version,
-            source.iter_embeddings(entity_type, partition, source.batch_rows(entity_type)),
+            source.iter_embeddings(entity_type, partition),
             source.read_optimizer_state(entity_type, partition),
             config,
             source.iteration,

@@ -11,7 +11,6 @@ from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.formats.pbg_legacy import checkpoint as legacy
 from graphmill.formats.pbg_legacy import index_base as bases
 from graphmill.formats.pbg_legacy.index_base import IndexBase
-from graphmill.model.parameters import in_order
 from graphmill.vocab import Partition
 
 WRITTEN_BASE = 1
@@ -25,9 +24,9 @@ class LegacyCheckpoint(PartitionFilesCheckpoint):
     def __init__(
         self, uri: str, version: int | None = None, index_base: IndexBase = "auto", **_: object
     ) -> None:
-        """Raises FormatError where there is no such version, or the names fit no index base."""
+        """Raises FormatError if there is no such version, or if the names fit no index base."""
         super().__init__(uri, legacy.find_version(uri) if version is None else version)
-        numbers = legacy.partition_numbers(uri, self.version)
+        numbers = legacy.versions_of(uri).get(self.version)
         if not numbers:
             raise FormatError(f"{uri}: version {self.version} has no embeddings")
         entities = (self.config or {}).get("entities", {})
@@ -50,35 +49,32 @@ class LegacyCheckpoint(PartitionFilesCheckpoint):
         return legacy.open_embeddings(self.uri, entity_type, number, self.version)
 
     def _read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
-        """From the file of the embeddings."""
         number = partition + self.index_base
         return legacy.read_optimizer_state(self.uri, entity_type, number, self.version)
 
     def _read_model(self) -> ModelState | None:
-        """From the metadata."""
         found = self._metadata
         if found is None or found.parameters is None:
             return None
-        before = list(found.parameters)
-        keys = in_order(before, list(found.config.get("entities", self.num_partitions)))
+        keys = self._in_order(found.parameters)
         parameters = {key: found.parameters[key] for key in keys}
-        return ModelState(parameters, states.reordered(found.optimizer_state, before, keys))
+        return ModelState(parameters, states.reordered(found.optimizer_state, list(found.parameters), keys))
 
     @property
     def config(self) -> dict[str, Any] | None:
-        """From the metadata."""
+        """The configuration in the metadata."""
         return None if self._metadata is None else self._metadata.config
 
     @property
     def iteration(self) -> Iteration | None:
-        """From the version, which counts finished iterations, and the metadata."""
+        """The iteration, from the metadata and the version, which counts finished iterations."""
         found = self._metadata
         if found is None or found.edge_path_count is None or found.edge_chunk is None or not self.version:
             return None
         count, chunk = found.edge_path_count, found.edge_chunk
         edge_paths = list(found.config.get("edge_paths") or [""])
         num_chunks = found.config.get("num_edge_chunks")
-        if not num_chunks:  # PBG chose it from the number of edges
+        if not num_chunks:  # PBG chose the number of chunks by the number of edges
             num_chunks = max(chunk + 1, (self.version - chunk - 1) // count if count else 1)
         count, chunk = divmod(self.version - 1, num_chunks)
         epoch_idx, edge_path_idx = divmod(count, len(edge_paths))
@@ -94,7 +90,7 @@ class LegacyCheckpoint(PartitionFilesCheckpoint):
 
 
 def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
-    """Write `source` as a legacy outdir, numbered from 1; returns what is not kept: nothing."""
+    """Write `source` as a legacy outdir, numbered from 1, and return the lost content: nothing."""
     version = max(source.version, 1)
     for entity_type, partition, shape in source.partitions():
         legacy.write_embeddings(
@@ -103,7 +99,7 @@ def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
             partition + WRITTEN_BASE,
             version,
             shape,
-            source.iter_embeddings(entity_type, partition, source.batch_rows(entity_type)),
+            source.iter_embeddings(entity_type, partition),
             source.read_optimizer_state(entity_type, partition),
         )
     model = source.read_model() or ModelState({}, None)

@@ -9,7 +9,7 @@
                                                     partitions, configuration, iteration, scalars of
                                                     optimizers
 
-RecIS itself writes no graphmill_checkpoint.json; then only the tensors are known.
+RecIS itself writes no graphmill_checkpoint.json. The tensors of such a checkpoint are its only content.
 """
 
 import json
@@ -31,7 +31,7 @@ from graphmill.errors import FormatError
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.formats.recis import CheckpointReader, HashTable, Saver, slice_of
 from graphmill.formats.recis.layout import EMBEDDING_SLOT, ID_SLOT, tensor_name
-from graphmill.model.parameters import in_order, is_parameter_key
+from graphmill.model.parameters import is_parameter_key
 from graphmill.vocab import Partition
 
 SIDE_FILE = "graphmill_checkpoint.json"
@@ -49,7 +49,7 @@ class RecisCheckpoint(WholeTablesCheckpoint):
     format = "recis"
 
     def __init__(self, uri: str, entity_path: str | None = None, **_: object) -> None:
-        """`entity_path` has the partitions where the checkpoint has none. Raises FormatError on damage."""
+        """Counts of partitions are in `entity_path`; by default in the checkpoint. FormatError on damage."""
         self._reader = CheckpointReader(uri)
         self._recorded = _read_side_file(storage.join(uri, SIDE_FILE))
         self._slots = self._reader.table_slots()
@@ -62,7 +62,6 @@ class RecisCheckpoint(WholeTablesCheckpoint):
         self._sums_tables: dict[str, OrderedTable] = {}
 
     def _read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
-        """The sums, with the recorded rest of the state."""
         import torch
 
         slot = next((each for each in (ROW_SUMS, ELEMENT_SUMS) if each in self._slots[entity_type]), None)
@@ -82,11 +81,10 @@ class RecisCheckpoint(WholeTablesCheckpoint):
         return states.with_sums(plain, sums)
 
     def _read_model(self) -> ModelState | None:
-        """The dense tensors that PBG has a place for."""
         found = [name for name in self._reader.dense_names() if is_parameter_key(name)]
         if not found and self._recorded["table_states"] is None:
             return None
-        keys = in_order(found, list((self.config or {}).get("entities", self._slots)))
+        keys = self._in_order(found)
         parameters = {key: self._reader.read_tensor(key).float() for key in keys}
         plain = self._recorded["model_state"]
         if plain is None:
@@ -101,19 +99,19 @@ class RecisCheckpoint(WholeTablesCheckpoint):
 
     @property
     def config(self) -> dict[str, Any] | None:
-        """From graphmill_checkpoint.json."""
+        """The configuration in graphmill_checkpoint.json."""
         config: dict[str, Any] | None = self._recorded["config"]
         return config
 
     @property
     def iteration(self) -> Iteration | None:
-        """From graphmill_checkpoint.json."""
+        """The iteration in graphmill_checkpoint.json."""
         found = self._recorded["iteration"]
         return Iteration(**found) if found else None
 
     @property
     def unread(self) -> list[str]:
-        """Tensors that nothing here has a place for."""
+        """Names of tensors that are no embeddings, sums or parameters."""
         dense = [
             name for name in self._reader.dense_names() if not is_parameter_key(name.removesuffix(_SUM_END))
         ]
@@ -125,7 +123,7 @@ class RecisCheckpoint(WholeTablesCheckpoint):
         recorded = self._recorded["table_states"].get(entity_type)
         if not isinstance(recorded, list) or not recorded:
             raise FormatError(f"{self.uri}: {SIDE_FILE}: table_states: expected a list for {entity_type!r}")
-        # With other partitions, from entity_path: all but the sums is the same for all rows.
+        # entity_path may have other partitions: all but the sums is the same for all rows.
         return recorded[partition if len(recorded) == len(self.counts[entity_type]) else 0]
 
 
@@ -138,7 +136,7 @@ def _ordered_table(reader: CheckpointReader, entity_type: str, slot: str) -> Ord
     return OrderedTable(partial(_open_pieces, reader, entity_type, slot), shape_ND, f"{reader.path}: {name}")
 
 
-# Of a checkpoint from RecIS: only the sums are known.
+# A checkpoint of RecIS itself records the sums alone.
 _UNKNOWN_STATE: dict[str, Any] = {
     "state": {"0": {"step": 0}},
     "param_groups": [{"lr": 0.01, "lr_decay": 0, "weight_decay": 0, "params": [0]}],
@@ -146,7 +144,7 @@ _UNKNOWN_STATE: dict[str, Any] = {
 
 
 def write(source: Checkpoint, target_uri: str, shard_num: int = 1) -> list[str]:
-    """Write `source` in `shard_num` shards; returns what is not kept: nothing."""
+    """Write `source` in `shard_num` shards, and return the lost content: nothing."""
     table_states: dict[str, list[Any]] = {name: [] for name in source.counts}
     sums_dims = dict.fromkeys(source.counts, 0)
     for name, partition, shape in source.partitions():
@@ -234,7 +232,7 @@ class _BlockPiece:
 
 
 def _read_side_file(uri: str) -> dict[str, Any]:
-    """The content of graphmill_checkpoint.json; None under each key where there is no such file."""
+    """The content of graphmill_checkpoint.json; without the file, None under each key."""
     unknown = dict.fromkeys(("counts", "table_states", "config", "iteration", "model_state"))
     if not storage.exists(uri):
         return {**unknown, "version": 0}

@@ -6,7 +6,7 @@
 import numpy as np
 
 from graphmill.checkpoints.checkpoint import Floats, Rows
-from graphmill.checkpoints.ordered import Numbers, runs
+from graphmill.checkpoints.ordered import Numbers
 from graphmill.formats.recis import Slice
 from graphmill.formats.recis.layout import NUM_HASH_SLOTS
 
@@ -40,7 +40,8 @@ class OwnedRows:
 
     def __getitem__(self, rows: slice) -> Floats:
         ids = self._ids[rows]
-        found = [self._rows.read(int(ids[run][0]), int(ids[run][-1]) + 1) for run in runs(ids)]
+        runs = np.split(ids, np.flatnonzero(np.diff(ids) != 1) + 1)
+        found = [self._rows.read(int(run[0]), int(run[-1]) + 1) for run in runs if len(run)]
         if len(found) == 1:
             return found[0]
         return np.concatenate([np.empty((0, self.shape[1]), np.float32), *found])

@@ -1,7 +1,7 @@
-"""Tables of formats without partitions: integer id = rows of the partitions before + index.
+"""Tables of formats without partitions: integer id = number of rows in the partitions before + index.
 
-Reading: `WholeTablesCheckpoint` cuts a table into partitions. Writing: `JoinedRows` and `JoinedSums` are all
-partitions of an entity type as one table, whose row k is the entity with the integer id k.
+Reading: `WholeTablesCheckpoint` cuts a table into partitions. Writing: `JoinedRows` and `JoinedSums` join the
+partitions of an entity type to one table; its row k belongs to the entity with the integer id k.
 """
 
 import bisect
@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,14 +34,10 @@ class WholeTablesCheckpoint(Checkpoint):
         recorded_counts: Mapping[str, Sequence[int]] | None,
         entity_path: str | None,
     ) -> None:
-        """Open the checkpoint.
+        """Open the checkpoint of `version` (or 0) with a table of embeddings for each entity type.
 
-        Args:
-            uri: its folder.
-            version: its version, or 0.
-            tables: the embeddings of each entity type.
-            recorded_counts: rows of each partition, where the checkpoint says.
-            entity_path: counts that replace these; with neither, a type has one partition.
+        `recorded_counts` are the checkpoint's rows of each partition, if any. Counts in `entity_path` replace
+        them. Without both, a type has one partition.
         """
         super().__init__(uri, version)
         self._tables, self._recorded_counts, self._entity_path = tables, recorded_counts, entity_path
@@ -64,9 +60,8 @@ class WholeTablesCheckpoint(Checkpoint):
             )
         if counts is None:
             return {name: [total] for name, total in totals.items()}
-        where = self._entity_path or self.uri
         for name, total in totals.items():
-            self._check_counts(counts, name, total, where)
+            self._check_counts(counts, name, total)
         return {name: list(counts[name]) for name in totals}
 
     @property
@@ -84,15 +79,14 @@ class WholeTablesCheckpoint(Checkpoint):
     def _open_partition(self, table: OrderedTable, entity_type: str, partition: Partition) -> Iterator[Rows]:
         counts = self.counts[entity_type]
         with table.open() as rows:
-            yield _PartitionRows(rows, sum(counts[:partition]), counts[partition])
+            yield _PartitionRows(rows, sum(counts[:partition]), (counts[partition], rows.shape[1]))
 
-    def _check_counts(
-        self, counts: Mapping[str, Sequence[int]], name: str, total: int, counts_uri: str
-    ) -> None:
+    def _check_counts(self, counts: Mapping[str, Any], name: str, total: int) -> None:
+        counts_uri = self._entity_path or self.uri
         if name not in counts:
             known = ", ".join(counts)
             raise FormatError(f"{self.uri}: {name!r} has no counts in {counts_uri}, which has {known}")
-        found: Any = counts[name]
+        found = counts[name]
         if not (isinstance(found, list | tuple) and all(type(each) is int and each >= 0 for each in found)):
             raise FormatError(
                 f"{self.uri}: {name!r}: expected the rows of each partition from 0 on, found {found!r:.80}"
@@ -103,17 +97,15 @@ class WholeTablesCheckpoint(Checkpoint):
             )
 
 
-class _PartitionRows:
-    """The rows [first, first + count) of a table."""
+class _PartitionRows(NamedTuple):
+    """The rows of a partition [count, D], which begin at row `first` of a table."""
 
-    def __init__(self, rows: Rows, first: int, count: int) -> None:
-        self._rows, self._first = rows, first
-        self.shape = count, rows.shape[1]
+    rows: Rows
+    first: int
+    shape: tuple[int, int]
 
     def read(self, start: int, stop: int) -> Floats:
-        """Rows [start, stop) of the partition."""
-        stop = min(stop, self.shape[0])
-        return self._rows.read(self._first + start, self._first + stop)
+        return self.rows.read(self.first + start, self.first + min(stop, self.shape[0]))
 
 
 class _Joined(ABC):

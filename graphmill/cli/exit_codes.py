@@ -27,7 +27,7 @@ def main(command: click.Command, arguments: list[str] | None = None) -> NoReturn
 
 
 def exit_code(action: Callable[[], Any]) -> int:
-    """Run `action` and return its exit code; an error is printed as one block."""
+    """Run `action` and return its exit code; show an error as one block."""
     try:
         action()
     except click.exceptions.Exit as error:
@@ -35,11 +35,8 @@ def exit_code(action: Callable[[], Any]) -> int:
     except click.ClickException as error:
         error.show()
         return 2
-    except GraphMillError as error:
-        terminal.show_error(error)
-        return error.exit_code
     except (KeyboardInterrupt, click.Abort) as error:
-        if isinstance(error.__cause__, EOFError):  # click takes it for Ctrl-D at a prompt
+        if isinstance(error.__cause__, EOFError):  # click takes an EOFError for Ctrl-D at a prompt
             terminal.show_error(error.__cause__, defect=True)
             return 1
         terminal.show_error("stopped by Ctrl-C")
@@ -47,14 +44,11 @@ def exit_code(action: Callable[[], Any]) -> int:
     except SystemExit as error:
         if error.code is None or isinstance(error.code, int):
             return error.code or 0
-        terminal.show_error(str(error.code))  # a script's own last words
-        return 1
-    except OSError as error:
-        terminal.show_error(error)
+        terminal.show_error(str(error.code))  # the message of a script's sys.exit
         return 1
     except Exception as error:
-        terminal.show_error(error, defect=True)
-        return 1
+        terminal.show_error(error, defect=not isinstance(error, GraphMillError | OSError))
+        return error.exit_code if isinstance(error, GraphMillError) else 1
     return 0
 
 

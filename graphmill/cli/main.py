@@ -1,6 +1,6 @@
 """The command `graphmill`: conversions and reports, which need no cluster."""
 
-from typing import Literal, cast
+from typing import Any, Literal
 
 import click
 
@@ -14,15 +14,15 @@ from graphmill.run import lock
 
 @click.group()
 def command() -> None:
-    """Look after checkpoints and runs."""
+    """Convert checkpoints and report runs."""
 
 
 _index_base_option = click.option(
     "--index-base",
-    type=click.Choice(["auto", "0", "1"]),
+    type=click.Choice(["auto", 0, 1]),
     default="auto",
     show_default=True,
-    help="First number in a legacy source; auto: as the names of its files say.",
+    help="First number in a legacy source; auto: the names of its files decide.",
 )
 
 
@@ -34,38 +34,19 @@ _index_base_option = click.option(
     "target_format",
     required=True,
     type=click.Choice(checkpoints.FORMATS),
-    help="Format to write; that of SOURCE_URI is recognised.",
+    help="Format to write; GraphMill recognises the format of SOURCE_URI.",
 )
 @click.option("--version", type=click.IntRange(min=0), help="Version to read (default: the committed one).")
-@click.option("--entity-path", metavar="URI", help="Entity counts, where the source knows no partitions.")
+@click.option("--entity-path", metavar="URI", help="Entity counts, if the source has no partitions.")
 @_index_base_option
 @click.option(
     "--shards", "shard_num", type=click.IntRange(min=1), default=1, help="Shards of a RecIS target."
 )
 @click.option("--allow-non-finite", is_flag=True, help="Write NaN and infinity too, else an error.")
-def convert(
-    source_uri: str,
-    target_uri: str,
-    target_format: str,
-    version: int | None,
-    entity_path: str | None,
-    index_base: str,
-    shard_num: int,
-    allow_non_finite: bool,
-) -> None:
+def convert(source_uri: str, target_uri: str, target_format: str, **options: Any) -> None:
     """Write the checkpoint at SOURCE_URI as another format to TARGET_URI."""
     with lock.held(whole=[target_uri]) as claim:
-        done = conversion.convert(
-            source_uri,
-            target_uri,
-            target_format,
-            version=version,
-            entity_path=entity_path,
-            index_base=_index_base(index_base),
-            shard_num=shard_num,
-            allow_non_finite=allow_non_finite,
-            claim=claim,
-        )
+        done = conversion.convert(source_uri, target_uri, target_format, **options, claim=claim)
     click.echo(f"source  {done.source.format:<10} {conversion.described(done.source)}")
     click.echo(f"target  {done.target.format:<10} {conversion.described(done.target)}")
     for each in done.not_kept:
@@ -87,24 +68,24 @@ def convert(
 )
 @_index_base_option
 def convert_input(
-    target_uri: str, entity_path: str, edge_paths: tuple[str, ...], target_format: str, index_base: str
+    target_uri: str,
+    entity_path: str,
+    edge_paths: tuple[str, ...],
+    target_format: str,
+    index_base: Literal["auto", 0, 1],
 ) -> None:
-    """Write PBG's input (entity counts, bucket files) of before version 1 as version 1's, or back.
+    """Convert PBG's input (entity counts, bucket files) from its legacy format to version 1, or back.
 
-    It goes to TARGET_URI/entities and TARGET_URI/edges/NAME, NAME that of the edge path.
+    Writes TARGET_URI/entities and TARGET_URI/edges/NAME, with the NAME of each edge path.
     """
     from graphmill.checkpoints import import_legacy
 
     with lock.held(whole=[target_uri]) as claim:
         if target_format == "pbg":
-            import_legacy.convert_inputs(entity_path, edge_paths, target_uri, _index_base(index_base), claim)
+            import_legacy.convert_inputs(entity_path, edge_paths, target_uri, index_base, claim)
             return
         for each in import_legacy.export_inputs(entity_path, edge_paths, target_uri, claim):
             click.echo(f"not kept: {each}")
-
-
-def _index_base(text: str) -> Literal["auto", 0, 1]:
-    return cast("Literal['auto', 0, 1]", text if text == "auto" else int(text))
 
 
 @command.command(
@@ -116,11 +97,11 @@ def _index_base(text: str) -> Literal["auto", 0, 1]:
     metavar="FILE",
     default="comparison.html",
     show_default=True,
-    help="Where several runs are laid side by side.",
+    help="File of the comparison.",
 )
 @output_options
 def report(uris: tuple[str, ...], output: str) -> None:
-    """Write report.html anew beside the run.json at URI; or lay several runs side by side."""
+    """Write report.html beside the run.json at URI, or a comparison of several runs."""
     from graphmill import report as reports  # takes a second to import
     from graphmill.library.run import Run
 

@@ -1,4 +1,4 @@
-"""etl -> train -> evaluate -> remap as one run that can be resumed: `dask-submit pipeline.py`."""
+"""All stages as one run that can be resumed: `dask-submit pipeline.py`."""
 
 from datetime import datetime
 
@@ -27,7 +27,7 @@ from graphmill.vocab import TRAIN_SPLIT
     "day",
     type=click.DateTime(["%Y-%m-%d"]),
     metavar="YYYY-MM-DD",
-    help="The date to run: fills {date} and {previous_date} in the configuration.",
+    help="Date of the run: fills {date} and {previous_date} in the configuration.",
 )
 @run_options
 def command(conf: str | None, overrides: tuple[str, ...], master: str | None, day: datetime | None) -> None:
@@ -35,14 +35,14 @@ def command(conf: str | None, overrides: tuple[str, ...], master: str | None, da
     if day:
         settings = dates.load(conf, overrides, day.date())
         if dates.is_finished(settings):
-            click.echo(f"{settings.output}: finished, from a date that is retired by now; nothing to do")
+            click.echo(f"{settings.output}: finished, and its previous date is deleted; nothing to do")
             return
     else:
         settings = config.load(conf, overrides, transform=dates.refuse_places)
     _check_train_split(settings)
     first, *others = STAGES
     coming = [*job_of(first).output_uris(settings), settings.checkpoint_path]
-    for stage in STAGES:  # a wrong setting of the last stage shows before the first stage runs
+    for stage in STAGES:  # reports a wrong setting of the last stage before the first stage runs
         job_of(stage).fingerprint(settings)
         job_of(stage).check(settings, coming)
     with session(settings, master, list(STAGES)) as run:
@@ -50,7 +50,7 @@ def command(conf: str | None, overrides: tuple[str, ...], master: str | None, da
             template = config.read_raw(conf, overrides)["output"]
             dates.hold_previous(settings, template, run.record.save)
         entries = {first: run(first, resume=True)}
-        for stage in others:  # and so does a missing input
+        for stage in others:  # reports missing inputs of all stages before the second stage runs
             job_of(stage).check(settings, [settings.checkpoint_path])
         entries |= {stage: run(stage, resume=True) for stage in others}
         run.record.claim.check()
@@ -70,7 +70,7 @@ def _finish(settings: Config, conf: str | None, overrides: tuple[str, ...]) -> N
 
 
 def _check_train_split(settings: Config) -> None:
-    """Refuse to train on other edges than the ones that etl writes.
+    """Refuse to train on other edges than those that etl writes.
 
     Raises:
         ConfigError: the train split is not among `edge_paths`.

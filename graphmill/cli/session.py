@@ -38,60 +38,49 @@ class Session:
 def session(
     settings: Config, master: str | None, stages: Sequence[str], *, keeps_config: bool = False
 ) -> Iterator[Session]:
-    """Lock all that `stages` write, open run.json, start a cluster and show progress.
+    """Lock the folders that `stages` write, open run.json, start a cluster and show progress.
 
     Args:
         settings: Configuration of the run.
         master: Dask cluster; default `cluster.master`.
         stages: Names of the stages that the block runs.
-        keeps_config: Keep the configuration that run.json has.
+        keeps_config: Keep the configuration in run.json.
 
     Raises:
-        ConfigError: a folder to write holds tables or files of others; nothing has been written.
-        LockedError: another run works on the same places.
+        ConfigError: a folder to write holds tables or files of other programs; nothing has been written.
+        LockedError: another run works on the same folders.
     """
     check_outputs(settings, stages, is_chosen=not keeps_config)
     written = [uri for name in stages for uri in job_of(name).written_uris(settings)]
     outputs = [settings.output] if settings.output else []
-    if not outputs:  # run.json lies in the checkpoint, which may be moved aside
+    if not outputs:  # run.json is in the checkpoint, which a stage may move aside
         written.append(settings.checkpoint_path)
-    with (
-        lock.held(*outputs, whole=written) as claim,
-        _recorded(settings, master, stages, claim, keeps_config) as run,
-    ):
-        yield run
-
-
-@contextmanager
-def _recorded(
-    settings: Config, master: str | None, stages: Sequence[str], claim: lock.Claim, keeps_config: bool
-) -> Iterator[Session]:
-    uri = settings.record_uri(settings.checkpoint_path)
-    run = record.RunRecord(uri, settings, claim, keeps_config=keeps_config)
-    options = settings.section(cluster.ClusterConfig)
     losses = cluster.Losses()
-    imports = [STAGES[name].job for name in stages[:1]]
-    try:
-        with (
-            ThreadPoolExecutor(1) as writer,
-            progress.displayed(),
-            cluster.connect(master, options, imports) as client,
-            losses.counted(client),
-        ):
-            yield Session(settings, client, run)
-            run.finish("done", workers_lost=losses.num_workers)
-            writer.submit(write_report, run.uri, settings)  # while the cluster closes
-    except BaseException as error:
-        is_recorded = _record_failure(run, error, losses.num_workers)
-        if is_recorded and isinstance(error, Exception):  # a signal asks for an end at once
-            write_report(run.uri, settings)
-        raise
+    with lock.held(*outputs, whole=written) as claim:
+        uri = settings.record_uri(settings.checkpoint_path)
+        run = record.RunRecord(uri, settings, claim, keeps_config=keeps_config)
+        options = settings.section(cluster.ClusterConfig)
+        try:
+            with (
+                ThreadPoolExecutor(1) as writer,
+                progress.displayed(),
+                cluster.connect(master, options, [STAGES[stages[0]].job]) as client,
+                losses.counted(client),
+            ):
+                yield Session(settings, client, run)
+                run.finish("done", workers_lost=losses.num_workers)
+                writer.submit(write_report, run.uri, settings)  # while the cluster closes
+        except BaseException as error:
+            is_recorded = _record_failure(run, error, losses.num_workers)
+            if is_recorded and isinstance(error, Exception):  # a signal asks for an immediate end
+                write_report(run.uri, settings)
+            raise
 
 
 def _record_failure(run: record.RunRecord, error: BaseException, num_lost: int) -> bool:
     """Write the error to run.json, and tell whether it was written.
 
-    A wrong option leaves the run.json of an earlier run as it is, and so does a run that lost its output.
+    A wrong option does not change the run.json of an earlier run, nor does a run that has lost its lock.
     """
     is_bad_input = isinstance(error, GraphMillError) and error.exit_code == ConfigError.exit_code
     if is_bad_input and not run.is_begun and (isinstance(error, ConfigError) or run.has_earlier):
@@ -104,9 +93,9 @@ def _record_failure(run: record.RunRecord, error: BaseException, num_lost: int) 
 
 
 def write_report(record_uri: str, settings: Config) -> None:
-    """Write report.html beside run.json; an error is logged, and fails nothing."""
+    """Write report.html beside run.json; an error is only logged."""
     try:
-        from graphmill import report  # the library of charts is large
+        from graphmill import report  # takes a second to import
 
         log.info("report: %s", report.write_at(record_uri, settings.embedding_path))
     except Exception as error:

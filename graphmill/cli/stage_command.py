@@ -15,7 +15,7 @@ def stage_command(name: str) -> click.Command:
 
     @click.command(
         name,
-        help=f"Run the stage {name} as the configuration says, also if it was finished before.",
+        help=f"Run the stage {name} of the configuration, even if it has finished before.",
         epilog=f"Example: dask-submit {name}.py --conf conf/demo.yaml --set output=demo-output",
     )
     @run_options

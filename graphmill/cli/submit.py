@@ -1,6 +1,5 @@
 """`dask-submit`: run a script, or a bundled job, on a Dask cluster."""
 
-import functools
 import json
 import logging
 import os
@@ -25,7 +24,7 @@ log = logging.getLogger("graphmill")
 BUNDLED = {f"{name}.py": stage.command for name, stage in STAGES.items() if stage.command}
 BUNDLED["pipeline.py"] = "graphmill.cli.pipeline:command"
 
-# Settings of the section `cluster` that are options too.
+# Settings of the section `cluster` that are options of the command.
 _SETTINGS = (
     "num_workers",
     "worker_cores",
@@ -39,26 +38,20 @@ _SETTINGS = (
 
 
 def _cluster_options(command: Any) -> Any:
-    """Add an option for each of `_SETTINGS`, and --py-files; the function gets the given ones as `chosen`."""
-
-    @click.option(
+    """Add --py-files, and an option for each of `_SETTINGS`."""
+    command = click.option(
         "--py-files",
         metavar="FILE,...",
-        help="Modules and wheels for the workers; repeatable.",
         multiple=True,
-    )
-    @functools.wraps(command)
-    def wrapped(py_files: tuple[str, ...], **options: Any) -> Any:
-        chosen = {key: options.pop(key) for key in _SETTINGS}
-        chosen["py_files"] = [file for files in py_files for file in files.split(",")] or None
-        return command(chosen={key: value for key, value in chosen.items() if value is not None}, **options)
-
+        callback=lambda context, option, lists: [file for each in lists for file in each.split(",")] or None,
+        help="Modules and wheels for the workers; repeatable.",
+    )(command)
     for key in reversed(_SETTINGS):
         field = ClusterConfig.model_fields[key]
         kind = int if isinstance(field.default, int) else str
         option = f"--{key.replace('_', '-')}"
-        wrapped = click.option(option, type=kind, help=field.description)(wrapped)
-    return wrapped
+        command = click.option(option, type=kind, help=field.description)(command)
+    return command
 
 
 def _scripts(context: click.Context, parameter: click.Parameter, typed: str) -> list[Any]:
@@ -84,14 +77,15 @@ def _scripts(context: click.Context, parameter: click.Parameter, typed: str) -> 
 @click.argument("script", shell_complete=_scripts)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(
-    master: str | None, conf: str | None, chosen: dict[str, Any], script: str, arguments: tuple[str, ...]
+    master: str | None, conf: str | None, script: str, arguments: tuple[str, ...], **settings: Any
 ) -> None:
     """Run SCRIPT with ARGUMENTS on a Dask cluster.
 
-    SCRIPT is the name of a bundled job; or the path of a Python file, which finds the cluster as Dask's
-    default client. Write ./NAME for a file that has the name of a bundled job.
+    SCRIPT is the name of a bundled job or the path of a Python file. The file finds the cluster as Dask's
+    default client. Write ./NAME for a file with the name of a bundled job.
     """
     script, arguments = _job_first(script, arguments)
+    chosen = {key: value for key, value in settings.items() if value is not None}
     for variable, value in ((MASTER_VARIABLE, master), (CONF_VARIABLE, conf)):
         if value is not None:
             os.environ[variable] = value
@@ -100,9 +94,8 @@ def command(
             log.warning("%s: the bundled job runs; the file %s here is meant by ./%s", script, script, script)
         sys.argv = [script, *arguments]
         job: click.Command = named(BUNDLED[script])
-        overrides = [
-            f"--set=cluster.{key}={json.dumps(value, ensure_ascii=False)}" for key, value in chosen.items()
-        ]
+        texts = {key: json.dumps(value, ensure_ascii=False) for key, value in chosen.items()}
+        overrides = [f"--set=cluster.{key}={text}" for key, text in texts.items()]
         job.main([*overrides, *arguments], prog_name=script, standalone_mode=False)
     elif os.path.isfile(script):  # noqa: PTH113
         _run_script(script, arguments, master, conf, chosen)
@@ -129,7 +122,7 @@ def _run_script(
     settings = config.validated(ClusterConfig, given | chosen, prefix=("cluster",))
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).resolve().parent))
-    terminal.options.debug = True  # the script is the user's own, and so are its errors
+    terminal.options.debug = True  # the errors of the user's own script need their traceback
     with progress.displayed(), cluster.connect(master, settings):
         runpy.run_path(script, run_name="__main__")
 

@@ -1,6 +1,6 @@
 """The Dask cluster of a command, and the functions that run tasks on it.
 
-kinds        the table of `--master` forms; local, yarn, ssh, running: how each kind starts
+kinds        the table of `--master` forms; local, yarn, ssh: how each kind starts
 settings     the section `cluster`, the environment of workers
 connecting   connect(...): a client of the cluster
 keys         keys that let processes in: of one run, or in files

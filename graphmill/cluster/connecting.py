@@ -16,7 +16,7 @@ from graphmill.cluster.kinds import Kind, kind_of
 from graphmill.cluster.settings import ENVIRONMENT, ClusterConfig, TlsConfig, pre_spawn_environment
 from graphmill.cluster.workers import Environment, prepare
 from graphmill.display import progress
-from graphmill.errors import ClusterError
+from graphmill.errors import ClusterError, ConfigError
 from graphmill.machine import run_folder
 from graphmill.storage import hdfs
 
@@ -40,41 +40,49 @@ def connect(master: str | None, settings: ClusterConfig, imports: Sequence[str] 
     with ExitStack() as stack:
         stack.enter_context(hdfs.use_driver(settings.hdfs_driver))
         try:
-            keys = stack.enter_context(_in_a_file(_keys(kind, settings)))
+            keys = stack.enter_context(_in_a_file(_keys(master, kind, settings)))
             preload = {"distributed.worker.preload": list(imports)} if kind.has_own_workers else {}
             stack.enter_context(dask.config.set(pre_spawn_environment(ENVIRONMENT) | preload))
-            cluster = stack.enter_context(starter_of(kind)(master, settings, keys))
+            start = starter_of(kind)
+            cluster = stack.enter_context(start(master, settings, keys)) if start else master
             security = keys and keys.security()
             client = stack.enter_context(
                 Client(cluster, security=security, timeout=settings.connect_timeout_s)
             )
         except (OSError, TimeoutError, RuntimeError) as error:
             raise ClusterError(f"--master {master}: the cluster does not answer: {error}") from error
-        prepare(
-            client,
-            settings.py_files,
-            own_scheduler=kind.has_own_scheduler,
-            own_workers=kind.has_own_workers,
-        )
+        prepare(client, kind, settings.py_files)
         client.register_plugin(Environment({hdfs.DRIVER_VARIABLE: hdfs.chosen_driver()}))
         _announce(client, master)
         yield client
 
 
-def starter_of(kind: Kind) -> Starter:
-    """Import the function that starts a kind of cluster."""
+def starter_of(kind: Kind) -> Starter | None:
+    """Import the function that starts a kind of cluster; None for clusters that run already."""
+    if kind.starter is None:
+        return None
     module, _, name = kind.starter.partition(":")
     starter: Starter = getattr(import_module(f"graphmill.cluster.{module}"), name)
     return starter
 
 
-def _keys(kind: Kind, settings: ClusterConfig) -> Keys | None:
-    """Choose the keys of the cluster; None without TLS, or if Dask's own configuration names the keys."""
-    if kind.is_running and not isinstance(settings.tls, TlsConfig):
-        return None
-    if settings.tls == "off":
-        log.warning("cluster.tls: off: whoever reaches the ports of this run can run code as you")
-    return settings.keys()
+def _keys(master: str, kind: Kind, settings: ClusterConfig) -> Keys | None:
+    """Choose the keys of the cluster; None without TLS, or if Dask's own configuration names the keys.
+
+    Raises:
+        ConfigError: the cluster runs already with TLS, and no setting names its keys.
+    """
+    if kind.starter or isinstance(settings.tls, TlsConfig):
+        if settings.tls == "off":
+            log.warning("cluster.tls: off: whoever reaches the ports of this run can run code as you")
+        return settings.keys()
+    if master.startswith("tcp://"):
+        log.warning("cluster: %s is not encrypted: whoever reaches its ports can run code there", master)
+    elif not dask.config.get("distributed.comm.tls.ca-file"):
+        raise ConfigError(
+            f"--master {master}: set cluster.tls to the ca_file, cert_file and key_file of that cluster"
+        )
+    return None
 
 
 @contextmanager

@@ -17,18 +17,17 @@ class Kind:
     Attributes:
         forms: Values of `--master`, as help texts show them.
         pattern: Regular expression that matches the whole `--master`.
-        starter: Module in this package and name of the context manager; imported when a run asks for it.
+        starter: Module in this package and name of the context manager, imported when a run needs it. None:
+            the cluster runs already, and keeps running afterwards.
         has_own_scheduler: The scheduler runs in this process.
         has_own_workers: The workers are processes of this machine and this installation.
-        is_running: The cluster runs already, and keeps running afterwards.
     """
 
     forms: tuple[str, ...]
     pattern: str
-    starter: str
+    starter: str | None
     has_own_scheduler: bool = False
     has_own_workers: bool = False
-    is_running: bool = False
 
 
 _LOCAL = {"has_own_scheduler": True, "has_own_workers": True}
@@ -37,9 +36,7 @@ KINDS = (
     Kind(("cuda",), "cuda", "local:cuda_cluster", **_LOCAL),
     Kind(("yarn",), "yarn", "yarn:yarn_cluster", has_own_scheduler=True),
     Kind(("ssh://HOST,HOST",), "ssh://.*", "ssh:ssh_cluster"),
-    Kind(
-        ("tcp://HOST:PORT", "tls://HOST:PORT"), "(tcp|tls)://.*", "running:running_cluster", is_running=True
-    ),
+    Kind(("tcp://HOST:PORT", "tls://HOST:PORT"), "(tcp|tls)://.*", None),
 )
 
 _FORMS = [form for kind in KINDS for form in kind.forms]

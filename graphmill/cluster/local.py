@@ -3,8 +3,9 @@
 import logging
 import multiprocessing
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from multiprocessing import resource_tracker
 from typing import Any
 
@@ -24,34 +25,21 @@ _NO_WORKERS_TIMEOUT = {"distributed.scheduler.no-workers-timeout": "60s"}
 _CLOSE_TIMEOUT_S = 20.0
 _WORKER_PROCESS = "Dask Worker process (from Nanny)"
 
+_Block = AbstractContextManager[SpecCluster]
+
 log = logging.getLogger("graphmill")
 
 
-@contextmanager
-def local_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Iterator[SpecCluster]:
-    """Start a scheduler in this process, and N workers with one thread each."""
+def local_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> _Block:
+    """Run a scheduler in this process, and N workers with one thread each, during the block."""
     asked = master.removeprefix("local").strip("[]")
-    with dask.config.set(_NO_WORKERS_TIMEOUT), _loop_without_interrupts() as loop:
-        cluster = scheduler_here(
-            settings,
-            keys,
-            loop=loop,
-            host=LOOPBACK,
-            n_workers=num_cores() if asked in ("", "*") else int(asked),
-            threads_per_worker=1,
-            memory_limit=settings.worker_memory,
-            local_directory=settings.scratch_path,
-        )
-        try:
-            run_folder.record_semaphores()
-            yield cluster
-        finally:
-            _close(cluster)
+    num_workers = num_cores() if asked in ("", "*") else int(asked)
+    options = {"n_workers": num_workers, "threads_per_worker": 1, "memory_limit": settings.worker_memory}
+    return _cluster_here(settings, partial(scheduler_here, settings, keys, **options))
 
 
-@contextmanager
-def cuda_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Iterator[SpecCluster]:
-    """Start a scheduler in this process, and one worker per GPU.
+def cuda_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> _Block:
+    """Run a scheduler in this process, and one worker per GPU, during the block.
 
     Raises:
         ClusterError: dask-cuda is not installed.
@@ -62,33 +50,36 @@ def cuda_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Ite
         raise ClusterError(
             f"--master {master}: dask-cuda is not installed; pip install 'graphmill[cuda]'"
         ) from error
-    with dask.config.set(_NO_WORKERS_TIMEOUT), _loop_without_interrupts() as loop:
-        cluster = LocalCUDACluster(
-            loop=loop,
-            local_directory=settings.scratch_path,
-            host=LOOPBACK,
-            protocol=settings.protocol,
-            security=keys and keys.security(),
-            dashboard_address=settings.dashboard_address,
-        )
-        try:
-            yield cluster
-        finally:
-            _close(cluster)
+    return _cluster_here(settings, partial(LocalCUDACluster, **_connection(settings, keys)))
 
 
 def scheduler_here(settings: ClusterConfig, keys: Keys | None, **options: Any) -> LocalCluster:
     """Start a scheduler in this process, with the workers that `options` ask for."""
     cluster = LocalCluster(
-        protocol=settings.protocol,
-        security=keys and keys.security(),
-        dashboard_address=settings.dashboard_address,
+        **_connection(settings, keys),
         scheduler_kwargs={"dashboard": False},
         silence_logs=logging.CRITICAL,
         **options,
     )
     dashboard.offer(cluster.scheduler)
     return cluster
+
+
+def _connection(settings: ClusterConfig, keys: Keys | None) -> dict[str, Any]:
+    security = keys and keys.security()
+    protocol, address = settings.protocol, settings.dashboard_address
+    return {"protocol": protocol, "security": security, "dashboard_address": address}
+
+
+@contextmanager
+def _cluster_here(settings: ClusterConfig, start: Callable[..., SpecCluster]) -> Iterator[SpecCluster]:
+    with dask.config.set(_NO_WORKERS_TIMEOUT), _loop_without_interrupts() as loop:
+        cluster = start(loop=loop, host=LOOPBACK, local_directory=settings.scratch_path)
+        try:
+            run_folder.record_semaphores()
+            yield cluster
+        finally:
+            _close(cluster)
 
 
 @contextmanager

@@ -38,10 +38,9 @@ def ssh_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Iter
 
     from graphmill.cluster import ssh_processes
 
-    hosts, options = _parse(master)
     ends = [
-        {"address": host, "connect_options": each, "remote_python": settings.python, "keys": keys}
-        for host, each in zip(hosts, options, strict=True)
+        {"address": host, "connect_options": options, "remote_python": settings.python, "keys": keys}
+        for host, options in parse(master)
     ]
     scheduler_options = {"protocol": settings.protocol, "dashboard_address": settings.dashboard_address}
     worker_options = {
@@ -68,16 +67,20 @@ def ssh_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Iter
         yield cluster
 
 
-def _parse(master: str) -> tuple[list[str], list[dict[str, Any]]]:
-    hosts, options = [], []
+def parse(master: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each host, with its options for asyncssh.
+
+    Raises:
+        ConfigError: `master` names no hosts.
+    """
     for text in master.removeprefix(PREFIX).split(","):
         found = _HOST.fullmatch(text)
         if found is None:
             raise ConfigError(f"--master {master}: expected ssh://[USER@]HOST[:PORT],..., found {text!r}")
-        given = {key: value for key, value in found.groupdict().items() if value and key != "host"}
-        hosts.append(found["host"])
-        options.append({key: int(value) if key == "port" else value for key, value in given.items()})
-    return hosts, options
+        options: dict[str, Any] = {key: value for key, value in found.groupdict().items() if value}
+        if "port" in options:
+            options["port"] = int(options["port"])
+        yield options.pop("host"), options
 
 
 def _environment(settings: ClusterConfig) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import gc
 import importlib.metadata
+import importlib.resources
 import importlib.util
 import logging
 import os
@@ -17,6 +18,7 @@ from typing import Any
 from distributed import Client, UploadFile, WorkerPlugin
 
 from graphmill import storage
+from graphmill.cluster.kinds import Kind
 from graphmill.cluster.settings import ENVIRONMENT
 from graphmill.config.stages import STAGES
 from graphmill.errors import ClusterError, ConfigError
@@ -48,30 +50,23 @@ class Environment(WorkerPlugin):  # type: ignore[misc]  # distributed is untyped
         gc.freeze()
 
 
-def prepare(client: Client, py_files: Iterable[str], *, own_scheduler: bool, own_workers: bool) -> None:
+def prepare(client: Client, kind: Kind, py_files: Iterable[str]) -> None:
     """Upload missing packages and `py_files` to the workers, and refuse workers with other versions.
-
-    Args:
-        client: Client of the cluster.
-        py_files: Modules and packages for the workers.
-        own_scheduler: The scheduler is in this process.
-        own_workers: The workers are processes of this installation: they need no checks.
 
     Raises:
         ClusterError: versions differ, or a library is missing; the message names the worker.
         ConfigError: a worker cannot import one of `py_files`.
     """
     with tempfile.TemporaryDirectory(prefix="graphmill-upload-") as folder:
-        if not own_workers and any(
-            "graphmill" not in found["versions"] for found in _ask(client, own_scheduler).values()
-        ):
+        before = {} if kind.has_own_workers else _ask(client, kind)
+        if any("graphmill" not in found["versions"] for found in before.values()):
             log.info("cluster: workers lack graphmill; uploading it")
-            _upload(client, own_package(Path(folder)), own_scheduler)
+            _upload(client, own_package(Path(folder)), kind)
         for file in py_files:
-            _upload(client, _importable(file, Path(folder)), own_scheduler)
-    if own_workers:
+            _upload(client, _importable(file, Path(folder)), kind)
+    if kind.has_own_workers:  # processes of this installation
         return
-    answers = _ask(client, own_scheduler)
+    answers = _ask(client, kind)
     for place, found in answers.items():
         _check_versions(place, found["versions"])
     slow = [place for place, found in answers.items() if found["environment"] != ENVIRONMENT]
@@ -81,7 +76,7 @@ def prepare(client: Client, py_files: Iterable[str], *, own_scheduler: bool, own
         log.warning(text, len(slow), slow[0], wanted)
 
 
-def _ask(client: Client, own_scheduler: bool) -> dict[str, dict[str, Any]]:
+def _ask(client: Client, kind: Kind) -> dict[str, dict[str, Any]]:
     """Return versions and environment variables of each worker, and of a scheduler elsewhere, by address."""
 
     def probe() -> dict[str, Any]:  # nested, so pickled by value: workers may lack graphmill
@@ -96,7 +91,7 @@ def _ask(client: Client, own_scheduler: bool) -> dict[str, dict[str, Any]]:
         }
 
     answers: dict[str, dict[str, Any]] = client.run(probe)
-    if not own_scheduler:
+    if not kind.has_own_scheduler:
         answers["the scheduler"] = client.run_on_scheduler(probe) | {"environment": ENVIRONMENT}
     return answers
 
@@ -118,8 +113,8 @@ def _check_versions(place: str, found: dict[str, str]) -> None:
         )
 
 
-def _upload(client: Client, path: Path, own_scheduler: bool) -> None:
-    if own_scheduler:
+def _upload(client: Client, path: Path, kind: Kind) -> None:
+    if kind.has_own_scheduler:
         client.register_plugin(UploadFile(str(path)), name=f"upload-{path.name}")
     else:
         client.upload_file(str(path))
@@ -132,20 +127,13 @@ def own_package(folder: Path) -> Path:
     # Reproducible images have files of 1970, a time that a zip cannot hold.
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
         for package in PACKAGES:
-            root = _package_root(package)
+            root = Path(str(importlib.resources.files(package)))
             for path in sorted(root.rglob("*")):
                 if path.is_file() and "__pycache__" not in path.parts:
                     archive.write(path, str(Path(package, path.relative_to(root))))
         metadata = importlib.metadata.distribution("graphmill").read_text("METADATA") or ""
         archive.writestr(f"graphmill-{version}.dist-info/METADATA", metadata)
     return target
-
-
-def _package_root(package: str) -> Path:
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise ClusterError(f"cluster: the package {package} is not installed here")
-    return Path(next(iter(spec.submodule_search_locations)))
 
 
 def _importable(file: str, folder: Path) -> Path:

@@ -1,6 +1,5 @@
 """The configuration: YAML or a PBG Python config -> one frozen, typed `Config`."""
 
-from graphmill.config.checking import validated
 from graphmill.config.reading import from_mapping, load, read_raw
 from graphmill.config.schema import (
     Config,
@@ -14,7 +13,7 @@ from graphmill.config.schema import (
     Strings,
     TypeName,
 )
-from graphmill.config.section import Effect, Fixed, Neutral, Section, Tunable
+from graphmill.config.section import Effect, Fixed, Neutral, Section, Tunable, validated
 from graphmill.config.yaml_text import parsed as parsed_yaml
 
 __all__ = [

@@ -8,9 +8,8 @@ from typing import Any
 
 from graphmill import storage
 from graphmill.config import yaml_text
-from graphmill.config.checking import validated
 from graphmill.config.schema import Config
-from graphmill.config.section import Section
+from graphmill.config.section import Section, validated
 from graphmill.config.stages import SECTIONS, named
 from graphmill.errors import ConfigError
 from graphmill.vocab import TRAIN_SPLIT
@@ -78,16 +77,14 @@ def from_mapping(raw: Mapping[str, Any]) -> Config:
 
 _OLD_NAMES = {"outdir": "checkpoint_path", "loadPath": "init_path"}  # before PBG's version 1
 
-_PATH_KEYS = (
-    "output",
-    "input",
-    "entity_path",
-    "edge_root",
-    "edge_paths",
-    "checkpoint_path",
-    "init_path",
-    "embedding_path",
-)
+# Names of folders under `output`.
+_DEFAULT_FOLDERS = {
+    "entity_path": "entities",
+    "edge_root": "edges",
+    "checkpoint_path": "checkpoint",
+    "embedding_path": "embeddings",
+}
+_PATH_KEYS = ("output", "input", "edge_paths", "init_path", *_DEFAULT_FOLDERS)
 
 
 def _absolute(value: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
@@ -104,10 +101,8 @@ def _fill_paths(filled: dict[str, Any]) -> None:
     if output == "":
         raise ConfigError("output: expected a folder's URI, found an empty string")
     if isinstance(output, str):
-        filled.setdefault("entity_path", storage.join(output, "entities"))
-        filled.setdefault("edge_root", storage.join(output, "edges"))
-        filled.setdefault("checkpoint_path", storage.join(output, "checkpoint"))
-        filled.setdefault("embedding_path", storage.join(output, "embeddings"))
+        for key, name in _DEFAULT_FOLDERS.items():
+            filled.setdefault(key, storage.join(output, name))
     if isinstance(filled.get("edge_root"), str):
         filled.setdefault("edge_paths", [storage.join(filled["edge_root"], TRAIN_SPLIT)])
     if isinstance(filled.get("checkpoint_path"), str):
@@ -135,13 +130,11 @@ def _read_pbg_python(conf_uri: str) -> dict[str, Any]:
         raise ConfigError(f"{conf_uri}: a Python configuration must be a local file")
     try:
         function = runpy.run_path(path).get("get_torchbiggraph_config")
-        if not callable(function):
-            raise ConfigError(f"{conf_uri}: expected a function get_torchbiggraph_config(), found none")
-        raw = dict(function())
-    except ConfigError:
-        raise
+        raw = dict(function()) if callable(function) else None
     except Exception as error:  # of the user's own code
         raise ConfigError(f"{conf_uri}: cannot be run: {type(error).__name__}: {error}") from error
+    if raw is None:
+        raise ConfigError(f"{conf_uri}: expected a function get_torchbiggraph_config(), found none")
     if isinstance(section := raw.get("train", {}), Mapping):  # a lower lr resumes the checkpoint, as in PBG
         raw["train"] = {"on_change": "resume", **section}
     return raw

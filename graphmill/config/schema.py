@@ -6,19 +6,16 @@ seed. The class of each section (`etl`, `train`, ...) lies in the package that r
 Source of the keys: docs/formats/pbg_v1.md.
 """
 
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, field_serializer, model_validator
 
 from graphmill import storage
-from graphmill.config.checking import validated
-from graphmill.config.section import Fixed, Neutral, Section, Tunable
+from graphmill.config.section import AnySection, Fixed, Neutral, Section, Tunable, validated
 from graphmill.model.operators import OperatorName, operator_of
 from graphmill.vocab import Side
 
 _MAX_NAME_BYTES = 200
-
-AnySection = TypeVar("AnySection", bound=Section)
 
 
 def _fits_file_name(name: str) -> str:
@@ -68,9 +65,7 @@ class RelationConfig(Section):
         description="Transformation of the right-hand side before scores are computed. PBG has no "
         "`rotation` and cannot read such a checkpoint.",
     )
-    all_negs: Tunable[bool] = Field(
-        False, description="Rank each edge against all entities of the partition as negatives."
-    )
+    all_negs: Tunable[bool] = Field(False, description="Use all entities of the partition as negatives.")
 
     def entity_type(self, side: Side) -> str:
         """Name of the entity type on `side`."""
@@ -86,9 +81,7 @@ class PbgConfig(Section):
     )
     dimension: Fixed[Positive] = Field(description="Length of the embeddings.")
     init_scale: Tunable[float] = Field(0.001, gt=0, description="Standard deviation of the first embeddings.")
-    max_norm: Tunable[float | None] = Field(
-        None, gt=0, description="Largest Euclidean norm of an embedding; null: no limit."
-    )
+    max_norm: Tunable[float | None] = Field(None, gt=0, description="Largest norm of embeddings; null: none.")
     global_emb: Fixed[bool] = Field(
         True, description="Add one trained vector per entity type to each of its embeddings."
     )
@@ -102,27 +95,19 @@ class PbgConfig(Section):
     loss_fn: Tunable[Literal["ranking", "logistic", "softmax"]] = Field(
         "ranking", description="Loss of an edge's score against the scores of its negatives."
     )
-    margin: Tunable[float] = Field(
-        0.1, description="Margin of the ranking loss between an edge and its negatives."
-    )
-    regularization_coef: Tunable[float] = Field(
-        0.0, ge=0, description="Weight of the regularizer in the loss; 0: none."
-    )
+    margin: Tunable[float] = Field(0.1, description="Margin of the ranking loss.")
+    regularization_coef: Tunable[float] = Field(0.0, ge=0, description="Weight of the regularizer; 0: none.")
     regularizer: Tunable[Literal["N3"]] = Field(
         "N3", description="Regularizer: the cube of the vectors' elements (arXiv:1806.07297)."
     )
     entity_path: Neutral[str] = Field(description="Folder of entity counts and the entity index.")
     edge_paths: Neutral[Strings] = Field(description="Folders of bucket files to train on.")
     checkpoint_path: Neutral[str] = Field(description="Folder of the checkpoint.")
-    init_path: Neutral[str | None] = Field(
-        None, description="Checkpoint that a new run starts from; null: random values."
-    )
+    init_path: Neutral[str | None] = Field(None, description="Checkpoint to start from; null: random values.")
     checkpoint_preservation_interval: Neutral[Positive | None] = Field(
         None, description="Epochs from one checkpoint that is kept for good to the next; null: none is kept."
     )
-    num_epochs: Neutral[Annotated[int, Field(ge=0)]] = Field(
-        1, description="Epochs in all, those of earlier runs included."
-    )
+    num_epochs: Neutral[Count] = Field(1, description="Epochs in all, those of earlier runs included.")
     # Fixed: a version of the checkpoint is one trained chunk.
     num_edge_chunks: Fixed[Positive | None] = Field(
         None, description="Chunks of edges that each bucket is trained in; null: see max_edges_per_chunk."
@@ -133,16 +118,10 @@ class PbgConfig(Section):
     bucket_order: Tunable[Literal["random", "affinity", "inside_out", "outside_in"]] = Field(
         "inside_out", description="Order in which an epoch visits the buckets."
     )
-    workers: Neutral[Positive | None] = Field(
-        None, description="Training threads per process; null: one per core."
-    )
+    workers: Neutral[Positive | None] = Field(None, description="Threads per process; null: one per core.")
     batch_size: Tunable[Positive] = Field(1000, description="Edges per batch.")
-    num_batch_negs: Tunable[Annotated[int, Field(ge=0)]] = Field(
-        50, description="Negatives per edge that are entities of other edges of the batch."
-    )
-    num_uniform_negs: Tunable[Annotated[int, Field(ge=0)]] = Field(
-        50, description="Negatives per edge that are drawn from all entities of the partition."
-    )
+    num_batch_negs: Tunable[Count] = Field(50, description="Negatives per edge from the same batch.")
+    num_uniform_negs: Tunable[Count] = Field(50, description="Negatives per edge from the whole partition.")
     disable_lhs_negs: Tunable[bool] = Field(False, description="Replace no left-hand side by negatives.")
     disable_rhs_negs: Tunable[bool] = Field(False, description="Replace no right-hand side by negatives.")
     lr: Tunable[float] = Field(0.01, ge=0, description="Learning rate.")
@@ -152,17 +131,15 @@ class PbgConfig(Section):
     eval_fraction: Tunable[Fraction] = Field(
         0.05, description="Fraction of each bucket's edges that is held out to measure the MRR."
     )
-    eval_num_batch_negs: Neutral[Annotated[int, Field(ge=0)] | None] = Field(
+    eval_num_batch_negs: Neutral[Count | None] = Field(
         1000, description="num_batch_negs for held-out edges; null: num_batch_negs."
     )
-    eval_num_uniform_negs: Neutral[Annotated[int, Field(ge=0)] | None] = Field(
+    eval_num_uniform_negs: Neutral[Count | None] = Field(
         1000, description="num_uniform_negs for held-out edges; null: num_uniform_negs."
     )
     background_io: Neutral[bool] = Field(False, description="Without effect: see train.prefetch.")
     verbose: Neutral[int] = Field(0, description="Without effect: see the option --debug.")
-    hogwild_delay: Neutral[float] = Field(
-        2.0, description="Without effect: seconds until all of PBG's threads train."
-    )
+    hogwild_delay: Neutral[float] = Field(2.0, description="Without effect: delay of PBG's threads.")
     dynamic_relations: Fixed[bool] = Field(
         False, description="Number the relations that the tables name; `relations` has one entry for all."
     )
@@ -181,9 +158,7 @@ class PbgConfig(Section):
     num_groups_per_sharded_partition_server: Neutral[int] = Field(
         1, description="Without effect: connections of PBG's servers."
     )
-    partition_shard_size: Neutral[int] = Field(
-        250, description="Without effect: size of the messages of PBG's servers."
-    )
+    partition_shard_size: Neutral[int] = Field(250, description="Without effect: size of PBG's messages.")
     half_precision: Tunable[bool] = Field(False, description="Compute score products from bfloat16 operands.")
 
     def entity_dimension(self, entity_type: str) -> int:

@@ -45,7 +45,7 @@ class Tick:
 class Display(Protocol):
     """A view of progress."""
 
-    def update(self, tick: Tick) -> None:
+    def show(self, tick: Tick) -> None:
         """Show the newest progress."""
 
 
@@ -91,14 +91,14 @@ def stop_if_cancelled() -> None:
 def show(tick: Tick) -> None:
     """Show progress that has arrived in this process."""
     if _displays:
-        _displays[-1].update(tick)
+        _displays[-1].show(tick)
 
 
 def footer(text: str) -> None:
     """Show a line below the bars, if there are bars."""
     for display in _displays:
         if isinstance(display, _Bars):
-            display.board.footer = text
+            display.footer = text
 
 
 @contextmanager
@@ -109,7 +109,7 @@ def displayed() -> Iterator[None]:
         yield
     elif console.is_terminal and not terminal.options.json_lines:
         bars = _Bars(console)
-        with terminal.shared(console), bars.board, shown_by(bars):
+        with terminal.shared(console), bars, shown_by(bars):
             yield
     else:
         with shown_by(_Lines()):
@@ -148,23 +148,13 @@ class _Clock:
         return [f"{_short(rate)} {tick.unit}/s{left}", *fields]
 
 
-class _Board(Progress):
-    """Bars with a line below them."""
+class _Bars(Progress):
+    """Rich progress bars, one per description, with a line below them."""
 
     footer = ""
 
-    def get_renderables(self) -> Iterator[RenderableType]:
-        """Yield the bars and the line."""
-        yield from super().get_renderables()
-        if self.footer and self.tasks:
-            yield Text(self.footer, style="dim")
-
-
-class _Bars:
-    """Rich progress bars, one per description."""
-
     def __init__(self, console: Console) -> None:
-        self.board = _Board(
+        super().__init__(
             TextColumn("{task.description:<24}", markup=False),
             BarColumn(bar_width=None),
             TaskProgressColumn(),
@@ -173,14 +163,20 @@ class _Bars:
             expand=True,
         )
         self._clock = _Clock()
-        self._tasks: dict[str, TaskID] = {}
+        self._ids: dict[str, TaskID] = {}
 
-    def update(self, tick: Tick) -> None:
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """Yield the bars and the line."""
+        yield from super().get_renderables()
+        if self.footer and self.tasks:
+            yield Text(self.footer, style="dim")
+
+    def show(self, tick: Tick) -> None:
         name = tick.description
-        if name not in self._tasks:
-            self._tasks[name] = self.board.add_task(name, summary="")
+        if name not in self._ids:
+            self._ids[name] = self.add_task(name, summary="")
         summary = "  ".join(self._clock.texts(tick))
-        self.board.update(self._tasks[name], completed=tick.done, total=tick.total, summary=summary)
+        self.update(self._ids[name], completed=tick.done, total=tick.total, summary=summary)
 
 
 class _Lines:
@@ -190,7 +186,7 @@ class _Lines:
         self._clock = _Clock()
         self._shown: dict[str, float] = {}
 
-    def update(self, tick: Tick) -> None:
+    def show(self, tick: Tick) -> None:
         texts = [f"{_short(tick.done)} of {_short(tick.total)} {tick.unit}", *self._clock.texts(tick)]
         now = time.monotonic()
         if not tick.finished and now - self._shown.setdefault(tick.description, now) < LINE_INTERVAL_S:

@@ -26,7 +26,7 @@ FORMAT_VERSION = 1
 _KINDS = {"iu": "integers", "iuf": "numbers", "f": "floats"}
 _DIMENSIONS = {1: "one dimension", 2: "two dimensions"}
 
-# deflate packs tightest of HDF5's own filters: one byte becomes 1032 bytes at the most
+# of deflate, which packs better than HDF5's other filters: one byte becomes 1032 bytes at the most
 _MAX_RATIO = 1032
 _HARMLESS_BYTES = 64
 _UNPACKED = (h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32)
@@ -185,7 +185,7 @@ def _check_stored(dataset: h5py.Dataset, uri: str) -> None:
             raise FormatError(f"{uri}: {dataset.name!r}: expected elements, found the shape {dataset.shape}")
         return
     stored = min(dataset.id.get_storage_size(), dataset.file.id.get_filesize())
-    if not stored and dataset.nbytes <= _HARMLESS_BYTES:  # zeros that a writer left out
+    if not stored and dataset.nbytes <= _HARMLESS_BYTES:  # a writer may leave out zeros
         return
     expected, most = dataset.nbytes, stored
     if dataset.chunks is not None:

@@ -12,8 +12,7 @@ Source: docs/formats/entity_index.md.
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeGuard
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +31,7 @@ SCHEMA = pa.schema(
     [pa.field("id", pa.string(), nullable=False), pa.field("index", pa.int64(), nullable=False)]
 )
 
-_LONG_IDS = 1 << 14  # a batch must have room for so many ids of a dictionary
+_LONG_IDS = 1 << 14  # rows that a batch must have room for: an id that many rows share may be long
 _ACCEPTED = {"id": (pa.string(), pa.large_string()), "index": (pa.int64(), pa.int32())}
 
 
@@ -86,7 +85,7 @@ def new_part(
             stream,
             SCHEMA,
             compression="zstd",
-            # All raw ids differ: pyarrow would build a dictionary and then give it up.
+            # All raw ids differ: pyarrow would build a dictionary and then discard it.
             use_dictionary=False,
             column_encoding={"id": "PLAIN", "index": "DELTA_BINARY_PACKED"},
         ) as parquet,
@@ -113,7 +112,7 @@ def iter_part(
     with open_parquet(uri, storage.manifest_of(entity_path)) as parquet:
         check_schema(parquet, _ACCEPTED, uri)
         if bounds.batch_rows(parquet, uri, ["id"], _LONG_IDS) < _LONG_IDS:
-            raise FormatError(f"{uri}: expected an id once only, found long ones that rows share")
+            raise FormatError(f"{uri}: expected an id once only, found long ids that rows share")
         for first, (ids, index) in iter_columns(parquet, uri, ["id", "index"], batch_rows):
             wrong = np.flatnonzero(index.to_numpy() != np.arange(first, first + len(ids)))
             if len(wrong):
@@ -130,12 +129,7 @@ def read_part(entity_path: str, entity_type: str, partition: int) -> pa.Array:
 
 def write_manifest(entity_path: str, manifest: Manifest, checksums: Checksums | None = None) -> None:
     """Write the manifest, the last file of an index; add its checksum to `checksums`."""
-    content = {
-        "format_version": FORMAT_VERSION,
-        "hash_name": manifest.hash_name,
-        "seed": manifest.seed,
-        "num_partitions": manifest.num_partitions,
-    }
+    content = {"format_version": FORMAT_VERSION, **asdict(manifest)}
     storage.write_text(_manifest_uri(entity_path), json.dumps(content, indent=1) + "\n", checksums)
 
 
@@ -150,18 +144,17 @@ def read_manifest(entity_path: str) -> Manifest:
     content = storage.json_in(storage.read_compared(uri, storage.manifest_of(entity_path)), uri)
     if "format_version" not in content:
         raise FormatError(f"{uri}: expected an object with the key 'format_version', found none")
-    if content["format_version"] != FORMAT_VERSION:
-        raise FormatError(
-            f"{uri}: format_version is {content['format_version']!r}; this reader knows {FORMAT_VERSION}"
-        )
+    version = content["format_version"]
+    if version != FORMAT_VERSION:
+        raise FormatError(f"{uri}: format_version is {version!r}; this reader knows {FORMAT_VERSION}")
     hash_name, seed, num_partitions = (content.get(key) for key in ("hash_name", "seed", "num_partitions"))
-    if not (isinstance(hash_name, str) and _is_integer(seed) and isinstance(num_partitions, dict)):
+    if not (isinstance(hash_name, str) and type(seed) is int and isinstance(num_partitions, dict)):
         raise FormatError(
             f"{uri}: expected hash_name (string), seed (integer) and num_partitions (object), "
             f"found {hash_name!r}, {seed!r}, {num_partitions!r}"
         )
     for entity_type, num in num_partitions.items():
-        if not _is_integer(num) or num < 1 or set("./") & set(entity_type):
+        if type(num) is not int or num < 1 or set("./") & set(entity_type):
             raise FormatError(
                 f"{uri}: num_partitions: expected a type's name (no dot or slash) and its number of "
                 f"partitions (1 or more), found {entity_type!r}: {num!r}"
@@ -171,7 +164,3 @@ def read_manifest(entity_path: str) -> Manifest:
 
 def _manifest_uri(entity_path: str) -> str:
     return storage.join(entity_path, FOLDER, MANIFEST)
-
-
-def _is_integer(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)

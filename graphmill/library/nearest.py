@@ -26,9 +26,9 @@ class Neighbor(NamedTuple):
 def nearest(
     parts: Iterable[tuple[pa.Array, Floats]], score: Score, leave_out: Sequence[str | None], k: int
 ) -> list[list[Neighbor]]:
-    """The `k` rows with the highest score for each query, best first; of equal scores the earlier row.
+    """The `k` rows with the highest scores for each query, best first; the earlier of equal rows first.
 
-    Rows whose score is NaN are left out. Memory: one part, and K rows for each query.
+    Rows with a NaN score are left out. Memory: one part, and K rows per query.
 
     Args:
         parts: ids (string [N]) and float32 [N, D].

@@ -26,7 +26,7 @@ RECORD = "run.json"
 
 
 class Run:
-    """The outputs of a run at `uri`: settings, figures and metrics, and the embeddings by raw id.
+    """Outputs of the run at `uri`: settings, figures, metrics, and embeddings by raw id.
 
     Args:
         uri: the run's `output`, local or on HDFS; or its run.json.
@@ -72,27 +72,27 @@ class Run:
         return dict(self.record.get("metrics", {}))
 
     @cached_property
-    def _parts(self) -> dict[str, list[int]]:
-        """Partitions of each type that have embeddings."""
+    def _num_parts(self) -> dict[str, int]:
+        """Number of partitions of each type that has embeddings."""
         if not storage.is_dir(self.embedding_path):
             return {}
         folders = [each.uri for each in storage.list_dir(self.embedding_path) if each.is_dir]
         files = {storage.name(uri): [each.uri for each in storage.list_dir(uri)] for uri in folders}
         names = dict.fromkeys([*self.config.get("entities", {}), *files])
-        num_parts = {name: sum(map(remapped.is_part, files.get(name, []))) for name in names}
-        return {name: list(range(count)) for name, count in num_parts.items() if count}
+        found = {name: sum(map(remapped.is_part, files.get(name, []))) for name in names}
+        return {name: count for name, count in found.items() if count}
 
     @property
     def entity_types(self) -> tuple[str, ...]:
         """The types that have embeddings, in the order of the configuration."""
-        return tuple(self._parts)
+        return tuple(self._num_parts)
 
     @cached_property
     def num_entities(self) -> dict[str, int]:
         """Number of embeddings of each type."""
         return {
-            name: sum(remapped.shape_of(self.embedding_path, name, each)[0] for each in parts)
-            for name, parts in self._parts.items()
+            name: sum(remapped.shape_of(self.embedding_path, name, part)[0] for part in range(count))
+            for name, count in self._num_parts.items()
         }
 
     def dimension(self, entity_type: str) -> int:
@@ -157,7 +157,7 @@ class Run:
         return found[raw_id]
 
     def find(self, entity_type: str, raw_ids: list[str], max_rows: int | None = None) -> dict[str, Floats]:
-        """The embeddings, float32 [D], of the given ids that the type has (among its first `max_rows`)."""
+        """The embeddings, float32 [D], of the given ids that exist (among the first `max_rows` rows)."""
         wanted, found = pa.array(raw_ids, pa.string()), {}
         for ids, vectors_ND in self.iter_vectors(entity_type, max_rows=max_rows):
             for row in np.flatnonzero(pc.is_in(ids, wanted).to_numpy(zero_copy_only=False)).tolist():
@@ -169,9 +169,9 @@ class Run:
     def neighbors(
         self, entity_type: str, raw_id: str, k: int = 10, *, among: str | None = None
     ) -> list[Neighbor]:
-        """The `k` entities whose embeddings have the largest cosine with that of `raw_id`, nearest first.
+        """The `k` entities with the largest cosine to the embedding of `raw_id`, nearest first.
 
-        Compares with every entity of the type (or of the type `among`), a batch in memory at a time.
+        Reads all embeddings of the type (or of the type `among`), one batch in memory at a time.
 
         Raises:
             NotFoundError: the type has no such id.
@@ -193,13 +193,13 @@ class Run:
         self._parts_of(entity_type)
         return sum(each.size_bytes for each in storage.list_dir(folder) if not each.is_dir)
 
-    def _parts_of(self, entity_type: str) -> list[int]:
-        if entity_type not in self._parts:
-            known = ", ".join(self._parts) or "none"
+    def _parts_of(self, entity_type: str) -> range:
+        if entity_type not in self._num_parts:
+            known = ", ".join(self._num_parts) or "none"
             raise NotFoundError(
                 f"{self.embedding_path}: there are no embeddings of the type {entity_type!r}; types: {known}"
             )
-        return self._parts[entity_type]
+        return range(self._num_parts[entity_type])
 
     def _embedding_path(self) -> str:
         """The folder of the embeddings, below the run's folder, which may have moved since the run."""

@@ -6,7 +6,7 @@ are readable in both modes.
 
 import json
 import re
-from functools import singledispatch
+from collections.abc import Callable
 from itertools import cycle
 from typing import Any
 
@@ -38,7 +38,8 @@ _MATHS = re.compile(r"\$(?=\$)|\\(?=[(\[])")
 
 def to_json(chart: Chart, target: str) -> str:
     """Draw the chart for the element `target`; equal charts give equal text."""
-    drawn = json.dumps(json_item(_draw(chart), target), separators=(",", ":"), allow_nan=False)
+    draw: dict[type[Chart], Callable[[Any], Any]] = {Curves: _curves, Bars: _bars, HeatMap: _heat_map}
+    drawn = json.dumps(json_item(draw[type(chart)](chart), target), separators=(",", ":"), allow_nan=False)
     # Bokeh numbers the objects of a process, whatever chart they belong to. The pattern never matches a
     # user's text, in which quotes are escaped.
     ids = dict.fromkeys(match[2] for match in _ID.finditer(drawn))
@@ -46,12 +47,6 @@ def to_json(chart: Chart, target: str) -> str:
     return _ID.sub(lambda match: f'"{match[1]}":"{numbers[match[2]]}"', drawn)
 
 
-@singledispatch
-def _draw(chart: Chart) -> Any:
-    raise TypeError(f"no chart is drawn of a {type(chart).__name__}")
-
-
-@_draw.register
 def _curves(chart: Curves) -> Any:
     height = 420 if chart.square else HEIGHT
     plot = _figure(chart.name, height, chart.x_label, chart.y_label, chart.x_scale, chart.y_scale)
@@ -92,7 +87,6 @@ def _add_series(plot: Any, chart: Curves, series: Series, colour: str) -> None:
     plot.add_tools(HoverTool(renderers=[drawn], tooltips=tips, attachment="below"))
 
 
-@_draw.register
 def _bars(chart: Bars) -> Any:
     num_groups, count = len(chart.groups), len(chart.labels)
     height = 74 + count * (12 + 12 * num_groups)
@@ -127,7 +121,6 @@ def _bars(chart: Bars) -> Any:
     return plot
 
 
-@_draw.register
 def _heat_map(chart: HeatMap) -> Any:
     cells = np.asarray(chart.cells, np.float64)
     rows, columns = cells.shape

@@ -115,14 +115,14 @@ def _curves(runs: Named) -> Iterator[Block]:
         ("loss", "loss", "epochs", value_of("loss")),
         ("mrr", "MRR of the held-out sample", "epochs", value_of("mrr")),
         ("validation", "MRR in validation", "validation", value_of("mrr")),
-        ("edges_per_s", "edges a second", "epochs", speed),
+        ("edges_per_s", "edges per second", "epochs", speed),
     )
     charts: list[Block] = []
     for key, label, recorded_in, value in kinds:
         found = {name: records(mapping(run.stages, "train"), recorded_in) for name, run in runs.items()}
         series = [each for name, epochs in found.items() for each in epoch_series(name, epochs, value)]
         charts += epoch_chart(key, label[0].upper() + label[1:], label, series)
-    yield from charts or [Note("None of the runs tells of its epochs.")]
+    yield from charts or [Note("None of the runs has figures of its epochs.")]
 
 
 def _figures(runs: Named) -> Iterator[Block]:
@@ -132,7 +132,7 @@ def _figures(runs: Named) -> Iterator[Block]:
         "rows in": lambda run: number(mapping(run.stages, "etl").get("num_rows")),
         "edges": lambda run: number(total(mapping(run.stages, "etl").get("num_edges"))),
         "entities": lambda run: number(total(mapping(run.stages, "etl").get("num_entities"))),
-        "edges a second": lambda run: number(mapping(run.stages, "train").get("edges_per_s")),
+        "edges per second": lambda run: number(mapping(run.stages, "train").get("edges_per_s")),
         "final loss": lambda run: number(mapping(run.stages, "train").get("loss")),
     }
     stages = dict.fromkeys(name for run in runs.values() for name in run.stages)

@@ -1,17 +1,17 @@
-"""Reading run.json as it comes, from whatever version wrote it."""
+"""Reading of run.json, which any version may have written."""
 
 from collections.abc import Mapping
 from typing import Any
 
 
 def mapping(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """The object under `key`; an empty one where there is none."""
+    """The object under `key`; without one, an empty object."""
     found = content.get(key)
     return found if isinstance(found, dict) else {}
 
 
 def records(content: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    """The list of objects under `key`; an empty one where there is none."""
+    """The list of objects under `key`; without one, an empty list."""
     found = content.get(key)
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
@@ -26,7 +26,7 @@ def total(counts: Any) -> int:
 
 
 def flattened(content: Any, path: str = "") -> dict[str, Any]:
-    """Settings by their path: `relations[0].operator`."""
+    """Settings by path: `relations[0].operator`."""
     if isinstance(content, dict) and content:
         parts = [flattened(value, f"{path}.{key}".lstrip(".")) for key, value in content.items()]
     elif isinstance(content, list) and content and isinstance(content[0], dict):

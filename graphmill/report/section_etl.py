@@ -98,7 +98,7 @@ def _degrees(entry: Mapping[str, Any]) -> Iterator[Block]:
             "degrees",
             "How many entities have which degree",
             "train edges of an entity",
-            "entities a degree",
+            "entities per degree",
             series,
             x_scale="log",
             y_scale="log",

@@ -42,7 +42,7 @@ def _tiles(record: Mapping[str, Any], stages: Mapping[str, Any]) -> Iterator[Til
     if "mrr" in metrics:
         yield Tile("MRR", number(metrics["mrr"]), f"of {number(metrics.get('num_edges'))} held-out edges")
     if train.get("edges_per_s"):
-        yield Tile("training", f"{number(train['edges_per_s'])}", "edges a second")
+        yield Tile("training", f"{number(train['edges_per_s'])}", "edges per second")
     seconds = sum(entry.get("seconds", 0) for entry in stages.values())
     yield Tile("time of all stages", duration(seconds), ", ".join(stages))
 

@@ -16,7 +16,7 @@ def training(entry: Entry) -> Iterator[Block]:
     epochs = records(entry, "epochs")
     yield Tiles(list(_tiles(entry, epochs)))
     if not epochs:
-        yield Note("run.json tells nothing of single epochs.")
+        yield Note("run.json has no figures of single epochs.")
         return
     validation = records(entry, "validation")
     yield from _with_buckets("loss", "Loss", "loss", epochs, value_of("loss"))
@@ -24,7 +24,7 @@ def training(entry: Entry) -> Iterator[Block]:
     yield from epoch_chart(
         "validation", "MRR in validation", "MRR", epoch_series("all", validation, value_of("mrr"))
     )
-    yield from _with_buckets("edges_per_s", "Speed", "edges a second", epochs, speed)
+    yield from _with_buckets("edges_per_s", "Speed", "edges per second", epochs, speed)
     waited = epoch_series("waited", epochs, value_of("swap_wait_s"))
     yield from epoch_chart("waits", "Waiting for partitions and edges", "seconds", waited)
     read = epoch_series("read", epochs, value_of("partitions_read"))
@@ -46,7 +46,7 @@ def _tiles(entry: Entry, epochs: Sequence[Entry]) -> Iterator[Tile]:
         best = max(rankings, key=lambda each: each["mrr"])
         note = f"after epoch {best['epoch']}, the best of {len(rankings)}"
         yield Tile("validation MRR", number(best["mrr"]), note)
-    yield Tile("speed", number(entry.get("edges_per_s")), "edges a second")
+    yield Tile("speed", number(entry.get("edges_per_s")), "edges per second")
     yield Tile("parameters", number(entry.get("num_parameters")), str(entry.get("device", "")))
     peaks = [each["peak_bytes"] for each in epochs if "peak_bytes" in each]
     if peaks:

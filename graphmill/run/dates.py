@@ -1,6 +1,6 @@
 """One run per date: paths with the date, the previous date, and deletion of old dates.
 
-In every string of a configuration that is loaded with --date
+Placeholders in every string of a configuration that is loaded with --date:
 
     {date}            the date, as 2026-11-20;      {date:%Y%m%d} is formatted by strftime
     {previous_date}   the newest earlier finished date; without one, the string becomes null
@@ -49,7 +49,7 @@ class ScheduleConfig(Section):
 
 
 def load(conf_uri: str | None, overrides: tuple[str, ...], day: date) -> Config:
-    """Load the configuration for `day`, with dates in all its placeholders.
+    """Load the configuration for `day`, with all its placeholders filled.
 
     Raises:
         ConfigError: as `config.load`; or `output` does not tell dates apart.
@@ -63,17 +63,17 @@ def load(conf_uri: str | None, overrides: tuple[str, ...], day: date) -> Config:
         is_chain = "{previous_date" in _text(raw)
         previous = _free_previous(output, day) if is_chain else _previous(output, day)[0]
         filled: dict[str, Any] = _filled(raw, day, previous)
-        dates = {"date": str(day), "previous_date": str(previous) if previous else None}
         section = raw.get("schedule", {})
-        if not isinstance(section, Mapping):
-            return filled  # refused with all else that is wrong
-        return {**filled, "schedule": {**section, **dates}}
+        if isinstance(section, Mapping):  # otherwise the check of the configuration refuses the section
+            dates = {"date": str(day), "previous_date": str(previous) if previous else None}
+            filled["schedule"] = {**section, **dates}
+        return filled
 
     return config.load(conf_uri, overrides, transform=fill)
 
 
 def refuse_places(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return `raw`, if it has no placeholder for a date.
+    """Return `raw`, or refuse a configuration with placeholders for dates.
 
     Raises:
         ConfigError: there is a placeholder.
@@ -97,7 +97,7 @@ def hold_previous(settings: Config, output_template: str, save: Callable[[], Non
     previous = _filled(output_template, date.fromisoformat(own.previous_date), None)
     if storage.read_marker(previous) is None:
         raise LockedError(
-            f"{previous}: this date was to go on from it, and it is not finished any more; try again"
+            f"{previous}: this run was to continue from this date, which is no longer finished; try again"
         )
 
 
@@ -113,8 +113,8 @@ def is_finished(settings: Config) -> bool:
 def retire(output_template: str, keep: int) -> list[str]:
     """Delete all finished dates but the newest `keep`; return the URIs of the deleted outputs.
 
-    A date stays if `keep` complete dates do not follow, if it is unfinished, if a run works on it, if it is
-    the previous date of such a date, or if it holds a folder that was moved aside.
+    A date stays if fewer than `keep` complete dates follow, if the date is unfinished, if a run works on it,
+    if such a date continues from it, or if its output holds a folder that was moved aside.
     """
     outputs = _dated_outputs(output_template)
     _finish_deletions(output_template)
@@ -130,12 +130,11 @@ def retire(output_template: str, keep: int) -> list[str]:
 
 
 def _has_moved_aside(output: str) -> bool:
-    """Tell whether the output holds a folder that was moved aside, which only the user deletes."""
-    found = [each.uri for each in storage.list_dir(output, recursive=True) if each.is_dir]
-    aside = [uri for uri in found if storage.is_moved_aside(uri)]
-    if aside:
-        log.warning("schedule: %s stays: it holds %s, which only you delete", output, aside[0])
-    return bool(aside)
+    for entry in storage.list_dir(output, recursive=True):
+        if entry.is_dir and storage.is_moved_aside(entry.uri):
+            log.warning("schedule: %s stays: it holds %s, which only you delete", output, entry.uri)
+            return True
+    return False
 
 
 def _needed(outputs: Mapping[date, str]) -> set[str | None]:
@@ -160,9 +159,9 @@ def _free_previous(output_template: str, day: date) -> date | None:
             if each != previous and (is_rerun or not is_after):
                 continue
             if who := lock.holder(uri):
-                raise LockedError(f"{uri}: {who}, and {day} would go on from it; try again later")
+                raise LockedError(f"{uri}: {who}, and {day} would continue from it; try again later")
             if each != previous:
-                log.info("schedule: %s is not finished and nobody is at work on it; it is left out", uri)
+                log.info("schedule: %s is not finished and no run works on it; it is skipped", uri)
         if _previous(output_template, day)[0] == previous:  # else another date has finished meanwhile
             return previous
 
@@ -204,7 +203,7 @@ def _text(raw: Mapping[str, Any]) -> str:
 
 
 def _split(output_template: str) -> tuple[str, str, str]:
-    """Split a template into `base`, the component with the date, and the rest."""
+    """Split a template into `base`, the component with the date as a format of strftime, and the rest."""
     parts = output_template.split("/")
     numbers = [number for number, part in enumerate(parts) if "{" in part]
     if len(numbers) != 1 or len(_DATE.findall(parts[numbers[0]])) != 1:
@@ -213,32 +212,25 @@ def _split(output_template: str) -> tuple[str, str, str]:
             f"found {output_template!r}"
         )
     at = numbers[0]
-    return storage.parent("/".join(parts[: at + 1])), parts[at], "/".join(parts[at + 1 :])
+    before, form, after = _DATE.split(parts[at])
+    date_format = f"{before.replace('%', '%%')}{form or _ISO}{after.replace('%', '%%')}"
+    return storage.parent("/".join(parts[: at + 1])), date_format, "/".join(parts[at + 1 :])
 
 
 def _dated_outputs(output_template: str) -> dict[date, str]:
     """List the existing outputs by date."""
-    base, component, rest = _split(output_template)
-    place = _DATE.search(component)
-    assert place is not None, "_split has looked for it"
-    before, after = component[: place.start()], component[place.end() :]
-    outputs = {}
-    for entry in storage.list_dir(base):
-        name = storage.name(entry.uri)
-        if entry.is_dir and name.startswith(before) and name.endswith(after):
-            middle = name[len(before) : len(name) - len(after)]
-            day = _parsed(middle, place[1] or _ISO)
-            if day:
-                outputs[day] = storage.join(entry.uri, rest) if rest else entry.uri
-    return outputs
+    base, date_format, rest = _split(output_template)
+    folders = [entry.uri for entry in storage.list_dir(base) if entry.is_dir]
+    days = ((_parsed(storage.name(uri), date_format), uri) for uri in folders)
+    return {day: storage.join(uri, rest) if rest else uri for day, uri in days if day}
 
 
-def _parsed(text: str, form: str) -> date | None:
+def _parsed(text: str, date_format: str) -> date | None:
     try:
-        day = datetime.strptime(text, form).date()
+        day = datetime.strptime(text, date_format).date()
+        return day if day.strftime(date_format) == text else None
     except ValueError:
         return None
-    return day if day.strftime(form) == text else None
 
 
 def _recorded_schedule(output: str) -> dict[str, Any]:
@@ -253,7 +245,7 @@ def _recorded_schedule(output: str) -> dict[str, Any]:
 
 
 def _is_whole(output: str) -> bool:
-    """Tell whether all folders of a finished date are there, so that earlier dates may go."""
+    """Tell whether a finished date has all its folders, so that earlier dates may be deleted."""
     return all(storage.read_marker(storage.join(output, folder)) is not None for folder in _STAGE_FOLDERS)
 
 
@@ -263,10 +255,10 @@ def _delete(output_template: str, day: date, output: str) -> bool:
             marker = storage.read_marker(output)
             if marker is None:
                 return False
-            storage.delete_marker(output)  # from here on no run takes it as its previous date
+            storage.delete_marker(output)  # from now on no run chooses it as its previous date
             if str(day) in _needed(_dated_outputs(output_template)):
                 storage.write_marker(output, marker)
-                log.info("schedule: %s stays: a run has begun to go on from it", output)
+                log.info("schedule: %s stays: a run has begun to continue from it", output)
                 return False
             claim.check()
             retired = storage.temporary_sibling(output, "retired")

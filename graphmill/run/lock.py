@@ -1,4 +1,4 @@
-"""Locks: one run at a time writes a folder, on whatever machine it runs.
+"""Locks: only one run at a time writes a folder, even if runs are on different machines.
 
     output/.graphmill.lock                JSON: owner of the files in `output` itself: run.json, _SUCCESS, ...
     output/.entities.graphmill.lock       the same for the whole folder `entities`
@@ -8,14 +8,14 @@
 The lock of a whole folder lies beside the folder, because a rename may replace the folder. If the folder
 above is read-only, for example at a mount point, the lock lies inside: such a folder cannot be renamed.
 
-A lock file appears by a rename that replaces nothing: of many runs that try, one succeeds. Its owner never
+A rename that replaces nothing creates a lock file: of many runs that try, one succeeds. The owner never
 rewrites the file, so a run that finds another text in its lock has lost the lock. A killed run leaves its
-locks behind. On the same machine, the next run takes them over at once if the process is gone, and never
-while it lives. Elsewhere, it takes them over if the owner showed no life for `EXPIRY_S` by the clock of the
-storage, and shows none while the run watches: that clock may jump in either direction.
+locks. On the same machine, the next run takes them over at once if the process is gone, and never while the
+process lives. Elsewhere, the next run takes them over if the owner showed no life for `EXPIRY_S` by the clock
+of the storage, and shows none while the run watches: that clock may jump in either direction.
 
-Locks may cover each other: a folder inside a folder. So a run that has made its lock looks at the locks above
-and below. Of two runs that make theirs at the same time, at least one sees the other.
+A locked folder may contain another one. So a run that has made its locks looks at the locks above and below.
+Of two runs that make their locks at the same time, at least one sees the other.
 """
 
 import json
@@ -50,22 +50,22 @@ log = logging.getLogger("graphmill")
 
 @dataclass(frozen=True)
 class Claim:
-    """The locks of a run, for the tasks that commit for the run. A claim without locks is never lost."""
+    """The locks of a run, checked before every commit. A claim without locks is never lost."""
 
     uris: Mapping[str, str] = field(default_factory=dict)
     """Folders by lock file."""
     text: str = ""
 
     def of(self, *folders: str) -> "Claim":
-        """Return the locks of these folders alone: a worker need not reach the others."""
+        """Return the locks of these folders only: a worker may be unable to reach the others."""
         wanted = set(map(_resolved, folders))
         return Claim({uri: folder for uri, folder in self.uris.items() if folder in wanted}, self.text)
 
     def check(self) -> None:
-        """Check that all locks are still held. Call this right before a commit.
+        """Check that this run still holds all locks. Call this right before a commit.
 
         Raises:
-            LockedError: another run has taken over a lock, or somebody has deleted the file.
+            LockedError: another run has taken over a lock, or a lock file was deleted.
         """
         for uri in self.uris:
             if lock_file.read_text(uri) != self.text:
@@ -85,14 +85,14 @@ def held(*folders: str, whole: Iterable[str] = ()) -> Iterator[Claim]:
     """Hold locks during the block: all of them, or none.
 
     Args:
-        folders: Folders whose own files are locked, as run.json in `output`; not their subfolders.
+        folders: Folders whose own files are locked, such as run.json in `output`; not their subfolders.
         whole: Folders that are locked with everything below.
 
     Raises:
-        LockedError: another run has one of them, or took one over because this run showed no life.
-        FormatError: a lock file holds something else.
+        LockedError: another run has a lock, or took over a lock because this run showed no life.
+        FormatError: a lock file has other content.
     """
-    locks = _Locks()
+    locks = Locks()
     try:
         locks.acquire(list(map(_resolved, folders)), list(map(_resolved, whole)))
         with interruptible() if on_main_thread() else nullcontext(_ignore) as interrupt:
@@ -119,10 +119,12 @@ def holder(folder: str) -> str | None:
 
 
 def _ignore(error: GraphMillError) -> None:
-    """Do nothing: without an interrupt the run goes on, up to its next commit."""
+    """Do nothing: without an interrupt the run continues until its next commit."""
 
 
-class _Locks:
+class Locks:
+    """Locks of one run, taken together."""
+
     def __init__(self) -> None:
         this = processes.identify()
         self.released = threading.Event()
@@ -132,24 +134,25 @@ class _Locks:
 
     def acquire(self, folders: list[str], whole: list[str]) -> None:
         """Take the locks in sorted order, as all runs do, then look at the locks above and below."""
-        places = {storage.join(folder, NAME): folder for folder in folders}
-        places |= {_beside(folder): folder for folder in whole}
-        for uri, folder in sorted(places.items()):
+        wanted = {storage.join(folder, NAME): folder for folder in folders}
+        wanted |= {_beside(folder): folder for folder in whole}
+        for uri, folder in sorted(wanted.items()):
             self._take(uri, folder)
-        looked: set[str] = set()
+        covering: dict[str, str] = {}  # locks above and below, by URI; one of our locks near each
         for own, folder in self.claim.uris.items():
             above = map(_beside, _with_ancestors(folder))
-            for uri in (*above, *(_locks_below(folder) if folder in whole else ())):
-                if uri not in looked and (link := lock_file.last_of(uri)):
-                    self._refuse_others(link, own)
-                looked.add(uri)
+            below = _locks_below(folder) if folder in whole else ()
+            covering |= dict.fromkeys((*above, *below), own)
+        for uri, own in covering.items():
+            if link := lock_file.last_of(uri):
+                self._refuse_others(link, own)
         for folder in self._folders():
             self._sweep(folder)
 
     def keep(self, interrupt: Callable[[GraphMillError], None]) -> None:
         """Show life until released; call `interrupt` if another run has taken a lock over."""
         while not self.released.wait(BEAT_S):
-            with suppress(StorageError):  # an outage: the next beat, or a successor
+            with suppress(StorageError):  # an outage of the storage: try again at the next beat
                 try:
                     self.claim.check()
                 except (LockedError, FormatError) as error:
@@ -198,16 +201,14 @@ class _Locks:
             return False
         storage.write_text(uri, self.claim.text)
         storage.delete(last.life_uri)
-        successors = f"{storage.name(uri)}.after-"
         for each in storage.list_hidden(storage.parent(uri)):
-            if storage.name(each).startswith(successors):
+            if storage.name(each).startswith(f"{storage.name(uri)}.after-"):
                 storage.delete(each)
         return True
 
     def _refuse_others(self, link: lock_file.Link, own: str) -> None:
-        if link.text == self.claim.text or not self._is_alive(link, own):
-            return
-        raise LockedError(f"{link.uri}: {processes.describe(link.owner)}, and is alive; try again later")
+        if link.text != self.claim.text and self._is_alive(link, own):
+            raise LockedError(f"{link.uri}: {processes.describe(link.owner)}, and is alive; try again later")
 
     def _is_alive(self, link: lock_file.Link, own: str) -> bool:
         is_there = processes.is_alive(link.owner)
@@ -218,8 +219,8 @@ class _Locks:
         if link.text in self._silent:
             return False
         watch_s = 2 * BEAT_S
-        told = processes.describe(link.owner)
-        log.info("lock: %s: %s; watching for %.0f s whether it shows life", link.uri, told, watch_s)
+        owner = processes.describe(link.owner)
+        log.info("lock: %s: %s; watching for %.0f s whether it shows life", link.uri, owner, watch_s)
         before = lock_file.life_ns(link)
         time.sleep(watch_s)
         if lock_file.life_ns(link) != before:
@@ -228,7 +229,7 @@ class _Locks:
         return False
 
     def _sweep(self, folder: str) -> None:
-        """Delete files of killed runs that are too old to be of a run that takes a lock just now."""
+        """Delete old files of killed runs; a young file may be of a run that takes a lock just now."""
         hidden = storage.list_hidden(folder)
         leftovers = [uri for uri in hidden if _LEFTOVER.fullmatch(storage.name(uri))]
         now_ns = lock_file.now_ns(storage.join(folder, NAME)) if leftovers else 0
@@ -247,6 +248,7 @@ def _resolved(folder: str) -> str:
 
 
 def _beside(folder: str) -> str:
+    """Return the lock file of a whole folder."""
     return storage.join(storage.parent(folder), f".{storage.name(folder)}{NAME}")
 
 

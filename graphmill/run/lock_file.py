@@ -1,4 +1,4 @@
-"""Lock files: the owner of a lock, its successors, and the last sign of life. See `lock`."""
+"""Lock files: the owner of a lock, its successors, and its last sign of life. See `lock`."""
 
 import hashlib
 import re
@@ -29,7 +29,7 @@ class Link:
 
     @property
     def owner(self) -> Mapping[str, Any]:
-        """Identity of the process that wrote the file; empty if the file is no lock."""
+        """Identity of the process that wrote the file; empty if the text is no lock."""
         with suppress(FormatError):
             content: dict[str, Any] = storage.json_in(self.text, self.uri)
             if _TOKEN.fullmatch(str(content.get("token"))):
@@ -38,12 +38,12 @@ class Link:
 
     @property
     def life_uri(self) -> str:
-        """File that the owner rewrites."""
+        """File that the owner rewrites to show life."""
         return storage.join(storage.parent(self.uri), LIFE + self.owner["token"])
 
 
 def after(uri: str, link: Link) -> str:
-    """Return the file of the successor to the owner of `link`, at `uri`."""
+    """Return the URI of the file of the successor to the owner of `link`."""
     return f"{uri}.after-{hashlib.sha256(link.text.encode()).hexdigest()[:16]}"
 
 
@@ -77,12 +77,12 @@ def read(uri: str) -> Link | None:
         time.sleep(wait_s)
     if found is None:
         return None
-    kind = "a folder" if found.is_dir else "another text, or half of it"
+    kind = "a folder" if found.is_dir else "another text, or a part of it"
     raise FormatError(f"{uri}: expected the lock of a run, JSON, found {kind}; {_advice(uri)}")
 
 
 def _advice(uri: str) -> str:
-    return f"nothing can tell whether a run is at work there; if none is, delete {uri}"
+    return f"GraphMill cannot tell whether a run works there; if none does, delete {uri}"
 
 
 def read_text(uri: str) -> str | None:
@@ -94,7 +94,7 @@ def read_text(uri: str) -> str | None:
 
 
 def is_fresh(link: Link, near: str) -> bool:
-    """Tell whether the owner showed life recently, by the clock of the storage, which is read at `near`."""
+    """Tell whether the owner showed life recently, by the clock of the storage at `near`."""
     shown_ns = life_ns(link)
     return 0 <= (now_ns(near) - shown_ns) / 1e9 < EXPIRY_S
 

@@ -1,12 +1,12 @@
-"""Checks of the folders that a run writes: they hold no table, and no files of others.
+"""Checks of the folders that a run writes: they hold no table, and no files of other programs.
 
-    output/     run.json, or files that only our stages or PBG write; else only names that a run writes
+    output/     run.json, or files that only our stages or PBG write; otherwise only names that a run writes
 
-The checks come before the first file is written, which is a lock.
+A run makes these checks before it writes its first file, a lock.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from graphmill import storage
 from graphmill.config import Config
@@ -18,7 +18,7 @@ _LEFTOVERS = (
     r"\..+\.(?:tmp|old|retired)-[0-9a-f]{12}|\.(?:.+\.)?graphmill\.lock.*|\.graphmill\.life-.+"
     r"|\.etl-work-[0-9a-f]{12}|\..+\.crc"
 )
-# A configuration too: users put it where its run is to be.
+# Users also put the configuration of a run into its output.
 _OF_OUTPUT = (
     r".+\.ya?ml|"
     r"report\.html|_SUCCESS|entities|edges|quarantine|tensorboard"
@@ -30,9 +30,9 @@ _OF_STAGES = re.compile(
 
 
 def check_outputs(config: Config, stages: Sequence[str], *, is_chosen: bool = True) -> None:
-    """Refuse to write where tables or files of others are.
+    """Refuse to write to folders with tables or files of other programs.
 
-    Unless the user has chosen `output`, it is the folder around a checkpoint, which may hold anything else.
+    Without `is_chosen`, `output` is the folder around a checkpoint, which may hold any other files.
 
     Raises:
         ConfigError: a folder that the stages write holds such files.
@@ -41,20 +41,21 @@ def check_outputs(config: Config, stages: Sequence[str], *, is_chosen: bool = Tr
     if config.output is not None:
         written.insert(0, ("output", config.output))
     tables = [uri for stage in STAGES.values() if stage.tables for uri in named(stage.tables)(config)]
-    _check_tables(written, tables)
+    for setting, uri in written:
+        inside = next((table for table in tables if storage.contains(uri, table)), None)
+        if inside is not None:
+            raise ConfigError(
+                f"{setting}: a table is read from {inside}, which is {uri} or lies in it; results go to a "
+                "folder of their own, beside the tables or below them"
+            )
     _check_output(config, is_chosen=is_chosen)
     for name in stages:
         job_of(name).check_outputs(config)
 
 
 def _check_output(config: Config, *, is_chosen: bool) -> None:
-    """Refuse an `output` that has the run.json of others and, if the user has chosen it, any files of theirs.
-
-    Raises:
-        ConfigError: `output` is a file, or a folder that is neither empty nor of an earlier run.
-    """
-    record_uri = config.record_uri(config.checkpoint_path)
-    has_record = _has_our_record(record_uri)
+    """Refuse an `output` with the run.json of another program or, if the user has chosen it, other files."""
+    has_record = _has_our_record(config.record_uri(config.checkpoint_path))
     if config.output is None or has_record or not is_chosen:
         return
     found = storage.status(config.output)
@@ -67,7 +68,7 @@ def _check_output(config: Config, *, is_chosen: bool) -> None:
 def check_folder(uri: str, names: str, setting: str, reason: str, *, below: bool = False) -> None:
     """Refuse a folder with an entry, hidden or not, whose name does not match the pattern `names`.
 
-    With `below` also in its subfolders, which may have any name.
+    With `below`, refuse such files in subfolders too; the subfolders may have any name.
 
     Raises:
         ConfigError: there is such an entry; the message gives `reason`.
@@ -80,27 +81,8 @@ def check_folder(uri: str, names: str, setting: str, reason: str, *, below: bool
             )
 
 
-def _check_tables(written: Iterable[tuple[str, str]], tables: Sequence[str]) -> None:
-    """Refuse to write over tables, or around them.
-
-    Args:
-        written: Settings, and the folders that they name.
-        tables: Files of tables, and folders that tables are searched in.
-
-    Raises:
-        ConfigError: a table is one of the folders, or lies below it.
-    """
-    for setting, uri in written:
-        inside = next((table for table in tables if storage.contains(uri, table)), None)
-        if inside is not None:
-            raise ConfigError(
-                f"{setting}: a table is read from {inside}, which is {uri} or lies in it; results go to a "
-                "folder of their own, beside the tables or below them"
-            )
-
-
 def _has_our_files(output: str) -> bool:
-    """Tell whether a stage has written there: then users may have put files of their own beside."""
+    """Tell whether a stage has written there: users may then have added files of their own."""
     splits = [each.uri for each in storage.list_dir(storage.join(output, "edges")) if each.is_dir]
     folders = [storage.join(output, "entities"), storage.join(output, "checkpoint"), *splits]
     entries = (entry for folder in folders for entry in storage.list_dir(folder))
@@ -108,11 +90,6 @@ def _has_our_files(output: str) -> bool:
 
 
 def _has_our_record(uri: str) -> bool:
-    """Tell whether there is a run.json of GraphMill.
-
-    Raises:
-        ConfigError: another program wrote the file.
-    """
     if not storage.exists(uri):
         return False
     if "stages" not in storage.read_json(uri):

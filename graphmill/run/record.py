@@ -37,8 +37,8 @@ log = logging.getLogger("graphmill")
 class RunRecord:
     """run.json: settings, versions, times and figures of a run.
 
-    Stages of earlier runs with the same output are kept, so that the file explains the whole output. With
-    `keeps_config` their configuration is kept too, for a run of a checkpoint and flags alone.
+    The file keeps the stages of earlier runs with the same output, so that it explains the whole output. With
+    `keeps_config`, for runs that need only a checkpoint and flags, it keeps their configuration too.
 
     Attributes:
         is_begun: This run has written the file.
@@ -86,7 +86,7 @@ class RunRecord:
         """Write run.json atomically, without the secrets of URIs.
 
         Raises:
-            LockedError: another run has the output by now.
+            LockedError: another run has taken over the output.
         """
         self.claim.check()
         self.is_begun = True
@@ -98,9 +98,10 @@ def run_stage(
 ) -> dict[str, Any]:
     """Run one stage unless `resume` finds it finished; return its entry in run.json.
 
-    A stage that `check` refuses has changed nothing. A stage with nothing to do is left out; without
-    `resume` that is an error.
+    A stage that `check` refuses changes nothing. A stage with nothing to do is left out; this
+    is an error without `resume`.
     """
+    entry: dict[str, Any]
     fingerprint = job.fingerprint(config)
     outputs = job.output_uris(config)
     if resume:
@@ -112,22 +113,25 @@ def run_stage(
     if nothing := job.check(config):
         if not resume:
             raise ConfigError(f"{name}: {nothing}")
-        return _leave_out(name, nothing, record)
+        log.warning("%s: left out: %s", name, nothing)
+        entry = {"status": "left out", "reason": nothing, "metrics": {}}
+        record.write_stage(name, entry)
+        return entry
     record.claim.check()
     for uri in (storage.parent(record.uri), *outputs):
         storage.delete_marker(uri)
-    entry: dict[str, Any] = {"status": "running", "started": _now()}
+    entry = {"status": "running", "started": _now()}
     record.write_stage(name, entry)
     start = time.monotonic()
     try:
         figures = job.run(config, client, record.claim)
         record.claim.check()
     except BaseException as error:
-        told = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+        entry |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
         if isinstance(error, Exception) and not isinstance(error, GraphMillError):
-            told["traceback"] = traceback.format_exc()  # a defect
-        with suppress(LockedError):  # run.json belongs to another run by now
-            record.write_stage(name, entry | told)
+            entry["traceback"] = traceback.format_exc()  # a defect
+        with suppress(LockedError):  # run.json now belongs to another run
+            record.write_stage(name, entry)
         raise
     for uri in outputs:
         storage.write_marker(uri, fingerprint)
@@ -141,8 +145,8 @@ def run_stage(
 def describe_inputs(uris: Iterable[str]) -> list[dict[str, Any]]:
     """Describe the inputs at `uris` for a fingerprint, as JSON types.
 
-    A folder that a stage finished is described by its marker, so that a copy on other storage is the same
-    input. Other files are described by their sizes and modification times.
+    The marker describes a folder that a stage finished, so that a copy on other storage is the same input.
+    Sizes and modification times describe other files.
     """
     return [_describe(uri) for uri in uris]
 
@@ -151,36 +155,23 @@ def changes(before: Any, after: Any, path: str = "") -> list[str]:
     """List the differences of two fingerprints, as `relations[0].operator: 'none' -> 'diagonal'`."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         keys = sorted({*before, *after})
-        nested = (
-            changes(before.get(key, _ABSENT), after.get(key, _ABSENT), f"{path}.{key}".lstrip("."))
-            for key in keys
-        )
-        return [line for lines in nested for line in lines]
-    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        each = (
-            changes(*pair, f"{path}[{number}]") for number, pair in enumerate(zip(before, after, strict=True))
-        )
-        return [line for lines in each for line in lines]
-    return [] if before == after else [f"{path}: {_brief(before)} -> {_brief(after)}"]
-
-
-def _leave_out(name: str, reason: str, record: RunRecord) -> dict[str, Any]:
-    """Record why a stage has nothing to do; return its entry in run.json."""
-    log.warning("%s: left out: %s", name, reason)
-    entry = {"status": "left out", "reason": reason, "metrics": {}}
-    record.write_stage(name, entry)
-    return entry
+        triples = [
+            (before.get(key, _ABSENT), after.get(key, _ABSENT), f"{path}.{key}".lstrip(".")) for key in keys
+        ]
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        paths = (f"{path}[{number}]" for number in range(len(before)))
+        triples = list(zip(before, after, paths, strict=True))
+    else:
+        return [] if before == after else [f"{path}: {_brief(before)} -> {_brief(after)}"]
+    return [line for triple in triples for line in changes(*triple)]
 
 
 def _staleness(entry: Mapping[str, Any], outputs: Iterable[str], fingerprint: Mapping[str, Any]) -> str:
     """Return why the stage has to run, or "" if the stage is finished."""
     recorded = entry.get("fingerprint")
     if recorded is None:
-        return (
-            f"starting; the last run {entry['status']}"
-            if entry.get("status") in ("failed", "running")
-            else "starting"
-        )
+        status = entry.get("status")
+        return f"starting; the last run {status}" if status in ("failed", "running") else "starting"
     if differences := changes(recorded, fingerprint):
         more = f" (and {len(differences) - 5} more)" if len(differences) > 5 else ""
         return "running again, since this changed: " + "; ".join(differences[:5]) + more
@@ -198,10 +189,8 @@ def _describe(uri: str) -> dict[str, Any]:
     found = storage.status(uri)
     entries = storage.list_dir(uri, recursive=True) if found and found.is_dir else [found] if found else []
     files = [each for each in entries if not each.is_dir and not storage.name(each.uri).startswith("_")]
-    return {
-        "uri": uri,
-        "files": {each.uri.removeprefix(uri): [each.size_bytes, each.mtime_ns] for each in files},
-    }
+    sizes = {each.uri.removeprefix(uri): [each.size_bytes, each.mtime_ns] for each in files}
+    return {"uri": uri, "files": sizes}
 
 
 def _read_json(uri: str) -> dict[str, Any]:

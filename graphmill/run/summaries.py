@@ -1,4 +1,4 @@
-"""Main figures of each stage, which a command prints at its end: label and text, from run.json."""
+"""Main figures of each stage, for the table at the end of a command: label and text."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,7 +10,7 @@ Entry = Mapping[str, Any]
 
 
 def summary(entries: Mapping[str, Entry]) -> dict[str, str]:
-    """Return label and text of the main figures, from the entries of several stages."""
+    """Return the main figures of several stages, from their entries in run.json."""
     rows: dict[str, str] = {}
     for name, entry in entries.items():
         if "reason" in entry:
@@ -25,7 +25,7 @@ def etl(entry: Entry) -> Iterator[tuple[str, str]]:
     """Yield the figures of etl."""
     yield "rows in", number(entry.get("num_rows"))
     if entry.get("num_rows_quarantined"):
-        yield "rows set aside", number(entry["num_rows_quarantined"])
+        yield "quarantined rows", number(entry["num_rows_quarantined"])
     for split, count in entry.get("num_edges", {}).items():
         yield f"edges, {split}", number(count)
     for name, counts in entry.get("num_entities", {}).items():
@@ -38,7 +38,7 @@ def train(entry: Entry) -> Iterator[tuple[str, str]]:
     yield "epochs", number(entry.get("num_epochs"))
     yield "loss", number(entry.get("loss"))
     if entry.get("edges_per_s"):
-        yield "edges a second", number(entry["edges_per_s"])
+        yield "edges per second", number(entry["edges_per_s"])
 
 
 def evaluate(entry: Entry) -> Iterator[tuple[str, str]]:

@@ -19,6 +19,7 @@ import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -81,17 +82,17 @@ def atomic_output(
 
 @contextmanager
 def _written_back(path: str) -> Iterator[None]:
-    """Write to the disk what the block adds to a file, so that the final sync is short."""
+    """Write back the bytes that the block adds to a file, so that the final sync is short."""
     is_done = threading.Event()
-    descriptor = os.open(path, os.O_RDONLY)
 
     def follow() -> None:
         begun = 0
-        while not is_done.wait(WRITE_BACK_S):
-            size = os.fstat(descriptor).st_size
-            if size > begun:  # writes back dirty pages but keeps them cached
-                os.posix_fadvise(descriptor, begun, size - begun, os.POSIX_FADV_DONTNEED)
-            begun = size
+        with Path(path).open("rb") as file:
+            while not is_done.wait(WRITE_BACK_S):
+                size = os.fstat(file.fileno()).st_size
+                if size > begun:  # writes back dirty pages but keeps them cached
+                    os.posix_fadvise(file.fileno(), begun, size - begun, os.POSIX_FADV_DONTNEED)
+                begun = size
 
     thread = threading.Thread(target=follow, daemon=True)
     thread.start()
@@ -100,7 +101,6 @@ def _written_back(path: str) -> Iterator[None]:
     finally:
         is_done.set()
         thread.join()
-        os.close(descriptor)
 
 
 def replace_file(temporary: str, uri: str) -> None:
@@ -112,11 +112,8 @@ def replace_file(temporary: str, uri: str) -> None:
 
 def write_text(uri: str, text: str, checksums: Checksums | None = None) -> None:
     """Write a small UTF-8 file atomically; `checksums` gets its checksum."""
-    content = text.encode()
-    with atomic_output(uri) as stream:
-        stream.write(content)
-    if checksums is not None:
-        checksums[uri] = hashing.of_bytes(content)
+    with atomic_output(uri, checksums=checksums) as stream:
+        stream.write(text.encode())
 
 
 def write_checksums(manifest_uri: str, checksums: Mapping[str, str]) -> None:
@@ -166,15 +163,12 @@ def recover(uri: str, *, keep: str | None = None) -> None:
 
     `keep` is a temporary folder that a run continues to fill.
     """
-    hidden = fs.list_hidden(parent(uri))
-    for aside in (each for each in hidden if name(each).startswith(f".{name(uri)}.old-")):
-        if fs.exists(uri):
-            fs.delete(aside)
-        else:
-            fs.move(aside, uri)
-    for leftover in (each for each in hidden if name(each).startswith(f".{name(uri)}.tmp-")):
-        if keep is None or name(leftover) != name(keep):
-            fs.delete(leftover)
+    aside, unfinished = f".{name(uri)}.old-", f".{name(uri)}.tmp-"
+    for each in fs.list_hidden(parent(uri)):
+        if name(each).startswith(aside) and not fs.exists(uri):
+            fs.move(each, uri)
+        elif name(each).startswith((aside, unfinished)) and name(each) != name(keep or ""):
+            fs.delete(each)
 
 
 def moved_aside(uri: str) -> list[str]:
@@ -233,12 +227,7 @@ def delete_marker(directory: str) -> None:
 
 def _sync_local(uri: str) -> None:
     """Sync a local file before its rename: no crash leaves a part under the final name."""
-    path = local_path(uri)
-    if path is None:
+    if (path := local_path(uri)) is None:
         return
-    with fs.explained("sync", uri):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    with fs.explained("sync", uri), Path(path).open("rb") as file:
+        os.fsync(file.fileno())

@@ -65,17 +65,16 @@ def of_file(path: str) -> str:
 def as_text(manifest_uri: str, checksums: Mapping[str, str]) -> str:
     """The content of a manifest; `checksums` are by URI, or by path below its folder."""
     found = {_path_below(manifest_uri, uri): checksum for uri, checksum in checksums.items()}
-    return "".join(_line(path, found[path]) for path in sorted(found))
+    lines = []
+    for path in sorted(found):
+        escaped = path.replace("\\", "\\\\").replace("\n", "\\n")
+        mark = "" if escaped == path else "\\"  # as in xxhsum
+        lines.append(f"{mark}{found[path]}  {escaped}\n")
+    return "".join(lines)
 
 
 def _path_below(manifest_uri: str, uri: str) -> str:
     return uri.removeprefix(parent(manifest_uri).rstrip("/") + "/")
-
-
-def _line(path: str, checksum: str) -> str:
-    escaped = path.replace("\\", "\\\\").replace("\n", "\\n")
-    mark = "" if escaped == path else "\\"  # as xxhsum has it
-    return f"{mark}{checksum}  {escaped}\n"
 
 
 def read_checksums(manifest_uri: str) -> Checksums:

@@ -121,7 +121,7 @@ def _check_regular(path: str, uri: str) -> None:
     if not stat.S_ISREG(mode):
         found = next((name for is_kind, name in _NO_FILES if is_kind(mode)), "something else")
         raise FormatError(
-            f"{uri}: expected a file, found {found}, which is not read; write what it gives to a file"
+            f"{uri}: expected a file, found {found}, which is not read; write its content to a file"
         )
 
 

@@ -131,9 +131,8 @@ class _ReplayingWriter(io.RawIOBase):
         self._cluster = cluster
         self._name = path
         self._options = options
-        self._num_failures = 0
         self._num_copies: int | None = None  # of the finished file, if it is written with one less
-        self._delays = iter(DELAYS_S)
+        self._attempts = enumerate(DELAYS_S, start=1)
         self._file: Any = None
         self._failure: Exception | None = None
         self._written: IO[bytes] = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115
@@ -185,15 +184,14 @@ class _ReplayingWriter(io.RawIOBase):
     def _write_again(self, error: Exception) -> None:
         while True:
             self._drop_file()
-            self._num_failures += 1
-            delay_s = next(self._delays, None)
-            if delay_s is None or not _is_temporary(error):
+            num_failures, delay_s = next(self._attempts, (0, 0.0))
+            if not num_failures or not _is_temporary(error):
                 self._failure = error
                 raise error
             log.info("%s: writing again in %g s: %s", self._name, delay_s, str(error).partition("\n")[0])
             time.sleep(delay_s)
             try:
-                if self._num_failures > _NUM_FULL_ATTEMPTS and self._num_copies is None:
+                if num_failures > _NUM_FULL_ATTEMPTS and self._num_copies is None:
                     self._ask_for_one_copy_less()
                     self._cluster.found_short()
                 create = partial(self._cluster.client.create, self._name, self._options)

@@ -10,12 +10,7 @@ _NAMES: dict[type, str] = {dict: "object", list: "list"}
 
 
 def read_json(uri: str, kind: type = dict) -> Any:
-    """The content of the JSON file at `uri`, which must be a `kind`.
-
-    Raises:
-        NotFoundError: there is no such file.
-        FormatError: the content is something else.
-    """
+    """The content of the JSON file at `uri`; raises like `json_in`, and NotFoundError."""
     return json_in(fs.read_bytes(uri), uri, kind)
 
 

@@ -1,4 +1,4 @@
-"""Secrets that stand in URIs, taken out of whatever is logged or recorded.
+"""Redaction of secrets in URIs, for logs and records.
 
 s3://KEY:SECRET@bucket/x?secret_key=SECRET      ->  s3://***@bucket/x?secret_key=***
 https://host/x?X-Amz-Signature=SECRET&sig=SECRET -> https://host/x?X-Amz-Signature=***&sig=***

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats.graphstorm import saved_embeddings, saved_predictions
-from graphmill.formats.graphstorm.saved_predictions import EDGE_STEMS, NODE_STEMS, ResultInfo
-from graphmill.formats.graphstorm.saved_ranks import RankRows, checked_name
+from graphmill.formats.graphstorm.saved_predictions import EDGE_STEMS, NODE_STEMS, PREDICT, ResultInfo
+from graphmill.formats.graphstorm.saved_ranks import RankRows, checked_name, list_ranks
 from remap.graphstorm.options import Options
 
 Ids = tuple[tuple[str, str], ...]  # columns of ids with the entity type of each column
@@ -109,14 +109,14 @@ def _predictions(options: Options, root: str, task: str) -> Iterator[OutputFile]
     if not is_named:
         entity_types, edge_types = found.entity_types, found.edge_types
     types: list[tuple[str, tuple[str, ...], Ids]] = [
-        (saved_predictions.node_folder(place, each), NODE_STEMS, (("nid", each),)) for each in entity_types
+        (storage.join(place, each), NODE_STEMS, (("nid", each),)) for each in entity_types
     ]
     for edge_type in edge_types:
         folder = saved_predictions.edge_folder(place, edge_type)
         types.append((folder, EDGE_STEMS, (("src_nid", edge_type[0]), ("dst_nid", edge_type[2]))))
     world_size = found.world_size if options.with_shared_fs else None
     for folder, stems, ids in types:
-        ranks = saved_predictions.list_ranks(folder, stems, world_size)
+        ranks = list_ranks(folder, PREDICT, stems, world_size)
         yield from _tables(options, root, _join(task, storage.name(folder)), "pred", ids, ranks)
 
 

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from graphmill import config, storage
 from graphmill.config import Positive, Section
-from graphmill.config.checking import validated
+from graphmill.config.section import validated
 from graphmill.errors import ConfigError
 from graphmill.formats.graphstorm import id_maps
 from graphmill.formats.graphstorm.saved_predictions import EdgeType, checked_edge_type

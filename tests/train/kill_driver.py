@@ -16,7 +16,7 @@ from graphmill import storage
 from graphmill.storage import fs
 from tests.train.graphs import contents
 from train import job
-from train.run.batch_step import BatchStep
+from train.run.bucket import BatchStep
 
 
 def count_events(on_event):

@@ -93,7 +93,7 @@ def test_dates_one_after_another(tmp_path: Path) -> None:
     for process in rivals:
         process.send_signal(signal.SIGSTOP)
     early = start(tmp_path, DAYS[2])
-    assert f"and {DAYS[2]} would go on from it" in early.communicate()[1]
+    assert f"and {DAYS[2]} would continue from it" in early.communicate()[1]
     assert early.returncode == 75
     assert not (out / DAYS[2]).exists()
     for process in rivals:

@@ -2,7 +2,7 @@
 
 The group of a round meets at a store that Dask's scheduler keeps. A group is used again while rounds have
 the same members. Members listen only on the address by which Dask knows the worker. Where Dask is encrypted,
-Gloo is encrypted too, with the same keys; NCCL has no encryption.
+Gloo is encrypted too, with the same keys; NCCL cannot encrypt.
 """
 
 import ctypes
@@ -101,7 +101,7 @@ def _gloo(store: SchedulerStore, rank: int, size: int) -> Any:
 
 @contextmanager
 def _encrypted(security: Security) -> Iterator[None]:
-    """Have Gloo encrypt the connections made in the block, if Dask does; Gloo reads its keys from files."""
+    """Encrypt the connections that Gloo makes in the block, if Dask is encrypted, with keys in files."""
     if not security.require_encryption:
         os.environ.pop(_GLOO, None)
         yield

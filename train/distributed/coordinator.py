@@ -12,8 +12,8 @@ everything is killed, the next run starts from the last commit.
 
 import logging
 import time
-import uuid
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from distributed import Client
@@ -28,9 +28,9 @@ from graphmill.storage import Checksums
 from graphmill.vocab import Bucket
 from train.config import TrainConfig
 from train.distributed.bucket_assignment import Assignment, Dynamic, Tournament, rounds_of
-from train.distributed.messages import CoordinatorChannel, Message, ReduceGroup
+from train.distributed.messages import Message, ReduceGroup
 from train.distributed.partition_locations import PartitionLocations
-from train.distributed.worker_pool import POLL_S, WorkerPool, WorkerTask
+from train.distributed.worker_pool import WorkerPool, WorkerTask
 from train.edges import schedule
 from train.edges.bucket_order import order_of
 from train.edges.partitions import PartitionKey, all_keys, is_shared, keys_of
@@ -53,10 +53,8 @@ class Coordinator(TrainingRun):
         self.settings = config.section(TrainConfig)
         self.backend = all_reduce_of(config)
         self.client = client
-        self.locations = PartitionLocations(config.checkpoint_path, version)
-        self.channel = CoordinatorChannel(client, f"graphmill-train-{uuid.uuid4().hex[:12]}")
-        self.pool = WorkerPool(client, self.channel, self.settings.num_workers, config, self.schedule)
-        self.shared_keys = [key for key in all_keys(config) if is_shared(config, key)]
+        self.locations = PartitionLocations(config, version)
+        self.pool = WorkerPool(client, config, self.schedule)
         self._untouched: list[PartitionKey] = []  # partitions that no bucket needs: they are copied
         self._grants = 0
         self.losses: Counter[Bucket] = Counter()
@@ -69,20 +67,22 @@ class Coordinator(TrainingRun):
     def iterate(self, iteration: Iteration) -> None:
         """Have the workers train all buckets, and commit; after an epoch the tasks end."""
         self.metrics.start_iteration(iteration)
-        assignment = self._assignment(iteration)
-        used = {key for bucket in order_of(self.config, iteration) for key in keys_of(self.config, bucket)}
-        self._untouched = [each for each in all_keys(self.config) if each not in {*used, *self.shared_keys}]
+        order = order_of(self.config, iteration)
+        assignment = self._assignment(order)
+        used = {key for bucket in order for key in keys_of(self.config, bucket)}
+        others = [key for key in all_keys(self.config) if key not in used]
+        self._untouched = [key for key in others if not is_shared(self.config, key)]
         self._base = self.locations.shared
         while not assignment.finished:
             for task in self.pool.poll(start_tasks=True):
                 self._lose(task, assignment)
             self._answer(assignment)
-            message = self.channel.receive(POLL_S)
+            message = self.pool.receive()
             if message is not None:
                 self._handle(message, assignment)
         begun = time.monotonic()
         self.claim.check()
-        self.locations.complete(self.shared_keys)
+        self.locations.complete()
         self.commit(self._checksums)
         self.locations.committed()
         self.metrics.end_iteration(wait_s=time.monotonic() - begun)
@@ -92,25 +92,22 @@ class Coordinator(TrainingRun):
 
     def evaluate(self, config: Config) -> dict[str, Any]:
         """Evaluate a version on a worker."""
-        figures: dict[str, Any] = cluster.run_task(self.client, evaluate, config, description="evaluate")
-        return figures
+        return dict(cluster.run_task(self.client, evaluate, config, description="evaluate"))
 
     def close(self) -> None:
         """End the workers' tasks."""
         self.pool.shut_down()
-        self.channel.close_all()
 
     def own_figures(self) -> dict[str, Any]:
         """The figures of a worker, and the number of workers."""
         return self._worker_figures | {"num_workers": self.settings.num_workers}
 
-    def _assignment(self, iteration: Iteration) -> Assignment:
-        order = order_of(self.config, iteration)
+    def _assignment(self, order: Sequence[Bucket]) -> Assignment:
         from_one = not self.version and not self.config.init_path
         if self.settings.bucket_assignment == "dynamic":
             return Dynamic(order, self._own_keys, from_one=from_one)
-        size = self.settings.num_workers
-        return Tournament(rounds_of(order, self._own_keys, size, from_one=from_one))
+        rounds = rounds_of(order, self._own_keys, self.settings.num_workers, from_one=from_one)
+        return Tournament(rounds)
 
     def _own_keys(self, bucket: Bucket) -> set[PartitionKey]:
         """The partitions that no other worker may have while the bucket is trained."""
@@ -132,73 +129,71 @@ class Coordinator(TrainingRun):
             case "published" if bucket is not None and task.visit is not None:
                 keys = [*self._own_keys(bucket), *task.untouched]
                 self.locations.publish(task.grant, keys, shares=task.leader == task.grant)
-                written = message["checksums"]
-                self._checksums |= {storage.name(uri): written[uri] for uri in written}
+                self._checksums |= {storage.name(uri): each for uri, each in message["checksums"].items()}
                 self.metrics.add(task.visit)
                 if assignment.commit(bucket):
                     self._base = self.locations.shared
                 task.last, task.waits_for, task.publishing = bucket, "bucket", False
                 task.drop_bucket()
                 in_use = {each.base for each in self.pool.tasks.values() if each.base is not None}
-                self.locations.forget_shared(self.shared_keys, in_use | {self._base})
+                self.locations.forget_shared(in_use | {self._base})
 
     def _answer(self, assignment: Assignment) -> None:
         """Send waiting workers a bucket or their turn to publish, where there is one."""
-        if self.backend is not None:
-            self._publish_together(assignment)
-        for task in self.pool.tasks.values():
-            if task.waits_for == "turn" and task.bucket is not None:
-                publishing = any(each.publishing for each in self.pool.tasks.values())
-                if not publishing and self.backend is None and assignment.may_publish(task.bucket):
-                    self._publish(task, None)
-            elif task.waits_for == "bucket" and self._may_begin(assignment):
+        tasks = self.pool.tasks.values()
+        if not any(each.publishing for each in tasks):
+            self._publish_next(assignment)
+        for task in tasks:
+            if task.waits_for == "bucket" and self._may_begin(assignment):
                 bucket = assignment.next_bucket(task.last)
                 if bucket is not None:
                     self._grant(task, bucket)
-        stuck = self.backend is None and all(each.waits_for == "turn" for each in self.pool.tasks.values())
-        if stuck and self.pool.tasks and (bucket := assignment.next_bucket(None)) is not None:
+        stuck = self.backend is None and all(each.waits_for == "turn" for each in tasks)
+        if stuck and tasks and (bucket := assignment.next_bucket(None)) is not None:
             # All workers wait for the turn of a bucket whose worker was lost: one gives up its own bucket.
-            task = next(iter(self.pool.tasks.values()))
+            task = next(iter(tasks))
             self._give_back(task, assignment)
             self._grant(task, bucket)
 
     def _may_begin(self, assignment: Assignment) -> bool:
         """Whether to hand out buckets. A round that reduces begins when all workers wait.
 
-        So a group has the same members, and adds up in the same order, every time.
+        Then a group has the same members in every run, and adds up in the same order.
         """
         tasks = self.pool.tasks.values()
         begun = any(each.bucket in assignment.publish_group for each in tasks)
         return self.backend is None or begun or all(each.waits_for == "bucket" for each in tasks)
 
-    def _publish_together(self, assignment: Assignment) -> None:
-        """Let a round reduce once all of it, or after a loss as much as workers can hold, is trained."""
+    def _publish_next(self, assignment: Assignment) -> None:
+        """Let one worker merge files; or start an all-reduce when all that a round can train is trained."""
         tasks = self.pool.tasks.values()
-        waiting = {each.bucket: each for each in tasks if each.waits_for == "turn"}
+        waiting = {each.bucket: each for each in tasks if each.bucket and each.waits_for == "turn"}
+        if self.backend is None:
+            for task in [each for bucket, each in waiting.items() if assignment.may_publish(bucket)][:1]:
+                self._publish(task, None)
+            return
         group = [waiting[bucket] for bucket in assignment.publish_group if bucket in waiting]
         is_whole = len(group) == len(assignment.publish_group) or len(waiting) == len(tasks)
-        if not group or not is_whole or any(each.publishing for each in tasks):
+        if not group or not is_whole:
             return
         members = [each.name for each in group]
         if len(group) > 1 and members != self._members:
-            self._members, self._group = members, f"{self.channel.topic}-{group[0].grant}"
+            self._members, self._group = members, f"{self.pool.topic}-{group[0].grant}"
         for rank, task in enumerate(group):
-            self._publish(
-                task, ReduceGroup(name=self._group, rank=rank, size=len(group), leader=group[0].grant)
-            )
+            leader = group[0].grant
+            self._publish(task, ReduceGroup(name=self._group, rank=rank, size=len(group), leader=leader))
 
     def _publish(self, task: WorkerTask, group: ReduceGroup | None) -> None:
         task.waits_for, task.publishing = None, True
         task.leader = task.grant if group is None else group["leader"]
-        self.channel.send(task.name, "publish", shared=list(self.locations.shared), group=group)
+        task.send("publish", shared=list(self.locations.shared), group=group)
 
     def _grant(self, task: WorkerTask, bucket: Bucket) -> None:
         self._grants += 1
         task.bucket, task.grant, task.waits_for = bucket, self._grants, None
         task.base = self._base
         task.untouched, self._untouched = tuple(self._untouched), []
-        self.channel.send(
-            task.name,
+        task.send(
             "train",
             bucket=list(bucket),
             version=self.version,

@@ -15,12 +15,11 @@ Embeddings never travel here: they move through the checkpoint's storage.
 """
 
 import asyncio
-import queue
 import time
 from concurrent.futures import wait
 from typing import Any, TypedDict
 
-from distributed import Client, Queue, get_client, get_worker
+from distributed import Queue, get_client, get_worker
 
 from graphmill.display import progress
 
@@ -41,7 +40,7 @@ class ReduceGroup(TypedDict):
 
 
 class WorkerChannel:
-    """A task's end of the messages."""
+    """A task's end of the messages; the coordinator's end is `WorkerPool`."""
 
     def __init__(self, topic: str, task: str) -> None:
         self.topic = topic
@@ -85,43 +84,3 @@ class WorkerChannel:
         if now - self._progress_sent_s >= _PROGRESS_S:
             self._progress_sent_s = now
             self.send("progress", edges=num_edges, loss=loss)
-
-
-class CoordinatorChannel:
-    """The client's end of the messages of all tasks.
-
-    Attributes:
-        topic: topic of the workers' events.
-    """
-
-    def __init__(self, client: Client, topic: str) -> None:
-        self._client = client
-        self.topic = topic
-        self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self._queues: dict[str, Queue] = {}
-        client.subscribe_topic(topic, lambda event: self._inbox.put(event[1]))
-
-    def receive(self, timeout_s: float) -> Message | None:
-        """The next message, or None after the timeout."""
-        try:
-            return self._inbox.get(timeout=timeout_s)
-        except queue.Empty:
-            return None
-
-    def open(self, task: str) -> None:
-        """Make the queue of a new task."""
-        self._queues[task] = Queue(task, client=self._client)
-
-    def send(self, task: str, kind: str, **content: Any) -> None:
-        """Answer a task."""
-        self._queues[task].put({"kind": kind, **content})
-
-    def close(self, task: str) -> None:
-        """Delete the queue of a task that has ended."""
-        self._queues.pop(task).close()
-
-    def close_all(self) -> None:
-        """Receive no more messages, and delete all queues."""
-        self._client.unsubscribe_topic(self.topic)
-        for task in list(self._queues):
-            self.close(task)

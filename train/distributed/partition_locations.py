@@ -14,8 +14,9 @@ import uuid
 from collections.abc import Iterable
 
 from graphmill import storage
+from graphmill.config import Config
 from graphmill.formats import pbg_checkpoint
-from train.edges.partitions import Location, PartitionKey
+from train.edges.partitions import Location, PartitionKey, all_keys, is_shared
 
 
 class PartitionLocations:
@@ -25,11 +26,11 @@ class PartitionLocations:
         shared: location of the newest shared state.
     """
 
-    def __init__(self, checkpoint_path: str, version: int) -> None:
-        self.checkpoint_path = checkpoint_path
-        self.version = version
-        self._folder = storage.join(checkpoint_path, f".spread.tmp-{uuid.uuid4().hex[:12]}")
-        self._committed = Location(0, checkpoint_path, version)
+    def __init__(self, config: Config, version: int) -> None:
+        self.checkpoint_path, self.version = config.checkpoint_path, version
+        self._shared_keys = [key for key in all_keys(config) if is_shared(config, key)]
+        self._folder = storage.join(self.checkpoint_path, f".spread.tmp-{uuid.uuid4().hex[:12]}")
+        self._committed = Location(0, self.checkpoint_path, version)
         self._newest: dict[PartitionKey, Location] = {}
         self._revision: dict[PartitionKey, int] = {}  # revisions of committed files
         self.shared = self._committed
@@ -51,25 +52,23 @@ class PartitionLocations:
             self._newest[key] = new
             if old is not None:
                 storage.delete(pbg_checkpoint.embeddings_uri(old.path, *key, old.version))
-        if not shares:
-            return
-        if self.shared.path != self.checkpoint_path:
-            self._old_shared.add(self.shared)
-        self.shared = new
+        if shares:
+            if self.shared.path != self.checkpoint_path:
+                self._old_shared.add(self.shared)
+            self.shared = new
 
-    def forget_shared(self, shared_keys: Iterable[PartitionKey], in_use: set[Location]) -> None:
+    def forget_shared(self, in_use: set[Location]) -> None:
         """Delete shared states that a newer one has replaced, except those `in_use`."""
-        keys = list(shared_keys)
         for location in self._old_shared - in_use:
-            for key in keys:
+            for key in self._shared_keys:
                 storage.delete(pbg_checkpoint.embeddings_uri(location.path, *key, location.version))
             storage.delete(pbg_checkpoint.model_uri(location.path, location.version))
         self._old_shared &= in_use
 
-    def complete(self, shared_keys: Iterable[PartitionKey]) -> None:
+    def complete(self) -> None:
         """Rename the newest files to be the next version, which is not committed yet."""
         version = self.version + 1
-        locations = self._newest | dict.fromkeys(shared_keys, self.shared)
+        locations = self._newest | dict.fromkeys(self._shared_keys, self.shared)
         for key, location in sorted(locations.items()):
             source = pbg_checkpoint.embeddings_uri(location.path, *key, version)
             storage.move(source, pbg_checkpoint.embeddings_uri(self.checkpoint_path, *key, version))

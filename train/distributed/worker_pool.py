@@ -1,17 +1,19 @@
-"""The workers that train: one task on each; the pool notices workers that were lost or have joined."""
+"""The workers that train: one task on each worker, messages, workers that were lost or have joined."""
 
 import logging
+import queue
 import time
 import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from distributed import Client, Future
+from distributed import Client, Future, Queue
 
 from graphmill.config import Config
 from graphmill.errors import ClusterError
 from graphmill.vocab import Bucket
-from train.distributed.messages import WORKER_ATTRIBUTE, CoordinatorChannel
+from train.config import TrainConfig
+from train.distributed.messages import WORKER_ATTRIBUTE, Message
 from train.edges.partitions import Location, PartitionKey
 from train.edges.schedule import Schedule
 from train.run.run_metrics import Visit
@@ -27,6 +29,7 @@ class WorkerTask:
     """A worker's task, and the bucket that it has.
 
     Attributes:
+        queue: messages to the task.
         bucket: bucket that it trains under the permission number `grant`.
         base: shared state that the bucket started from.
         visit: figures of the bucket, once it is trained.
@@ -39,6 +42,7 @@ class WorkerTask:
     name: str
     address: str
     future: Future
+    queue: Queue
     bucket: Bucket | None = None
     grant: int = 0
     base: Location | None = None
@@ -49,6 +53,10 @@ class WorkerTask:
     publishing: bool = False
     leader: int = 0
 
+    def send(self, kind: str, **content: Any) -> None:
+        """Answer the task."""
+        self.queue.put({"kind": kind, **content})
+
     def drop_bucket(self) -> None:
         """Forget the bucket, which is published or goes back."""
         self.bucket = self.visit = self.base = None
@@ -56,28 +64,36 @@ class WorkerTask:
 
 
 class WorkerPool:
-    """At most `num_workers` tasks at a time, each on a worker of its own.
+    """At most train.num_workers tasks at a time, each on a worker of its own.
 
     Attributes:
         tasks: the tasks by name.
+        topic: topic of the workers' messages.
     """
 
-    def __init__(
-        self, client: Client, channel: CoordinatorChannel, num_workers: int, config: Config, plan: Schedule
-    ) -> None:
+    def __init__(self, client: Client, config: Config, plan: Schedule) -> None:
         self.tasks: dict[str, WorkerTask] = {}
-        self._client = client
-        self._channel = channel
-        self._num_workers = num_workers
-        self._config = config
-        self._plan = plan
+        self.topic = f"graphmill-train-{uuid.uuid4().hex[:12]}"
+        self._client, self._config, self._plan = client, config, plan
+        self._num_workers = config.section(TrainConfig).num_workers
         self._polled_s = 0.0
         self._worker_seen_s = time.monotonic()
+        self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        client.subscribe_topic(self.topic, lambda event: self._inbox.put(event[1]))
         num_present = len(self._present())
-        if num_present < num_workers:
+        if num_present < self._num_workers:
             log.info(
-                "training: %d workers are there, train.num_workers asks for %d", num_present, num_workers
+                "training: %d workers are there, train.num_workers asks for %d",
+                num_present,
+                self._num_workers,
             )
+
+    def receive(self) -> Message | None:
+        """The next message of a worker, or None after POLL_S."""
+        try:
+            return self._inbox.get(timeout=POLL_S)
+        except queue.Empty:
+            return None
 
     def poll(self, *, start_tasks: bool) -> list[WorkerTask]:
         """The tasks whose workers were lost since the last call; `start_tasks` gives free workers a task.
@@ -109,9 +125,9 @@ class WorkerPool:
     def finish(self, task: WorkerTask) -> dict[str, Any]:
         """Let a task end; its figures, which are empty where its worker is lost first."""
         if task.name in self.tasks:
-            self._channel.send(task.name, "finished")
+            task.send("finished")
         while task.name in self.tasks and not task.future.done():
-            self._channel.receive(POLL_S)
+            self.receive()
             self.poll(start_tasks=False)
         if task.name not in self.tasks:
             return {}
@@ -120,28 +136,31 @@ class WorkerPool:
         return figures
 
     def shut_down(self) -> None:
-        """Cancel the tasks, each of which notices by itself, and free what the workers keep between tasks."""
+        """Cancel the tasks, each of which notices by itself; free what the workers keep between tasks."""
         self._client.cancel([task.future for task in self.tasks.values()])
         self._client.run(_free, on_error="ignore")
+        self._client.unsubscribe_topic(self.topic)
+        for task in list(self.tasks.values()):
+            self._forget(task)
 
     def _present(self) -> set[str]:
         return set(self._client.scheduler_info(n_workers=-1)["workers"])
 
     def _forget(self, task: WorkerTask) -> None:
         del self.tasks[task.name]
-        self._channel.close(task.name)
+        task.queue.close()
 
     def _start_tasks(self, present: set[str]) -> None:
         taken = {task.address for task in self.tasks.values()}
         for address in sorted(present - taken)[: self._num_workers - len(taken)]:
             name = f"graphmill-train-{uuid.uuid4().hex[:12]}"
             num_on_host = min(self._num_workers, sum(_host(each) == _host(address) for each in present))
-            self._channel.open(name)
+            to_task = Queue(name, client=self._client)
             future = self._client.submit(
                 _work,
                 self._config,
                 self._plan,
-                self._channel.topic,
+                self.topic,
                 name,
                 num_on_host,
                 key=name,
@@ -149,7 +168,7 @@ class WorkerPool:
                 allow_other_workers=False,
                 pure=False,
             )
-            self.tasks[name] = WorkerTask(name, address, future)
+            self.tasks[name] = WorkerTask(name, address, future, to_task)
         if not self.tasks and time.monotonic() - self._worker_seen_s > NO_WORKER_S:
             raise ClusterError(
                 f"training: no worker has been there for {NO_WORKER_S:.0f} s; a worker that exceeds its "

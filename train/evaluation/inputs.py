@@ -8,6 +8,7 @@ from graphmill.errors import ConfigError, NotFoundError
 from graphmill.formats import edge_buckets, pbg_checkpoint
 from graphmill.vocab import Bucket
 from train.config import EvaluateConfig
+from train.edges import schedule
 
 # Scores depend on these keys: the configuration and the checkpoint must agree on them.
 _SCORE_KEYS = ("dimension", "comparator", "bias", "global_emb", "dynamic_relations")
@@ -21,7 +22,16 @@ def check_folder(config: Config, key: str, path: str) -> None:
         ConfigError: there is no such folder; the message lists the splits.
     """
     if not storage.is_dir(path):
-        raise ConfigError(f"{key}: there is no folder {path}; {existing_splits(config)}")
+        raise ConfigError(f"{key}: there is no folder {path}; {_existing_splits(config)}")
+
+
+def obstacle_to_ranking(config: Config, path: str) -> str:
+    """The reason why the edges of a folder cannot be ranked, else ""."""
+    if types := schedule.featurized_types(config):
+        return f"{', '.join(types)}: a featurized type has no list of all its entities to rank"
+    if not storage.is_dir(path):
+        return f"there is no folder {path} of edges held out; {_existing_splits(config)}"
+    return "" if schedule.has_edges(config, path) else f"{path} holds no edges"
 
 
 def check_same_model(config: Config) -> None:
@@ -54,8 +64,7 @@ def filter_paths(config: Config) -> list[str]:
     return list(dict.fromkeys(path.rstrip("/") for path in paths))
 
 
-def existing_splits(config: Config) -> str:
-    """A list of the folders of edges, for messages."""
+def _existing_splits(config: Config) -> str:
     splits = ", ".join(storage.name(each) for each in _bucket_folders(config.edge_root)) or "none"
     return f"splits there: {splits}"
 

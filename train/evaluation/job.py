@@ -14,12 +14,11 @@ from graphmill.formats import pbg_checkpoint
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.record import describe_inputs
 from train.config import EvaluateConfig
-from train.edges import schedule
 from train.evaluation.inputs import (
     check_folder,
     check_same_model,
-    existing_splits,
     filter_paths,
+    obstacle_to_ranking,
     score_settings,
 )
 from train.tables.legacy_inputs import import_legacy_inputs
@@ -53,11 +52,7 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
     for key, each in named:
         if storage.absolute(each) not in coming:
             check_folder(config, key, each)
-    if types := schedule.featurized_types(config):
-        return f"{', '.join(types)}: a featurized type has no list of all its entities to rank"
-    if not storage.is_dir(path):
-        return f"there is no folder {path} of edges held out; {existing_splits(config)}"
-    return "" if schedule.has_edges(config, path) else f"{path} holds no edges"
+    return obstacle_to_ranking(config, path)
 
 
 def fingerprint(config: Config) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class TrainedGraph:
 
 
 def predict_edges(config: Config, split: str, output: str, claim: Claim = NO_CLAIM) -> dict[str, Any]:
-    """Score every edge of a split; return the number of edges.
+    """Score every edge of a split; returns the number of edges.
 
     Raises:
         NotFoundError: there is no checkpoint, or no such split.
@@ -136,10 +136,10 @@ def _scores(trained: TrainedGraph, triples: Triples) -> Tensor:
 def predict_neighbors(
     config: Config, entity_type: str, k: int, output: str, claim: Claim = NO_CLAIM
 ) -> dict[str, Any]:
-    """Find each node's `k` nearest of its type, by cosine, itself left out; the number of nodes.
+    """Find the `k` nearest other nodes of each node, by cosine; returns the number of nodes.
 
     Raises:
-        ConfigError: there is no such type, or it has not `k` others.
+        ConfigError: there is no such type, or it has no `k` other nodes.
     """
     trained = TrainedGraph(config)
     nids = trained.nids(entity_type)
@@ -188,7 +188,7 @@ def predict_labels(
     output: str,
     claim: Claim = NO_CLAIM,
 ) -> dict[str, Any]:
-    """Fit a logistic regression to the labelled nodes' vectors and apply it to all; how well it fits.
+    """Fit a logistic regression to the vectors of labelled nodes, and label all nodes; returns the accuracy.
 
     `columns` are the table's columns of raw ids and of labels.
 
@@ -213,7 +213,7 @@ def predict_labels(
         )
     classifier = LogisticRegression(max_iter=1000).fit(vectors_LD, label_L)
     with _new_folder(output, claim) as folder:
-        target = saved_predictions.node_folder(folder, entity_type)
+        target = storage.join(folder, entity_type)
         for rank, own in enumerate(nids):
             vectors_ND = trained.vectors(entity_type, rank).numpy()
             values = classifier.predict_proba(vectors_ND) if len(own) else np.empty((0, len(names)))

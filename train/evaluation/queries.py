@@ -155,7 +155,7 @@ class Queries:
     def __init__(self, slots: Slots, side: Side, edges: Triples, height: int) -> None:
         self.slots_of_types, self.side, self.height = slots, side, height
         self._num_candidate_blocks = slots.end // slots.width
-        self._rank, self._group_of_rank = self._ranks_of_relations()
+        self._rank, self._group = self._ranks_of_relations()
         unsorted = self._keys(edges)
         self.order = np.argsort(unsorted, kind="stable")
         self._query_keys, starts, lengths = np.unique(
@@ -205,7 +205,7 @@ class Queries:
         return self._rank[edges.rel] * self.slots_of_types.end + edges.slots(self.side.other)
 
     def _ranks_of_relations(self) -> tuple[Numbers, Numbers]:
-        """Numbers of relations, consecutive within a group, and the group of each number."""
+        """For each relation, a number, consecutive within its group, and its group."""
         config = self.slots_of_types.config
         if config.dynamic_relations:
             num_relations = self.slots_of_types.num_relations
@@ -219,15 +219,12 @@ class Queries:
         ]
         number_of = {name: number for number, name in enumerate(dict.fromkeys(names))}
         group = np.array([number_of[name] for name in names])
-        by_group = np.argsort(group, kind="stable")
-        rank = np.empty_like(by_group)
-        rank[by_group] = np.arange(len(by_group))
-        return rank, group[by_group]
+        return np.argsort(np.argsort(group, kind="stable")), group
 
     def _make_groups(self) -> Iterator[Group]:
         if not len(self):
             return
-        group = self._group_of_rank[self._rank[self.rel]]
+        group = self._group[self.rel]
         starts = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist()]
         first_block = 0
         for start, stop in zip(starts, [*starts[1:], len(self)], strict=True):

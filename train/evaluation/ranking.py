@@ -13,6 +13,7 @@ Q queries, P queries of a block, N candidates of a block, C edges of a block, K 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple
 
@@ -71,7 +72,7 @@ def rank(
             cells[side].append(queries.shared_cells(part))
     total = sum(queries.num_scores() for queries in by_side.values())
     threads = Threads(num_threads, lambda done: report(done, total))
-    kernels = _kernels() if fused else None
+    kernels = import_module("train.gpu.kernels") if fused else None  # needs Triton
     ranks = {}
     with cpu_threads(1):
         for side, queries in by_side.items():
@@ -286,12 +287,6 @@ class _SideRanking:
         with self.threads.lock:
             self.greater_E[chunk] += greater_C
             self.at_least_E[chunk] += at_least_C
-
-
-def _kernels() -> ModuleType:
-    from train.gpu import kernels  # Triton comes with torch's builds for CUDA
-
-    return kernels
 
 
 def _chunks(whole: slice, size: int) -> Iterator[slice]:

@@ -17,7 +17,7 @@ def decide(context: RunContext, workers: int = 1) -> Plan:
     """Decide how this process trains, as one of `workers`.
 
     Raises:
-        ConfigError: a setting asks for what the configuration or the machine rules out.
+        ConfigError: the configuration or the machine rules out a setting.
     """
     config = context.config
     reasons: list[str] = []
@@ -30,7 +30,7 @@ def decide(context: RunContext, workers: int = 1) -> Plan:
         placement=placement,
         slots=slots,
         threads=torch.get_num_threads(),
-        hogwild=engine == "compiled" and not _shares_batches(config),
+        hogwild=engine == "compiled" and not _has_batches_for_torch(config),
         workers=workers,
         all_reduce=all_reduce_of(config) if workers > 1 else None,
         reasons=tuple(reasons),
@@ -52,12 +52,12 @@ def device_of(config: Config) -> torch.device:
 
 
 def can_rank(config: Config, device: torch.device) -> bool:
-    """Whether the kernels count ranks on this device: those of dot products."""
+    """Whether the kernels can count ranks: on a GPU, where scores are dot products."""
     return device.type == "cuda" and config.comparator in ("dot", "cos") and not config.bias
 
 
 def engine_of(config: Config, device: torch.device, reasons: list[str]) -> Engine:
-    """Choose what takes the steps; adds to `reasons` what rules out the fastest engine.
+    """Choose the engine of the steps; adds to `reasons` the obstacles to a faster engine.
 
     Raises:
         ConfigError: train.engine is `fused`, and the kernels cannot train the configuration on this device.
@@ -85,8 +85,8 @@ def engine_of(config: Config, device: torch.device, reasons: list[str]) -> Engin
     return "plain"
 
 
-def _shares_batches(config: Config) -> bool:
-    """Whether there are batches that the compiled step leaves to torch, which uses all cores for each."""
+def _has_batches_for_torch(config: Config) -> bool:
+    """Whether torch trains some batches beside the compiled step; torch uses all cores for each batch."""
     queries = config.loss_fn == "softmax" and any(relation.all_negs for relation in config.relations)
     return queries or any(entity.featurized for entity in config.entities.values())
 
@@ -107,16 +107,19 @@ def _placement(
     free, total = torch.cuda.mem_get_info(context.device) if is_cuda else (0, 0)
     if settings.resident == "always" or (settings.resident == "auto" and is_cuda):
         if obstacle := supported.obstacle(context.config):
-            text = f"the whole graph cannot stay on the device with {obstacle}"
             (ignored if settings.resident == "always" else reasons).append(
-                f"train.resident: {settings.resident} has no effect: {text}"
+                f"train.resident: {settings.resident} has no effect: "
+                f"the whole graph cannot stay on the device with {obstacle}"
             )
         elif settings.resident == "always" or fits(context, free, total, reasons):
             return "device", 0
-    if settings.device_partitions is not None:
-        slots = checked_slots(context, settings.device_partitions)
-    else:
+    slots = settings.device_partitions
+    if slots is None:
         slots = slots_of(context, free, memory.host_free_bytes(), reasons) if is_cuda else 0
+    elif 0 < slots < (needed := memory.bucket_partitions(context)):
+        raise ConfigError(
+            f"train.device_partitions: {slots}; a bucket needs {needed} partitions on the device"
+        )
     return ("buffer", slots) if slots else ("files", 0)
 
 
@@ -150,20 +153,6 @@ def slots_of(context: RunContext, free: int, host_free: int, reasons: list[str])
         f"the host's memory holds all, {_gib(on_host)}"
     )
     return slots
-
-
-def checked_slots(context: RunContext, asked: int) -> int:
-    """The number of partitions that train.device_partitions asks for.
-
-    Raises:
-        ConfigError: a bucket needs more.
-    """
-    needed = memory.bucket_partitions(context)
-    if 0 < asked < needed:
-        raise ConfigError(
-            f"train.device_partitions: {asked}; a bucket needs {needed} partitions on the device"
-        )
-    return asked
 
 
 def _gib(size: int) -> str:

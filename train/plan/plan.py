@@ -38,9 +38,9 @@ class Plan:
     Attributes:
         slots: partitions on the device at a time; 0 unless `placement` is buffer.
         threads: threads of the process.
-        hogwild: whether each thread takes batches of its own; else all threads work on one batch.
-        workers: processes like this one.
-        all_reduce: how several workers sum up what all buckets change; None where files merge it.
+        hogwild: whether each thread trains batches of its own; else all threads work on one batch.
+        workers: number of workers.
+        all_reduce: backend that sums shared parameters over the workers; None: they merge files.
         reasons: sizes and obstacles that decided.
         ignored: settings that have no effect, and why.
     """
@@ -69,7 +69,7 @@ class Plan:
         return text if self.workers == 1 else f"{text}, as one of {self.workers} workers"
 
     def log(self) -> None:
-        """Log the plan, what decided it, and the settings that have no effect."""
+        """Log the plan, its reasons, and the settings that have no effect."""
         log.info("training %s", self)
         for reason in self.reasons:
             log.info("training: %s", reason)
@@ -79,11 +79,9 @@ class Plan:
     def announce(self) -> None:
         """Log the plan here, or inside a Dask task where the client runs `announced`."""
         try:
-            worker = get_worker()
-        except ValueError:
+            get_worker().log_event(TOPIC, self.figures())
+        except ValueError:  # no Dask task
             self.log()
-            return
-        worker.log_event(TOPIC, self.figures())
 
     def figures(self) -> dict[str, Any]:
         """The plan as JSON types, for run.json."""
@@ -92,7 +90,7 @@ class Plan:
 
 @contextmanager
 def announced(client: Client) -> Iterator[None]:
-    """Log the plans that tasks announce while the block runs; a plan that several workers share, once."""
+    """Log the plans that tasks announce while the block runs. Workers with equal plans share a log line."""
     seen: set[str] = set()
 
     def show(event: tuple[Any, dict[str, Any]]) -> None:

@@ -7,9 +7,11 @@ from typing import Any, TypeVar
 
 import torch
 
+from graphmill.config import Config
 from graphmill.errors import TrainingError
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket, Side
+from train.compiled.compiled_step import CompiledStep, library
 from train.config import TrainConfig
 from train.edges import batches, seeds
 from train.edges.batches import EdgeTensors
@@ -23,18 +25,45 @@ from train.gpu.fused_step import FusedStep
 from train.model import learning_rates
 from train.model.model import Model
 from train.model.optimizer import Adagrad
-from train.plan.plan import Plan
-from train.run.batch_step import BatchStep
-from train.step.plain import StepFigures
+from train.plan.plan import Engine, Plan
+from train.step.grouped import GroupedStep
+from train.step.plain import PlainStep, StepFigures
 from train.step.table import Table
 from train.step.threads import Task, Threads
 from train.tables.run_context import RunContext
 
-CHECK_BATCHES = 50  # a loss that is not finite is noticed after so many batches at the latest
+CHECK_BATCHES = 50  # between two checks that the loss is finite
 
 AnyBatch = TypeVar("AnyBatch", Batch, Batch | QueryBatch)
 Tables = Mapping[PartitionKey, Table]
 ReportProgress = Callable[[int, float], None]  # takes the number of edges done, and the sum of their losses
+
+
+class BatchStep:
+    """Trains on a batch of `batches.cut_for_training`.
+
+    The compiled step, or else the plain step, trains edges; the plain step trains edges with features; the
+    grouped step trains queries.
+    """
+
+    def __init__(self, config: Config, model: Model, adagrad: Adagrad, engine: Engine) -> None:
+        self.plain = PlainStep(config, model, adagrad)
+        self.grouped = GroupedStep(config, model, adagrad)
+        self.edges: PlainStep | CompiledStep = self.plain
+        if engine == "compiled" and (compiled := library()) is not None:
+            self.edges = CompiledStep(config, model, adagrad, compiled)
+
+    def set_lr_scale(self, lr_scale: float) -> None:
+        """Multiply both learning rates from now on."""
+        self.edges.lr_scale = self.plain.lr_scale = self.grouped.lr_scale = lr_scale
+
+    def __call__(
+        self, batch: Batch | QueryBatch, tables: Mapping[Side, Table], generator: torch.Generator
+    ) -> StepFigures:
+        """Update the rows and parameters that the batch touches."""
+        if isinstance(batch, QueryBatch):
+            return self.grouped(batch, tables)
+        return (self.plain if batch.bags else self.edges)(batch, tables, generator)
 
 
 class BucketTrainer:
@@ -52,23 +81,16 @@ class BucketTrainer:
 
     def read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
         """Read the bucket's edges of the iteration, and check them; may run in another thread."""
-        return read_edges(self.context, bucket, iteration)
+        rows = self.context.schedule.rows(iteration, bucket)
+        return read_edges(self.context, iteration.edge_path, bucket, rows)
 
     def train(
-        self,
-        bucket: Bucket,
-        iteration: Iteration,
-        edges: EdgeTensors,
-        tables: Tables,
-        report: ReportProgress,
+        self, bucket: Bucket, iteration: Iteration, edges: EdgeTensors, tables: Tables, report: ReportProgress
     ) -> dict[str, Any]:
         """Train on the bucket; returns its entry of training_stats.json, and `seconds` of stepping."""
-        config = self.config
         place = (iteration.edge_path_idx, iteration.edge_chunk_idx, *bucket)
-        # The same edges are held out in every epoch.
-        edges, held = batches.split(
-            edges, config.eval_fraction, seeds.generator(config.seed, "held out", *place)
-        )
+        generator = seeds.generator(self.config.seed, "held out", *place)  # the same edges in every epoch
+        edges, held = batches.split(edges, self.config.eval_fraction, generator)
         stats: dict[str, Any] = {}
         if len(held):
             stats["eval_stats_before"] = self._rank(held, bucket, tables, place)
@@ -80,24 +102,27 @@ class BucketTrainer:
         return stats | {"seconds": seconds}
 
     def _step_through(
-        self,
-        edges: EdgeTensors,
-        bucket: Bucket,
-        iteration: Iteration,
-        tables: Tables,
-        report: ReportProgress,
+        self, edges: EdgeTensors, bucket: Bucket, iteration: Iteration, tables: Tables, report: ReportProgress
     ) -> dict[str, Any]:
         place = (iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx, *bucket)
 
         def check_and_report(count: int, total: torch.Tensor) -> None:
-            self._check_finite(total, bucket, iteration, count)
+            if not torch.isfinite(total).all():
+                raise TrainingError(
+                    f"the loss is not finite: epoch {iteration.epoch_idx + 1}, {iteration.edge_path}, bucket "
+                    f"{bucket}, within the first {count} edges; lower lr (now {self.config.lr}) or "
+                    "relation_lr, or init_scale, or set max_norm"
+                )
             report(count, float(total[0]))
 
         if self.fused is not None:
             done = learning_rates.progress(iteration, 0.0)
             self.fused.lr_scale = learning_rates.lr_scale(self.settings, done)
             seed = seeds.derived(self.config.seed, "bucket", *place)
-            total = fused_pass.train(self.fused, edges, self._sides(bucket, tables), seed, check_and_report)
+            relations = range(len(self.config.relations))
+            sides = {number: by_side(self.config, number, bucket, tables) for number in relations}
+            pairs = {number: (each[Side.LHS], each[Side.RHS]) for number, each in sides.items()}
+            total = fused_pass.train(self.fused, edges, pairs, seed, check_and_report)
         else:
             total = self._by_batches(edges, bucket, iteration, tables, check_and_report)
         means = (total / max(len(edges), 1)).tolist()
@@ -113,8 +138,8 @@ class BucketTrainer:
     ) -> torch.Tensor:
         """Train batch by batch; the sums of StepFigures.
 
-        With several threads, each has batches of its own and moves the same tables as the others, without
-        locks, as PBG's workers do (Hogwild).
+        With several threads, each thread trains batches of its own. All threads update the same tables
+        without locks (Hogwild), as PBG's workers do.
         """
         place = (iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx, *bucket)
         generator = seeds.generator(self.config.seed, "bucket", *place)
@@ -126,13 +151,13 @@ class BucketTrainer:
         check_edges = CHECK_BATCHES * self.config.batch_size
         checked = -check_edges
 
-        def report_now_and_then(done: int) -> None:
+        def report_sometimes(done: int) -> None:
             nonlocal checked
             if done - checked >= check_edges:
                 checked = done
                 check_and_report(done, total)
 
-        threads = Threads(num_threads, report_now_and_then)
+        threads = Threads(num_threads, report_sometimes)
 
         def step(batch: Batch | QueryBatch, sides: Mapping[Side, Table]) -> int:
             own = generators.pop()
@@ -146,7 +171,7 @@ class BucketTrainer:
             begun = 0
             num_rows = rows_of(self.config, self.context.num_rows, bucket)
             cut = batches.cut_for_training(self.config, edges, generator, num_rows)
-            for batch, sides in self._with_tables(cut, bucket, tables):
+            for batch, sides in with_tables(self.config, cut, bucket, tables):
                 done = learning_rates.progress(iteration, begun / len(edges))
                 self.step.set_lr_scale(learning_rates.lr_scale(self.settings, done))
                 begun += len(batch)
@@ -156,38 +181,25 @@ class BucketTrainer:
         check_and_report(len(edges), total)
         return total
 
-    def _sides(self, bucket: Bucket, tables: Tables) -> dict[int, tuple[Table, Table]]:
-        """The tables of lhs and rhs that each relation meets in the bucket."""
-        relations = range(len(self.config.relations))
-        sides = (by_side(self.config, relation, bucket, tables) for relation in relations)
-        return {number: (each[Side.LHS], each[Side.RHS]) for number, each in enumerate(sides)}
-
-    def _check_finite(self, total: torch.Tensor, bucket: Bucket, iteration: Iteration, count: int) -> None:
-        if not torch.isfinite(total).all():
-            raise TrainingError(
-                f"the loss is not finite: epoch {iteration.epoch_idx + 1}, {iteration.edge_path}, bucket "
-                f"{bucket}, within the first {count} edges; lower lr (now {self.config.lr}) or relation_lr, "
-                "or init_scale, or set max_norm"
-            )
-
     def _rank(
         self, held: EdgeTensors, bucket: Bucket, tables: Tables, place: tuple[int, ...]
     ) -> dict[str, Any]:
         generator = seeds.generator(self.config.seed, "rank", *place)
         cut = batches.cut(self.config, held, generator)
-        return held_out.rank(self.config, self.model, self._with_tables(cut, bucket, tables), generator)
-
-    def _with_tables(
-        self, cut: Iterator[AnyBatch], bucket: Bucket, tables: Tables
-    ) -> Iterator[tuple[AnyBatch, Mapping[Side, Table]]]:
-        for batch in cut:
-            yield batch, by_side(self.config, batch.relation, bucket, tables)
+        pairs = with_tables(self.config, cut, bucket, tables)
+        return held_out.rank(self.config, self.model, pairs, generator)
 
 
-def read_edges(context: RunContext, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
-    """Read a bucket's edges of an iteration to the device, and check them."""
-    config, path, device = context.config, iteration.edge_path, context.device
-    num_rel = context.num_relations
-    edges = context.schedule.rows(iteration, bucket)
+def with_tables(
+    config: Config, cut: Iterator[AnyBatch], bucket: Bucket, tables: Tables
+) -> Iterator[tuple[AnyBatch, Mapping[Side, Table]]]:
+    """Pair each batch of a bucket with the tables of its relation."""
+    for batch in cut:
+        yield batch, by_side(config, batch.relation, bucket, tables)
+
+
+def read_edges(context: RunContext, path: str, bucket: Bucket, edges: tuple[int, int]) -> EdgeTensors:
+    """Read the edges first..last of a bucket file in the folder `path` to the device, and check them."""
+    config, device, num_rel = context.config, context.device, context.num_relations
     rows = rows_of(config, context.num_rows, bucket)
     return read_beside_steps(device, lambda: batches.read(config, path, bucket, edges, rows, num_rel, device))

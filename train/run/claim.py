@@ -39,14 +39,13 @@ class Former(NamedTuple):
 def trained_with(config: Config) -> dict[str, Any]:
     """Settings and inputs that the checkpoint of `config` is trained with."""
     inputs = [config.entity_path, *config.edge_paths, *([config.init_path] if config.init_path else [])]
-    validate_split = config.section(TrainConfig).validate_split
-    if validate_split:
-        inputs.append(config.split_path(validate_split))
+    if split := config.section(TrainConfig).validate_split:
+        inputs.append(config.split_path(split))
     return _settings(config) | {"inputs": record.describe_inputs(inputs)}
 
 
 def check_claim(config: Config, coming: Collection[str] = ()) -> None:
-    """Check, before anything is changed, whether training can start; inputs are not checked yet.
+    """Check, before any file changes, whether training can start. Inputs are not checked yet.
 
     Earlier stages will write the folders `coming`.
 
@@ -71,25 +70,26 @@ def claim_checkpoint(config: Config) -> list[str]:
     path = config.checkpoint_path
     ours = trained_with(config)
     version = pbg_checkpoint.read_version(path)
-    if not version:
-        _make_room(path)
-        _write(config, ours, [], 0)
-        return []
-    former = _former(config)
-    changes, resumes = _changes(config, former, ours)
-    if not resumes:
-        log.info("training: %s was trained with something else: %s", path, "; ".join(changes))
-        log.info("training: it is moved to %s; starting anew", pbg_checkpoint.move_aside(path))
-        _write(config, ours, [], 0)
-        return []
-    whose = "" if former.is_ours else ", which is not ours"
-    log.info("training: resuming version %d of %s%s", version, path, whose)
-    if changes:
-        log.info("training: from version %d on, this changes: %s", version, "; ".join(changes))
-        validation.reopen(config)
-    if changes or not former.is_ours:
-        _write(config, ours, _history(former), version)
-    return changes
+    if version:
+        former = _former(config)
+        changes, resumes = _changes(config, former, ours)
+        if resumes:
+            whose = "" if former.is_ours else ", which is not ours"
+            log.info("training: resuming version %d of %s%s", version, path, whose)
+            if changes:
+                log.info("training: from version %d on, this changes: %s", version, "; ".join(changes))
+                validation.reopen(config)
+            if changes or not former.is_ours:
+                _write(config, ours, _history(former), version)
+            return changes
+        _start_anew(path, f"was trained with something else: {'; '.join(changes)}")
+    elif late := [each for each in pbg_checkpoint.versions_of(path) if each > 1]:
+        # no kill of a first version leaves these
+        _start_anew(path, f"holds version {max(late)}, and no checkpoint_version.txt")
+    # A run that was killed before its first commit may have had another configuration.
+    storage.delete(storage.join(path, pbg_checkpoint.STATS_FILE))
+    _write(config, ours, [], 0)
+    return []
 
 
 def moved_aside(checkpoint_path: str) -> list[str]:
@@ -100,8 +100,7 @@ def moved_aside(checkpoint_path: str) -> list[str]:
 
 def _settings(config: Config) -> dict[str, Any]:
     """Return the settings that change the result."""
-    own = config.section(TrainConfig)
-    return {"settings": config.result_settings(), "train": own.result_settings()}
+    return {"settings": config.result_settings(), "train": config.section(TrainConfig).result_settings()}
 
 
 def _former(config: Config) -> Former:
@@ -174,22 +173,15 @@ def _what(part: Mapping[str, Any], num_edge_paths: int) -> dict[str, Any]:
     }
 
 
-def _make_room(path: str) -> None:
-    """Prepare a folder without a committed version for a run from the start."""
-    versions = pbg_checkpoint.versions_of(path)
-    if any(version > 1 for version in versions):  # no kill of a first version leaves these
-        log.info("training: %s holds version %d, and no checkpoint_version.txt", path, max(versions))
-        log.info("training: it is moved to %s; starting anew", pbg_checkpoint.move_aside(path))
-        return
-    # A run that was killed before its first commit may have had another configuration.
-    storage.delete(storage.join(path, pbg_checkpoint.STATS_FILE))
+def _start_anew(path: str, reason: str) -> None:
+    log.info("training: %s %s", path, reason)
+    log.info("training: it is moved to %s; starting anew", pbg_checkpoint.move_aside(path))
 
 
 def _history(former: Former) -> list[dict[str, Any]]:
     """Return the history of the checkpoint's settings; a checkpoint without one has never changed."""
     parts = {part: former.content[part] for part in ("settings", "train") if part in former.content}
-    history: list[dict[str, Any]] = former.content.get("history", [{"from_version": 0} | parts])
-    return history
+    return list(former.content.get("history", [{"from_version": 0} | parts]))
 
 
 def _write(config: Config, ours: dict[str, Any], history: list[dict[str, Any]], version: int) -> None:

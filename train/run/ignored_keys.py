@@ -21,13 +21,9 @@ _REPLACED = {
 log = logging.getLogger("graphmill")
 
 
-def replaced(config: PbgConfig) -> dict[str, str]:
-    """Keys without effect that differ from their default, and what replaces each."""
-    fields = type(config).model_fields
-    return {key: told for key, told in _REPLACED.items() if getattr(config, key) != fields[key].default}
-
-
-def tell_replaced(config: PbgConfig) -> None:
-    """Log the keys without effect."""
-    for key, told in replaced(config).items():
-        log.info("training: %s: %s has no effect: %s", key, getattr(config, key), told)
+def log_ignored_keys(config: PbgConfig) -> None:
+    """Log the keys without effect that differ from their default."""
+    for key, instead in _REPLACED.items():
+        value = getattr(config, key)
+        if value != type(config).model_fields[key].default:
+            log.info("training: %s: %s has no effect: %s", key, value, instead)

@@ -7,6 +7,7 @@ The rest of the trainer sees a graph of one partition, whose only bucket is (0, 
 """
 
 import copy
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,9 +15,9 @@ import torch
 from torch import Tensor
 
 from graphmill.formats.pbg_checkpoint import Iteration
-from graphmill.vocab import Bucket, Partition
+from graphmill.vocab import Bucket
 from train.edges.batches import EdgeTensors
-from train.edges.partitions import PartitionKey, all_buckets, all_keys, key_of
+from train.edges.partitions import PartitionKey, all_buckets, key_of
 from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.plan.plan import Plan
@@ -32,7 +33,7 @@ class WholeGraph(BucketTrainer):
     def __init__(self, context: RunContext, model: Model, adagrad: Adagrad, plan: Plan) -> None:
         super().__init__(_one_partition_per_type(context), model, adagrad, plan)
         self.partitioned = context.on_host()
-        self.first_rows = _first_rows(context)
+        self.rows_of_partitions = _rows_of_partitions(context)
         self._kept: dict[tuple[int, int], EdgeTensors] = {}  # where an epoch is one iteration
 
     def read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
@@ -64,11 +65,12 @@ class WholeGraph(BucketTrainer):
     def _read_bucket(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
         """Read a bucket's edges to the host, 32 bits per column, with rows counted over all partitions."""
         config = self.partitioned.config
-        edges = read_edges(self.partitioned, bucket, iteration)
+        rows_of_file = self.partitioned.schedule.rows(iteration, bucket)
+        edges = read_edges(self.partitioned, iteration.edge_path, bucket, rows_of_file)
         columns: list[Tensor] = []
         for side, rows in edges.index.items():
             keys = [key_of(config, relation.entity_type(side), side, bucket) for relation in config.relations]
-            first = torch.tensor([self.first_rows[key] for key in keys])
+            first = torch.tensor([self.rows_of_partitions[key].start for key in keys])
             shift = first[0] if config.dynamic_relations else first[edges.rel]
             columns.append((rows + shift).to(torch.int32))
         return EdgeTensors(columns[0], edges.rel.to(torch.int32), columns[1], edges.weight)
@@ -87,7 +89,7 @@ class ResidentStore(Store):
     def __init__(self, context: RunContext) -> None:
         super().__init__(context.on_host())
         self.context = context
-        self.first_rows = _first_rows(context)
+        self.rows = _rows_of_partitions(context)
         self._tables: dict[PartitionKey, Table] = {}
 
     def enter(
@@ -101,29 +103,23 @@ class ResidentStore(Store):
 
     def write_all(self, iteration: Iteration) -> None:
         """Write the next version."""
-        for key in all_keys(self.context.config):
-            self.files.write(key, self._part(*key), self.version + 1, iteration)
+        for key, rows in self.rows.items():
+            table = self._tables[key[0], 0]
+            part = Table(table.embeddings_ND[rows].cpu(), table.sums[rows].cpu())
+            self.files.write(key, part, self.version + 1, iteration)
             self.num_written += 1
 
     def _load(self, name: str) -> Table:
         num_rows, device = sum(self.context.num_rows[name]), self.context.device
         dimension = self.context.config.entity_dimension(name)
         table = Table(torch.empty(num_rows, dimension, device=device), torch.empty(num_rows, device=device))
-        for partition in range(len(self.context.num_rows[name])):
-            part = self.files.load((name, partition), self.version)
-            self.num_read += 1
-            rows = self._rows(name, partition)
-            table.embeddings_ND[rows] = part.embeddings_ND.to(device)
-            table.sums[rows] = part.sums.to(device)
+        for key, rows in self.rows.items():
+            if key[0] == name:
+                part = self.files.load(key, self.version)
+                self.num_read += 1
+                table.embeddings_ND[rows] = part.embeddings_ND.to(device)
+                table.sums[rows] = part.sums.to(device)
         return table
-
-    def _part(self, name: str, partition: Partition) -> Table:
-        table, rows = self._tables[name, 0], self._rows(name, partition)
-        return Table(table.embeddings_ND[rows].cpu(), table.sums[rows].cpu())
-
-    def _rows(self, name: str, partition: Partition) -> slice:
-        first = self.first_rows[name, partition]
-        return slice(first, first + self.context.num_rows[name][partition])
 
 
 def _one_partition_per_type(context: RunContext) -> RunContext:
@@ -138,10 +134,10 @@ def _one_partition_per_type(context: RunContext) -> RunContext:
     return whole
 
 
-def _first_rows(context: RunContext) -> dict[PartitionKey, int]:
-    """The first row of each partition among all rows of its type."""
-    return {
-        (name, partition): sum(counts[:partition])
-        for name, counts in context.num_rows.items()
-        for partition in range(len(counts))
-    }
+def _rows_of_partitions(context: RunContext) -> dict[PartitionKey, slice]:
+    """The rows of each partition among all rows of its type."""
+    rows: dict[PartitionKey, slice] = {}
+    for name, counts in context.num_rows.items():
+        for partition, stop in enumerate(itertools.accumulate(counts)):
+            rows[name, partition] = slice(stop - counts[partition], stop)
+    return rows

@@ -19,7 +19,7 @@ an earlier run of the same checkpoint come from training_stats.json, which has n
 
 import resource
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,9 +76,7 @@ class RunMetrics:
     """Collects the visits of a run, and shows its progress."""
 
     def __init__(self, config: Config, schedule: Schedule, version: int) -> None:
-        self.config = config
-        self.schedule = schedule
-        self.version = version
+        self.schedule, self.version = schedule, version
         self.total_edges = sum(schedule.num_edges_of(i) for i in range(version, schedule.num_iterations))
         self.num_edges = 0
         self.step_s = 0.0
@@ -86,15 +84,14 @@ class RunMetrics:
         self._epochs = _earlier(config, schedule, version)
         self._epoch: list[Visit] = []  # of this run only, where an epoch is resumed midway
         self._iteration: list[Visit] = []
-        self._current: Iteration | None = None
+        self._current: Iteration
         self._reported: dict[Bucket, tuple[int, float]] = {}
         self._commit_wait_s, self._commit_written = 0.0, 0
         self._curves = Curves(config) if config.section(TrainConfig).tensorboard else None
 
     def start_iteration(self, iteration: Iteration) -> None:
         """Begin an iteration."""
-        self._current = iteration
-        self._iteration = []
+        self._current, self._iteration = iteration, []
         if not self._epoch:
             self._epoch_start_s, self._commit_wait_s, self._commit_written = time.monotonic(), 0.0, 0
 
@@ -105,7 +102,16 @@ class RunMetrics:
         lost = sum(visit.num_edges * _metric(visit.stats, "loss") for visit in self._iteration)
         for edges, losses in self._reported.values():
             done, lost = done + edges, lost + losses
-        self._show(self.num_edges + done, lost / max(done, 1))
+        mrr = self._epochs[-1].get("mrr") if self._epochs else None
+        progress.tell(
+            "training",
+            self.num_edges + done,
+            self.total_edges,
+            "edges",
+            epoch=f"{self._current.epoch_idx + 1}/{self._current.num_epochs}",
+            loss=f"{lost / max(done, 1):.4g}",
+            **({} if mrr is None else {"mrr": f"{mrr:.3f}"}),
+        )
 
     def forget(self, bucket: Bucket) -> None:
         """Drop the progress of a bucket whose worker was lost."""
@@ -118,10 +124,7 @@ class RunMetrics:
 
     def lines(self) -> list[dict[str, Any]]:
         """The iteration's lines of training_stats.json."""
-        now = self._current
-        if now is None:
-            return []
-        first = self.version * len(self._iteration)
+        now, first = self._current, self.version * len(self._iteration)
         return [
             {
                 "lhs_partition": visit.bucket.lhs,
@@ -177,36 +180,19 @@ class RunMetrics:
         if self._curves is not None:
             self._curves.write(entry, sum(each["edges"] for each in self._epochs))
         self._epochs.append(entry)
-        self._forget_old_buckets()
-
-    def _forget_old_buckets(self) -> None:
         num_left = 0
-        for entry in reversed(self._epochs):
-            num_left += len(entry.get("buckets", ()))
+        for each in reversed(self._epochs):
+            num_left += len(each.get("buckets", ()))
             if num_left > MAX_BUCKETS:
-                entry.pop("buckets", None)
-
-    def _show(self, num_edges: int, loss: float) -> None:
-        now, last = self._current, self._epochs[-1] if self._epochs else {}
-        if now is not None:
-            progress.tell(
-                "training",
-                num_edges,
-                self.total_edges,
-                "edges",
-                epoch=f"{now.epoch_idx + 1}/{now.num_epochs}",
-                loss=f"{loss:.4g}",
-                **({"mrr": f"{last['mrr']:.3f}"} if "mrr" in last else {}),
-            )
+                each.pop("buckets", None)
 
 
 def _metric(stats: Mapping[str, Any], name: str) -> float:
     return float(stats["stats"]["metrics"].get(name, 0.0))  # PBG leaves out unused metrics
 
 
-def _means(visits: Iterable[Mapping[str, Any]]) -> Entry:
+def _means(visits: Sequence[Mapping[str, Any]]) -> Entry:
     """The number of edges of some lines of training_stats.json, and means over these edges."""
-    visits = list(visits)
     num_edges = sum(each["stats"]["count"] for each in visits)
     means = {
         name: sum(each["stats"]["count"] * _metric(each, name) for each in visits) / max(num_edges, 1)

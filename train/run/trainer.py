@@ -45,7 +45,7 @@ class Trainer(TrainingRun):
         trainer = WholeGraph if self.plan.placement == "device" else BucketTrainer
         self.bucket = trainer(self.context, self.model, self.adagrad, self.plan)
         self.prefetch = config.section(TrainConfig).prefetch
-        self.background = Background(threaded=self.prefetch)
+        self.background = Background()
         # Partitions per type on the device: the order of buckets suits them.
         self.order_slots = order_slots(config, self.plan.slots) if self.plan.slots else None
         self.store = self._store()
@@ -67,8 +67,7 @@ class Trainer(TrainingRun):
         self.commit(self.context.checksums)
         self.store.committed()
         self.metrics.end_iteration(
-            wait_s=self.background.wait_s - before[0],
-            partitions_written=self.store.num_written - before[1],
+            wait_s=self.background.wait_s - before[0], partitions_written=self.store.num_written - before[1]
         )
 
     def evaluate(self, config: Config) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import pbg_checkpoint
 from train.config import EvaluateConfig, TrainConfig
-from train.edges import schedule
+from train.evaluation.inputs import obstacle_to_ranking
 
 FILE = "validation.json"
 BEST = "best"
@@ -32,8 +32,7 @@ def reopen(config: Config) -> None:
     """Let a run that has ended continue from its best version: settings have changed since."""
     uri = storage.join(config.checkpoint_path, FILE)
     if storage.exists(uri):
-        found = _parsed(uri)
-        storage.write_text(uri, json.dumps(found | {"ended": None}, indent=1) + "\n")
+        _write(uri, _parsed(uri) | {"ended": None})
 
 
 def check_split(config: Config, coming: Collection[str] = ()) -> None:
@@ -45,17 +44,8 @@ def check_split(config: Config, coming: Collection[str] = ()) -> None:
     split = config.section(TrainConfig).validate_split
     if split is None or storage.absolute(path := config.split_path(split)) in coming:
         return
-    if not storage.is_dir(path):
-        raise ConfigError(
-            f"train.validate_split: there is no folder {path}; name a split that etl has made, or none"
-        )
-    if types := schedule.featurized_types(config):
-        raise ConfigError(
-            f"train.validate_split: {', '.join(types)}: a featurized type has no list of all its entities to "
-            "rank; name no split"
-        )
-    if not schedule.has_edges(config, path):
-        raise ConfigError(f"train.validate_split: {path} holds no edges to rank; name another split, or none")
+    if obstacle := obstacle_to_ranking(config, path):
+        raise ConfigError(f"train.validate_split: {obstacle}; name another split, or none")
 
 
 class Validation:
@@ -68,10 +58,8 @@ class Validation:
             ConfigError: there is no such split, or it has no edge to rank.
             FormatError: validation.json is malformed.
         """
-        self._rank = rank
+        self._config, self._per_epoch, self._rank = config, per_epoch, rank
         self.settings = config.section(TrainConfig)
-        self._config = config
-        self._per_epoch = per_epoch
         self._uri = storage.join(config.checkpoint_path, FILE)
         self._epochs: list[dict[str, Any]] = []
         self._ended: int | None = None  # num_epochs of the run that has ended
@@ -105,7 +93,7 @@ class Validation:
             return version
         if not self.ended:
             self._ended = self._config.num_epochs
-            self._write()
+            self._save()
         best = int(self._best["version"])
         if best != version:
             log.info("training: epoch %d was the best: back to version %d", self._best["epoch"], best)
@@ -129,24 +117,19 @@ class Validation:
         return max(self._epochs, key=lambda entry: (entry["mrr"], -entry["epoch"]))
 
     def _validate(self, epoch: int, version: int) -> None:
-        changes = {
-            "split": self.settings.validate_split,
-            "checkpoint_version": version,
-            "filtered": True,
-        }
+        changes = {"split": self.settings.validate_split, "checkpoint_version": version, "filtered": True}
         section = self._config.section(EvaluateConfig).model_copy(update=changes)
-        config = self._config.with_section(section)
-        metrics = self._rank(config)["metrics"]
+        metrics = self._rank(self._config.with_section(section))["metrics"]
         entry = {"epoch": epoch, "version": version} | {key: metrics[key] for key in ("mrr", "hits@10")}
         self._epochs.append(entry)
         log.info("training: epoch %d: validation MRR %.4f", epoch, entry["mrr"])
         if self._best is entry:
             pbg_checkpoint.keep(self._config.checkpoint_path, version, BEST)
-        self._write()
+        self._save()
 
-    def _write(self) -> None:
-        found = {"split": self.settings.validate_split, "epochs": self._epochs, "best": self._best["epoch"]}
-        storage.write_text(self._uri, json.dumps(found | {"ended": self._ended}, indent=1) + "\n")
+    def _save(self) -> None:
+        state = {"split": self.settings.validate_split, "epochs": self._epochs, "best": self._best["epoch"]}
+        _write(self._uri, state | {"ended": self._ended})
 
     def _read(self, version: int) -> None:
         found = _parsed(self._uri)
@@ -157,8 +140,11 @@ class Validation:
             self._epochs = [entry for entry in self._epochs if entry["version"] <= version]
 
 
+def _write(uri: str, state: dict[str, Any]) -> None:
+    storage.write_text(uri, json.dumps(state, indent=1) + "\n")
+
+
 def _parsed(uri: str) -> dict[str, Any]:
-    """Read validation.json."""
     try:
         found = storage.read_json(uri)
         epochs = [

@@ -14,27 +14,21 @@ Result = TypeVar("Result")
 
 
 class Background:
-    """One thread beside the training thread; without `threaded`, `submit` runs the task at once.
+    """One thread beside the training thread.
 
     Attributes:
         wait_s: seconds that the caller has waited for tasks.
     """
 
-    def __init__(self, *, threaded: bool) -> None:
-        self._thread = ThreadPoolExecutor(1, "swap") if threaded else None
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "swap")
         self.wait_s = 0.0
 
     def submit(
         self, function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> "Future[Result]":
         """Run a function after all that were submitted before."""
-        if self._thread is not None:
-            return self._thread.submit(function, *args, **kwargs)
-        done: Future[Result] = Future()
-        start = time.monotonic()
-        done.set_result(function(*args, **kwargs))
-        self.wait_s += time.monotonic() - start
-        return done
+        return self._thread.submit(function, *args, **kwargs)
 
     def result(self, future: "Future[Result]") -> Result:
         """Wait for a task; raises its error."""
@@ -46,5 +40,4 @@ class Background:
 
     def close(self) -> None:
         """Cancel the tasks that have not begun, and wait for the one that has."""
-        if self._thread is not None:
-            self._thread.shutdown(wait=True, cancel_futures=True)
+        self._thread.shutdown(wait=True, cancel_futures=True)

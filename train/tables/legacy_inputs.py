@@ -34,10 +34,9 @@ def import_legacy_inputs(config: Config) -> Config:
 
 def _other_splits(config: Config) -> list[str]:
     """Folders of edge files beside edge_paths."""
-    folders = [each.uri for each in storage.list_dir(config.edge_root) if each.is_dir]
-    return [
-        uri
-        for uri in folders
-        if uri not in config.edge_paths
-        and any(storage.name(each.uri).startswith("edges_") for each in storage.list_dir(uri))
-    ]
+    others = [each.uri for each in storage.list_dir(config.edge_root) if each.is_dir]
+    return [uri for uri in others if uri not in config.edge_paths and _has_edge_files(uri)]
+
+
+def _has_edge_files(uri: str) -> bool:
+    return any(storage.name(each.uri).startswith("edges_") for each in storage.list_dir(uri))

@@ -15,7 +15,7 @@ from train.edges.partitions import PartitionKey, all_keys, is_shared, keys_of
 from train.tables.run_context import RunContext
 
 EDGE_BYTES = 16
-SHARE = 0.9  # of the free memory that is planned for; the rest is for what nobody counts
+SHARE = 0.9  # of the free memory that the plan may use; the rest is for uncounted buffers
 HOST_SHARE = 0.7  # pinned memory cannot be swapped
 SPARE_SLOTS = 2  # of a buffer: for a partition that comes, and for one that goes
 
@@ -30,12 +30,9 @@ def partition_bytes(context: RunContext, key: PartitionKey) -> int:
 
 def edges_bytes(config: Config, num_edges: int) -> int:
     """Edges while they are trained on, and their copies while they are sorted and some are held out."""
-    copies = 0
-    if config.eval_fraction:
-        copies += 8 + EDGE_BYTES  # an order, and the edges in it
-    if not config.dynamic_relations and len(config.relations) > 1:
-        copies += 8 + 4 + EDGE_BYTES
-    return num_edges * (EDGE_BYTES + copies)
+    is_sorted = not config.dynamic_relations and len(config.relations) > 1
+    held_out = 8 + EDGE_BYTES if config.eval_fraction else 0  # an order, and the edges in it
+    return num_edges * (EDGE_BYTES + held_out + (8 + 4 + EDGE_BYTES if is_sorted else 0))
 
 
 def step_bytes(config: Config) -> int:
@@ -56,7 +53,7 @@ def resident_bytes(context: RunContext) -> int:
 
 
 def staying_bytes(context: RunContext) -> int:
-    """Rows that stay on a device, a step, edges of two buckets: all but the partitions that come and go."""
+    """Memory beside the partitions that move: rows that stay on a device, a step, edges of two buckets."""
     config = context.config
     largest = max(context.schedule.num_edges.values(), default=0)
     shared = sum(partition_bytes(context, key) for key in all_keys(config) if is_shared(config, key))
@@ -74,5 +71,5 @@ def bucket_partitions(context: RunContext) -> int:
 
 
 def host_free_bytes() -> int:
-    """Memory that the host, or this container, can still give."""
+    """Free memory of the host, or of this container."""
     return min(int(psutil.virtual_memory().available), int(system.MEMORY_LIMIT))

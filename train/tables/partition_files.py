@@ -25,7 +25,7 @@ from train.step.table import Table
 from train.tables.run_context import RunContext
 from train.tables.warm_start import WarmStart
 
-_ROUNDING = 1e-5  # rows that training shortened may be longer by this; loading must give what was written
+_ROUNDING = 1e-5  # loading must not shorten a row again that training has shortened to max_norm
 
 
 class PartitionFiles:

@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 class RunContext:
-    """Facts that every process of a run needs.
+    """Settings, counts and files of a run, in every process that trains or reads its checkpoint.
 
     Attributes:
         device: device of the tables and the model.
@@ -48,10 +48,8 @@ class RunContext:
         device: torch.device = CPU,
         version: int | None = None,
     ) -> None:
-        """By default the schedule and the version are those that the configuration asks for."""
-        self.config = config
-        self.claim = claim
-        self.device = device
+        """By default the schedule is made from the bucket files, and the version is the committed one."""
+        self.config, self.claim, self.device = config, claim, device
         partitions = {name: entity.num_partitions for name, entity in config.entities.items()}
         self.num_rows = entity_counts.read_counts(config.entity_path, partitions)
         self.num_dynamic = (
@@ -153,13 +151,13 @@ class RunContext:
         )
 
     def relation_names(self) -> list[str]:
-        """Names of all relations; a dynamic relation without a name goes by its number."""
+        """Names of all relations; the number of a dynamic relation that has no name."""
         if not self.config.dynamic_relations:
             return [relation.name for relation in self.config.relations]
         names = entity_counts.read_relation_names(self.config.entity_path) or []
         return [*names, *map(str, range(len(names), self.num_relations))]
 
     def num_parameters(self, model: Model) -> int:
-        """Numbers that training moves: all embeddings and all parameters of the model."""
+        """Number of trained parameters: all embeddings and all parameters of the model."""
         rows = sum(sum(counts) * self.config.entity_dimension(name) for name, counts in self.num_rows.items())
         return rows + sum(value.numel() for value in model.parameters.values())

@@ -61,7 +61,7 @@ class WarmStart:
         former = self._num_partitions.get(entity_type)
         current = self.config.entities[entity_type].num_partitions
         if former is None:
-            log.info("training: %s has no %r: its embeddings are drawn", self.path, entity_type)
+            log.info("training: %s has no embeddings of %r: they are drawn", self.path, entity_type)
         elif former != current:
             raise FormatError(
                 f"{self.path}: {entity_type!r} has {former} partitions there, the configuration says "
@@ -108,7 +108,7 @@ class WarmStart:
             elif (name := then.get(parsed.relation)) in now:
                 renamed[key] = operator_key(now[name], parsed.side, parsed.parameter)
         if gone := sorted(state.keys() - renamed.keys()):
-            log.info("training: of %s, not needed any more: %s", self.path, ", ".join(gone))
+            log.info("training: parameters of %s, not needed any more: %s", self.path, ", ".join(gone))
         return renamed
 
     def check_entities(

@@ -28,7 +28,7 @@ def format_of(uri: str, table: FilesConfig) -> TableFormat:
     suffix, _ = suffixes_of(uri)
     if suffix not in _BY_SUFFIX:
         raise RawTableError(
-            f"{uri}: its name does not tell its format (known: {', '.join(_BY_SUFFIX)}, text and JSON also "
+            f"{uri}: no format has this suffix (known: {', '.join(_BY_SUFFIX)}, text and JSON also "
             f"with {', '.join(CODECS)}); set the table's format: {', '.join(FORMATS)}"
         )
     return _BY_SUFFIX[suffix]

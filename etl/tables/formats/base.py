@@ -40,7 +40,7 @@ class FileRange:
     values: dict[str, str | None] = field(default_factory=dict)
     """Values of fields that the file's path gives."""
     types: dict[str, ArrowType] = field(default_factory=dict)
-    """Types to read the columns of JSON as."""
+    """Types of the columns, by name for the reader, if the file has types; JSON is read as these types."""
     integer_columns: tuple[str, ...] = ()
     """Columns of raw ids that are integers in the table, and become decimal strings."""
 
@@ -56,8 +56,6 @@ class Head:
     """Types of the columns, if the file has types."""
     reader_names: list[str] | None = None
     """Names that the reader gives the columns; None: `names`."""
-    reader_types: dict[str, pa.DataType] = field(default_factory=dict)
-    """Types to read the columns as, if the reader needs them."""
     num_head_rows: int = 0
     """Lines of text at the start of a file that is not cut, which are no rows."""
 
@@ -71,7 +69,7 @@ class TableFormat:
     unit: str
     """Unit of cuts if rows are counted from the cut: byte or stripe; empty: rows are counted in the file."""
     read_head: Callable[[str, FilesConfig, int], Head]
-    """Reads the head of the file at a URI, and cuts the file into ranges of about so many rows."""
+    """Reads the head of the file at a URI, and cuts the file into ranges of about that many rows."""
     read: Callable[[FileRange, SkipRow | None], Iterator[pa.RecordBatch]]
     """Reads a range; the handler gets lines with too few or too many fields, where there may be such."""
 

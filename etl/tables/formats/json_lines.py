@@ -22,7 +22,7 @@ def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
         schema = pajson.read_json(pa.BufferReader(lines), _OPTIONS).schema
     types = {name: _type_to_read(kind) for name, kind in zip(schema.names, schema.types, strict=True)}
     cuts = cut_lines(uri, sample, 0, chunk_rows, cuttable=True)
-    return Head(schema.names, cuts, types, reader_types=types)
+    return Head(schema.names, cuts, types)
 
 
 def _type_to_read(found: pa.DataType) -> pa.DataType:

@@ -40,7 +40,7 @@ def read_sample(uri: str) -> bytes:
 
 @contextmanager
 def open_lines(file_range: FileRange) -> Iterator[pa.NativeFile | None]:
-    """Open the lines that begin in a range, decompressed; None: there are none."""
+    """Open the lines that begin in a range, decompressed; None: no line begins there."""
     with _open(file_range.uri) as stream:
         if file_range.cut is None:
             yield stream

@@ -15,24 +15,20 @@ from graphmill.errors import RawTableError
 _TAB_SUFFIXES = (".tsv", ".tab", ".txt")
 
 
-def _delimiter_of(uri: str, table: FilesConfig) -> str:
-    return table.delimiter or ("\t" if suffixes_of(uri)[0] in _TAB_SUFFIXES else ",")
+def _dialect(uri: str, table: FilesConfig) -> tuple[str, bool]:
+    """Return the delimiter, and whether a double quote opens a quoted field.
 
-
-def _has_quotes(uri: str, table: FilesConfig) -> bool:
-    """Whether a double quote opens a quoted field; in tab-separated triples it is mostly part of a name."""
-    return _delimiter_of(uri, table) != "\t" if table.quoting is None else table.quoting
+    In tab-separated triples a double quote is mostly part of a name.
+    """
+    delimiter = table.delimiter or ("\t" if suffixes_of(uri)[0] in _TAB_SUFFIXES else ",")
+    return delimiter, delimiter != "\t" if table.quoting is None else table.quoting
 
 
 def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
     sample = read_sample(uri)
     text = io.StringIO(sample.decode("utf-8-sig", errors="replace"))
-    has_quotes = _has_quotes(uri, table)
-    lines = csv.reader(
-        text,
-        delimiter=_delimiter_of(uri, table),
-        quoting=csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE,
-    )
+    delimiter, has_quotes = _dialect(uri, table)
+    lines = csv.reader(text, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE)
     try:
         num_blank, first = next(((number, line) for number, line in enumerate(lines) if line), (0, []))
     except csv.Error as error:
@@ -60,7 +56,7 @@ def _first_line_bytes(sample: bytes) -> int:
 
 
 def _read(file_range: FileRange, skip_row: SkipRow | None) -> Iterator[pa.RecordBatch]:
-    has_quotes = _has_quotes(file_range.uri, file_range.table)
+    delimiter, has_quotes = _dialect(file_range.uri, file_range.table)
     columns = list(file_range.columns.values())
     with open_lines(file_range) as stream:
         if stream is None:
@@ -73,7 +69,7 @@ def _read(file_range: FileRange, skip_row: SkipRow | None) -> Iterator[pa.Record
                 skip_rows_after_names=file_range.num_head_rows,
             ),
             pacsv.ParseOptions(
-                delimiter=_delimiter_of(file_range.uri, file_range.table),
+                delimiter=delimiter,
                 quote_char='"' if has_quotes else False,
                 newlines_in_values=has_quotes,
                 invalid_row_handler=skip_row,

@@ -69,24 +69,8 @@ def bucket_uri(edge_path: str, bucket: Bucket) -> str:
 class BucketWriter:
     """Fills the datasets of a new bucket file from the front."""
 
-    def __init__(
-        self,
-        hdf5: h5py.File,
-        uri: str,
-        num_edges: int,
-        index_dtype: npt.DTypeLike,
-        weighted: bool,
-        num_features: Mapping[Side, int],
-    ):
-        self._uri = uri
-        self._index_dtype = index_dtype
-        hdf5.attrs["format_version"] = FORMAT_VERSION
-        dtypes = dict.fromkeys(COLUMNS, index_dtype) | ({WEIGHT: np.float32} if weighted else {})
-        self._columns = DatasetWriter(hdf5, uri, num_edges, dtypes, rows="edges")
-        self._features = {
-            side: FeaturesWriter(hdf5, uri, side, num_edges, num, index_dtype)
-            for side, num in num_features.items()
-        }
+    def __init__(self, uri: str, columns: DatasetWriter, features: Mapping[Side, FeaturesWriter]) -> None:
+        self._uri, self._columns, self._features = uri, columns, features
 
     def append(self, edges: Edges) -> None:
         """Write `edges` after those written so far.
@@ -103,7 +87,8 @@ class BucketWriter:
             if len(values) != len(edges):
                 raise FormatError(f"{self._uri}: lengths differ: lhs has {len(edges)}, {name} {len(values)}")
             if name != WEIGHT:
-                check_fits(values, self._index_dtype, name, self._uri, -1 if name in self._features else 0)
+                dtype = self._columns.datasets[name].dtype
+                check_fits(values, dtype, name, self._uri, -1 if name in self._features else 0)
         first_edge = self._columns.num_written
         self._columns.append(columns)
         for side in Side:
@@ -114,12 +99,6 @@ class BucketWriter:
                 )
             if features is not None and writer is not None:
                 writer.append(features, len(edges), first_edge)
-
-    def check_full(self) -> None:
-        """Refuse to end with fewer edges or features than announced."""
-        for writer in self._features.values():
-            writer.check_full()
-        self._columns.check_full()
 
 
 @contextmanager
@@ -140,23 +119,28 @@ def new_bucket(
     """
     uri = bucket_uri(edge_path, bucket)
     with storage.create_hdf5(uri, checksums) as hdf5:
-        writer = BucketWriter(hdf5, uri, num_edges, index_dtype, weighted, num_features or {})
-        yield writer
-        writer.check_full()
+        hdf5.attrs["format_version"] = FORMAT_VERSION
+        dtypes = dict.fromkeys(COLUMNS, index_dtype) | ({WEIGHT: np.float32} if weighted else {})
+        columns = DatasetWriter(hdf5, uri, num_edges, dtypes, rows="edges")
+        features = {
+            side: FeaturesWriter(hdf5, uri, side, num_edges, num, index_dtype)
+            for side, num in (num_features or {}).items()
+        }
+        yield BucketWriter(uri, columns, features)
+        for writer in (columns, *(each.indices for each in features.values())):
+            writer.check_full()
 
 
 def write_bucket(edge_path: str, bucket: Bucket, edges: Edges) -> None:
     """Write a whole bucket: int32, or int64 where a value needs it."""
-    largest = max(int(getattr(edges, column).max(initial=0)) for column in COLUMNS)
-    index_dtype = np.int32 if largest <= np.iinfo(np.int32).max else np.int64
     features = {side: found for side in Side if (found := edges.features(side)) is not None}
-    if any(int(each.indices.max(initial=0)) > np.iinfo(np.int32).max for each in features.values()):
-        index_dtype = np.int64
+    indices = [edges.lhs, edges.rel, edges.rhs, *(each.indices for each in features.values())]
+    largest = max(int(each.max(initial=0)) for each in indices)
     with new_bucket(
         edge_path,
         bucket,
         len(edges),
-        index_dtype=index_dtype,
+        index_dtype=np.int32 if largest <= np.iinfo(np.int32).max else np.int64,
         weighted=edges.weight is not None,
         num_features={side: len(each.indices) for side, each in features.items()},
     ) as writer:

@@ -56,10 +56,10 @@ class FeaturesWriter:
     def __init__(
         self, hdf5: h5py.File, uri: str, side: Side, num_edges: int, num_features: int, dtype: npt.DTypeLike
     ):
-        self._uri, self._side, self._dtype = uri, side, dtype
+        self._uri, self._side = uri, side
         self._offsets = new_dataset(hdf5, offsets_name(side), (num_edges + 1,), np.int64)
         dtypes = {features_name(side): dtype}
-        self._indices = DatasetWriter(hdf5, uri, num_features, dtypes, rows=f"{side} features")
+        self.indices = DatasetWriter(hdf5, uri, num_features, dtypes, rows=f"{side} features")
 
     def append(self, features: Features, num_edges: int, first_edge: int) -> None:
         """Write the lists of `num_edges` edges, the first of them edge `first_edge` of the bucket.
@@ -70,13 +70,9 @@ class FeaturesWriter:
         if len(features.offsets) != num_edges + 1 or features.offsets[-1] != len(features.indices):
             raise FormatError(f"{self._uri}: {self._side} features: their offsets do not fit the edges")
         name = features_name(self._side)
-        check_fits(features.indices, self._dtype, name, self._uri)
-        self._offsets[first_edge : first_edge + num_edges + 1] = features.offsets + self._indices.num_written
-        self._indices.append({name: features.indices})
-
-    def check_full(self) -> None:
-        """Refuse to end with fewer features than announced."""
-        self._indices.check_full()
+        check_fits(features.indices, self.indices.datasets[name].dtype, name, self._uri)
+        self._offsets[first_edge : first_edge + num_edges + 1] = features.offsets + self.indices.num_written
+        self.indices.append({name: features.indices})
 
 
 def read_features(

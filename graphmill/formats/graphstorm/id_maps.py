@@ -99,11 +99,6 @@ def _measure(uri: str) -> MapFile:
         return MapFile(uri, orig, new, not is_text, rows)
 
 
-def raw_id_map_uri(root: str, entity_type: str, partition: int) -> str:
-    """The file of one partition's map."""
-    return storage.join(root, FOLDER, entity_type, f"part-{partition:05d}.parquet")
-
-
 def write_raw_id_map(
     root: str, entity_type: str, partition: int, first_id: int, batches: Iterable[pa.Array]
 ) -> None:
@@ -116,7 +111,7 @@ def write_raw_id_map(
         first_id: integer id of its first entity.
         batches: its raw ids in the order of their indices.
     """
-    uri = raw_id_map_uri(root, entity_type, partition)
+    uri = storage.join(root, FOLDER, entity_type, f"part-{partition:05d}.parquet")
     with storage.atomic_output(uri) as stream, pq.ParquetWriter(stream, SCHEMA) as parquet:
         for ids in batches:
             new = pa.array(np.arange(first_id, first_id + len(ids)))

@@ -50,7 +50,7 @@ def read_emb_info(embed_path: str) -> EmbInfo:
         FormatError: it does not follow docs/formats/graphstorm_embeddings.md, or has the format hdf5.
     """
     uri = emb_info_uri(embed_path)
-    content = saved_ranks.read_pytorch_object(uri)
+    content, world_size = saved_ranks.read_info(uri)
     names = content.get("emb_name")
     listed = [names] if isinstance(names, str) else names
     if not isinstance(listed, list) or not listed:
@@ -61,18 +61,17 @@ def read_emb_info(embed_path: str) -> EmbInfo:
     dimensions = content.get("emb_dim", {})
     if not isinstance(dimensions, dict) or not all(isinstance(each, int) for each in dimensions.values()):
         raise FormatError(f"{uri}: emb_dim: expected the dimension of each type, found {dimensions!r}")
-    return EmbInfo(types, saved_ranks.world_size_of(content, uri), dimensions)
+    return EmbInfo(types, world_size, dimensions)
 
 
 def write_emb_info(embed_path: str, emb_info: EmbInfo) -> None:
     """Write emb_info.json, the last file to be written."""
     content = {
-        "format": "pytorch",
         "emb_name": list(emb_info.entity_types),
         "world_size": emb_info.world_size,
         "emb_dim": dict(emb_info.dimensions),
     }
-    saved_ranks.write_object(emb_info_uri(embed_path), content)
+    saved_ranks.write_info(emb_info_uri(embed_path), content)
 
 
 def list_ranks(
@@ -85,15 +84,14 @@ def list_ranks(
         FormatError: a file does not fit the one beside it, `world_size` or `dimension`, or holds no floats.
     """
     folder = storage.join(embed_path, entity_type)
-    found = saved_ranks.list_ranks(folder, EMBED, [NIDS], world_size=world_size, optional=True)
-    wanted = dimension
+    found = saved_ranks.list_ranks(folder, EMBED, [NIDS], world_size, optional=True)
     for each in (each for each in found if each.num_rows):
         if "float" not in each.dtype:
             raise FormatError(f"{each.values_uri}: expected floats, found {each.dtype}")
         width = each.shape[1] if len(each.shape) == 2 else 1
-        wanted = wanted or width
-        if width != wanted:
-            raise FormatError(f"{each.values_uri}: expected dimension {wanted}, found {width}")
+        dimension = dimension or width
+        if width != dimension:
+            raise FormatError(f"{each.values_uri}: expected dimension {dimension}, found {width}")
     return found if found[0].nids_uris else _numbered_by_rank(found)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats.graphstorm import saved_ranks
-from graphmill.formats.graphstorm.saved_ranks import Array, Numbers, RankRows, checked_name
+from graphmill.formats.graphstorm.saved_ranks import Array, Numbers, checked_name
 
 RESULT_INFO = "result_info.json"
 PREDICT = "predict"
@@ -42,11 +42,6 @@ def result_info_uri(prediction_path: str) -> str:
     return storage.join(prediction_path, RESULT_INFO)
 
 
-def node_folder(prediction_path: str, entity_type: str) -> str:
-    """The folder of a node type."""
-    return storage.join(prediction_path, entity_type)
-
-
 def edge_folder(prediction_path: str, edge_type: EdgeType) -> str:
     """The folder of an edge type; types may contain underscores, so no folder's name is split."""
     return storage.join(prediction_path, "_".join(edge_type))
@@ -60,7 +55,7 @@ def read_result_info(prediction_path: str) -> ResultInfo:
         FormatError: it does not follow docs/formats/graphstorm_predictions.md, or has the format hdf5.
     """
     uri = result_info_uri(prediction_path)
-    content = saved_ranks.read_pytorch_object(uri)
+    content, world_size = saved_ranks.read_info(uri)
     types = content.get("ntypes", content.get("emb_name", []))
     listed = [types] if isinstance(types, str) else types
     edges = content.get("etypes", [])
@@ -69,7 +64,7 @@ def read_result_info(prediction_path: str) -> ResultInfo:
     return ResultInfo(
         tuple(checked_name(each, f"{uri}: ntypes") for each in listed),
         tuple(checked_edge_type(each, f"{uri}: etypes") for each in edges),
-        saved_ranks.world_size_of(content, uri),
+        world_size,
     )
 
 
@@ -87,22 +82,12 @@ def checked_edge_type(edge_type: Any, where: str) -> EdgeType:
 
 def write_result_info(prediction_path: str, result_info: ResultInfo) -> None:
     """Write result_info.json, the last file to be written."""
-    content: dict[str, Any] = {"format": "pytorch", "world_size": result_info.world_size}
+    content: dict[str, Any] = {"world_size": result_info.world_size}
     if result_info.entity_types:
         content["ntypes"] = list(result_info.entity_types)
     if result_info.edge_types:
         content["etypes"] = [list(each) for each in result_info.edge_types]
-    saved_ranks.write_object(result_info_uri(prediction_path), content)
-
-
-def list_ranks(folder: str, nids_stems: tuple[str, ...], world_size: int | None = None) -> list[RankRows]:
-    """The files of a node type (`NODE_STEMS`) or edge type (`EDGE_STEMS`) by rank; reads no rows.
-
-    Raises:
-        NotFoundError: a file is missing.
-        FormatError: a file does not fit the one beside it, or `world_size`.
-    """
-    return saved_ranks.list_ranks(folder, PREDICT, nids_stems, world_size=world_size)
+    saved_ranks.write_info(result_info_uri(prediction_path), content)
 
 
 def write_rank(folder: str, rank: int, nids: Mapping[str, Numbers], values: Array) -> None:

@@ -6,6 +6,7 @@ The files of a rank belong together row by row: values ([n, D] or [n]), and one 
 ([n] int64). Source: docs/formats/graphstorm_embeddings.md.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,6 @@ import numpy.typing as npt
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats.torch_files.rows import TensorRows
 from graphmill.formats.torch_files.tensor import open_tensor
 
 Array = npt.NDArray[Any]
@@ -58,8 +58,8 @@ def list_ranks(
     folder: str,
     values_stem: str,
     nids_stems: Sequence[str],
+    world_size: int | None = None,
     *,
-    world_size: int | None,
     optional: bool = False,
 ) -> list[RankRows]:
     """The files of all ranks, in their order, with the shapes of the values; reads no rows.
@@ -79,20 +79,19 @@ def list_ranks(
     if optional and not any(found[stem] for stem in nids_stems):
         nids_stems = ()
     stems = (values_stem, *nids_stems)
-    ranks = sorted({rank for each in found.values() for rank in each} | set(range(world_size or 0)))
+    ranks = sorted({rank for files in found.values() for rank in files} | set(range(world_size or 0)))
     if not ranks:
         raise NotFoundError(f"{folder}: expected {values_stem}-*.pt files, found none")
-    for rank in ranks:
-        for stem in stems:
-            if world_size is not None and rank in found[stem] and rank >= world_size:
-                raise FormatError(
-                    f"{found[stem][rank]}: expected files of {world_size} ranks, as the JSON beside says; "
-                    "is this one left from another run?"
-                )
-            if rank not in found[stem]:
-                raise NotFoundError(
-                    f"{file_uri(folder, stem, rank)}: there is no such file, but others that belong to it"
-                )
+    for rank, stem in itertools.product(ranks, stems):
+        if rank not in found[stem]:
+            raise NotFoundError(
+                f"{file_uri(folder, stem, rank)}: there is no such file, but others that belong to it"
+            )
+        if world_size is not None and rank >= world_size:
+            raise FormatError(
+                f"{found[stem][rank]}: expected files of {world_size} ranks, as the JSON beside says; "
+                "is this one left from another run?"
+            )
     return [_measure(rank, *(found[stem][rank] for stem in stems)) for rank in ranks]
 
 
@@ -140,12 +139,8 @@ def iter_rows(
         for first in range(start, end, batch_rows):
             last = min(first + batch_rows, end)
             counted = np.arange(ranked.first_nid + first, ranked.first_nid + last)
-            ids = tuple(_read_ids(each, first, last) for each in nids) or (counted,)
-            yield ids, values.read(first, last)
-
-
-def _read_ids(nids: TensorRows, first: int, last: int) -> Numbers:
-    return nids.read(first, last).reshape(-1).astype(np.int64, copy=False)
+            ids = tuple(np.asarray(each.read(first, last).reshape(-1), np.int64) for each in nids)
+            yield ids or (counted,), values.read(first, last)
 
 
 def write_tensor(folder: str, stem: str, rank: int, rows: Array) -> None:
@@ -167,32 +162,22 @@ def checked_name(name: Any, where: str) -> str:
     return name
 
 
-def read_pytorch_object(uri: str) -> dict[str, Any]:
-    """Read the JSON object at `uri`, whose `format`, if it has one, is pytorch.
+def read_info(uri: str) -> tuple[dict[str, Any], int | None]:
+    """The JSON object in a file, and its `world_size`: the number of ranks that wrote, or None.
 
     Raises:
         NotFoundError: there is no such file.
-        FormatError: it is something else.
+        FormatError: the file is no JSON object, or its format is not pytorch.
     """
     content: dict[str, Any] = storage.read_json(uri)
-    kind = content.get("format", "pytorch")
+    kind, world_size = content.get("format", "pytorch"), content.get("world_size")
     if kind != "pytorch":
         raise FormatError(f"{uri}: expected the format 'pytorch', found {kind!r}, which cannot be read")
-    return content
+    if world_size is not None and not (type(world_size) is int and world_size >= 1):
+        raise FormatError(f"{uri}: world_size: expected an integer from 1 on, found {world_size!r}")
+    return content, world_size
 
 
-def write_object(uri: str, content: Mapping[str, Any]) -> None:
+def write_info(uri: str, content: Mapping[str, Any]) -> None:
     """Write a JSON object as GraphStorm does."""
-    storage.write_text(uri, json.dumps(dict(content), indent=4) + "\n")
-
-
-def world_size_of(content: Mapping[str, Any], uri: str) -> int | None:
-    """Number of ranks that wrote, or None if the JSON does not contain it.
-
-    Raises:
-        FormatError: it is not a number from 1 on.
-    """
-    found = content.get("world_size")
-    if found is None or (isinstance(found, int) and not isinstance(found, bool) and found >= 1):
-        return found
-    raise FormatError(f"{uri}: world_size: expected an integer from 1 on, found {found!r}")
+    storage.write_text(uri, json.dumps({"format": "pytorch", **content}, indent=4) + "\n")

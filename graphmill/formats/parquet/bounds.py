@@ -102,7 +102,7 @@ def check_rows(parquet: pq.ParquetFile, uri: str) -> None:
     """Refuse a file whose footer counts more rows than a file of its size can have.
 
     Raises:
-        FormatError: the footer does.
+        FormatError: the footer counts too many rows.
     """
     status = storage.status(uri)
     size_bytes = status.size_bytes if status else 0
@@ -136,13 +136,13 @@ def _longest(stream: Any, chunk: Any, leaf: Any, pages: list[_Page], harmless_by
         elif page.kind == _DICTIONARY_PAGE:
             at_most = page.unpacked_bytes - 4 * page.num_values  # each value has its length before it
             if at_most > harmless_bytes:
-                at_most = min(at_most, _longest_of(stream, chunk, page)) if _is_odd(page) else 0
+                at_most = min(at_most, _longest_of(stream, chunk, page)) if _is_searched(page) else 0
             longest = max(longest, at_most)
     return longest
 
 
-def _is_odd(page: _Page) -> bool:
-    """Whether to search a dictionary, at about 100 ns per value.
+def _is_searched(page: _Page) -> bool:
+    """Whether to search the dictionary for its longest value, at about 100 ns per value.
 
     A dictionary of many values that hardly pack contains ids: then the file itself is large, and Arrow ends
     a batch at 2 GiB.
@@ -177,12 +177,12 @@ def _pages(stream: Any, chunk: Any) -> list[_Page]:
     if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
         start = chunk.dictionary_page_offset
     if size < _SMALL_BYTES:
-        return list(_walked(stream.read_at(max(size, 0), start), start))
-    first = next(_walked(stream.read_at(_BUFFER_BYTES, start), start), None)
+        return list(_iter_pages(stream.read_at(max(size, 0), start), start))
+    first = next(_iter_pages(stream.read_at(_BUFFER_BYTES, start), start), None)
     return [first] if first is not None and first.kind == _DICTIONARY_PAGE else []
 
 
-def _walked(content: bytes, start: int) -> Iterator[_Page]:
+def _iter_pages(content: bytes, start: int) -> Iterator[_Page]:
     """The pages whose headers are in `content`, which begins at byte `start` of the file."""
     stream, position = io.BytesIO(content), 0
     while position < len(content):

@@ -103,8 +103,7 @@ class _ArrowTable:
         self._parquet = parquet
 
     def append(self, columns: Sequence[Column]) -> None:
-        schema = self._parquet.schema
-        rows = pa.Table.from_arrays(as_arrow(columns, schema), schema=schema)
+        rows = pa.Table.from_arrays(as_arrow(columns, self._parquet.schema), schema=self._parquet.schema)
         self._parquet.write_table(rows, max(len(rows), 1))
 
 

@@ -13,40 +13,35 @@ Protocol: write the embeddings of version V, the model, the stats, then `commit`
 whole (temporary name, rename), and only checkpoint_version.txt commits a version, so a kill at any
 point leaves the old version or the new one. The same content gives the same bytes.
 
-Modules: `names`, `versions`, `embeddings` and `model` (by `hdf5`), `texts`. Source: docs/formats/pbg_v1.md.
+Modules: `files` (names and text files), `tables` (HDF5), `versions`. Source: docs/formats/pbg_v1.md.
 """
 
-from graphmill.formats.pbg_checkpoint.embeddings import (
-    open_embeddings,
-    read_embeddings,
-    read_optimizer_state,
-    write_embeddings,
-)
-from graphmill.formats.pbg_checkpoint.hdf5 import Iteration
-from graphmill.formats.pbg_checkpoint.model import (
-    read_global_embedding,
-    read_model,
-    read_model_iteration,
-    write_model,
-)
-from graphmill.formats.pbg_checkpoint.names import (
+from graphmill.formats.pbg_checkpoint.files import (
     STATS_FILE,
     VERSION_FILE,
+    append_stats,
     embeddings_uri,
     epoch_path,
     model_uri,
     num_partitions,
-    versions_of,
-)
-from graphmill.formats.pbg_checkpoint.texts import append_stats, read_config, read_stats, write_config
-from graphmill.formats.pbg_checkpoint.versions import (
-    commit,
-    delete_uncommitted,
-    keep,
-    move_aside,
+    read_config,
+    read_stats,
     read_version,
-    restore,
+    versions_of,
+    write_config,
 )
+from graphmill.formats.pbg_checkpoint.tables import (
+    Iteration,
+    open_embeddings,
+    read_embeddings,
+    read_global_embedding,
+    read_model,
+    read_model_iteration,
+    read_optimizer_state,
+    write_embeddings,
+    write_model,
+)
+from graphmill.formats.pbg_checkpoint.versions import commit, delete_uncommitted, keep, move_aside, restore
 
 __all__ = [
     "STATS_FILE",

@@ -12,17 +12,19 @@ file of that name beside the folder is still the right one.
 
 import logging
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 
 from graphmill import storage
 from graphmill.errors import FormatError
-from graphmill.formats.pbg_checkpoint import names
-from graphmill.formats.pbg_checkpoint.names import (
+from graphmill.formats.pbg_checkpoint.files import (
+    CONFIG_FILE,
     MODEL,
+    VERSION_FILE,
+    epoch_path,
     manifest_of,
     manifest_versions,
+    read_version,
     version_in,
     versions_of,
 )
@@ -30,24 +32,6 @@ from graphmill.formats.pbg_checkpoint.names import (
 _COPY_BYTES = 8 << 20
 
 log = logging.getLogger("graphmill")
-
-
-def read_version(checkpoint_path: str) -> int:
-    """The committed version; 0 where there is no checkpoint.
-
-    Raises:
-        FormatError: the file is empty (PBG, killed while committing) or holds no version.
-    """
-    uri = storage.join(checkpoint_path, names.VERSION_FILE)
-    if not storage.exists(uri):
-        return 0
-    text = storage.read_text(uri).strip()
-    if not re.fullmatch(r"[0-9]{1,18}", text):
-        raise FormatError(
-            f"{uri}: expected the number of a version, found {text[:40]!r}; write the version of the "
-            "files beside it that are complete, or delete the checkpoint to start from scratch"
-        )
-    return int(text)
 
 
 def commit(
@@ -75,8 +59,8 @@ def commit(
         )
     _write_checksums(checkpoint_path, version, checksums or {})
     if preserve_epoch is not None:
-        _preserve_epoch(checkpoint_path, version, names.epoch_path(checkpoint_path, preserve_epoch))
-    storage.write_text(storage.join(checkpoint_path, names.VERSION_FILE), f"{version}\n")
+        _preserve_epoch(checkpoint_path, version, epoch_path(checkpoint_path, preserve_epoch))
+    storage.write_text(storage.join(checkpoint_path, VERSION_FILE), f"{version}\n")
     _delete(checkpoint_path, lambda each: each < version)
 
 
@@ -103,10 +87,10 @@ def restore(checkpoint_path: str, name: str) -> None:
     # The configuration of the checkpoint stays; it may be newer than the version.
     beside = storage.read_checksums(manifest_of(checkpoint_path, read_version(checkpoint_path)).uri)
     kept = storage.read_checksums(manifest_of(source, version).uri)
-    kept.pop(names.CONFIG_FILE, None)
-    config = {name: each for name, each in beside.items() if name == names.CONFIG_FILE}
+    kept.pop(CONFIG_FILE, None)
+    config = {name: each for name, each in beside.items() if name == CONFIG_FILE}
     _write_checksums(checkpoint_path, version, kept and kept | config)
-    storage.write_text(storage.join(checkpoint_path, names.VERSION_FILE), f"{version}\n")
+    storage.write_text(storage.join(checkpoint_path, VERSION_FILE), f"{version}\n")
     _delete(checkpoint_path, lambda each: each != version)
 
 
@@ -143,7 +127,7 @@ def _preserve_epoch(checkpoint_path: str, version: int, target_path: str) -> Non
 def _has_same(checkpoint_path: str, version: int, other_path: str) -> bool:
     """Whether a folder holds exactly that version, byte for byte."""
     stems = versions_of(checkpoint_path).get(version, set())
-    version_uri = storage.join(other_path, names.VERSION_FILE)
+    version_uri = storage.join(other_path, VERSION_FILE)
     if versions_of(other_path) != {version: stems} or not storage.exists(version_uri):
         return False
     files = [f"{stem}.v{version}.h5" for stem in stems]
@@ -170,7 +154,7 @@ def _write_checksums(checkpoint_path: str, version: int, checksums: Mapping[str,
     found = {
         name: checksum
         for name, checksum in by_name.items()
-        if name == names.CONFIG_FILE or version_in(name) == version
+        if name == CONFIG_FILE or version_in(name) == version
     }
     if found:
         storage.write_checksums(manifest_uri, found)
@@ -181,12 +165,12 @@ def _write_checksums(checkpoint_path: str, version: int, checksums: Mapping[str,
 def _preserve(checkpoint_path: str, version: int, target_path: str) -> None:
     """Make `target_path` a checkpoint of that one version."""
     with storage.atomic_directory(target_path) as temporary:
-        beside = storage.name(manifest_of(checkpoint_path, version).uri), names.CONFIG_FILE
+        beside = storage.name(manifest_of(checkpoint_path, version).uri), CONFIG_FILE
         for entry in storage.list_dir(checkpoint_path):
             name = storage.name(entry.uri)
             if name in beside or version_in(name) == version:
                 _link_or_copy(entry.uri, storage.join(temporary, name))
-        storage.write_text(storage.join(temporary, names.VERSION_FILE), f"{version}\n")
+        storage.write_text(storage.join(temporary, VERSION_FILE), f"{version}\n")
 
 
 def _delete(checkpoint_path: str, is_old: Callable[[int], bool]) -> None:

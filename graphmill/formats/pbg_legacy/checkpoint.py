@@ -17,8 +17,7 @@ from torch import Tensor
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats._partition_numbers import numbers_by_type
-from graphmill.formats.pbg_legacy import config as legacy_config
-from graphmill.formats.pbg_legacy import parameters as legacy_parameters
+from graphmill.formats.pbg_legacy import names
 from graphmill.formats.torch_files import read as torch_files
 from graphmill.formats.torch_files.rows import TensorRows
 from graphmill.formats.torch_files.write import NewTensor, save
@@ -50,11 +49,6 @@ def embeddings_uri(checkpoint_path: str, entity_type: str, number: int, version:
     return storage.join(checkpoint_path, f"{entity_type}_{number}.pt{_suffix(version)}")
 
 
-def metadata_uri(checkpoint_path: str, version: int) -> str:
-    """Place of the metadata."""
-    return storage.join(checkpoint_path, METADATA + _suffix(version))
-
-
 def find_version(checkpoint_path: str) -> int:
     """The committed version; without CHECKPOINT_VERSION, the only version; 0 means no suffix.
 
@@ -67,16 +61,21 @@ def find_version(checkpoint_path: str) -> int:
         if not re.fullmatch(r"[0-9]{1,18}", text):
             raise FormatError(f"{uri}: expected the number of a version, found {text[:40]!r}")
         return int(text)
-    versions = set(_embeddings_files(checkpoint_path))
+    versions = set(versions_of(checkpoint_path))
     if 0 in versions or len(versions) == 1:
         return 0 if 0 in versions else versions.pop()
     found = f"versions {sorted(versions)}" if versions else "no embeddings"
     raise FormatError(f"{checkpoint_path}: no {VERSION_FILE} and {found}; say which version is meant")
 
 
-def partition_numbers(checkpoint_path: str, version: int) -> dict[str, set[int]]:
-    """Numbers in the names of each entity type's files."""
-    return _embeddings_files(checkpoint_path).get(version, {})
+def versions_of(checkpoint_path: str) -> dict[int, dict[str, set[int]]]:
+    """Partition numbers of each entity type of each version, from the names of the files."""
+    versions: dict[int, list[str]] = {}
+    for entry in storage.list_dir(checkpoint_path):
+        name = storage.name(entry.uri)
+        if (match := _FILE.match(name)) and not name.startswith(_OTHERS) and not entry.is_dir:
+            versions.setdefault(int(match["version"] or 0), []).append(name)
+    return {version: numbers_by_type(files, _FILE) for version, files in versions.items()}
 
 
 @contextmanager
@@ -118,7 +117,7 @@ def read_optimizer_state(
     uri = embeddings_uri(checkpoint_path, entity_type, number, version)
     with torch_files.open_torch(uri) as file:
         state = file.loaded(_pair(file.content, uri)[1])
-    return None if state is None else legacy_parameters.numbered(state)
+    return None if state is None else names.numbered(state)
 
 
 def read_metadata(checkpoint_path: str, version: int) -> Metadata | None:
@@ -127,7 +126,7 @@ def read_metadata(checkpoint_path: str, version: int) -> Metadata | None:
     Raises:
         FormatError: the file does not follow the format.
     """
-    uri = metadata_uri(checkpoint_path, version)
+    uri = _metadata_uri(checkpoint_path, version)
     try:
         content = torch_files.load(uri)
     except NotFoundError:
@@ -135,17 +134,15 @@ def read_metadata(checkpoint_path: str, version: int) -> Metadata | None:
     if not isinstance(content, tuple) or len(content) not in (2, 5) or not isinstance(content[0], Mapping):
         found = f"{type(content).__name__} of {len(content)}" if isinstance(content, tuple) else type(content)
         raise FormatError(f"{uri}: expected (config, edge paths, chunk, model, optimizer), found {found}")
-    config = legacy_config.from_legacy(content[0])
+    config = names.v1_config(content[0])
     if len(content) == 2:
         return Metadata(config)
     match content[1:]:
-        case (int(edge_path_count), int(edge_chunk), dict(model), None | dict()) if all(
+        case (int(edge_path_count), int(edge_chunk), dict(model), None | dict() as state) if all(
             isinstance(value, Tensor) for value in model.values()
         ):
             floats = {key: value.detach().float() for key, value in model.items()}
-            return Metadata(
-                config, edge_path_count, edge_chunk, *legacy_parameters.from_legacy(floats, content[4])
-            )
+            return Metadata(config, edge_path_count, edge_chunk, *names.v1_parameters(floats, state))
     found = ", ".join(type(each).__name__ for each in content)
     raise FormatError(f"{uri}: expected (dict, int, int, dict of tensors, dict), found ({found})")
 
@@ -166,23 +163,16 @@ def write_embeddings(
 
 def write_metadata(checkpoint_path: str, version: int, metadata: Metadata) -> None:
     """Write the metadata."""
-    parameters, optimizer_state = legacy_parameters.to_legacy(
-        metadata.parameters or {}, metadata.optimizer_state
-    )
-    content = (
-        legacy_config.to_legacy(metadata.config),
-        metadata.edge_path_count or 0,
-        metadata.edge_chunk or 0,
-        parameters,
-        optimizer_state,
-    )
-    save(metadata_uri(checkpoint_path, version), content)
+    config = names.legacy_config(metadata.config)
+    model = names.legacy_parameters(metadata.parameters or {}, metadata.optimizer_state)
+    content = (config, metadata.edge_path_count or 0, metadata.edge_chunk or 0, *model)
+    save(_metadata_uri(checkpoint_path, version), content)
 
 
 def commit(checkpoint_path: str, version: int) -> None:
     """Commit `version`, whose files are all written, and delete older embeddings."""
     storage.write_text(storage.join(checkpoint_path, VERSION_FILE), str(version))
-    for old, types in _embeddings_files(checkpoint_path).items():
+    for old, types in versions_of(checkpoint_path).items():
         for entity_type, numbers in types.items() if 0 < old < version else ():
             for number in numbers:
                 storage.delete(embeddings_uri(checkpoint_path, entity_type, number, old))
@@ -199,15 +189,9 @@ def _pair(content: Any, uri: str) -> tuple[Tensor, Any]:
     raise FormatError(f"{uri}: expected (embeddings (count, dimension), optimizer state), found {found}")
 
 
+def _metadata_uri(checkpoint_path: str, version: int) -> str:
+    return storage.join(checkpoint_path, METADATA + _suffix(version))
+
+
 def _suffix(version: int) -> str:
     return f".{version}" if version else ""
-
-
-def _embeddings_files(checkpoint_path: str) -> dict[int, dict[str, set[int]]]:
-    """Versions, entity types and partition numbers in the names of the files."""
-    versions: dict[int, list[str]] = {}
-    for entry in storage.list_dir(checkpoint_path):
-        name = storage.name(entry.uri)
-        if (match := _FILE.match(name)) and not name.startswith(_OTHERS) and not entry.is_dir:
-            versions.setdefault(int(match["version"] or 0), []).append(name)
-    return {version: numbers_by_type(names, _FILE) for version, names in versions.items()}

@@ -15,8 +15,7 @@ from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats._hdf5 import DatasetWriter, check_least, checked_dataset, open_checked, read_rows
 from graphmill.formats._partition_numbers import numbers_by_type
-from graphmill.formats.pbg_legacy import index_base as bases
-from graphmill.formats.pbg_legacy.index_base import IndexBase
+from graphmill.formats.pbg_legacy.index_base import IndexBase, of_buckets, of_partitions
 from graphmill.vocab import Bucket
 
 RELATION_COUNT = "dynamic_rel_count.pt"
@@ -45,13 +44,13 @@ def find_index_base(entity_path: str, edge_paths: Sequence[str], index_base: Ind
     Raises:
         FormatError: the names fit no base, or disagree.
     """
-    told = {entity_path: bases.of_partitions(_partition_numbers(entity_path), index_base, entity_path)}
+    bases_by_uri = {entity_path: of_partitions(_partition_numbers(entity_path), index_base, entity_path)}
     for edge_path in edge_paths:
-        told[edge_path] = bases.of_buckets(_bucket_numbers(edge_path), index_base, edge_path)
-    if len(set(told.values())) > 1:
-        found = "; ".join(f"{uri} from {base}" for uri, base in told.items())
+        bases_by_uri[edge_path] = of_buckets(_bucket_numbers(edge_path), index_base, edge_path)
+    if len(set(bases_by_uri.values())) > 1:
+        found = "; ".join(f"{uri} from {base}" for uri, base in bases_by_uri.items())
         raise FormatError(f"numbers start differently: {found}; set index_base to 0 or 1")
-    return told[entity_path]
+    return bases_by_uri[entity_path]
 
 
 def read_counts(entity_path: str, index_base: int) -> dict[str, list[int]]:

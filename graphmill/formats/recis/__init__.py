@@ -6,16 +6,16 @@
       torch_rank_weights_embs_table_multi_shard.json    one entry per embedding block or dense tensor
       index                                 which block lies in which file; written last
 
-Modules: `saver`, `loader`, `reader`; `tables` (the saved tables), `layout` (names, owners, JSON files),
+Modules: `saver`, `reader`; `tables` (for saving and loading), `layout` (names, owners, JSON files),
 `safetensors`.
 Source: docs/formats/recis.md.
 """
 
 from graphmill.formats.recis.layout import Slice, UnknownTensorError, hash_slot, slice_of
-from graphmill.formats.recis.loader import Loader
-from graphmill.formats.recis.reader import CheckpointReader
+from graphmill.formats.recis.reader import CheckpointReader, Loader
+from graphmill.formats.recis.safetensors import Rows
 from graphmill.formats.recis.saver import Saver, WriteBlock
-from graphmill.formats.recis.tables import HashTable, Rows
+from graphmill.formats.recis.tables import HashTable
 
 __all__ = [
     "CheckpointReader",

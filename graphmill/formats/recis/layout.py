@@ -41,15 +41,13 @@ class UnknownTensorError(FormatError, KeyError):
 
 @dataclass(frozen=True, order=True)
 class Slice:
-    """The hash slots [begin, end) of `size`, whose ids a shard owns."""
+    """The hash slots [begin, end) of 65536, whose ids a shard owns."""
 
     begin: int
     end: int
-    size: int = NUM_HASH_SLOTS
 
     def __str__(self) -> str:
-        width = len(str(self.size))
-        return f"{self.begin:0{width}}@{self.end:0{width}}@{self.size}"
+        return f"{self.begin:05d}@{self.end:05d}@{NUM_HASH_SLOTS}"
 
     def owns(self, ids: Numbers) -> npt.NDArray[np.bool_]:
         """Mask of the ids that lie in the slice."""
@@ -149,14 +147,14 @@ def _parsed_slice(text: str, where: str) -> Slice:
     match = _SLICE.match(text)
     if match is None:
         raise FormatError(f"{where}: expected a slice begin@end@size, found {text!r}")
-    found = Slice(*map(int, match.groups()))
-    if found.size != NUM_HASH_SLOTS:  # other shards would own the ids
+    begin, end, size = map(int, match.groups())
+    if size != NUM_HASH_SLOTS:  # other shards would own the ids
         raise FormatError(
-            f"{where}: the ids are spread over {found.size} hash slots; this reader knows {NUM_HASH_SLOTS}"
+            f"{where}: the ids are spread over {size} hash slots; this reader knows {NUM_HASH_SLOTS}"
         )
-    if not 0 <= found.begin <= found.end <= found.size:
-        raise FormatError(f"{where}: expected a slice of {found.size}, found {text!r}")
-    return found
+    if not begin <= end <= size:
+        raise FormatError(f"{where}: expected a slice of {size}, found {text!r}")
+    return Slice(begin, end)
 
 
 def read_index(path: str) -> Index:

@@ -1,14 +1,31 @@
-"""Reader of the tensors of a RecIS checkpoint, by name, whole or by rows."""
+"""Reading of a RecIS checkpoint: tensors by name, or a shard's tables from any number of saved shards."""
 
-from contextlib import AbstractContextManager
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from graphmill import storage
 from graphmill.errors import FormatError
-from graphmill.formats.recis.layout import ID_SLOT, INDEX, Stored, UnknownTensorError, read_index
-from graphmill.formats.recis.safetensors import Entry, SafetensorsFile, open_safetensors
+from graphmill.formats.recis.layout import (
+    ID_SLOT,
+    INDEX,
+    Stored,
+    UnknownTensorError,
+    read_index,
+    tensor_name,
+)
+from graphmill.formats.recis.safetensors import Entry, SafetensorsFile, dtype_of
+from graphmill.formats.recis.tables import HashTable
+
+_BATCH_BYTES = 4 << 20
+
+LoadInfo = dict[str, str]
 
 
 class CheckpointReader:
@@ -64,9 +81,12 @@ class CheckpointReader:
             )
         return self._entries[block.file][block.key]
 
-    def open_file(self, block: Stored) -> AbstractContextManager[SafetensorsFile]:
+    @contextmanager
+    def open_file(self, block: Stored) -> Iterator[SafetensorsFile]:
         """Open the file of a block."""
-        return open_safetensors(storage.join(self.path, block.file))
+        uri = storage.join(self.path, block.file)
+        with storage.open_input(uri) as stream:
+            yield SafetensorsFile(stream, uri)
 
     def tensor_shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor; rows of all shards together.
@@ -108,3 +128,140 @@ class CheckpointReader:
         if len(entries) == 1:
             return first.shape, first.dtype
         return (sum(each.shape[0] for each in entries), *first.shape[1:]), first.dtype
+
+
+class Loader:
+    """Fills tables and dense tensors from a checkpoint."""
+
+    def __init__(
+        self,
+        checkpoint_path: str,
+        hashtables: Mapping[str, HashTable] | None = None,
+        tensors: Mapping[str, Any] | None = None,
+        parallel: int = 16,
+        filter_func: Callable[[LoadInfo], LoadInfo] = lambda load_info: load_info,
+        *,
+        allow_missing: bool = False,
+    ) -> None:
+        """Prepare to load.
+
+        Args:
+            checkpoint_path: the folder.
+            hashtables: tables by name; each receives the ids that its shard owns.
+            tensors: dense tensors by name, numpy or torch, filled in place.
+            parallel: reader threads.
+            filter_func: gets the names that would be filled, each with the name that it is read from, and
+                returns those to fill; a table's slots are `table@slot`, to be filled all or none.
+            allow_missing: skip names that the checkpoint does not have.
+
+        Raises:
+            NotFoundError: there is no checkpoint.
+        """
+        self._reader, self._path = CheckpointReader(checkpoint_path), checkpoint_path
+        self._hashtables, self._tensors = dict(hashtables or {}), dict(tensors or {})
+        self._parallel, self._filter_func, self._allow_missing = max(1, parallel), filter_func, allow_missing
+
+    def load(self) -> None:
+        """Fill the tables and tensors.
+
+        Raises:
+            UnknownTensorError: names are missing in the checkpoint, and that is not allowed; a KeyError.
+            FormatError: a tensor has another shape, a table lacks a slice or has an id twice, a file is
+                damaged, or the filter leaves out some of a table's slots.
+        """
+        slot_names = {table: self._slot_names(table) for table in self._hashtables}
+        wanted = [*self._tensors, *itertools.chain(*slot_names.values())]
+        load_info = self._filter_func({name: name for name in wanted})
+        for name, names in slot_names.items():
+            left_out = [each for each in names if each not in load_info]
+            if 0 < len(left_out) < len(names):
+                raise FormatError(
+                    f"table {name!r}: filter_func left out {', '.join(left_out)}: rows are loaded with all "
+                    "slots of their table, or not at all; give a table without that slot"
+                )
+        present = self._present(load_info)
+        with ThreadPoolExecutor(self._parallel, "recis-reader") as pool:
+            dense = present.keys() & self._tensors.keys()
+            reads = [pool.submit(self._load_dense, name, present[name]) for name in dense]
+            for name, names in slot_names.items():
+                if present.keys() >= set(names):
+                    parts = self._parts(name, {each: present[each] for each in names})
+                    reads += [pool.submit(self._load_part, name, part) for part in parts]
+            for read in reads:
+                read.result()
+        for name, table in self._hashtables.items():
+            ids = np.sort(np.asarray(table.ids))
+            again = ids[1:][ids[1:] == ids[:-1]]
+            if len(again):
+                raise FormatError(
+                    f"{self._path}: table {name!r}: expected each id once, found {again[0]} again"
+                )
+
+    def _present(self, load_info: LoadInfo) -> LoadInfo:
+        """The entries whose source the checkpoint has."""
+        known = self._reader.tensor_names()
+        missing = sorted(name for name, source in load_info.items() if source not in known)
+        if missing and not self._allow_missing:
+            raise UnknownTensorError(
+                f"{self._path}: no tensors {', '.join(missing)}; it has {', '.join(known[:20])}"
+            )
+        return {name: source for name, source in load_info.items() if name not in missing}
+
+    def _slot_names(self, table: str) -> list[str]:
+        return [tensor_name(table, slot) for slot in (ID_SLOT, *self._hashtables[table].slots)]
+
+    def _load_dense(self, name: str, source: str) -> None:
+        target, value = self._tensors[name], self._reader.read_tensor(source)
+        if tuple(target.shape) != tuple(value.shape):
+            raise FormatError(
+                f"{self._path}: {source!r} has shape {tuple(value.shape)}, expected {tuple(target.shape)}"
+            )
+        if isinstance(target, Tensor):
+            with torch.no_grad():
+                target.copy_(value)
+        else:
+            target[...] = value.to(dtype_of(target)).numpy()
+
+    def _parts(self, table: str, sources: Mapping[str, str]) -> list[dict[str, Stored]]:
+        """The blocks by name of each stored slice that intersects the table's own."""
+        own = self._hashtables[table].slice
+        parts: list[dict[str, Stored]] = []
+        covered = own.begin
+        for ids in self._reader.blocks(sources[tensor_name(table, ID_SLOT)]):
+            slots = ids.slots
+            if slots is None or slots.end <= own.begin or slots.begin >= own.end:
+                continue
+            if slots.begin > covered:
+                break
+            covered = slots.end
+            parts.append({name: self._rows_of(ids, source) for name, source in sources.items()})
+        if covered < own.end:
+            raise FormatError(
+                f"{self._path}: table {table!r} has no ids of the hash slots {covered} to {own.end}: "
+                "a shard's file is missing in its index"
+            )
+        return parts
+
+    def _rows_of(self, ids: Stored, source: str) -> Stored:
+        """The block of a slot with one row per id."""
+        num_ids = self._reader.entry(ids).shape
+        for block in self._reader.blocks(source):
+            if block.slots == ids.slots and self._reader.entry(block).shape[:1] == num_ids:
+                return block
+        raise FormatError(f"{self._path}: {source!r} lacks the rows of the ids of slice {ids.slots}")
+
+    def _load_part(self, table: str, part: Mapping[str, Stored]) -> None:
+        target, id_name = self._hashtables[table], tensor_name(table, ID_SLOT)
+        entries = {name: self._reader.entry(block) for name, block in part.items()}
+        num_rows = entries[id_name].shape[0]
+        widest = max((entry.stop - entry.start) // max(num_rows, 1) for entry in entries.values())
+        batch_rows = max(1, _BATCH_BYTES // max(widest, 1))
+        with ExitStack() as stack:
+            files = {name: stack.enter_context(self._reader.open_file(block)) for name, block in part.items()}
+            for start in range(0, num_rows, batch_rows):
+                stop = min(start + batch_rows, num_rows)
+                batch = {name: files[name].read(block.key, start, stop) for name, block in part.items()}
+                ids = batch.pop(id_name).to(torch.int64).numpy()
+                owned = torch.from_numpy(target.slice.owns(ids))
+                rows = {name.rpartition("@")[2]: value[owned] for name, value in batch.items()}
+                target.insert(ids[owned.numpy()], rows)

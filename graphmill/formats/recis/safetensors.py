@@ -11,10 +11,9 @@ Source: safetensors' README.
 import json
 import math
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +42,7 @@ _OF_NUMPY = {
 }
 _MAX_HEADER_BYTES = 100_000_000
 _ALIGNMENT = 8
+_BATCH_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -87,31 +87,52 @@ class SafetensorsFile:
         return torch.frombuffer(content, dtype=entry.dtype).reshape(shape)
 
 
-@contextmanager
-def open_safetensors(uri: str) -> Iterator[SafetensorsFile]:
-    """The file at `uri`, to be read within the block.
+class Rows(Protocol):
+    """A numpy array, a torch tensor, or another object with slices of rows."""
 
-    Raises:
-        NotFoundError: there is no such file.
-        FormatError: it is something else, or cut short.
-    """
-    with storage.open_input(uri) as stream:
-        yield SafetensorsFile(stream, uri)
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(rows, ...)."""
+
+    @property
+    def dtype(self) -> Any:
+        """numpy's or torch's."""
+
+    def __getitem__(self, rows: slice) -> Any:
+        """Some rows, as an array or a tensor."""
 
 
 @dataclass(frozen=True)
 class NewTensor:
-    """A tensor for writing; its elements come in batches of any shape."""
+    """A tensor for writing, piece by piece."""
 
-    name: str
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    batches: Iterable[Tensor | npt.NDArray[Any]]
+    key: str
+    rows: Rows
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """torch's dtype."""
+        return dtype_of(self.rows)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(rows, ...)."""
+        return tuple(map(int, self.rows.shape))
 
     @property
     def num_bytes(self) -> int:
         """Bytes of its elements."""
         return math.prod(self.shape) * self.dtype.itemsize
+
+    def batches(self) -> Iterator[Any]:
+        """Its rows, a few megabytes at a time."""
+        if not self.shape:
+            yield self.rows
+            return
+        num_rows = self.shape[0]
+        batch_rows = max(1, _BATCH_BYTES * num_rows // max(self.num_bytes, 1))
+        for start in range(0, num_rows, batch_rows):
+            yield self.rows[start : min(start + batch_rows, num_rows)]
 
 
 def write(uri: str, tensors: Sequence[NewTensor]) -> None:
@@ -121,20 +142,20 @@ def write(uri: str, tensors: Sequence[NewTensor]) -> None:
         FormatError: batches of a tensor have another dtype, or fewer or more elements than its shape.
     """
     # Wider elements first, so that all elements are aligned.
-    ordered = sorted(tensors, key=lambda each: (-each.dtype.itemsize, each.name))
+    ordered = sorted(tensors, key=lambda each: (-each.dtype.itemsize, each.key))
     header: dict[str, Any] = {}
     end = 0
     for each in ordered:
         offsets = [end, end + each.num_bytes]
-        header[each.name] = {"dtype": NAMES[each.dtype], "shape": list(each.shape), "data_offsets": offsets}
+        header[each.key] = {"dtype": NAMES[each.dtype], "shape": list(each.shape), "data_offsets": offsets}
         end += each.num_bytes
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
     with storage.atomic_output(uri) as stream:
         stream.write(struct.pack("<Q", len(text)) + text)
         for each in ordered:
-            where, num_written = f"{uri}: {each.name!r}", 0
-            for batch in each.batches:
+            where, num_written = f"{uri}: {each.key!r}", 0
+            for batch in each.batches():
                 elements = _as_bytes(batch, each.dtype, where)
                 stream.write(elements)
                 num_written += len(elements)

@@ -5,51 +5,31 @@ of all shards joins them and writes `index` last. A folder holds one checkpoint:
 Empty the folder after a killed save: its notes would be joined with the notes of the next save.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats.recis import layout, safetensors
 from graphmill.formats.recis.layout import EMBEDDING_SLOT, ID_SLOT, Index, Slice
-from graphmill.formats.recis.tables import HashTable, Rows
-
-_BATCH_BYTES = 4 << 20
+from graphmill.formats.recis.safetensors import NewTensor
+from graphmill.formats.recis.tables import HashTable
 
 
 @dataclass(frozen=True)
-class WriteBlock:
+class WriteBlock(NewTensor):
     """One tensor of a shard, for writing; readers ask for it by `name`."""
 
     name: str
-    key: str
     slots: Slice | None
-    rows: Rows
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """torch's dtype."""
-        return safetensors.dtype_of(self.rows)
-
-    def new_tensor(self) -> safetensors.NewTensor:
-        """The block in the form for the writer of the file."""
-        shape = tuple(int(size) for size in self.rows.shape)
-        return safetensors.NewTensor(self.key, self.dtype, shape, self._batches(shape))
-
-    def _batches(self, shape: tuple[int, ...]) -> Iterator[Any]:
-        if not shape:
-            yield self.rows
-            return
-        row_bytes = math.prod(shape[1:]) * self.dtype.itemsize
-        batch_rows = max(1, _BATCH_BYTES // max(row_bytes, 1))
-        for start in range(0, shape[0], batch_rows):
-            batch = self.rows[start : min(start + batch_rows, shape[0])]
+    def batches(self) -> Iterator[Any]:
+        """Its rows, a few megabytes at a time; ids are checked."""
+        for batch in super().batches():
             if self.slots is not None and self.name.endswith(f"@{ID_SLOT}"):
                 self._check_owned(batch, self.slots)
             yield batch
@@ -116,25 +96,23 @@ class Saver:
         storage.delete(note_uri)
         by_writer = _spread(self._filter_func(self._blocks()), self._parallel)
         with ThreadPoolExecutor(self._parallel, "recis-writer") as pool:
-            writes = [pool.submit(self._write, writer, blocks) for writer, blocks in by_writer.items()]
-            for write in writes:
-                write.result()
+            list(pool.map(self._write, by_writer, by_writer.values()))
         layout.write_note(note_uri, self._index(by_writer))
         self._commit_if_complete()
 
     def _blocks(self) -> Blocks:
         dense = self._tensors if self._shard_index == 0 else {}
-        blocks = [WriteBlock(name, name + layout.DENSE_END, None, tensor) for name, tensor in dense.items()]
+        blocks = [WriteBlock(name + layout.DENSE_END, tensor, name, None) for name, tensor in dense.items()]
         part = f"part_{self._shard_index}_{self._shard_num}"
         for table, content in self._hashtables.items():
             for slot, rows in {ID_SLOT: content.ids, **content.slots}.items():
-                name, key = layout.tensor_name(table, slot), f"{table}.{slot}/{part}"
-                blocks.append(WriteBlock(name, key, self._slice, rows))
+                name = layout.tensor_name(table, slot)
+                blocks.append(WriteBlock(f"{table}.{slot}/{part}", rows, name, self._slice))
         return blocks
 
     def _write(self, writer: int, blocks: Blocks) -> None:
         uri = storage.join(self._path, self._file_name(writer))
-        safetensors.write(uri, [block.new_tensor() for block in blocks])
+        safetensors.write(uri, blocks)
 
     def _index(self, by_writer: Mapping[int, Blocks]) -> Index:
         written = Index()
@@ -173,22 +151,17 @@ def _spread(blocks: Blocks, num_writers: int) -> dict[int, Blocks]:
     """Assign blocks, the largest first, each to the writer with the fewest bytes; omits idle writers."""
     loads = [0] * num_writers
     spread: dict[int, Blocks] = {}
-    sized = [(block.new_tensor().num_bytes, block) for block in blocks]
-    for num_bytes, block in sorted(sized, key=lambda each: (-each[0], each[1].key)):
+    for block in sorted(blocks, key=lambda each: (-each.num_bytes, each.key)):
         writer = loads.index(min(loads))
-        loads[writer] += num_bytes + 1
+        loads[writer] += block.num_bytes + 1
         spread.setdefault(writer, []).append(block)
     return spread
 
 
 def _multi_shard_entry(block: WriteBlock) -> dict[str, Any] | None:
     """A tensor's entry in multi_shard.json; None for ids and optimizer slots."""
-    tensor = block.new_tensor()
-    described = {
-        "name": block.key,
-        "dtype": str(tensor.dtype).removeprefix("torch."),
-        "shape": list(tensor.shape),
-    }
+    dtype = str(block.dtype).removeprefix("torch.")
+    described = {"name": block.key, "dtype": dtype, "shape": list(block.shape)}
     if block.slots is None:
         return described | {"dense": True, "dimension": 0, "is_hashmap": False}
     table, _, slot = block.name.rpartition("@")
@@ -196,7 +169,7 @@ def _multi_shard_entry(block: WriteBlock) -> dict[str, Any] | None:
         return None
     return described | {
         "dense": False,
-        "dimension": tensor.shape[-1],
+        "dimension": block.shape[-1],
         "hashmap_key": f"{table}.{ID_SLOT}/{block.key.rpartition('/')[2]}",
         "hashmap_key_dtype": "int64",
         "hashmap_value": block.key,

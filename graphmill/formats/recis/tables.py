@@ -6,7 +6,7 @@ dataset, for example, is never whole in memory.
 
 import threading
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,22 +14,7 @@ from torch import Tensor
 
 from graphmill.errors import FormatError
 from graphmill.formats.recis.layout import ID_SLOT, Numbers, Slice, slice_of
-from graphmill.formats.recis.safetensors import dtype_of
-
-
-class Rows(Protocol):
-    """Interface of a slot."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(rows, ...)."""
-
-    @property
-    def dtype(self) -> Any:
-        """numpy's or torch's."""
-
-    def __getitem__(self, rows: slice) -> Any:
-        """Some rows, as an array or a tensor."""
+from graphmill.formats.recis.safetensors import Rows, dtype_of
 
 
 class HashTable:

@@ -11,13 +11,5 @@ and because it can be streamed.
 Nothing is executed: torch's unpickler for weights (`weights_only=True`) builds tensors and plain values
 only, and any other type is refused by its name.
 
-Modules:
-    archive     the zip: where the bytes of each record lie
-    checks      refuses files that would take more memory than their size
-    rows        rows of one tensor, read from their place in the file
-    tensor      a file of one tensor, read without torch
-    read        any content: shapes first, elements on request
-    write       the older form, in batches
-
 `archive`, `rows` and `tensor` do not import torch, which takes 2 s and 600 MB per process.
 """

@@ -30,33 +30,28 @@ class Archive:
 
     def pickles(self) -> list[bytes]:
         """The content of every pickle, also of pickles that share a name."""
-        return [self._read(each) for each in self._zip.infolist() if each.filename.endswith(".pkl")]
+        return [self.read(record) for record in self._zip.infolist() if record.filename.endswith(".pkl")]
 
-    def read(self, name: str) -> bytes:
+    def read(self, record: str | zipfile.ZipInfo) -> bytes:
         """The content of a record."""
-        return self._read(self._zip.getinfo(name))
+        # Not by ZipFile.read(), which compares the CRC: torch can leave it out, and does not compare it.
+        first_byte, num_bytes = self.place(record)
+        self._stream.seek(first_byte)
+        return bytes(self._stream.read(num_bytes))
 
-    def place(self, name: str) -> tuple[int, int]:
+    def place(self, record: str | zipfile.ZipInfo) -> tuple[int, int]:
         """First byte in the file, and number of bytes, of a record."""
-        return self._place(self._zip.getinfo(name))
+        entry = self._zip.getinfo(record) if isinstance(record, str) else record
+        self._stream.seek(entry.header_offset)
+        header = self._stream.read(_HEADER_BYTES)
+        if header[: len(_MAGIC)] != _MAGIC:
+            raise zipfile.BadZipFile(f"no record at byte {entry.header_offset}")
+        name_bytes, extra_bytes = (int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
+        return entry.header_offset + _HEADER_BYTES + name_bytes + extra_bytes, entry.file_size
 
     def is_native(self) -> bool:
         """Whether the elements have the byte order of this machine."""
         return all(self.read(name) == sys.byteorder.encode() for name in self.names("/byteorder"))
-
-    def _read(self, record: zipfile.ZipInfo) -> bytes:
-        # Not by ZipFile.read(), which compares the CRC: torch can leave it out, and does not compare it.
-        first_byte, num_bytes = self._place(record)
-        self._stream.seek(first_byte)
-        return bytes(self._stream.read(num_bytes))
-
-    def _place(self, record: zipfile.ZipInfo) -> tuple[int, int]:
-        self._stream.seek(record.header_offset)
-        header = self._stream.read(_HEADER_BYTES)
-        if header[: len(_MAGIC)] != _MAGIC:
-            raise zipfile.BadZipFile(f"no record at byte {record.header_offset}")
-        name_bytes, extra_bytes = (int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
-        return record.header_offset + _HEADER_BYTES + name_bytes + extra_bytes, record.file_size
 
 
 def is_archive(stream: Any) -> bool:

@@ -1,7 +1,7 @@
-"""Checks of foreign files for torch.load(): the content must be no larger than the file.
+"""Checks of foreign files before torch.load(): the content must be no larger than the file.
 
-torch unpickles only weights, but takes memory for what a few bytes ask for: packed records, arrays made by
-their length alone, tensors that repeat one element, values that hold each other many times.
+torch.load() unpickles only weights. But a few bytes can make it allocate any memory: by packed records,
+arrays created from a length, tensors that repeat one element, and values that contain each other many times.
 """
 
 import math
@@ -31,27 +31,22 @@ def check_file(stream: Any, size_bytes: int, where: str, expected: str = ANYTHIN
     `expected` is for messages.
 
     Raises:
-        FormatError: the zip is damaged, a record is packed, records overlap, or a pickle makes values by
-            their length alone.
+        FormatError: the zip is damaged, a record is packed, records overlap, or a pickle creates values
+            from a length.
     """
-    if not is_archive(stream):
-        stream.seek(0)
-        try:
-            for _ in range(_NUM_PICKLES):
-                _check_pickle(stream, where)
-        except FormatError:
-            raise
-        except Exception:  # damage makes pickletools raise nearly anything; torch's message names the damage
-            return None
-        return None
+    archive = None
+    is_zip = is_archive(stream)
     try:
-        archive = Archive(stream, size_bytes, where)
-        for pickled in archive.pickles():
+        if is_zip:
+            archive = Archive(stream, size_bytes, where)
+        stream.seek(0)
+        for pickled in archive.pickles() if archive else [stream] * _NUM_PICKLES:
             _check_pickle(pickled, where)
     except FormatError:
         raise
     except Exception as error:  # damage makes zipfile and pickletools raise nearly anything
-        raise FormatError(f"{where}: expected {expected}, found damage or a part: {error}") from error
+        if is_zip:  # of an older file, torch names the damage
+            raise FormatError(f"{where}: expected {expected}, found damage or a part: {error}") from error
     return archive
 
 
@@ -84,10 +79,9 @@ def check_content(content: Any, size_bytes: int, where: str, device: str = "cpu"
         if isinstance(value, Tensor):
             _check_tensor(value, where, device)
             stored[value.untyped_storage()._cdata] = value.untyped_storage().nbytes()
-        elif isinstance(value, Mapping):
-            left += [(each, depth + 1) for each in value.values()]
-        elif isinstance(value, list | tuple | set):
-            left += [(each, depth + 1) for each in value]
+        elif isinstance(value, Mapping | list | tuple | set):
+            inner = value.values() if isinstance(value, Mapping) else value
+            left += [(each, depth + 1) for each in inner]
     if sum(stored.values()) > size_bytes:
         raise FormatError(f"{where}: expected tensors of {sum(stored.values())} bytes, found {size_bytes}")
 

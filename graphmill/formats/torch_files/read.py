@@ -1,6 +1,6 @@
-"""Any content of a `.pt` file: tensors are loaded as shapes, and their elements are read on request.
+"""Reads `.pt` files of any content: shapes of tensors first, their elements on request.
 
-A table of embeddings need not fit into memory. A file of an unusual form is loaded whole.
+So a table of embeddings may be larger than the memory. A file of an unusual form is loaded whole.
 """
 
 import io
@@ -24,7 +24,7 @@ from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats.torch_files.archive import Archive
 from graphmill.formats.torch_files.checks import ANYTHING, check_content, check_file
-from graphmill.formats.torch_files.rows import BFLOAT16, LoadedRows, StoredRows, TensorRows
+from graphmill.formats.torch_files.rows import BFLOAT16, TensorRows, UnusualError
 
 _REFUSED = re.compile(r"(?:GLOBAL|global|class) ([A-Za-z_][\w.]*\.[\w.]+)")
 _BUFFER_BYTES = 1 << 16
@@ -34,7 +34,7 @@ Starts = Mapping[int, int]
 
 
 class TorchFile:
-    """An open file: `content`, whose tensors are shapes alone, and the way to their elements."""
+    """An open file. The tensors of `content` have shapes only; `rows` and `loaded` read their elements."""
 
     def __init__(self, source: pa.NativeFile, stream: Any, uri: str, expected: str) -> None:
         """`stream` is a buffered reader of `source`; nothing is read from it afterwards."""
@@ -58,11 +58,12 @@ class TorchFile:
 
     def rows(self, tensor: Tensor) -> TensorRows:
         """Rows of a tensor in `content`."""
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        if id(tensor) in self._first_bytes:
-            first_byte = self._first_bytes[id(tensor)]
-            return StoredRows(self._source, self._uri, dtype, tuple(tensor.shape), first_byte)
-        return LoadedRows(dtype, (tensor.float() if dtype == BFLOAT16 else tensor).detach().numpy())
+        dtype, source = str(tensor.dtype).removeprefix("torch."), self._source
+        first_byte = self._first_bytes.get(id(tensor))
+        if first_byte is None:
+            stored = (tensor.view(torch.int16) if dtype == BFLOAT16 else tensor).detach().contiguous()
+            source, first_byte = pa.BufferReader(stored.numpy()), 0
+        return TensorRows(source, self._uri, dtype, tuple(tensor.shape), first_byte)
 
     def loaded(self, value: Any) -> Any:
         """`value`, a part of `content`, with the elements of its tensors."""
@@ -78,10 +79,6 @@ class TorchFile:
             raise FormatError(f"{self._uri}: expected {described(tensor)}, found the end of the file")
         writable = np.require(np.frombuffer(content, np.uint8), requirements="W")  # as torch wants it
         return torch.from_numpy(writable).view(tensor.dtype).reshape(tensor.shape)
-
-
-class _UnusualError(Exception):
-    """Torch may read the file, but the place of the elements is not known here."""
 
 
 @contextmanager
@@ -123,14 +120,14 @@ def described(value: Any) -> str:
     return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
-def mapped(value: Any, function: Any, *types: type) -> Any:
-    """Nested mappings and sequences with `function` applied to the values of `types` (default: tensors)."""
-    if isinstance(value, types or Tensor):
+def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
+    """Nested mappings and sequences with `function` applied to the tensors."""
+    if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, Mapping):
-        return {key: mapped(each, function, *types) for key, each in value.items()}
+        return {key: mapped(each, function) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)([mapped(each, function, *types) for each in value])
+        return type(value)([mapped(each, function) for each in value])
     return value
 
 
@@ -165,25 +162,25 @@ def _load_by_torch(stream: Any, where: str, device: str, expected: str = ANYTHIN
 
 def _zip_starts(archive: Archive, tensors: list[Tensor]) -> Starts:
     if not archive.is_native():
-        raise _UnusualError
+        raise UnusualError
     places = dict(map(archive.place, archive.names()))
     starts = {}
     for tensor in tensors:
         stored = tensor.untyped_storage()
         start = getattr(stored, "_checkpoint_offset", None)  # torch's, which the zip's directory confirms
         if start is None or places.get(start) != stored.nbytes():
-            raise _UnusualError
+            raise UnusualError
         starts[stored._cdata] = start
     return starts
 
 
 def _first_byte(tensor: Tensor, starts: Starts, size_bytes: int) -> int:
-    offset_bytes = int(tensor.storage_offset()) * tensor.element_size()
-    num_bytes = tensor.numel() * tensor.element_size()
-    first_byte = starts[tensor.untyped_storage()._cdata] + offset_bytes
-    fits = offset_bytes + num_bytes <= tensor.untyped_storage().nbytes()
-    if not (tensor.is_contiguous() and fits and first_byte + num_bytes <= size_bytes):
-        raise _UnusualError
+    stored, itemsize = tensor.untyped_storage(), tensor.element_size()
+    offset_bytes, num_bytes = int(tensor.storage_offset()) * itemsize, tensor.numel() * itemsize
+    first_byte = starts[stored._cdata] + offset_bytes
+    fits = offset_bytes + num_bytes <= stored.nbytes() and first_byte + num_bytes <= size_bytes
+    if not (tensor.is_contiguous() and fits):
+        raise UnusualError
     return first_byte
 
 
@@ -199,7 +196,7 @@ def _load_old_shapes(stream: Any) -> tuple[Any, Starts]:
     def find_storage(persistent_id: Any) -> Any:
         _, kind, key, _, numel, view = persistent_id
         if view is not None:
-            raise _UnusualError
+            raise UnusualError
         if key not in storages:
             num_bytes = numel * kind.dtype.itemsize
             storages[key] = untyped(num_bytes, device="meta"), kind.dtype.itemsize
@@ -207,10 +204,9 @@ def _load_old_shapes(stream: Any) -> tuple[Any, Starts]:
 
     stream.seek(0)
     magic, protocol, system = (_unpickled(stream) for _ in range(3))
-    if (magic, protocol) != (MAGIC_NUMBER, PROTOCOL_VERSION):
-        raise _UnusualError
-    if system["little_endian"] != (sys.byteorder == "little"):
-        raise _UnusualError
+    is_native = system["little_endian"] == (sys.byteorder == "little")
+    if (magic, protocol) != (MAGIC_NUMBER, PROTOCOL_VERSION) or not is_native:
+        raise UnusualError
     content = _unpickled(stream, find_storage)
     starts: dict[int, int] = {}
     keys = _unpickled(stream)
@@ -219,14 +215,14 @@ def _load_old_shapes(stream: Any) -> tuple[Any, Starts]:
         stored, itemsize = storages[key]
         stream.seek(position)
         if struct.unpack("<q", stream.read(8))[0] * itemsize != stored.nbytes():
-            raise _UnusualError
+            raise UnusualError
         starts[stored._cdata] = position + 8
         position += 8 + stored.nbytes()
     return content, starts
 
 
 def _unpickled(stream: Any, find_storage: Callable[[Any], Any] | None = None) -> Any:
-    """The next pickle, of weights and nothing else."""
+    """Load the next pickle, with torch's unpickler for weights."""
     unpickler: Any = Unpickler(stream)
     unpickler.persistent_load = find_storage
     return unpickler.load()

@@ -1,7 +1,7 @@
 """Rows of one tensor, read from their place in a `.pt` file, from HDFS too."""
 
 import math
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,19 +28,11 @@ DTYPES = {
 """The dtype of each of torch's storages."""
 
 
-class TensorRows(Protocol):
-    """A tensor whose rows, those of its first axis, are read piece by piece."""
+class TensorRows:
+    """Rows of a contiguous tensor, those of its first axis, read piece by piece.
 
-    dtype: str
-    """numpy's name, or bfloat16."""
-    shape: tuple[int, ...]
-
-    def read(self, start: int, stop: int) -> Array:
-        """Rows [start, stop); bfloat16 comes as float32, which holds every value of it."""
-
-
-class StoredRows:
-    """Rows of a contiguous tensor, whose elements begin at `first_byte` of the file."""
+    The elements begin at `first_byte` of `source`; `dtype` is numpy's name, or bfloat16.
+    """
 
     def __init__(
         self, source: pa.NativeFile, uri: str, dtype: str, shape: tuple[int, ...], first_byte: int
@@ -50,7 +42,7 @@ class StoredRows:
         self._stored = np.dtype(np.uint16 if dtype == BFLOAT16 else dtype)
 
     def read(self, start: int, stop: int) -> Array:
-        """Rows [start, stop); bfloat16 comes as float32."""
+        """Rows [start, stop); bfloat16 comes as float32, which holds every value of it."""
         stop = min(stop, self.shape[0])
         row_bytes = math.prod(self.shape[1:]) * self._stored.itemsize
         self._source.seek(self._first_byte + start * row_bytes)
@@ -61,12 +53,5 @@ class StoredRows:
         return (rows.astype(np.uint32) << 16).view(np.float32) if self.dtype == BFLOAT16 else rows
 
 
-class LoadedRows:
-    """Rows of a tensor that is in memory."""
-
-    def __init__(self, dtype: str, rows: Array) -> None:
-        self.dtype, self.shape, self._rows = dtype, rows.shape, rows
-
-    def read(self, start: int, stop: int) -> Array:
-        """Rows [start, stop)."""
-        return self._rows[start:stop]
+class UnusualError(Exception):
+    """The form of a file is not known here; torch may read it."""

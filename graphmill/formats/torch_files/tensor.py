@@ -7,9 +7,9 @@ A process without torch starts 2 s sooner with 600 MB less.
 
 import math
 import pickletools
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +17,22 @@ import pyarrow as pa
 from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats.torch_files.archive import Archive, is_archive
-from graphmill.formats.torch_files.rows import BFLOAT16, DTYPES, StoredRows, TensorRows
+from graphmill.formats.torch_files.rows import BFLOAT16, DTYPES, TensorRows, UnusualError
 
 _MAX_PICKLE_BYTES = 1 << 16
+
+# The pickle of a plain tensor, disassembled, without the opcodes that leave the value as it is.
+_LEFT_OUT = {"PROTO", "FRAME", "BINPUT", "LONG_BINPUT"}
+_INTEGER = r"(?:BININT[12]?|LONG1) (\d+) "
+_I = r"(?:BININT[12]?|LONG1) \d+ "
+_INTEGERS = f"(EMPTY_TUPLE|{_I}TUPLE1|{_I}{_I}TUPLE2|{_I}{_I}{_I}TUPLE3|MARK (?:{_I})*TUPLE) "
+_PLAIN_TENSOR = re.compile(
+    r"GLOBAL 'torch\._utils _rebuild_tensor_v2' MARK MARK BINUNICODE 'storage' GLOBAL 'torch (\w+)' "
+    r"BINUNICODE '(\w+)' BINUNICODE '[\w:]+' "  # the name of the storage, the device
+    f"{_INTEGER}TUPLE BINPERSID "  # the length of the storage
+    f"{_INTEGER}{_INTEGERS}{_INTEGERS}"  # the offset, the shape, the stride
+    "NEW(?:FALSE|TRUE) GLOBAL 'collections OrderedDict' EMPTY_TUPLE REDUCE TUPLE REDUCE STOP "
+)
 
 
 @contextmanager
@@ -55,18 +68,14 @@ def _with_rows(tensor: TensorRows, uri: str) -> TensorRows:
     return tensor
 
 
-class _NotPlainError(Exception):
-    """The file is not one plain contiguous tensor."""
-
-
-def _plain_rows(source: pa.NativeFile, uri: str) -> StoredRows:
+def _plain_rows(source: pa.NativeFile, uri: str) -> TensorRows:
     if not is_archive(source):
-        raise _NotPlainError
+        raise UnusualError
     size_bytes = source.size()
     archive = Archive(source, size_bytes, uri)
     (pickle_name,) = archive.names("/data.pkl")
     if archive.place(pickle_name)[1] > _MAX_PICKLE_BYTES or not archive.is_native():
-        raise _NotPlainError
+        raise UnusualError
     dtype, key, num_stored, offset, shape, stride = _plain_tensor(archive.read(pickle_name))
     first_byte, num_bytes = archive.place(f"{pickle_name.removesuffix('data.pkl')}data/{key}")
     itemsize = 2 if dtype == BFLOAT16 else np.dtype(dtype).itemsize
@@ -79,75 +88,19 @@ def _plain_rows(source: pa.NativeFile, uri: str) -> StoredRows:
     contiguous = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     is_contiguous = all(s == c or n <= 1 for s, c, n in zip(stride, contiguous, shape, strict=True))
     if not (fits and (is_contiguous or not math.prod(shape))):
-        raise _NotPlainError
-    return StoredRows(source, uri, dtype, shape, first_byte + offset * itemsize)
+        raise UnusualError
+    return TensorRows(source, uri, dtype, shape, first_byte + offset * itemsize)
 
 
 def _plain_tensor(pickled: bytes) -> tuple[str, str, int, int, tuple[int, ...], tuple[int, ...]]:
     """dtype, key and length of the storage, offset, shape, stride, from the opcodes of one tensor."""
-    match _described(pickled):
-        case (
-            "call",
-            "torch._utils _rebuild_tensor_v2",
-            (
-                ("storage", ("storage", str(kind), str(key), _, int(num_stored))),
-                int(offset),
-                tuple(shape),
-                tuple(stride),
-                *_,
-            ),
-        ) if (
-            kind.startswith("torch ")
-            and kind[6:] in DTYPES
-            and key.isalnum()
-            and len(shape) == len(stride)
-            and all(type(each) is int and each >= 0 for each in (*shape, *stride, offset, num_stored))
-        ):
-            return DTYPES[kind[6:]], key, num_stored, offset, shape, stride
-    raise _NotPlainError
-
-
-def _described(pickled: bytes) -> Any:
-    """Describe the value of a pickle as nested tuples; calls nothing, and knows few opcodes."""
-    stack: list[Any] = []
-    marks: list[int] = []
-    memo: dict[int, Any] = {}
-    argument: Any
-    for opcode, argument, _ in pickletools.genops(pickled):
-        match opcode.name:
-            case "PROTO" | "FRAME":
-                pass
-            case "GLOBAL" | "BINUNICODE" | "SHORT_BINUNICODE" | "BININT" | "BININT1" | "BININT2" | "LONG1":
-                stack.append(argument)
-            case "NEWTRUE" | "NEWFALSE" | "NONE":
-                stack.append(opcode.name)
-            case "EMPTY_TUPLE":
-                stack.append(())
-            case "TUPLE1" | "TUPLE2" | "TUPLE3":
-                taken = _popped(stack, len(stack) - int(opcode.name[-1]))
-                stack.append(taken)
-            case "MARK":
-                marks.append(len(stack))
-            case "TUPLE":
-                stack.append(_popped(stack, marks.pop() if marks else -1))
-            case "BINPERSID":
-                stack.append(("storage", *_popped(stack, len(stack) - 1)))
-            case "REDUCE":
-                stack.append(("call", *_popped(stack, len(stack) - 2)))
-            case "BINPUT" | "LONG_BINPUT" if stack:
-                memo[argument] = stack[-1]
-            case "BINGET" | "LONG_BINGET" if argument in memo:
-                stack.append(memo[argument])
-            case "STOP" if len(stack) == 1:
-                return stack[0]
-            case _:
-                raise _NotPlainError
-    raise _NotPlainError
-
-
-def _popped(stack: list[Any], start: int) -> tuple[Any, ...]:
-    if not 0 <= start <= len(stack):
-        raise _NotPlainError
-    taken = tuple(stack[start:])
-    del stack[start:]
-    return taken
+    text = "".join(
+        f"{opcode.name} " if argument is None else f"{opcode.name} {argument!r} "
+        for opcode, argument, _ in pickletools.genops(pickled)
+        if opcode.name not in _LEFT_OUT
+    )
+    match = _PLAIN_TENSOR.fullmatch(text)
+    if match is None or match[1] not in DTYPES:
+        raise UnusualError
+    shape, stride = (tuple(map(int, re.findall(r" (\d+)", match[group]))) for group in (5, 6))
+    return DTYPES[match[1]], match[2], int(match[3]), int(match[4]), shape, stride

@@ -5,11 +5,12 @@ content has equal bytes. The package's docstring shows the form.
 """
 
 import io
+import math
 import pickle
 import struct
 import sys
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,6 @@ from torch.serialization import MAGIC_NUMBER, PROTOCOL_VERSION
 
 from graphmill import storage
 from graphmill.errors import FormatError
-from graphmill.formats.torch_files.read import mapped
 from graphmill.formats.torch_files.rows import DTYPES
 
 
@@ -46,7 +46,7 @@ def save(uri: str, content: Any) -> None:
             stream.write(pickle.dumps(each, protocol=2))
         pickled = io.BytesIO()
         pickler = _Pickler(pickled)
-        pickler.dump(_interned(mapped(content, _Stored, NewTensor, Tensor)))
+        pickler.dump(_interned(content))
         stream.write(pickled.getvalue())
         stream.write(pickle.dumps(list(pickler.storages), protocol=2))
         for stored in pickler.storages.values():
@@ -66,48 +66,30 @@ _SYSTEM = {
 }
 
 
-class _Stored:
-    """Stands for a tensor while the content is pickled."""
+class _Storage:
+    """The elements of a tensor."""
 
     def __init__(self, value: NewTensor | Tensor) -> None:
         self._value = value
-        self.shape = tuple(value.shape)
         self.dtype = torch.float32 if isinstance(value, NewTensor) else value.dtype
-        self.numel = int(np.prod(self.shape, dtype=np.int64))
+        self.numel = math.prod(value.shape)
 
     def batches(self) -> Iterable[npt.NDArray[Any]]:
         if isinstance(self._value, NewTensor):
             return self._value.batches
-        return [
-            self._value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().view(self._numpy)
-        ]
-
-    @property
-    def _numpy(self) -> np.dtype[Any]:
-        return np.dtype(f"V{self.dtype.itemsize}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        stride = [1] * len(self.shape)
-        for axis in range(len(self.shape) - 1, 0, -1):
-            stride[axis - 1] = stride[axis] * max(self.shape[axis], 1)
-        rebuilt: tuple[Any, ...] = (_Storage(self), 0, self.shape, tuple(stride), False, OrderedDict())
-        return torch._utils._rebuild_tensor_v2, rebuilt
+        content = self._value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        return [content.view(f"V{self.dtype.itemsize}")]
 
 
 def _interned(value: Any) -> Any:
     """`value` with one object for equal strings: a pickle refers to an object that it has written before."""
     if isinstance(value, str):
         return sys.intern(value)
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {_interned(key): _interned(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return type(value)([_interned(each) for each in value])
     return value
-
-
-@dataclass(frozen=True)
-class _Storage:
-    of: _Stored
 
 
 class _Pickler(pickle.Pickler):
@@ -115,15 +97,21 @@ class _Pickler(pickle.Pickler):
 
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream, protocol=2)
-        self.storages: dict[str, _Stored] = {}
+        self.storages: dict[str, _Storage] = {}
+
+    def reducer_override(self, value: Any) -> Any:
+        if not isinstance(value, NewTensor | Tensor):
+            return NotImplemented
+        shape = tuple(value.shape)
+        stride = torch.empty(shape, device="meta").stride()
+        return torch._utils._rebuild_tensor_v2, (_Storage(value), 0, shape, stride, False, OrderedDict())
 
     def persistent_id(self, value: Any) -> Any:
         if not isinstance(value, _Storage):
             return None
         key = str(len(self.storages))
-        self.storages[key] = value.of
-        kind = getattr(torch, _STORAGES[value.of.dtype])
-        return "storage", kind, key, "cpu", value.of.numel, None
+        self.storages[key] = value
+        return "storage", getattr(torch, _STORAGES[value.dtype]), key, "cpu", value.numel, None
 
 
 _STORAGES = {getattr(torch, dtype): storage for storage, dtype in DTYPES.items()}

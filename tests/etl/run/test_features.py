@@ -1,4 +1,4 @@
-"""Featurized entities: lists of features in the table, lists of their rows in the buckets."""
+"""Featurized entities: lists of features in the table become lists of indices in the buckets."""
 
 from collections import Counter
 from pathlib import Path
@@ -116,7 +116,7 @@ def test_the_same_bytes_whatever_the_cut(
         ([["a"], [None]], r"row 2 .*'f' \(lhs\): a feature is null"),
     ],
 )
-def test_lists_that_are_none(
+def test_rows_without_a_list_of_features(
     near_client: distributed.Client, tmp_path: Path, features: list[Any], message: str
 ) -> None:
     config = config_for(tmp_path, "out", [(["a"], "b")], 1)
@@ -125,7 +125,7 @@ def test_lists_that_are_none(
         job.run(config, near_client)
 
 
-def test_what_features_do_not_go_with(near_client: distributed.Client, tmp_path: Path) -> None:
+def test_settings_that_features_exclude(near_client: distributed.Client, tmp_path: Path) -> None:
     rows: Rows = [(["a"], "b")]
     for etl, message in (
         ({"duplicates": "drop"}, r"etl\.duplicates"),

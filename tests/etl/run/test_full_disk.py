@@ -1,4 +1,4 @@
-"""A disk that takes no more: a clear error, the old output whole, and what is done is gone on from."""
+"""A full disk: a clear error, the old output is whole, and the next run continues."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A run that failed or was killed: the next one goes on after its last finished step, with the same bytes."""
+"""After a failed or killed run, the next run continues after the last finished step, with the same bytes."""
 
 import json
 import logging
@@ -34,7 +34,7 @@ class Seen:
     def __init__(self) -> None:
         self.num_tasks: dict[str, float] = {}
 
-    def update(self, tick: progress.Tick) -> None:
+    def show(self, tick: progress.Tick) -> None:
         self.num_tasks[tick.description] = tick.total
 
 
@@ -127,7 +127,7 @@ def undisturbed(near_client: distributed.Client, tmp_path_factory: pytest.TempPa
 
 @pytest.mark.usefixtures("without_retries")
 @pytest.mark.parametrize("rename", [*range(1, NUM_RENAMES - 8, 4), *range(NUM_RENAMES - 8, NUM_RENAMES)])
-def test_goes_on_after_an_error(
+def test_continues_after_an_error(
     near_client: distributed.Client, tmp_path: Path, undisturbed: Any, rename: int
 ) -> None:
     with failing_renames(range(rename, rename + 1)), pytest.raises(StorageError, match="no rename today"):
@@ -151,7 +151,7 @@ def test_there_are_no_more_renames(near_client: distributed.Client, tmp_path: Pa
     assert output(tmp_path) == undisturbed[0]
 
 
-def test_the_log_tells(
+def test_the_log_says_why_a_run_starts_again_or_continues(
     near_client: distributed.Client, tmp_path: Path, caplog: pytest.LogCaptureFixture, without_retries: None
 ) -> None:
     with caplog.at_level(logging.INFO, "graphmill"):
@@ -203,7 +203,7 @@ def cut_short(path: Path) -> None:
         ("merge", "index.json", "index"),
     ],
 )
-def test_what_is_damaged_or_gone_is_made_anew(
+def test_damaged_or_missing_files_are_made_again(
     near_client: distributed.Client,
     tmp_path: Path,
     undisturbed: Any,
@@ -236,7 +236,7 @@ def test_what_is_damaged_or_gone_is_made_anew(
 
 
 @pytest.mark.parametrize("change", [{"chunk_rows": 70}, {"self_loops": "drop"}, {"entities": ()}, "input"])
-def test_what_has_changed_starts_from_nothing(
+def test_a_changed_setting_starts_from_nothing(
     near_client: distributed.Client, tmp_path: Path, change: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     stopped_before("translate", near_client, graph_config(tmp_path))
@@ -254,7 +254,7 @@ def test_what_has_changed_starts_from_nothing(
     assert hidden(tmp_path) == []
 
 
-def test_bad_input_leaves_nothing_to_go_on_with(near_client: distributed.Client, tmp_path: Path) -> None:
+def test_bad_input_removes_the_work(near_client: distributed.Client, tmp_path: Path) -> None:
     stopped_before("translate", near_client, graph_config(tmp_path))
     assert hidden(tmp_path)
     with pytest.raises(RawTableError, match="max_bad_fraction"):

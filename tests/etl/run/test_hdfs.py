@@ -70,7 +70,7 @@ def test_the_same_bytes_as_on_local_disk(
     assert len(on_hdfs) == 2 * 4 + 3 * 4 + 1 + 3  # the last are checksums
 
 
-def test_intermediate_files_are_packed_and_have_copies(hdfs_uri: str) -> None:
+def test_intermediate_files_are_compressed_and_replicated(hdfs_uri: str) -> None:
     schema = pa.schema([("id", pa.string())])
     batch = pa.record_batch({"id": [f"an id that is long {n}" for n in range(10_000)]})
     uri = f"{hdfs_uri}/spill/ids.arrow"
@@ -85,7 +85,7 @@ def test_intermediate_files_are_packed_and_have_copies(hdfs_uri: str) -> None:
     assert found.replication == 3
 
 
-def test_what_is_wrong_on_hdfs_is_named(hdfs_client: distributed.Client, hdfs_uri: str) -> None:
+def test_errors_name_the_file_on_hdfs(hdfs_client: distributed.Client, hdfs_uri: str) -> None:
     with storage.atomic_output(f"{hdfs_uri}/raw/t.tsv") as stream:
         stream.write(b"l\tt\na\t\n")
     shape = {"entities": {"n": 1}, "relations": [("to", "n", "n")], "top": {"input": f"{hdfs_uri}/raw"}}

@@ -1,4 +1,4 @@
-"""The whole stage on small graphs: what goes in comes out, whatever the cutting."""
+"""The whole stage on small graphs: the edges that go in come out, however the work is cut."""
 
 import shutil
 from collections import Counter
@@ -190,7 +190,7 @@ def test_edges_keep_the_order_of_files_and_rows(near_client: distributed.Client,
         assert len(names) > 50
 
 
-def test_strings_that_share_a_hash_are_told_apart(
+def test_strings_that_share_a_hash_stay_distinct(
     near_client: distributed.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
     rows = [tuple(str(n) for n in pair) for pair in rng.integers(0, 3000, (2000, 2))]

@@ -1,4 +1,4 @@
-"""SIGKILL at any point: the old output or the new one, and the next run puts everything right."""
+"""SIGKILL at any point leaves the old output or the new one, and the next run succeeds."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Day after day: what has an index keeps it."""
+"""Runs day after day: an id that has an index keeps it."""
 
 from collections import Counter
 from pathlib import Path
@@ -53,7 +53,7 @@ def index_of(config: Config) -> dict[tuple[str, int], list[str]]:
     tight=st.booleans(),
 )
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_every_day_is_the_day_before_and_the_new(
+def test_each_day_keeps_old_ids_and_adds_new_ids(
     near_client: distributed.Client, tmp_path: Path, days: list[Pairs], tight: bool
 ) -> None:
     before: dict[tuple[str, int], list[str]] = {}
@@ -94,7 +94,7 @@ def test_the_same_bytes_whatever_the_cut(
     assert made[0] == made[1]
 
 
-def test_a_relative_path_is_meant_from_the_folder_of_the_command(
+def test_a_relative_path_starts_at_the_folder_of_the_command(
     client: distributed.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job.run(config_for(tmp_path, 1, [("a", "x")]), client)
@@ -103,7 +103,7 @@ def test_a_relative_path_is_meant_from_the_folder_of_the_command(
     assert job.run(config, client)["num_entities_from_previous"] == {"user": 1, "shop": 1}
 
 
-def test_rare_ids_that_were_there_stay(near_client: distributed.Client, tmp_path: Path) -> None:
+def test_rare_ids_of_the_earlier_index_stay(near_client: distributed.Client, tmp_path: Path) -> None:
     job.run(config_for(tmp_path, 1, [("old", "s"), ("old", "s")]), near_client)
     pairs = [("old", "s"), ("new", "s"), ("newer", "s"), ("newer", "s")]
     config = config_for(tmp_path, 2, pairs, min_entity_count={"user": 2})
@@ -127,7 +127,7 @@ def test_dynamic_relations_keep_their_numbers(near_client: distributed.Client, t
     assert entity_counts.read_relation_names(config.entity_path) == ["m", "z", "a", "b"]
 
 
-def test_what_would_move_ids_is_refused(near_client: distributed.Client, tmp_path: Path) -> None:
+def test_changes_that_move_ids_are_refused(near_client: distributed.Client, tmp_path: Path) -> None:
     pairs = [("a", "s"), ("b", "s")]
     job.run(config_for(tmp_path, 1, pairs), near_client)
     with pytest.raises(ConfigError, match=r"previous_entity_path: .* has 0 for seed, this configuration 1"):
@@ -140,7 +140,7 @@ def test_what_would_move_ids_is_refused(near_client: distributed.Client, tmp_pat
             job.run(config_for(tmp_path, 1, pairs, previous_entity_path=same), near_client)
 
 
-def test_an_index_that_is_not_by_its_hash(near_client: distributed.Client, tmp_path: Path) -> None:
+def test_an_index_with_ids_in_the_wrong_partition(near_client: distributed.Client, tmp_path: Path) -> None:
     config = config_for(tmp_path, 1, [(f"u{n}", "s") for n in range(9)])
     job.run(config, near_client)
     found = entity_index.read_part(config.entity_path, "user", 0)
@@ -153,9 +153,7 @@ def test_an_index_that_is_not_by_its_hash(near_client: distributed.Client, tmp_p
 
 
 @pytest.mark.parametrize("count", ["0", "2", "4"])
-def test_a_count_that_is_not_of_this_index(
-    near_client: distributed.Client, tmp_path: Path, count: str
-) -> None:
+def test_a_count_of_another_index(near_client: distributed.Client, tmp_path: Path, count: str) -> None:
     job.run(config_for(tmp_path, 1, [("a", "x"), ("b", "y"), ("c", "z")]), near_client)
     (tmp_path / "out1/entities/entity_count_shop_0.txt").write_text(count)
     (tmp_path / "out1/entities" / storage.CHECKSUMS).unlink()

@@ -1,4 +1,4 @@
-"""How the ids of a partition are cut into tasks: by their number, whatever the number of partitions."""
+"""Shards: the number of ids decides the tasks, whatever the number of partitions."""
 
 import numpy as np
 import pytest

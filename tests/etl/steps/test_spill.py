@@ -1,4 +1,4 @@
-"""Intermediate files: packed as the configuration says, read back batch by batch."""
+"""Intermediate files: compressed as configured, read back batch by batch."""
 
 from pathlib import Path
 from typing import get_args
@@ -34,6 +34,6 @@ def test_batches_come_back(tmp_path: Path, compression: Compression) -> None:
     assert [len(batch) for batch in spill.iter_batches(str(tmp_path / "a"))] == [4000, 0, 6000]
 
 
-def test_what_is_packed_is_smaller(tmp_path: Path) -> None:
+def test_compressed_files_are_smaller(tmp_path: Path) -> None:
     sizes = {compression: write(tmp_path / compression, compression) for compression in get_args(Compression)}
     assert sizes["zstd"] < sizes["lz4"] < sizes["none"] / 3

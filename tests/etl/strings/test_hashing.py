@@ -1,4 +1,4 @@
-"""The hash that decides where every raw id goes."""
+"""The hash that decides the partition of every raw id."""
 
 import numpy as np
 import pyarrow as pa
@@ -76,7 +76,7 @@ def test_golden_values() -> None:
         assert [hash_of(text, seed) for text in texts] == expected
 
 
-def test_values_that_others_publish() -> None:
+def test_values_that_other_projects_publish() -> None:
     """spaCy's string store (seed 1) and Redis' HyperLogLog (seed 0xadc83b19) use the same function."""
     assert hash_of("coffee", 1) == 3197928453018144401
     assert hash_of("hello", 0xADC83B19) == 0x0F656F01EECFE400

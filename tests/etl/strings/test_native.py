@@ -1,4 +1,4 @@
-"""Lookups in compiled loops are numpy's."""
+"""Compiled loops give the results of numpy."""
 
 import numpy as np
 import pytest

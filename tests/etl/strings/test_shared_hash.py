@@ -1,4 +1,4 @@
-"""Ids that somebody made to share one MurmurHash64A: they cost what others cost, and are told of."""
+"""Ids made to share one MurmurHash64A: they cost as much as other ids, and cause a warning."""
 
 import logging
 import time
@@ -63,7 +63,7 @@ def cpu_seconds(texts: list[str]) -> float:
 
 
 @pytest.mark.parametrize("table_kind", ["compiled", "plain"])
-def test_they_are_found_as_fast_as_others(
+def test_ids_of_one_hash_are_found_as_fast_as_others(
     ids: list[str], table_kind: str, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
     """A table that compares each with all others takes 300 times as long as with others."""
@@ -75,7 +75,7 @@ def test_they_are_found_as_fast_as_others(
     assert cpu_seconds(ids) < 20 * cpu_seconds(others)
 
 
-def test_a_graph_of_them(
+def test_a_graph_of_ids_of_one_hash(
     near_client: distributed.Client,
     tmp_path: Path,
     ids: list[str],
@@ -113,7 +113,7 @@ def test_a_graph_of_them(
     assert made["at once"] == made["in passes"]
 
 
-def test_honest_ids_are_not_told_of(
+def test_ordinary_ids_cause_no_warning(
     near_client: distributed.Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = write_parquet(tmp_path / "t.parquet", l=[f"u{n}" for n in range(50_000)], t=["v"] * 50_000)

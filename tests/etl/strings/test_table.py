@@ -1,4 +1,4 @@
-"""Distinct strings: right whatever the hash, the table's size and the way in which the strings lie."""
+"""Distinct strings are right for any hash, size of the table, and layout of the strings."""
 
 from collections.abc import Iterator
 from typing import Any

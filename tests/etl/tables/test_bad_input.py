@@ -1,4 +1,4 @@
-"""What the user gets wrong: refused at the door, with the key or the row in the message."""
+"""Mistakes of the user: refused before the run, with the key or the row in the message."""
 
 from pathlib import Path
 from typing import Any
@@ -128,9 +128,7 @@ def test_a_slash_at_the_end_of_a_folder_does_no_harm(near_client: distributed.Cl
     assert (tmp_path / "edges/train/edges_1_1.h5").exists()
 
 
-def test_splits_of_an_earlier_run_are_no_longer_taken_for_whole(
-    near_client: distributed.Client, tmp_path: Path
-) -> None:
+def test_splits_of_an_earlier_run_lose_their_markers(near_client: distributed.Client, tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "t.parquet", l=["a"] * 9, t=list("bcdefghij"))
     table = TABLE | {"path": path}
     job.run(config_of(tmp_path / "out", [table], holdout={"test": 0.5}, **SHAPE), near_client)

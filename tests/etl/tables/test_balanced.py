@@ -1,4 +1,4 @@
-"""Sources come in rounds: every worker has one to read in each."""
+"""Ranges are read in rounds: every worker has one range per round."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def test_a_round_is_filled(sources: list[FileRange], monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(("num_workers", "min_bytes"), [(4, 1), (1, 1), (0, 1), (3, 1 << 21)])
-def test_what_is_well_as_it_is(
+def test_balanced_ranges_stay_as_they_are(
     sources: list[FileRange], num_workers: int, min_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranges, "MIN_BALANCED_BYTES", min_bytes)

@@ -1,4 +1,4 @@
-"""What is left out on request, and what is added: rare ids and relations, loops, isolated nodes."""
+"""Filters of rare ids, relations and loops; entities without edges."""
 
 from collections import Counter
 from pathlib import Path
@@ -117,7 +117,9 @@ def test_rare_dynamic_relations_have_no_number(near_client: distributed.Client, 
     assert (figures["num_relations"], figures["num_relations_left_out"]) == (1, 2)
 
 
-def test_of_duplicates_the_first_weight_stays(near_client: distributed.Client, tmp_path: Path) -> None:
+def test_the_first_of_duplicate_edges_keeps_its_weight(
+    near_client: distributed.Client, tmp_path: Path
+) -> None:
     path = write_parquet(tmp_path / "t.parquet", l=list("aab"), t=list("xxy"), w=[3.0, 1.0, 2.0])
     config = config_of(
         tmp_path / "out",

@@ -1,4 +1,4 @@
-"""Rows that cannot become edges, set aside: where they were, why, and never more than allowed."""
+"""The table of bad rows: their place, the reason, and never more than allowed."""
 
 from collections import Counter
 from pathlib import Path
@@ -123,7 +123,7 @@ def test_a_block_without_a_good_list_of_features(near_client: distributed.Client
     assert [row["reason"] for row in quarantined(tmp_path)] == ["lhs: null"]
 
 
-def test_too_many(near_client: distributed.Client, tmp_path: Path) -> None:
+def test_too_many_bad_rows(near_client: distributed.Client, tmp_path: Path) -> None:
     write_parquet(tmp_path / "t.parquet", l=["a"] * 9 + [None], t=["b"] * 10)
     table = {"path": "t.parquet", "lhs": "l", "rhs": "t", "relation": "to"}
     job.run(config_with(tmp_path, table, max_bad_fraction=0.1), near_client)
@@ -137,7 +137,7 @@ def test_too_many(near_client: distributed.Client, tmp_path: Path) -> None:
     assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
 
 
-def test_nothing_is_bad(near_client: distributed.Client, tmp_path: Path) -> None:
+def test_no_bad_rows(near_client: distributed.Client, tmp_path: Path) -> None:
     write_parquet(tmp_path / "t.parquet", **GOOD)
     config = config_with(tmp_path, {"path": "t.parquet", **NAMED})
     assert job.run(config, near_client)["num_rows_quarantined"] == 0
@@ -145,7 +145,7 @@ def test_nothing_is_bad(near_client: distributed.Client, tmp_path: Path) -> None
     assert quarantined(tmp_path) == []
 
 
-def test_a_folder_is_needed() -> None:
+def test_quarantine_needs_a_folder() -> None:
     top = {"entity_path": "/x/entities", "edge_paths": ["/x/edges/train"], "checkpoint_path": "/x/c"}
     config = config_of(
         "",

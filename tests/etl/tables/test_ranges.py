@@ -1,4 +1,4 @@
-"""How files are cut into sources, and what their paths tell: the same rows, whatever the cut."""
+"""Ranges of files, and columns from paths: the same rows, however the files are cut."""
 
 import gzip
 import json
@@ -141,7 +141,7 @@ def test_orc_by_stripes(tmp_path: Path) -> None:
     assert rows_of_ranges(found) == [(each, each) for each in ids]
 
 
-def test_folders_of_hive(near_client: distributed.Client, tmp_path: Path) -> None:
+def test_columns_from_hive_folders(near_client: distributed.Client, tmp_path: Path) -> None:
     """Columns in the path: a relation, and an end with a character that paths escape."""
     raw = tmp_path / "raw"
     write_parquet(raw / "action=bought/place=a%2Fb/1.parquet", user=["u", "v"])
@@ -158,7 +158,7 @@ def test_folders_of_hive(near_client: distributed.Client, tmp_path: Path) -> Non
     assert sorted(all_edges(config)) == sorted(RawEdge("node", a, r, "node", b) for a, r, b in edges)
 
 
-def test_hive_has_no_value(tmp_path: Path) -> None:
+def test_a_hive_folder_without_a_value(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "r=__HIVE_DEFAULT_PARTITION__/1.parquet", l=["a"])
     with pytest.raises(RawTableError, match=r"row 1 .*'r' \(rhs\): null"):
         rows_of(table_of(path, lhs="l", rhs="r"), path)

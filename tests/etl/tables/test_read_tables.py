@@ -171,7 +171,7 @@ def test_empty(tmp_path: Path, column: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["many", "nan", "inf", "-1", "", "1e39"])
-def test_weight_that_is_none(tmp_path: Path, value: str) -> None:
+def test_weight_that_is_not_a_number(tmp_path: Path, value: str) -> None:
     path = write_parquet(tmp_path / "t.parquet", **spoilt("w", 17, value))
     with pytest.raises(RawTableError, match=r"t\.parquet: row 18 .*column 'w' \(weight\): expected a"):
         rows_of(table_of(path, **NAMED), path)

@@ -1,4 +1,4 @@
-"""Which files a path of a table means, and which it never does."""
+"""Files that the path of a table names, and files that no path names."""
 
 from pathlib import Path
 from typing import Any
@@ -53,9 +53,7 @@ def folder(tmp_path: Path) -> Path:
         (".*", []),
     ],
 )
-def test_neither_notes_nor_hidden_files_unless_they_are_named(
-    folder: Path, path: str, names: list[str]
-) -> None:
+def test_hidden_files_and_markers_are_skipped_unless_named(folder: Path, path: str, names: list[str]) -> None:
     if not names:
         with pytest.raises(NotFoundError):
             found(f"{folder}/{path}")
@@ -91,13 +89,13 @@ LOGS = {
         *("lake/table/data/x.csv", "lake", "lake/*", "lake/*/data/*.csv", "lake/t*/*.csv", "l*/table/data"),
     ],
 )
-def test_a_table_with_a_log_is_no_folder_of_files(tmp_path: Path, name: str, path: str) -> None:
+def test_tables_with_a_log_are_refused(tmp_path: Path, name: str, path: str) -> None:
     touch(tmp_path, f"lake/table/{LOGS[name]}", "lake/table/data/x.csv", "lake/table/y.csv")
     with pytest.raises(RawTableError, match=rf"lake/table: .*a table of {name}, .*write\.parquet"):
         found(f"{tmp_path}/{path}")
 
 
-def test_metadata_of_other_kinds_is_none(tmp_path: Path) -> None:
+def test_metadata_folders_of_other_tools_are_allowed(tmp_path: Path) -> None:
     touch(tmp_path, "metadata/about.csv", "_metadata", "_delta_logs/x", "x.csv")
     assert found(str(tmp_path)) == ["about.csv", "x.csv"]
 

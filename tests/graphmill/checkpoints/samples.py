@@ -1,4 +1,4 @@
-"""Checkpoints in memory, which the conformance suite writes in every format, and the comparison of two."""
+"""Checkpoints in memory, for the conformance suite to write in every format; comparison of checkpoints."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -84,7 +84,7 @@ class MemoryCheckpoint(Checkpoint):
 
 
 def sample(seed: int = 0, num_rows: int = 9, dimension: int = 4) -> MemoryCheckpoint:
-    """Two types, one of them in two partitions, with all that a checkpoint may hold."""
+    """Two types, one of them in two partitions, with every kind of content of a checkpoint."""
     rng = np.random.default_rng(seed)
     tables: dict[str, list[Partition]] = {}
     for name, num_partitions in (("item", 2), ("user", 1)):
@@ -137,7 +137,7 @@ def _model(shapes: Mapping[str, tuple[int, ...]], generator: torch.Generator) ->
 
 
 def config_of(tables: Mapping[str, list[Partition]]) -> dict[str, Any]:
-    """PBG's configuration, as far as these tests want it."""
+    """The part of PBG's configuration that these tests need."""
     return {
         "entities": {
             name: {"num_partitions": len(parts), "featurized": False, "dimension": None}
@@ -157,7 +157,7 @@ def config_of(tables: Mapping[str, list[Partition]]) -> dict[str, Any]:
 
 
 def embeddings_only(checkpoint: MemoryCheckpoint) -> MemoryCheckpoint:
-    """Without all that belongs to training, and with one partition a type."""
+    """The embeddings alone, in one partition per type."""
     tables = {
         name: [(np.concatenate([rows for rows, _ in parts]), None)]
         for name, parts in checkpoint.tables.items()
@@ -167,7 +167,7 @@ def embeddings_only(checkpoint: MemoryCheckpoint) -> MemoryCheckpoint:
 
 @st.composite
 def checkpoints(draw: st.DrawFn) -> MemoryCheckpoint:
-    """Of any shapes: empty partitions, one dimension, states of several kinds or none, odd floats."""
+    """Checkpoints of any shape: empty partitions, one dimension, any kind of state or none, odd floats."""
     dimension = draw(st.sampled_from([1, 2, 4]))
     names = draw(st.sampled_from([["user"], ["item", "user"], ["a_1", "user.embedding"]]))
     tables: dict[str, list[Partition]] = {}
@@ -201,7 +201,7 @@ def _table_state(optimizer: str, rows: np.ndarray) -> dict[str, Any] | None:
 
 
 def check_same(found: Checkpoint, expected: Checkpoint) -> None:
-    """All that `expected` holds is in `found`, bit for bit."""
+    """Assert that `found` holds the content of `expected`, bit for bit."""
     assert {name: list(each) for name, each in found.counts.items()} == {
         name: list(each) for name, each in expected.counts.items()
     }
@@ -226,7 +226,7 @@ def check_same(found: Checkpoint, expected: Checkpoint) -> None:
 
 
 def check_equal(found: Any, expected: Any) -> None:
-    """Nested values with tensors are the same, dtypes and shapes included."""
+    """Assert that nested values with tensors are equal, dtypes and shapes included."""
     if isinstance(expected, torch.Tensor):
         assert isinstance(found, torch.Tensor)
         assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
@@ -249,5 +249,5 @@ FULL = ("pbg", "pbg-legacy", "recis")  # graphstorm has a place for embeddings a
 
 
 def held_by(target_format: str, checkpoint: MemoryCheckpoint) -> MemoryCheckpoint:
-    """What a format keeps of a checkpoint."""
+    """The content of a checkpoint that a format keeps."""
     return checkpoint if target_format in FULL else embeddings_only(checkpoint)

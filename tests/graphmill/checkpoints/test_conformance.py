@@ -1,4 +1,4 @@
-"""Every checkpoint format, local and on HDFS: round trips, also through the readers of others."""
+"""Every checkpoint format, local and on HDFS: round trips, and reading with other libraries."""
 
 import io
 import json
@@ -29,7 +29,7 @@ from tests.graphmill.checkpoints.samples import (
 from tests.graphmill.checkpoints.samples import checkpoints as any_checkpoints
 
 
-def test_every_format_is_here() -> None:
+def test_the_suite_covers_every_format() -> None:
     assert set(WRITERS) == set(checkpoints.FORMATS)
 
 
@@ -149,7 +149,7 @@ def test_raw_libraries_read_it(
 @pytest.mark.parametrize("between", checkpoints.FORMATS)
 @pytest.mark.parametrize("source_format", checkpoints.FORMATS)
 def test_there_and_back_is_identity(root: str, source_format: str, between: str) -> None:
-    """a -> b -> a keeps all that b has a place for; what it has none for is said."""
+    """a -> b -> a keeps all content that b can hold; `not_kept` names the rest."""
     first, second, third = (storage.join(root, name) for name in "abc")
     WRITERS[source_format](sample(), first)
     entities = storage.join(root, "entities")

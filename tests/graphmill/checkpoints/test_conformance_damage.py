@@ -30,8 +30,8 @@ def _read_all(uri: str) -> None:
 
 
 @pytest.mark.parametrize("target_format", checkpoints.FORMATS)
-def test_cut_short_is_refused(root: str, target_format: str) -> None:
-    """A file that lost its end is refused, and the message names it."""
+def test_a_file_without_its_end_is_refused(root: str, target_format: str) -> None:
+    """The message names the file."""
     uri = storage.join(root, "checkpoint")
     WRITERS[target_format](sample(), uri)
     for file_uri in _files_of(uri):
@@ -76,7 +76,7 @@ def test_a_missing_file_is_refused(tmp_path: Path, target_format: str) -> None:
 
 @pytest.mark.parametrize("target_format", checkpoints.FORMATS)
 def test_damage_is_floats_or_an_error(tmp_path: Path, target_format: str) -> None:
-    """Whatever byte is wrong: other numbers, or an error of ours; never another, and never code."""
+    """Any wrong byte gives other numbers or a GraphMillError; never another error, and never runs code."""
     uri = str(tmp_path / "checkpoint")
     WRITERS[target_format](sample(), uri)
     rng = np.random.default_rng(0)
@@ -97,7 +97,7 @@ def test_damage_is_floats_or_an_error(tmp_path: Path, target_format: str) -> Non
 
 
 def test_one_wrong_bit_is_found_by_the_checksum(root: str) -> None:
-    """Of PBG's files, on local disks and where they are hashed as they are read."""
+    """Files of PBG, on local disks and on HDFS, where they are hashed while they are read."""
     uri = storage.join(root, "checkpoint")
     WRITERS["pbg"](sample(), uri)
     rng = np.random.default_rng(0)
@@ -117,8 +117,10 @@ def test_one_wrong_bit_is_found_by_the_checksum(root: str) -> None:
 
 @pytest.mark.parametrize("target_format", ["pbg", "pbg-legacy"])
 @pytest.mark.parametrize("shape", [(8,), (10,), (9, 3), (1, 9), ()])
-def test_sums_of_other_rows_are_refused(tmp_path: Path, target_format: str, shape: tuple[int, ...]) -> None:
-    """Whoever reads them: convert would write them, and training add to the wrong rows."""
+def test_sums_of_another_shape_than_the_rows_are_refused(
+    tmp_path: Path, target_format: str, shape: tuple[int, ...]
+) -> None:
+    """Convert would write such sums, and training would add to the wrong rows."""
     uri = str(tmp_path / "checkpoint")
     held = sample()
     state = held.tables["user"][0][1]
@@ -135,7 +137,7 @@ def test_sums_of_other_rows_are_refused(tmp_path: Path, target_format: str, shap
 
 
 @pytest.mark.parametrize("target_format", ["pbg", "pbg-legacy", "recis"])
-def test_sums_of_other_parameters_are_refused(tmp_path: Path, target_format: str) -> None:
+def test_sums_of_another_shape_than_the_parameters_are_refused(tmp_path: Path, target_format: str) -> None:
     held = sample()
     model = held.read_model()
     assert model is not None
@@ -148,8 +150,8 @@ def test_sums_of_other_parameters_are_refused(tmp_path: Path, target_format: str
 
 
 @pytest.mark.parametrize("counts", [[19, -1], [18], [9, 9, 2], ["9", "9"], [9.0, 9.0], 18, None, [True, 17]])
-def test_counts_that_are_not_those_of_the_rows(tmp_path: Path, counts: Any) -> None:
-    """RecIS' layout has them beside the table."""
+def test_counts_that_differ_from_the_rows_are_refused(tmp_path: Path, counts: Any) -> None:
+    """The RecIS layout has the counts beside the table."""
     uri = str(tmp_path / "checkpoint")
     WRITERS["recis"](sample(), uri)
     side = str(tmp_path / "checkpoint" / "graphmill_checkpoint.json")
@@ -168,7 +170,7 @@ def _set_json(uri: str, **values: Any) -> None:
 
 
 def test_unknown_versions_are_refused(tmp_path: Path) -> None:
-    """With the number that was found and the one that is known."""
+    """The message has the version of the file and the known version."""
     for target_format in checkpoints.FORMATS:
         WRITERS[target_format](sample(), str(tmp_path / target_format))
     with h5py.File(tmp_path / "pbg" / "embeddings_user_0.v7.h5", "a") as hdf5:
@@ -195,7 +197,3 @@ def test_a_folder_without_checkpoint_is_refused(tmp_path: Path) -> None:
     WRITERS["pbg"](sample(), str(tmp_path / "full"))
     with pytest.raises(ConfigError, match="expected a folder that is empty or does not exist"):
         convert(str(tmp_path / "full"), str(tmp_path / "full"), "recis")
-
-
-# A table of 128 MB, of which no more than a part may be in memory: data is what malloc and anonymous
-# mappings take. Threads bring their stacks along.

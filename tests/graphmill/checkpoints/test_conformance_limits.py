@@ -80,7 +80,7 @@ def test_memory_is_bounded(root: str, source_format: str) -> None:
 
 
 def _die_at(environment: dict[str, str], source: str, target: str, target_format: str, change: int) -> None:
-    """Convert, and be killed right before the given change of a folder."""
+    """Convert, and die before change number `change` of a folder."""
     os.environ.update(environment)
     changes = 0
     real = {name: getattr(storage.fs, name) for name in ("move", "delete")}
@@ -104,7 +104,7 @@ def _die_at(environment: dict[str, str], source: str, target: str, target_format
 @pytest.mark.slow
 @pytest.mark.parametrize("target_format", checkpoints.FORMATS)
 def test_a_kill_leaves_all_or_nothing(root: str, target_format: str) -> None:
-    """SIGKILL before each rename and deletion: no target, or a whole one; the next run ends right."""
+    """SIGKILL before each rename and deletion leaves no target or a whole target; the next run succeeds."""
     # A process that has spoken to HDFS cannot be forked; one that has only imported can.
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload([__name__])

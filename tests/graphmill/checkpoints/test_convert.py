@@ -19,7 +19,7 @@ def _convert(*arguments: str) -> list[str]:
     return done.output.splitlines()
 
 
-def test_convert_prints_the_source_and_the_losses(tmp_path: Path) -> None:
+def test_convert_prints_the_source_and_the_lost_content(tmp_path: Path) -> None:
     WRITERS["pbg"](sample(), str(tmp_path / "source"))
     said = _convert(str(tmp_path / "source"), str(tmp_path / "target"), "--format", "graphstorm")
     rows = "item: 19 rows of 4 in 2 partition(s); user: 9 rows of 4 in 1 partition(s)"
@@ -30,8 +30,8 @@ def test_convert_prints_the_source_and_the_losses(tmp_path: Path) -> None:
     assert said[-1].startswith("0.0 MB of embeddings in ")
 
 
-def test_convert_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 2 and one line: what was expected, what was found."""
+def test_convert_refuses_bad_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The exit code is 2, and one line says what was expected and found."""
     WRITERS["pbg"](sample(), str(tmp_path / "source"))
     (tmp_path / "home/.ssh").mkdir(parents=True)
     for arguments, message in (
@@ -52,7 +52,7 @@ def test_convert_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize("golden", ["pbg_v1_static", "pbg_v1_dyn"])
-def test_checkpoints_of_pbg_come_back(tmp_path: Path, golden: str) -> None:
+def test_a_round_trip_returns_the_files_of_pbg(tmp_path: Path, golden: str) -> None:
     """PBG's own checkpoint, through each format and back: the same embeddings file, byte for byte."""
     source = DATA / golden / "checkpoint"
     expected = open_checkpoint(str(source))
@@ -72,8 +72,8 @@ def test_checkpoints_of_pbg_come_back(tmp_path: Path, golden: str) -> None:
             assert (back / "config.json").read_text() == (source / "config.json").read_text()
 
 
-def test_maps_of_graphstorm_are_read(tmp_path: Path) -> None:
-    """GraphStorm's own embeddings, whose ids are in no order, as PBG's: row k is id k."""
+def test_convert_orders_the_rows_of_graphstorm_by_id(tmp_path: Path) -> None:
+    """GraphStorm saves ids in any order; in PBG, row k is id k."""
     source = DATA / "graphstorm" / "emb"
     _convert(str(source), str(tmp_path / "target"), "--format", "pbg")
     found = open_checkpoint(str(tmp_path / "target"))

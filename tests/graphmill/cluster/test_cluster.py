@@ -85,7 +85,7 @@ class Seen:
     def __init__(self) -> None:
         self.ticks: list[progress.Tick] = []
 
-    def update(self, tick: progress.Tick) -> None:
+    def show(self, tick: progress.Tick) -> None:
         self.ticks.append(tick)
 
 

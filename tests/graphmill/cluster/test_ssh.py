@@ -14,7 +14,7 @@ from distributed.utils import get_ip
 from graphmill import cluster
 from graphmill.cluster import ClusterConfig
 from graphmill.cluster.keys import new_keys
-from graphmill.cluster.ssh import _parse
+from graphmill.cluster.ssh import parse
 from graphmill.errors import ClusterError, ConfigError
 from tests import REPOSITORY
 from tests.graphmill.cluster import stranger
@@ -137,8 +137,7 @@ def test_a_host_whose_key_is_not_known_is_refused(ssh_host: str, tmp_path: Path)
 
 
 def test_hosts_as_they_are_written() -> None:
-    hosts, options = _parse("ssh://a,me@b.example:2222")
-    assert hosts == ["a", "b.example"]
-    assert options == [{}, {"username": "me", "port": 2222}]
+    parsed = list(parse("ssh://a,me@b.example:2222"))
+    assert parsed == [("a", {}), ("b.example", {"username": "me", "port": 2222})]
     with pytest.raises(ConfigError, match=r"expected ssh://\[USER@\]HOST"):
-        _parse("ssh://a,,b")
+        list(parse("ssh://a,,b"))

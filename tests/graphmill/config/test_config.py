@@ -1,4 +1,4 @@
-"""The configuration: what is accepted, what is refused, and how the refusal reads."""
+"""The configuration: accepted values, refused values, and the messages."""
 
 import json
 import pickle
@@ -134,7 +134,7 @@ def test_a_wrong_value_is_refused_with_its_path(changes: dict[str, Any], message
         config.from_mapping(raw(**changes))
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(ConfigError) as refused:
         config.from_mapping(raw(dimension="x", lr=-1, colour="blue"))
     assert len(str(refused.value).splitlines()) == 3

@@ -11,8 +11,8 @@ import torch
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats.graphstorm import saved_embeddings, saved_predictions, saved_ranks
 from graphmill.formats.graphstorm.saved_embeddings import EmbInfo
-from graphmill.formats.graphstorm.saved_predictions import EDGE_STEMS, NODE_STEMS, ResultInfo
-from graphmill.formats.graphstorm.saved_ranks import iter_rows
+from graphmill.formats.graphstorm.saved_predictions import EDGE_STEMS, NODE_STEMS, PREDICT, ResultInfo
+from graphmill.formats.graphstorm.saved_ranks import iter_rows, list_ranks
 from tests import DATA
 
 
@@ -41,10 +41,10 @@ def test_golden_predictions() -> None:
     edges = saved_predictions.read_result_info(str(folder / "pred_edge"))
     assert nodes == ResultInfo(("user", "item"), (), 2)
     assert edges == ResultInfo((), (("user", "rated-by", "item"), ("item", "also_viewed", "item")), 2)
-    of_users = saved_predictions.list_ranks(str(folder / "pred_node/user"), NODE_STEMS, 2)
+    of_users = list_ranks(str(folder / "pred_node/user"), PREDICT, NODE_STEMS, 2)
     assert [(each.dtype, each.shape) for each in of_users] == [("int64", (30,))] * 2
     viewed = saved_predictions.edge_folder(str(folder / "pred_edge"), edges.edge_types[1])
-    ranked = saved_predictions.list_ranks(viewed, EDGE_STEMS, 2)[1]
+    ranked = list_ranks(viewed, PREDICT, EDGE_STEMS, 2)[1]
     ((src, dst), predict) = next(iter_rows(ranked, 1000))
     for rows, uri in zip((predict, src, dst), ranked.uris, strict=True):
         np.testing.assert_array_equal(rows, torch.load(uri, weights_only=True).numpy())
@@ -83,7 +83,7 @@ def test_predictions_round_trip(tmp_path: Path) -> None:
         "src_nids-00000.pt",
     ]
     assert saved_predictions.read_result_info(str(tmp_path)) == result_info
-    ranked = saved_predictions.list_ranks(folder, EDGE_STEMS, 1)[0]
+    ranked = list_ranks(folder, PREDICT, EDGE_STEMS, 1)[0]
     (src, dst), values = next(iter_rows(ranked, 2, start=1))
     assert (src.tolist(), dst.tolist(), values.tolist()) == ([1, 2], [1, 0], [1.5, 2.5])
 

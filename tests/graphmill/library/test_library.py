@@ -1,4 +1,4 @@
-"""`graphmill.open`: a run as an object, on what a real remap wrote."""
+"""`graphmill.open`: a run as an object."""
 
 import json
 from pathlib import Path
@@ -45,7 +45,7 @@ def output(tmp_path: Path, vectors: np.ndarray, rng: np.random.Generator) -> Pat
     return tmp_path / "out"
 
 
-def test_what_a_run_holds(output: Path) -> None:
+def test_a_run_shows_its_record_and_its_embeddings(output: Path) -> None:
     run = graphmill.open(str(output))
     assert run.entity_types == ("user", "item")
     assert run.num_entities == {"user": NUM_USERS, "item": 2}
@@ -55,7 +55,7 @@ def test_what_a_run_holds(output: Path) -> None:
     assert graphmill.open(str(output / "run.json")).num_entities == run.num_entities
 
 
-def test_embeddings_are_those_of_the_files(output: Path, vectors: np.ndarray) -> None:
+def test_embeddings_equal_the_files(output: Path, vectors: np.ndarray) -> None:
     run = graphmill.open(str(output))
     table = run.embeddings("user")
     assert table.schema == remapped.schema(DIMENSION)
@@ -67,7 +67,7 @@ def test_embeddings_are_those_of_the_files(output: Path, vectors: np.ndarray) ->
     np.testing.assert_array_equal(np.stack(frame["embedding"]), vectors)
 
 
-def test_a_type_without_entities(output: Path) -> None:
+def test_a_type_without_entities_is_empty(output: Path) -> None:
     with remapped.new_part(str(output / "vectors"), "tag", 0, 3):
         pass
     run = graphmill.open(str(output))
@@ -76,7 +76,7 @@ def test_a_type_without_entities(output: Path) -> None:
     assert (run.num_entities["tag"], len(run.embeddings("tag")), run.find("tag", ["t"])) == (0, 0, {})
 
 
-def test_a_lazy_table_has_a_partition_a_file(output: Path, vectors: np.ndarray) -> None:
+def test_a_lazy_table_has_one_partition_per_file(output: Path, vectors: np.ndarray) -> None:
     pytest.importorskip("pandas")
     lazy = graphmill.open(str(output)).lazy_embeddings("user")
     assert lazy.npartitions == 2
@@ -87,7 +87,7 @@ def test_a_lazy_table_has_a_partition_a_file(output: Path, vectors: np.ndarray) 
     assert set(lengths.compute()) == {DIMENSION}
 
 
-def test_neighbors_are_those_of_comparing_all(output: Path, vectors: np.ndarray) -> None:
+def test_neighbors_equal_a_comparison_of_all_vectors(output: Path, vectors: np.ndarray) -> None:
     run = graphmill.open(str(output))
     unit_ND = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     for asked in (0, 399, 400, 699):
@@ -105,7 +105,7 @@ def test_the_first_rows_come_from_every_partition(output: Path) -> None:
     assert found == [*(f"u{number}" for number in range(5)), *(f"u{number}" for number in range(400, 405))]
 
 
-def test_what_is_not_there_is_said(output: Path, tmp_path: Path) -> None:
+def test_missing_types_and_ids_are_refused(output: Path, tmp_path: Path) -> None:
     run = graphmill.open(str(output))
     with pytest.raises(NotFoundError, match="'shop'; types: user, item"):
         run.embeddings("shop")

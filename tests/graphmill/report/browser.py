@@ -1,4 +1,4 @@
-"""A page as a browser shows it: headless Chromium, without a driver."""
+"""Pages in headless Chromium, without a driver."""
 
 import json
 import re
@@ -46,7 +46,7 @@ setInterval(() => {
 
 @dataclass(frozen=True)
 class Shown:
-    """What the browser made of the page."""
+    """The page in the browser."""
 
     dom: str
     console: list[str]
@@ -64,7 +64,7 @@ class Shown:
 
 
 def show(page: Path, *options: str) -> Shown:
-    """Open the page; skips the test where there is no browser."""
+    """Open the page; without a browser, skip the test."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no Chromium to open the page with: apt-get install chromium")

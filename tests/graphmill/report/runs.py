@@ -1,4 +1,4 @@
-"""A run with every figure that a report shows, and ids and names as hostile as they come."""
+"""A run with every figure of a report, and with hostile ids and names."""
 
 import json
 from pathlib import Path
@@ -25,36 +25,11 @@ SIDES = {side: {"num_edges": 10, "mrr": 0.2, "hits@10": 0.4} for side in ("lhs",
 
 def record() -> dict[str, Any]:
     """A run.json."""
-    buckets = [
-        {
-            "lhs": 0,
-            "rhs": n,
-            "edges": 50,
-            "seconds": 0.1,
-            "wait_s": 0,
-            "loss": 2 / (n + 1),
-            "reg": 0,
-            "mrr": 0.1,
-        }
-        for n in range(4)
-    ]
-    epochs = [
-        {
-            "epoch": epoch,
-            "edges": 200,
-            "seconds": 1.0,
-            "edges_per_s": 200,
-            "loss": 2 / epoch,
-            "reg": 0.0,
-            "mrr": 0.1 * epoch,
-            "swap_wait_s": 0.1,
-            "partitions_read": 2,
-            "partitions_written": 2,
-            "peak_bytes": 100_000_000,
-            "buckets": buckets,
-        }
-        for epoch in (1, 2, 3)
-    ]
+    bucket = {"lhs": 0, "edges": 50, "seconds": 0.1, "wait_s": 0, "reg": 0, "mrr": 0.1}
+    buckets = [bucket | {"rhs": n, "loss": 2 / (n + 1)} for n in range(4)]
+    moved = {"swap_wait_s": 0.1, "partitions_read": 2, "partitions_written": 2, "peak_bytes": 100_000_000}
+    every = {"edges": 200, "seconds": 1.0, "edges_per_s": 200, "reg": 0.0, **moved, "buckets": buckets}
+    epochs = [every | {"epoch": epoch, "loss": 2 / epoch, "mrr": 0.1 * epoch} for epoch in (1, 2, 3)]
     names = list(HOSTILE)
     etl = {
         "status": "done",
@@ -117,7 +92,7 @@ def record() -> dict[str, Any]:
 
 
 def write_run(folder: Path, content: dict[str, Any]) -> Path:
-    """run.json and embeddings of the type `node`, whose first ids are the hostile ones."""
+    """Write run.json, and embeddings of the type `node`, which begins with the hostile ids."""
     rng = np.random.default_rng(5)
     ids = [*HOSTILE, *(f"n{number}" for number in range(60 - len(HOSTILE)))]
     for partition in range(2):

@@ -24,7 +24,7 @@ def two_runs(folder: Path) -> list[Run]:
     return [graphmill.open(str(folder / name)) for name in ("one", "two")]
 
 
-def test_metrics_and_settings_that_differ_stand_side_by_side(tmp_path: Path) -> None:
+def test_the_comparison_shows_metrics_and_different_settings(tmp_path: Path) -> None:
     page = page_of_runs(two_runs(tmp_path))
     tables = {
         block.title: block for section in page.sections for block in section.blocks if block.kind == "table"
@@ -46,13 +46,13 @@ def test_a_browser_draws_the_comparison(tmp_path: Path) -> None:
     assert shown.num_charts == 6
 
 
-def test_there_are_bars_of_every_run() -> None:
+def test_every_run_has_bars() -> None:
     groups = {f"run-{number}": [number / 10] for number in range(len(COLOURS) + 2)}
     drawn = to_json(Bars("degrees", "MRR", "MRR", ["3-9 edges"], groups), "chart")
     assert all(f'"{name}"' in drawn for name in groups)
 
 
-def test_names_are_as_long_as_it_takes(tmp_path: Path) -> None:
+def test_names_of_runs_are_short_and_distinct(tmp_path: Path) -> None:
     for name in ("a/out", "b/out", "c/else"):
         (tmp_path / name / "embeddings").mkdir(parents=True)
     runs = [graphmill.open(str(tmp_path / name)) for name in ("a/out", "b/out", "c/else")]

@@ -1,4 +1,4 @@
-"""report.html, by what it holds and by what a browser makes of it."""
+"""report.html: its content, and its looks in a browser."""
 
 import copy
 import json
@@ -39,7 +39,7 @@ def page(folder: Path) -> Path:
 
 
 class Text(HTMLParser):
-    """The page's text, without its scripts, and the tags that occur."""
+    """The text of the page without its scripts, and its tags."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def read(page: Path) -> Text:
     return text
 
 
-def test_it_tells_what_run_json_and_the_embeddings_hold(page: Path) -> None:
+def test_the_page_shows_run_json_and_the_embeddings(page: Path) -> None:
     words = " ".join(read(page).words)
     for expected in (
         "1,000",
@@ -77,7 +77,7 @@ def test_it_tells_what_run_json_and_the_embeddings_hold(page: Path) -> None:
     assert re.findall(r'id="(chart-[^"]*)"', page.read_text()) == EXPECTED
 
 
-def test_a_type_without_entities_costs_nothing_of_the_page(folder: Path) -> None:
+def test_a_type_without_entities_removes_no_section(folder: Path) -> None:
     with remapped.new_part(str(folder / "embeddings"), "nobody", 0, 8) as part:
         part.append(pa.array([], pa.string()), np.empty((0, 8), np.float32))
     page = Path(report.write(graphmill.open(str(folder))))
@@ -85,7 +85,7 @@ def test_a_type_without_entities_costs_nothing_of_the_page(folder: Path) -> None
     assert "chart-vectors-map-8" in page.read_text()
 
 
-def test_it_is_one_file_of_bounded_size_that_names_no_other(page: Path) -> None:
+def test_the_page_is_one_small_file_that_loads_no_other(page: Path) -> None:
     text = page.read_text()
     assert len(text) < 3_000_000
     assert "default-src &#39;none&#39;" in text
@@ -104,7 +104,7 @@ def test_the_same_run_gives_the_same_bytes(folder: Path) -> None:
     assert (folder / "report.html").read_text() == first
 
 
-def test_a_browser_draws_every_chart_and_complains_of_nothing(page: Path) -> None:
+def test_a_browser_draws_every_chart_without_messages(page: Path) -> None:
     shown = show(page)
     assert shown.console == []
     assert shown.num_charts == len(EXPECTED)
@@ -112,7 +112,7 @@ def test_a_browser_draws_every_chart_and_complains_of_nothing(page: Path) -> Non
 
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["dark", "light"])
-def test_on_a_phone_every_chart_has_ink_and_nothing_sticks_out(page: Path, scheme: int) -> None:
+def test_a_phone_draws_every_chart_within_its_width(page: Path, scheme: int) -> None:
     shown = show_probed(page, f"--blink-settings=preferredColorScheme={scheme}", "--window-size=390,800")
     assert shown.probe == {"drawn": EXPECTED, "overflows": False}
 
@@ -147,7 +147,7 @@ ANYTHING = (
 
 @settings(max_examples=8)
 @given(st.lists(st.tuples(st.sampled_from(PATHS), ANYTHING), min_size=1, max_size=6))
-def test_whatever_run_json_holds_there_is_a_report(
+def test_any_content_of_run_json_gives_a_report(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[tuple[Any, ...], Any]]
 ) -> None:
     content = copy.deepcopy(record())
@@ -162,7 +162,7 @@ def test_whatever_run_json_holds_there_is_a_report(
     assert "</html>" in render(report.page_of(graphmill.open(str(folder))))
 
 
-def test_a_report_that_fails_fails_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_report_fails_no_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     chosen = config.from_mapping(
         {
             "output": str(tmp_path),
@@ -177,7 +177,7 @@ def test_a_report_that_fails_fails_nothing_else(tmp_path: Path, caplog: pytest.L
     assert not (tmp_path / "report.html").exists()
 
 
-def test_the_map_is_that_of_the_principal_components(rng: np.random.Generator) -> None:
+def test_the_map_shows_the_principal_components(rng: np.random.Generator) -> None:
     axes = np.linalg.qr(rng.normal(size=(6, 6)))[0]
     spread = np.array([9.0, 4.0, 1.0, 0.5, 0.1, 0.1])
     vectors = (rng.normal(size=(4000, 6)) * spread) @ axes.T + 3

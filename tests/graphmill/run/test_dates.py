@@ -30,11 +30,6 @@ GRAPH = {
 }
 
 
-@pytest.fixture(params=["local", pytest.param("hdfs", marks=pytest.mark.hdfs)])
-def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(tmp_path) if request.param == "local" else request.getfixturevalue("hdfs_uri")
-
-
 def conf(folder: Path, **settings: Any) -> str:
     path = folder / "daily.yaml"
     path.write_text(yaml.safe_dump(GRAPH | settings))
@@ -184,7 +179,7 @@ def test_a_date_does_not_start_before_an_earlier_one_that_is_at_work(
     path = chain(tmp_path, root)
     finish(f"{root}/2026-11-17")
     with at_work(f"{root}/2026-11-15", f"{root}/2026-11-19"):
-        message = r"2026-11-19: .*process \d+.* and 2026-11-20 would go on from it; try again later"
+        message = r"2026-11-19: .*process \d+.* and 2026-11-20 would continue from it; try again later"
         with pytest.raises(LockedError, match=message):
             previous(path)
         alone = conf(tmp_path, output=f"{root}/{{date}}")  # no chain
@@ -192,7 +187,7 @@ def test_a_date_does_not_start_before_an_earlier_one_that_is_at_work(
     chain(tmp_path, root)
     with at_work(f"{root}/2026-11-15", f"{root}/2026-11-21"):  # neither comes into question
         assert previous(path) == "2026-11-17"
-    assert "2026-11-19 is not finished and nobody is at work on it; it is left out" in caplog.text
+    assert "2026-11-19 is not finished and no run works on it; it is skipped" in caplog.text
     assert "2026-11-15" not in caplog.text
     with at_work(f"{root}/2026-11-17"), pytest.raises(LockedError, match="2026-11-17: "):  # made anew
         previous(path)
@@ -219,7 +214,7 @@ def test_what_a_date_goes_on_from_is_recorded_before_it_is_read(root: str, tmp_p
         finish(f"{root}/2026-11-20", "2026-11-19", done=False)
         storage.delete_marker(f"{root}/2026-11-19")  # who retires it has not seen that yet
 
-    with pytest.raises(LockedError, match="2026-11-19: this date was to go on from it"):
+    with pytest.raises(LockedError, match="2026-11-19: this run was to continue from this date"):
         dates.hold_previous(settings, template, save)
     finish(f"{root}/2026-11-19")
     dates.hold_previous(settings, template, lambda: pytest.fail("it is recorded already"))
@@ -241,7 +236,7 @@ def test_what_has_no_verified_successor_stays(root: str) -> None:
     for day in DAYS[:4]:
         finish(f"{root}/{day}", whole=False)
     assert dates.retire(f"{root}/{{date}}", 1) == []
-    finish(f"{root}/{DAYS[4]}", DAYS[1], done=False)  # is to go on from the second
+    finish(f"{root}/{DAYS[4]}", DAYS[1], done=False)  # is to continue from the second
     finish(f"{root}/{DAYS[5]}")
     with lock.held(f"{root}/{DAYS[3]}"):  # somebody works on that one
         assert dates.retire(f"{root}/{{date}}", 1) == [f"{root}/{DAYS[0]}", f"{root}/{DAYS[2]}"]

@@ -34,20 +34,14 @@ with lock.held(sys.argv[1]):
 """
 
 
-@pytest.fixture(params=["local", pytest.param("hdfs", marks=pytest.mark.hdfs)])
-def output(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A folder on local disk, and one on HDFS."""
-    return str(tmp_path) if request.param == "local" else request.getfixturevalue("hdfs_uri")
-
-
-def acquired(output: str) -> lock._Locks:
-    """The lock of an output, held without showing life."""
-    locks = lock._Locks()
-    locks.acquire([output], [])
+def acquired(root: str) -> lock.Locks:
+    """The lock of a folder, held without showing life."""
+    locks = lock.Locks()
+    locks.acquire([root], [])
     return locks
 
 
-def is_held(locks: lock._Locks) -> bool:
+def is_held(locks: lock.Locks) -> bool:
     try:
         locks.claim.check()
     except LockedError:
@@ -79,41 +73,41 @@ def long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_file, "read", aged)
 
 
-def test_of_many_one_gets_it(output: str) -> None:
+def test_of_many_one_gets_it(root: str) -> None:
     barrier = threading.Barrier(8)
 
     def compete() -> str | None:
         barrier.wait()
         try:
-            return acquired(output).claim.text
+            return acquired(root).claim.text
         except LockedError:
             return None
 
     with ThreadPoolExecutor(8) as pool:
         winners = [each.result() for each in [pool.submit(compete) for _ in range(8)]]
     (winner,) = [each for each in winners if each]
-    assert storage.read_text(f"{output}/{lock.NAME}") == winner
+    assert storage.read_text(f"{root}/{lock.NAME}") == winner
 
 
-def test_what_killed_runs_left_is_removed(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    leftover = storage.temporary_sibling(f"{output}/{lock.NAME}")
+def test_what_killed_runs_left_is_removed(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    leftover = storage.temporary_sibling(f"{root}/{lock.NAME}")
     storage.write_text(leftover, "")
-    with lock.held(output):
+    with lock.held(root):
         assert storage.exists(leftover)  # it may be of somebody who tries just now
     monkeypatch.setattr(lock_file, "EXPIRY_S", 0.0)
-    with lock.held(output):
+    with lock.held(root):
         assert not storage.exists(leftover)
 
 
-def test_it_is_free_again_afterwards(output: str) -> None:
+def test_it_is_free_again_afterwards(root: str) -> None:
     for _ in range(2):
         with (
-            lock.held(output),
+            lock.held(root),
             pytest.raises(LockedError, match=r"process \d+ on .* has it since .* try again later"),
-            lock.held(output),
+            lock.held(root),
         ):
             pass
-    assert storage.list_hidden(output) == []
+    assert storage.list_hidden(root) == []
     assert LockedError.exit_code == 75
 
 
@@ -131,30 +125,30 @@ def test_a_killed_owner_of_this_machine_is_seen_to_be_gone(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_a_silent_owner_elsewhere_is_waited_for(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    silent = acquired(output)
-    with pytest.raises(LockedError, match="is alive"), lock.held(output):
+def test_a_silent_owner_elsewhere_is_waited_for(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = acquired(root)
+    with pytest.raises(LockedError, match="is alive"), lock.held(root):
         pass
     with ExitStack() as stack:
         with monkeypatch.context() as patience:
             patience.setattr(lock_file, "EXPIRY_S", -1.0)
-            stack.enter_context(lock.held(output))
+            stack.enter_context(lock.held(root))
         silent.release()  # what it wakes up to is not its own to delete
         assert not is_held(silent)
-        with pytest.raises(LockedError), lock.held(output):
+        with pytest.raises(LockedError), lock.held(root):
             pass
-    assert storage.list_hidden(output) == []
+    assert storage.list_hidden(root) == []
 
 
 @pytest.mark.usefixtures("elsewhere", "long_ago")
-def test_of_many_one_takes_it_over(output: str) -> None:
-    acquired(output)
+def test_of_many_one_takes_it_over(root: str) -> None:
+    acquired(root)
     barrier = threading.Barrier(4)
 
-    def compete() -> lock._Locks | None:
+    def compete() -> lock.Locks | None:
         barrier.wait()
         try:
-            return acquired(output)
+            return acquired(root)
         except LockedError:
             return None
 
@@ -162,19 +156,19 @@ def test_of_many_one_takes_it_over(output: str) -> None:
         tried = [each.result() for each in [pool.submit(compete) for _ in range(4)]]
     (winner,) = [each for each in tried if each]
     assert is_held(winner)
-    assert [storage.name(uri) for uri in storage.list_hidden(output)] == [lock.NAME]
+    assert [storage.name(uri) for uri in storage.list_hidden(root)] == [lock.NAME]
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_an_owner_that_shows_life_keeps_it(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with lock.held(output):
+def test_an_owner_that_shows_life_keeps_it(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with lock.held(root):
         deadline = time.monotonic() + 60
-        while not any(lock_file.LIFE in uri for uri in storage.list_hidden(output)):
+        while not any(lock_file.LIFE in uri for uri in storage.list_hidden(root)):
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        with pytest.raises(LockedError), lock.held(output):
+        with pytest.raises(LockedError), lock.held(root):
             pass
-    assert storage.list_hidden(output) == []
+    assert storage.list_hidden(root) == []
 
 
 @pytest.mark.usefixtures("elsewhere")
@@ -206,15 +200,15 @@ def test_no_age_takes_it_from_a_process_of_this_machine_that_lives(tmp_path: Pat
         holder.kill()
 
 
-def test_who_has_lost_it_ends(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_has_lost_it_ends(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "BEAT_S", 0.1)
     monkeypatch.setattr(processes, "machine", iter(f"machine {number}" for number in range(1000)).__next__)
     claims = []
     with ThreadPoolExecutor(1) as pool:
-        with pytest.raises(LockedError, match="lost"), lock.held(output) as claim:
+        with pytest.raises(LockedError, match="lost"), lock.held(root) as claim:
             claims.append(claim)
             monkeypatch.setattr(lock_file, "life_ns", lambda link: 0)
-            successor = pool.submit(acquired, output)
+            successor = pool.submit(acquired, root)
             time.sleep(60)
         assert is_held(successor.result())
         with pytest.raises(LockedError, match="lost"):
@@ -235,24 +229,24 @@ def test_a_task_checks_the_locks_of_what_it_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("elsewhere", "long_ago")
-def test_takeovers_do_not_pile_up(output: str) -> None:
-    acquired(output)
-    acquired(output)
-    assert [storage.name(uri) for uri in storage.list_hidden(output)] == [lock.NAME]
+def test_takeovers_do_not_pile_up(root: str) -> None:
+    acquired(root)
+    acquired(root)
+    assert [storage.name(uri) for uri in storage.list_hidden(root)] == [lock.NAME]
 
 
 def test_a_slow_rival_does_not_take_over_what_has_been_taken_over(tmp_path: Path) -> None:
     """It has seen the dead owner alone, and comes when a successor has made the lock its own."""
-    output = str(tmp_path)
-    dead, slow = lock._Locks(), lock._Locks()
-    uri = f"{output}/{lock.NAME}"
+    root = str(tmp_path)
+    dead, slow = lock.Locks(), lock.Locks()
+    uri = f"{root}/{lock.NAME}"
     storage.write_text(uri, dead.claim.text)
     seen = lock_file.last_of(uri)
     assert seen is not None
-    storage.write_text(uri, acquired(f"{output}/another").claim.text)
+    storage.write_text(uri, acquired(f"{root}/another").claim.text)
     storage.create_text(lock_file.after(uri, seen), slow.claim.text)
     assert not slow._succeeds(uri, seen)
-    assert [storage.name(each) for each in storage.list_hidden(output)] == [lock.NAME]
+    assert [storage.name(each) for each in storage.list_hidden(root)] == [lock.NAME]
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", '{"pid": 1}', '{"token": "../../x"}', "[" * 100_000])
@@ -295,16 +289,16 @@ def test_a_lock_that_may_not_be_read_is_reported(own_folder: Path) -> None:
         pass
 
 
-def test_one_lock_that_cannot_be_had_gives_all_back(output: str) -> None:
-    with lock.held(f"{output}/b"):
+def test_one_lock_that_cannot_be_had_gives_all_back(root: str) -> None:
+    with lock.held(f"{root}/b"):
         with (
             pytest.raises(LockedError),
-            lock.held(f"{output}/a", f"{output}/b", whole=[f"{output}/0", f"{output}/c"]),
+            lock.held(f"{root}/a", f"{root}/b", whole=[f"{root}/0", f"{root}/c"]),
         ):
             pass
-        with lock.held(f"{output}/a", whole=[f"{output}/0", f"{output}/c"]):
+        with lock.held(f"{root}/a", whole=[f"{root}/0", f"{root}/c"]):
             pass
-    assert [uri for uri in storage.list_hidden(output, recursive=True) if "lock" in uri] == []
+    assert [uri for uri in storage.list_hidden(root, recursive=True) if "lock" in uri] == []
 
 
 @pytest.mark.parametrize(

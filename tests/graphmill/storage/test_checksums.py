@@ -1,4 +1,4 @@
-"""Checksums: what is hashed on the way is what lies there, in whatever order it is read or written."""
+"""Checksums of streams equal the checksums of the files, in any order of reading and writing."""
 
 import io
 from pathlib import Path
@@ -21,7 +21,7 @@ MIB = 1 << 20
     size=st.integers(0, 5 * MIB),
     reads=st.lists(st.tuples(st.integers(0, 5 * MIB), st.integers(0, 2 * MIB)), max_size=8),
 )
-def test_read_in_any_order(size: int, reads: list[tuple[int, int]]) -> None:
+def test_reading_in_any_order_gives_the_checksum(size: int, reads: list[tuple[int, int]]) -> None:
     content = bytes(range(256)) * (size // 256) + bytes(size % 256)
     hashed = HashedInput(pa.BufferReader(content))
     file = pa.PythonFile(hashed, "r")
@@ -32,7 +32,7 @@ def test_read_in_any_order(size: int, reads: list[tuple[int, int]]) -> None:
 
 
 @given(st.lists(st.binary(max_size=100)))
-def test_what_is_written_is_hashed(pieces: list[bytes]) -> None:
+def test_writing_gives_the_checksum(pieces: list[bytes]) -> None:
     sink = pa.BufferOutputStream()
     hashed = HashedOutput(sink)
     file = pa.PythonFile(hashed, "w")
@@ -43,8 +43,8 @@ def test_what_is_written_is_hashed(pieces: list[bytes]) -> None:
     assert hashed.checksum() == xxhash.xxh3_128_hexdigest(written)
 
 
-def test_what_is_read_in_order_is_read_once() -> None:
-    """But for holes that nobody asks for."""
+def test_reading_in_order_reads_each_byte_once() -> None:
+    """Small gaps are read too."""
 
     class Counted(io.BytesIO):
         num_read = 0
@@ -75,7 +75,7 @@ def test_what_is_read_in_order_is_read_once() -> None:
         min_size=1,
     )
 )
-def test_a_manifest_says_what_was_written(
+def test_a_manifest_is_read_as_written(
     tmp_path_factory: pytest.TempPathFactory, found: dict[str, str]
 ) -> None:
     uri = str(tmp_path_factory.mktemp("any") / storage.CHECKSUMS)
@@ -86,14 +86,14 @@ def test_a_manifest_says_what_was_written(
 @pytest.mark.parametrize(
     "content", ["", "x\n", f"{'0' * 31}  name\n", f"{'0' * 32}  name", f"{'0' * 32} n\n"]
 )
-def test_a_damaged_manifest(tmp_path: Path, content: str) -> None:
+def test_a_damaged_manifest_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / storage.CHECKSUMS).write_text(content)
     (tmp_path / "name").write_text("any")
     with pytest.raises(FormatError, match=r"checksums\.xxh128: line 1: expected a checksum"):
         checksums.read_bytes(str(tmp_path / "name"), storage.manifest_of(str(tmp_path)))
 
 
-def test_the_format_is_that_of_xxhsum(tmp_path: Path) -> None:
+def test_a_manifest_has_the_format_of_xxhsum(tmp_path: Path) -> None:
     known: dict[str, str] = {}
     folder = str(tmp_path)
     storage.write_text(f"{folder}/b", "", known)
@@ -107,7 +107,7 @@ def test_the_format_is_that_of_xxhsum(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_is_compared_again_when_it_has_changed(tmp_path: Path) -> None:
+def test_a_changed_file_is_compared_again(tmp_path: Path) -> None:
     known: dict[str, str] = {}
     uri, manifest = str(tmp_path / "file"), storage.manifest_of(str(tmp_path))
     storage.write_text(uri, "right", known)

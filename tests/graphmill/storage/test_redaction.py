@@ -1,4 +1,4 @@
-"""No secret of a URI reaches run.json, the log, or an error's message."""
+"""Secrets in URIs stay out of run.json, the log and error messages."""
 
 import json
 from pathlib import Path
@@ -40,12 +40,12 @@ SECRET = "wJalrXUtnFEMI"
         ("mail me@example.org: it costs 1:2", "mail me@example.org: it costs 1:2"),
     ],
 )
-def test_what_is_taken_out(text: str, clean: str) -> None:
+def test_secrets_are_redacted(text: str, clean: str) -> None:
     assert redacted(text) == clean
 
 
 @pytest.mark.parametrize("after", ['": denied', "\nand more", "\\x", "é"])
-def test_json_stays_json(after: str) -> None:
+def test_redacted_json_is_valid_json(after: str) -> None:
     text = json.loads(redacted(json.dumps(f'cannot open "s3://b/x?secret_key={SECRET}{after}')))
     assert text.startswith('cannot open "s3://b/x?secret_key=***')
     assert SECRET not in text
@@ -58,24 +58,24 @@ _NAMES = st.sampled_from(
 
 
 @given(_SECRETS, _NAMES, st.sampled_from(["&region=eu", "", '"', "' is denied", "\nand", ", other"]))
-def test_whatever_the_secret_is_of_a_query(secret: str, name: str, after: str) -> None:
+def test_any_secret_in_a_query_is_redacted(secret: str, name: str, after: str) -> None:
     for before in ("s3://b/x?", "https://host:443/x?y=1&"):
         clean = redacted(f"{before}{name}={secret}{after}")
         assert clean == f"{before}{name}=***{after}"
 
 
 @given(_SECRETS, st.sampled_from(["s3", "s3a", "gs", "abfss", "https", "mongodb+srv"]), st.booleans())
-def test_whatever_the_secret_is_before_a_host(secret: str, scheme: str, in_json: bool) -> None:
+def test_any_secret_before_a_host_is_redacted(secret: str, scheme: str, in_json: bool) -> None:
     text = f"{scheme}://AKIA:{secret}@bucket/x: denied"
     assert redacted(json.dumps(text) if in_json else text).strip('"') == f"{scheme}://***@bucket/x: denied"
 
 
 @given(st.text())
-def test_once_is_enough(text: str) -> None:
+def test_redacting_twice_changes_nothing(text: str) -> None:
     assert redacted(redacted(text)) == redacted(text)
 
 
-def test_a_run_tells_no_secret(tmp_path: Path) -> None:
+def test_a_run_logs_and_records_no_secret(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(
         GRAPH + "etl: {tables: [{path: missing.csv, lhs: 0, rhs: 1, relation: r}]}}"
     )

@@ -68,8 +68,8 @@ def test_local_paths_of_uris() -> None:
 # ---- reading and writing
 
 
-def test_what_lies_within_a_folder(tmp_path: Path) -> None:
-    """Neither `..`, nor a link, nor another scheme or host leads out."""
+def test_within_a_folder(tmp_path: Path) -> None:
+    """`..`, links, other schemes and other hosts lead out of the folder."""
     root = str(tmp_path / "run")
     (tmp_path / "run" / "real").mkdir(parents=True)
     (tmp_path / "run" / "out").symlink_to("/etc")
@@ -107,8 +107,8 @@ for uri in sys.argv[1:]:
 """
 
 
-def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
-    """A pipe that nobody writes to would keep its reader for ever."""
+def test_pipes_devices_and_sockets_are_refused_at_once(tmp_path: Path) -> None:
+    """A reader of a pipe without a writer would wait without end."""
     fifo, linked, unix = (str(tmp_path / name) for name in ("fifo", "linked", "unix"))
     os.mkfifo(fifo)
     Path(linked).symlink_to(fifo)
@@ -169,7 +169,7 @@ def test_any_name_below_a_file_uri(tmp_path: Path, name: str) -> None:
     assert storage.read_text(hidden) == "y"
 
 
-def test_times_are_those_of_the_last_write(root: str) -> None:
+def test_status_has_the_time_of_the_last_write(root: str) -> None:
     for uri in (f"{root}/file", f"{root}/folder/file"):
         before = time.time()
         storage.write_text(uri, "x")
@@ -181,7 +181,7 @@ def test_times_are_those_of_the_last_write(root: str) -> None:
         storage.delete(uri)
 
 
-def test_of_two_new_files_of_one_name_the_first_stays(root: str) -> None:
+def test_create_text_keeps_an_existing_file(root: str) -> None:
     assert storage.create_text(f"{root}/new", "first")
     assert not storage.create_text(f"{root}/new", "second")
     assert storage.read_text(f"{root}/new") == "first"
@@ -204,7 +204,7 @@ def test_random_access(root: str) -> None:
         assert stream.size() == 10
 
 
-def test_what_is_missing_is_named(root: str) -> None:
+def test_errors_name_the_missing_file(root: str) -> None:
     uri = storage.join(root, "nowhere", "x")
     with pytest.raises(NotFoundError, match="nowhere/x"):
         storage.read_bytes(uri)
@@ -213,8 +213,8 @@ def test_what_is_missing_is_named(root: str) -> None:
     storage.delete(uri)
 
 
-def test_what_another_deletes_meanwhile_is_deleted(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As savers do that all find at the same time that theirs was the last part missing."""
+def test_a_concurrent_delete_is_no_error(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several savers may delete the same folder at the same time."""
     status = fs.status
 
     def seen_and_then_gone(uri: str) -> storage.FileStatus | None:
@@ -336,7 +336,7 @@ def test_a_killed_writer_never_leaves_a_part(tmp_path: Path) -> None:
 
 @pytest.fixture
 def full_disk() -> Iterator[None]:
-    """Every file of this process ends at 100 kB, as if the disk were full there."""
+    """Files of this process may have 100 kB, as if the disk were full then."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     earlier = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
@@ -366,7 +366,7 @@ def test_hdf5_round_trip(root: str) -> None:
         assert hdf5["numbers"][99_990:].tolist() == list(range(99_990, 100_000))
 
 
-def test_hdf5_that_is_cut_short_or_something_else(root: str) -> None:
+def test_hdf5_that_is_cut_short_or_something_else_is_refused(root: str) -> None:
     whole = storage.join(root, "x.h5")
     with storage.create_hdf5(whole) as hdf5:
         hdf5["numbers"] = np.arange(10_000)
@@ -408,7 +408,7 @@ def test_a_staged_file_is_readable_by_raw_h5py(tmp_path: Path) -> None:
 # ---- services
 
 
-def test_an_unknown_scheme() -> None:
+def test_an_unknown_scheme_is_refused() -> None:
     with pytest.raises(StorageError, match="gopher"):
         storage.read_bytes("gopher://host/x")
 
@@ -425,14 +425,14 @@ def test_an_object_store_is_refused_before_anything_is_written_there() -> None:
             pytest.fail("nobody asks before")
 
 
-def test_an_unknown_hdfs_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_hdfs_driver_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(hdfs.DRIVER_VARIABLE, "java")
     with pytest.raises(ConfigError, match="expected one of native, libhdfs, found 'java'"):
         hdfs.connect("hdfs://localhost:1/")
 
 
 @pytest.mark.parametrize("listening", [True, False], ids=["silent", "refusing"])
-def test_hdfs_that_does_not_answer(listening: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hdfs_that_does_not_answer_is_an_error(listening: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(hdfs.TIMEOUT_VARIABLE, "1.5")
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
@@ -444,7 +444,7 @@ def test_hdfs_that_does_not_answer(listening: bool, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.hdfs
-def test_what_the_namenode_refuses_is_one_line(hdfs_uri: str) -> None:
+def test_an_error_of_the_namenode_is_one_line(hdfs_uri: str) -> None:
     storage.write_text(storage.join(hdfs_uri, "x"), "")
     with pytest.raises(StorageError, match="cannot") as refused:
         storage.write_text(storage.join(hdfs_uri, "x", "below a file"), "")

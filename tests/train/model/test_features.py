@@ -18,7 +18,7 @@ from train.edges import batches
 from train.model import optimizer
 from train.model.features import distinct
 from train.model.model import Model
-from train.run.batch_step import BatchStep
+from train.run.bucket import BatchStep
 from train.step.table import Table
 
 DEVICE = torch.device("cpu")

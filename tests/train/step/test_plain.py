@@ -13,7 +13,7 @@ from tests.train.oracle import Oracle, adagrad, row_adagrad
 from train.edges.negative_sampling import Batch, Sampling
 from train.model import optimizer
 from train.model.model import Model
-from train.run.batch_step import BatchStep
+from train.run.bucket import BatchStep
 from train.step.plain import PlainStep, gather, scores
 from train.step.table import Table
 

@@ -18,7 +18,7 @@ def write_version(root: Path, version: int, fill: float | None = None) -> None:
 
 
 def preserve_as_pbg(root: Path, version: int, epoch: int, *, relative: bool = False) -> Path:
-    """What `CheckpointManager.preserve_current_version` of PBG makes: links, and a version of its own."""
+    """Make links and a version file, like `CheckpointManager.preserve_current_version` of PBG."""
     folder = root / f"epoch_{epoch}"
     folder.mkdir()
     for file in root.glob(f"*.v{version}.h5"):
@@ -38,7 +38,7 @@ def vectors(folder: Path, version: int) -> list[float]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """PBG's checkpoint of version 4, with epochs 1 to 3 preserved; of the first version nothing is left."""
+    """PBG's checkpoint of version 4, with epochs 2 and 3 preserved; version 1 is deleted."""
     root = tmp_path / "checkpoint"
     for version in range(1, 5):
         write_version(root, version)
@@ -78,8 +78,8 @@ def test_restoring_keeps_targets_of_epochs(root: Path) -> None:
 
 
 @pytest.mark.parametrize("relative", [False, True])
-def test_in_a_checkpoint_that_was_moved_the_files_of_its_epochs_stay(root: Path, relative: bool) -> None:
-    """Absolute links dangle there: the files are what the user can still repair the epochs with."""
+def test_a_moved_checkpoint_keeps_the_files_of_its_epochs(root: Path, relative: bool) -> None:
+    """Absolute links are broken there; the user needs the files to repair the epochs."""
     for epoch in (2, 3):
         for link in (root / f"epoch_{epoch}").glob("*.h5"):
             link.unlink()
@@ -94,7 +94,7 @@ def test_in_a_checkpoint_that_was_moved_the_files_of_its_epochs_stay(root: Path,
 
 
 @pytest.mark.parametrize("where", ["good/of_may", "elsewhere"])
-def test_epochs_that_were_renamed_or_lie_on_another_disk_count_too(root: Path, where: str) -> None:
+def test_renamed_epochs_and_epochs_on_another_disk_keep_their_files(root: Path, where: str) -> None:
     if where == "elsewhere":
         (root / "epoch_2").rename(root.parent / "elsewhere")
         (root / "epoch_2").symlink_to(root.parent / "elsewhere")
@@ -107,8 +107,8 @@ def test_epochs_that_were_renamed_or_lie_on_another_disk_count_too(root: Path, w
     assert vectors(place, 2) == [2, 2]
 
 
-def test_an_epoch_is_not_changed_by_training_its_version_again(root: Path) -> None:
-    """Somebody has gone back to version 2 by hand: versions 3 and 4 are written anew."""
+def test_training_a_version_again_does_not_change_its_epoch(root: Path) -> None:
+    """A user goes back to version 2 by hand; training writes versions 3 and 4 again."""
     preserve_as_pbg(root, 4, 4)
     (root / "checkpoint_version.txt").write_text("2\n")
     checkpoint.delete_uncommitted(str(root))
@@ -119,8 +119,8 @@ def test_an_epoch_is_not_changed_by_training_its_version_again(root: Path) -> No
     assert vectors(root, 4) == [-4, -4]
 
 
-def test_initial_values_stay(root: Path) -> None:
-    """Version 0 is what somebody has put there by hand; PBG never deletes it."""
+def test_initial_values_are_kept(root: Path) -> None:
+    """Version 0 holds initial values of the user; PBG never deletes it."""
     write_version(root, 0)
     checkpoint.delete_uncommitted(str(root))
     write_version(root, 5)
@@ -129,7 +129,7 @@ def test_initial_values_stay(root: Path) -> None:
 
 
 @pytest.mark.parametrize("relative", [False, True])
-def test_epochs_of_a_checkpoint_that_is_moved_aside_are_readable_there(root: Path, relative: bool) -> None:
+def test_epochs_of_a_checkpoint_moved_aside_are_readable(root: Path, relative: bool) -> None:
     preserve_as_pbg(root, 4, 4, relative=relative)
     checkpoint.keep(str(root), 4, "best")
     aside = Path(checkpoint.move_aside(str(root)))
@@ -158,8 +158,8 @@ def test_each_checkpoint_moved_aside_has_its_own_name(tmp_path: Path) -> None:
     assert vectors(tmp_path / "checkpoint.stale-2", 2) == [2, 2]
 
 
-def test_a_preserved_epoch_is_not_replaced_by_another_one_of_its_number(tmp_path: Path) -> None:
-    """After a way back an epoch is preserved again, with other vectors; what a kill repeats is the same."""
+def test_a_preserved_epoch_is_not_replaced_by_an_epoch_of_the_same_number(tmp_path: Path) -> None:
+    """An epoch that is preserved again, with other vectors, moves the old epoch aside."""
     root = tmp_path / "checkpoint"
     for fill in (7.0, 7.0, 8.0):
         write_version(root, 1, fill)
@@ -173,8 +173,8 @@ def test_a_preserved_epoch_is_not_replaced_by_another_one_of_its_number(tmp_path
     )
 
 
-def test_a_version_whose_files_are_links_is_preserved_for_good(root: Path) -> None:
-    """Somebody has made an epoch current again by links to it: a hard link to a link would be a link."""
+def test_a_version_of_links_is_preserved_as_files(root: Path) -> None:
+    """A user makes an epoch current again by links to it; a hard link to a link would be a link."""
     for file in root.glob("*.v4.h5"):
         file.unlink()
     (root / "checkpoint_version.txt").write_text("2\n")

@@ -1,0 +1,290 @@
+"""HDF5 files of a version: the embeddings of a partition, and the parameters that belong to no entity.
+
+    embeddings_{type}_{part}.v{V}.h5, model.v{V}.h5
+        attributes format_version, config/json, iteration/*   (a slash is part of an attribute's name)
+        optimizer/state_dict        opaque V1 [bytes]: torch.save(optimizer.state_dict())
+    embeddings_{type}_{part}.v{V}.h5
+        embeddings                  float [count, D]
+    model.v{V}.h5, each dataset with the attribute state_dict_key
+        model/relations/{r}/operator/{side}/{parameter}     float
+        model/entities/{type}/global_embedding              float [D]
+
+The files may come from anybody: only tensors are unpickled. torch is imported where it is used: a process
+that reads vectors alone, as in remap, starts a second earlier.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from graphmill import storage
+from graphmill.errors import FormatError
+from graphmill.formats._hdf5 import (
+    FORMAT_VERSION,
+    DatasetWriter,
+    checked_dataset,
+    described,
+    find_dataset,
+    open_checked,
+    read_rows,
+)
+from graphmill.formats.pbg_checkpoint.files import MODEL, embeddings_uri, manifest_of, model_uri
+from graphmill.model.parameters import global_key, parse_global_key, parse_operator_key
+from graphmill.storage import Checksums
+from graphmill.vocab import Partition
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Floats = npt.NDArray[np.float32]
+
+_EMBEDDINGS = "embeddings"
+_OPTIMIZER = "optimizer/state_dict"
+_OPAQUE = np.dtype("V1")
+_KEY = "state_dict_key"
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """The iteration that a version ends: the seven `iteration/` attributes of its files."""
+
+    num_epochs: int
+    epoch_idx: int
+    num_edge_paths: int
+    edge_path_idx: int
+    edge_path: str
+    num_edge_chunks: int
+    edge_chunk_idx: int
+
+
+class DatasetRows:
+    """Rows of a dataset [count, D], read piece by piece."""
+
+    def __init__(self, hdf5: h5py.File, uri: str) -> None:
+        self._dataset = checked_dataset(hdf5, _EMBEDDINGS, "f", uri, num_dims=2)
+        self.shape: tuple[int, int] = self._dataset.shape
+
+    def read(self, start: int, stop: int) -> Floats:
+        """Rows [start, stop) as float32, whatever the file has."""
+        rows: Floats = read_rows(self._dataset, start, min(stop, self.shape[0]), np.float32)
+        return rows
+
+
+def write_embeddings(
+    checkpoint_path: str,
+    entity_type: str,
+    partition: Partition,
+    version: int,
+    embeddings: Floats | Iterable[Floats],
+    optimizer_state: Mapping[str, Any] | None,
+    config: Mapping[str, Any],
+    iteration: Iteration | None,
+    checksums: Checksums | None = None,
+    *,
+    shape: tuple[int, int] | None = None,
+) -> None:
+    """Write one partition: embeddings [count, D], and the state_dict() of the optimizer if there is one.
+
+    With `shape`, (count, D) of all rows, the embeddings come in batches [n, D]. The checksum of the file is
+    added to `checksums`.
+
+    Raises:
+        FormatError: the batches have fewer or more rows than `shape`.
+    """
+    if shape is None:
+        whole = np.asarray(embeddings)
+        shape, embeddings = (whole.shape[0], whole.shape[1]), [whole]
+    uri = embeddings_uri(checkpoint_path, entity_type, partition, version)
+    with storage.create_hdf5(uri, checksums) as hdf5:
+        _write_attributes(hdf5, config, iteration)
+        writer = DatasetWriter(hdf5, uri, shape[0], {_EMBEDDINGS: np.float32}, shape[1:])
+        writer.fill({_EMBEDDINGS: batch} for batch in embeddings)
+        _write_optimizer(hdf5, optimizer_state)
+
+
+@contextmanager
+def open_embeddings(
+    checkpoint_path: str, entity_type: str, partition: Partition, version: int, *, whole: bool = False
+) -> Iterator[DatasetRows]:
+    """One partition's embeddings, to be read piece by piece within the block.
+
+    With `whole`, for a caller that reads all rows, the file is compared with its checksum.
+    """
+    uri = embeddings_uri(checkpoint_path, entity_type, partition, version)
+    with open_checked(uri, manifest_of(checkpoint_path, version) if whole else None) as hdf5:
+        yield DatasetRows(hdf5, uri)
+
+
+def read_embeddings(
+    checkpoint_path: str, entity_type: str, partition: Partition, version: int
+) -> tuple[Floats, dict[str, Any] | None]:
+    """One partition: embeddings [count, D] float32, and its optimizer's state or None.
+
+    Raises:
+        NotFoundError: the version has no such file.
+        FormatError: the file does not follow the format, or has another checksum.
+    """
+    uri = embeddings_uri(checkpoint_path, entity_type, partition, version)
+    with open_checked(uri, manifest_of(checkpoint_path, version)) as hdf5:
+        rows = DatasetRows(hdf5, uri)
+        return rows.read(0, rows.shape[0]), _read_optimizer(hdf5, uri)
+
+
+def read_optimizer_state(
+    checkpoint_path: str, entity_type: str, partition: Partition, version: int
+) -> dict[str, Any] | None:
+    """The state of one partition's optimizer, or None; reads no embeddings and compares no checksum."""
+    uri = embeddings_uri(checkpoint_path, entity_type, partition, version)
+    with open_checked(uri) as hdf5:
+        return _read_optimizer(hdf5, uri)
+
+
+def write_model(
+    checkpoint_path: str,
+    version: int,
+    state: Mapping[str, Tensor],
+    optimizer_state: Mapping[str, Any] | None,
+    config: Mapping[str, Any],
+    iteration: Iteration | None,
+    checksums: Checksums | None = None,
+) -> None:
+    """Write the parameters by `state_dict_key` ("rhs_operators.0.real").
+
+    The checksum of the file is added to `checksums`.
+
+    Raises:
+        FormatError: the format has no place for a parameter of that name.
+    """
+    uri = model_uri(checkpoint_path, version)
+    with storage.create_hdf5(uri, checksums) as hdf5:
+        _write_attributes(hdf5, config, iteration)
+        hdf5.create_group(MODEL)  # PBG wants the group even if it is empty
+        for key, parameter in state.items():
+            values = parameter.detach().cpu().numpy()
+            dataset = hdf5.create_dataset(_place(key, uri), data=values, track_times=False)
+            dataset.attrs[_KEY] = key
+        _write_optimizer(hdf5, optimizer_state)
+
+
+def read_model(
+    checkpoint_path: str, version: int
+) -> tuple[dict[str, Tensor], dict[str, Any] | None, Iteration | None]:
+    """The parameters by `state_dict_key`, float32; the optimizer's state; the iteration that ended there.
+
+    Raises:
+        NotFoundError: the version has no model file.
+        FormatError: the file does not follow the format, or has another checksum.
+    """
+    uri = model_uri(checkpoint_path, version)
+    with open_checked(uri, manifest_of(checkpoint_path, version)) as hdf5:
+        return _read_parameters(hdf5, uri), _read_optimizer(hdf5, uri), _read_iteration(hdf5, uri)
+
+
+def read_model_iteration(checkpoint_path: str, version: int) -> Iteration | None:
+    """The iteration that the version ends, or None where its model file does not say."""
+    uri = model_uri(checkpoint_path, version)
+    with open_checked(uri) as hdf5:
+        return _read_iteration(hdf5, uri)
+
+
+def read_global_embedding(checkpoint_path: str, entity_type: str, version: int) -> Floats | None:
+    """The vector [D] float32 that is added to every embedding of a type, or None; read without torch.
+
+    Raises:
+        NotFoundError: the version has no model file.
+        FormatError: the file does not follow the format, or has another checksum.
+    """
+    uri = model_uri(checkpoint_path, version)
+    with open_checked(uri, manifest_of(checkpoint_path, version)) as hdf5:
+        name = _place(global_key(entity_type), uri)
+        if find_dataset(hdf5, name, uri) is None:
+            return None
+        return np.asarray(checked_dataset(hdf5, name, "f", uri)[...], np.float32)
+
+
+def _write_attributes(hdf5: h5py.File, config: Mapping[str, Any], iteration: Iteration | None) -> None:
+    hdf5.attrs["format_version"] = FORMAT_VERSION
+    hdf5.attrs["config/json"] = json.dumps(config, indent=4)
+    for key, value in asdict(iteration).items() if iteration else ():
+        hdf5.attrs[f"iteration/{key}"] = value
+
+
+def _read_iteration(hdf5: h5py.File, uri: str) -> Iteration | None:
+    found = {each.name: hdf5.attrs.get(f"iteration/{each.name}") for each in fields(Iteration)}
+    if all(value is None for value in found.values()):
+        return None
+    try:
+        integers = {name: int(value) for name, value in found.items() if name != "edge_path"}
+    except (TypeError, ValueError) as error:
+        raise FormatError(f"{uri}: expected seven attributes 'iteration/...', found {found}") from error
+    return Iteration(edge_path=str(found["edge_path"]), **integers)
+
+
+def _write_optimizer(hdf5: h5py.File, state: Mapping[str, Any] | None) -> None:
+    if state is None:
+        return
+    import torch
+
+    from graphmill.formats.torch_files.read import mapped
+
+    stream = io.BytesIO()
+    # torch.save() writes the whole storage of a view: a copy has its own.
+    torch.save(mapped(state, lambda tensor: tensor.detach().to("cpu", copy=True)), stream)
+    opaque = np.frombuffer(stream.getbuffer(), dtype=_OPAQUE)
+    hdf5.create_dataset(_OPTIMIZER, data=opaque, track_times=False)
+
+
+def _read_optimizer(hdf5: h5py.File, uri: str) -> dict[str, Any] | None:
+    dataset = find_dataset(hdf5, _OPTIMIZER, uri)
+    if dataset is None:
+        return None
+    where = f"{uri}: dataset {_OPTIMIZER!r}"
+    if dataset.ndim != 1 or dataset.dtype != _OPAQUE:
+        raise FormatError(f"{where}: expected bytes of the opaque type V1, found {described(dataset)}")
+    from graphmill.formats.torch_files.read import load_stream
+
+    content = dataset[...].tobytes()
+    state = load_stream(io.BytesIO(content), len(content), where)
+    if not isinstance(state, dict):
+        raise FormatError(f"{where}: expected a dict, found {type(state).__name__}")
+    return state
+
+
+def _read_parameters(hdf5: h5py.File, uri: str) -> dict[str, Tensor]:
+    """The parameters, float32, by state_dict_key; none without the group."""
+    import torch
+
+    state: dict[str, Tensor] = {}
+
+    def visit(name: str, _: h5py.HLObject) -> None:
+        dataset = find_dataset(hdf5, f"{MODEL}/{name}", uri)
+        if dataset is None:
+            return
+        key = dataset.attrs.get(_KEY)
+        if not isinstance(key, str) or dataset.dtype.kind != "f":
+            raise FormatError(
+                f"{uri}: dataset {dataset.name!r}: expected floats with an attribute {_KEY!r}, "
+                f"found {described(dataset)} and {key}"
+            )
+        state[key] = torch.from_numpy(np.asarray(dataset[...], np.float32))
+
+    if isinstance(hdf5.get(MODEL, getlink=True), h5py.HardLink):
+        hdf5[MODEL].visititems(visit)  # follows no link that leads out of the file
+    return state
+
+
+def _place(key: str, uri: str) -> str:
+    if found := parse_operator_key(key):
+        return f"{MODEL}/relations/{found.relation}/operator/{found.side}/{found.parameter}"
+    if entity_type := parse_global_key(key):
+        return f"{MODEL}/entities/{entity_type}/global_embedding"
+    raise FormatError(f"{uri}: the format has no place for a parameter named {key!r}")

@@ -1,0 +1,103 @@
+"""The legacy names of configuration keys and parameters, and states of optimizers as an old torch saved them.
+
+legacy                  v1
+outdir, loadPath        checkpoint_path, init_path; all other keys in camelCase
+rotation(s)             linear_transformation(s), transposed: the operator multiplied from the other side
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+_KEYS = {"checkpoint_path": "outdir", "init_path": "loadPath"}
+_V1_KEYS = {legacy: key for key, legacy in _KEYS.items()}
+_ROTATION = re.compile(r"^((?:lhs|rhs)_operators\.\d+\.)rotation(s?)$")
+_LINEAR = re.compile(r"^((?:lhs|rhs)_operators\.\d+\.)linear_transformation(s?)$")
+
+OptimizerState = Mapping[str, Any] | None
+Renamed = tuple[dict[str, Tensor], dict[str, Any] | None]
+
+
+def legacy_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """PBG v1's configuration with the legacy keys."""
+    return _renamed_keys(
+        config, lambda key: _KEYS.get(key) or re.sub(r"_([a-z])", lambda match: match[1].upper(), key)
+    )
+
+
+def v1_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A legacy configuration with PBG v1's keys."""
+    return _renamed_keys(
+        config,
+        lambda key: (
+            _V1_KEYS.get(key) or re.sub(r"(?<=[a-z0-9])([A-Z])", lambda match: "_" + match[1].lower(), key)
+        ),
+    )
+
+
+def _renamed_keys(config: Mapping[str, Any], rename: Callable[[str], str]) -> dict[str, Any]:
+    def inner(section: Any) -> Any:
+        if not isinstance(section, Mapping):
+            return section
+        return {rename(key): value for key, value in section.items()}
+
+    renamed = {rename(key): value for key, value in config.items()}
+    entities, relations = renamed.get("entities"), renamed.get("relations")
+    if isinstance(entities, Mapping):  # the keys are names of types
+        renamed["entities"] = {name: inner(each) for name, each in entities.items()}
+    if isinstance(relations, list | tuple):
+        renamed["relations"] = [inner(each) for each in relations]
+    return renamed
+
+
+def legacy_parameters(parameters: Mapping[str, Tensor], optimizer_state: OptimizerState) -> Renamed:
+    """v1's parameters, and the state of their optimizer, under the legacy names."""
+    return _renamed_parameters(parameters, optimizer_state, _LINEAR, "rotation")
+
+
+def v1_parameters(parameters: Mapping[str, Tensor], optimizer_state: OptimizerState) -> Renamed:
+    """Legacy parameters, and the state of their optimizer, under v1's names."""
+    state = None if optimizer_state is None else numbered(optimizer_state)
+    return _renamed_parameters(parameters, state, _ROTATION, "linear_transformation")
+
+
+def numbered(optimizer_state: Mapping[str, Any]) -> dict[str, Any]:
+    """A torch optimizer's state_dict() with parameters numbered from 0; an old torch used addresses."""
+    groups, state = optimizer_state.get("param_groups"), optimizer_state.get("state")
+    if not isinstance(groups, list) or not isinstance(state, Mapping):
+        return dict(optimizer_state)
+    numbers: dict[Any, int] = {}
+    for group in groups:
+        for parameter in group["params"]:
+            numbers[parameter] = len(numbers)
+    renumbered = [group | {"params": [numbers[each] for each in group["params"]]} for group in groups]
+    states = {numbers[parameter]: value for parameter, value in state.items() if parameter in numbers}
+    return dict(optimizer_state) | {"state": states, "param_groups": renumbered}
+
+
+def _renamed_parameters(
+    parameters: Mapping[str, Tensor], optimizer_state: OptimizerState, pattern: re.Pattern[str], name: str
+) -> Renamed:
+    renamed: dict[str, Tensor] = {}
+    turned: set[int] = set()
+    for number, (key, value) in enumerate(parameters.items()):
+        if (match := pattern.match(key)) and value.dim() >= 2:
+            renamed[f"{match[1]}{name}{match[2]}"] = _transposed(value)
+            turned.add(number)
+        else:
+            renamed[key] = value
+    if optimizer_state is None:
+        return renamed, None
+    state = dict(optimizer_state)
+    if isinstance(state.get("state"), Mapping):
+        state["state"] = {
+            number: {each: _transposed(value) for each, value in sums.items()} if number in turned else sums
+            for number, sums in state["state"].items()
+        }
+    return renamed, state
+
+
+def _transposed(value: Any) -> Any:
+    return value.transpose(-1, -2).contiguous() if isinstance(value, Tensor) and value.dim() >= 2 else value
