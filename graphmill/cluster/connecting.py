@@ -52,7 +52,8 @@ def connect(master: str | None, settings: ClusterConfig, imports: Sequence[str] 
         except (OSError, TimeoutError, RuntimeError) as error:
             raise ClusterError(f"--master {master}: the cluster does not answer: {error}") from error
         prepare(client, kind, settings.py_files)
-        client.register_plugin(Environment({hdfs.DRIVER_VARIABLE: hdfs.chosen_driver()}))
+        variables = {hdfs.DRIVER_VARIABLE: hdfs.chosen_driver()}
+        client.register_plugin(Environment(variables, ignores_interrupts=kind.has_own_workers))
         _announce(client, master)
         yield client
 

@@ -2,17 +2,13 @@
 
 import logging
 import multiprocessing
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from multiprocessing import resource_tracker
 from typing import Any
 
 import dask
 from distributed import LocalCluster, SpecCluster
-from distributed.utils import LoopRunner
-from tornado.ioloop import IOLoop
 
 from graphmill.cluster import dashboard
 from graphmill.cluster.keys import Keys
@@ -73,33 +69,13 @@ def _connection(settings: ClusterConfig, keys: Keys | None) -> dict[str, Any]:
 
 @contextmanager
 def _cluster_here(settings: ClusterConfig, start: Callable[..., SpecCluster]) -> Iterator[SpecCluster]:
-    with dask.config.set(_NO_WORKERS_TIMEOUT), _loop_without_interrupts() as loop:
-        cluster = start(loop=loop, host=LOOPBACK, local_directory=settings.scratch_path)
+    with dask.config.set(_NO_WORKERS_TIMEOUT):
+        cluster = start(host=LOOPBACK, local_directory=settings.scratch_path)
         try:
             run_folder.record_semaphores()
             yield cluster
         finally:
             _close(cluster)
-
-
-@contextmanager
-def _loop_without_interrupts() -> Iterator[IOLoop]:
-    """Run an event loop in a thread that gets no Ctrl-C, as do all processes that the thread starts.
-
-    A terminal sends Ctrl-C to the workers too. They leave it to the command, which ends them in order;
-    otherwise their nannies would restart them while the command closes them.
-    """
-    runner = LoopRunner()
-    resource_tracker.ensure_running()  # its start would let the signal through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        runner.start()  # the thread and its children inherit the signal mask
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    try:
-        yield runner.loop
-    finally:
-        runner.stop()
 
 
 def _close(cluster: SpecCluster) -> None:

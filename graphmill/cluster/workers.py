@@ -8,6 +8,7 @@ import logging
 import os
 import platform
 import shutil
+import signal
 import tempfile
 import zipfile
 from collections.abc import Iterable
@@ -32,18 +33,25 @@ log = logging.getLogger("graphmill")
 
 
 class Environment(WorkerPlugin):  # type: ignore[misc]  # distributed is untyped here
-    """Sets environment variables in every worker, including those that join later."""
+    """Prepares every worker, including those that join later: environment variables, signals.
+
+    A terminal sends Ctrl-C to the workers on its machine too. Workers ignore Ctrl-C, since the command ends
+    them in order; otherwise their nannies would restart them while the command closes them.
+    """
 
     name = "graphmill-environment"
 
-    def __init__(self, variables: dict[str, str]) -> None:
+    def __init__(self, variables: dict[str, str], *, ignores_interrupts: bool) -> None:
         self.variables = variables
+        self.ignores_interrupts = ignores_interrupts
 
     def setup(self, worker: Any) -> None:
         """Called by Dask on each worker."""
         os.environ.update(self.variables)
         # In time: the first task of a worker loads OpenMP.
         os.environ.setdefault("OMP_WAIT_POLICY", ENVIRONMENT["OMP_WAIT_POLICY"])
+        if self.ignores_interrupts:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def teardown(self, worker: Any) -> None:
         """Called by Dask before a worker ends, which then takes half a second less."""

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-import psutil
 import pytest
 
 from graphmill.cli import exit_codes
@@ -182,29 +181,6 @@ def test_a_signal_ends_everything_that_was_started(tmp_path: Path, number: signa
     while any(alive(pid) for pid in workers):
         assert time.monotonic() < deadline
         time.sleep(0.1)
-
-
-def test_ctrl_c_does_not_reach_a_worker_that_starts(tmp_path: Path) -> None:
-    (tmp_path / "sleeper.py").write_text(textwrap.dedent(SLEEPER))
-    with subprocess.Popen(
-        [DASK_SUBMIT, "--master", "local[1]", "sleeper.py"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        starting: list[psutil.Process] = []
-        while not starting:
-            assert process.poll() is None
-            children = psutil.Process(process.pid).children()
-            starting = [each for each in children if "spawn_main" in " ".join(each.cmdline())]
-        for _ in range(20):
-            starting[0].send_signal(signal.SIGINT)
-            time.sleep(0.05)
-        assert process.stdout is not None
-        assert process.stdout.readline().split() == ["workers", str(starting[0].pid)]
-        process.terminate()
-        assert "KeyboardInterrupt" not in process.communicate(timeout=60)[1]
 
 
 @pytest.mark.parametrize(
