@@ -1,14 +1,15 @@
 """GraphStorm's saved embeddings as `Checkpoint`: the layout holds only embeddings by integer id."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from graphmill.checkpoints.checkpoint import Checkpoint, Floats
-from graphmill.checkpoints.ordered import Numbers, OrderedTable
+from graphmill.checkpoints.checkpoint import Checkpoint
+from graphmill.checkpoints.ordered import Numbers, OrderedTable, Piece
 from graphmill.checkpoints.whole_tables import JoinedRows, WholeTablesCheckpoint
 from graphmill.formats.graphstorm import saved_embeddings
 from graphmill.formats.graphstorm.saved_embeddings import EmbInfo
@@ -80,30 +81,21 @@ def _not_kept(source: Checkpoint) -> list[str]:
 
 
 @contextmanager
-def _open_pieces(ranks: Sequence[RankRows]) -> Iterator[list["_RankPiece"]]:
+def _open_pieces(ranks: Sequence[RankRows]) -> Iterator[list[Piece]]:
     with ExitStack() as stack:
-        yield [_RankPiece(rank, stack) for rank in ranks if rank.num_rows]
+        pieces = []
+        for rank in ranks:
+            if rank.num_rows:
+                values = stack.enter_context(open_tensor(rank.values_uri)).read
+                ids: Callable[[int, int], Any] = partial(_count, rank.first_nid)
+                if rank.nids_uris:
+                    ids = stack.enter_context(open_tensor(rank.nids_uris[0])).read
+                pieces.append(Piece(rank.num_rows, ids, values))
+        yield pieces
 
 
-class _RankPiece:
-    """The rows of one rank."""
-
-    def __init__(self, rank: RankRows, stack: ExitStack) -> None:
-        self._rank = rank
-        self._rows = stack.enter_context(open_tensor(rank.values_uri))
-        self._ids = stack.enter_context(open_tensor(rank.nids_uris[0])) if rank.nids_uris else None
-
-    @property
-    def num_rows(self) -> int:
-        return self._rank.num_rows
-
-    def read_ids(self, start: int, stop: int) -> Numbers:
-        if self._ids is None:
-            return np.arange(self._rank.first_nid + start, self._rank.first_nid + stop)
-        return np.asarray(self._ids.read(start, stop).reshape(-1), np.int64)
-
-    def read(self, start: int, stop: int) -> Floats:
-        return np.asarray(self._rows.read(start, stop).reshape(stop - start, -1), np.float32)
+def _count(first_id: int, start: int, stop: int) -> Numbers:
+    return np.arange(first_id + start, first_id + stop)
 
 
 def _shape(ranks: Sequence[RankRows], known_dimension: int) -> tuple[int, int]:

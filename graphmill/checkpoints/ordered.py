@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,18 +22,20 @@ from graphmill.errors import FormatError
 Numbers = npt.NDArray[np.int64]
 
 
-class Piece(Protocol):
-    """Some rows of a table, with their ids."""
+class Piece(NamedTuple):
+    """Some rows of a table, with functions that read the ids and the values of rows [start, stop)."""
 
-    @property
-    def num_rows(self) -> int:
-        """Number of rows."""
+    num_rows: int
+    ids: Callable[[int, int], Any]
+    values: Callable[[int, int], Any]
 
     def read_ids(self, start: int, stop: int) -> Numbers:
-        """Ids of rows [start, stop) of the piece."""
+        """Ids of rows [start, stop) of the piece, int64 [n]."""
+        return np.asarray(self.ids(start, stop), np.int64).reshape(-1)
 
     def read(self, start: int, stop: int) -> Floats:
         """Rows [start, stop) of the piece, float32 [n, D]."""
+        return np.asarray(self.values(start, stop), np.float32).reshape(stop - start, -1)
 
 
 class OrderedTable:

@@ -19,12 +19,10 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from graphmill import storage
 from graphmill.checkpoints import states
-from graphmill.checkpoints.checkpoint import Checkpoint, Floats, ModelState
-from graphmill.checkpoints.ordered import Numbers, OrderedTable
+from graphmill.checkpoints.checkpoint import Checkpoint, ModelState
+from graphmill.checkpoints.ordered import OrderedTable, Piece
 from graphmill.checkpoints.recis_shard import OwnedIds, OwnedRows
 from graphmill.checkpoints.whole_tables import JoinedRows, JoinedSums, WholeTablesCheckpoint
 from graphmill.errors import FormatError
@@ -201,7 +199,7 @@ def _owned_table(
 
 
 @contextmanager
-def _open_pieces(reader: CheckpointReader, table: str, slot: str) -> Iterator[list["_BlockPiece"]]:
+def _open_pieces(reader: CheckpointReader, table: str, slot: str) -> Iterator[list[Piece]]:
     """Open the blocks of a slot, and the blocks of its ids."""
     name = tensor_name(table, slot)
     id_blocks, row_blocks = reader.blocks(tensor_name(table, ID_SLOT)), reader.blocks(name)
@@ -212,23 +210,14 @@ def _open_pieces(reader: CheckpointReader, table: str, slot: str) -> Iterator[li
         for ids, rows in zip(id_blocks, row_blocks, strict=True):
             if reader.entry(ids).shape != reader.entry(rows).shape[:1]:
                 raise FormatError(f"{reader.path}: {rows.key!r}: has not as many rows as {ids.key!r}")
-            files = stack.enter_context(reader.open_file(ids)), stack.enter_context(reader.open_file(rows))
-            pieces.append(_BlockPiece(files, (ids.key, rows.key), reader.entry(ids).shape[0]))
+            read_ids = partial(stack.enter_context(reader.open_file(ids)).read, ids.key)
+            read_rows = partial(_read_floats, stack.enter_context(reader.open_file(rows)), rows.key)
+            pieces.append(Piece(reader.entry(ids).shape[0], read_ids, read_rows))
         yield pieces
 
 
-class _BlockPiece:
-    """The rows of one block."""
-
-    def __init__(self, files: tuple[Any, Any], keys: tuple[str, str], num_rows: int) -> None:
-        self._files, self._keys, self.num_rows = files, keys, num_rows
-
-    def read_ids(self, start: int, stop: int) -> Numbers:
-        return np.asarray(self._files[0].read(self._keys[0], start, stop).numpy(), np.int64)
-
-    def read(self, start: int, stop: int) -> Floats:
-        rows = self._files[1].read(self._keys[1], start, stop).float().numpy()
-        return np.asarray(rows.reshape(stop - start, -1))
+def _read_floats(file: Any, key: str, start: int, stop: int) -> Any:
+    return file.read(key, start, stop).float()
 
 
 def _read_side_file(uri: str) -> dict[str, Any]:

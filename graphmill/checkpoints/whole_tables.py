@@ -7,7 +7,6 @@ partitions of an entity type to one table; its row k belongs to the entity with 
 import bisect
 import itertools
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
@@ -108,35 +107,16 @@ class _PartitionRows(NamedTuple):
         return self.rows.read(self.first + start, self.first + min(stop, self.shape[0]))
 
 
-class _Joined(ABC):
-    """Rows of all partitions of an entity type, one partition after the other."""
+class JoinedRows(AbstractContextManager["JoinedRows"]):
+    """Embeddings [N, D] of all partitions of an entity type, one partition after the other.
 
-    def __init__(self, source: Checkpoint, entity_type: str, width: int) -> None:
+    A partition is opened when it is needed. Several threads may read.
+    """
+
+    def __init__(self, source: Checkpoint, entity_type: str, width: int | None = None) -> None:
         self._source, self._entity_type = source, entity_type
         self._starts = [0, *itertools.accumulate(source.counts[entity_type])]
-        self.shape = self._starts[-1], width
-
-    @abstractmethod
-    def _read_partition(self, partition: Partition, start: int, stop: int) -> Floats:
-        """Rows [start, stop) of one partition."""
-
-    def read(self, start: int, stop: int) -> Floats:
-        """Rows [start, stop) over all partitions."""
-        pieces = [np.empty((0, self.shape[1]), np.float32)]
-        while start < stop:
-            partition = bisect.bisect_right(self._starts, start) - 1
-            first = self._starts[partition]
-            last = min(stop, self._starts[partition + 1])
-            pieces.append(self._read_partition(partition, start - first, last - first))
-            start = last
-        return pieces[1] if len(pieces) == 2 else np.concatenate(pieces)
-
-
-class JoinedRows(_Joined, AbstractContextManager["JoinedRows"]):
-    """Embeddings [N, D]; a partition is opened when it is needed. Safe to read from several threads."""
-
-    def __init__(self, source: Checkpoint, entity_type: str) -> None:
-        super().__init__(source, entity_type, source.dimensions[entity_type])
+        self.shape = self._starts[-1], source.dimensions[entity_type] if width is None else width
         self._opened: dict[Partition, Rows] = {}
         self._stack = ExitStack()
         self._lock = threading.Lock()
@@ -146,8 +126,15 @@ class JoinedRows(_Joined, AbstractContextManager["JoinedRows"]):
 
     def read(self, start: int, stop: int) -> Floats:
         """Rows [start, stop) over all partitions."""
-        with self._lock:
-            return super().read(start, stop)
+        pieces = [np.empty((0, self.shape[1]), np.float32)]
+        while start < stop:
+            partition = bisect.bisect_right(self._starts, start) - 1
+            first = self._starts[partition]
+            last = min(stop, self._starts[partition + 1])
+            with self._lock:
+                pieces.append(self._read_partition(partition, start - first, last - first))
+            start = last
+        return pieces[1] if len(pieces) == 2 else np.concatenate(pieces)
 
     def _read_partition(self, partition: Partition, start: int, stop: int) -> Floats:
         if partition not in self._opened:
@@ -156,7 +143,7 @@ class JoinedRows(_Joined, AbstractContextManager["JoinedRows"]):
         return self._opened[partition].read(start, stop)
 
 
-class JoinedSums(_Joined):
+class JoinedSums(JoinedRows):
     """Adagrad sums [N, 1] or [N, D], 0 where a partition has none; one partition at a time is in memory."""
 
     _held: tuple[Partition, Floats] = -1, np.empty((0, 0), np.float32)

@@ -314,6 +314,6 @@ def test_a_task_that_fails_twice_doubles_nothing(
     monkeypatch.setattr(tasks, "RETRY_DELAYS_S", (0.0, 0.0, 0.0))
     with failing_renames(range(1, 3), file):
         figures, _ = figures_of(graph_config(tmp_path), near_client)
-    assert caplog.text.count(": once more in 0 s: ") == 2
+    assert caplog.text.count(": trying again in 0 s: ") == 2
     assert (output(tmp_path), figures) == undisturbed
     assert hidden(tmp_path) == []

@@ -10,7 +10,7 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from graphmill.checkpoints import Checkpoint, Iteration, ModelState, Rows, graphstorm, pbg, pbg_legacy, recis
+from graphmill.checkpoints import FORMATS, Checkpoint, Iteration, ModelState, Rows, module_of
 
 Partition = tuple[np.ndarray, dict[str, Any] | None]
 
@@ -239,12 +239,7 @@ def check_equal(found: Any, expected: Any) -> None:
         assert found == expected
 
 
-WRITERS: dict[str, Callable[[Checkpoint, str], list[str]]] = {
-    "pbg": pbg.write,
-    "pbg-legacy": pbg_legacy.write,
-    "graphstorm": graphstorm.write,
-    "recis": recis.write,
-}
+WRITERS: dict[str, Callable[[Checkpoint, str], list[str]]] = {name: module_of(name).write for name in FORMATS}
 FULL = ("pbg", "pbg-legacy", "recis")  # graphstorm has a place for embeddings alone
 
 
