@@ -58,7 +58,7 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
     Raises:
         ConfigError: the tables do not fit the relations, or the outputs would replace foreign files.
     """
-    check_config(config, config.section(EtlConfig))
+    check_config(config)
     return ""
 
 
@@ -76,10 +76,10 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     made_from = fingerprint(config)
     cutting = etl.model_dump(mode="json", include=_CUTTING)
     with kept_work(client, config, made_from | {"cutting": cutting}, claim) as work:
-        ranges = work.step("plan", list[FileRange], lambda: _plan(work, client, config, etl))
+        ranges = work.step("plan", list[FileRange], lambda: _plan(work, client, config))
         num_rows = sum(file_range.num_rows for file_range in ranges)
         num_ids = 2 * num_rows + num_previous_ids(etl.previous_entity_path)
-        settings = TaskSettings.of(config, etl, work.folders, num_ids)
+        settings = TaskSettings.of(config, work.folders, num_ids)
         encoded = work.step("encode", list[Encoded], lambda: _encode(work, config, settings, ranges, claim))
         chunks = [chunk for of_range in encoded for chunk in of_range.chunks]
         _check_places(made_from, settings, ranges, chunks)
@@ -129,13 +129,14 @@ def _tables(etl: EtlConfig) -> list[tuple[str, Table]]:
     ]
 
 
-def _plan(work: Work, client: Client, config: Config, etl: EtlConfig) -> list[FileRange]:
+def _plan(work: Work, client: Client, config: Config) -> list[FileRange]:
+    etl = config.section(EtlConfig)
     files = [
         (label, table, uri, etl.chunk_rows)
         for label, table in _tables(etl)
         for uri in files_of(config, table)
     ]
-    found = work.run_tasks(find_ranges, files, description="etl: look at tables", unit="files")
+    found = work.run_tasks(find_ranges, files, "look at tables", "files")
     ranges = [file_range for of_file in found for file_range in of_file]
     return balanced(ranges, sum(client.nthreads().values()))
 
@@ -162,12 +163,11 @@ def _encode(
     work: Work, config: Config, settings: TaskSettings, ranges: list[FileRange], claim: Claim
 ) -> list[Encoded]:
     tasks = [(settings, file_range, number) for number, file_range in enumerate(ranges)]
-    encoded = work.run_tasks(encode_range, tasks, description="etl: encode", unit="ranges")
+    encoded = work.run_tasks(encode_range, tasks, "encode", "ranges")
     if settings.folders.quarantine is not None:
-        etl = config.section(EtlConfig)
-        uri = storage.absolute(quarantine_uri(config, etl))
+        uri = storage.absolute(quarantine_uri(config))
         try:
-            figures.check_bad_rows(encoded, etl.max_bad_fraction, uri)
+            figures.check_bad_rows(encoded, settings.etl.max_bad_fraction, uri)
         except RawTableError:  # the user needs the bad rows to correct them
             claim.check()
             storage.delete_marker(uri)
@@ -184,7 +184,7 @@ def _index(work: Work, settings: TaskSettings, chunks: list[Chunk]) -> index.Ind
     num_previous = previous_counts(settings)
     known = [number for number, count in enumerate(num_previous) if count]
     tasks: list[tuple[Any, ...]] = [(settings, settings.partitions[number]) for number in known]
-    filed = work.run_tasks(file_previous, tasks, description="etl: read the earlier index")
+    filed = work.run_tasks(file_previous, tasks, "read the earlier index")
     previous = dict(zip(known, filed, strict=True))
     num_ids: Int64 = np.array([chunk.num_ids for chunk in chunks]).sum(axis=0, dtype=np.int64)
     id_bytes: Int64 = np.array([chunk.id_bytes for chunk in chunks]).sum(axis=0, dtype=np.int64)
@@ -195,20 +195,18 @@ def _index(work: Work, settings: TaskSettings, chunks: list[Chunk]) -> index.Ind
     shards = index.plan_shards(settings, num_ids, id_bytes)
     uris = [chunk.uri for chunk in chunks]
     tasks = [(settings, shard, uris, previous.get(shard.partition_number, [])) for shard in shards]
-    indexed = work.run_tasks(index_shard, tasks, description="etl: index entities", unit="shards")
+    indexed = work.run_tasks(index_shard, tasks, "index entities", "shards")
     num_entities = index.count_entities(shards, indexed, num_previous)
     first = zip(settings.partitions, index.first_ids(settings, num_entities), strict=True)
     tasks = [
         (settings, partition, [shard for shard in shards if shard.partition_number == number], first_id)
         for number, (partition, first_id) in enumerate(first)
     ]
-    written = work.run_tasks(
-        index.write_partition, tasks, description="etl: write the entity index", unit="partitions"
-    )
+    written = work.run_tasks(index.write_partition, tasks, "write the entity index", "partitions")
     relations = index.static_relations(settings, chunks)
     if settings.dynamic:
         tasks = [(settings, [chunk.uri for chunk in chunks if chunk.num_edges])]
-        (relations,) = work.run_tasks(index.index_relations, tasks, description="etl: number relations")
+        (relations,) = work.run_tasks(index.index_relations, tasks, "number relations")
     checksums = _joined([*written, relations.checksums])
     return index.Index(shards, indexed, num_previous, num_entities, relations, checksums)
 
@@ -230,7 +228,7 @@ def _translate(
             numbering = Numbering(indexed.shards, first, ranges, first_relation, num_relations, rare)
             tasks.append((settings, chunk, numbering))
             first_relation += chunk.num_relations
-    return work.run_tasks(translate, tasks, description="etl: translate", unit="chunks")
+    return work.run_tasks(translate, tasks, "translate", "chunks")
 
 
 def _merge(
@@ -248,7 +246,7 @@ def _merge(
         flat = run_of_buckets.flat
         holding = np.flatnonzero(num_edges[:, flat.start : flat.stop].sum(axis=1))
         tasks.append((settings, run_of_buckets, [with_edges[number].uri for number in holding]))
-    written = work.run_tasks(merge.merge, tasks, description="etl: write buckets", unit="runs")
+    written = work.run_tasks(merge.merge, tasks, "write buckets", "runs")
     num_written = np.array([count for counts, _ in written for count in counts], np.int64)
     return num_written, _joined([checksums for _, checksums in written])
 

@@ -136,9 +136,6 @@ def _remap_saved(
     is_idle = _is_idle(given.pop("rank"), given.pop("world_size"), given.get("with_shared_fs", True))
     given.pop("num_processes", None)
     yaml_uri = given.pop("yaml_config_file", None)
-    given["column_names"] = options.parse_column_names(given.pop("column_names", ()))
-    if "pred_etypes" in given:
-        given["pred_etypes"] = options.parse_edge_types(given["pred_etypes"])
     wanted = options.make_options(given, yaml_uri)
     if is_idle:
         return

@@ -100,7 +100,7 @@ def predict(
 
 
 def _predict(name: str, arguments: tuple[Any, ...]) -> dict[str, Any]:
-    from train.evaluation import predict as predictions  # torch is for the worker
+    from train.evaluation import predict as predictions  # imports torch: only workers need it
 
     figures: dict[str, Any] = getattr(predictions, name)(*arguments)
     return figures

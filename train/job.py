@@ -54,7 +54,7 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
 
 
 def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
-    """Train until all epochs are done; the figures for run.json."""
+    """Train until all epochs are done; returns the figures for run.json."""
     check(config)
     config = one_worker_per_gpu(import_legacy_inputs(config))
     log_ignored_keys(config)
@@ -114,7 +114,7 @@ def check_outputs(config: Config) -> None:
 def train(config: Config, claim: Claim = NO_CLAIM) -> dict[str, Any]:
     """Train in this process, from the end of the checkpoint; safe to run again after a kill."""
     from train.run.trainer import Trainer
-    from train.step import runtime  # torch is for the worker: the client can do without it
+    from train.step import runtime  # imports torch: only workers need it
 
     runtime.keep_freed_memory()
     with runtime.cpu_threads(config.workers):
@@ -123,7 +123,7 @@ def train(config: Config, claim: Claim = NO_CLAIM) -> dict[str, Any]:
 
 def save_for_graphstorm(config: Config, paths: dict[str, str], claim: Claim = NO_CLAIM) -> None:
     """Write GraphStorm's layouts of the committed version in this process."""
-    from train.run import graphstorm_output  # it needs torch
+    from train.run import graphstorm_output  # imports torch
 
     graphstorm_output.save(config, paths.get("save_embed_path"), paths.get("save_model_path"), claim)
 

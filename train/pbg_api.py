@@ -95,7 +95,7 @@ def run_partition_server(config: Any, rank: int = 0) -> None:
 
 
 def do_eval(config: Any) -> dict[str, Any]:
-    """Rank the edges of edge_paths; {count, metrics} over all of them.
+    """Rank the edges of edge_paths; returns {count, metrics} over all edges.
 
     Raises:
         NotFoundError: there is no checkpoint.

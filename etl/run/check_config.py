@@ -7,12 +7,13 @@ from graphmill.errors import ConfigError
 from graphmill.vocab import Side
 
 
-def check_config(config: Config, etl: EtlConfig) -> None:
-    """Refuse a section that does not fit.
+def check_config(config: Config) -> None:
+    """Refuse a section `etl` that does not fit.
 
     Raises:
         ConfigError: the section does not fit; the message starts with the key's path.
     """
+    etl = config.section(EtlConfig)
     for number, table in enumerate(etl.tables):
         _check_table(config, table, f"etl.tables[{number}]")
     for number, entities in enumerate(etl.entities):
@@ -48,8 +49,6 @@ def _check_table(config: Config, table: TableConfig, key: str) -> None:
 
 def _check_features(config: Config, etl: EtlConfig) -> None:
     featurized = [name for name, entity in config.entities.items() if entity.featurized]
-    if not featurized:
-        return
     for name in featurized:
         if config.entities[name].num_partitions > 1:
             raise ConfigError(
@@ -61,5 +60,5 @@ def _check_features(config: Config, etl: EtlConfig) -> None:
                 f"etl.min_entity_count: {name} is featurized, and features are not filtered; set the "
                 "count by type, and leave it out"
             )
-    if etl.duplicates == "drop":
+    if featurized and etl.duplicates == "drop":
         raise ConfigError("etl.duplicates: edges of featurized entities are not compared; set it to keep")

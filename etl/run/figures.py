@@ -2,8 +2,8 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -27,16 +27,17 @@ CROWDED_RATIO = 2
 CROWDED_IDS = 1000  # with these two limits, ordinary ids are 10 standard deviations away
 MAX_SHOWN_CELLS = 64
 
+Count = TypeVar("Count")
 
-def check_bad_rows(encoded: Iterable[Encoded], max_fraction: float, quarantine_uri: str) -> None:
+
+def check_bad_rows(encoded: list[Encoded], max_fraction: float, quarantine_uri: str) -> None:
     """Refuse tables with too many bad rows.
 
     Raises:
         RawTableError: there are too many.
     """
-    found = list(encoded)
-    num_rows = sum(each.num_rows for each in found)
-    by_reason = _by_reason(found)
+    num_rows = sum(each.num_rows for each in encoded)
+    by_reason = _by_reason(encoded)
     num_bad = sum(by_reason.values())
     if num_bad > max_fraction * num_rows:
         reasons = ", ".join(f"{count} {reason}" for reason, count in by_reason.items())
@@ -53,34 +54,24 @@ def warn_if_uneven(settings: TaskSettings, num_edges: Int64) -> None:
         if largest > UNEVEN_EDGES and largest > UNEVEN_RATIO * mean:
             _, bucket = settings.bucket_at(int(counts.argmax()))
             log.warning(
-                "etl: buckets of %s are uneven: %s has %d edges, the mean is %.0f; a few ids have a large "
-                "share of all edges, and training waits for their buckets",
-                split,
-                bucket,
-                largest,
-                mean,
+                f"etl: buckets of {split} are uneven: {bucket} has {largest} edges, the mean is {mean:.0f}; "
+                "a few ids have a large share of all edges, and training waits for their buckets"
             )
 
 
 def warn_if_crowded(settings: TaskSettings, index: Index) -> None:
     """Warn of partitions where a range of hashes has many more ids than by chance."""
     by_partition = settings.by_partition(np.concatenate([each.num_by_slot for each in index.indexed]))
-    totals: Counter[str] = Counter()
-    for (name, _), of_partition in zip(settings.partitions, by_partition, strict=True):
-        totals[name] += int(of_partition.sum())
+    by_type = _by_type(settings, by_partition)
     for (name, number), of_partition in zip(settings.partitions, by_partition, strict=True):
-        mean = totals[name] / (settings.num_partitions[name] * settings.num_slots[name])
+        mean = float(np.mean(by_type[name]))
         crowded = of_partition[of_partition > CROWDED_RATIO * mean + CROWDED_IDS]
         if len(crowded):
             log.warning(
-                "etl: partition %d of %s is crowded: %d of its ids have hashes (%s) that no more than %.0f "
-                "ids should have; such ids are made on purpose; the partition and its buckets are larger "
-                "than others, and take longer: check the source of the ids",
-                number,
-                name,
-                int(crowded.sum()),
-                HASH_NAME,
-                mean * len(crowded),
+                f"etl: partition {number} of {name} is crowded: {int(crowded.sum())} of its ids have hashes "
+                f"({HASH_NAME}) that no more than {mean * len(crowded):.0f} ids should have; such ids are "
+                "made on purpose; the partition and its buckets are larger than others, and take longer: "
+                "check the source of the ids"
             )
 
 
@@ -131,30 +122,33 @@ def figures(
 
 def _entities(settings: TaskSettings, index: Index) -> dict[str, Any]:
     """Count entities by type."""
-    type_of = [name for name, _ in settings.partitions]
-    num_entities: dict[str, list[int]] = {name: [] for name in settings.entity_types}
-    for name, count in zip(type_of, index.num_entities, strict=True):
-        num_entities[name].append(count)
-    num_previous: Counter[str] = Counter(dict.fromkeys(settings.entity_types, 0))
-    for name, count in zip(type_of, index.num_previous, strict=True):
-        num_previous[name] += count
     indexed: dict[str, list[IndexedShard]] = {name: [] for name in settings.entity_types}
+    partitions = settings.partitions
     for shard, of_shard in zip(index.shards, index.indexed, strict=True):
-        indexed[type_of[shard.partition_number]].append(of_shard)
+        indexed[partitions[shard.partition_number].entity_type].append(of_shard)
     counts = {name: sum_counts(found, np.zeros(0, np.int64)) for name, found in indexed.items()}
     return {
-        "num_entities": num_entities,
+        "num_entities": _by_type(settings, index.num_entities),
         # No edge trains their embeddings.
         "num_entities_outside_train": {name: each.num_outside_train for name, each in counts.items()},
         "num_entities_left_out": {name: each.num_left_out for name, each in counts.items()},
-        "num_entities_from_previous": dict(num_previous),
+        "num_entities_from_previous": {
+            name: sum(counts) for name, counts in _by_type(settings, index.num_previous).items()
+        },
         "train_degree": {name: degrees.summarize(each.degrees) for name, each in counts.items()},
         "degree_histogram": {name: degrees.histogram(each.degrees) for name, each in counts.items()},
         "highest_degrees": {name: [list(pair) for pair in each.highest] for name, each in counts.items()},
     }
 
 
-def _by_reason(encoded: Iterable[Encoded]) -> dict[str, int]:
+def _by_type(settings: TaskSettings, by_partition: Sequence[Count]) -> dict[str, list[Count]]:
+    found: dict[str, list[Count]] = {name: [] for name in settings.entity_types}
+    for (name, _), each in zip(settings.partitions, by_partition, strict=True):
+        found[name].append(each)
+    return found
+
+
+def _by_reason(encoded: list[Encoded]) -> dict[str, int]:
     return dict(sorted(sum((each.num_bad for each in encoded), Counter[str]()).items()))
 
 

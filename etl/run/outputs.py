@@ -21,18 +21,19 @@ def output_uris(config: Config) -> list[str]:
     etl = config.section(EtlConfig)
     uris = [config.entity_path, *map(config.split_path, etl.splits())]
     if etl.on_bad_row == "quarantine":
-        uris.append(quarantine_uri(config, etl))
+        uris.append(quarantine_uri(config))
     return list(map(storage.absolute, uris))
 
 
-def quarantine_uri(config: Config, etl: EtlConfig) -> str:
+def quarantine_uri(config: Config) -> str:
     """Folder of the table of bad rows.
 
     Raises:
         ConfigError: neither quarantine_path nor output is set.
     """
-    if etl.quarantine_path is not None:
-        return etl.quarantine_path
+    path = config.section(EtlConfig).quarantine_path
+    if path is not None:
+        return path
     if config.output is None:
         raise ConfigError("etl.quarantine_path: without `output`, bad rows need a folder; name one")
     return storage.join(config.output, "quarantine")

@@ -149,10 +149,15 @@ class Work:
         self._notes.shutdown()
 
     def run_tasks(
-        self, function: Callable[..., Result], arguments: Sequence[tuple[Any, ...]], **display: str
+        self,
+        function: Callable[..., Result],
+        arguments: Sequence[tuple[Any, ...]],
+        description: str,
+        unit: str = "tasks",
     ) -> list[Result]:
         """Run tasks on the cluster, and record the files that they write."""
-        done = run_tasks(self._client, spill.Tracked(function), arguments, **display)
+        task = spill.Tracked(function)
+        done = run_tasks(self._client, task, arguments, description=f"etl: {description}", unit=unit)
         for _, written in done:
             self._checksums |= {storage.name(uri): checksum for uri, checksum in written.items()}
         return [result for result, _ in done]

@@ -8,7 +8,7 @@ a failed run compares them.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Generic, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,26 +23,24 @@ from graphmill.storage.as_json import Int32, Int64
 from graphmill.storage.checksums import HashedInput, HashedOutput
 from graphmill.storage.fs import explained
 
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
-
 _BLOCK_BYTES = 1 << 20
+_AGAIN = "run again: the steps that need the file are repeated"
 _written: ContextVar[Checksums] = ContextVar("written")
 
 
-class Tracked(Generic[Parameters, Result]):
+class Tracked:
     """A task that also returns the checksums of the files that it has written."""
 
-    def __init__(self, function: Callable[Parameters, Result]) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.__name__ = function.__name__  # shown by Dask
 
-    def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> tuple[Result, Checksums]:
+    def __call__(self, *args: Any) -> tuple[Any, Checksums]:
         """Return the function's result, and the checksums of its intermediate files."""
         written: Checksums = {}
         token = _written.set(written)
         try:
-            return self.function(*args, **kwargs), written
+            return self.function(*args), written
         finally:
             _written.reset(token)
 
@@ -118,9 +116,6 @@ def _reading(uri: str) -> Iterator[pa.NativeFile]:
         raise StorageError(f"{uri}: this intermediate file is damaged ({error}); {_AGAIN}") from error
 
 
-_AGAIN = "run again: the steps that need the file are repeated"
-
-
 def read_batches(uri: str, numbers: Sequence[int] | None = None) -> pa.Table:
     """Read the batches `numbers` of an Arrow file, or all."""
     with _reading(uri) as stream, ipc.open_file(stream) as reader:
@@ -138,7 +133,7 @@ def iter_batches(uri: str) -> Iterator[pa.Table]:
 def read_values(uri: str, offset: int, count: int) -> Int32:
     """Read the int32 values [offset, offset + count) of a file."""
     with _reading(uri) as stream:
-        return np.frombuffer(_read_at(stream, uri, 4 * offset, 4 * count), np.int32)
+        return np.frombuffer(_read_at(stream, 4 * offset, 4 * count), np.int32)
 
 
 def write_sorted_edges(uri: str, starts: Int64, records: Int32, etl: EtlConfig) -> None:
@@ -151,20 +146,14 @@ def write_sorted_edges(uri: str, starts: Int64, records: Int32, etl: EtlConfig) 
 def read_sorted_edges(uri: str, buckets: range, num_buckets: int, width: int) -> tuple[Int64, Int32]:
     """Read starts [len(buckets) + 1], from 0, and records [N, width] of a run of buckets."""
     with _reading(uri) as stream:
-        head = _read_at(stream, uri, 8 * buckets.start, 8 * (len(buckets) + 1))
-        starts = np.frombuffer(head, np.int64)
-        record_bytes = 4 * width
-        body_at = 8 * (num_buckets + 1)
-        num_bytes = int(starts[-1] - starts[0]) * record_bytes
-        body = _read_at(stream, uri, body_at + int(starts[0]) * record_bytes, num_bytes)
+        starts = np.frombuffer(_read_at(stream, 8 * buckets.start, 8 * (len(buckets) + 1)), np.int64)
+        at = 8 * (num_buckets + 1) + 4 * width * int(starts[0])
+        body = _read_at(stream, at, 4 * width * int(starts[-1] - starts[0]))
     return starts - starts[0], np.frombuffer(body, np.int32).reshape(-1, width)
 
 
-def _read_at(stream: pa.NativeFile, uri: str, offset: int, num_bytes: int) -> bytes:
+def _read_at(stream: pa.NativeFile, offset: int, num_bytes: int) -> bytes:
     content: bytes = stream.read_at(num_bytes, offset)
     if len(content) != num_bytes:
-        raise StorageError(
-            f"{uri}: expected {num_bytes} bytes at offset {offset}, found {len(content)}: this intermediate "
-            f"file is damaged; {_AGAIN}"
-        )
+        raise ValueError(f"expected {num_bytes} bytes at offset {offset}, found {len(content)}")
     return content

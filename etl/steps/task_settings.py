@@ -73,29 +73,27 @@ class TaskSettings:
     folders: Folders
 
     @classmethod
-    def of(cls, config: Config, etl: EtlConfig, folders: Folders, num_ids: int) -> Self:
+    def of(cls, config: Config, folders: Folders, num_ids: int) -> Self:
         """Return the settings of a configuration.
 
         The run has at most `num_ids` ids; they decide the number of slots, which does not change the output.
         """
+        etl = config.section(EtlConfig)
         previous = etl.previous_entity_path and storage.absolute(etl.previous_entity_path)
         worst_bytes = num_ids * (ID_OVERHEAD_BYTES + 3 * _TYPICAL_ID_BYTES)
         num_slots = 2 * worst_bytes // etl.index_bytes
-        num_partitions = {name: entity.num_partitions for name, entity in config.entities.items()}
+        counts = {name: entity.num_partitions for name, entity in config.entities.items()}
         return cls(
-            etl.model_copy(update={"tables": (), "entities": (), "previous_entity_path": previous}),
-            num_partitions,
-            {
-                name: min(max(num_slots // count, MIN_SLOTS), MAX_SLOTS)
-                for name, count in num_partitions.items()
-            },
-            tuple(Relation(each.name, each.lhs, each.rhs) for each in config.relations),
-            config.dynamic_relations,
-            frozenset(name for name, entity in config.entities.items() if entity.featurized),
-            Bucket(*(config.num_side_partitions(side) for side in Side)),
-            any(table.weight is not None for table in etl.tables),
-            config.seed,
-            folders,
+            etl=etl.model_copy(update={"tables": (), "entities": (), "previous_entity_path": previous}),
+            num_partitions=counts,
+            num_slots={name: min(max(num_slots // n, MIN_SLOTS), MAX_SLOTS) for name, n in counts.items()},
+            relations=tuple(Relation(each.name, each.lhs, each.rhs) for each in config.relations),
+            dynamic=config.dynamic_relations,
+            featurized=frozenset(name for name, entity in config.entities.items() if entity.featurized),
+            grid=Bucket(*(config.num_side_partitions(side) for side in Side)),
+            weighted=any(table.weight is not None for table in etl.tables),
+            seed=config.seed,
+            folders=folders,
         )
 
     @property

@@ -81,10 +81,5 @@ def _check_train_split(settings: Config) -> None:
         raise ConfigError(f"edge_paths: etl writes {written}, training reads {read}; let them agree")
 
 
-def main() -> None:
-    """Entry of `python -m graphmill.cli.pipeline`."""
-    exit_codes.main(command)
-
-
 if __name__ == "__main__":
-    main()
+    exit_codes.main(command)

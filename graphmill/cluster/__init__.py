@@ -1,19 +1,17 @@
-"""The Dask cluster of a command, and the functions that run tasks on it.
+"""The Dask cluster of a command, and the functions that run tasks on the cluster.
 
 kinds        the table of `--master` forms; local, yarn, ssh: how each kind starts
 settings     the section `cluster`, the environment of workers
 connecting   connect(...): a client of the cluster
-keys         keys that let processes in: of one run, or in files
+keys         TLS keys of one run, or from files
 workers      checks and preparation of workers: the package, versions, environment
-tasks        run_tasks, run_task
-losses       workers that were lost during a run
+tasks        run_tasks, run_task, workers that were lost during a run
 yarn         containers of Hadoop's distributed shell: application, container, hadoop
 """
 
 from graphmill.cluster.connecting import connect
-from graphmill.cluster.losses import Losses
 from graphmill.cluster.settings import ENVIRONMENT, ClusterConfig, TlsConfig, num_cores
-from graphmill.cluster.tasks import run_task, run_tasks
+from graphmill.cluster.tasks import Losses, run_task, run_tasks
 
 __all__ = [
     "ENVIRONMENT",

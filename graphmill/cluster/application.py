@@ -7,6 +7,7 @@ import re
 import subprocess
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from graphmill import storage
@@ -19,23 +20,24 @@ _POLL_S = 0.5
 _ID_TIMEOUT_S = 20
 
 
+@dataclass
 class Application:
     """One application, and the process of its client, which ends with the application."""
 
-    def __init__(
-        self, yarn: hadoop.YarnClient, name: str, num_containers: int, arguments: list[str], log_path: Path
-    ) -> None:
-        self.num_containers = num_containers
+    yarn: hadoop.YarnClient
+    name: str
+    num_containers: int
+    arguments: list[str]
+    log_path: Path
+    was_complete: bool = False  # all containers have had a worker at the same time
+
+    def __post_init__(self) -> None:
         self.submitted = time.monotonic()
-        self.was_complete = False  # all containers have had a worker at the same time
         self._is_announced = False
-        self._yarn = yarn
-        self._name = name
-        self._log_path = log_path
-        with log_path.open("wb") as output:
+        with self.log_path.open("wb") as output:
             self._client = subprocess.Popen(
-                yarn.shell_command(arguments),
-                env=yarn.environment,
+                self.yarn.shell_command(self.arguments),
+                env=self.yarn.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -90,7 +92,7 @@ class Application:
             self._wait_for_id()
             try:
                 if self.id:
-                    self._yarn.kill(self.id)
+                    self.yarn.kill(self.id)
             finally:
                 self._client.kill()
                 self._client.wait()
@@ -101,7 +103,7 @@ class Application:
         with suppress(GraphMillError, KeyError, OSError):  # remaining files harm nobody
             user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
             if self.id:
-                storage.delete(f"hdfs:///user/{user}/{self._name}/{self.id}")
+                storage.delete(f"hdfs:///user/{user}/{self.name}/{self.id}")
 
     def _wait_for_id(self) -> None:
         """Wait until a client that is submitting has submitted: an end before leaves the outcome unknown."""
@@ -110,4 +112,4 @@ class Application:
             time.sleep(_POLL_S)
 
     def _output(self) -> str:
-        return self._log_path.read_text(errors="replace")
+        return self.log_path.read_text(errors="replace")

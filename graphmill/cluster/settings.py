@@ -61,11 +61,9 @@ class ClusterConfig(Section):
 
     master: str = Field("local[*]", description=f"Cluster: {FORMS}.")
     num_workers: Positive = Field(2, description="YARN containers, or workers per ssh host.")
-    worker_cores: Positive = Field(
-        1, description="Cores of a worker, and tasks that a worker runs at a time."
-    )
+    worker_cores: Positive = Field(1, description="Cores of a worker, and tasks that it runs at a time.")
     worker_memory: str = Field(
-        "auto", description="Memory of a worker, as '4GiB'; auto: an equal share, and on YARN 4 GiB."
+        "auto", description="Memory of a worker, such as '4GiB'; auto: an equal share, and on YARN 4 GiB."
     )
     worker_gpus: Annotated[int, Field(ge=0)] = Field(0, description="GPUs (yarn.io/gpu) per YARN container.")
     queue: str | None = Field(None, description="YARN queue; null: YARN's default.")
@@ -79,22 +77,16 @@ class ClusterConfig(Section):
     py_files: Strings = Field((), description="Modules (.py) and packages (.zip, .whl) for the workers.")
     host: str | None = Field(None, description="Address of this machine that the workers can reach.")
     yarn_classpath: str | None = Field(
-        None, description="Class path of YARN's client, where there is no HADOOP_HOME and no `yarn` command."
+        None, description="YARN client's class path; null: the command `yarn`."
     )
     start_timeout_s: Positive = Field(300, description="Seconds until the first worker must have started.")
-    replace_after_s: Positive = Field(
-        60, description="Seconds after which a missing YARN worker is replaced."
-    )
-    dashboard_address: str = Field(
-        f"{LOOPBACK}:0", description="Address of Dask's dashboard; `:8787` opens it to all."
-    )
+    replace_after_s: Positive = Field(60, description="Seconds until a missing YARN worker is replaced.")
+    dashboard_address: str = Field(f"{LOOPBACK}:0", description="Dask's dashboard; `:8787` opens it to all.")
     tls: Literal["auto", "off"] | TlsConfig = Field(
         "auto",
         description="TLS between processes. auto: every run has keys of its own; off: anybody may connect.",
     )
-    scratch_path: str | None = Field(
-        None, description="Folder on the local disk for Dask's own files; null: Dask's default."
-    )
+    scratch_path: str | None = Field(None, description="Local folder for Dask's files; null: Dask's default.")
     connect_timeout_s: Positive = Field(30, description="Seconds to wait for a connection to the cluster.")
     hdfs_driver: Literal["native", "libhdfs"] = Field(
         "native", description="HDFS client; libhdfs needs a JVM and libhdfs.so."

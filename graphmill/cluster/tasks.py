@@ -1,9 +1,9 @@
-"""Functions that run other functions as Dask tasks. All stages use them."""
+"""Tasks of all stages: run functions on the workers, show their progress, count the workers that are lost."""
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from distributed import Client, Future, KilledWorker, as_completed
@@ -12,12 +12,14 @@ from distributed.scheduler import NoWorkerError
 
 from graphmill.display import progress
 from graphmill.errors import ClusterError, DiskFullError, StorageError
+from graphmill.machine import run_folder
 
 Result = TypeVar("Result")
 
 RETRY_DELAYS_S = (1.0, 4.0, 15.0)
 """Delays before a task with a StorageError runs again."""
 _POLL_S = 0.05
+_SCHEDULER_TOPIC = "all"
 _OUT_OF_MEMORY = "a worker that exceeds its memory limit is killed: see cluster.worker_memory"
 
 log = logging.getLogger("graphmill")
@@ -128,3 +130,32 @@ def _result(future: Future, description: str) -> Any:
         ) from error
     except FutureCancelledError as error:  # only a lost cluster cancels a task that this process waits for
         raise ClusterError(f"{description}: the cluster went away: {error.msg or error.reason}") from error
+
+
+class Losses:
+    """Number of workers that died, were killed, or were lost with their container or node."""
+
+    def __init__(self) -> None:
+        self.num_workers = 0
+        self._num_missing = 0
+
+    @contextmanager
+    def counted(self, client: Client) -> Iterator[None]:
+        """Count the workers that leave unexpectedly during the block."""
+        client.subscribe_topic(_SCHEDULER_TOPIC, self._count)
+        try:
+            yield
+        finally:
+            client.unsubscribe_topic(_SCHEDULER_TOPIC)
+
+    def _count(self, event: tuple[Any, Any]) -> None:
+        message = event[1] if isinstance(event[1], dict) else {}
+        if message.get("action") == "remove-worker" and not message.get("expected"):
+            self.num_workers += 1
+            self._num_missing += 1
+            text = "cluster: lost the worker %s, number %d of this run; its tasks run again on other workers"
+            log.warning(text, message.get("worker"), self.num_workers)
+        elif message.get("action") == "add-worker" and self._num_missing:
+            self._num_missing -= 1
+            run_folder.record_semaphores()  # of the queues of the new worker
+            log.info("cluster: the worker %s replaces a lost one", message.get("worker"))

@@ -25,7 +25,7 @@ from graphmill.errors import ClusterError, ConfigError
 
 PACKAGES = list(dict.fromkeys(["graphmill", *(stage.job.partition(".")[0] for stage in STAGES.values())]))
 # Client, scheduler and workers exchange pickles of these packages.
-MUST_AGREE = ("python", "graphmill", "dask", "distributed")
+MUST_AGREE = ("graphmill", "dask", "distributed")  # and Python
 MUST_BE_THERE = ("h5py", "numpy", "pyarrow", "torch", "xxhash")
 
 log = logging.getLogger("graphmill")
@@ -97,18 +97,18 @@ def _ask(client: Client, kind: Kind) -> dict[str, dict[str, Any]]:
 
 
 def _check_versions(place: str, found: dict[str, str]) -> None:
-    here = {name: importlib.metadata.version(name) for name in MUST_AGREE if name != "python"}
+    here = {name: importlib.metadata.version(name) for name in MUST_AGREE}
     here["python"] = ".".join(platform.python_version_tuple()[:2])
-    differing = [
-        f"{name} is {found.get(name, 'missing')} there and {here[name]} here"
-        for name in MUST_AGREE
-        if found.get(name) != here[name]
+    problems = [
+        f"{name} is {found.get(name, 'missing')} there and {version} here"
+        for name, version in here.items()
+        if found.get(name) != version
     ]
     needed = () if place == "the scheduler" else MUST_BE_THERE
-    missing = [f"{name} is missing there" for name in needed if name not in found]
-    if differing or missing:
+    problems += [f"{name} is missing there" for name in needed if name not in found]
+    if problems:
         raise ClusterError(
-            f"{place}: {'; '.join(differing + missing)}; install the same versions on all machines "
+            f"{place}: {'; '.join(problems)}; install the same versions on all machines "
             "(docs/operations.md: the packed environment)"
         )
 

@@ -98,16 +98,39 @@ class Containers:
             wait_s = 5 if in_order else 0
 
     def _submit(self, num_containers: int) -> Application:
-        number = len(self._applications)
+        number, name = len(self._applications), self.settings.name
         script_path = self.folder / f"worker-{number}.sh"
         address = self.cluster.scheduler_address
-        name = f"{self.settings.name}-{number}"
-        script_path.write_text(container.script(self.settings, address, name, self.keys))
-        arguments = _shell_arguments(self.settings, num_containers, script_path, self._localized)
+        script_path.write_text(container.script(self.settings, address, f"{name}-{number}", self.keys))
+        arguments = self._shell_arguments(num_containers, script_path)
         log_path = self.folder / f"client-{number}.log"
-        application = Application(self._yarn, self.settings.name, num_containers, arguments, log_path)
+        application = Application(self._yarn, name, num_containers, arguments, log_path)
         self._applications.append(application)
         return application
+
+    def _shell_arguments(self, num_containers: int, script_path: Path) -> list[str]:
+        settings = self.settings
+        options = {
+            "appname": settings.name,
+            "num_containers": num_containers,
+            "container_memory": container.memory_mib(settings)[1],
+            "container_vcores": settings.worker_cores,
+            "master_memory": _MASTER_MIB,
+            "master_vcores": 1,
+            "shell_script": script_path,
+            "timeout": _NEVER_MS,
+            "container_retry_policy": 1,  # RETRY_ON_ALL_ERRORS; the option takes the number only
+            "container_max_retries": _MAX_RETRIES,
+            "container_retry_interval": 1000,
+            "container_failures_validity_interval": _RETRIES_WITHIN_MS,
+        }
+        if self._localized:
+            options["localize_files"] = ",".join(self._localized)
+        if settings.queue:
+            options["queue"] = settings.queue
+        if settings.worker_gpus:
+            options["container_resources"] = f"yarn.io/gpu={settings.worker_gpus}"
+        return [word for key, value in options.items() for word in (f"-{key}", str(value))]
 
     def _present(self) -> dict[str, int]:
         """Return the containers that have a worker, with the numbers of their applications."""
@@ -136,7 +159,9 @@ class Containers:
                 missing_since = now
             elif now - missing_since > grace_s:
                 if num_in_vain == _MAX_IN_VAIN:
-                    self._give_up()
+                    text = f"all workers are gone, and {_MAX_IN_VAIN} further applications brought none"
+                    reason = self._applications[-1].diagnosis()
+                    self.interrupt(ClusterError(f"--master yarn: {text}: {reason}"))
                     return
                 self._replace(num_missing)
                 missing_since, grace_s, num_in_vain = None, grace_s * 2, num_in_vain + 1
@@ -150,21 +175,9 @@ class Containers:
         return not last.was_complete and not last.ended and waited_s < self.settings.start_timeout_s
 
     def _replace(self, num_missing: int) -> None:
-        log.warning(
-            "yarn: %d of %d workers are missing, asking for others; %s",
-            num_missing,
-            self.settings.num_workers,
-            self._applications[-1].diagnosis(),
-        )
+        text = "yarn: %d of %d workers are missing, asking for others; %s"
+        log.warning(text, num_missing, self.settings.num_workers, self._applications[-1].diagnosis())
         self._submit(num_missing)
-
-    def _give_up(self) -> None:
-        self.interrupt(
-            ClusterError(
-                f"--master yarn: all workers are gone, and {_MAX_IN_VAIN} further applications brought none: "
-                f"{self._applications[-1].diagnosis()}"
-            )
-        )
 
 
 @contextmanager
@@ -190,29 +203,3 @@ def yarn_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Ite
         # Workers end with their scheduler, and the applications with their workers.
         cluster.close()
         containers.end(in_order=True)
-
-
-def _shell_arguments(
-    settings: ClusterConfig, num_containers: int, script_path: Path, localized: list[str]
-) -> list[str]:
-    options = {
-        "appname": settings.name,
-        "num_containers": num_containers,
-        "container_memory": container.memory_mib(settings)[1],
-        "container_vcores": settings.worker_cores,
-        "master_memory": _MASTER_MIB,
-        "master_vcores": 1,
-        "shell_script": script_path,
-        "timeout": _NEVER_MS,
-        "container_retry_policy": 1,  # RETRY_ON_ALL_ERRORS; the option takes the number only
-        "container_max_retries": _MAX_RETRIES,
-        "container_retry_interval": 1000,
-        "container_failures_validity_interval": _RETRIES_WITHIN_MS,
-    }
-    if localized:
-        options["localize_files"] = ",".join(localized)
-    if settings.queue:
-        options["queue"] = settings.queue
-    if settings.worker_gpus:
-        options["container_resources"] = f"yarn.io/gpu={settings.worker_gpus}"
-    return [word for key, value in options.items() for word in (f"-{key}", str(value))]

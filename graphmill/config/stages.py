@@ -10,23 +10,20 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage. Names of objects are `module:object`.
-
-    Attributes:
-        name: Name of the stage, of its section in the configuration, and of its entry in run.json.
-        settings: Class of the section.
-        job: Module that does the work, a `graphmill.run.job.Job`.
-        summary: Function that yields the main figures of an entry in run.json: label and text.
-        command: Command of `dask-submit {name}.py`; "" for a stage without one.
-        tables: Function that lists the user's tables, which no stage may replace.
-    """
+    """One stage. Names of objects are `module:object`."""
 
     name: str
+    """Name of the stage, of its section in the configuration, and of its entry in run.json."""
     settings: str
+    """Class of the section."""
     job: str
+    """Module that does the work, a `graphmill.run.job.Job`."""
     summary: str
+    """Function that yields the main figures of an entry in run.json: label and text."""
     command: str = ""
+    """Command of `dask-submit {name}.py`; "" for a stage without one."""
     tables: str = ""
+    """Function that lists the user's tables, which no stage may replace."""
 
 
 STAGES = {

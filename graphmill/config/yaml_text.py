@@ -59,6 +59,8 @@ def parsed(text: str, where: str) -> Any:
     try:
         return yaml.load(text, _Yaml)
     except RecursionError as error:
-        raise ConfigError(f"{where}: not YAML to be read: lists or mappings are nested too deep") from error
+        raise ConfigError(
+            f"{where}: cannot be parsed as YAML: lists or mappings are nested too deep"
+        ) from error
     except (yaml.YAMLError, ValueError, ArithmeticError) as error:  # a date of month 13, a year 0
-        raise ConfigError(f"{where}: not YAML to be read: {error}") from error
+        raise ConfigError(f"{where}: cannot be parsed as YAML: {error}") from error

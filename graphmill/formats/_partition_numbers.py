@@ -7,12 +7,7 @@ from graphmill.errors import FormatError
 
 
 def numbers_by_type(names: Iterable[str], pattern: re.Pattern[str]) -> dict[str, set[int]]:
-    """Partition numbers of each entity type, sorted by type.
-
-    Args:
-        names: names of files; a name that does not match is left out.
-        pattern: a pattern with the groups `type` and `partition`.
-    """
+    """Partition numbers of each entity type, sorted by type; `pattern` has the groups type and partition."""
     numbers: dict[str, set[int]] = {}
     for match in filter(None, map(pattern.match, names)):
         numbers.setdefault(match["type"], set()).add(int(match["partition"]))

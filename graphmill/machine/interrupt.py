@@ -1,6 +1,5 @@
 """Errors that other threads raise in the main thread, such as a lost lock or a lost cluster."""
 
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -16,19 +15,17 @@ _pending: list[GraphMillError] = []
 def interruptible() -> Iterator[Callable[[GraphMillError], None]]:
     """Yield a function that raises its error in this block; any thread may call the function.
 
-    The function sends a signal: only a signal interrupts a main thread that waits for a Dask future. The
-    block must run in the main thread, because Python handles signals there.
+    The function sends a signal: only a signal interrupts a main thread that waits for a Dask future. Python
+    handles signals in the main thread. In another thread the function does nothing.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda error: None
+        return
     before = signal.signal(signal.SIGUSR1, _raise_pending)
     try:
         yield _interrupt
     finally:
         signal.signal(signal.SIGUSR1, before)
-
-
-def on_main_thread() -> bool:
-    """Tell whether `interruptible` works here."""
-    return threading.current_thread() is threading.main_thread() and os.name == "posix"
 
 
 def _interrupt(error: GraphMillError) -> None:

@@ -83,7 +83,9 @@ def _compiled(source_path: Path, compiler: str, flags: Sequence[str], name: str)
     stem = f"{name}-{_fingerprint(source_path, compiler, flags)}"
     command = [compiler, *flags, str(source_path)]
     try:
-        folder = _cache_folder()
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+        folder = root / "graphmill"
+        make_private(folder, forbidden_mode=_WRITABLE_BY_OTHERS)
         path = _kept(folder, stem) or _compile(command, folder, stem)
     except (OSError, RuntimeError) as error:  # no private folder, or no home: each process compiles
         log.debug("%s: compiled code cannot be kept: %s", name, error)
@@ -91,13 +93,6 @@ def _compiled(source_path: Path, compiler: str, flags: Sequence[str], name: str)
             yield _compile(command, Path(own), stem)
     else:
         yield path
-
-
-def _cache_folder() -> Path:
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
-    folder = root / "graphmill"
-    make_private(folder, forbidden_mode=_WRITABLE_BY_OTHERS)
-    return folder
 
 
 def _kept(folder: Path, stem: str) -> Path | None:

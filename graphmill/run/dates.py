@@ -28,6 +28,7 @@ from graphmill import config, storage
 from graphmill.config import Config, Positive, Section
 from graphmill.errors import ConfigError, FormatError, LockedError
 from graphmill.run import lock
+from graphmill.run.record import read_record
 
 _PLACE = re.compile(r"\{(date|previous_date)(?::([^{}]*))?\}")
 _DATE = re.compile(r"\{date(?::([^{}]*))?\}")
@@ -117,11 +118,14 @@ def retire(output_template: str, keep: int) -> list[str]:
     if such a date continues from it, or if its output holds a folder that was moved aside.
     """
     outputs = _dated_outputs(output_template)
-    _finish_deletions(output_template)
+    for hidden in storage.list_hidden(_split(output_template)[0]):
+        if ".retired-" in storage.name(hidden):  # a killed run has not finished this deletion
+            storage.delete(hidden)
     finished = sorted(day for day, uri in outputs.items() if storage.read_marker(uri) is not None)
-    verified = [day for day in finished if _is_whole(outputs[day])]
+    complete = [day for day in finished if _is_complete(outputs[day])]
     needed = _needed(outputs)
-    victims = [day for day in finished if sum(v > day for v in verified) >= keep and str(day) not in needed]
+    oldest_kept = complete[-keep] if len(complete) >= keep else date.min
+    victims = [day for day in finished if day < oldest_kept and str(day) not in needed]
     return [
         outputs[day]
         for day in victims
@@ -147,11 +151,7 @@ def _needed(outputs: Mapping[date, str]) -> set[str | None]:
 
 
 def _free_previous(output_template: str, day: date) -> date | None:
-    """Find the previous date: the newest earlier finished date, if no run works on a later one.
-
-    Raises:
-        LockedError: a run works on a later one.
-    """
+    """Find the previous date; a LockedError tells that a run works on a later date before `day`."""
     while True:
         previous, is_rerun = _previous(output_template, day)
         for each, uri in _dated_outputs(output_template).items():
@@ -235,17 +235,15 @@ def _parsed(text: str, date_format: str) -> date | None:
 
 def _recorded_schedule(output: str) -> dict[str, Any]:
     uri = storage.join(output, "run.json")
-    if not storage.exists(uri):
-        return {}
+    content = read_record(uri)
     try:
-        schedule = storage.read_json(uri)["config"]["schedule"]
-    except (FormatError, KeyError, TypeError) as error:
+        schedule = content["config"]["schedule"] if content is not None else {}
+    except (KeyError, TypeError) as error:
         raise FormatError(f"{uri}: expected run.json of a run with --date: {error}; move it away") from error
     return schedule if isinstance(schedule, dict) else {}
 
 
-def _is_whole(output: str) -> bool:
-    """Tell whether a finished date has all its folders, so that earlier dates may be deleted."""
+def _is_complete(output: str) -> bool:
     return all(storage.read_marker(storage.join(output, folder)) is not None for folder in _STAGE_FOLDERS)
 
 
@@ -269,9 +267,3 @@ def _delete(output_template: str, day: date, output: str) -> bool:
     storage.delete(retired)
     log.info("schedule: %s is retired", output)
     return True
-
-
-def _finish_deletions(output_template: str) -> None:
-    for hidden in storage.list_hidden(_split(output_template)[0]):
-        if ".retired-" in storage.name(hidden):
-            storage.delete(hidden)

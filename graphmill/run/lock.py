@@ -25,14 +25,13 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from graphmill import storage
 from graphmill.errors import FormatError, GraphMillError, LockedError, StorageError
 from graphmill.machine import processes
-from graphmill.machine.interrupt import interruptible, on_main_thread
+from graphmill.machine.interrupt import interruptible
 from graphmill.run import lock_file
 
 NAME = lock_file.NAME
@@ -95,7 +94,7 @@ def held(*folders: str, whole: Iterable[str] = ()) -> Iterator[Claim]:
     locks = Locks()
     try:
         locks.acquire(list(map(_resolved, folders)), list(map(_resolved, whole)))
-        with interruptible() if on_main_thread() else nullcontext(_ignore) as interrupt:
+        with interruptible() as interrupt:
             keeper = threading.Thread(target=locks.keep, args=(interrupt,), daemon=True, name="lock-keeper")
             keeper.start()
             try:
@@ -110,16 +109,13 @@ def held(*folders: str, whole: Iterable[str] = ()) -> Iterator[Claim]:
 def holder(folder: str) -> str | None:
     """Describe another process that writes the run at `folder`; None if there is none."""
     link = lock_file.last_of(storage.join(_resolved(folder), NAME))
-    if link is None or _is_own_process(link.owner):
+    if link is None:
         return None
     is_there = processes.is_alive(link.owner)
-    if is_there is None:
-        is_there = lock_file.is_fresh(link, link.uri)
-    return processes.describe(link.owner) if is_there else None
-
-
-def _ignore(error: GraphMillError) -> None:
-    """Do nothing: without an interrupt the run continues until its next commit."""
+    if is_there and link.owner.get("pid") == os.getpid():
+        return None
+    is_alive = lock_file.is_fresh(link, link.uri) if is_there is None else is_there
+    return processes.describe(link.owner) if is_alive else None
 
 
 class Locks:
@@ -141,7 +137,8 @@ class Locks:
         covering: dict[str, str] = {}  # locks above and below, by URI; one of our locks near each
         for own, folder in self.claim.uris.items():
             above = map(_beside, _with_ancestors(folder))
-            below = _locks_below(folder) if folder in whole else ()
+            hidden = storage.list_hidden(folder, recursive=True) if folder in whole else ()
+            below = (uri for uri in hidden if storage.name(uri).endswith(NAME))
             covering |= dict.fromkeys((*above, *below), own)
         for uri, own in covering.items():
             if link := lock_file.last_of(uri):
@@ -252,18 +249,9 @@ def _beside(folder: str) -> str:
     return storage.join(storage.parent(folder), f".{storage.name(folder)}{NAME}")
 
 
-def _locks_below(folder: str) -> list[str]:
-    hidden = storage.list_hidden(folder, recursive=True)
-    return [uri for uri in hidden if storage.name(uri).endswith(NAME)]
-
-
 def _with_ancestors(folder: str) -> Iterator[str]:
     """Yield the folder and the folders above it, except the root."""
     root = _ROOT.match(folder)
     while folder.rstrip("/") not in ("", ".", root[0] if root else ""):
         yield folder
         folder = storage.parent(folder)
-
-
-def _is_own_process(found: Mapping[str, Any]) -> bool:
-    return found.get("pid") == os.getpid() and processes.is_alive(found) is True

@@ -13,6 +13,7 @@ from graphmill.config import Config
 from graphmill.config.stages import STAGES, named
 from graphmill.errors import ConfigError
 from graphmill.run.job import job_of
+from graphmill.run.record import read_record
 
 _LEFTOVERS = (
     r"\..+\.(?:tmp|old|retired)-[0-9a-f]{12}|\.(?:.+\.)?graphmill\.lock.*|\.graphmill\.life-.+"
@@ -90,8 +91,7 @@ def _has_our_files(output: str) -> bool:
 
 
 def _has_our_record(uri: str) -> bool:
-    if not storage.exists(uri):
-        return False
-    if "stages" not in storage.read_json(uri):
+    content = read_record(uri)
+    if content is not None and "stages" not in content:
         raise ConfigError(f"{uri}: expected the record of a run, found another's file; move it away")
-    return True
+    return content is not None

@@ -52,7 +52,7 @@ class RunRecord:
         self.claim = claim
         self.is_begun = False
         storage.recover(uri)
-        earlier = _read_json(uri)
+        earlier = read_record(uri) or {}
         self.has_earlier = bool(earlier)
         own = config.model_dump(mode="json")
         self.content: dict[str, Any] = {
@@ -91,6 +91,21 @@ class RunRecord:
         self.claim.check()
         self.is_begun = True
         storage.write_text(self.uri, redacted(json.dumps(self.content, indent=1)) + "\n")
+
+
+def read_record(uri: str) -> dict[str, Any] | None:
+    """Read a run.json; None if there is no such file.
+
+    Raises:
+        FormatError: the file is no JSON object.
+    """
+    if not storage.exists(uri):
+        return None
+    try:
+        content: dict[str, Any] = storage.read_json(uri)
+    except FormatError as error:
+        raise FormatError(f"{error}; move it away") from error
+    return content
 
 
 def run_stage(
@@ -191,16 +206,6 @@ def _describe(uri: str) -> dict[str, Any]:
     files = [each for each in entries if not each.is_dir and not storage.name(each.uri).startswith("_")]
     sizes = {each.uri.removeprefix(uri): [each.size_bytes, each.mtime_ns] for each in files}
     return {"uri": uri, "files": sizes}
-
-
-def _read_json(uri: str) -> dict[str, Any]:
-    if not storage.exists(uri):
-        return {}
-    try:
-        content: dict[str, Any] = storage.read_json(uri)
-    except FormatError as error:
-        raise FormatError(f"{error}; move it away") from error
-    return content
 
 
 def _brief(value: Any) -> str:

@@ -13,11 +13,12 @@ A folder without `_SUCCESS` is incomplete.
 """
 
 import json
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError, StorageError
@@ -26,8 +27,6 @@ from graphmill.run.lock import NO_CLAIM, Claim
 WORK = ".graphmill-remap"
 JOURNAL = "journal.json"
 FORMAT_VERSION = 1
-
-log = logging.getLogger("graphmill")
 
 CountRows = Callable[[list[str]], list[int]]
 
@@ -60,6 +59,9 @@ class Journal:
     replaced: list[str]
     inputs: list[Input]
     figures: dict[str, Any]
+
+
+_JOURNAL = TypeAdapter(Journal)
 
 
 def describe_inputs(uris: Iterable[str]) -> list[Input]:
@@ -107,17 +109,13 @@ def read_journal(root: str) -> Journal | None:
     uri = work_uri(root, JOURNAL)
     if not storage.exists(uri):
         return None
+    content = storage.read_json(uri)
+    version = content.pop("format_version", FORMAT_VERSION)
+    if version != FORMAT_VERSION:
+        raise FormatError(f"{uri}: format_version is {version!r}; this reader knows {FORMAT_VERSION}")
     try:
-        content = storage.read_json(uri)
-        version = content.pop("format_version")
-        if version != FORMAT_VERSION:
-            raise FormatError(f"{uri}: format_version is {version!r}; this reader knows {FORMAT_VERSION}")
-        lists = {
-            "moves": [Move(**each) for each in content["moves"]],
-            "inputs": [Input(**each) for each in content["inputs"]],
-        }
-        return Journal(**content | lists)
-    except (KeyError, TypeError, AttributeError) as error:
+        return _JOURNAL.validate_python(content)
+    except ValidationError as error:
         raise FormatError(f"{uri}: expected the journal of a job, found something else: {error}") from error
 
 

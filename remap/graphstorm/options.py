@@ -1,5 +1,6 @@
 """Options of a job on GraphStorm's outputs, from flags and from GraphStorm's YAML file; flags come first."""
 
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Annotated, Any, Literal, Self
 
@@ -13,6 +14,8 @@ from graphmill.formats.graphstorm import id_maps
 from graphmill.formats.graphstorm.saved_predictions import EdgeType, checked_edge_type
 from remap.output.tables import Codec, TableOptions
 
+# Kinds of tasks, their key in GraphStorm's YAML, and the option.
+_TARGETS = (("edge", "target_etype", "pred_etypes"), ("node", "target_ntype", "pred_ntypes"))
 COLUMNS = ("nid", "pred", "src_nid", "dst_nid", "emb")
 
 
@@ -66,24 +69,22 @@ def make_options(given: dict[str, Any], yaml_uri: str | None) -> Options:
     """Make the options from flags, and from GraphStorm's YAML file where a flag is missing.
 
     Raises:
-        ConfigError: an option is missing, unknown, or contradicts another.
+        ConfigError: an option is missing, unknown, malformed, or contradicts another.
+        FormatError: an edge type is not three names.
         NotFoundError: there is no such YAML file.
     """
-    settings = (_read_yaml(yaml_uri) if yaml_uri else {}) | {
-        key: value for key, value in given.items() if value is not None
-    }
+    settings = (_read_yaml(yaml_uri) if yaml_uri else {}) | given
+    if "pred_etypes" in settings:
+        settings["pred_etypes"] = _parse_edge_types(settings["pred_etypes"])
+    settings["column_names"] = _parse_column_names(settings.get("column_names", ()))
     for key in ("node_id_mapping", "node_emb_dir", "prediction_dir", "output_dir"):
         if isinstance(settings.get(key), str):
             settings[key] = storage.absolute(settings[key])
     return validated(Options, settings)
 
 
-def parse_column_names(pairs: tuple[str, ...]) -> dict[str, str]:
-    """Parse the pairs `old,new` of --column-names.
-
-    Raises:
-        ConfigError: a text is not a pair, or two columns get one name.
-    """
+def _parse_column_names(pairs: Iterable[str]) -> dict[str, str]:
+    """Parse the pairs `old,new` of --column-names."""
     names = {}
     for pair in pairs:
         old, comma, new = pair.partition(",")
@@ -96,13 +97,9 @@ def parse_column_names(pairs: tuple[str, ...]) -> dict[str, str]:
     return names
 
 
-def parse_edge_types(texts: tuple[str, ...]) -> tuple[EdgeType, ...]:
-    """Parse the triples `src,rel,dst` of --pred-etypes.
-
-    Raises:
-        FormatError: a text is not three names.
-    """
-    return tuple(checked_edge_type(text.split(","), "--pred-etypes") for text in texts)
+def _parse_edge_types(texts: Iterable[str]) -> tuple[EdgeType, ...]:
+    """Parse the triples `src,rel,dst` of --pred-etypes."""
+    return tuple(checked_edge_type(str(text).split(","), "--pred-etypes") for text in texts)
 
 
 def _read_yaml(uri: str) -> dict[str, Any]:
@@ -123,12 +120,8 @@ def _read_yaml(uri: str) -> dict[str, Any]:
         settings["node_id_mapping"] = storage.join(graph, id_maps.FOLDER)
     if "multi_task_learning" not in sections and settings["prediction_dir"]:
         # A multi-task run has a folder with a result_info.json for each task.
-        task = str(found.get("task_type", ""))
-        if task.startswith("edge_") and found.get("target_etype"):
-            targets = found["target_etype"]
-            listed = [targets] if isinstance(targets, str) else targets
-            settings["pred_etypes"] = parse_edge_types(tuple(map(str, listed)))
-        if task.startswith("node_") and found.get("target_ntype"):
-            targets = found["target_ntype"]
-            settings["pred_ntypes"] = (targets,) if isinstance(targets, str) else tuple(targets)
+        kind = str(found.get("task_type", "")).partition("_")[0]
+        for task, key, option in _TARGETS:
+            if kind == task and (targets := found.get(key)):
+                settings[option] = (targets,) if isinstance(targets, str) else tuple(targets)
     return {key: value for key, value in settings.items() if value is not None}

@@ -5,8 +5,6 @@ Up to `EXACT_ROWS` vectors, the search compares all, one batch at a time. More v
 Shapes: D dimension.
 """
 
-from typing import NamedTuple
-
 import pyarrow.compute as pc
 
 from graphmill.errors import NotFoundError
@@ -17,15 +15,8 @@ from remap.neighbors.vector_tables import VectorTable, batches, find_types
 EXACT_ROWS = 5_000_000
 
 
-class FoundId(NamedTuple):
-    """The entity type of an id, and its vector [D]."""
-
-    entity_type: str
-    vector_D: Floats
-
-
-def find_id(tables: dict[str, list[VectorTable]], raw_id: str, entity_type: str | None) -> FoundId:
-    """Find the vector of an id, in `entity_type` or in the first type that has the id.
+def find_id(tables: dict[str, list[VectorTable]], raw_id: str, entity_type: str | None) -> tuple[str, Floats]:
+    """Find the type and the vector [D] of an id, in `entity_type` or in the first type that has the id.
 
     Raises:
         NotFoundError: there is no such type, or no such id.
@@ -39,7 +30,7 @@ def find_id(tables: dict[str, list[VectorTable]], raw_id: str, entity_type: str 
                 continue
             for ids, rows_ND in table.batches():
                 if (row := pc.index(ids, raw_id).as_py()) >= 0:
-                    return FoundId(name, rows_ND[row].copy())
+                    return name, rows_ND[row].copy()
     raise NotFoundError(f"--id {raw_id}: there is no such id among {', '.join(searched)}")
 
 
@@ -55,12 +46,12 @@ def neighbors(
         ConfigError: an index is needed, and faiss is not installed.
     """
     tables = find_types(folder)
-    found = find_id(tables, raw_id, entity_type)
-    searched = tables[found.entity_type]
+    entity_type, vector_D = find_id(tables, raw_id, entity_type)
+    searched = tables[entity_type]
     if is_approximate is None:
         is_approximate = sum(table.num_rows for table in searched) > EXACT_ROWS
     if not is_approximate:
-        return found.entity_type, nearest(batches(searched), by_cosine(found.vector_D[None]), [raw_id], k)[0]
-    index = faiss_index.open_index(folder, found.entity_type, searched)
-    best = faiss_index.search(index, searched, found.vector_D, k + 1)
-    return found.entity_type, [each for each in best if each.id != raw_id][:k]
+        return entity_type, nearest(batches(searched), by_cosine(vector_D[None]), [raw_id], k)[0]
+    index = faiss_index.open_index(folder, entity_type, searched)
+    best = faiss_index.search(index, searched, vector_D, k + 1)
+    return entity_type, [each for each in best if each.id != raw_id][:k]

@@ -54,8 +54,7 @@ def write_custom(
 def _write(table: Table, rows: Iterator[Rows], entity_type: str) -> int:
     num_rows = 0
     for ids, vectors_ND in rows:
-        types = pa.array([entity_type]).take(pa.array(np.zeros(len(ids), np.int64)))
-        table.append([ids, types, vectors_ND])
+        table.append([ids, pa.repeat(entity_type, len(ids)), vectors_ND])
         num_rows += len(ids)
     return num_rows
 

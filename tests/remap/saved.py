@@ -1,4 +1,4 @@
-"""What GraphStorm would have saved: small trees of maps, embeddings and predictions, and what is in them."""
+"""Small trees of maps, embeddings and predictions in GraphStorm's formats, with their content."""
 
 import contextlib
 import json
@@ -99,7 +99,7 @@ class Tree:
         (self.emb / "emb_info.json").write_text(json.dumps(content))
 
     def embeddings(self) -> dict[str, list[float]]:
-        """What the tables of embeddings say now."""
+        """Read the tables of embeddings."""
         found: dict[str, list[float]] = {}
         for path in sorted(self.emb.glob("*/embed-*.parquet")):  # hidden folders have one level more
             table = pq.read_table(path).to_pydict()

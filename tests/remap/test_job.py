@@ -233,7 +233,7 @@ def test_what_does_not_fit_changes_nothing(
 
 @pytest.mark.parametrize("as_pbg", [False, True])
 def test_a_raw_id_that_comes_twice(client: Client, output: str, as_pbg: bool) -> None:
-    """In batches of their own: then each alone is right."""
+    """The duplicates are in different batches, each of which is valid."""
     graph.write_entities(output, as_pbg=as_pbg)
     graph.write_checkpoint(output)
     config = graph.configured(output, batch_rows=2)

@@ -156,7 +156,7 @@ def test_default(tmp_path, base):
     assert 0 < found["metrics"]["mrr"] < 1
 
 
-def test_evaluation_sees_what_was_learnt(tmp_path, base):
+def test_evaluation_improves_with_training(tmp_path, base):
     graph = Graph(tmp_path, base, [0.8, 0.2])
     relations = [RelationSchema(name="r", lhs="e", rhs="e", all_negs=True)]
     ranks = []

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from graphmill.vocab import Bucket
 from train.edges.partitions import PartitionKey
 
-PartitionsOf = Callable[[Bucket], set[PartitionKey]]  # partitions that a bucket must have for itself
+PartitionsOf = Callable[[Bucket], set[PartitionKey]]  # partitions that only one worker may have
 
 
 class Dynamic:
@@ -51,14 +51,14 @@ class Dynamic:
         return True
 
     def commit(self, bucket: Bucket) -> bool:
-        """Note that a bucket is done; whether the next buckets start from the newest shared state: always."""
+        """Note that a bucket is done; returns whether buckets now start from newer shared state: always."""
         self._taken.remove(bucket)
         if self._trained is not None:
             self._trained |= self._keys(bucket)
         return True
 
     def give_back(self, bucket: Bucket) -> None:
-        """Make the bucket, whose worker was lost, the first that is left."""
+        """Hand out the bucket next: its worker was lost."""
         self._taken.remove(bucket)
         self._left.insert(0, bucket)
 
@@ -87,7 +87,7 @@ class Tournament:
         return self.publish_group[0] == bucket
 
     def commit(self, bucket: Bucket) -> bool:
-        """Note that a bucket is done; its changes count from the next round on."""
+        """Note that a bucket is done; returns whether it was the last of its round."""
         self._taken.remove(bucket)
         self._rounds[0].remove(bucket)
         if self._rounds[0]:

@@ -25,7 +25,7 @@ from graphmill.errors import ClusterError, ConfigError
 from train.distributed.messages import ReduceGroup
 from train.distributed.scheduler_store import SchedulerStore
 
-TIMEOUT = timedelta(minutes=5)  # after which a missing member fails the all-reduce
+TIMEOUT = timedelta(minutes=5)  # an all-reduce fails after so long without a member
 
 OPENSSL = ("libssl.so", "libssl.so.1.1")  # names under which Gloo looks for OpenSSL
 
@@ -137,8 +137,8 @@ def check_backend(backend: str, device: torch.device) -> None:
     Raises:
         ConfigError: this torch is built without the backend, or it is not for this device.
     """
-    available = {"nccl": dist.is_nccl_available, "gloo": dist.is_gloo_available}
-    if not dist.is_available() or not available[backend]():
+    is_available = dist.is_nccl_available if backend == "nccl" else dist.is_gloo_available
+    if not dist.is_available() or not is_available():
         raise ConfigError(
             f"train.all_reduce: this worker's torch {torch.__version__} is built without {backend}; "
             "set train.all_reduce: files"

@@ -14,6 +14,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from distributed import Client
@@ -49,10 +50,10 @@ class Coordinator(TrainingRun):
 
     def __init__(self, config: Config, client: Client, claim: Claim = NO_CLAIM) -> None:
         version = pbg_checkpoint.read_version(config.checkpoint_path)
-        super().__init__(config, schedule.plan(config), version, claim)
+        on_worker = partial(cluster.run_task, client, evaluate, description="evaluate")
+        super().__init__(config, schedule.plan(config), version, claim, on_worker)
         self.settings = config.section(TrainConfig)
         self.backend = all_reduce_of(config)
-        self.client = client
         self.locations = PartitionLocations(config, version)
         self.pool = WorkerPool(client, config, self.schedule)
         self._untouched: list[PartitionKey] = []  # partitions that no bucket needs: they are copied
@@ -89,10 +90,6 @@ class Coordinator(TrainingRun):
         if self.version % self.schedule.per_epoch == 0:
             for task in list(self.pool.tasks.values()):
                 self._worker_figures = self.pool.finish(task) or self._worker_figures
-
-    def evaluate(self, config: Config) -> dict[str, Any]:
-        """Evaluate a version on a worker."""
-        return dict(cluster.run_task(self.client, evaluate, config, description="evaluate"))
 
     def close(self) -> None:
         """End the workers' tasks."""

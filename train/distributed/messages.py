@@ -26,8 +26,8 @@ from graphmill.display import progress
 Message = dict[str, Any]
 WORKER_ATTRIBUTE = "graphmill_training"  # of a Dask worker: holds what one task leaves for the next one
 
-_PROGRESS_S = 0.5  # from one message of progress to the next
-_CANCEL_POLL_S = 2.0  # from one look of a waiting worker for its cancellation to the next
+_PROGRESS_S = 0.5  # between two messages of progress
+_CANCEL_POLL_S = 2.0  # between two checks whether a waiting task is cancelled
 
 
 class ReduceGroup(TypedDict):

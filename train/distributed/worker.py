@@ -34,7 +34,7 @@ from train.tables.run_context import RunContext
 
 
 def work(config: Config, plan: Schedule, topic: str, task: str, num_on_host: int) -> dict[str, Any]:
-    """Run the task, one of `num_on_host` that share this machine's cores; device and number of parameters."""
+    """Run the task, one of `num_on_host` that share this machine's cores; returns figures."""
     runtime.keep_freed_memory()
     attributes = vars(get_worker())
     with runtime.cpu_threads(config.workers or max(1, num_cores() // num_on_host)):
@@ -64,22 +64,21 @@ class Worker:
         self.tables: dict[PartitionKey, Table] = {}
         self.num_read = 0
         self._revisions: dict[PartitionKey, int] = {}  # of the tables
-        self._num_parameters = self.context.num_parameters(model)
         backend = self.plan.all_reduce
         self.collective = None if backend is None else Collective(backend, self.context.device)
 
     def run(self, channel: WorkerChannel) -> dict[str, Any]:
-        """Train until no bucket is left; the device and the number of parameters."""
+        """Train until no bucket is left; returns the plan and the number of parameters."""
         message = channel.ask("ready")
         while message["kind"] == "train":
             message = self._train(message, channel)
         if self.collective is not None:
             self.collective.close()
-        figures = {"device": self.plan.device, "plan": self.plan.figures()}
-        return figures | {"num_parameters": self._num_parameters}
+        num_parameters = self.context.num_parameters(self.shared.model)
+        return {"device": self.plan.device, "plan": self.plan.figures(), "num_parameters": num_parameters}
 
     def _train(self, message: Message, channel: WorkerChannel) -> Message:
-        """Train one bucket, write and publish it; the coordinator's next message."""
+        """Train one bucket, write and publish it; returns the coordinator's next message."""
         bucket, grant, folder = Bucket(*message["bucket"]), message["grant"], message["folder"]
         iteration = self.context.schedule.iteration(message["version"])
         version = message["version"] + 1

@@ -18,8 +18,8 @@ from train.edges.partitions import Location, PartitionKey
 from train.edges.schedule import Schedule
 from train.run.run_metrics import Visit
 
-POLL_S = 0.25  # from one look at the cluster's workers to the next
-NO_WORKER_S = 120.0  # without any worker, after which the run fails
+POLL_S = 0.25  # between two looks at the cluster's workers
+NO_WORKER_S = 120.0  # the run fails after so long without any worker
 
 log = logging.getLogger("graphmill")
 
@@ -96,7 +96,7 @@ class WorkerPool:
             return None
 
     def poll(self, *, start_tasks: bool) -> list[WorkerTask]:
-        """The tasks whose workers were lost since the last call; `start_tasks` gives free workers a task.
+        """Return the tasks whose workers were lost; with `start_tasks`, give each free worker a task.
 
         Raises:
             ClusterError: the cluster has had no worker for NO_WORKER_S.
@@ -123,7 +123,7 @@ class WorkerPool:
         return lost
 
     def finish(self, task: WorkerTask) -> dict[str, Any]:
-        """Let a task end; its figures, which are empty where its worker is lost first."""
+        """End a task; returns its figures, which are empty if its worker is lost first."""
         if task.name in self.tasks:
             task.send("finished")
         while task.name in self.tasks and not task.future.done():
@@ -177,7 +177,7 @@ class WorkerPool:
 
 
 def _work(*arguments: Any) -> dict[str, Any]:
-    from train.distributed.worker import work  # torch is for the worker: the client can do without it
+    from train.distributed.worker import work  # imports torch: only workers need it
 
     return work(*arguments)
 

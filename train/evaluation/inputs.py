@@ -26,7 +26,7 @@ def check_folder(config: Config, key: str, path: str) -> None:
 
 
 def obstacle_to_ranking(config: Config, path: str) -> str:
-    """The reason why the edges of a folder cannot be ranked, else ""."""
+    """Return the reason why the edges of a folder cannot be ranked, or ""."""
     if types := schedule.featurized_types(config):
         return f"{', '.join(types)}: a featurized type has no list of all its entities to rank"
     if not storage.is_dir(path):
@@ -35,7 +35,7 @@ def obstacle_to_ranking(config: Config, path: str) -> str:
 
 
 def check_same_model(config: Config) -> None:
-    """Refuse a checkpoint whose scores mean something else.
+    """Refuse a checkpoint of another model: its parameters would give other scores.
 
     Raises:
         ConfigError: the checkpoint was trained with another model.

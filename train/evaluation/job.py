@@ -1,6 +1,6 @@
-"""The evaluation stage: checks of settings and folders, in the command's process, which does without torch.
+"""The evaluation stage: checks in the command's process, which does without torch; ranks on a worker.
 
-A task on a worker ranks the edges (`train.evaluation.evaluate`). The metrics go to run.json.
+Reads the checkpoint, counts and edges (see `train.evaluation.evaluate`). The metrics go to run.json.
 """
 
 from collections.abc import Collection
@@ -25,7 +25,7 @@ from train.tables.legacy_inputs import import_legacy_inputs
 
 
 def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
-    """Evaluate in one task of the cluster; the metrics and the evaluated version. Writes nothing."""
+    """Evaluate in one task of the cluster; returns the metrics and the evaluated version."""
     return cluster.run_task(client, evaluate, import_legacy_inputs(config), description="evaluate")
 
 
@@ -37,7 +37,7 @@ def evaluate(config: Config) -> dict[str, Any]:
 
 
 def check(config: Config, coming: Collection[str] = ()) -> str:
-    """The reason why there is nothing to evaluate, else ""; the folders `coming` are still to be written.
+    """Return the reason why there is nothing to evaluate, or ""; the folders `coming` are written later.
 
     Raises:
         ConfigError: the configuration names a split, or a folder of known edges, that does not exist, or the

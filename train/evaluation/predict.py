@@ -203,7 +203,7 @@ def predict_labels(
         ) from error
     trained = TrainedGraph(config)
     nids = trained.nids(entity_type)
-    raw_ids, labels = _read_labels(labels_uri, columns)
+    raw_ids, labels = read_labels(labels_uri, columns)
     vectors_LD, label_L = _labelled(trained, entity_type, raw_ids, labels)
     names = sorted(set(label_L))
     if len(names) < 2:
@@ -236,7 +236,12 @@ def _new_folder(output: str, claim: Claim) -> Iterator[str]:
         claim.check()
 
 
-def _read_labels(uri: str, columns: Sequence[str]) -> tuple[pa.Array, list[str]]:
+def read_labels(uri: str, columns: Sequence[str]) -> tuple[pa.Array, list[str]]:
+    """Raw ids and labels of a table in parquet or CSV, without rows that lack one of them.
+
+    Raises:
+        ConfigError: a column is missing, or an id is there twice.
+    """
     with storage.open_input(uri) as stream:
         if uri.endswith(".parquet"):
             parquet = pq.ParquetFile(stream)

@@ -96,7 +96,7 @@ class RunMetrics:
             self._epoch_start_s, self._commit_wait_s, self._commit_written = time.monotonic(), 0.0, 0
 
     def report(self, bucket: Bucket, num_edges: int, loss: float) -> None:
-        """Show progress within a bucket: `num_edges` of its edges are done, with a sum of losses `loss`."""
+        """Show progress in a bucket: `num_edges` of its edges are done; `loss` is the sum of their losses."""
         self._reported[bucket] = num_edges, loss
         done = sum(visit.num_edges for visit in self._iteration)
         lost = sum(visit.num_edges * _metric(visit.stats, "loss") for visit in self._iteration)

@@ -41,7 +41,7 @@ class Trainer(TrainingRun):
         self.model, self.adagrad = self.context.load_model()
         self.plan = decide(self.context)
         self.plan.announce()
-        super().__init__(config, self.context.schedule, self.context.version, claim)
+        super().__init__(config, self.context.schedule, self.context.version, claim, evaluate)
         trainer = WholeGraph if self.plan.placement == "device" else BucketTrainer
         self.bucket = trainer(self.context, self.model, self.adagrad, self.plan)
         self.prefetch = config.section(TrainConfig).prefetch
@@ -69,10 +69,6 @@ class Trainer(TrainingRun):
         self.metrics.end_iteration(
             wait_s=self.background.wait_s - before[0], partitions_written=self.store.num_written - before[1]
         )
-
-    def evaluate(self, config: Config) -> dict[str, Any]:
-        """Evaluate a version in this process."""
-        return evaluate(config)
 
     def close(self) -> None:
         """End the thread that reads and writes."""

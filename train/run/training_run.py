@@ -10,7 +10,7 @@ from graphmill.run.lock import Claim
 from graphmill.storage import Checksums
 from train.edges.schedule import Schedule
 from train.run.run_metrics import RunMetrics
-from train.run.validation import Validation
+from train.run.validation import Rank, Validation
 
 
 class TrainingRun(ABC):
@@ -20,17 +20,21 @@ class TrainingRun(ABC):
         version: committed version of the checkpoint.
     """
 
-    def __init__(self, config: Config, schedule: Schedule, version: int, claim: Claim) -> None:
+    def __init__(
+        self, config: Config, schedule: Schedule, version: int, claim: Claim, evaluate: Rank
+    ) -> None:
+        """`version` is the committed one; `evaluate` ranks the edges of a split with a version."""
         self.config, self.schedule, self.claim = config, schedule, claim
         self.first_version = self.version = version
         claim.check()
         pbg_checkpoint.delete_uncommitted(config.checkpoint_path)
         self.metrics = RunMetrics(config, schedule, version)
         self.validation = Validation(config, schedule.per_epoch, version, self._rank)
+        self._evaluate = evaluate
         self._of_config: Checksums = {}
 
     def run(self) -> dict[str, Any]:
-        """Train what is left; the figures of the run."""
+        """Train the iterations that are left; returns the figures of the run."""
         self._of_config = pbg_checkpoint.write_config(self.config.checkpoint_path, self.config.pbg())
         try:
             while self.validation.after(self.version) and self.version < self.schedule.num_iterations:
@@ -43,7 +47,7 @@ class TrainingRun(ABC):
         return versions | self.own_figures() | self.metrics.figures() | self.validation.figures()
 
     def commit(self, checksums: Checksums) -> None:
-        """Make the next version count, whose files have these checksums; forgets them."""
+        """Commit the next version, whose files have these checksums; clears the checksums."""
         path, version = self.config.checkpoint_path, self.version + 1
         pbg_checkpoint.append_stats(path, self.metrics.lines())
         self.claim.check()
@@ -61,10 +65,6 @@ class TrainingRun(ABC):
         """Train on all buckets of an iteration, and commit its version."""
 
     @abstractmethod
-    def evaluate(self, config: Config) -> dict[str, Any]:
-        """Evaluate a version of the checkpoint."""
-
-    @abstractmethod
     def close(self) -> None:
         """End the threads or tasks of the run."""
 
@@ -73,6 +73,6 @@ class TrainingRun(ABC):
         """The plan, and other figures that the buckets do not give."""
 
     def _rank(self, config: Config) -> dict[str, Any]:
-        figures = self.evaluate(config)
+        figures = self._evaluate(config)
         self.claim.check()  # evaluation takes long, and the result is written next
         return figures

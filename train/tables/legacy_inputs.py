@@ -11,7 +11,7 @@ from train.config import TrainConfig
 
 
 def import_legacy_inputs(config: Config) -> Config:
-    """Import the inputs that are not PBG v1; the configuration with the paths of the imported files.
+    """Import the inputs that are not PBG v1; returns the configuration with the imported paths.
 
     Raises:
         FormatError: a source is damaged, or its index base is unclear (see train.index_base).

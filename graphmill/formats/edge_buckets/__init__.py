@@ -200,13 +200,8 @@ def check_indices(
 ) -> None:
     """Check that the entities and the relation of every edge exist.
 
-    Args:
-        edges: as read from the bucket.
-        uri: the bucket file, for the message.
-        num_lhs: rows of the lhs partition (the largest of its types).
-        num_rhs: rows of the rhs partition.
-        num_rel: relations.
-        first_row: row of the file at which `edges` starts.
+    The limits are the rows of the lhs and rhs partitions (of the largest type) and the number of relations.
+    The edges begin at row `first_row` of the file at `uri`.
 
     Raises:
         FormatError: an index is out of range.

@@ -81,11 +81,10 @@ def iter_raw_id_map(file: MapFile, groups: Iterable[int]) -> Iterator[tuple[pa.A
 def _measure(uri: str) -> MapFile:
     with open_parquet(uri) as parquet:
         schema, metadata = parquet.schema_arrow, parquet.metadata
-        for orig, new in _COLUMNS:
-            if orig in schema.names and new in schema.names:
-                break
-        else:
+        columns = next((pair for pair in _COLUMNS if {*pair} <= {*schema.names}), None)
+        if columns is None:
             raise FormatError(f"{uri}: expected columns orig and new, found {', '.join(schema.names)}")
+        orig, new = columns
         kinds = [schema.field(column).type for column in (orig, new)]
         ids = kinds[0].value_type if pa.types.is_dictionary(kinds[0]) else kinds[0]
         is_text = pa.types.is_string(ids) or pa.types.is_large_string(ids)
@@ -102,14 +101,9 @@ def _measure(uri: str) -> MapFile:
 def write_raw_id_map(
     root: str, entity_type: str, partition: int, first_id: int, batches: Iterable[pa.Array]
 ) -> None:
-    """Write the map of one partition.
+    """Write the map of one partition below `root`: batches of raw ids in the order of their indices.
 
-    Args:
-        root: the folder that contains `raw_id_mappings`.
-        entity_type: the type, GraphStorm's ntype.
-        partition: the partition.
-        first_id: integer id of its first entity.
-        batches: its raw ids in the order of their indices.
+    `first_id` is the integer id of the first entity.
     """
     uri = storage.join(root, FOLDER, entity_type, f"part-{partition:05d}.parquet")
     with storage.atomic_output(uri) as stream, pq.ParquetWriter(stream, SCHEMA) as parquet:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats.graphstorm import saved_ranks
-from graphmill.formats.graphstorm.saved_ranks import Numbers, RankRows, checked_name
+from graphmill.formats.graphstorm.saved_ranks import Array, Numbers, RankRows, checked_name
 
 EMB_INFO = "emb_info.json"
 EMBED = "embed"
@@ -97,9 +97,8 @@ def list_ranks(
 
 def write_rank(embed_path: str, entity_type: str, rank: int, nids: Numbers, embeddings: Floats) -> None:
     """Write one rank's rows: ids int64 [n] and float32 [n, D], each as one plain tensor."""
-    folder = storage.join(embed_path, entity_type)
-    saved_ranks.write_tensor(folder, EMBED, rank, np.asarray(embeddings, np.float32))
-    saved_ranks.write_tensor(folder, NIDS, rank, np.asarray(nids, np.int64))
+    columns: dict[str, Array] = {EMBED: np.asarray(embeddings, np.float32), NIDS: np.asarray(nids, np.int64)}
+    saved_ranks.write_rank(storage.join(embed_path, entity_type), rank, columns)
 
 
 def _numbered_by_rank(found: list[RankRows]) -> list[RankRows]:

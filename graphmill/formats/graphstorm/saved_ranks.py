@@ -64,12 +64,8 @@ def list_ranks(
 ) -> list[RankRows]:
     """The files of all ranks, in their order, with the shapes of the values; reads no rows.
 
-    Args:
-        folder: the folder of the files.
-        values_stem: beginning of the names of files of values.
-        nids_stems: beginnings of the names of files of ids.
-        world_size: number of ranks; None: any number.
-        optional: whether the files of ids may be missing for all ranks.
+    `values_stem` and `nids_stems` begin the names of the files of values and of ids. With `optional`, the
+    files of ids may be missing for all ranks. Without `world_size`, any number of ranks is accepted.
 
     Raises:
         NotFoundError: a rank lacks a file.
@@ -143,12 +139,13 @@ def iter_rows(
             yield ids or (counted,), values.read(first, last)
 
 
-def write_tensor(folder: str, stem: str, rank: int, rows: Array) -> None:
-    """Write one file of a rank."""
+def write_rank(folder: str, rank: int, columns: Mapping[str, Array]) -> None:
+    """Write the files of one rank: one tensor under each stem."""
     import torch
 
-    with storage.atomic_output(file_uri(folder, stem, rank)) as stream:
-        torch.save(torch.from_numpy(np.ascontiguousarray(rows)), stream)
+    for stem, rows in columns.items():
+        with storage.atomic_output(file_uri(folder, stem, rank)) as stream:
+            torch.save(torch.from_numpy(np.ascontiguousarray(rows)), stream)
 
 
 def checked_name(name: Any, where: str) -> str:

@@ -14,6 +14,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
 from graphmill import storage
 from graphmill.errors import FormatError
@@ -209,11 +210,8 @@ def _link_or_copy(source: str, target: str) -> None:
     """Make a second name for a file that never changes, or a copy where there are no hard links."""
     source_path, target_path = storage.local_path(storage.resolved(source)), storage.local_path(target)
     if source_path and target_path:
-        try:
+        with suppress(OSError):  # a file system without hard links
             os.link(source_path, target_path)
-        except OSError:  # a file system without hard links
-            pass
-        else:
             return
     with storage.open_input(source) as reader, storage.atomic_output(target) as writer:
         shutil.copyfileobj(reader, writer, _COPY_BYTES)

@@ -21,13 +21,10 @@ def of_partitions(
     where: str,
     num_partitions: Mapping[str, int] | None = None,
 ) -> int:
-    """Number of the first partition.
+    """Number of the first partition, from the partition numbers in the names of each type's files.
 
-    Args:
-        numbers: partition numbers in the names of each entity type's files.
-        index_base: the user's setting.
-        where: the folder, for messages.
-        num_partitions: of each entity type, where known; by default all files count.
+    `where` is the folder, for messages. `num_partitions` is of each type, where known; by default all files
+    count.
 
     Raises:
         FormatError: the names fit neither base, or both, or lack one; or the types disagree.

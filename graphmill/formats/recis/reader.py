@@ -12,14 +12,7 @@ from torch import Tensor
 
 from graphmill import storage
 from graphmill.errors import FormatError
-from graphmill.formats.recis.layout import (
-    ID_SLOT,
-    INDEX,
-    Stored,
-    UnknownTensorError,
-    read_index,
-    tensor_name,
-)
+from graphmill.formats.recis.layout import ID_SLOT, INDEX, Stored, UnknownTensorError, read_index, tensor_name
 from graphmill.formats.recis.safetensors import Entry, SafetensorsFile, dtype_of
 from graphmill.formats.recis.tables import HashTable
 

@@ -96,7 +96,8 @@ class Saver:
         storage.delete(note_uri)
         by_writer = _spread(self._filter_func(self._blocks()), self._parallel)
         with ThreadPoolExecutor(self._parallel, "recis-writer") as pool:
-            list(pool.map(self._write, by_writer, by_writer.values()))
+            uris = [storage.join(self._path, self._file_name(writer)) for writer in by_writer]
+            list(pool.map(safetensors.write, uris, by_writer.values()))
         layout.write_note(note_uri, self._index(by_writer))
         self._commit_if_complete()
 
@@ -109,10 +110,6 @@ class Saver:
                 name = layout.tensor_name(table, slot)
                 blocks.append(WriteBlock(f"{table}.{slot}/{part}", rows, name, self._slice))
         return blocks
-
-    def _write(self, writer: int, blocks: Blocks) -> None:
-        uri = storage.join(self._path, self._file_name(writer))
-        safetensors.write(uri, blocks)
 
     def _index(self, by_writer: Mapping[int, Blocks]) -> Index:
         written = Index()

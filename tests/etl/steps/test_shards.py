@@ -19,7 +19,7 @@ def test_every_task_fits_the_memory(num_partitions: int, num_ids: int) -> None:
         "out", [table], entities={"n": num_partitions}, relations=[("to", "n", "n")], index_bytes=2 << 30
     )
     etl = config.section(EtlConfig)
-    settings = TaskSettings.of(config, etl, Folders("w", "e", {"train": "t"}), num_ids)
+    settings = TaskSettings.of(config, Folders("w", "e", {"train": "t"}), num_ids)
     num_slots = num_partitions * settings.num_slots["n"]
     of_slots = np.full(num_slots, num_ids // num_slots)
     shards = plan_shards(settings, of_slots, of_slots * ID_BYTES)

@@ -1,4 +1,4 @@
-"""Exit codes of commands: 2 for whatever is wrong with the input, however strange that is."""
+"""Exit codes of commands: every kind of wrong input gives 2."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -71,7 +71,7 @@ YAML = {
 
 
 @pytest.mark.parametrize("name", YAML)
-def test_yaml_that_is_not_to_be_read(name: str, tmp_path: Path) -> None:
+def test_yaml_that_is_refused(name: str, tmp_path: Path) -> None:
     text, message = YAML[name]
     (tmp_path / "c.yaml").write_text(text)
     with pytest.raises(ConfigError, match=message):
@@ -108,7 +108,7 @@ READERS: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 @pytest.mark.parametrize("text", [DEEP, "9" * 5000, "{", "\udcff", '"text"'])
 @pytest.mark.parametrize("name", READERS)
-def test_json_that_is_not_to_be_read(name: str, text: str, tmp_path: Path) -> None:
+def test_json_that_is_refused(name: str, text: str, tmp_path: Path) -> None:
     path, read = READERS[name]
     if name == "a journal":
         from remap.graphstorm.commit import JOURNAL, work_uri

@@ -1,4 +1,4 @@
-"""The commands as a user types them: scripts, bundled jobs, exit codes, signals."""
+"""Commands as a user types them: scripts, bundled jobs, exit codes, signals."""
 
 import json
 import os
@@ -99,7 +99,7 @@ def test_bundled_jobs_are_found_from_any_folder(tmp_path: Path) -> None:
         assert done.returncode == 0
 
 
-def test_what_is_neither_a_file_nor_a_job(tmp_path: Path) -> None:
+def test_an_unknown_script_is_refused(tmp_path: Path) -> None:
     done = submit("elt.py", cwd=tmp_path)
     assert "no bundled job of that name: etl.py, train.py, remap.py, pipeline.py" in done.stderr
     assert done.returncode == 2
@@ -140,7 +140,7 @@ def test_a_defect_exits_with_1_and_a_traceback(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_script_s_last_words_are_told(tmp_path: Path) -> None:
+def test_the_message_of_sys_exit_is_shown(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import sys; sys.exit('no [input]: give a folder')")
     done = submit("--master", "local[1]", "mine.py", cwd=tmp_path)
     assert "no [input]: give a folder" in done.stderr

@@ -1,4 +1,4 @@
-"""A real SSH server on loopback (asyncssh's), whose commands the shell runs; ends with its standard input.
+"""An SSH server on loopback (asyncssh), which runs commands in a shell and ends with its standard input.
 
 Usage: python -m tests.graphmill.cluster.ssh_server HOST_KEY_FILE AUTHORIZED_KEYS_FILE; prints its port.
 """

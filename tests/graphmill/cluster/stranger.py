@@ -1,4 +1,4 @@
-"""Another user of the machine, who tries what he can on a run: what comes of it, as a list in JSON.
+"""Attacks of another user of the machine on a run; prints those that succeed as a JSON list.
 
 Usage: python -m tests.graphmill.cluster.stranger FOLDER PID...; for root alone, who becomes `nobody`
 before he tries. FOLDER is TMPDIR of the run, whose processes the PIDs are.

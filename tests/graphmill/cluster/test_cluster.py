@@ -1,4 +1,4 @@
-"""Dask clusters: started, joined, and what happens when a worker goes away."""
+"""Start and use of Dask clusters, retries of tasks, lost workers."""
 
 import os
 import re
@@ -127,7 +127,7 @@ def test_a_task_that_storage_failed_is_run_again(
 
 
 @pytest.mark.parametrize("error", [FormatError, RawTableError, ConfigError, NotFoundError])
-def test_a_task_that_is_given_something_bad_is_not(
+def test_a_task_with_bad_input_is_not_run_again(
     client: Client, tmp_path: Path, error: type[GraphMillError]
 ) -> None:
     with pytest.raises(error, match="attempt 1 of 2 failed"):
@@ -210,7 +210,7 @@ def test_a_running_cluster_is_joined_and_left_running(client: Client) -> None:
     assert client.submit(square, 4).result() == 16
 
 
-def test_nobody_at_the_address() -> None:
+def test_no_scheduler_answers_at_the_address() -> None:
     settings = ClusterConfig(connect_timeout_s=1)
     with (
         pytest.raises(ClusterError, match="does not answer"),
@@ -249,7 +249,7 @@ def rest() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_scheduler_that_goes_away_is_the_cluster_s_failure() -> None:
+def test_a_lost_scheduler_is_a_cluster_error() -> None:
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--port=0", "--no-dashboard"]
     with subprocess.Popen([*command, "--host=127.0.0.1"], stderr=subprocess.PIPE, text=True) as scheduler:
         assert scheduler.stderr is not None

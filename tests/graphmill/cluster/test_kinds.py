@@ -1,4 +1,4 @@
-"""The table of cluster kinds: the forms of --master."""
+"""Table of cluster kinds: forms of --master."""
 
 import re
 

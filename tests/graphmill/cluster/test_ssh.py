@@ -1,4 +1,4 @@
-"""--master ssh://, against a real SSH server: asyncssh's, with commands run by the shell."""
+"""`--master ssh://` with a real SSH server (asyncssh), which runs commands in a shell."""
 
 import os
 import subprocess
@@ -101,7 +101,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_nobody_is_let_in(ssh_server: tuple[str, int], tmp_path: Path) -> None:
+def test_neither_other_users_nor_other_keys_can_connect(ssh_server: tuple[str, int], tmp_path: Path) -> None:
     """Neither another user of the host nor a client without the key; no key outlasts a run that is killed."""
     host, server = ssh_server
     with subprocess.Popen(
@@ -136,7 +136,7 @@ def test_a_host_whose_key_is_not_known_is_refused(ssh_host: str, tmp_path: Path)
         pass
 
 
-def test_hosts_as_they_are_written() -> None:
+def test_hosts_of_an_ssh_master() -> None:
     parsed = list(parse("ssh://a,me@b.example:2222"))
     assert parsed == [("a", {}), ("b.example", {"username": "me", "port": 2222})]
     with pytest.raises(ConfigError, match=r"expected ssh://\[USER@\]HOST"):

@@ -1,4 +1,4 @@
-"""Nobody but its owner gets into a run on this machine: another user, a client without the key."""
+"""Other users and clients without the key cannot connect to a run on this machine."""
 
 import os
 import subprocess
@@ -67,13 +67,13 @@ def test_a_local_run_listens_on_loopback_only(public_folder: Path) -> None:
 
 
 @needs_root
-def test_another_user_gets_nowhere(public_folder: Path) -> None:
+def test_another_user_cannot_connect(public_folder: Path) -> None:
     with local_run(public_folder, "auto") as processes:
         assert stranger.attempts(public_folder, processes) == []
 
 
 @needs_root
-def test_another_user_is_let_in_where_the_owner_chose_so(public_folder: Path) -> None:
+def test_another_user_can_connect_with_tls_off(public_folder: Path) -> None:
     with local_run(public_folder, "off") as processes:
         done = stranger.attempts(public_folder, processes)
     assert sorted(each.split()[0] for each in done) == ["Nanny", "Nanny", "Scheduler", "Worker", "Worker"]
@@ -90,7 +90,7 @@ def test_the_keys_of_a_run_are_in_a_file_that_goes_with_it() -> None:
 
 
 @pytest.mark.parametrize("others", ["none", "own"])
-def test_a_client_without_the_key_gets_nowhere(others: str) -> None:
+def test_a_client_without_the_key_cannot_connect(others: str) -> None:
     own = Security(**new_keys().options() | {"require_encryption": False})
     security = {"none": None, "own": own}[others]
     with cluster.connect("local[1]", ClusterConfig()) as client:
@@ -103,14 +103,14 @@ def test_a_client_without_the_key_gets_nowhere(others: str) -> None:
         assert client.submit(sum, [1, 2]).result() == 3
 
 
-def test_to_let_everybody_in_is_a_choice(caplog: pytest.LogCaptureFixture) -> None:
+def test_tls_off_accepts_every_client_and_warns(caplog: pytest.LogCaptureFixture) -> None:
     with cluster.connect("local[1]", ClusterConfig(tls="off")) as client:
         address = client.scheduler_info()["address"]
         assert address.startswith("tcp://")
         assert [text for text in caplog.messages if "cluster.tls: off: whoever reaches" in text]
 
 
-def test_a_running_cluster_without_encryption_is_told(
+def test_a_running_cluster_without_encryption_gets_a_warning(
     client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     with cluster.connect(client.scheduler_info()["address"], ClusterConfig()):
@@ -129,7 +129,7 @@ def test_a_running_cluster_with_encryption_needs_files() -> None:
 @pytest.mark.parametrize(
     ("given", "meant"), [("auto", "auto"), ("off", "off"), (False, "off"), (None, "auto")]
 )
-def test_the_words_of_the_setting(given: object, meant: str) -> None:
+def test_values_of_cluster_tls(given: object, meant: str) -> None:
     assert validated(ClusterConfig, {"tls": given}).tls == meant
 
 
@@ -140,6 +140,6 @@ def test_the_words_of_the_setting(given: object, meant: str) -> None:
         ({"ca_file": "a", "cert_file": "b"}, r"cluster\.tls\.key_file: missing"),
     ],
 )
-def test_no_such_setting(given: object, message: str) -> None:
+def test_a_wrong_value_of_cluster_tls_is_refused(given: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         validated(ClusterConfig, {"tls": given}, prefix=("cluster",))

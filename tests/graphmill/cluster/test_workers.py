@@ -1,4 +1,4 @@
-"""Workers that others have started: what they lack is brought, and what cannot work is named."""
+"""Checks of running workers: missing packages are uploaded, other versions are refused."""
 
 import importlib.metadata
 import os

@@ -1,4 +1,4 @@
-"""What is asked of YARN's client, and the script of a container, as far as that goes without a YARN."""
+"""Commands of the YARN client and the script of a container, without a YARN."""
 
 import os
 import socket
@@ -66,7 +66,9 @@ def test_a_client_that_does_not_work_is_quoted(tmp_path: Path, monkeypatch: pyte
         hadoop.find(None, tmp_path)
 
 
-def test_what_is_missing_is_named(conf_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_parts_of_the_client_are_named(
+    conf_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ConfigError, match=r"no command `yarn`.*set HADOOP_HOME, or cluster\.yarn_classpath"):
         hadoop.find(None, tmp_path)
     with pytest.raises(ConfigError, match="no hadoop-yarn-applications-distributedshell"):

@@ -1,4 +1,4 @@
-"""The look of the commands: for people, for a batch's log, for programs."""
+"""Output of commands: for a terminal, for the log of a batch job, for programs."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def test_json_logs_are_json_to_the_last_line(conf: Path) -> None:
     assert done.stdout == ""
 
 
-def test_quiet_says_nothing_of_what_goes_well(conf: Path) -> None:
+def test_quiet_prints_nothing_on_success(conf: Path) -> None:
     done = etl("--conf", str(conf), "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

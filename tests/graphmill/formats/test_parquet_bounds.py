@@ -12,7 +12,7 @@ import pytest
 
 from graphmill.errors import FormatError
 from graphmill.formats.graphstorm import id_maps
-from graphmill.formats.parquet import bounds, thrift
+from graphmill.formats.parquet import bounds, open_parquet, thrift
 from tests.graphmill.formats.bounded import LIMIT_BYTES, check_refused, run
 
 pytestmark = pytest.mark.slow
@@ -94,6 +94,19 @@ def _with_huge_page(num_rows: int) -> bytes:
     changed = thrift.encode(header | {2: (kind, (1 << 31) - 1)})
     assert len(changed) == end - at
     return content[:at] + changed + content[end:]
+
+
+def test_a_page_header_of_endlessly_nested_structs(tmp_path: Path) -> None:
+    path = tmp_path / "table.parquet"
+    table = pa.table({"id": [f"{number:08d}" for number in range(5000)]})
+    pq.write_table(table, path, compression="none", use_dictionary=False)
+    content = bytearray(path.read_bytes())
+    at = pq.read_metadata(path).row_group(0).column(0).data_page_offset
+    content[at : at + 20_000] = b"\x1c" * 20_000  # field 1, a struct
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match="expected a parquet file"), open_parquet(str(path)) as parquet:
+        assert bounds.batch_rows(parquet, str(path), ["id"], 10) == 10
+        parquet.read()
 
 
 def test_a_page_that_claims_gigabytes(tmp_path: Path) -> None:

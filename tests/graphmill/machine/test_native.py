@@ -1,4 +1,4 @@
-"""Compiled code is loaded only as it was written, from where nobody else can write."""
+"""Compiled code is loaded only if nobody else can have changed it."""
 
 import ctypes
 import os

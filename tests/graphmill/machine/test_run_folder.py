@@ -1,4 +1,4 @@
-"""A run removes semaphores that killed runs left; those of others stay."""
+"""A run removes semaphores of killed runs, and no others."""
 
 import os
 import signal

@@ -28,7 +28,7 @@ def test_work_is_shared_out_and_done_once(tmp_path: Path) -> None:
     assert sorted(made) == sorted(names)
 
 
-def test_what_somebody_failed_at_is_made_by_the_next(tmp_path: Path) -> None:
+def test_failed_work_is_done_by_the_next_process(tmp_path: Path) -> None:
     def fail(name: str) -> None:
         raise StorageError("full")
 
@@ -39,6 +39,6 @@ def test_what_somebody_failed_at_is_made_by_the_next(tmp_path: Path) -> None:
     assert made == ["a"]
 
 
-def test_a_full_disk_is_told_when_space_is_reserved(tmp_path: Path) -> None:
+def test_reserve_reports_a_full_disk(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot reserve scratch space"):
         scratch.reserve(str(tmp_path / "huge"), 1 << 60)

@@ -1,4 +1,4 @@
-"""Dates in a configuration, the date before, and which dates may go."""
+"""Dates in a configuration, the previous date, deletion of old dates."""
 
 import json
 import subprocess
@@ -153,12 +153,12 @@ def test_a_place_for_a_date_without_a_date() -> None:
         ("{date}", "."),
     ],
 )
-def test_where_dates_are_looked_for(template: str, base: str) -> None:
+def test_the_folder_that_is_searched_for_dates(template: str, base: str) -> None:
     assert dates._split(template)[0] == base
 
 
 @pytest.mark.parametrize("section", [None, [14]])
-def test_a_section_that_is_none(tmp_path: Path, section: Any) -> None:
+def test_a_schedule_that_is_no_mapping_is_refused(tmp_path: Path, section: Any) -> None:
     path = conf(tmp_path, output=f"{tmp_path}/{{date}}", schedule=section)
     with pytest.raises(ConfigError, match="schedule: input should be a valid dictionary"):
         dates.load(path, (), DAY)
@@ -223,7 +223,7 @@ def test_what_a_date_goes_on_from_is_recorded_before_it_is_read(root: str, tmp_p
 DAYS = [f"2026-11-{day:02d}" for day in range(10, 20)]
 
 
-def test_the_newest_stay(root: str) -> None:
+def test_the_newest_dates_stay(root: str) -> None:
     for before, day in zip([None, *DAYS], DAYS, strict=False):
         finish(f"{root}/{day}", before)
     assert dates.retire(f"{root}/{{date}}", 3) == [f"{root}/{day}" for day in DAYS[:7]]
@@ -232,7 +232,7 @@ def test_the_newest_stay(root: str) -> None:
     assert dates.retire(f"{root}/{{date}}", 3) == []
 
 
-def test_what_has_no_verified_successor_stays(root: str) -> None:
+def test_a_date_without_enough_complete_successors_stays(root: str) -> None:
     for day in DAYS[:4]:
         finish(f"{root}/{day}", whole=False)
     assert dates.retire(f"{root}/{{date}}", 1) == []

@@ -1,4 +1,4 @@
-"""Locks of what a run writes: one holder, takeover from the dead and the silent, a loser that notices."""
+"""Locks of folders: one owner, takeover from killed and silent owners, detection of a lost lock."""
 
 import os
 import pickle
@@ -73,7 +73,7 @@ def long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_file, "read", aged)
 
 
-def test_of_many_one_gets_it(root: str) -> None:
+def test_one_of_many_runs_gets_the_lock(root: str) -> None:
     barrier = threading.Barrier(8)
 
     def compete() -> str | None:
@@ -99,7 +99,7 @@ def test_what_killed_runs_left_is_removed(root: str, monkeypatch: pytest.MonkeyP
         assert not storage.exists(leftover)
 
 
-def test_it_is_free_again_afterwards(root: str) -> None:
+def test_a_lock_is_free_after_its_block(root: str) -> None:
     for _ in range(2):
         with (
             lock.held(root),
@@ -141,7 +141,7 @@ def test_a_silent_owner_elsewhere_is_waited_for(root: str, monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("elsewhere", "long_ago")
-def test_of_many_one_takes_it_over(root: str) -> None:
+def test_one_of_many_runs_takes_a_lock_over(root: str) -> None:
     acquired(root)
     barrier = threading.Barrier(4)
 
@@ -160,7 +160,7 @@ def test_of_many_one_takes_it_over(root: str) -> None:
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_an_owner_that_shows_life_keeps_it(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_owner_that_shows_life_keeps_its_lock(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with lock.held(root):
         deadline = time.monotonic() + 60
         while not any(lock_file.LIFE in uri for uri in storage.list_hidden(root)):
@@ -200,7 +200,7 @@ def test_no_age_takes_it_from_a_process_of_this_machine_that_lives(tmp_path: Pat
         holder.kill()
 
 
-def test_who_has_lost_it_ends(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_lost_its_lock_ends(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "BEAT_S", 0.1)
     monkeypatch.setattr(processes, "machine", iter(f"machine {number}" for number in range(1000)).__next__)
     claims = []
@@ -229,7 +229,7 @@ def test_a_task_checks_the_locks_of_what_it_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("elsewhere", "long_ago")
-def test_takeovers_do_not_pile_up(root: str) -> None:
+def test_takeovers_leave_no_files(root: str) -> None:
     acquired(root)
     acquired(root)
     assert [storage.name(uri) for uri in storage.list_hidden(root)] == [lock.NAME]
@@ -317,7 +317,7 @@ def test_one_lock_that_cannot_be_had_gives_all_back(root: str) -> None:
     ],
 )
 @pytest.mark.parametrize("swapped", [False, True])
-def test_which_places_are_one(
+def test_which_folders_exclude_each_other(
     tmp_path: Path, first: dict[str, list[str]], second: dict[str, list[str]], is_refused: bool, swapped: bool
 ) -> None:
     (tmp_path / "link").symlink_to(tmp_path)

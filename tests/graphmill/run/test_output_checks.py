@@ -1,4 +1,4 @@
-"""Where a run may write: not over tables, and not among the files of others."""
+"""Folders that a run may write: without tables, and without files of other programs."""
 
 import os
 from pathlib import Path
@@ -59,7 +59,7 @@ def tree(folder: Path) -> list[str]:
         ("/", ["other.csv", "tables/*.csv"]),
     ],
 )
-def test_no_output_over_tables(folder: Path, output: str, paths: list[str]) -> None:
+def test_an_output_over_tables_is_refused(folder: Path, output: str, paths: list[str]) -> None:
     before = tree(folder)
     for stages in (ALL, ["remap"]):
         with pytest.raises(ConfigError, match="output: a table is read from"):
@@ -70,7 +70,7 @@ def test_no_output_over_tables(folder: Path, output: str, paths: list[str]) -> N
 @pytest.mark.parametrize(
     "key", ["entity_path", "edge_root", "checkpoint_path", "embedding_path", "quarantine"]
 )
-def test_no_other_place_over_tables(folder: Path, key: str) -> None:
+def test_other_folders_over_tables_are_refused(folder: Path, key: str) -> None:
     own = {"etl": {"on_bad_row": "quarantine", "quarantine_path": "tables"}} if key == "quarantine" else None
     # A split is a folder below edge_root.
     (folder / "tables" / "train").mkdir()
@@ -83,7 +83,7 @@ def test_no_other_place_over_tables(folder: Path, key: str) -> None:
 
 @pytest.mark.parametrize("output", ["tables/out", "tables/part=1/out", "tables-of-mine", "out"])
 @pytest.mark.parametrize("path", ["tables", "tables/*.csv", "tables/part=*/*.csv"])
-def test_beside_tables_and_below_them(folder: Path, output: str, path: str) -> None:
+def test_an_output_beside_or_below_tables_is_accepted(folder: Path, output: str, path: str) -> None:
     output_checks.check_outputs(settings(output, [path]), ALL)
 
 
@@ -113,7 +113,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_nothing_goes_among_the_files_of_others(folder: Path, name: str) -> None:
+def test_folders_with_other_files_are_refused(folder: Path, name: str) -> None:
     for path in FOREIGN[name]:
         (folder / "out" / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / "out" / path).write_text("mine")
@@ -161,7 +161,7 @@ OURS = {
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_what_is_ours_is_known(folder: Path, name: str) -> None:
+def test_outputs_of_earlier_runs_are_accepted(folder: Path, name: str) -> None:
     (folder / "out").mkdir()
     for path in OURS[name]:
         (folder / "out" / path).parent.mkdir(parents=True, exist_ok=True)
@@ -169,7 +169,7 @@ def test_what_is_ours_is_known(folder: Path, name: str) -> None:
     output_checks.check_outputs(settings("out"), ALL)
 
 
-def test_beside_our_run_json_is_room_for_more(folder: Path) -> None:
+def test_other_files_beside_our_run_json_are_accepted(folder: Path) -> None:
     (folder / "out").mkdir()
     (folder / "out" / "run.json").write_text('{"stages": {}}')
     (folder / "out" / "notes.txt").write_text("mine")
@@ -188,7 +188,7 @@ def test_a_stage_looks_at_its_own_places_only(folder: Path) -> None:
         output_checks.check_outputs(settings("out"), ["etl"])
 
 
-def test_commands_write_nothing(
+def test_refused_commands_write_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "c.yaml").write_text(

@@ -1,4 +1,4 @@
-"""run.json, fingerprints, and the rule by which finished work is skipped."""
+"""run.json, fingerprints, and the rule that skips finished stages."""
 
 import json
 from pathlib import Path
@@ -118,7 +118,7 @@ def test_a_failed_stage_is_recorded_and_runs_again(folder: Path, client: Client)
     assert stage.runs == 3
 
 
-def test_what_a_check_refuses_has_changed_nothing(folder: Path, client: Client) -> None:
+def test_a_refused_stage_changes_nothing(folder: Path, client: Client) -> None:
     run(Counting(), folder, client)
     before = (folder / "out" / "run.json").read_bytes()
     with pytest.raises(ConfigError):
@@ -127,7 +127,7 @@ def test_what_a_check_refuses_has_changed_nothing(folder: Path, client: Client) 
     assert storage.read_marker(str(folder / "out" / "entities")) is not None
 
 
-def test_who_has_lost_the_lock_writes_nothing_more(folder: Path, client: Client) -> None:
+def test_a_run_without_its_lock_writes_nothing(folder: Path, client: Client) -> None:
     run(Counting(), folder, client)
     before = (folder / "out" / "run.json").read_bytes()
     settings, lost = settings_at(folder), Claim({str(folder / "out" / ".graphmill.lock"): "out"}, "ours")

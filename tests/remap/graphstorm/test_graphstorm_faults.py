@@ -181,7 +181,7 @@ def test_nothing_is_lost(tree: Tree, cli: Cli, capsys: pytest.CaptureFixture[str
 
 
 def test_a_map_without_its_last_id(tree: Tree, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
-    """It looks like a whole one, and is noticed by the row that asks for that id."""
+    """The map looks complete; only the row with the missing id shows the gap."""
     tree.write_map_file("user", 0, ["a", "b"], [0, 1])
     save(tree.emb / "user/embed-00000.pt", torch.ones(2, 4))
     save(tree.emb / "user/embed_nids-00000.pt", torch.tensor([1, 2]))
@@ -253,9 +253,9 @@ class KilledError(BaseException):
 
 
 def count_events(monkeypatch: pytest.MonkeyPatch, kill_at: int) -> list[str]:
-    """What the commit does to files, in order; dies right before number `kill_at`."""
+    """Record the commit's operations on files, in order; die right before number `kill_at`."""
     events: list[str] = []
-    own = types.SimpleNamespace(**vars(storage))  # what others do with files is not the commit's
+    own = types.SimpleNamespace(**vars(storage))  # operations of other modules do not count
 
     def watched(name: str) -> None:
         real = getattr(storage, name)
@@ -393,7 +393,7 @@ def test_a_damaged_journal(tree: Tree, cli: Cli, capsys: pytest.CaptureFixture[s
 def test_a_journal_of_places_elsewhere(
     tree: Tree, cli: Cli, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
-    """Whoever fills the folder could have any file deleted: what the command does not name stays."""
+    """A forged journal must not delete files outside the folders that the command names."""
     write_tree(tree)
     (tree.root / "elsewhere").mkdir()
     victim = tree.root / "elsewhere" / "precious"

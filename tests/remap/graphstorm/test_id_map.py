@@ -70,7 +70,7 @@ def test_what_comes_twice_is_found(texts: list[str], first: int, is_compiled: bo
 
 
 def test_neither_torch_nor_pandas_is_imported() -> None:
-    """They take longer to import than most jobs to run."""
+    """Importing these libraries takes longer than most jobs."""
     code = "import sys, remap.job, remap.graphstorm.job, remap.command; print(*sys.modules)"
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY

@@ -1,4 +1,4 @@
-"""Looking things up: the nearest by hand, along relations as the trainer's model scores, and by an index."""
+"""Neighbours equal a search by hand, the trainer's scores along relations, and nearly those of an index."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the stage writes besides its standard output, and from checkpoints of other formats."""
+"""Custom layouts of the output, and output from checkpoints of other formats."""
 
 import csv
 import itertools
@@ -263,7 +263,7 @@ def test_a_checkpoint_of_another_format(client: Client, output: str, tmp_path: P
 def test_a_converted_checkpoint_that_knows_no_relations(
     output: str, cli: Cli, tmp_path: Path, target_format: str
 ) -> None:
-    """From GraphStorm, whose configuration convert does not know."""
+    """Checkpoints converted from GraphStorm have no relations."""
     saved, target, entities = str(tmp_path / "emb"), str(tmp_path / "target"), f"{output}/entities"
     convert.convert(f"{output}/checkpoint", saved, "graphstorm")
     convert.convert(saved, target, target_format, entity_path=entities)

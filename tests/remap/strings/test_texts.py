@@ -48,7 +48,7 @@ def test_strings_are_taken(
 
 
 def test_many_of_them(rng: np.random.Generator) -> None:
-    """More than the loops take at once, and lengths to both sides of what they copy at once."""
+    """More strings than a loop takes at once, shorter and longer than one copy."""
     strings = ["x" * int(length) + str(row) for row, length in enumerate(rng.integers(0, 60, 5000))]
     place = rng.permutation(5000).astype(np.uint32) + np.uint32(1)
     numbers = rng.integers(0, 5000, 100_000)

@@ -169,7 +169,7 @@ def wide(half: bool):
 
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
 def test_single_precision(half):
-    """As far from float64 as the precision of the products' operands explains, and no farther."""
+    """The distance from float64 is within the precision of the products' operands."""
     case = {"user": 500}, 128, True, 3, 1
     exact, kernel_world = World(wide(False), *case, torch.float64), World(wide(half), *case, torch.float32)
     exact.step(PlainStep)

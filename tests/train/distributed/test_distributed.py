@@ -301,7 +301,7 @@ def test_a_reduction_that_cannot_be_is_refused(tmp_path, client):
             job.run(config, client)
 
 
-def test_a_missing_backend_is_told(monkeypatch):
+def test_a_missing_backend_is_refused(monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
     with pytest.raises(ConfigError, match="built without nccl"):
         collective.check_backend("nccl", torch.device("cpu"))

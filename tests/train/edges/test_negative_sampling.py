@@ -19,7 +19,7 @@ from train.model import learning_rates
 
 
 def drawn(config, edges, num_rows):
-    """How often each row is drawn on each side."""
+    """Count the draws of each row on each side."""
     rows = {side: [num_rows] for side in Side}
     counts = {side: torch.zeros(num_rows) for side in Side}
     generator = torch.Generator().manual_seed(0)

@@ -512,7 +512,7 @@ def test_no_such_split(tmp_path: Path) -> None:
         evaluate.evaluate(_with(world, split="tset"))
 
 
-def test_what_can_be_evaluated_is_known_beforehand(tmp_path: Path) -> None:
+def test_checks_before_an_evaluation(tmp_path: Path) -> None:
     world = _small(tmp_path)
     config = world.config
     implicit = config.model_copy(update={"evaluate": None})

@@ -35,7 +35,7 @@ CHUNK = 1024
 
 
 class Hopper:
-    """What Triton asks a driver before it compiles."""
+    """Stands for a driver, which Triton asks before a compilation."""
 
     def get_current_target(self) -> GPUTarget:
         return GPUTarget("cuda", 90, 32)

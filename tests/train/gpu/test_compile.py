@@ -30,7 +30,7 @@ SHARED_BYTES = 227 * 1024  # that a block can have
 
 
 def told(*words: str) -> list[str]:
-    """What compile_kernels says."""
+    """Return the output of compile_kernels."""
     # in a process of its own: in this one Triton may be interpreting
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     run = subprocess.run(
@@ -42,7 +42,7 @@ def told(*words: str) -> list[str]:
 
 
 def compiled(*cases: str) -> dict[str, list[tuple[str, str, int, int]]]:
-    """What each case compiles: name, matrix instruction, bytes of shared memory, bytes spilled a thread."""
+    """List the kernels of each case: name, matrix instruction, shared bytes, bytes spilled per thread."""
     found: dict[str, list[tuple[str, str, int, int]]] = {}
     for line in told(*[word for case in cases for word in case.split()]):
         if line.startswith("# "):

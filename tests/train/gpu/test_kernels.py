@@ -54,7 +54,7 @@ def side_of_a_step(
     first: int,
     operand: torch.dtype,
 ) -> dict[str, Tensor]:
-    """All results of all functions, in the order of a step."""
+    """Return the results of all functions, in the order of a step."""
     parameters_RD = None if operator == "none" else problem.parameters_RD
     source = Source(operator, adjoint, problem.table_ND, problem.others_CP, parameters_RD, problem.rel_CP)
     query_CPD = module.query(source, operand)

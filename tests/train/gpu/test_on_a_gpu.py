@@ -1,4 +1,4 @@
-"""What only a GPU can show: captured steps, copies beside them, Dask's workers on GPUs, NCCL."""
+"""Tests that need a GPU: captured steps, copies beside steps, Dask's workers on GPUs, NCCL."""
 
 import numpy as np
 import pytest

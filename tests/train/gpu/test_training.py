@@ -125,7 +125,7 @@ def test_a_buffer_of_partitions_changes_no_byte(tmp_path, capacity):
 
 
 def visited(config, capacity):
-    """How often partitions came to a device that holds so many, in the order of an epoch with 16 of them."""
+    """Count the loads of partitions to a device with so many slots, in an epoch with 16 partitions."""
     context = RunContext(config, device=decide.device_of(config))
     buffer = DeviceBuffer(context, capacity)
     order = order_of(config, context.schedule.iteration(0), order_slots(config, capacity))

@@ -205,7 +205,7 @@ def test_labels(config, client, tmp_path):
 
 def test_labels_of_a_csv_file_are_text(tmp_path):
     (tmp_path / "labels.csv").write_text("id,label\n007,01\n7,1\n1e3,true\nNA,null\nalice,\n")
-    ids, labels = predict._read_labels(str(tmp_path / "labels.csv"), ("id", "label"))
+    ids, labels = predict.read_labels(str(tmp_path / "labels.csv"), ("id", "label"))
     assert ids.to_pylist() == ["007", "7", "1e3", "NA"]
     assert labels == ["01", "1", "true", "null"]
 

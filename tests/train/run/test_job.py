@@ -106,7 +106,7 @@ def test_unknown_setting_is_refused(config):
         job.fingerprint(changed(config, train={"relation_int": "random"}))
 
 
-def test_keys_without_effect_are_told_once(config, client, caplog):
+def test_keys_without_effect_are_logged_once(config, client, caplog):
     with caplog.at_level(logging.INFO, "graphmill"):
         job.run(changed(config, num_machines=2, num_partition_servers=1, hogwild_delay=0.5), client)
     told = [line for line in caplog.messages if "has no effect" in line]

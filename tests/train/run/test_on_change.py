@@ -84,7 +84,7 @@ def test_two_changes_in_a_row_keep_both_checkpoints(config, client, tmp_path, ca
     ],
     ids=lambda settings: next(iter(settings)),
 )
-def test_what_changes_how_it_learns_may_resume(config, tmp_path, settings):
+def test_tunable_settings_may_resume(config, tmp_path, settings):
     trained(config)
     figures = trained(changed(config, "resume", **({"num_epochs": 2} | settings)))
     assert (figures["first_version"], figures["num_epochs"]) == (1, settings.get("num_epochs", 2))
@@ -108,7 +108,7 @@ NEVER = [
 
 
 @pytest.mark.parametrize("settings", NEVER, ids=lambda settings: next(iter(settings)))
-def test_what_changes_what_is_learned_never_resumes(config, tmp_path, settings):
+def test_fixed_settings_never_resume(config, tmp_path, settings):
     trained(config)
     before = contents(tmp_path)
     for claim in (job.claim_checkpoint, job.check):
@@ -192,7 +192,7 @@ def test_a_record_of_an_earlier_release_goes_on(config, tmp_path):
     assert [entry["settings"]["lr"] for entry in record_of(config)["history"]] == [0.1, 0.02]
 
 
-def test_nothing_left_to_train_is_told(config, client, caplog):
+def test_nothing_left_to_train_is_logged(config, client, caplog):
     job.run(config, client)
     job.run(changed(config, "resume", lr=0.01), client)
     assert "nothing was left to train: raise num_epochs" in caplog.text
@@ -236,7 +236,7 @@ def test_epochs_that_pbg_preserved_are_read_in_what_is_moved_aside(config, tmp_p
     assert (after == before).all()
 
 
-def test_an_epoch_that_is_preserved_again_is_told(config, client, tmp_path):
+def test_an_epoch_that_is_preserved_again_is_moved_aside(config, client, tmp_path):
     """Early stopping has gone back, say; the epochs after the best one are trained again, otherwise."""
     preserving = changed(config, "resume", num_epochs=2, checkpoint_preservation_interval=1)
     job.run(preserving, client)
@@ -248,7 +248,7 @@ def test_an_epoch_that_is_preserved_again_is_told(config, client, tmp_path):
     assert figures["moved_aside"] == [str(root / "epoch_2.stale-1")]
 
 
-def test_a_run_that_had_ended_at_its_best_goes_on_from_there(config, rng):
+def test_an_ended_run_continues_from_its_best_version(config, rng):
     valid = {"validate_split": "valid", "patience": 1}
     for split in ("valid", "dev"):
         write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 30), path=config.split_path(split))

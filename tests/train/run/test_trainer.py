@@ -258,7 +258,7 @@ def test_only_the_bucket_is_in_memory(tmp_path, rng):
     train = trainer.bucket.train
 
     def watched(bucket, *arguments):
-        held.append((bucket, set(trainer.store._tables)))
+        held.append((bucket, set(arguments[2])))
         return train(bucket, *arguments)
 
     trainer.bucket.train = watched
@@ -347,7 +347,7 @@ def test_memory_holds_the_bucket_and_what_the_next_one_adds(tmp_path, rng):
 
 
 @pytest.mark.parametrize("broken", ["load", "write", "read"])
-def test_what_fails_beside_training_ends_it(tmp_path, rng, broken):
+def test_an_error_of_the_swap_thread_ends_training(tmp_path, rng, broken):
     """An error of the thread that swaps comes out, and the thread is gone."""
     config = mixed(tmp_path)
     write_mixed(config, rng)
@@ -369,7 +369,7 @@ def test_what_fails_beside_training_ends_it(tmp_path, rng, broken):
 
 
 @pytest.mark.slow
-def test_figures_tell_of_every_epoch_and_bucket(tmp_path, rng):
+def test_figures_have_every_epoch_and_bucket(tmp_path, rng):
     config = mixed(tmp_path, num_epochs=3, num_edge_chunks=2, eval_fraction=0.1)
     write_mixed(config, rng)
     shorter = configuration.from_mapping(config.model_dump() | {"num_epochs": 1})

@@ -65,7 +65,7 @@ def test_the_best_version_stays(config):
     assert_checksums(f"{config.checkpoint_path}/best")
 
 
-def test_it_is_the_version_of_a_shorter_run(config, tmp_path):
+def test_the_best_version_equals_that_of_a_shorter_run(config, tmp_path):
     job.train(config)
     best = read(config)["best"]
     shorter = changed(config, checkpoint_path=str(tmp_path / "shorter"), num_epochs=best, train={})
@@ -94,7 +94,7 @@ def test_a_run_that_has_ended_stays_where_its_copy_of_the_best_is_deleted(config
     assert contents(config.checkpoint_path) == before
 
 
-def test_there_is_no_way_back_without_the_copy(config, monkeypatch):
+def test_a_missing_copy_of_the_best_version_is_an_error(config, monkeypatch):
     after = Validation.after
 
     def after_and_delete(self, version):
@@ -111,7 +111,7 @@ def test_there_is_no_way_back_without_the_copy(config, monkeypatch):
 
 
 @pytest.mark.parametrize("killed_in", ["keep", "restore", "delete"])
-def test_a_kill_is_made_good(config, tmp_path, monkeypatch, killed_in):
+def test_a_killed_run_ends_with_the_same_checkpoint(config, tmp_path, monkeypatch, killed_in):
     """Whatever was done of the end, the next run ends with the same checkpoint."""
     other = changed(config, checkpoint_path=str(tmp_path / "other"))
     job.train(other)
@@ -151,12 +151,12 @@ def test_a_kill_is_made_good(config, tmp_path, monkeypatch, killed_in):
     assert embeddings(config, "node", 30).equal(embeddings(other, "node", 30))
 
 
-def test_every_so_many_epochs_and_the_last(config):
+def test_validation_runs_every_validate_every_epochs_and_at_the_end(config):
     job.train(changed(config, num_epochs=7, train={"validate_split": "valid", "validate_every": 3}))
     assert [entry["epoch"] for entry in read(config)["epochs"]] == [3, 6, 7]
 
 
-def test_damaged_file_is_named(config, tmp_path):
+def test_an_error_names_the_damaged_file(config, tmp_path):
     job.train(changed(config, num_epochs=1))
     (tmp_path / "checkpoint" / "validation.json").write_text('{"epochs": [{"epoch": 1}]}')
     with pytest.raises(FormatError, match=r"validation\.json: expected the MRR of each epoch"):
