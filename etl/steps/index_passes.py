@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.strings import hashing
-from etl.strings.hashing import Hashes
 from etl.strings.table import distinct
 
 MIN_PASS_BYTES = 1 << 20
@@ -43,10 +42,12 @@ class KeyRange(NamedTuple):
         """Return a mask [N] of the ids in the range."""
         hashes = hashing.hash_strings(ids, seed)
         inside = np.ones(len(ids), bool)
-        if self.first is not None:
-            inside &= _from(self.first, ids, hashes)
-        if self.stop is not None:
-            inside &= ~_from(self.stop, ids, hashes)
+        for key, is_first in ((self.first, True), (self.stop, False)):
+            if key is not None:
+                same = hashes == np.uint64(key.hash)
+                after = same & pc.greater_equal(ids, key.raw_id).to_numpy(zero_copy_only=False)
+                after |= hashes > np.uint64(key.hash)
+                inside &= after if is_first else ~after
         return inside
 
 
@@ -64,10 +65,3 @@ def key_ranges(blocks: Iterable[pa.Array], count: int, seed: int) -> list[KeyRan
     rows = np.unique(len(found) * np.arange(1, count) // count)[: len(found)].tolist()
     keys = [Key(int(found.hashes[row]), found.strings[row].as_py()) for row in rows]
     return [KeyRange(*each) for each in pairwise([None, *keys, None])]
-
-
-def _from(key: Key, ids: pa.Array, hashes: Hashes) -> npt.NDArray[np.bool_]:
-    after: npt.NDArray[np.bool_] = hashes > np.uint64(key.hash)
-    same: npt.NDArray[np.bool_] = hashes == np.uint64(key.hash)
-    after |= same & pc.greater_equal(ids, key.raw_id).to_numpy(zero_copy_only=False)
-    return after

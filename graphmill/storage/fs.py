@@ -202,7 +202,7 @@ def list_dir(uri: str, recursive: bool = False, *, hidden: bool = False) -> list
 
 
 def links_below(uri: str) -> dict[str, str]:
-    """Symbolic links below `uri`, with the paths that they hold; on local disks only.
+    """Symbolic links in the folders below `uri`, with the paths that they hold; on local disks only.
 
     Links to folders are followed only if they lie in `uri` itself.
     """
@@ -211,7 +211,7 @@ def links_below(uri: str) -> dict[str, str]:
         return {}
 
     def refuse(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError | PermissionError):
+        if not isinstance(error, FileNotFoundError | PermissionError):  # a deleted or a foreign folder
             raise error
 
     with explained("list", uri):

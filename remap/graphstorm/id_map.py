@@ -41,7 +41,6 @@ Numbers = npt.NDArray[np.int64]
 class MapPart:
     """Row groups of one file of the map."""
 
-    name: str
     file: MapFile
     groups: tuple[int, ...]
     first_row: int
@@ -86,7 +85,7 @@ def plan_map(mapping_path: str, entity_type: str, folder: str) -> MapPlan:
             groups.append(group)
             num_rows += group_rows
             if num_rows >= PART_ROWS or group == len(file.group_rows) - 1:
-                parts.append(MapPart(f"part-{len(parts)}", file, tuple(groups), first_row, num_rows))
+                parts.append(MapPart(file, tuple(groups), first_row, num_rows))
                 first_row, num_rows, groups = first_row + num_rows, 0, []
     num_ids = sum(part.num_rows for part in parts)
     return MapPlan(entity_type, folder, files[0].is_integer, num_ids, tuple(parts))
@@ -147,12 +146,12 @@ class _TableWriter:
 
     def __init__(self, plan: MapPlan, folder: str) -> None:
         self.plan, self.folder = plan, folder
-        self.parts = {part.name: part for part in plan.parts}
 
     def write(self) -> None:
         scratch.make_folder(self.folder)
         scratch.make_together(self.folder, ["reserved"], self._reserve)
-        scratch.make_together(self.folder, list(self.parts), self._read_part)
+        parts = [f"part-{number}" for number in range(len(self.plan.parts))]
+        scratch.make_together(self.folder, parts, self._read_part)
         scratch.make_together(self.folder, ["complete"], self._check_complete)
         num_shares = -(-self.plan.num_ids // DISTINCT_ROWS)
         scratch.make_together(
@@ -177,7 +176,7 @@ class _TableWriter:
             scratch.reserve(self._file(table), 0)  # these files grow
 
     def _read_part(self, name: str) -> None:
-        part = self.parts[name]
+        part = self.plan.parts[int(name.removeprefix("part-"))]
         num_read = 0
         for row, orig, new in part.rows():
             self._check_range(part, new, row)

@@ -10,7 +10,6 @@ the device: a step can be captured once and replayed.
 Shapes: as in reference.py.
 """
 
-from dataclasses import dataclass
 from types import ModuleType
 from typing import NamedTuple
 
@@ -52,34 +51,27 @@ class Shape(NamedTuple):
         return self.chunks * self.positives
 
 
-@dataclass(eq=False)
 class OperatorRows:
-    """Parameters of a group's operator on one side, in the layout of the kernels: one row per relation."""
+    """A copy of an operator's parameters on one side, in the layout of the kernels: one row per relation."""
 
-    keys: tuple[str, ...]
-    values_RD: Tensor | None
-    sums_RD: Tensor | None
-
-    @classmethod
-    def gather(cls, model: Model, adagrad: Adagrad, keys: tuple[str, ...]) -> "OperatorRows":
-        """Copy the parameters from the model."""
-        if not keys:
-            return cls(keys, None, None)
-
-        def rows(values: dict[str, Tensor]) -> Tensor:
-            joined = torch.cat([values[key] for key in keys], dim=-1)
-            return joined.view(-1, joined.shape[-1])
-
-        return cls(keys, rows(model.parameters), rows(adagrad.sums))
+    def __init__(self, model: Model, adagrad: Adagrad, keys: tuple[str, ...]) -> None:
+        self.keys = keys
+        self.values_RD, self.sums_RD = (self._rows(each) for each in (model.parameters, adagrad.sums))
 
     def write_back(self, model: Model, adagrad: Adagrad, num_steps: int) -> None:
-        """Copy the parameters into the model."""
+        """Copy the parameters back into the model."""
         for own, target in ((self.values_RD, model.parameters), (self.sums_RD, adagrad.sums)):
             if own is not None:
                 for key, part in zip(self.keys, own.chunk(len(self.keys), dim=-1), strict=True):
                     target[key].copy_(part.reshape(target[key].shape))
         for key in self.keys:
             adagrad.steps[key] += num_steps
+
+    def _rows(self, values: dict[str, Tensor]) -> Tensor | None:
+        if not self.keys:
+            return None
+        joined = torch.cat([values[key] for key in self.keys], dim=-1)
+        return joined.view(-1, joined.shape[-1])
 
 
 Parameters = tuple[OperatorRows, OperatorRows]  # for the queries of lhs and of rhs
@@ -116,7 +108,7 @@ class FusedStep:
     def relation_parameters(self, relation: int) -> Parameters:
         """Gather the operator's parameters for the queries of lhs and of rhs: maybe one object for both."""
         keys = (self.model.operator_keys(relation, side) for side in Side)
-        lhs, rhs = (OperatorRows.gather(self.model, self.adagrad, each) for each in keys)
+        lhs, rhs = (OperatorRows(self.model, self.adagrad, each) for each in keys)
         # The query for one side is made of the other side's entities, by the other side's operator.
         return (rhs, lhs) if self.model.two_sided else (rhs, rhs)
 

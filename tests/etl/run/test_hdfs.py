@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from etl import job
+from etl.config import EtlConfig
 from etl.steps import spill
 from graphmill import storage
 from graphmill.errors import NotFoundError, RawTableError
@@ -75,7 +76,9 @@ def test_intermediate_files_are_compressed_and_replicated(hdfs_uri: str) -> None
     batch = pa.record_batch({"id": [f"an id that is long {n}" for n in range(10_000)]})
     uri = f"{hdfs_uri}/spill/ids.arrow"
     storage.make_dir(f"{hdfs_uri}/spill")
-    spill.write_batches(uri, schema, [batch], spill.SpillOptions("lz4", 3))
+    spill.write_batches(
+        uri, schema, [batch], EtlConfig.model_construct(spill_compression="lz4", work_replication=3)
+    )
     assert spill.read_batches(uri).to_batches()[0].equals(batch)
     status = storage.status(uri)
     assert status is not None

@@ -375,7 +375,10 @@ def test_a_table_that_was_deleted_before_the_job_was_finished(
     assert (len(tree.embeddings()), tree.inputs()) == (12, {})
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"format_version": 2}', '{"format_version": 1}'])
+NO_PATH = '{"options": {}, "roots": [5], "moves": [], "replaced": [], "inputs": [], "figures": {}}'
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"format_version": 2}', '{"format_version": 1}', NO_PATH])
 def test_a_damaged_journal(tree: Tree, cli: Cli, capsys: pytest.CaptureFixture[str], content: str) -> None:
     write_tree(tree)
     journal = tree.emb / commit.WORK / commit.JOURNAL
