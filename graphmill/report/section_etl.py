@@ -30,7 +30,7 @@ def _tiles(entry: Mapping[str, Any]) -> Iterator[Tile]:
     yield Tile("rows in", number(rows), size(entry.get("bytes_in")))
     splits = ", ".join(f"{name} {number(count)}" for name, count in edges.items())
     yield Tile("edges kept", number(total(edges)), splits)
-    yield Tile("rows set aside", number(entry.get("num_rows_quarantined", 0)), "quarantined")
+    yield Tile("quarantined rows", number(entry.get("num_rows_quarantined", 0)))
     yield Tile("edges left out", number(total(entry.get("num_edges_left_out", {}))), "as the settings asked")
     yield Tile("entities", number(total(entry.get("num_entities", {}))))
     yield Tile("relations", number(entry.get("num_relations", 0)))
