@@ -27,7 +27,7 @@ demo: $(INSTALLED) ## raw ids in, embeddings out: the Debian package graph
 test: check ## the whole suite; parts that need java and mvn skip without them
 	$(BIN)/pytest $(PARALLEL)
 
-test-fast: $(INSTALLED) ## the quick tests, without servers; six minutes on two cores
+test-fast: $(INSTALLED) ## the quick tests, without servers; under three minutes on two cores
 	$(BIN)/pytest $(PARALLEL) -m "not slow and not hdfs and not yarn and not interop and not gpu"
 
 check: $(INSTALLED) ## style, types, and the layers of the house

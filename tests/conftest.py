@@ -18,6 +18,7 @@ hypothesis.settings.register_profile("suite", deadline=None)
 hypothesis.settings.load_profile("suite")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give a file to one process of pytest-xdist, for its fixtures; and all of Hadoop, which starts once."""
     for item in items:

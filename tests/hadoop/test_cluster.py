@@ -78,6 +78,7 @@ def test_the_configuration_folder_names_the_cluster(hdfs: MiniHdfs, hdfs_uri: st
     assert hdfs_native.Client().get_file_info(urlsplit(hdfs_uri).path).isdir
 
 
+@pytest.mark.slow
 def test_the_namenode_dies_with_its_parent(tmp_path: Path) -> None:
     if reason := why_not():
         pytest.skip(f"no HDFS: {reason}")
@@ -100,6 +101,7 @@ def test_the_namenode_dies_with_its_parent(tmp_path: Path) -> None:
     assert not listens(uri)
 
 
+@pytest.mark.slow
 def test_a_cluster_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
     if reason := why_not():
         pytest.skip(f"no HDFS: {reason}")
@@ -108,6 +110,7 @@ def test_a_cluster_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_a_failed_fetch_quotes_maven_and_leaves_no_jars(tmp_path: Path) -> None:
     try:
         check_tools()

@@ -4,6 +4,7 @@ Its pkg_resources need setuptools<81, which the project's own environment need n
 h5py are taken from that environment, so that nothing big is installed twice.
 """
 
+import fcntl
 import json
 import os
 import re
@@ -37,6 +38,12 @@ class NotInstallableError(Exception):
 
 def install() -> Path:
     """The environment's python; made once, and again when this Python or the requirements change."""
+    with ENVIRONMENT.with_name(f"{ENVIRONMENT.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # test processes side by side: one installs, the others wait
+        return _install()
+
+
+def _install() -> Path:
     python = ENVIRONMENT / "bin" / "python"
     marker = ENVIRONMENT / "installed.json"
     wanted = {"python": sys.version, "site": sysconfig.get_path("purelib"), "requirements": REQUIREMENTS}

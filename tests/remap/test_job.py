@@ -50,6 +50,7 @@ def test_every_entity_under_its_raw_id(client: Client, output: str, as_pbg: bool
     json.dumps(figures)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     user=st.lists(st.integers(0, 40), min_size=1, max_size=3),
@@ -330,6 +331,7 @@ def test_what_pbg_exports(client: Client, tmp_path: Path, name: str) -> None:
     assert len(exported) == 135
 
 
+@pytest.mark.slow
 @pytest.mark.hdfs
 def test_on_hdfs_the_same_bytes(client: Client, tmp_path: Path, hdfs_uri: str) -> None:
     local, remote = graph.configured(str(tmp_path)), graph.configured(hdfs_uri)

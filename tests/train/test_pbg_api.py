@@ -228,6 +228,7 @@ def test_partitioned(tmp_path, base):
     assert do_eval(on(graph, base, 1))["count"] > 100
 
 
+@pytest.mark.slow
 def test_distributed(tmp_path, base):
     """Two trainers and a partition server, as PBG starts them: one of them does it all."""
     base = evolve(

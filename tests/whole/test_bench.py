@@ -103,6 +103,7 @@ def measured(program: str) -> measure.Measured:
     return measure.run([sys.executable, "-c", program])
 
 
+@pytest.mark.slow
 def test_cpu_seconds_of_a_busy_process_and_of_its_child() -> None:
     busy = "import time\nwhile time.process_time() < 0.6: pass"
     assert 0.6 <= measured(busy).cpu_s < 1.2
@@ -125,6 +126,7 @@ def test_a_peak_between_two_samples_is_seen() -> None:
     assert found.main_peak_bytes > ALLOCATED_BYTES
 
 
+@pytest.mark.slow
 def test_memory_of_workers_is_counted_apart() -> None:
     hold = f"import time\nheld = b'x' * {ALLOCATED_BYTES}\ntime.sleep(2)"  # both at once
     found = measured(
@@ -141,6 +143,7 @@ def test_a_failed_command_is_reported_with_its_last_lines() -> None:
         measured("import sys; print('no such thing', file=sys.stderr); sys.exit(3)")
 
 
+@pytest.mark.slow
 def test_processes_that_a_command_leaves_end_with_it() -> None:
     sleeper = "import time; time.sleep(60)"
     found = measured(
@@ -210,6 +213,7 @@ def test_the_etl_benchmark_end_to_end(tmp_path: Path) -> None:
     assert not list((tmp_path / "work" / "runs").iterdir())
 
 
+@pytest.mark.slow
 def test_the_gpu_benchmark_runs_at_a_tiny_size(tmp_path: Path) -> None:
     setting = Setting(work=tmp_path, num_workers=1, num_rows=500, peers=False)
     for case, num_rates, last in (("zipf-100-100", 2, "each gradient"), ("buffer", 2, "buffer to whole")):
@@ -225,6 +229,7 @@ def test_the_gpu_benchmark_runs_at_a_tiny_size(tmp_path: Path) -> None:
             assert row["share_of_floor"] == pytest.approx(share)
 
 
+@pytest.mark.slow
 def test_a_case_that_fails_is_reported_and_the_next_one_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,6 +256,7 @@ def test_the_gpu_benchmark_says_that_it_needs_a_gpu(tmp_path: Path) -> None:
         next(gpu.run(Setting(work=tmp_path, num_workers=1)))
 
 
+@pytest.mark.slow
 def test_saved_files_can_be_remapped(tmp_path: Path) -> None:
     saved = Saved(tmp_path, num_rows=200, num_ids=500).write()
     edges = Saved(tmp_path / "edges", num_rows=100, num_ids=50, is_edges=True).write()

@@ -214,6 +214,7 @@ def committed(root: Path) -> dict[str, bytes]:
     return found | {"version": version}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", READ)
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())

@@ -75,6 +75,7 @@ def raw_edges(config: Config, num_partitions: int) -> Counter[Any]:
     return found
 
 
+@pytest.mark.slow
 @given(rows=ROWS, num_partitions=st.integers(1, 3), tight=st.booleans())
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_lists_come_back(

@@ -41,6 +41,7 @@ def files_at(root: str) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 def test_the_same_bytes_as_on_local_disk(
     hdfs_client: distributed.Client, hdfs_uri: str, tmp_path: Path, rng: np.random.Generator
 ) -> None:

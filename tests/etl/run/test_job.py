@@ -145,6 +145,7 @@ def test_a_compiler_makes_no_difference(
     assert made[0] == made[1]
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_same_bytes(
     client: distributed.Client, near_client: distributed.Client, tmp_path: Path, rng: np.random.Generator
 ) -> None:
@@ -320,6 +321,7 @@ def test_unpartitioned_types_spread_evenly(near_client: distributed.Client, tmp_
         assert min(counts) > 0.75 * num_edges / 16
 
 
+@pytest.mark.slow
 def test_holdout_is_drawn_by_content(
     near_client: distributed.Client, tmp_path: Path, rng: np.random.Generator
 ) -> None:

@@ -29,6 +29,7 @@ def murmur64a(content: bytes, seed: int) -> int:
     return h ^ h >> 47
 
 
+@pytest.mark.slow
 @given(TEXTS, SEEDS)
 def test_is_murmurhash64a_without_a_compiler(texts: list[str], seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

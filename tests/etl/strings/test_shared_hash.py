@@ -75,6 +75,7 @@ def test_ids_of_one_hash_are_found_as_fast_as_others(
     assert cpu_seconds(ids) < 20 * cpu_seconds(others)
 
 
+@pytest.mark.slow
 def test_a_graph_of_ids_of_one_hash(
     near_client: distributed.Client,
     tmp_path: Path,

@@ -37,6 +37,7 @@ def test_write_read_is_identity(root: str, target_format: str) -> None:
     check_same(open_checkpoint(uri), held_by(target_format, sample()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target_format", checkpoints.FORMATS)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 @given(checkpoint=any_checkpoints())
@@ -140,6 +141,7 @@ def test_raw_libraries_read_every_format(root: str, target_format: str) -> None:
         np.testing.assert_array_equal(value, expected[name], err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("between", checkpoints.FORMATS)
 @pytest.mark.parametrize("source_format", checkpoints.FORMATS)
 def test_there_and_back_is_identity(root: str, source_format: str, between: str) -> None:

@@ -29,6 +29,7 @@ def _read_all(uri: str) -> None:
     found.read_model()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target_format", checkpoints.FORMATS)
 def test_a_file_without_its_end_is_refused(root: str, target_format: str) -> None:
     """The message names the file."""
@@ -96,6 +97,7 @@ def test_damage_is_floats_or_an_error(tmp_path: Path, target_format: str) -> Non
     assert num_refused > 10
 
 
+@pytest.mark.slow
 def test_one_wrong_bit_is_found_by_the_checksum(root: str) -> None:
     """Files of PBG, on local disks and on HDFS, where they are hashed while they are read."""
     uri = storage.join(root, "checkpoint")

@@ -70,6 +70,7 @@ YAML = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", YAML)
 def test_yaml_that_is_refused(name: str, tmp_path: Path) -> None:
     text, message = YAML[name]

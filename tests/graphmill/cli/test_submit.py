@@ -131,6 +131,7 @@ def test_bad_input_exits_with_2_and_one_clear_message(
     assert done.returncode == 2
 
 
+@pytest.mark.slow
 def test_a_defect_exits_with_1_and_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("1 / 0")
     done = submit("--master", "local[1]", "bad.py", cwd=tmp_path)
@@ -153,6 +154,7 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
 )
@@ -206,6 +208,7 @@ def test_the_driver_of_the_configuration_opens_the_first_path_on_hdfs(
     assert hdfs.DRIVER_VARIABLE not in os.environ
 
 
+@pytest.mark.slow
 def test_a_failed_run_says_so_in_run_json(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(
         GRAPH + "etl: {tables: [{path: missing.csv, lhs: 0, rhs: 1, relation: r}]}}"

@@ -89,6 +89,7 @@ class Seen:
         self.ticks.append(tick)
 
 
+@pytest.mark.slow
 def test_after_an_error_nothing_runs_any_more(client: Client, tmp_path: Path) -> None:
     arguments = [(str(tmp_path), number) for number in range(5)]
     with pytest.raises(FormatError, match="the first is bad"):
@@ -144,6 +145,7 @@ def test_a_task_that_storage_fails_for_good(
         )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_killed_worker_costs_its_tasks_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     losses = cluster.Losses()
@@ -163,6 +165,7 @@ def test_a_killed_worker_costs_its_tasks_only(tmp_path: Path, caplog: pytest.Log
     assert "replaces a lost one" in caplog.text
 
 
+@pytest.mark.slow
 def test_progress_of_a_task_is_shown_here(client: Client) -> None:
     seen = Seen()
     with progress.shown_by(seen):
@@ -182,6 +185,7 @@ def test_a_cancelled_task_stops_by_itself(client: Client) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_the_environment_reaches_every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in (hdfs.DRIVER_VARIABLE, *cluster.ENVIRONMENT):  # clusters of this process set them
         monkeypatch.setenv(variable, "")  # monkeypatch remembers the value, to restore it after the test
@@ -234,6 +238,7 @@ def test_log_lines_where_there_is_no_terminal(caplog: pytest.LogCaptureFixture) 
     assert caplog.messages[-1].endswith("file x")
 
 
+@pytest.mark.slow
 def test_tasks_do_not_wait_for_ever_where_all_workers_are_lost() -> None:
     with (
         dask.config.set({"distributed.scheduler.no-workers-timeout": "1s"}),
@@ -248,6 +253,7 @@ def rest() -> None:
     time.sleep(60)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_lost_scheduler_is_a_cluster_error() -> None:
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--port=0", "--no-dashboard"]

@@ -67,6 +67,7 @@ def test_the_dashboard_is_on_loopback() -> None:
         assert {socket.getsockname()[0] for socket in server._sockets.values()} == {"127.0.0.1"}
 
 
+@pytest.mark.slow
 def test_the_dashboard_is_made_when_somebody_looks() -> None:
     with cluster.connect("local[1]", ClusterConfig()) as client:
         applications = client.cluster.scheduler.http_application.applications

@@ -110,6 +110,7 @@ def run_script(settings: ClusterConfig, port: int, folder: Path) -> subprocess.P
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("conf_dir")
 def test_the_script_s_exit_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """YARN starts again what ends with 1: a failure, but not the end of a worker without a scheduler."""

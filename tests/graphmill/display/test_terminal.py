@@ -34,6 +34,7 @@ def etl(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 def test_a_batch_gets_lines_and_a_table(conf: Path) -> None:
     done = etl("--conf", str(conf))
     assert done.returncode == 0, done.stderr
@@ -44,6 +45,7 @@ def test_a_batch_gets_lines_and_a_table(conf: Path) -> None:
     assert "\x1b[" not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_json_logs_are_json_to_the_last_line(conf: Path) -> None:
     done = etl("--conf", str(conf), "--json-logs")
     assert done.returncode == 0, done.stderr
@@ -55,11 +57,13 @@ def test_json_logs_are_json_to_the_last_line(conf: Path) -> None:
     assert done.stdout == ""
 
 
+@pytest.mark.slow
 def test_quiet_prints_nothing_on_success(conf: Path) -> None:
     done = etl("--conf", str(conf), "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_bars_and_the_dashboard(conf: Path) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
@@ -99,6 +103,7 @@ def test_an_error_is_one_block(conf: Path, options: list[str], expected: str, tr
     assert trace or len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_defect_says_that_it_is_one_and_where_and_the_record_has_the_trace(conf: Path) -> None:
     program = f"""
 import etl.job, sys
@@ -126,6 +131,7 @@ exit_codes.main(stage_command("etl"), ["--conf", {str(conf)!r}, "--quiet"])
     assert "ZeroDivisionError: division by zero" in page
 
 
+@pytest.mark.slow
 def test_the_shell_completes_jobs_and_options(tmp_path: Path) -> None:
     def complete(words: str, position: int) -> str:
         names = {"_DASK_SUBMIT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(position)}
@@ -137,6 +143,7 @@ def test_the_shell_completes_jobs_and_options(tmp_path: Path) -> None:
     assert "plain,--master" in complete("dask-submit --ma", 1)
 
 
+@pytest.mark.slow
 def test_the_command_report(conf: Path, tmp_path: Path) -> None:
     assert etl("--conf", str(conf), "--quiet").returncode == 0
     page = tmp_path / "out" / "report.html"

@@ -49,6 +49,7 @@ def assert_equal(found: Edges, expected: Edges) -> None:
         np.testing.assert_array_equal(found.weight, expected.weight)
 
 
+@pytest.mark.slow
 @given(edges=edges_of_a_bucket(), start=st.integers(0, 50), stop=st.none() | st.integers(0, 50))
 def test_edges_come_back(
     tmp_path_factory: pytest.TempPathFactory, edges: Edges, start: int, stop: int | None
@@ -64,6 +65,7 @@ def test_edges_come_back(
     assert_equal(edge_buckets.read_bucket(folder, BUCKET, start, stop), part)
 
 
+@pytest.mark.slow
 @given(edges=edges_of_a_bucket(), cuts=st.lists(st.integers(0, 40), max_size=4))
 def test_bytes_do_not_depend_on_the_appends(
     tmp_path_factory: pytest.TempPathFactory, edges: Edges, cuts: list[int]

@@ -168,6 +168,7 @@ def test_unknown_parameter_has_no_place(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_same_content_same_bytes(tmp_path: Path) -> None:
     for root in ("a", "b"):
         _write_version(str(tmp_path / root), 1)
@@ -347,6 +348,7 @@ def test_truncated_file(tmp_path: Path) -> None:
         checkpoint.read_embeddings(str(tmp_path), "user", 0, 1)
 
 
+@pytest.mark.slow
 def test_damaged_file(tmp_path: Path) -> None:
     """Whatever byte is wrong: floats that differ, or an error that names the file."""
     _write_version(str(tmp_path), 1)
@@ -467,6 +469,7 @@ def _die_at(root: str, change: int) -> None:
     checkpoint.commit(root, 2, preserve_epoch=1)
 
 
+@pytest.mark.slow
 def test_kill_at_every_point_leaves_one_version_whole(tmp_path: Path) -> None:
     """SIGKILL before each rename and deletion: version 1 or 2 is whole, and the next run ends right."""
     fork = multiprocessing.get_context("fork")

@@ -35,6 +35,7 @@ def _write(folder: str, ids: list[str], embeddings_ND: Floats, step: int, compre
             writer.append(pa.array(ids[start:stop], pa.string()), embeddings_ND[start:stop])
 
 
+@pytest.mark.slow
 @given(
     rows=rows_of_a_part(),
     step=st.integers(1, 31),

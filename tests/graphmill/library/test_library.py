@@ -76,6 +76,7 @@ def test_a_type_without_entities_is_empty(output: Path) -> None:
     assert (run.num_entities["tag"], len(run.embeddings("tag")), run.find("tag", ["t"])) == (0, 0, {})
 
 
+@pytest.mark.slow
 def test_a_lazy_table_has_one_partition_per_file(output: Path, vectors: np.ndarray) -> None:
     pytest.importorskip("pandas")
     lazy = graphmill.open(str(output)).lazy_embeddings("user")

@@ -32,6 +32,7 @@ def semaphores() -> Iterator[list[Path]]:
         path.unlink(missing_ok=True)
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_cleared_away_by_the_next(tmp_path: Path, semaphores: list[Path]) -> None:
     (tmp_path / "t").mkdir()
     (tmp_path / "t.csv").write_text("x,y\n1,2\n")

@@ -95,6 +95,7 @@ def test_the_page_is_one_small_file_that_loads_no_other(page: Path) -> None:
     assert "img" not in read(page).tags
 
 
+@pytest.mark.slow
 def test_the_same_run_gives_the_same_bytes(folder: Path) -> None:
     run = graphmill.open(str(folder))
     first = render(report.page_of(run))
@@ -145,6 +146,7 @@ ANYTHING = (
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(st.lists(st.tuples(st.sampled_from(PATHS), ANYTHING), min_size=1, max_size=6))
 def test_any_content_of_run_json_gives_a_report(

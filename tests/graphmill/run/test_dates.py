@@ -172,6 +172,7 @@ def previous(path: str) -> Any:
     return dates.load(path, (), DAY).section(dates.ScheduleConfig).previous_date
 
 
+@pytest.mark.slow
 def test_a_date_does_not_start_before_an_earlier_one_that_is_at_work(
     root: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -223,6 +224,7 @@ def test_what_a_date_goes_on_from_is_recorded_before_it_is_read(root: str, tmp_p
 DAYS = [f"2026-11-{day:02d}" for day in range(10, 20)]
 
 
+@pytest.mark.slow
 def test_the_newest_dates_stay(root: str) -> None:
     for before, day in zip([None, *DAYS], DAYS, strict=False):
         finish(f"{root}/{day}", before)

@@ -75,6 +75,7 @@ def test_redacting_twice_changes_nothing(text: str) -> None:
     assert redacted(redacted(text)) == redacted(text)
 
 
+@pytest.mark.slow
 def test_a_run_logs_and_records_no_secret(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(
         GRAPH + "etl: {tables: [{path: missing.csv, lhs: 0, rhs: 1, relation: r}]}}"

@@ -431,6 +431,7 @@ def test_an_unknown_hdfs_driver_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         hdfs.connect("hdfs://localhost:1/")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("listening", [True, False], ids=["silent", "refusing"])
 def test_hdfs_that_does_not_answer_is_an_error(listening: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(hdfs.TIMEOUT_VARIABLE, "1.5")

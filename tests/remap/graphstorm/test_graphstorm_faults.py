@@ -274,6 +274,7 @@ def count_events(monkeypatch: pytest.MonkeyPatch, kill_at: int) -> list[str]:
     return events
 
 
+@pytest.mark.slow
 def test_killed_at_every_step_of_the_commit(tree: Tree, cli: Cli) -> None:
     """The next command finishes: every row is there, and the inputs go only when all tables stand."""
     tree.write_map("user", 12, 3)

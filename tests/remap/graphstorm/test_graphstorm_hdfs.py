@@ -18,6 +18,7 @@ def upload(folder: Path, uri: str) -> None:
                 stream.write(path.read_bytes())
 
 
+@pytest.mark.slow
 def test_embeddings_and_predictions(tree: Tree, cli: Cli, hdfs_uri: str) -> None:
     tree.write_map("user", 300, 3)
     expected = tree.write_embeddings("user", [100, 0, 200])

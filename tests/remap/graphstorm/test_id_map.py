@@ -16,6 +16,7 @@ from remap.strings import distinct, native
 from tests import REPOSITORY
 
 
+@pytest.mark.slow
 @given(
     ids=st.lists(st.text(max_size=8), min_size=1, max_size=40, unique=True),
     num_files=st.integers(1, 4),

@@ -271,6 +271,7 @@ def test_a_converted_checkpoint_that_knows_no_relations(
     assert graph.read_rows(tmp_path / "embeddings") == graph.expected_rows()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target_format", ["pbg-legacy", "recis", "graphstorm"])
 def test_whatever_convert_writes_is_remapped(
     client: Client, output: str, tmp_path: Path, target_format: str

@@ -58,6 +58,7 @@ def expected(names: str) -> list[list[str]]:
     return [list(row) for row in zip(*(of[name] for name in names), strict=True)]
 
 
+@pytest.mark.slow
 def test_parquet_java_reads_every_row_once(tmp_path: Path) -> None:
     if reason := jars.why_not():
         pytest.skip(f"no parquet-java: {reason}")

@@ -134,6 +134,7 @@ def check_same(ours, theirs, **close):
     assert ours.adagrad.steps == theirs.adagrad.steps
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(cases())
 def test_equals_the_torch_step(case):
@@ -217,6 +218,7 @@ def test_a_compiler_that_fails_is_told_of(monkeypatch, tmp_path, caplog):
     assert not list((tmp_path / "graphmill").iterdir())  # nothing half done is left
 
 
+@pytest.mark.slow
 def test_compiled_once(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "tmp").mkdir()
@@ -235,6 +237,7 @@ def no_home(path):
     raise RuntimeError("Could not determine home directory.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", ["a file", "no home"])
 def test_compiled_where_nobody_has_a_home(monkeypatch, tmp_path, cache):
     (tmp_path / "a file").touch()

@@ -63,6 +63,7 @@ def test_dynamic(keys, num_lhs, num_rhs, seed, num, from_one, data):
     assert sorted(done) == everything(num_lhs, num_rhs)
 
 
+@pytest.mark.slow
 @KEYS
 @given(num_lhs=partitions, num_rhs=partitions, seed=seeds, num=sizes, from_one=st.booleans(), data=st.data())
 def test_tournament_commits_in_one_order(keys, num_lhs, num_rhs, seed, num, from_one, data):

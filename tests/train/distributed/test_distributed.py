@@ -72,6 +72,7 @@ def same(first, second):
     return first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("assignment", ["dynamic", "tournament"])
 def test_checkpoint_of_a_heterogeneous_graph(tmp_path, client, assignment):
     """Types with three partitions and with one, chunks, held-out edges, copies of epochs."""
@@ -268,6 +269,7 @@ def test_a_bucket_that_kills_its_workers_ends_the_run(tmp_path, monkeypatch):
             job.run(config, client)
 
 
+@pytest.mark.slow
 def test_workers_that_reduce_end_where_those_that_merge_files_do(tmp_path, client):
     """Relations, a type with one partition and global embeddings, summed up by Gloo between two workers."""
     found = {}

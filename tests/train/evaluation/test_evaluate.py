@@ -342,6 +342,7 @@ def test_as_a_job(tmp_path: Path, client: distributed.Client) -> None:
     assert job.output_uris(world.config) == []
 
 
+@pytest.mark.slow
 def test_the_checks_of_a_command_do_not_import_torch() -> None:
     """Torch takes seconds to import; only the workers need it."""
     code = "import sys, train.__main__, train.job, train.evaluation.job; print(*sys.modules)"
@@ -363,6 +364,7 @@ def test_fingerprint_tells_what_matters(tmp_path: Path) -> None:
     assert job.fingerprint(world.config) != before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_bits_do_not_depend_on_blocks_or_threads(tmp_path: Path, dynamic: bool) -> None:
     """Copies tie wherever they lie, though products of other shapes round differently."""
@@ -453,6 +455,7 @@ def test_pbg_dynamic_checkpoint() -> None:
     assert found["num_edges"] == pbg["count"]
 
 
+@pytest.mark.slow
 def test_pbg_static_checkpoint() -> None:
     config = _golden("pbg_v1_static")
     found = evaluate.evaluate(config)["metrics"]

@@ -79,6 +79,7 @@ def test_the_kernels_of_the_benchmark() -> None:
     check("100 1000 softmax bfloat16", "400 1000 softmax bfloat16")
 
 
+@pytest.mark.slow
 def test_what_is_left_of_many_groups_compiles_nothing_anew() -> None:
     sizes = (str(size) for size in (2003, 2101, 2205, 2307, 2409, 93, 205))
     counts = {name: int(count) for name, count in (line.split() for line in told("sizes", *sizes))}

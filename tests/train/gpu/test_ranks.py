@@ -37,6 +37,7 @@ def test_counts(dimension: int, num_queries: int, num_rows: int, seed: int) -> N
     check_counts(dimension, num_queries, num_rows, seed)
 
 
+@pytest.mark.slow
 def test_counts_of_several_programs() -> None:
     check_counts(20, 70, 64 * 64 + 100, seed=1)
 

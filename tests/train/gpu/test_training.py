@@ -55,6 +55,7 @@ def two_types(root, *, dynamic: bool, num_partitions: int = 1, **settings):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dynamic", "num_partitions", "resident"),
     [(False, 1, "never"), (True, 1, "never"), (False, 2, "always"), (True, 2, "always")],
@@ -102,6 +103,7 @@ def test_the_same_seed_on_either_engine_ends_at_the_same_quality(tmp_path):
     assert ranks == pytest.approx(dict.fromkeys(ranks, plain), abs=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capacity", [2, 4, 5, 6])
 def test_a_buffer_of_partitions_changes_no_byte(tmp_path, capacity):
     triples = random_triples(np.random.default_rng(1), 25, 2, 20, 60)
@@ -140,6 +142,7 @@ def visited(config, capacity):
     return buffer.num_read, buffer.num_written, most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("capacity", "wanted"), [(4, 46), (8, 25), (16, 16)])
 def test_partitions_come_as_seldom_as_the_order_allows(tmp_path, capacity, wanted):
     config = make_config(

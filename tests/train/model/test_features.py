@@ -156,6 +156,7 @@ def test_bags_are_their_lists(lists, more):
     torch.testing.assert_close(torch.zeros_like(table_ND).index_add_(0, row_F, gradient_FD), table_ND.grad)
 
 
+@pytest.mark.slow
 def test_training_on_features(tmp_path):
     config = configure(tmp_path, num_epochs=30, eval_fraction=0.2, num_batch_negs=2)
     write(config, EDGES * 3)

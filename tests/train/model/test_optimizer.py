@@ -17,6 +17,7 @@ def changed(config, **settings):
     return configuration.from_mapping(config.model_dump() | settings)
 
 
+@pytest.mark.slow
 def test_elementwise_state_is_that_of_torch():
     """torch's own Adagrad loads what we save, and moves on as ours does."""
     rows = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])

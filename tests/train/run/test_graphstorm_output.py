@@ -180,6 +180,7 @@ def test_neighbors(config, client, tmp_path):
     assert stems["dst_nids"].reshape(23, 4).tolist() == best.indices.tolist()
 
 
+@pytest.mark.slow
 def test_labels(config, client, tmp_path):
     pytest.importorskip("sklearn")
     job.run(config, client)
@@ -210,6 +211,7 @@ def test_labels_of_a_csv_file_are_text(tmp_path):
     assert labels == ["01", "1", "true", "null"]
 
 
+@pytest.mark.slow
 def test_the_command_and_its_errors(config, client, tmp_path, monkeypatch, capsys):
     with pytest.raises(NotFoundError, match="no checkpoint to predict with"):
         predict.predict_edges(config, "train", str(tmp_path / "pred"))

@@ -60,6 +60,7 @@ def test_every_edge_path_has_a_folder_of_its_own() -> None:
     assert len(set(targets)) == len(paths)
 
 
+@pytest.mark.slow
 def test_legacy_input_trains_the_same(graph: Config, tmp_path: Path, client: distributed.Client) -> None:
     job.run(graph, client)
     raw = _legacy_twin(graph, tmp_path / "legacy")

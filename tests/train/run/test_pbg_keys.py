@@ -85,6 +85,7 @@ def test_evaluation_takes_the_negatives_of_training_where_it_has_none_of_its_own
     assert line["eval_stats_before"]["metrics"]["r10"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_partitions", [1, 3])
 def test_all_negatives_of_partitions(tmp_path, rng, num_partitions):
     """With several partitions an edge is compared with all of its bucket's."""
@@ -100,6 +101,7 @@ def test_all_negatives_of_partitions(tmp_path, rng, num_partitions):
     assert evaluate.evaluate(config)["metrics"]["mrr"] > 0.6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reciprocal", [False, True])
 def test_reciprocal_relations_are_evaluated_as_they_were_trained(tmp_path, rng, reciprocal):
     """Each side is asked for through an operator of its own, in training and in ranking."""

@@ -8,6 +8,7 @@ from tests.train.graphs import make_config, mean_reciprocal_rank, random_triples
 from train import job
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_every_operator_fits_a_small_graph(tmp_path, operator, dynamic):
@@ -38,6 +39,7 @@ def test_every_operator_fits_a_small_graph(tmp_path, operator, dynamic):
     assert mean_reciprocal_rank(config, counts, triples, triples) > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -77,6 +79,7 @@ def planted(rng, num_groups=12, size=20, degree=6):
     return count, triples[100:], triples[:100]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bucket_order", ["inside_out", "affinity"])
 def test_four_partitions_are_as_good_as_one(tmp_path, bucket_order):
     count, train, test = planted(np.random.default_rng(5))

@@ -86,6 +86,7 @@ def test_training_lowers_the_loss(tmp_path, rng):
     assert loss[-1] < 0.8 * loss[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunks", [None, 2])
 def test_stopping_between_epochs_changes_nothing(tmp_path, rng, chunks):
     whole, parts = (
@@ -290,6 +291,7 @@ def test_gpu_trains_like_the_cpu(tmp_path, rng, dynamic):
     torch.testing.assert_close(rows[1], rows[0], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["inside_out", "random"])
 def test_reading_ahead_changes_no_byte(tmp_path, order):
     """With the thread that swaps and without it, the checkpoints are the same."""
@@ -324,6 +326,7 @@ def _place(name):
     return entity_type, int(partition), int(version.removeprefix("v"))
 
 
+@pytest.mark.slow
 def test_memory_holds_the_bucket_and_what_the_next_one_adds(tmp_path, rng):
     """Tables alive at any time: those of the bucket, and of one neighbour; never all of them."""
     config = make_config(

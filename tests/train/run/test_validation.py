@@ -73,6 +73,7 @@ def test_the_best_version_equals_that_of_a_shorter_run(config, tmp_path):
     assert embeddings(shorter, "node", 30).equal(embeddings(config, "node", 30))
 
 
+@pytest.mark.slow
 def test_a_run_that_has_ended_does_nothing_and_goes_on_when_asked_for_more(config):
     job.train(config)
     before = contents(config.checkpoint_path)
@@ -110,6 +111,7 @@ def test_a_missing_copy_of_the_best_version_is_an_error(config, monkeypatch):
     assert f"model.v{version}.h5" in contents(config.checkpoint_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed_in", ["keep", "restore", "delete"])
 def test_a_killed_run_ends_with_the_same_checkpoint(config, tmp_path, monkeypatch, killed_in):
     """Whatever was done of the end, the next run ends with the same checkpoint."""

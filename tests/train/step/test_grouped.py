@@ -151,6 +151,7 @@ def test_half_precision_is_close():
         torch.testing.assert_close(near.loss, exact.loss, rtol=0.02, atol=0.1)
 
 
+@pytest.mark.slow
 def test_training_on_questions(tmp_path, rng):
     """A graph with two kinds of relation: one is asked about, the other sampled."""
     relations = [
@@ -168,6 +169,7 @@ def test_training_on_questions(tmp_path, rng):
     assert mean_reciprocal_rank(config, {"node": 30}, triples, triples) > 0.85
 
 
+@pytest.mark.slow
 def test_stopping_between_epochs_changes_nothing(tmp_path, rng):
     triples = random_triples(rng, 30, 3, 30, 90)
     relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": "complex_diagonal", "all_negs": True}

@@ -159,6 +159,7 @@ def check_step(scene):
             torch.testing.assert_close(scene.adagrad.sums[key], expected.state[value]["sum"], **close)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize(
     ("operator", "comparator", "loss_fn"),
