@@ -152,7 +152,7 @@ def _write_run(output: Path, num_rows: int, num_partitions: int) -> dict[str, An
 
 
 def _shares(output: Path, num_partitions: int) -> tuple[list[list[str | Path]], int]:
-    """For each partition, the files that the floor reads, its target and size; the sum of the sizes."""
+    """List per partition the files that the floor reads, its target and size; and the sum of the sizes."""
     shares: list[list[str | Path]] = []
     num_bytes = 0
     for partition in range(num_partitions):

@@ -26,7 +26,7 @@ _CORE_SITE = "core-site.xml"
 
 @dataclass(frozen=True)
 class YarnClient:
-    """How to start YARN's commands, and the jar of its distributed shell."""
+    """Start of YARN's commands, and the jar of its distributed shell."""
 
     prefix: tuple[str, ...]  # `yarn`, or java with its class path
     shell_jar_path: str

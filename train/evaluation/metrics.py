@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """For each edge: the number of other candidates that score higher, and of those that score the same."""
+    """Counts per edge: other candidates that score higher, and those that score the same."""
 
     greater: Numbers
     equal: Numbers
@@ -84,7 +84,7 @@ def break_down(
 
 
 def count_degrees(edges: Triples, slots: Slots, trained: Iterable[Triples]) -> dict[Side, Numbers]:
-    """For each side the degree of its entity: the trained edges that have it on either end, [E].
+    """Degree of the entity on each side: the number of trained edges that have it on either end, [E].
 
     Memory: 16 bytes per entity of the edges, not of the graph.
     """

@@ -121,7 +121,7 @@ class Slots:
                 yield entity_type, partition, positions, slots[positions] - first[partition]
 
     def _partitions(self, side: Side, rel: Numbers, partition: Partition) -> tuple[Numbers, Numbers]:
-        """For each edge of a bucket, the first slot of its partition on one side, and the rows there: [E]."""
+        """First slot of each edge's partition on one side, and the rows of the edges there: [E]."""
         relation = self.static(rel)
         keys = [(each, 0 if len(self.counts[each]) == 1 else partition) for each in self.types(side)]
         first = np.array([self.first[name][own] for name, own in keys])
@@ -205,7 +205,7 @@ class Queries:
         return self._rank[edges.rel] * self.slots_of_types.end + edges.slots(self.side.other)
 
     def _ranks_of_relations(self) -> tuple[Numbers, Numbers]:
-        """For each relation, a number, consecutive within its group, and its group."""
+        """Number of each relation, consecutive within its group, and the relation's group."""
         config = self.slots_of_types.config
         if config.dynamic_relations:
             num_relations = self.slots_of_types.num_relations

@@ -108,7 +108,7 @@ class Validation:
         return best
 
     def figures(self) -> dict[str, Any]:
-        """For run.json."""
+        """Figures for run.json."""
         return {"validation": self._epochs, "best_epoch": self._best["epoch"]} if self._epochs else {}
 
     @property

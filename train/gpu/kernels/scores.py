@@ -90,7 +90,7 @@ def _put(pointer, row, value, NUM, D: tl.constexpr, DB: tl.constexpr):
 
 @triton.jit
 def _negatives(rows, p, k, P, K, FIRST):
-    """Which of candidates `k` are negatives of positives `p`."""
+    """Mark the candidates `k` that are negatives of positives `p`."""
     own = tl.load(rows + p, mask=p < P, other=-1)
     other = tl.load(rows + k, mask=k < K, other=-1)
     return ((p < P)[:, None] & ((k >= FIRST) & (k < K))[None, :]) & (own[:, None] != other[None, :])
