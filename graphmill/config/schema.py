@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, field_serializer, model_validator
 
 from graphmill import storage
 from graphmill.config.section import AnySection, Fixed, Neutral, Section, Tunable, validated
+from graphmill.config.stages import SECTIONS
 from graphmill.model.operators import OperatorName, operator_of
 from graphmill.vocab import Side
 
@@ -241,7 +242,7 @@ class Config(PbgConfig):
     cluster: Neutral[Section | None] = Field(None, description="Processes that do the work.")
     schedule: Neutral[Section | None] = Field(None, description="Runs by date.")
 
-    @field_serializer("etl", "train", "evaluate", "remap", "cluster", "schedule")
+    @field_serializer(*SECTIONS)
     def _as_given(self, section: Section | None) -> dict[str, Any]:
         """Write a section with the keys that the user has set."""
         return section.model_dump(mode="json", exclude_unset=True) if section else {}
