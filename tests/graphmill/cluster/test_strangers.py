@@ -1,5 +1,6 @@
 """Other users and clients without the key cannot connect to a run on this machine."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -89,17 +90,19 @@ def test_the_keys_of_a_run_are_in_a_file_that_goes_with_it() -> None:
     assert not path.exists()
 
 
-@pytest.mark.parametrize("others", ["none", "own"])
-def test_a_client_without_the_key_cannot_connect(others: str) -> None:
-    own = Security(**new_keys().options() | {"require_encryption": False})
-    security = {"none": None, "own": own}[others]
+def test_without_the_key_no_one_is_answered() -> None:
+    none = Security(require_encryption=False)
+    other = Security(**new_keys().options() | {"require_encryption": False})
     with cluster.connect("local[1]", ClusterConfig()) as client:
-        address = client.scheduler_info()["address"]
-        assert address.startswith("tls://")
-        addresses = [address, address.replace("tls://", "tcp://"), *client.scheduler_info()["workers"]]
-        for each in addresses:
-            with pytest.raises((OSError, TypeError)), Client(each, security=security, timeout=2):
-                pass
+        scheduler, worker = addresses = [client.scheduler.address, *client.scheduler_info()["workers"]]
+        plain = [address.replace("tls://", "tcp://") for address in addresses]
+        refused = [(address, security) for address in addresses + plain for security in (none, other)]
+        assert asyncio.run(stranger.who_answers(refused)) == []
+        with_key = [(address, client.security) for address in addresses]
+        assert asyncio.run(stranger.who_answers(with_key)) == [
+            f"Scheduler at {scheduler} answers",
+            f"Worker at {worker} answers",
+        ]
         assert client.submit(sum, [1, 2]).result() == 3
 
 
