@@ -3,6 +3,8 @@
 Values [n, D] become a column of lists, values [n] a column of numbers. In CSV a list is `a;b;c`.
 """
 
+import csv
+import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -76,14 +78,17 @@ def count_rows(uri: str, options: TableOptions) -> int:
         with open_parquet(uri) as parquet:
             return int(parquet.metadata.num_rows)
     with storage.open_input(uri) as stream:
-        parse = pacsv.ParseOptions(delimiter=options.output_delimiter, newlines_in_values=True)
-        read = pacsv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False)
-        with pacsv.open_csv(stream, read_options=read, parse_options=parse) as reader:
-            names = reader.schema.names
-        stream.seek(0)
-        # Without types, pyarrow infers numbers from the first block and then refuses texts.
-        texts = pacsv.ConvertOptions(column_types=dict.fromkeys(names, pa.binary()))
-        with pacsv.open_csv(stream, read_options=read, parse_options=parse, convert_options=texts) as reader:
+        header = io.TextIOWrapper(stream, encoding="utf-8", newline="")
+        names = next(csv.reader(header, delimiter=options.output_delimiter))
+        header.detach().seek(0)
+        reader = pacsv.open_csv(
+            stream,
+            read_options=pacsv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False),
+            parse_options=pacsv.ParseOptions(delimiter=options.output_delimiter, newlines_in_values=True),
+            # Without types, pyarrow infers numbers from the first block and then refuses texts.
+            convert_options=pacsv.ConvertOptions(column_types=dict.fromkeys(names, pa.binary())),
+        )
+        with reader:
             return sum(len(batch) for batch in reader)
 
 

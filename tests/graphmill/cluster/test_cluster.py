@@ -261,7 +261,7 @@ def test_a_lost_scheduler_is_a_cluster_error() -> None:
         assert scheduler.stderr is not None
         lines = (re.search(r"tcp://127\.0\.0\.1:\d+", line) for line in scheduler.stderr)
         address = next(found[0] for found in lines if found)
-        with Client(address, timeout=1) as client, ThreadPoolExecutor(1) as pool:
+        with Client(address, timeout=5) as client, ThreadPoolExecutor(1) as pool:
             asked = pool.submit(cluster.run_tasks, client, rest, [()], description="resting")
             while not client.futures:
                 time.sleep(0.05)

@@ -82,7 +82,8 @@ def test_csv_is_counted_whatever_its_first_block_looks_like(
     schema = pa.schema([("nid", pa.string()), ("pred", pa.float32())])
     with tables.open_table(uri, schema, options) as table:
         table.append([pa.array(ids), scores])
-    assert tables.count_rows(uri, options) == 1003
+    for _ in range(50):  # pyarrow reads ahead: two readers of one stream disagreed one time in ten
+        assert tables.count_rows(uri, options) == 1003
 
 
 def test_some_ids_alone(client: Client, output: str, tmp_path: Path) -> None:
