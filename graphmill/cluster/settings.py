@@ -79,7 +79,9 @@ class ClusterConfig(Section):
     yarn_classpath: str | None = Field(
         None, description="YARN client's class path; null: the command `yarn`."
     )
-    start_timeout_s: Positive = Field(300, description="Seconds until the first worker must have started.")
+    start_timeout_s: Positive = Field(
+        300, description="Seconds until a YARN worker, or all workers by ssh, have started."
+    )
     replace_after_s: Positive = Field(60, description="Seconds until a missing YARN worker is replaced.")
     dashboard_address: str = Field(f"{LOOPBACK}:0", description="Dask's dashboard; `:8787` opens it to all.")
     tls: Literal["auto", "off"] | TlsConfig = Field(

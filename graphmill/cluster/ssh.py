@@ -64,6 +64,8 @@ def ssh_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Iter
             security=keys and keys.security(),
         ) as cluster,
     ):
+        # Workers print their addresses before they join the cluster.
+        cluster.wait_for_workers(settings.num_workers * len(ends), timeout=settings.start_timeout_s)
         yield cluster
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import dask
 import pytest
 from distributed.utils import get_ip
 
@@ -87,6 +88,22 @@ def test_workers_come_by_ssh(ssh_host: str, tmp_path: Path, monkeypatch: pytest.
     while any(Path(f"/proc/{pid}").exists() for pid in pids) or any(remote_tmp(tmp_path).rglob("*.pem")):
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+# A worker logs its address, then this line, then joins the cluster.
+SLOW_TO_JOIN = (
+    "import logging, time; dask_setup = lambda worker: logging.getLogger('distributed.worker').addFilter("
+    "lambda record: 'Waiting to connect' not in record.msg or not time.sleep(3))"
+)
+
+
+@pytest.mark.slow
+def test_workers_that_join_late_are_waited_for(ssh_host: str) -> None:
+    with (
+        dask.config.set({"distributed.worker.preload": [SLOW_TO_JOIN]}),
+        cluster.connect(f"ssh://{ssh_host}", ClusterConfig(num_workers=2)) as client,
+    ):
+        assert len(client.scheduler_info(n_workers=-1)["workers"]) == 2
 
 
 # Ends with its standard input.
