@@ -78,9 +78,9 @@ def count_rows(uri: str, options: TableOptions) -> int:
         with open_parquet(uri) as parquet:
             return int(parquet.metadata.num_rows)
     with storage.open_input(uri) as stream:
-        header = io.TextIOWrapper(stream, encoding="utf-8", newline="")
-        names = next(csv.reader(header, delimiter=options.output_delimiter))
-        header.detach().seek(0)
+        text = io.TextIOWrapper(stream, encoding="utf-8", errors="replace", newline="")
+        names = next(csv.reader(text, delimiter=options.output_delimiter), [])
+        text.detach().seek(0)
         reader = pacsv.open_csv(
             stream,
             read_options=pacsv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False),

@@ -86,6 +86,15 @@ def test_csv_is_counted_whatever_its_first_block_looks_like(
         assert tables.count_rows(uri, options) == 1003
 
 
+def test_csv_is_counted_whatever_its_bytes_are(tmp_path: Path) -> None:
+    options = tables.TableOptions(output_format="csv")
+    (tmp_path / "latin.csv").write_bytes("nid,pred\nMünchen,1\nKöln,2\n".encode("latin-1"))
+    assert tables.count_rows(str(tmp_path / "latin.csv"), options) == 2
+    (tmp_path / "empty.csv").touch()
+    with pytest.raises(pa.ArrowInvalid, match="Empty CSV file"):
+        tables.count_rows(str(tmp_path / "empty.csv"), options)
+
+
 def test_some_ids_alone(client: Client, output: str, tmp_path: Path) -> None:
     wanted = [graph.raw_id("user", 2, 5), graph.raw_id("item", 0, 1), "nobody", graph.raw_id("user", 0, 0)]
     pq.write_table(pa.table({"n": range(4), "who": wanted}), tmp_path / "ids.parquet")
