@@ -4,7 +4,8 @@
     connection --- keys (stdin) ------>  a shell: writes the keys to a private folder, prints the path, waits
     connection --- command line ------>  the scheduler or the workers, which read the keys at that path
 
-When the first connection ends, even by kill -9, the shell deletes the folder.
+When the connections end, even by kill -9, the shell deletes the folder, and the processes end. An SSH server
+sends no signal then; it only closes the input of its commands.
 """
 
 import shlex
@@ -25,6 +26,11 @@ _HOLD = (
     "trap '' HUP INT TERM; trap 'rm -rf \"$folder\"' EXIT; "
     'head -c {num_bytes} > "$folder/keys.pem" && echo "$folder/keys.pem" && cat > /dev/null'
 )
+# Runs the command "$@", and terminates it at the end of the input.
+_TIED = (
+    'exec 3<&0; "$@" 3<&- & command=$!; { read -r _ <&3; kill $command; } > /dev/null 2>&1 & '
+    "wait $command; status=$?; kill $! 2> /dev/null; exit $status"
+)
 # Prints the address that the scheduler announces; it listens on no other address.
 _ANNOUNCED = "from distributed.utils import get_ip; print(get_ip())"
 
@@ -34,8 +40,10 @@ class _Keyed(ssh.Process):  # type: ignore[misc]  # distributed is untyped here
 
     kwargs: dict[str, Any]
 
-    def __init__(self, *arguments: Any, keys: Keys | None, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(self, *arguments: Any, keys: Keys | None, remote_python: str | None, **options: Any) -> None:
+        self._python = remote_python or sys.executable
+        tied = shlex.join(["sh", "-c", _TIED, "sh", self._python])
+        super().__init__(*arguments, remote_python=tied, **options)
         self._keys = keys
         self._held: asyncssh.SSHClientConnection | None = None
 
@@ -60,7 +68,7 @@ class _Keyed(ssh.Process):  # type: ignore[misc]  # distributed is untyped here
         if self._keys is not None:
             keys = await self._copied(self._keys, connection)
             self.kwargs = {**self.kwargs, "security": keys.options()}
-        command = [self.remote_python or sys.executable, "-c", *self._address_command()]
+        command = [self._python, "-c", *self._address_command()]
         done = await connection.run(shlex.join(command))
         with suppress(IndexError):  # the start of the process reports an interpreter that does not work
             self.kwargs = {**self.kwargs, "host": str(done.stdout).split()[-1]}

@@ -4,8 +4,6 @@ Usage: python -m tests.graphmill.cluster.ssh_server HOST_KEY_FILE AUTHORIZED_KEY
 """
 
 import asyncio
-import os
-import signal
 import sys
 from typing import Any
 
@@ -13,19 +11,18 @@ import asyncssh
 
 
 async def run_by_shell(process: Any) -> None:
-    """What sshd does with a command: its output is passed on, and it hears when the client is gone."""
+    """What sshd does with a command: passes its output on, and closes its input when the client is gone."""
     child = await asyncio.create_subprocess_shell(
         process.command,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
     )
     await process.redirect(stdin=child.stdin, stdout=child.stdout, stderr=child.stderr)
     closed, ended = asyncio.ensure_future(process.wait_closed()), asyncio.ensure_future(child.wait())
     await asyncio.wait([closed, ended], return_when=asyncio.FIRST_COMPLETED)
     if not ended.done():
-        os.killpg(child.pid, signal.SIGHUP)
+        child.stdin.close()
     process.exit(await ended)
 
 

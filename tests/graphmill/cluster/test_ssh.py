@@ -4,7 +4,6 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from graphmill.cluster.ssh import parse
 from graphmill.errors import ClusterError, ConfigError
 from tests import REPOSITORY
 from tests.graphmill.cluster import stranger
+from tests.waiting import wait_until
 
 asyncssh = pytest.importorskip("asyncssh", reason="asyncssh is not installed: pip install 'graphmill[ssh]'")
 
@@ -84,10 +84,8 @@ def test_workers_come_by_ssh(ssh_host: str, tmp_path: Path, monkeypatch: pytest.
         for variable, value in cluster.ENVIRONMENT.items():
             assert client.submit(environment, variable).result() == value
         assert client.submit(environment, "HADOOP_CONF_DIR").result() == "/etc/hadoop/of-this-test"
-    deadline = time.monotonic() + 60
-    while any(Path(f"/proc/{pid}").exists() for pid in pids) or any(remote_tmp(tmp_path).rglob("*.pem")):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    wait_until(lambda: not any(remote_tmp(tmp_path).rglob("*.pem")))
 
 
 # A worker logs its address, then this line, then joins the cluster.
@@ -119,7 +117,7 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_neither_other_users_nor_other_keys_can_connect(ssh_server: tuple[str, int], tmp_path: Path) -> None:
-    """Neither another user of the host nor a client without the key; no key outlasts a run that is killed."""
+    """Neither another user of the host nor a client without the key; a killed run leaves nothing there."""
     host, server = ssh_server
     with subprocess.Popen(
         [sys.executable, "-c", RUN, f"ssh://{host}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -137,10 +135,18 @@ def test_neither_other_users_nor_other_keys_can_connect(ssh_server: tuple[str, i
         if os.geteuid() == 0:
             assert stranger.attempts(tmp_path, processes) == []
         run.kill()
-    deadline = time.monotonic() + 60
-    while any(remote_tmp(tmp_path).glob("graphmill-keys-*")):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: not any(remote_tmp(tmp_path).glob("graphmill-keys-*")))
+    wait_until(lambda: stranger.tree(server) == [server])
+
+
+def test_an_interpreter_that_is_missing_there(ssh_server: tuple[str, int]) -> None:
+    host, server = ssh_server
+    with (
+        pytest.raises(ClusterError, match="failed to start"),
+        cluster.connect(f"ssh://{host}", ClusterConfig(num_workers=1, python="/no/python")),
+    ):
+        pass
+    wait_until(lambda: stranger.tree(server) == [server])
 
 
 def test_a_host_whose_key_is_not_known_is_refused(ssh_host: str, tmp_path: Path) -> None:

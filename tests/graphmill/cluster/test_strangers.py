@@ -95,6 +95,7 @@ def test_without_the_key_no_one_is_answered() -> None:
     other = Security(**new_keys().options() | {"require_encryption": False})
     with cluster.connect("local[1]", ClusterConfig()) as client:
         scheduler, worker = addresses = [client.scheduler.address, *client.scheduler_info()["workers"]]
+        assert scheduler.startswith("tls://")
         plain = [address.replace("tls://", "tcp://") for address in addresses]
         refused = [(address, security) for address in addresses + plain for security in (none, other)]
         assert asyncio.run(stranger.who_answers(refused)) == []
