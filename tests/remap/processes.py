@@ -3,11 +3,12 @@
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from tests.waiting import wait_until
 
 # What is removed in the end is not waited for: a killed process's workers notice by themselves.
 DEADLINE_S = 240  # a machine may be busy
@@ -22,18 +23,11 @@ def running(arguments: Sequence[Any], stderr_path: Path, **options: Any) -> Iter
         )
         try:
             yield process
-            wait_until(lambda: not _group_lives(process.pid))
+            wait_until(lambda: not _group_lives(process.pid), DEADLINE_S)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that in time"
-        time.sleep(0.002)
 
 
 def _group_lives(group: int) -> bool:

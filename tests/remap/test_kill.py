@@ -19,7 +19,8 @@ from graphmill.run import lock, lock_file
 from remap import job
 from tests import REPOSITORY
 from tests.remap import graph
-from tests.remap.processes import DEADLINE_S, running, wait_until
+from tests.remap.processes import DEADLINE_S, running
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -97,7 +98,9 @@ def check_next_run(output: str, client: Client) -> None:
 def test_killed_while_writing(client: Client, output: str, num_parts: int) -> None:
     before = graph.snapshot(Path(output, "embeddings"))
     with remapping(output) as process:
-        wait_until(lambda: len(list(Path(output).glob(".embeddings.tmp-*/user/part-*"))) >= num_parts)
+        wait_until(
+            lambda: len(list(Path(output).glob(".embeddings.tmp-*/user/part-*"))) >= num_parts, DEADLINE_S
+        )
         assert process.poll() is None
         process.kill()
         process.wait()

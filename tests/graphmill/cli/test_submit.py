@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,6 +15,7 @@ from graphmill.cli import exit_codes
 from graphmill.cli.submit import command
 from graphmill.errors import ConfigError
 from graphmill.storage import hdfs
+from tests.waiting import wait_until
 
 DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
 
@@ -179,10 +179,7 @@ def test_a_signal_ends_everything_that_was_started(tmp_path: Path, number: signa
         process.send_signal(number)
     process.communicate(timeout=60)
     assert process.returncode == code
-    deadline = time.monotonic() + 60
-    while any(alive(pid) for pid in workers):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: not any(alive(pid) for pid in workers))
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from graphmill.errors import FormatError, LockedError, StorageError
 from graphmill.machine import processes
 from graphmill.run import lock, lock_file
 from tests import REPOSITORY
+from tests.waiting import wait_until
 
 NOBODY = 65534
 
@@ -162,10 +163,7 @@ def test_one_of_many_runs_takes_a_lock_over(root: str) -> None:
 @pytest.mark.usefixtures("elsewhere")
 def test_an_owner_that_shows_life_keeps_its_lock(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with lock.held(root):
-        deadline = time.monotonic() + 60
-        while not any(lock_file.LIFE in uri for uri in storage.list_hidden(root)):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: any(lock_file.LIFE in uri for uri in storage.list_hidden(root)))
         with pytest.raises(LockedError), lock.held(root):
             pass
     assert storage.list_hidden(root) == []

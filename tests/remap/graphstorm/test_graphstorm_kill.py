@@ -16,8 +16,9 @@ import pytest
 
 from remap.graphstorm import commit
 from tests import REPOSITORY
-from tests.remap.processes import DEADLINE_S, running, wait_until
+from tests.remap.processes import DEADLINE_S, running
 from tests.remap.saved import Cli, Tree, snapshot
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +72,7 @@ def remapping_at_length(tree: Tree) -> Iterator[subprocess.Popen[bytes]]:
     (tree.root / "die.py").write_text(DIE_WRITING)
     variables = {"DIE": "later", "DIARY": str(tree.root / "diary")}
     with remapping(tree, tree.root / "die.py", variables=variables) as process:
-        wait_until(lambda: (tree.root / "diary").exists() and len(written(tree)) >= 2)
+        wait_until(lambda: (tree.root / "diary").exists() and len(written(tree)) >= 2, DEADLINE_S)
         assert process.poll() is None
         yield process
 
