@@ -20,7 +20,7 @@ from remap import job
 from tests import REPOSITORY
 from tests.remap import graph
 from tests.remap.processes import DEADLINE_S, running
-from tests.waiting import wait_until
+from tests.waiting import found_in, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -99,7 +99,7 @@ def test_killed_while_writing(client: Client, output: str, num_parts: int) -> No
     before = graph.snapshot(Path(output, "embeddings"))
     with remapping(output) as process:
         wait_until(
-            lambda: len(list(Path(output).glob(".embeddings.tmp-*/user/part-*"))) >= num_parts, DEADLINE_S
+            lambda: len(found_in(Path(output), ".embeddings.tmp-*/user/part-*")) >= num_parts, DEADLINE_S
         )
         assert process.poll() is None
         process.kill()

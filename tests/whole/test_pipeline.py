@@ -20,6 +20,7 @@ from graphmill import storage
 from tests import REPOSITORY
 from tests.graphmill.report.browser import show
 from tests.hadoop.cluster import MiniHdfs
+from tests.waiting import found_in
 
 pytestmark = pytest.mark.slow
 
@@ -273,7 +274,7 @@ def is_killed_at(moment: Callable[[Path], bool], triples: Path, output: Path) ->
 
 
 def appears(pattern: str) -> Callable[[Path], bool]:
-    return lambda output: any(output.glob(pattern))
+    return lambda output: found_in(output, pattern) != []
 
 
 @pytest.mark.parametrize(

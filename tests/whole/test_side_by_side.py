@@ -28,6 +28,7 @@ from graphmill.run import lock
 from tests import REPOSITORY
 from tests.etl.run.test_kill import graph_config
 from tests.train.graphs import make_config, random_triples, write_graph
+from tests.waiting import found_in
 
 DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
 COMMANDS: dict[str, click.Command] = {
@@ -145,7 +146,7 @@ def test_an_etl_that_was_overtaken_commits_nothing(
     tmp_path: Path, conf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    process = stopped("etl", conf, lambda: any(out.rglob("*.codes.arrow")))
+    process = stopped("etl", conf, lambda: found_in(out, "**/*.codes.arrow") != [])
     message, before, after = overtaken(process, out, monkeypatch, out / "entities")
     assert "lost, as this run showed no life" in message
     assert after == before

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,9 @@ from graphmill.config import Config
 from tests import REPOSITORY
 from tests.etl.graphs import config_of, files_under, write_parquet
 from tests.etl.run.test_go_on import figures_of, finished_steps
+from tests.waiting import found_in, wait_until
+
+DEADLINE_S = 240
 
 pytestmark = pytest.mark.slow
 
@@ -137,7 +139,7 @@ def test_killed_with_its_workers(
 ) -> None:
     job.run(graph_config(tmp_path, 0), near_client)
     old_output = folders(tmp_path)
-    before = set((tmp_path / "out").rglob(evidence))
+    before = set(found_in(tmp_path / "out", f"**/{evidence}"))
     graph_config(tmp_path, 1)
     with subprocess.Popen(
         [sys.executable, "-c", ON_TWO_WORKERS, str(tmp_path)],
@@ -145,9 +147,7 @@ def test_killed_with_its_workers(
         start_new_session=True,
         stderr=subprocess.DEVNULL,
     ) as process:
-        deadline = time.monotonic() + 240
-        while set((tmp_path / "out").rglob(evidence)) <= before and time.monotonic() < deadline:
-            time.sleep(0.001)
+        wait_until(lambda: not set(found_in(tmp_path / "out", f"**/{evidence}")) <= before, DEADLINE_S)
         os.killpg(process.pid, signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
     assert folders(tmp_path) == old_output
@@ -165,9 +165,7 @@ def test_a_worker_of_the_command_killed(tmp_path: Path, new_output: dict[str, An
     with subprocess.Popen(
         [DASK_SUBMIT, "--master", "local[2]", "etl.py", "--conf", str(conf)], cwd=REPOSITORY
     ) as process:
-        deadline = time.monotonic() + 240
-        while not list(tmp_path.rglob("*.codes.arrow")) and time.monotonic() < deadline:
-            time.sleep(0.001)
+        wait_until(lambda: found_in(tmp_path, "**/*.codes.arrow") != [], DEADLINE_S)
         children = psutil.Process(process.pid).children()
         workers = [each for each in children if "spawn_main" in " ".join(each.cmdline())]
         assert len(workers) == 2
@@ -196,9 +194,7 @@ def test_one_of_two_workers_killed(tmp_path: Path, evidence: str, new_output: di
         victim = next(iter(client.run(os.getpid).values()))
 
         def kill() -> None:
-            deadline = time.monotonic() + 240
-            while not list(tmp_path.rglob(evidence)) and time.monotonic() < deadline:
-                time.sleep(0.001)
+            wait_until(lambda: found_in(tmp_path, f"**/{evidence}") != [], DEADLINE_S)
             os.kill(victim, signal.SIGKILL)
 
         with ThreadPoolExecutor(1) as pool:

@@ -18,7 +18,7 @@ from graphmill.cluster.ssh import parse
 from graphmill.errors import ClusterError, ConfigError
 from tests import REPOSITORY
 from tests.graphmill.cluster import stranger
-from tests.waiting import wait_until
+from tests.waiting import found_in, wait_until
 
 asyncssh = pytest.importorskip("asyncssh", reason="asyncssh is not installed: pip install 'graphmill[ssh]'")
 
@@ -85,7 +85,7 @@ def test_workers_come_by_ssh(ssh_host: str, tmp_path: Path, monkeypatch: pytest.
             assert client.submit(environment, variable).result() == value
         assert client.submit(environment, "HADOOP_CONF_DIR").result() == "/etc/hadoop/of-this-test"
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
-    wait_until(lambda: not any(remote_tmp(tmp_path).rglob("*.pem")))
+    wait_until(lambda: not found_in(remote_tmp(tmp_path), "**/*.pem"))
 
 
 # A worker logs its address, then this line, then joins the cluster.
@@ -125,7 +125,7 @@ def test_neither_other_users_nor_other_keys_can_connect(ssh_server: tuple[str, i
         assert run.stdout is not None
         address = run.stdout.readline().strip()
         assert address.startswith("tls://")
-        keys = list(remote_tmp(tmp_path).rglob("*.pem"))
+        keys = found_in(remote_tmp(tmp_path), "**/*.pem")
         assert len(keys) == 2  # the scheduler's and the worker's
         for key in keys:
             assert (key.stat().st_mode & 0o777, key.parent.stat().st_mode & 0o777) == (0o600, 0o700)
@@ -135,7 +135,7 @@ def test_neither_other_users_nor_other_keys_can_connect(ssh_server: tuple[str, i
         if os.geteuid() == 0:
             assert stranger.attempts(tmp_path, processes) == []
         run.kill()
-    wait_until(lambda: not any(remote_tmp(tmp_path).glob("graphmill-keys-*")))
+    wait_until(lambda: not found_in(remote_tmp(tmp_path), "graphmill-keys-*"))
     wait_until(lambda: stranger.tree(server) == [server])
 
 

@@ -18,7 +18,7 @@ from remap.graphstorm import commit
 from tests import REPOSITORY
 from tests.remap.processes import DEADLINE_S, running
 from tests.remap.saved import Cli, Tree, snapshot
-from tests.waiting import wait_until
+from tests.waiting import found_in, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +82,7 @@ def messages(tree: Tree) -> str:
 
 
 def written(tree: Tree) -> list[Path]:
-    return list((tree.emb / commit.WORK / "files").rglob("embed-*.parquet"))
+    return found_in(tree.emb / commit.WORK / "files", "**/embed-*.parquet")
 
 
 def check_next_run(tree: Tree, cli: Cli, expected: dict[str, list[float]]) -> None:
