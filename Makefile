@@ -8,7 +8,7 @@ DEMO_OUTPUT ?= demo-output
 PARALLEL ?= --numprocesses 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast check format bench bench-gpu constraints release clean
+.PHONY: help install demo test test-fast check format reference bench bench-gpu constraints release clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,10 @@ check: $(INSTALLED) ## style, types, and the layers of the house
 format: $(INSTALLED) ## put the code in its one format
 	$(BIN)/ruff format --quiet .
 	$(BIN)/ruff check --quiet --fix .
+
+reference: $(INSTALLED) ## write the schema and the page of all keys of a configuration
+	$(BIN)/graphmill schema > conf/graphmill.schema.json
+	$(BIN)/graphmill schema --format markdown > docs/reference/configuration.md
 
 bench: $(INSTALLED) ## speed against PyTorch-BigGraph, DuckDB and the machine's own limits
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'

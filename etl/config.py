@@ -2,11 +2,18 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from graphmill.config import Count, Fixed, Fraction, Name, Neutral, Positive, Section, TypeName
 from graphmill.vocab import TRAIN_SPLIT
 
+Paths = Annotated[
+    tuple[str, ...],
+    BeforeValidator(
+        lambda given: [given] if isinstance(given, str) else given,
+        json_schema_input_type=str | tuple[str, ...],
+    ),
+]
 Column = str | Annotated[int, Field(ge=0)]
 FileFormat = Literal["parquet", "csv", "orc", "json"]
 KeepOrDrop = Literal["keep", "drop"]
@@ -16,7 +23,7 @@ Compression = Literal["lz4", "zstd", "none"]
 class FilesConfig(Section):
     """The files of a raw table."""
 
-    path: Fixed[Annotated[tuple[str, ...], Field(min_length=1, strict=False)]] = Field(
+    path: Fixed[Annotated[Paths, Field(min_length=1, strict=False)]] = Field(
         description="File, folder or glob pattern, or a list of these; relative paths start at `input`."
     )
     format: Fixed[Literal["auto", FileFormat]] = Field(
@@ -30,11 +37,6 @@ class FilesConfig(Section):
     quoting: Fixed[bool | None] = Field(
         None, description='Whether text has "quoted" fields; null: yes, unless the delimiter is a tab.'
     )
-
-    @field_validator("path", mode="before")
-    @classmethod
-    def _as_list(cls, path: object) -> object:
-        return [path] if isinstance(path, str) else path
 
     @field_validator("delimiter")
     @classmethod

@@ -30,7 +30,8 @@ def command() -> None:
     """Train embeddings (the default), or evaluate a checkpoint."""
 
 
-command.add_command(stage_command("train"))
+train = stage_command("train")
+command.add_command(train)
 
 
 @command.command()

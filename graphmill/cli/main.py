@@ -1,5 +1,6 @@
-"""The command `graphmill`: conversions and reports, which need no cluster."""
+"""The command `graphmill`, which has all commands."""
 
+import json
 from typing import Any, Literal
 
 import click
@@ -8,13 +9,40 @@ from graphmill import checkpoints
 from graphmill.checkpoints import convert as conversion
 from graphmill.cli import exit_codes
 from graphmill.cli.options import output_options
+from graphmill.config.stages import named
 from graphmill.display import terminal
 from graphmill.run import lock
 
+# Commands that are imported when they are used: `module:object`.
+_ELSEWHERE = {
+    "pipeline": "graphmill.cli.pipeline:command",
+    "etl": "etl.__main__:command",
+    "train": "train.__main__:train",
+    "evaluate": "train.__main__:evaluate",
+    "remap": "remap.command:remap",
+    "neighbors": "remap.command:neighbors",
+}
 
-@click.group()
+
+class _Group(click.Group):
+    """The commands of this module, and those of `_ELSEWHERE`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all commands, stages first."""
+        return [*_ELSEWHERE, *self.commands]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of this name, if there is one."""
+        if cmd_name in _ELSEWHERE:
+            found: click.Command = named(_ELSEWHERE[cmd_name])
+            return found
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="graphmill")
 def command() -> None:
-    """Convert checkpoints and report runs."""
+    """Turn raw edges with string ids into embeddings under the same ids."""
 
 
 _index_base_option = click.option(
@@ -111,6 +139,23 @@ def report(uris: tuple[str, ...], output: str) -> None:
     else:
         reports.write_comparison(runs, output)
         terminal.say(output)
+
+
+@command.command()
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["json", "markdown"]),
+    default="json",
+    show_default=True,
+    help="JSON schema, or a page that describes every key.",
+)
+def schema(kind: str) -> None:
+    """Print the JSON schema of a configuration; editors check and complete with it."""
+    from graphmill.config import reference  # imports the classes of all stages
+
+    page = json.dumps(reference.json_schema(), indent=1) + "\n" if kind == "json" else reference.markdown()
+    click.echo(page, nl=False)
 
 
 def main() -> None:

@@ -26,7 +26,8 @@ conf_option = click.option(
     "--conf",
     envvar=CONF_VARIABLE,
     metavar="FILE",
-    help=f"Configuration: YAML, local or on HDFS, or a PBG config ending in .py; sets ${CONF_VARIABLE}.",
+    help="Configuration: YAML, local or on HDFS; graphmill:NAME for an example of the installation; or a PBG "
+    f"config ending in .py; sets ${CONF_VARIABLE}.",
 )
 set_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY.PATH=VALUE", help="Override one setting; repeatable."

@@ -1,5 +1,6 @@
 """YAML or a PBG Python config -> `Config`: overrides applied, paths filled in and made absolute."""
 
+import importlib.resources
 import re
 import runpy
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from graphmill.errors import ConfigError
 from graphmill.vocab import TRAIN_SPLIT
 
 _MAX_DEPTH = 50
+_EXAMPLE = "graphmill:"
 
 Transform = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -32,7 +34,10 @@ def load(
         NotFoundError: there is no such file.
     """
     raw = read_raw(conf_uri, overrides)
-    settings = from_mapping(transform(raw) if transform else raw)
+    try:
+        settings = from_mapping(transform(raw) if transform else raw)
+    except ConfigError as error:
+        raise ConfigError(_with_lines(str(error), conf_uri, overrides)) from error
     # Workers may have another current folder than the command.
     return settings.model_copy(update={key: _absolute(getattr(settings, key)) for key in _PATH_KEYS})
 
@@ -47,6 +52,23 @@ def read_raw(conf_uri: str | None, overrides: Sequence[str] = ()) -> dict[str, A
     for override in overrides:
         _apply(raw, override)
     return raw
+
+
+def resolved(conf_uri: str) -> str:
+    """Replace `graphmill:NAME` by the path of the example NAME, which every installation has.
+
+    Raises:
+        ConfigError: there is no such example.
+    """
+    if not conf_uri.startswith(_EXAMPLE):
+        return conf_uri
+    package = Path(str(importlib.resources.files("graphmill")))
+    folder = next(path for path in (package / "conf", package.parent / "conf") if path.is_dir())
+    name = conf_uri.removeprefix(_EXAMPLE)
+    known = sorted(path.name for path in folder.glob("*.yaml"))
+    if name not in known:
+        raise ConfigError(f"{conf_uri}: there is no such example; there are {', '.join(known)}")
+    return str(folder / name)
 
 
 def from_mapping(raw: Mapping[str, Any]) -> Config:
@@ -73,6 +95,29 @@ def from_mapping(raw: Mapping[str, Any]) -> Config:
         if content != {}
     }
     return settings.model_copy(update=typed)
+
+
+def _with_lines(message: str, conf_uri: str | None, overrides: Sequence[str]) -> str:
+    """Put the file and the line of its key before each line of a message that begins with a key."""
+    if conf_uri is None or conf_uri.endswith(".py"):
+        return message
+    lines = yaml_text.lines(storage.read_text(resolved(conf_uri)))
+    overridden = [_place(override.partition("=")[0]) for override in overrides]
+
+    def located(text: str) -> str:
+        path, _, problem = text.partition(": ")
+        place = _place(path)
+        if any(place[: len(each)] == each for each in overridden):
+            return text
+        line = lines.get(place) or (lines.get(place[:-1]) if problem.startswith("missing") else None)
+        return f"{conf_uri}:{line}: {text}" if line else text
+
+    return "\n".join(map(located, message.splitlines()))
+
+
+def _place(path: str) -> yaml_text.Place:
+    """Split `etl.tables[0].lhs`, or `etl.tables.0.lhs`."""
+    return tuple(re.sub(r"\[(\d+)\]", r".\1", path.strip()).split("."))
 
 
 _OLD_NAMES = {"outdir": "checkpoint_path", "loadPath": "init_path"}  # before PBG's version 1
@@ -116,6 +161,7 @@ def _fill_paths(filled: dict[str, Any]) -> None:
 
 
 def _read(conf_uri: str) -> dict[str, Any]:
+    conf_uri = resolved(conf_uri)
     if conf_uri.endswith(".py"):
         return _read_pbg_python(conf_uri)
     raw = yaml_text.parsed(storage.read_text(conf_uri), conf_uri)
@@ -143,7 +189,7 @@ def _read_pbg_python(conf_uri: str) -> dict[str, Any]:
 def _apply(raw: dict[str, Any], override: str) -> None:
     """Set one `key.path=value`; a number in the path (`relations[0].operator`) is a position in a list."""
     path, equals, text = override.partition("=")
-    keys = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
+    keys = _place(path)
     if not equals or not all(keys) or len(keys) > _MAX_DEPTH:
         raise ConfigError(f"--set {override}: expected key.path=value")
     value = yaml_text.parsed(text, f"--set {override}")

@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Sequence
 from enum import Enum
 from functools import cache
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -79,7 +79,7 @@ def _is_result(problem: Any, problems: Sequence[Any]) -> bool:
     )
 
 
-def _explain(model: type[BaseModel], problem: Any, prefix: tuple[str, ...]) -> str:
+def _explain(model: type[Section], problem: Any, prefix: tuple[str, ...]) -> str:
     location: tuple[int | str, ...] = (*prefix, *problem["loc"])
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
     match problem["type"]:
@@ -94,8 +94,18 @@ def _explain(model: type[BaseModel], problem: Any, prefix: tuple[str, ...]) -> s
     return f"{path}: {problem['msg'][0].lower()}{problem['msg'][1:]}; {found}"
 
 
-def _closest(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
-    if len(location) != 1:
-        return ""
-    known = difflib.get_close_matches(str(location[0]), model.model_fields, n=1)
+def _closest(model: type[Section], location: tuple[int | str, ...]) -> str:
+    """Name the known key that is closest to the last of `location`, else all known keys."""
+    *parents, key = location
+    for part in parents:  # a number is a position in a list, another name a key of a mapping
+        if isinstance(part, str) and part in model.model_fields:
+            model = section_in(model.model_fields[part].annotation) or model
+    known = difflib.get_close_matches(str(key), model.model_fields, n=1)
     return f"; did you mean {known[0]!r}?" if known else f"; known keys: {', '.join(model.model_fields)}"
+
+
+def section_in(annotation: Any) -> type[Section] | None:
+    """Find the class of a key's content: `tuple[TableConfig, ...]` holds a `TableConfig`."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    return next(filter(None, map(section_in, get_args(annotation))), None)

@@ -1,4 +1,4 @@
-"""Parses YAML safely; refuses a key that occurs twice."""
+"""Parses YAML safely, refuses a key that occurs twice, and finds the lines of keys."""
 
 import re
 from typing import Any
@@ -64,3 +64,36 @@ def parsed(text: str, where: str) -> Any:
         ) from error
     except (yaml.YAMLError, ValueError, ArithmeticError) as error:  # a date of month 13, a year 0
         raise ConfigError(f"{where}: cannot be parsed as YAML: {error}") from error
+
+
+Place = tuple[str, ...]
+"""Keys, and positions in lists from 0, that lead from the root of a text to a value."""
+
+
+def lines(text: str) -> dict[Place, int]:
+    """Number of the line, from 1, of each key and of each item of a list.
+
+    Raises:
+        yaml.YAMLError: the text is not YAML.
+    """
+    found: dict[Place, int] = {}
+    visited: set[yaml.Node] = set()  # an alias stands for a node that has its lines already
+
+    def visit(node: yaml.Node, place: Place) -> None:
+        if node in visited:
+            return
+        visited.add(node)
+        if isinstance(node, yaml.MappingNode):
+            children = [(key.value, key, value) for key, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            children = [(str(at), item, item) for at, item in enumerate(node.value)]
+        else:
+            return
+        for name, start, value in children:
+            if isinstance(name, str):  # a list can be a key, too
+                found[*place, name] = start.start_mark.line + 1
+                visit(value, (*place, name))
+
+    if root := yaml.compose(text, _Yaml):
+        visit(root, ())
+    return found

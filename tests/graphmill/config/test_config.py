@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -13,7 +14,7 @@ from pydantic import BaseModel, Field
 from etl.config import EtlConfig
 from graphmill import config
 from graphmill.cluster import ClusterConfig
-from graphmill.config import PbgConfig, Section
+from graphmill.config import PbgConfig, Section, yaml_text
 from graphmill.errors import ConfigError, NotFoundError
 from graphmill.run.dates import ScheduleConfig
 from graphmill.vocab import Side
@@ -201,6 +202,59 @@ def test_overrides_reach_everywhere(tmp_path: Path) -> None:
     assert settings.section(TrainConfig).patience == 2
     raw_settings = config.read_raw(str(conf), ["etl.tables.more=[1, 2]"])
     assert raw_settings["etl"] == {"tables": {"more": [1, 2]}}
+
+
+def test_an_error_names_the_line_in_the_file(tmp_path: Path) -> None:
+    conf = tmp_path / "c.yaml"
+    conf.write_text(
+        "output: out\n"
+        "dimension: &d 8\n"
+        "entities:\n"
+        "  user: {num_partitions: 1, dimension: *d}\n"
+        "  item:\n"
+        "    num_partition: 1\n"
+        "relations:\n"
+        "  - {name: r, lhs: user, rhs: item}\n"
+        "  - name: s\n"
+        "    lhss: user\n"
+        "    rhs: item\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        config.load(str(conf), ["relations[0].operater=none"])
+    assert str(caught.value).splitlines() == [
+        f"{conf}:5: entities.item.num_partitions: missing, it has no default",
+        f"{conf}:6: entities.item.num_partition: unknown key; did you mean 'num_partitions'?",
+        "relations[0].operater: unknown key; did you mean 'operator'?",
+        f"{conf}:9: relations[1].lhs: missing, it has no default",
+        f"{conf}:10: relations[1].lhss: unknown key; did you mean 'lhs'?",
+    ]
+
+
+def test_the_line_of_a_key_that_contradicts_another(tmp_path: Path) -> None:
+    conf = tmp_path / "c.yaml"
+    conf.write_text(json.dumps(raw(comparator="cos", loss_fn="logistic"), indent=1))
+    line = next(at for at, text in enumerate(conf.read_text().splitlines(), 1) if "loss_fn" in text)
+    with pytest.raises(ConfigError, match=rf"^{re.escape(str(conf))}:{line}: loss_fn: logistic cannot"):
+        config.load(str(conf))
+
+
+def test_lines_of_a_text_whose_aliases_go_in_circles() -> None:
+    text = "a: &a [x, *a]\nb:\n- c: *a\n"
+    assert yaml_text.lines(text) == {("a",): 1, ("a", "0"): 1, ("a", "1"): 1, ("b",): 2, ("b", "0"): 3} | {
+        ("b", "0", "c"): 3
+    }
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"tables": [{"path": "x", "lhs": 0, "rhs": 1, "relaton": "r"}]}, "etl.tables[0].relaton: unknown"),
+        ({"tables": [], "entities": [{"path": "x", "typ": "t"}]}, "etl.entities[0].typ: unknown"),
+    ],
+)
+def test_a_nested_key_gets_the_closest_known_one(section: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message) + " key; did you mean '(relation|type)'"):
+        config.from_mapping(raw(etl=section))
 
 
 @pytest.mark.parametrize("override", ["lr", "=3", "a..b=1", "relations[7].name=x", "lr.deep=3", "lr=[1"])

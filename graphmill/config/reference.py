@@ -1,0 +1,124 @@
+"""The reference of all keys, made from their classes: a JSON schema, and a page of Markdown."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, get_origin
+
+from pydantic import BaseModel, Field, create_model
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
+
+from graphmill.config.schema import Config, PbgConfig
+from graphmill.config.section import Effect, Section, section_in
+from graphmill.config.stages import SECTIONS, named
+
+Schema = dict[str, Any]
+
+# Folders under `output`, unless they are set.
+_UNDER_OUTPUT = ("entity_path", "edge_paths", "edge_root", "checkpoint_path", "embedding_path")
+
+_INTRODUCTION = """\
+# Configuration
+
+All keys of a YAML configuration. `graphmill schema --format markdown` prints this page. `graphmill schema`
+prints the JSON schema, with which editors check and complete a configuration.
+
+The column `effect` tells what becomes of finished and begun work when the value of a key changes:
+
+| effect | the key |
+| --- | --- |
+""" + "".join(f"| {effect.name.lower()} | {effect.value} |\n" for effect in Effect)
+
+
+class _Untitled(GenerateJsonSchema):
+    """A schema without the titles that pydantic makes of the keys."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        """Whether a key gets a title."""
+        return False
+
+
+def json_schema() -> Schema:
+    """JSON schema (2020-12) of a configuration in YAML."""
+    fields: Any = {
+        name: (named(target) | None, Field(None, description=Config.model_fields[name].description))
+        for name, target in SECTIONS.items()
+    }
+    whole: type[BaseModel] = create_model("Configuration", __base__=Config, **fields)
+    schema = whole.model_json_schema(schema_generator=_Untitled)
+    schema["required"] = [key for key in schema["required"] if key not in _UNDER_OUTPUT]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def markdown() -> str:
+    """Page of all keys: type, default, effect, meaning."""
+    own = [name for name in Config.model_fields if name not in PbgConfig.model_fields]
+    parts = [
+        _INTRODUCTION,
+        _table("Keys of PyTorch-BigGraph", Config, list(PbgConfig.model_fields)),
+        _table("Keys of GraphMill", Config, own),
+    ]
+    for path, model in _inner("", Config):
+        parts.append(_table(f"`{path}`", model, list(model.model_fields)))
+    return "\n".join(parts)
+
+
+def _inner(path: str, model: type[Section]) -> Iterator[tuple[str, type[Section]]]:
+    """Path and class of each mapping inside `model`."""
+    for name, field in model.model_fields.items():
+        inner = named(SECTIONS[name]) if name in SECTIONS and not path else section_in(field.annotation)
+        if inner:
+            steps: dict[Any, str] = {tuple: "[]", dict: ".NAME"}
+            place = path + name + steps.get(get_origin(field.annotation), "")
+            yield place, inner
+            yield from _inner(f"{place}.", inner)
+
+
+def _table(title: str, model: type[Section], names: list[str]) -> str:
+    schemas = model.model_json_schema()["properties"]
+    lines = [
+        f"## {title}",
+        "",
+        "| key | type | default | effect | meaning |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name in names:
+        field = model.model_fields[name]
+        effect = "its keys'" if name in SECTIONS else model.effects().get(name, Effect.NEUTRAL).name.lower()
+        cells = (f"`{name}`", _type(schemas[name]), _default(name, field), effect, field.description or "")
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def _default(name: str, field: FieldInfo) -> str:
+    if name in _UNDER_OUTPUT:
+        return "under `output`"
+    if field.is_required():
+        return "required"
+    return f"`{json.dumps(field.get_default(call_default_factory=True), ensure_ascii=False)}`"
+
+
+def _type(schema: Schema) -> str:
+    """Words for a type of the JSON schema."""
+    match schema:
+        case {"anyOf": choices}:
+            return " or ".join(dict.fromkeys(map(_type, choices)))
+        case {"enum": values}:
+            return ", ".join(f"`{value}`" for value in values)
+        case {"const": value}:
+            return f"`{value}`"
+        case {"$ref": _}:
+            return "mapping"
+        case {"type": "array", "items": items}:
+            return f"list of {_type(items)}"
+        case {"type": "object", "patternProperties": values}:
+            return f"mapping of names to {_type(next(iter(values.values())))}"
+        case {"type": "object"}:
+            return "mapping"
+    return str(schema["type"]) + _bounds(schema)
+
+
+def _bounds(schema: Schema) -> str:
+    signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+    found = [f"{sign} {schema[key]}" for key, sign in signs.items() if schema.get(key, 2**63) < 2**63]
+    return f" {', '.join(found)}" if found else ""
