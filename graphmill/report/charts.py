@@ -32,7 +32,7 @@ from graphmill.report.blocks import Bars, Chart, Curves, HeatMap, Scale, Series
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 MARKERS = ("circle", "triangle", "square")
 DASHES = ("solid", "dashed", "dotted")
-REST = "#8b929c"
+REST = "#6b7280"
 HEIGHT = 280
 LABEL_CHARS = 22
 SHORT = "0.[000]a"  # 0.25, 12.5k, 3m
