@@ -15,14 +15,13 @@ from graphmill.library.run import Run
 from graphmill.report.blocks import Bars, Block, Table
 from graphmill.report.sample import MAX_FLOATS, MAX_TYPES, SAMPLE_ROWS, sampled
 
-BIN = 0.1
 STEADY = 0.9
 
 Cosines = npt.NDArray[np.float64]
 
 
 def drift(run: Run, before: Run) -> Iterator[Block]:
-    """A table and a histogram of the cosines of a sample of ids that both runs have."""
+    """A histogram and a table of the cosines of a sample of ids that both runs have."""
     shared = [name for name in run.entity_types if name in before.entity_types][:MAX_TYPES]
     shared = [name for name in shared if run.dimension(name) == before.dimension(name)]
     found = {name: cosines(run, before, name) for name in shared}
@@ -43,8 +42,8 @@ def drift(run: Run, before: Run) -> Iterator[Block]:
         for name, each in found.items()
     ]
     columns = ["type", "ids compared", "median cosine", "10th percentile"]
-    yield Table("Vectors against the run before", columns, rows, note=said)
     yield _histogram(found)
+    yield Table("Vectors against the run before", columns, rows, note=said)
 
 
 def cosines(run: Run, before: Run, entity_type: str) -> Cosines:
@@ -60,16 +59,18 @@ def cosines(run: Run, before: Run, entity_type: str) -> Cosines:
 
 
 def _histogram(found: dict[str, Cosines]) -> Block:
-    """Shares of the ids of each type by their cosine, from the smallest that occurs up to 1."""
+    """Shares of the ids of each type by their cosine, from 1 down to the smallest that occurs."""
     least = min(float(each.min()) for each in found.values())
-    num_bins = max(1, int(np.ceil((1 - least) / BIN - 1e-9)))
-    edges = np.round(1 - BIN * np.arange(num_bins, -1, -1), 1)
+    digits = next((each for each in (3, 2) if least >= 1 - 10 * 10.0**-each), 1)
+    step = 10.0**-digits
+    num_bins = max(1, int(np.ceil((1 - least) / step - 1e-9)))
+    ends = np.round(1 - step * np.arange(num_bins + 1), digits)
     groups = {}
     for name, each in found.items():
-        counts, _ = np.histogram(np.clip(each, edges[0], 1), edges)
-        groups[name] = (counts / len(each)).tolist()
-    labels = [f"{first:.1f} to {last:.1f}" for first, last in pairwise(edges)]
-    groups = {name: shares[::-1] for name, shares in groups.items()}
-    note = "Good: a long bar at the top and short ones below. Ids far below have new edges, or few."
-    title = "Cosine with the vector of the run before"
-    return Bars("drift", title, "share of ids", labels[::-1], groups, note=note)
+        counts, _ = np.histogram(np.clip(each, ends[-1], 1), ends[::-1])
+        groups[name] = (counts[::-1] / len(each)).tolist()
+    labels = [f"{low:.{digits}f} to {high:.{digits}f}" for high, low in pairwise(ends)]
+    note = "Good: long bars at the top and short ones below. Ids far below have new edges, or few."
+    return Bars(
+        "drift", "Cosine with the vector of the run before", "share of ids", labels, groups, note=note
+    )

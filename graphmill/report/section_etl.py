@@ -19,7 +19,8 @@ def etl(entry: Mapping[str, Any]) -> Iterator[Block]:
     yield Bars("rows", "What became of the rows", "rows", list(rows), counts, note=_rows_note(entry))
     if types := mapping(entry, "num_entities"):
         yield from _entities(types)
-    if by_relation := mapping(entry, "num_edges_by_relation"):
+    by_relation = mapping(entry, "num_edges_by_relation")
+    if len(by_relation) > 1:
         yield _relations(by_relation)
     yield from _buckets(entry)
     yield from _degrees(entry)

@@ -24,7 +24,8 @@ def ranking(entry: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[Blo
     tiles = [Tile(name, number(metrics[name])) for name in shown]
     ranked = Tile("edges ranked", number(metrics.get("num_edges")), split)
     yield Tiles([*tiles, ranked, Tile("time", duration(entry.get("seconds")))])
-    yield from _compared(entry, metrics, before)
+    columns = _columns(entry, before)
+    yield from _compared(columns)
     relations = records(entry, "metrics_by_relation")
     if len(relations) > 1:
         yield _by_relation(relations, entry.get("num_relations_ranked", len(relations)))
@@ -37,6 +38,7 @@ def ranking(entry: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[Blo
             "Short bars at many edges are bad: more epochs or a larger dimension may help."
         )
         yield Bars("degrees", title, "MRR", labels, _sides(list(bands.values())), note=note)
+    yield _metrics(columns, same_edges(entry, before))
     by_name = [(str(each.get("relation")), each) for each in relations]
     note = "High figures are good. A relation with few ranked edges says little."
     yield from _table("Metrics by relation", "relation", by_name, note)
@@ -52,15 +54,15 @@ def band_name(band: Mapping[str, Any]) -> str:
     return f"{first:,}" if first == last else f"{first:,}-{last:,}"
 
 
-def _compared(
-    entry: Mapping[str, Any], metrics: Mapping[str, Any], before: Mapping[str, Any]
-) -> Iterator[Block]:
-    """This run, the run before and the simple rankings: the MRR as bars, all metrics as a table."""
-    then = mapping(before, "metrics")
-    columns = {"this run": metrics}
-    columns |= {"run before": then} if then else {}
+def _columns(entry: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Metrics of this run, of the run before, and of the simple rankings, as far as run.json has them."""
     simple = mapping(entry, "baselines")
-    columns |= {shown: mapping(simple, name) for name, shown in BASELINES.items() if name in simple}
+    found = {"this run": mapping(entry, "metrics"), "run before": mapping(before, "metrics")}
+    found |= {shown: mapping(simple, name) for name, shown in BASELINES.items()}
+    return {name: each for name, each in found.items() if each}
+
+
+def _compared(columns: Mapping[str, Mapping[str, Any]]) -> Iterator[Block]:
     found = {name: each["mrr"] for name, each in columns.items() if "mrr" in each}
     if len(found) > 1:
         note = (
@@ -69,6 +71,10 @@ def _compared(
         )
         bars = {"MRR": list(found.values())}
         yield Bars("baselines", "MRR beside simple rankings", "MRR", list(found), bars, note=note)
+
+
+def _metrics(columns: Mapping[str, Mapping[str, Any]], is_same: bool) -> Block:
+    metrics = columns.get("this run", {})
     names = [name for name in metrics if name + PESSIMISTIC in metrics]
     rows = [
         [name, *(number(each.get(name)) for each in columns.values()), number(metrics[name + PESSIMISTIC])]
@@ -78,9 +84,9 @@ def _compared(
         "High figures are good, but a low mean_rank. Of equal scores, half count as better. Bad: a last "
         "column much worse than the first, because then the model gives many candidates the same score."
     )
-    if then and not same_edges(entry, before):
+    if "run before" in columns and not is_same:
         note += " The run before ranked other edges, so its column does not compare."
-    yield Table("Metrics", ["metric", *columns, "this run, all equal first"], rows, note=note)
+    return Table("Metrics", ["metric", *columns, "this run, all equal first"], rows, note=note)
 
 
 def _by_relation(relations: Sequence[Mapping[str, Any]], num_all: int) -> Block:

@@ -124,7 +124,7 @@ def test_drift_is_the_cosine_of_the_same_ids(tmp_path: Path, run: Run, vectors_N
     before = run_with(tmp_path / "before", turned_ND[:50], IDS[:50])
     found = cosines(run, before, "movie")
     assert sorted(np.round(found, 6)) == [-1.0] * 20 + [1.0] * 30
-    table, bars = drift(run, before)
+    bars, table = drift(run, before)
     assert isinstance(table, Table)
     assert [list(row) for row in table.rows] == [["movie", "50", "1", "-1"]]
     assert "Good" in table.note
@@ -132,12 +132,15 @@ def test_drift_is_the_cosine_of_the_same_ids(tmp_path: Path, run: Run, vectors_N
     shares = dict(zip(bars.labels, bars.groups["movie"], strict=True))
     assert (shares["0.9 to 1.0"], shares["-1.0 to -0.9"], sum(shares.values())) == (0.6, 0.4, 1)
     assert bars.labels[0] == "0.9 to 1.0"
+    same, _ = drift(run, run)
+    assert isinstance(same, Bars)
+    assert list(same.labels) == ["0.999 to 1.000"]
 
 
 def test_vectors_that_moved_much_are_told(tmp_path: Path, run: Run, rng: np.random.Generator) -> None:
     (tmp_path / "before").mkdir()
     other_ND = rng.normal(size=(60, 8)).astype(np.float32)
-    table, _ = drift(run, run_with(tmp_path / "before", other_ND))
+    _, table = drift(run, run_with(tmp_path / "before", other_ND))
     assert isinstance(table, Table)
     assert table.note.startswith("Bad, if you use vectors of both runs together: movie moved much.")
 
