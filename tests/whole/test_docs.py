@@ -93,7 +93,7 @@ def run_page(page: Path, folder: Path) -> None:
                     env=environment,
                     capture_output=True,
                     text=True,
-                    timeout=300,
+                    timeout=600,
                     check=False,
                 )
                 assert done.returncode == 0, f"{page.name}: {line[-1]}\n{done.stdout}\n{done.stderr}"
@@ -121,7 +121,7 @@ def test_the_example_notebook_runs(folder: Path) -> None:
     program = f"""
 import nbclient, nbformat
 book = nbformat.read({str(REPOSITORY / "examples" / "explore.ipynb")!r}, 4)
-nbclient.NotebookClient(book, timeout=120).execute()
+nbclient.NotebookClient(book, timeout=600, startup_timeout=600).execute()
 """
     environment = {**os.environ, "GRAPHMILL_RUN": str(folder / "output")}
     done = subprocess.run(
