@@ -94,7 +94,7 @@ def test_without_the_key_no_one_is_answered() -> None:
     none = Security(require_encryption=False)
     other = Security(**new_keys().options() | {"require_encryption": False})
     with cluster.connect("local[1]", ClusterConfig()) as client:
-        scheduler, worker = addresses = [client.scheduler.address, *client.scheduler_info()["workers"]]
+        scheduler, worker = addresses = [client.scheduler.address, *cluster.worker_addresses(client)]
         assert scheduler.startswith("tls://")
         plain = [address.replace("tls://", "tcp://") for address in addresses]
         refused = [(address, security) for address in addresses + plain for security in (none, other)]

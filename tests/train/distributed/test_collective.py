@@ -65,7 +65,7 @@ def test_where_gloo_cannot_encrypt_it_is_refused() -> None:
 @pytest.mark.skipif(not has_openssl(), reason="no libssl.so: install libssl-dev")
 def test_a_group_is_for_its_members() -> None:
     with cluster.connect("local[2]", ClusterConfig()) as client:
-        workers = sorted(client.scheduler_info()["workers"])
+        workers = sorted(cluster.worker_addresses(client))
         futures = [client.submit(member, rank, "group", workers=[each]) for rank, each in enumerate(workers)]
         for number in range(2):
             for rank in range(2):
