@@ -118,10 +118,12 @@ def test_the_quickstart_ends_as_it_says(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_the_example_notebook_runs(folder: Path) -> None:
+    # Through files: Jupyter looks for free ports, and the kernel takes them seconds later.
     program = f"""
-import nbclient, nbformat
+import nbclient, nbformat, traitlets.config
 book = nbformat.read({str(REPOSITORY / "examples" / "explore.ipynb")!r}, 4)
-nbclient.NotebookClient(book, timeout=600, startup_timeout=600).execute()
+by_files = traitlets.config.Config(KernelManager={{"transport": "ipc"}})
+nbclient.NotebookClient(book, timeout=600, startup_timeout=600, config=by_files).execute()
 """
     environment = {**os.environ, "GRAPHMILL_RUN": str(folder / "output")}
     done = subprocess.run(
