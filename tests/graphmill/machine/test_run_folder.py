@@ -3,7 +3,7 @@
 import os
 import signal
 import subprocess
-import time
+import textwrap
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from graphmill.machine import private_folders, run_folder
-from tests.graphmill.cli.test_submit import DASK_SUBMIT, GRAPH
+from tests.graphmill.cli.test_submit import DASK_SUBMIT, GRAPH, SLEEPER
 
 pytestmark = pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs Linux's /dev/shm")
 
@@ -41,13 +41,19 @@ def test_a_killed_run_is_cleared_away_by_the_next(tmp_path: Path, semaphores: li
     command = [DASK_SUBMIT, "--master", "local[1]", "etl.py", "--conf", "c.yaml"]
     environment = {**os.environ, "TMPDIR": str(tmp_path / "t")}
     (tmp_path / "t" / "pymp-of-others").mkdir()
+    (tmp_path / "sleeper.py").write_text(textwrap.dedent(SLEEPER))
 
     with subprocess.Popen(
-        command, cwd=tmp_path, env=environment, start_new_session=True, stderr=subprocess.DEVNULL
+        [DASK_SUBMIT, "--master", "local[1]", "sleeper.py"],
+        cwd=tmp_path,
+        env=environment,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     ) as process:
-        deadline = time.monotonic() + 60
-        while not (left := recorded(tmp_path / "t")) and time.monotonic() < deadline:
-            time.sleep(0.001)
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"workers ")
+        left = recorded(tmp_path / "t")
         os.killpg(process.pid, signal.SIGKILL)
     assert all(path.exists() for path in left), "with its tracker killed nobody clears away"
     assert len(left) == 6, "of the two queues of a nanny"
