@@ -6,19 +6,26 @@ import subprocess
 import textwrap
 import uuid
 from collections.abc import Iterator
+from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from graphmill.machine import private_folders, run_folder
 from tests.graphmill.cli.test_submit import DASK_SUBMIT, GRAPH, SLEEPER
+from tests.waiting import found_in
 
 pytestmark = pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs Linux's /dev/shm")
 
 
 def recorded(root: Path) -> list[Path]:
-    records = root.glob(f"{run_folder.NAME}-*/*/semaphores")
-    return [Path(line.partition(" ")[2]) for record in records for line in record.read_text().splitlines()]
+    folders = found_in(root, f"{run_folder.NAME}-*/*")
+    return [path for folder in folders for path in recorded_in(folder)]
+
+
+def recorded_in(folder: Path) -> list[Path]:
+    return [Path(line.partition(" ")[2]) for line in (folder / "semaphores").read_text().splitlines()]
 
 
 @pytest.fixture
@@ -64,6 +71,20 @@ def test_a_killed_run_is_cleared_away_by_the_next(tmp_path: Path, semaphores: li
     found = {path.name for path in (tmp_path / "t").iterdir()} - {"dask-scratch-space"}
     assert found == {"pymp-of-others"}
     assert all(path.exists() for path in semaphores)
+
+
+def test_semaphores_of_others_that_vanish_leave_the_record_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_folder, "path", lambda: tmp_path)
+    own = get_context("spawn").Lock()  # kept, with the file that a spawned process opens
+    run_folder.record_semaphores()
+    before = recorded_in(tmp_path)
+    assert any(str(path) == f"/dev/shm/sem.{own._semlock.name.removeprefix('/')}" for path in before)
+    listed = [Path("/dev/shm/sem.mp-gone"), *before]
+    monkeypatch.setattr(run_folder, "_SHARED_MEMORY", SimpleNamespace(glob=lambda pattern: listed))
+    run_folder.record_semaphores()
+    assert recorded_in(tmp_path) == before
 
 
 def test_only_a_semaphore_that_is_still_the_same_is_removed(tmp_path: Path, semaphores: list[Path]) -> None:
