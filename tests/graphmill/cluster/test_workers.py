@@ -46,8 +46,8 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         line = next(line for line in scheduler.stderr if "Scheduler at:" in line)
         address = line.split("Scheduler at:")[1].strip()
         start("worker", address, "--nthreads", "1", "--no-dashboard", "--local-directory", str(folder))
-        with Client(address) as client:
-            client.wait_for_workers(1, timeout=60)
+        with Client(address, timeout=300) as client:
+            client.wait_for_workers(1, timeout=300)
         yield address
 
 
