@@ -28,6 +28,7 @@ from tests.etl.run.test_go_on import figures_of, graph_config, stopped_before
 from tests.hadoop.cluster import MiniHdfs, mini_hdfs
 from tests.hadoop.jars import why_not
 from tests.hadoop.yarn import environment_of, wait_until
+from tests.processes import DEADLINE_S
 
 pytestmark = [pytest.mark.hdfs, pytest.mark.slow]
 
@@ -184,19 +185,23 @@ def test_a_datanode_stopped_while_bucket_files_are_written_loses_nothing(
     edges = Edges(*(rng.integers(0, 1 << 30, 700_000) for _ in range(3)), weight=None)  # 8 MB of file
     folder = f"{available.uri}/buckets/edges"
     buckets = [Bucket(lhs, rhs) for lhs in range(4) for rhs in range(4)]
-    begun = threading.Event()
+    begun, stopped = threading.Event(), threading.Event()
 
     def write() -> None:
-        for bucket in buckets:
+        for bucket in buckets[:8]:
             edge_buckets.write_bucket(folder, bucket, edges)
             begun.set()
+        while not stopped.is_set():  # however long the datanode takes to stop
+            edge_buckets.write_bucket(folder, buckets[0], edges)
+        for bucket in buckets[8:]:
+            edge_buckets.write_bucket(folder, bucket, edges)
 
     writer = threading.Thread(target=write, daemon=True)
     writer.start()
-    assert begun.wait(60)
+    assert begun.wait(DEADLINE_S)
     available.tell("stop-datanode 1")
-    assert writer.is_alive()  # the rest is written with a datanode less
-    writer.join(200)
+    stopped.set()
+    writer.join(DEADLINE_S)
     assert not writer.is_alive()
     for bucket in buckets:
         found = edge_buckets.read_bucket(folder, bucket)
