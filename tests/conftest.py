@@ -14,7 +14,9 @@ from tests.hadoop.fixture import hdfs, hdfs_uri, yarn
 __all__ = ["client", "hdfs", "hdfs_uri", "rng", "yarn"]
 
 # The first example of a test may compile, start or import something; slow machines run the suite too.
-hypothesis.settings.register_profile("suite", deadline=None)
+hypothesis.settings.register_profile(
+    "suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("suite")
 
 
