@@ -21,9 +21,9 @@ from graphmill.storage import fs
 
 
 def hold(pattern: str, number: int, sign: str) -> None:
-    """Have this process stop for good when the `number`-th file of such a name has got its name.
+    """Have this process stop when the `number`-th file of such a name has got its name.
 
-    Of several processes the first stops; the file `sign` then has its process id.
+    Of several processes the first stops, and stays so while the file `sign` is there, with its process id.
     """
     really_move, numbers = fs.move, count(1)
 
@@ -31,7 +31,7 @@ def hold(pattern: str, number: int, sign: str) -> None:
         really_move(source, target)
         is_it = fnmatch(storage.name(target), pattern) and next(numbers) == number
         if is_it and storage.create_text(sign, str(os.getpid())):
-            while True:
+            while Path(sign).exists():
                 time.sleep(0.1)
 
     storage.move = fs.move = move
