@@ -109,7 +109,7 @@ def test_a_run_survives_a_failover_of_the_namenode(available: MiniHdfs, tmp_path
     for root in roots.values():
         write_edges(root, 4, 10_000)
     undisturbed = run(available, tmp_path, roots["local"], tmp_path / "local.log")
-    assert undisturbed.wait(300) == 0, (tmp_path / "local.log").read_text()
+    assert undisturbed.wait(400) == 0, (tmp_path / "local.log").read_text()
     log, sign = tmp_path / "hdfs.log", tmp_path / "held"
     held = [sys.executable, "-m", "tests.held", "checkpoint_version.txt", "1", str(sign)]
     with run(available, tmp_path, roots["hdfs"], log, held) as disturbed:
