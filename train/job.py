@@ -18,6 +18,7 @@ from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_folder
+from graphmill.run.trained_with import changes_in_errors
 from train.config import TrainConfig
 from train.distributed.coordinator import Coordinator
 from train.plan.plan import all_reduce_of, announced
@@ -60,7 +61,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     log_ignored_keys(config)
     claim.check()
     changes = claim_checkpoint(config)
-    with announced(client):
+    with announced(client), changes_in_errors(config):
         if config.section(TrainConfig).num_workers > 1:
             figures = Coordinator(config, client, claim).run()
         else:
