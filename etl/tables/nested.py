@@ -21,10 +21,8 @@ def find(types: Mapping[str, pa.DataType], dotted: str) -> Path | None:
         if name in types:
             kind = types[name]
             if number == len(parts):
-                below = None if pa.types.is_struct(kind) else ()
-            else:
-                below = find(_fields(kind), rest)
-            if below is not None:
+                return None if pa.types.is_struct(kind) else (name,)
+            if below := find(_fields(kind), rest):
                 return (name, *below)
     return None
 

@@ -118,6 +118,13 @@ def footer(text: str) -> bool:
     return bool(bars)
 
 
+def end(description: str) -> None:
+    """Fold the bar of work that is done, if there are bars; its last tick may come late, or never."""
+    for display in _displays:
+        if isinstance(display, Bars):
+            display.end(description)
+
+
 @contextmanager
 def displayed() -> Iterator[None]:
     """Show progress during the block: bars on a terminal, log lines elsewhere."""
@@ -191,17 +198,21 @@ class Bars:
     def show(self, tick: Tick) -> None:
         """Draw the bar of unfinished work; fold finished work into the line below the bars."""
         name = tick.description
-        self._finished = [each for each in self._finished if each != name]
         if tick.finished:
-            self._finished.append(name)
-            self._unfinished.pop(name, None)
+            self.end(name)
             return
+        self._finished = [each for each in self._finished if each != name]
         rate, left = self._clock.rate_and_time_left(tick)
         figures = [*left, *(f"{name} {value}" for name, value in tick.fields.items()), *rate]
         is_new = name not in self._unfinished
         self._unfinished[name] = tick, figures
         if is_new and self._live:
             self._live.refresh()
+
+    def end(self, description: str) -> None:
+        """Fold the bar of finished work into the line below the bars."""
+        self._unfinished.pop(description, None)
+        self._finished = [*(each for each in self._finished if each != description), description]
 
     def renderable(self) -> RenderableType:
         """Return the bars, the finished descriptions in one line, and the line below them."""

@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from graphmill.display.progress import MIN_BAR, Bars, Tick
+from graphmill.display.progress import MIN_BAR, Bars, Tick, end, shown_by
 
 TICKS = [
     Tick("remapping a type of entities with a long name 17", 3e5, 1e6, "rows"),
@@ -67,7 +67,8 @@ def test_work_that_begins_again_has_its_bar_again(bars: Bars) -> None:
     for done in (1, 2, 1):
         bars.show(Tick("evaluate", done, 2, "edges"))
     assert [line[:8] for line in drawn(bars, 80)] == ["evaluate"]
-    bars.show(Tick("evaluate", 2, 2, "edges"))
+    with shown_by(bars):
+        end("evaluate")
     assert drawn(bars, 80) == ["done: evaluate"]
 
 
