@@ -6,6 +6,7 @@ from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError, NotFoundError
 from graphmill.formats import edge_buckets, pbg_checkpoint
+from graphmill.run import record
 from graphmill.vocab import Bucket
 from train.config import EvaluateConfig
 from train.edges import schedule
@@ -45,12 +46,11 @@ def check_same_model(config: Config) -> None:
     except NotFoundError:
         return  # loading checks the shapes of the parameters
     own = score_settings(config.pbg())
-    for key, value in saved.items():
-        if own[key] != value:
-            raise ConfigError(
-                f"{key}: the configuration says {own[key]}; the checkpoint at {config.checkpoint_path} was "
-                f"trained with {value}"
-            )
+    if changes := record.changes(saved, {key: own[key] for key in saved}):
+        raise ConfigError(
+            f"{config.checkpoint_path} was trained with other settings: {'; '.join(changes)}; set this back, "
+            "or train again"
+        )
 
 
 def filter_paths(config: Config) -> list[str]:
