@@ -49,7 +49,7 @@ class Best:
         new = Answers(query, score_PN.reshape(-1)[found], column + first)
         if keep is not None:
             kept = keep(new.query, new.candidate)
-            new = Answers(*(each[kept] for each in new))
+            new = Answers(new.query[kept], new.score[kept], new.candidate[kept])
         self._new.append(new)
         self._num_new += len(new.query)
         if self._num_new > max(self._num_queries * self._k, _FEWEST):

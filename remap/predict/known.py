@@ -108,4 +108,5 @@ class KnownRange:
             return np.zeros(len(query), bool)
         wanted = row * self._num_queries + query
         place = np.minimum(np.searchsorted(self.codes, wanted), len(self.codes) - 1)
-        return self.codes[place] == wanted
+        found: npt.NDArray[np.bool_] = self.codes[place] == wanted
+        return found
