@@ -13,19 +13,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphmill import config as configuration
 from graphmill import storage
-from graphmill.config import Config
-from graphmill.errors import BadInputError, ConfigError, FormatError, NotFoundError
+from graphmill.config import place_now
+from graphmill.errors import BadInputError, FormatError, NotFoundError
 from graphmill.formats import remapped
 from graphmill.library.nearest import Floats, Neighbor, by_cosine, nearest
+from graphmill.vocab import RECORD
 
 if TYPE_CHECKING:
     import dask.dataframe as dd
     import pandas as pd
-
-RECORD = "run.json"
-_PATHS = ("entity_path", "edge_root", "checkpoint_path", "embedding_path")
 
 
 class Run:
@@ -63,28 +60,6 @@ class Run:
     def config(self) -> dict[str, Any]:
         """The settings of the run, with the keys of the configuration file."""
         return dict(self.record.get("config", {}))
-
-    @cached_property
-    def settings(self) -> Config:
-        """The settings of the run as commands use them; paths in the run's folder are where it is now.
-
-        Raises:
-            NotFoundError: there is no run.json, or it has no settings.
-            ConfigError: the settings do not fit this version.
-        """
-        record = storage.join(self.uri, RECORD)
-        if not self.config:
-            raise NotFoundError(f"{record}: expected the settings of a run, found none")
-        given = self.config
-        given |= {key: there for key in _PATHS if (there := self._moved(given.get(key)))}
-        if isinstance(given.get("edge_paths"), list):
-            given["edge_paths"] = [self._moved(path) or path for path in given["edge_paths"]]
-        if given.get("output"):
-            given["output"] = self.uri
-        try:
-            return configuration.from_mapping(given)
-        except ConfigError as error:
-            raise ConfigError(f"{record}: config.{error}") from error
 
     @property
     def stages(self) -> dict[str, dict[str, Any]]:
@@ -228,18 +203,8 @@ class Run:
 
     def _embedding_path(self) -> str:
         """The folder of the embeddings, below the run's folder, which may have moved since the run."""
-        there = self._moved(self.config.get("embedding_path"))
+        there = place_now(self.config.get("embedding_path"), self.config.get("output"), self.uri)
         return there or storage.join(self.uri, "embeddings")
-
-    def _moved(self, path: Any) -> str | None:
-        """The present place of a path in the run's folder; None for another path."""
-        output = self.config.get("output")
-        if isinstance(path, str) and isinstance(output, str):
-            inside = path.removeprefix(output.rstrip("/") + "/")
-            there = storage.join(self.uri, inside)
-            if inside != path and storage.within(self.uri, there):
-                return there
-        return None
 
 
 def _read_record(uri: str) -> Mapping[str, Any]:

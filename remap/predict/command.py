@@ -5,16 +5,21 @@ from typing import Any
 import click
 from dask.utils import parse_bytes
 
-from graphmill import cluster, storage
-from graphmill.cli.options import master_option, output_options
+from graphmill import cluster, config, storage
+from graphmill.cli.options import (
+    as_overrides,
+    cluster_options,
+    conf_of,
+    master_option,
+    output_options,
+    set_option,
+)
 from graphmill.config import Config
 from graphmill.display import progress, terminal
 from graphmill.display.readable import number
-from graphmill.library import Run
 from graphmill.run import lock
 from graphmill.storage import hdfs
 from graphmill.vocab import Side
-from remap.config import RemapConfig
 from remap.predict import job
 
 LEAST_BYTES = 16 << 20
@@ -36,7 +41,7 @@ class _Memory(click.ParamType[int]):
 
 
 @click.command("predict", epilog="Example: graphmill predict output/shop --relation bought --to answers")
-@click.argument("run_uri", metavar="RUN")
+@click.argument("run")
 @click.option("--relation", metavar="NAME", help="Relation of the answers (default: the only one).")
 @click.option(
     "--side",
@@ -64,10 +69,12 @@ class _Memory(click.ParamType[int]):
 @click.option(
     "--checkpoint-version", type=click.IntRange(1), help="Version to ask (default: the last committed)."
 )
+@set_option
 @master_option
+@cluster_options
 @output_options
 def command(
-    run_uri: str,
+    run: str,
     relation: str | None,
     side: str,
     k: int,
@@ -77,9 +84,11 @@ def command(
     to: str,
     task_memory: int,
     checkpoint_version: int | None,
+    overrides: tuple[str, ...],
     master: str | None,
+    **chosen: Any,
 ) -> None:
-    """Write the best answers of the run at RUN for ids, or scores of given pairs.
+    """Write the best answers of the run RUN for ids, or scores of given pairs.
 
     RUN is the output folder of a run, or its run.json.
     """
@@ -94,16 +103,13 @@ def command(
         exclude_known,
         task_memory,
     )
-    settings = _settings(run_uri, checkpoint_version)
+    overrides = (*overrides, *as_overrides(chosen))
+    if checkpoint_version is not None:
+        overrides = (*overrides, f"remap.checkpoint_version={checkpoint_version}")
+    settings = config.load(conf_of(run, None), overrides)
     figures = _run(settings, question, storage.absolute(to), master)
     terminal.show_table("predict", _summary(figures))
     terminal.say(f"answers: {to}")
-
-
-def _settings(run_uri: str, version: int | None) -> Config:
-    settings = Run(storage.absolute(run_uri)).settings
-    remap = settings.section(RemapConfig)
-    return settings.with_section(remap.model_copy(update={"checkpoint_version": version}))
 
 
 def _run(settings: Config, question: job.Question, to: str, master: str | None) -> dict[str, Any]:
