@@ -175,10 +175,30 @@ def _read(conf_uri: str) -> dict[str, Any]:
         return _read_pbg_python(conf_uri)
     raw = yaml_text.parsed(storage.read_text(conf_uri), conf_uri)
     if storage.name(conf_uri) == RECORD and isinstance(raw, dict):
-        raw = raw.get("config")
+        raw = _relocated(raw.get("config"), storage.parent(conf_uri))
     if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):
         raise ConfigError(f"{conf_uri}: expected a mapping of keys to values, found {type(raw).__name__}")
     return raw
+
+
+def place_now(path: Any, output: Any, folder: str) -> str | None:
+    """Return the place of `path` now that the run's `output` is `folder`; None for a path outside."""
+    if not (isinstance(path, str) and isinstance(output, str)):
+        return None
+    inside = path.removeprefix(output.rstrip("/") + "/")
+    there = storage.join(folder, inside)
+    return there if inside != path and storage.within(folder, there) else None
+
+
+def _relocated(raw: Any, folder: str) -> Any:
+    """Return the settings of a run that is now at `folder`: paths in its output are where that is."""
+    output = raw.get("output") if isinstance(raw, dict) else None
+    if output is None:
+        return raw
+    moved = raw | {key: place_now(raw.get(key), output, folder) or raw.get(key) for key in _DEFAULT_FOLDERS}
+    if isinstance(raw.get("edge_paths"), list):
+        moved["edge_paths"] = [place_now(path, output, folder) or path for path in raw["edge_paths"]]
+    return {key: value for key, value in moved.items() if key in raw} | {"output": folder}
 
 
 def _read_pbg_python(conf_uri: str) -> dict[str, Any]:
