@@ -99,6 +99,6 @@ def write_report(record_uri: str, settings: Config) -> None:
     try:
         from graphmill import report  # takes a second to import
 
-        log.info("report: %s", report.write_at(record_uri, settings.embedding_path))
+        log.info("report: %s", report.write_at(record_uri, settings.embedding_path, settings.init_path))
     except Exception as error:
         log.warning("report: none was written: %s: %s", type(error).__name__, error)

@@ -71,6 +71,12 @@ class Run:
         """Metrics of the last evaluation: mrr, mean_rank, hits@1, ...; with `_pessimistic` too; num_edges."""
         return dict(self.record.get("metrics", {}))
 
+    @property
+    def before(self) -> dict[str, Any]:
+        """The evaluation before the last: started, split, filtered, metrics; {} if there was none."""
+        found = self.record.get("before")
+        return dict(found) if isinstance(found, dict) else {}
+
     @cached_property
     def _num_parts(self) -> dict[str, int]:
         """Number of partitions of each type that has embeddings."""
