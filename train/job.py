@@ -18,6 +18,7 @@ from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_folder
+from graphmill.run.settled import describe, settled
 from train.config import TrainConfig
 from train.distributed.coordinator import Coordinator
 from train.plan.plan import all_reduce_of, announced
@@ -56,7 +57,9 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
 def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
     """Train until all epochs are done; returns the figures for run.json."""
     check(config)
-    config = one_worker_per_gpu(import_legacy_inputs(config))
+    config = one_worker_per_gpu(settled(import_legacy_inputs(config)))
+    if config.chosen:
+        log.info("training: %s", describe(config))
     log_ignored_keys(config)
     claim.check()
     changes = claim_checkpoint(config)

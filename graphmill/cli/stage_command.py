@@ -7,6 +7,7 @@ from graphmill.cli.options import run_options
 from graphmill.cli.session import session
 from graphmill.display import terminal
 from graphmill.run.job import job_of
+from graphmill.run.settled import settled
 from graphmill.run.summaries import summary
 
 
@@ -21,7 +22,7 @@ def stage_command(name: str) -> click.Command:
     @run_options
     def command(conf: str | None, overrides: tuple[str, ...], master: str | None) -> None:
         settings = config.load(conf, overrides)
-        job_of(name).check(settings)
+        job_of(name).check(settled(settings))
         with session(settings, master, [name]) as run:
             entry = run(name, resume=False)
         terminal.show_table(name, summary({name: entry}))
