@@ -19,7 +19,7 @@ import numpy as np
 from distributed import Client
 
 from etl.config import EtlConfig, Table
-from etl.run import figures
+from etl.run import doubts, figures
 from etl.run.check_config import check_config
 from etl.run.outputs import check_outputs, hide_outputs, output_uris, quarantine_uri
 from etl.run.work import Work, kept_work
@@ -81,6 +81,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     config = as_before(config)
     with kept_work(client, config, made_from | {"cutting": cutting}, claim) as work:
         ranges = work.step("plan", list[FileRange], lambda: _plan(work, client, config))
+        doubts.warn_of_headers(config)
         num_rows = sum(file_range.num_rows for file_range in ranges)
         num_ids = 2 * num_rows + num_previous_ids(etl.previous_entity_path)
         settings = TaskSettings.of(config, work.folders, num_ids)
@@ -107,6 +108,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         _sweep(work)
         found = figures.figures(settings, ranges, encoded, indexed, translated, num_edges)
         figures.warn_if_uneven(settings, num_edges)
+        doubts.warn_of_counts(found)
         claim.check()
         hide_outputs(config)
     return found | {"step_seconds": work.seconds}

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 GENRES = ("crime", "drama", "comedy", "horror", "animé")
-FAVOURITE_SHARE = 0.7
+FAVOURITE_SHARE = 0.85
 """Share of a user's ratings that go to the favourite genre; the others go to any movie."""
 
 
