@@ -43,7 +43,7 @@ format: $(INSTALLED) ## put the code in its one format
 
 docs: $(INSTALLED) ## build the documentation into build/site; broken links and warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo build/site/index.html
+	@echo "the site is build/site/index.html"
 
 reference: $(INSTALLED) ## write the pages that are made from code and figures, and the schema of a configuration
 	$(BIN)/graphmill schema > conf/graphmill.schema.json

@@ -1,6 +1,6 @@
 """The page of figures: Markdown made from the JSON file of `python -m bench --json FILE`.
 
-    python -m bench.page docs/benchmarks/figures.json > docs/benchmarks/figures.md
+python -m bench.page docs/benchmarks/figures.json > docs/benchmarks/figures.md
 """
 
 import json
@@ -14,8 +14,9 @@ from bench.report import Figure, cell, columns, heading
 _INTRODUCTION = """\
 # Figures of the benchmarks
 
-`make bench` writes `docs/benchmarks/figures.json` and, from it, this page. [The method](method.md) says what each line measures.
-Compare the ratios, which come from one run on one machine; do not compare figures of different machines.
+`make bench` writes `docs/benchmarks/figures.json` and, from it, this page. [The method](method.md) says what
+each line measures. Compare the ratios, which come from one run on one machine; do not compare figures of
+different machines.
 """
 
 
