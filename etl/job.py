@@ -29,6 +29,7 @@ from etl.steps.index_shard import index_shard
 from etl.steps.task_settings import TaskSettings
 from etl.steps.translate import Numbering, Translated, translate
 from etl.strings.hashing import HASH_NAME
+from etl.survey import outlook as estimates
 from etl.tables.files import files_of
 from etl.tables.formats import FileRange
 from etl.tables.ranges import balanced, find_ranges
@@ -38,10 +39,11 @@ from graphmill.errors import FormatError, RawTableError
 from graphmill.formats.entity_index import Manifest, write_manifest
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
+from graphmill.run.outlook import GraphSize, Outlook
 from graphmill.storage import Checksums
 from graphmill.storage.as_json import Int64
 
-__all__ = ["check", "check_outputs", "fingerprint", "output_uris", "run", "written_uris"]
+__all__ = ["check", "check_outputs", "fingerprint", "outlook", "output_uris", "run", "written_uris"]
 
 written_uris = output_uris
 
@@ -101,6 +103,11 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         claim.check()
         hide_outputs(config)
     return found | {"step_seconds": work.seconds}
+
+
+def outlook(config: Config, size: GraphSize | None) -> Outlook:
+    """Estimate what the stage takes, from the beginnings of the tables."""
+    return estimates.outlook(config)
 
 
 def fingerprint(config: Config) -> dict[str, Any]:

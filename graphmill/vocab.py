@@ -13,6 +13,7 @@ from typing import NamedTuple
 Partition = int
 
 TRAIN_SPLIT = "train"
+RECORD = "run.json"
 
 
 class Side(StrEnum):

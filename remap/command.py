@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from graphmill import config, storage
-from graphmill.cli.options import conf_option, run_options, set_option
+from graphmill.cli.check import show_plan
+from graphmill.cli.options import conf_of, conf_option, dry_run_option, run_argument, run_options, set_option
 from graphmill.cli.session import session
 from graphmill.errors import ConfigError
 
@@ -21,11 +22,18 @@ _SAVED = ("node_id_mapping", "node_emb_dir", "prediction_dir", "yaml_config_file
 
 
 class _RemapByDefault(click.Group):
-    """Commands with the default `remap`, and with GraphStorm's flags of several values."""
+    """Commands with the default `remap`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         is_named = bool(args) and args[0] in self.commands
-        return super().parse_args(ctx, _split_lists(args if is_named else ["remap", *args]))
+        return super().parse_args(ctx, args if is_named else ["remap", *args])
+
+
+class _WithLists(click.Command):
+    """A command with GraphStorm's flags of several values."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, _split_lists(args))
 
 
 def _split_lists(args: list[str]) -> list[str]:
@@ -60,8 +68,10 @@ def command() -> None:
     """Write embeddings and predictions under their raw ids, or look up neighbours."""
 
 
-@command.command("remap", epilog="`python -m remap neighbors --help`: look up what is near to an id.")
+@command.command("remap", cls=_WithLists, epilog="Example: graphmill remap demo-output")
+@run_argument
 @run_options
+@dry_run_option
 @click.option("--node-id-mapping", metavar="FOLDER", help="GraphStorm's maps: raw_id_mappings.")
 @click.option("--node-emb-dir", metavar="FOLDER", help="GraphStorm's embeddings: save_embed_path.")
 @click.option("--prediction-dir", metavar="FOLDER", help="GraphStorm's predictions: save_prediction_path.")
@@ -88,9 +98,14 @@ def command() -> None:
 @click.option("--allow-non-finite", is_flag=True, default=None, help="Write NaN and infinity too.")
 @click.option("--logging-level", type=_LEVEL)
 def remap(
-    conf: str | None, overrides: tuple[str, ...], master: str | None, logging_level: str | None, **flags: Any
+    conf: str | None,
+    overrides: tuple[str, ...],
+    master: str | None,
+    dry_run: bool,
+    logging_level: str | None,
+    **flags: Any,
 ) -> None:
-    """Remap a trained run (--conf), or GraphStorm's outputs (GraphStorm's flags)."""
+    """Remap a trained run (RUN, its output; or --conf), or GraphStorm's outputs (GraphStorm's flags)."""
     if logging_level is not None:
         logging.getLogger("graphmill").setLevel(logging_level.upper())
     given = {name: value for name, value in flags.items() if value not in (None, ())}
@@ -102,6 +117,9 @@ def remap(
 
     settings = load_settings(conf, overrides, given)
     if _is_idle(given["rank"], given["world_size"]):
+        return
+    if dry_run:
+        show_plan(settings, ["remap"])
         return
     is_whole = conf is not None or "checkpoint_path" not in given
     with session(settings, master, ["remap"], keeps_config=not is_whole) as run:
@@ -148,7 +166,8 @@ def _remap_saved(
     click.echo(json.dumps(job.run(wanted, connect)))
 
 
-@command.command()
+@command.command(epilog="Example: graphmill neighbors demo-output --id bash")
+@run_argument
 @conf_option
 @set_option
 @click.option("--embeddings", metavar="FOLDER", help="Tables of vectors (default: the run's embedding_path).")
@@ -166,6 +185,7 @@ def _remap_saved(
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def neighbors(
+    run: str | None,
     conf: str | None,
     overrides: tuple[str, ...],
     embeddings: str | None,
@@ -177,13 +197,14 @@ def neighbors(
     is_approximate: bool | None,
     as_json: bool,
 ) -> None:
-    """Print the nearest neighbours of an id."""
+    """Print the nearest neighbours of an id. RUN: the output of a run, instead of --conf."""
     from remap.neighbors import by_relation, lookup
 
+    conf = conf_of(run, conf)
     settings = config.load(conf, overrides) if conf or overrides else None
     folder = embeddings or (settings.embedding_path if settings else None)
     if folder is None or (relation and settings is None):
-        raise click.UsageError("--conf: missing; or --embeddings, where no --relation is asked about")
+        raise click.UsageError("RUN or --conf: missing; or --embeddings, where no --relation is asked about")
     folder = storage.absolute(folder)
     if relation and settings:
         found_type, found = by_relation.along_relation(settings, folder, raw_id, k, relation, inverse)

@@ -12,9 +12,11 @@ from distributed import Client
 from graphmill import storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
+from graphmill.display import readable
 from graphmill.errors import StorageError
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
+from graphmill.run.outlook import GraphSize, Outlook
 from graphmill.run.output_checks import check_folder
 from remap.config import RemapConfig
 from remap.output.partition import write_partition
@@ -36,6 +38,14 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
     if config.checkpoint_path not in coming:
         find_inputs(config, settings)
     return ""
+
+
+def outlook(config: Config, size: GraphSize | None) -> Outlook:
+    """Estimate the size of the embeddings by raw id."""
+    if size is None:
+        return Outlook({})
+    num_bytes = sum(count * 4 * config.entity_dimension(name) for name, count in size.num_entities.items())
+    return Outlook({"remap, vectors": readable.size(num_bytes)}, size)
 
 
 def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from rich.table import Table
 
 from graphmill import cluster, config, storage
 from graphmill.cli import exit_codes
-from graphmill.cli.options import run_options
+from graphmill.cli.check import show_plan
+from graphmill.cli.options import dry_run_option, run_argument, run_options
 from graphmill.cli.session import session
 from graphmill.cli.stage_command import stage_command
 from graphmill.display import progress
@@ -34,8 +35,10 @@ train = stage_command("train")
 command.add_command(train)
 
 
-@command.command()
+@command.command(epilog="Example: graphmill evaluate demo-output --split test")
+@run_argument
 @run_options
+@dry_run_option
 @click.option("--split", metavar="NAME", help="Edges to rank (default: evaluate.split, test).")
 @click.option("--filtered/--unfiltered", default=None, help="Leave other known edges out of the ranking.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
@@ -43,14 +46,21 @@ def evaluate(
     conf: str | None,
     overrides: tuple[str, ...],
     master: str | None,
+    dry_run: bool,
     split: str | None,
     filtered: bool | None,
     as_json: bool,
 ) -> None:
-    """Rank every edge of a split against all entities, both sides."""
+    """Rank every edge of a split against all entities, both sides.
+
+    RUN: the output of a run, instead of --conf.
+    """
     chosen = [f"evaluate.split={split}"] if split is not None else []
     chosen += [f"evaluate.filtered={str(filtered).lower()}"] if filtered is not None else []
     settings = config.load(conf, (*overrides, *chosen))
+    if dry_run:
+        show_plan(settings, ["evaluate"])
+        return
     with session(settings, master, ["evaluate"]) as run:
         metrics = run("evaluate", resume=False)["metrics"]
     if as_json:
@@ -69,7 +79,7 @@ def evaluate(
     "--type", "entity_type", metavar="TYPE", help="Of --neighbors and --labels (default: the first)."
 )
 @click.option(
-    "--output-dir", "output", required=True, metavar="FOLDER", help="Where predictions go; replaced."
+    "--output-dir", "folder", required=True, metavar="FOLDER", help="Where predictions go; replaced."
 )
 def predict(
     conf: str | None,
@@ -80,13 +90,13 @@ def predict(
     labels: str | None,
     label_columns: tuple[str, str],
     entity_type: str | None,
-    output: str,
+    folder: str,
 ) -> None:
     """Score edges, or find neighbours or labels of nodes, as GraphStorm saves predictions."""
     if [split, k, labels].count(None) != 2:
         raise click.UsageError("--split, --neighbors, --labels: expected one of them")
     settings = config.load(conf, overrides)
-    target, kind = storage.absolute(output), entity_type or next(iter(settings.entities))
+    target, kind = storage.absolute(folder), entity_type or next(iter(settings.entities))
     choice: tuple[Any, ...] = ("predict_edges", split)
     if k is not None:
         choice = ("predict_neighbors", kind, k)

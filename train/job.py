@@ -17,9 +17,11 @@ from graphmill import cluster, storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.run.lock import NO_CLAIM, Claim
+from graphmill.run.outlook import GraphSize, Outlook
 from graphmill.run.output_checks import check_folder
 from train.config import TrainConfig
 from train.distributed.coordinator import Coordinator
+from train.plan import outlook as estimates
 from train.plan.plan import all_reduce_of, announced
 from train.run.claim import check_claim, claim_checkpoint, moved_aside, trained_with
 from train.run.ignored_keys import log_ignored_keys
@@ -51,6 +53,11 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
     all_reduce_of(config)
     check_claim(config, coming)
     return ""
+
+
+def outlook(config: Config, size: GraphSize | None) -> Outlook:
+    """Estimate what training takes."""
+    return estimates.outlook(config, size)
 
 
 def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def files_of(config: Config, table: FilesConfig) -> list[str]:
         root = _place(config, path)
         fixed = _fixed(root)
         lakehouse.refuse_around(fixed)
-        files = list(_files_at(root, _written_below(config, fixed)))
+        files = list(files_at(root, _written_below(config, fixed)))
         if not files:
             raise NotFoundError(
                 f"{root}: no file there to read rows from (path {path!r} of a table); relative paths "
@@ -75,13 +75,17 @@ def _written_below(config: Config, uri: str) -> list[str]:
     return [place for root in written if root for place in storage.path_below(uri, root)]
 
 
-def _files_at(uri: str, skipped: Sequence[str]) -> Iterator[str]:
-    """List a file, the files of a folder, or the files that a pattern matches."""
+def files_at(uri: str, skipped: Sequence[str] = ()) -> Iterator[str]:
+    """List a file, the files of a folder, or the files that a pattern matches; but none in `skipped`.
+
+    Raises:
+        RawTableError: the folder is a table of Delta Lake, Iceberg or Hudi.
+    """
     status = storage.status(uri)
     if status is None:
         for match in _matches(uri):
             if not _is_within(match, skipped):
-                yield from _files_at(match, skipped)
+                yield from files_at(match, skipped)
     elif status.is_dir:
         entries = storage.list_dir(uri, recursive=True, hidden=True)
         lakehouse.refuse(entries)

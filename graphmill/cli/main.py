@@ -15,6 +15,8 @@ from graphmill.run import lock
 
 # Commands that are imported when they are used: `module:object`.
 _ELSEWHERE = {
+    "init": "etl.init:command",
+    "check": "graphmill.cli.check:command",
     "pipeline": "graphmill.cli.pipeline:command",
     "etl": "etl.__main__:command",
     "train": "train.__main__:train",
@@ -39,7 +41,7 @@ class _Group(click.Group):
         return super().get_command(ctx, cmd_name)
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Group, context_settings={"help_option_names": exit_codes.HELP_FLAGS})
 @click.version_option(package_name="graphmill")
 def command() -> None:
     """Turn raw edges with string ids into embeddings under the same ids."""

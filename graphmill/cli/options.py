@@ -1,20 +1,51 @@
 """Options that several commands share."""
 
 import functools
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from graphmill import config
+from graphmill import config, storage
+from graphmill.cluster import ClusterConfig
 from graphmill.cluster.kinds import FORMS
 from graphmill.display import terminal
 from graphmill.storage import hdfs
+from graphmill.vocab import RECORD
 
 MASTER_VARIABLE = "GRAPHMILL_MASTER"
 CONF_VARIABLE = "GRAPHMILL_CONF"
 
 Command = Callable[..., Any]
+
+# Settings of the section `cluster` that are options of the commands.
+_CLUSTER = (
+    "num_workers",
+    "worker_cores",
+    "worker_memory",
+    "worker_gpus",
+    "queue",
+    "name",
+    "archive",
+    "python",
+)
+
+# Options of spark-submit, and what they are called here.
+_OF_SPARK = {
+    "--num-executors": "--num-workers",
+    "--executor-cores": "--worker-cores",
+    "--executor-memory": "--worker-memory",
+    "--total-executor-cores": "--num-workers and --worker-cores",
+    "--driver-memory": "nothing: the command itself holds no data",
+    "--driver-cores": "nothing: the command itself does no work",
+    "--deploy-mode": "nothing: the command runs where it is started",
+    "--archives": "--archive",
+    "--properties-file": "--conf FILE, in YAML",
+    "--jars": "--py-files",
+    "--files": "--py-files",
+}
 
 master_option = click.option(
     "--master",
@@ -31,6 +62,11 @@ conf_option = click.option(
 )
 set_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY.PATH=VALUE", help="Override one setting; repeatable."
+)
+OF_A_RUN = "RUN: the output of a run, whose settings count then, instead of --conf."
+run_argument = click.argument("run", required=False)
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Check, print what the run would take, and start nothing."
 )
 
 
@@ -50,20 +86,83 @@ def output_options(command: Command) -> Command:
         command = click.option(
             flag, name, is_flag=True, is_eager=True, expose_value=False, callback=choose, help=text
         )(command)
+    return click.version_option(package_name="graphmill")(command)
+
+
+def cluster_options(command: Command) -> Command:
+    """Add an option for each of `_CLUSTER`, and --py-files; the function gets those that are given.
+
+    The options of spark-submit are refused with the name that they have here.
+    """
+    for flag, ours in _OF_SPARK.items():
+        command = click.option(
+            flag, hidden=True, expose_value=False, callback=functools.partial(_refuse, ours=ours)
+        )(command)
+    command = click.option(
+        "--py-files",
+        metavar="FILE,...",
+        multiple=True,
+        callback=lambda context, option, lists: [file for each in lists for file in each.split(",")] or None,
+        help="Modules and wheels for the workers; repeatable.",
+    )(command)
+    for key in reversed(_CLUSTER):
+        field = ClusterConfig.model_fields[key]
+        kind = int if isinstance(field.default, int) else str
+        option = f"--{key.replace('_', '-')}"
+        command = click.option(option, type=kind, help=field.description)(command)
     return command
 
 
-def run_options(command: Command) -> Command:
-    """Add the options of a command that runs stages; the function gets `conf`, `overrides`, `master`.
+def _refuse(context: click.Context, option: click.Parameter, given: Any, ours: str) -> None:
+    if given is None:
+        return
+    raise click.UsageError(f"{option.opts[0]} is an option of spark-submit; here it is {ours}")
 
-    The command opens paths on HDFS with the driver that the configuration names.
+
+def as_overrides(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Settings of the section `cluster` that are given, as for --set."""
+    given = {key: value for key, value in settings.items() if value is not None}
+    return tuple(f"cluster.{key}={json.dumps(value, ensure_ascii=False)}" for key, value in given.items())
+
+
+def run_options(command: Command) -> Command:
+    """Add the options of a command that runs stages; it gets `conf`, `overrides` and `master`.
+
+    A command with a `run_argument` gets the configuration of that run as `conf`. The command opens paths on
+    HDFS with the driver that the configuration names.
     """
 
+    @click.option("--output", metavar="FOLDER", help="Folder of all results: sets `output`.")
     @functools.wraps(command)
-    def with_driver(conf: str | None, overrides: tuple[str, ...], **others: Any) -> Any:
+    def with_settings(
+        conf: str | None,
+        overrides: tuple[str, ...],
+        output: str | None,
+        run: str | None = None,
+        **others: Any,
+    ) -> Any:
+        chosen = {key: others.pop(key) for key in (*_CLUSTER, "py_files")}
+        overrides = (*overrides, *as_overrides(chosen))
+        if output is not None:
+            overrides = (*overrides, f"output={json.dumps(output, ensure_ascii=False)}")
+        conf = conf_of(run, conf)
         section = config.read_raw(conf, overrides).get("cluster")
         driver = section.get("hdfs_driver") if isinstance(section, Mapping) else None
         with hdfs.use_driver(driver):
             return command(conf=conf, overrides=overrides, **others)
 
-    return conf_option(set_option(master_option(output_options(with_driver))))
+    return conf_option(set_option(master_option(cluster_options(output_options(with_settings)))))
+
+
+def conf_of(run: str | None, conf: str | None) -> str | None:
+    """The configuration: of the finished run at `run`, a folder or its run.json; else of `conf`.
+
+    Raises:
+        click.UsageError: both are given.
+    """
+    if run is None:
+        return conf
+    context = click.get_current_context()
+    if context.get_parameter_source("conf") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--conf: a finished run has its own configuration; give RUN or --conf")
+    return run if storage.name(run) == RECORD else storage.join(run, RECORD)

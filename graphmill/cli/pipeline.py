@@ -6,7 +6,8 @@ import click
 
 from graphmill import config, storage
 from graphmill.cli import exit_codes
-from graphmill.cli.options import run_options
+from graphmill.cli.check import show_plan
+from graphmill.cli.options import dry_run_option, run_options
 from graphmill.cli.session import session
 from graphmill.config import Config
 from graphmill.config.stages import STAGES
@@ -20,7 +21,7 @@ from graphmill.vocab import TRAIN_SPLIT
 
 @click.command(
     "pipeline",
-    epilog="Example: dask-submit pipeline.py --conf conf/triples.yaml --set input=FOLDER --set output=FOLDER",
+    epilog="Example: graphmill pipeline --conf graphmill:triples.yaml --set input=FOLDER --output FOLDER",
 )
 @click.option(
     "--date",
@@ -30,7 +31,10 @@ from graphmill.vocab import TRAIN_SPLIT
     help="Date of the run: fills {date} and {previous_date} in the configuration.",
 )
 @run_options
-def command(conf: str | None, overrides: tuple[str, ...], master: str | None, day: datetime | None) -> None:
+@dry_run_option
+def command(
+    conf: str | None, overrides: tuple[str, ...], master: str | None, dry_run: bool, day: datetime | None
+) -> None:
     """Run all stages; skip those that finished with the same settings and inputs."""
     if day:
         settings = dates.load(conf, overrides, day.date())
@@ -40,6 +44,9 @@ def command(conf: str | None, overrides: tuple[str, ...], master: str | None, da
     else:
         settings = config.load(conf, overrides, transform=dates.refuse_places)
     _check_train_split(settings)
+    if dry_run:
+        show_plan(settings, list(STAGES))
+        return
     first, *others = STAGES
     coming = [*job_of(first).output_uris(settings), settings.checkpoint_path]
     for stage in STAGES:  # reports a wrong setting of the last stage before the first stage runs

@@ -3,7 +3,8 @@
 import click
 
 from graphmill import config
-from graphmill.cli.options import run_options
+from graphmill.cli.check import show_plan
+from graphmill.cli.options import OF_A_RUN, dry_run_option, run_argument, run_options
 from graphmill.cli.session import session
 from graphmill.display import terminal
 from graphmill.run.job import job_of
@@ -15,12 +16,17 @@ def stage_command(name: str) -> click.Command:
 
     @click.command(
         name,
-        help=f"Run the stage {name} of the configuration, even if it has finished before.",
-        epilog=f"Example: dask-submit {name}.py --conf conf/demo.yaml --set output=demo-output",
+        help=f"Run the stage {name}, even if it has finished before.\n\n{OF_A_RUN}",
+        epilog=f"Example: graphmill {name} --conf conf/demo.yaml --output demo-output",
     )
+    @run_argument
     @run_options
-    def command(conf: str | None, overrides: tuple[str, ...], master: str | None) -> None:
+    @dry_run_option
+    def command(conf: str | None, overrides: tuple[str, ...], master: str | None, dry_run: bool) -> None:
         settings = config.load(conf, overrides)
+        if dry_run:
+            show_plan(settings, [name])
+            return
         job_of(name).check(settings)
         with session(settings, master, [name]) as run:
             entry = run(name, resume=False)

@@ -1,6 +1,5 @@
 """`dask-submit`: run a script, or a bundled job, on a Dask cluster."""
 
-import json
 import logging
 import os
 import runpy
@@ -13,7 +12,14 @@ from click.shell_completion import CompletionItem
 
 from graphmill import cluster, config
 from graphmill.cli import exit_codes
-from graphmill.cli.options import CONF_VARIABLE, MASTER_VARIABLE, conf_option, master_option
+from graphmill.cli.options import (
+    CONF_VARIABLE,
+    MASTER_VARIABLE,
+    as_overrides,
+    cluster_options,
+    conf_option,
+    master_option,
+)
 from graphmill.cluster import ClusterConfig
 from graphmill.config.stages import STAGES, named
 from graphmill.display import progress, terminal
@@ -23,35 +29,6 @@ log = logging.getLogger("graphmill")
 
 BUNDLED = {f"{name}.py": stage.command for name, stage in STAGES.items() if stage.command}
 BUNDLED["pipeline.py"] = "graphmill.cli.pipeline:command"
-
-# Settings of the section `cluster` that are options of the command.
-_SETTINGS = (
-    "num_workers",
-    "worker_cores",
-    "worker_memory",
-    "worker_gpus",
-    "queue",
-    "name",
-    "archive",
-    "python",
-)
-
-
-def _cluster_options(command: Any) -> Any:
-    """Add --py-files, and an option for each of `_SETTINGS`."""
-    command = click.option(
-        "--py-files",
-        metavar="FILE,...",
-        multiple=True,
-        callback=lambda context, option, lists: [file for each in lists for file in each.split(",")] or None,
-        help="Modules and wheels for the workers; repeatable.",
-    )(command)
-    for key in reversed(_SETTINGS):
-        field = ClusterConfig.model_fields[key]
-        kind = int if isinstance(field.default, int) else str
-        option = f"--{key.replace('_', '-')}"
-        command = click.option(option, type=kind, help=field.description)(command)
-    return command
 
 
 def _scripts(context: click.Context, parameter: click.Parameter, typed: str) -> list[Any]:
@@ -73,7 +50,8 @@ def _scripts(context: click.Context, parameter: click.Parameter, typed: str) -> 
 )
 @master_option
 @conf_option
-@_cluster_options
+@cluster_options
+@click.version_option(package_name="graphmill")
 @click.argument("script", shell_complete=_scripts)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(
@@ -94,9 +72,13 @@ def command(
             log.warning("%s: the bundled job runs; the file %s here is meant by ./%s", script, script, script)
         sys.argv = [script, *arguments]
         job: click.Command = named(BUNDLED[script])
-        texts = {key: json.dumps(value, ensure_ascii=False) for key, value in chosen.items()}
-        overrides = [f"--set=cluster.{key}={text}" for key, text in texts.items()]
-        job.main([*overrides, *arguments], prog_name=script, standalone_mode=False)
+        overrides = [f"--set={each}" for each in as_overrides(chosen)]
+        job.main(
+            [*overrides, *arguments],
+            prog_name=script,
+            standalone_mode=False,
+            help_option_names=exit_codes.HELP_FLAGS,
+        )
     elif os.path.isfile(script):  # noqa: PTH113
         _run_script(script, arguments, master, conf, chosen)
     else:

@@ -13,7 +13,7 @@ from graphmill.config.schema import Config
 from graphmill.config.section import Section, validated
 from graphmill.config.stages import SECTIONS, named
 from graphmill.errors import ConfigError
-from graphmill.vocab import TRAIN_SPLIT
+from graphmill.vocab import RECORD, TRAIN_SPLIT
 
 _MAX_DEPTH = 50
 _EXAMPLE = "graphmill:"
@@ -24,7 +24,9 @@ Transform = Callable[[dict[str, Any]], dict[str, Any]]
 def load(
     conf_uri: str | None, overrides: Sequence[str] = (), *, transform: Transform | None = None
 ) -> Config:
-    """Read `conf_uri` (YAML, or a local PBG config ending in .py) and apply `key.path=value` overrides.
+    """Read `conf_uri` and apply `key.path=value` overrides.
+
+    `conf_uri` is YAML, a local PBG config ending in .py, or the run.json of a run.
 
     `transform` changes the mapping before it is checked. Relative paths start at the current folder, and
     become absolute.
@@ -165,6 +167,8 @@ def _read(conf_uri: str) -> dict[str, Any]:
     if conf_uri.endswith(".py"):
         return _read_pbg_python(conf_uri)
     raw = yaml_text.parsed(storage.read_text(conf_uri), conf_uri)
+    if storage.name(conf_uri) == RECORD and isinstance(raw, dict):
+        raw = raw.get("config")
     if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):
         raise ConfigError(f"{conf_uri}: expected a mapping of keys to values, found {type(raw).__name__}")
     return raw

@@ -14,7 +14,7 @@ from graphmill import storage
 from graphmill.config.section import AnySection, Fixed, Neutral, Section, Tunable, validated
 from graphmill.config.stages import SECTIONS
 from graphmill.model.operators import OperatorName, operator_of
-from graphmill.vocab import Side
+from graphmill.vocab import RECORD, Side
 
 _MAX_NAME_BYTES = 200
 
@@ -270,4 +270,4 @@ class Config(PbgConfig):
 
     def record_uri(self, default_root: str) -> str:
         """URI of run.json: under `output`, else under `default_root`."""
-        return storage.join(self.output or default_root, "run.json")
+        return storage.join(self.output or default_root, RECORD)

@@ -17,12 +17,11 @@ from graphmill import storage
 from graphmill.errors import BadInputError, FormatError, NotFoundError
 from graphmill.formats import remapped
 from graphmill.library.nearest import Floats, Neighbor, by_cosine, nearest
+from graphmill.vocab import RECORD
 
 if TYPE_CHECKING:
     import dask.dataframe as dd
     import pandas as pd
-
-RECORD = "run.json"
 
 
 class Run:

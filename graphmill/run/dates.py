@@ -29,6 +29,7 @@ from graphmill.config import Config, Positive, Section
 from graphmill.errors import ConfigError, FormatError, LockedError
 from graphmill.run import lock
 from graphmill.run.record import read_record
+from graphmill.vocab import RECORD
 
 _PLACE = re.compile(r"\{(date|previous_date)(?::([^{}]*))?\}")
 _DATE = re.compile(r"\{date(?::([^{}]*))?\}")
@@ -234,7 +235,7 @@ def _parsed(text: str, date_format: str) -> date | None:
 
 
 def _recorded_schedule(output: str) -> dict[str, Any]:
-    uri = storage.join(output, "run.json")
+    uri = storage.join(output, RECORD)
     content = read_record(uri)
     try:
         schedule = content["config"]["schedule"] if content is not None else {}

@@ -9,6 +9,7 @@ from distributed import Client
 from graphmill.config import Config
 from graphmill.config.stages import STAGES
 from graphmill.run.lock import NO_CLAIM, Claim
+from graphmill.run.outlook import GraphSize, Outlook
 
 
 class Job(Protocol):
@@ -31,6 +32,9 @@ class Job(Protocol):
 
     def written_uris(self, config: Config) -> list[str]:
         """Return all folders that the stage writes or replaces."""
+
+    def outlook(self, config: Config, size: GraphSize | None) -> Outlook:
+        """Estimate what the stage takes for a graph of that size; None: unknown."""
 
     def check_outputs(self, config: Config) -> None:
         """Refuse folders with files that the stage must not replace."""

@@ -10,8 +10,10 @@ from distributed import Client
 
 from graphmill import cluster, storage
 from graphmill.config import Config
+from graphmill.display.readable import number
 from graphmill.formats import pbg_checkpoint
 from graphmill.run.lock import NO_CLAIM, Claim
+from graphmill.run.outlook import GraphSize, Outlook
 from graphmill.run.record import describe_inputs
 from train.config import EvaluateConfig
 from train.evaluation.inputs import (
@@ -53,6 +55,16 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
         if storage.absolute(each) not in coming:
             check_folder(config, key, each)
     return obstacle_to_ranking(config, path)
+
+
+def outlook(config: Config, size: GraphSize | None) -> Outlook:
+    """Estimate the number of scores, which rank each edge against all entities on both sides."""
+    if size is None or not size.num_test_edges:
+        return Outlook({}, size)
+    largest = max(size.num_entities.values(), default=0)
+    num_scores = 2 * size.num_test_edges * largest
+    text = f"about {number(size.num_test_edges)} edges, {number(num_scores)} scores"
+    return Outlook({"evaluate": text}, size)
 
 
 def fingerprint(config: Config) -> dict[str, Any]:

@@ -1,0 +1,104 @@
+"""Estimates what the ETL stage takes, from the beginnings of the tables."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+from etl.config import EntityTableConfig, EtlConfig, Table, TableConfig
+from etl.survey.look import read_sample_of
+from etl.tables.files import files_of
+from etl.tables.formats import FileRange
+from etl.tables.ranges import find_ranges
+from graphmill import storage
+from graphmill.config import Config
+from graphmill.display.readable import duration, number, size
+from graphmill.run.outlook import GraphSize, Outlook, Rows
+from graphmill.vocab import TRAIN_SPLIT
+
+ROWS_PER_CORE_S = 1_000_000  # docs/benchmarks.md
+_CHUNK_BYTES, _ROW_BYTES = 0.35 * 2**30, 0.1 * 2**30 / 1e6  # docs/etl.md, of a task
+_MAX_HEADS = 20
+
+
+def outlook(config: Config) -> Outlook:
+    """Estimate rows, entities, memory and time.
+
+    Raises:
+        NotFoundError: a table has no file.
+        RawTableError: a table cannot be read, or lacks a column.
+    """
+    etl = config.section(EtlConfig)
+    rows: Rows = {}
+    num_edges: Counter[str] = Counter()
+    values: dict[str, Counter[str]] = {name: Counter() for name in config.entities}
+    scales = dict.fromkeys(config.entities, 1.0)
+    tables: list[Table] = [*etl.tables, *etl.entities]
+    for table in tables:
+        files = files_of(config, table)
+        num_rows, first = _count(table, files)
+        rows[f"table {', '.join(table.path)}"] = f"about {number(num_rows)} rows, files: {number(len(files))}"
+        if isinstance(table, TableConfig):
+            num_edges[table.split] += num_rows
+        for name, sample in _ids(config, table, first):
+            values[name].update(sample)
+            scales[name] = max(scales[name], num_rows / max(len(sample), 1))
+    held_out = {split: fraction * num_edges[TRAIN_SPLIT] for split, fraction in etl.holdout.items()}
+    num_entities = {name: estimated(values[name], scales[name]) for name in config.entities}
+    for name, count in num_entities.items():
+        text = f"about {number(count)}"
+        partitions = config.entities[name].num_partitions
+        rows[f"entities, {name}"] = text if partitions == 1 else f"{text} in {partitions} partitions"
+    num_rows = sum(num_edges.values())
+    rows["etl, memory per task"] = size(_CHUNK_BYTES + _ROW_BYTES * min(etl.chunk_rows, num_rows))
+    rows["etl, time of one core"] = f"about {duration(num_rows / ROWS_PER_CORE_S)}"
+    return Outlook(
+        rows,
+        GraphSize(
+            round(num_edges[TRAIN_SPLIT] - sum(held_out.values())),
+            round(num_edges[_ranked(config)] + held_out.get(_ranked(config), 0)),
+            num_entities,
+        ),
+    )
+
+
+def _ranked(config: Config) -> str:
+    section = config.model_dump()["evaluate"]
+    return str(section.get("split", "test"))
+
+
+def _count(table: Table, files: list[str]) -> tuple[int, FileRange | None]:
+    """Estimate the rows of a table by the heads of its first files, and return its first range."""
+    heads = [find_ranges("", table, uri, chunk_rows=1 << 20) for uri in files[:_MAX_HEADS]]
+    num_rows = sum(each.num_rows for ranges in heads for each in ranges)
+    sizes = [status.size_bytes if (status := storage.status(uri)) else 0 for uri in files]
+    share = sum(sizes[:_MAX_HEADS]) / max(sum(sizes), 1)
+    return round(num_rows / share) if share else 0, next((each for ranges in heads for each in ranges), None)
+
+
+def _ids(config: Config, table: Table, first: FileRange | None) -> Iterator[tuple[str, list[str]]]:
+    """Yield entity types and ids of them, from the first rows of a table."""
+    if first is None:
+        return
+    sample = read_sample_of(first)
+    if isinstance(table, EntityTableConfig):
+        yield table.type, sample["id"]
+        return
+    relations = {each.name: each for each in config.relations}
+    entry = config.relations[0] if config.dynamic_relations else None
+    names = sample.get("relation", [table.relation or ""] * len(sample["lhs"]))
+    for side in ("lhs", "rhs"):
+        found: dict[str, list[str]] = {}
+        for name, raw_id in zip(names, sample[side], strict=True):
+            if relation := entry or relations.get(name):
+                found.setdefault(getattr(relation, side), []).append(raw_id)
+        yield from found.items()
+
+
+def estimated(sample: Counter[str], scale: float) -> int:
+    """Estimate the number of distinct values of which `sample` is one part in `scale`.
+
+    The guaranteed-error estimator: values that occur once stand for sqrt(scale) values each (Charikar et al.,
+    Towards Estimation Error Guarantees for Distinct Values, PODS 2000).
+    """
+    once = sum(count == 1 for count in sample.values())
+    return round(math.sqrt(scale) * once + len(sample) - once)

@@ -1,0 +1,60 @@
+"""The command `graphmill check`, and the option --dry-run of other commands."""
+
+from collections.abc import Sequence
+
+import click
+
+from graphmill import config
+from graphmill.cli.options import run_options
+from graphmill.config import Config
+from graphmill.config.stages import STAGES
+from graphmill.display import terminal
+from graphmill.errors import NotFoundError
+from graphmill.run.job import job_of
+from graphmill.run.outlook import GraphSize
+from graphmill.run.output_checks import check_outputs
+from graphmill.run.record import read_record
+from graphmill.vocab import TRAIN_SPLIT
+
+
+@click.command("check", epilog="Example: graphmill check --conf conf/demo.yaml")
+@run_options
+def command(conf: str | None, overrides: tuple[str, ...], master: str | None) -> None:
+    """Check a configuration and its tables, and print what a run would take; start nothing."""
+    show_plan(config.load(conf, overrides), list(STAGES))
+
+
+def show_plan(settings: Config, stages: Sequence[str]) -> None:
+    """Check the configuration for `stages`, and show what they take.
+
+    Raises:
+        GraphMillError: what the stages themselves would raise before they change anything.
+    """
+    coming = [uri for name in stages for uri in job_of(name).written_uris(settings)]
+    for name in stages:
+        job_of(name).check(settings, coming)
+    check_outputs(settings, stages, is_chosen=True)
+    size = _finished_size(settings)
+    rows: dict[str, str] = {}
+    for name in stages:
+        found = job_of(name).outlook(settings, size)
+        rows |= found.rows
+        size = found.size or size
+    terminal.show_table("plan", rows)
+
+
+def _finished_size(settings: Config) -> GraphSize | None:
+    """Size of the graph as a finished ETL has counted it."""
+    try:
+        record = read_record(settings.record_uri(settings.checkpoint_path)) or {}
+    except NotFoundError:
+        return None
+    figures = record.get("stages", {}).get("etl", {})
+    if "num_edges" not in figures:
+        return None
+    split = settings.model_dump()["evaluate"].get("split", "test")
+    return GraphSize(
+        figures["num_edges"].get(TRAIN_SPLIT, 0),
+        figures["num_edges"].get(split, 0),
+        {name: sum(counts) for name, counts in figures.get("num_entities", {}).items()},
+    )

@@ -1,0 +1,30 @@
+"""Estimates of a run before it starts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+Rows = dict[str, str]
+"""Lines of a table: label and text."""
+
+Sizes = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class GraphSize:
+    """Size of a graph, counted or estimated."""
+
+    num_edges: int
+    """Edges of the train split."""
+    num_test_edges: int = 0
+    """Edges of the split that is ranked."""
+    num_entities: Sizes = field(default_factory=dict)
+    """Entities by type."""
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a stage will take."""
+
+    rows: Rows
+    size: GraphSize | None = None
+    """Size of the graph, as far as known after the stage."""

@@ -1,0 +1,169 @@
+"""`graphmill init`: the graph that it finds in tables, and a configuration that runs."""
+
+import csv
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from etl.init import command
+from etl.survey import outlook
+from graphmill import config
+from graphmill.config import yaml_text
+from graphmill.errors import GraphMillError
+from tests import REPOSITORY
+
+DEBIAN = REPOSITORY / "demo" / "debian"
+
+
+def written(*tables: Path | str, options: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The configuration for the tables, parsed."""
+    result = CliRunner().invoke(command, [*map(str, tables), *options], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    content = yaml_text.parsed(result.output, "init")
+    config.from_mapping(content)
+    return dict(content)
+
+
+def write(path: Path, rows: list[list[Any]], delimiter: str = ",") -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, delimiter=delimiter).writerows(rows)
+    return path
+
+
+def ratings(rng: np.random.Generator, num_rows: int = 2000) -> list[list[Any]]:
+    users, films = rng.integers(0, 300, num_rows), rng.integers(0, 80, num_rows)
+    return [
+        [f"u{user}" if at % 500 else "", f'Möbius, "{film}"', at % 5 + 1, 1_700_000_000 + at]
+        for at, (user, film) in enumerate(zip(users, films, strict=True))
+    ]
+
+
+def test_a_ratings_table_becomes_users_and_films(tmp_path: Path, rng: np.random.Generator) -> None:
+    head = ["userId", "film", "rating", "timestamp"]
+    found = written(write(tmp_path / "ratings.csv", [head, *ratings(rng)]))
+    assert list(found["entities"]) == ["user", "film"]
+    assert found["relations"] == [{"name": "ratings", "lhs": "user", "rhs": "film", "operator": "none"}]
+    (table,) = found["etl"]["tables"]
+    assert {key: table[key] for key in ("lhs", "rhs", "relation")} == {
+        "lhs": "userId",
+        "rhs": "film",
+        "relation": "ratings",
+    }
+    assert found["output"] == "output/ratings"
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".txt"])
+@pytest.mark.parametrize("delimiter", [",", "\t", ";", "|", " "])
+def test_triples_without_a_header(
+    tmp_path: Path, rng: np.random.Generator, suffix: str, delimiter: str
+) -> None:
+    folder = tmp_path / "graph"
+    folder.mkdir()
+    for split in ("train", "valid", "test"):
+        heads, tails = rng.integers(0, 100, (2, 500))
+        rows = [[f"/m/{h}", f"/is/{h % 7}", f"/m/{t}"] for h, t in zip(heads, tails, strict=True)]
+        write(folder / f"{split}{suffix}", rows, delimiter)
+    found = written(folder)
+    assert found["dynamic_relations"] is True
+    assert list(found["entities"]) == ["entity"]
+    assert "holdout" not in found["etl"]
+    tables = {table.get("split", "train"): table for table in found["etl"]["tables"]}
+    assert tables.keys() == {"train", "valid", "test"}
+    for table in tables.values():
+        assert (table["lhs"], table["relation_column"], table["rhs"]) == (0, 1, 2)
+        assert table["header"] is False
+        default = "," if suffix == ".csv" else "\t"
+        assert table.get("delimiter", default) == delimiter
+
+
+def test_the_demo_graph_is_found_as_people_have_configured_it() -> None:
+    found = written(*sorted(DEBIAN.glob("*.parquet")))
+    by_hand = config.load(str(REPOSITORY / "conf" / "demo.yaml"), ["output=x"])
+    assert set(found["entities"]) == set(by_hand.entities)
+    ends = {(each["name"], each["lhs"], each["rhs"]) for each in found["relations"]}
+    expected = {(each.name, each.lhs, each.rhs) for each in by_hand.relations}
+    assert ends == expected
+
+
+def test_a_table_about_entities_is_no_table_of_edges(tmp_path: Path, rng: np.random.Generator) -> None:
+    films = [["film_id", "title", "year"], *([at, f"Film {at % 70}", 1950 + at % 60] for at in range(80))]
+    edges = [["user_id", "film_id"], *zip(*rng.integers(0, 80, (2, 900)).tolist(), strict=True)]
+    found = written(write(tmp_path / "films.csv", films), write(tmp_path / "seen.csv", edges))
+    assert list(found["entities"]) == ["user", "film"]  # numbers of users and of films are alike
+    (table,) = found["etl"]["entities"]
+    assert (table["type"], table["id"]) == ("film", "film_id")
+
+
+def test_row_keys_floats_times_and_nested_columns_are_no_ids(tmp_path: Path) -> None:
+    rows = 200
+    table = pd.DataFrame(
+        {
+            "order_id": range(rows),
+            "when": pd.date_range("2026-01-01", periods=rows),
+            "price": np.linspace(0, 1, rows),
+            "tags": [["a"]] * rows,
+            "customer_id": [f"c{at % 40}" for at in range(rows)],
+            "product_id": [at % 7 for at in range(rows)],
+        }
+    )
+    table.to_parquet(tmp_path / "orders.parquet")
+    (found,) = written(tmp_path / "orders.parquet")["etl"]["tables"]
+    assert (found["lhs"], found["rhs"]) == ("customer_id", "product_id")
+
+
+def test_ends_with_common_values_are_of_one_type(tmp_path: Path, rng: np.random.Generator) -> None:
+    edges = [
+        ["source", "target", "weight"],
+        *([f"n{a}", f"n{b}", 0.5] for a, b in rng.integers(0, 50, (300, 2))),
+    ]
+    found = written(write(tmp_path / "links.csv", edges))
+    assert list(found["entities"]) == ["entity"]
+    assert found["relations"][0]["operator"] == "complex_diagonal"  # the direction counts
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([["name", "price"], ["a", 0.5], ["b", 1.5]], "expected two columns of ids, found the columns name"),
+        ([], "expected rows, found an empty file"),
+    ],
+)
+def test_tables_that_are_no_graph(tmp_path: Path, rows: list[list[Any]], message: str) -> None:
+    path = write(tmp_path / "table.csv", rows)
+    with pytest.raises(GraphMillError, match=message):
+        CliRunner().invoke(command, [str(path)], catch_exceptions=False)
+    with pytest.raises(GraphMillError, match="no file there"):
+        CliRunner().invoke(command, [str(tmp_path / "none.csv")], catch_exceptions=False)
+
+
+def test_an_existing_file_stays(tmp_path: Path) -> None:
+    target = tmp_path / "mine.yaml"
+    target.write_text("mine")
+    with pytest.raises(GraphMillError, match=r"mine\.yaml: there is a file"):
+        CliRunner().invoke(
+            command, [str(DEBIAN / "in_section.parquet"), "--to", str(target)], catch_exceptions=False
+        )
+    assert target.read_text() == "mine"
+
+
+def test_names_that_yaml_would_change(tmp_path: Path) -> None:
+    rows = [["yes", "no: really"], *([f"a{at % 9}", f"b{at % 8}"] for at in range(50))]
+    found = written(write(tmp_path / "on.csv", rows))
+    (table,) = found["etl"]["tables"]
+    assert (table["lhs"], table["rhs"], table["relation"]) == ("yes", "no: really", "on")
+
+
+@pytest.mark.parametrize("scale", [1, 4, 25])
+def test_the_estimate_of_distinct_values(rng: np.random.Generator, scale: int) -> None:
+    """The estimator's error is at most a factor of sqrt(scale)."""
+    values = rng.zipf(1.3, 50_000)
+    sample = Counter(map(str, rng.choice(values, len(values) // scale, replace=False)))
+    exact = len(set(values.tolist()))
+    assert exact / scale**0.5 * 0.9 <= outlook.estimated(sample, scale) <= exact * scale**0.5 * 1.1
+    if scale == 1:
+        assert outlook.estimated(sample, scale) == exact

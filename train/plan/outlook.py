@@ -1,0 +1,47 @@
+"""Estimates what training takes, without torch."""
+
+from graphmill.config import Config
+from graphmill.display.readable import duration, number, size
+from graphmill.run.outlook import GraphSize, Outlook, Rows
+from graphmill.vocab import Side
+from train.config import TrainConfig
+
+# One core with the compiled step in float32 (docs/benchmarks.md, D=100 and D=400): three products per side
+# with all negatives at this rate, and this time for each element of an edge's vectors.
+FLOPS = 85e9
+ELEMENT_S = 7.3e-9
+
+
+def outlook(config: Config, graph: GraphSize | None) -> Outlook:
+    """Estimate buckets, memory and time; without the graph's size only buckets."""
+    sides = [config.num_side_partitions(side) for side in Side]
+    rows: Rows = {"train, buckets": " x ".join(map(str, sides))}
+    if graph is None:
+        return Outlook(rows)
+    rows["train, memory for vectors"] = size(bucket_bytes(config, graph))
+    seconds = graph.num_edges * edge_s(config, graph)
+    rows["train, time of one core"] = (
+        f"about {duration(seconds * config.num_epochs)} for epochs: {number(config.num_epochs)}, "
+        f"edges: {number(graph.num_edges)}"
+    )
+    return Outlook(rows, graph)
+
+
+def bucket_bytes(config: Config, graph: GraphSize) -> float:
+    """Bytes of the rows and sums of a bucket: two partitions of each type, or its only one."""
+    total = 0.0
+    for name, count in graph.num_entities.items():
+        dimension = config.entity_dimension(name)
+        states = dimension if config.section(TrainConfig).optimizer == "adagrad" else 1
+        partitions = config.entities[name].num_partitions
+        total += min(2, partitions) * count / partitions * 4 * (dimension + states)
+    return total
+
+
+def edge_s(config: Config, graph: GraphSize) -> float:
+    """Seconds that one core takes for an edge."""
+    num_negatives = config.num_batch_negs + config.num_uniform_negs
+    if any(relation.all_negs for relation in config.relations):
+        rows = (count / config.entities[name].num_partitions for name, count in graph.num_entities.items())
+        num_negatives = round(max(rows, default=0))
+    return config.dimension * (12 * num_negatives / FLOPS + ELEMENT_S)
