@@ -201,6 +201,15 @@ def test_every_path_on_a_page_exists(page: Path) -> None:
     }
 
 
+def test_every_page_that_the_code_cites_exists() -> None:
+    folders = ("bench", "conf", "demo", "docker", "etl", "graphmill", "remap", "tests", "train")
+    files = [path for folder in folders for path in (REPOSITORY / folder).rglob("*.*")]
+    texts = {path: path.read_text() for path in files if path.suffix in {".py", ".yaml", ".cpp", ".sh"}}
+    cited = {(path, page) for path, text in texts.items() for page in re.findall(r"\bdocs/[\w/]+\.md", text)}
+    assert len(cited) > 30
+    assert not [each for each in cited if not (REPOSITORY / each[1]).exists()]
+
+
 def test_the_architecture_draws_the_contracts_between_rooms() -> None:
     page = (REPOSITORY / "docs/explanation/architecture.md").read_text()
     settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
