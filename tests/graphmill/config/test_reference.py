@@ -1,5 +1,8 @@
 """The reference of the keys: a schema that agrees with the checks, and a page that is up to date."""
 
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +73,15 @@ def test_every_key_is_on_the_page_with_its_default() -> None:
         for key, described in properties.items():
             assert f"| `{key}` | " in page
             assert described.get("description"), key
+
+
+def test_the_wheel_has_the_examples(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, timeout=300)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        for path in (*EXAMPLES, REPOSITORY / "conf/graphmill.schema.json"):
+            assert archive.read(f"graphmill/conf/{path.name}") == path.read_bytes()
 
 
 def test_examples_are_found_outside_the_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
