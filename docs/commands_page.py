@@ -8,7 +8,7 @@ import click
 
 PAGE = "reference/commands.md"
 COMMANDS = {"graphmill": "graphmill.cli.main", "dask-submit": "graphmill.cli.submit"}
-WIDTH = 100
+WIDTH = 80
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
