@@ -58,6 +58,17 @@ class Environment(WorkerPlugin):  # type: ignore[misc]  # distributed is untyped
         gc.freeze()
 
 
+def worker_addresses(client: Client) -> set[str]:
+    """Return the addresses of the workers that are there now.
+
+    Not by client.scheduler_info(): every two seconds, Dask puts an answer without workers in its place.
+
+    Raises:
+        OSError: the scheduler does not answer.
+    """
+    return set(client.sync(client.scheduler.identity, n_workers=-1)["workers"])
+
+
 def prepare(client: Client, kind: Kind, py_files: Iterable[str]) -> None:
     """Upload missing packages and `py_files` to the workers, and refuse workers with other versions.
 

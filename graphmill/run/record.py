@@ -22,7 +22,7 @@ from distributed import Client
 
 from graphmill import storage
 from graphmill.config import Config
-from graphmill.errors import ConfigError, FormatError, GraphMillError, LockedError
+from graphmill.errors import ConfigError, FormatError, GraphMillError, LockedError, NotFoundError
 from graphmill.run.job import Job
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage.redaction import redacted
@@ -103,6 +103,8 @@ def read_record(uri: str) -> dict[str, Any] | None:
         return None
     try:
         content: dict[str, Any] = storage.read_json(uri)
+    except NotFoundError:  # another run has just deleted it
+        return None
     except FormatError as error:
         raise FormatError(f"{error}; move it away") from error
     return content

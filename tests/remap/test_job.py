@@ -51,7 +51,11 @@ def test_every_entity_under_its_raw_id(client: Client, output: str, as_pbg: bool
 
 
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     user=st.lists(st.integers(0, 40), min_size=1, max_size=3),
     item=st.integers(0, 40),

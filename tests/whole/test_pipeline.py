@@ -64,7 +64,7 @@ def command(input_uri: str, output_uri: str, *settings: str) -> list[str]:
 
 def run(input_uri: str, output_uri: str, *settings: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        command(input_uri, output_uri, *settings), capture_output=True, text=True, timeout=300, check=False
+        command(input_uri, output_uri, *settings), capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
     return done
@@ -120,7 +120,7 @@ def test_evaluate_alone_gives_the_metrics_of_the_run(whole: Path, triples: Path)
         [sys.executable, "-m", "train", "evaluate", "--conf", conf, *options, "--json", "--split", "test"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
         cwd=REPOSITORY,
     )
@@ -165,7 +165,7 @@ def run_on_all(
         [DASK_SUBMIT, "--master", "local[1]", "pipeline.py", "--conf", str(conf), *sets],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
 
@@ -243,7 +243,7 @@ def test_the_same_seed_gives_the_same_bytes_whatever_the_workers(
 ) -> None:
     arguments = command(str(triples), str(tmp_path / "out"))
     arguments[2] = "local[1]"
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert_same_output(str(whole), str(tmp_path / "out"), tmp_path)
 

@@ -177,10 +177,13 @@ def test_progress_of_a_task_is_shown_here(client: Client) -> None:
 
 
 def test_a_cancelled_task_stops_by_itself(client: Client) -> None:
+    def is_at_work() -> bool:
+        return any(client.run(lambda dask_worker: len(dask_worker.state.executing)).values())
+
     future = client.submit(count_up, 100_000, pure=False)
-    time.sleep(0.5)
+    wait_until(is_at_work)
     future.cancel()
-    wait_until(lambda: not any(client.run(lambda dask_worker: len(dask_worker.state.executing)).values()))
+    wait_until(lambda: not is_at_work())
 
 
 @pytest.mark.slow
@@ -259,10 +262,10 @@ def test_a_lost_scheduler_is_a_cluster_error() -> None:
         assert scheduler.stderr is not None
         lines = (re.search(r"tcp://127\.0\.0\.1:\d+", line) for line in scheduler.stderr)
         address = next(found[0] for found in lines if found)
-        with Client(address, timeout=5) as client, ThreadPoolExecutor(1) as pool:
+        with Client(address, timeout=60) as client, ThreadPoolExecutor(1) as pool:
+            client._timeout = 1  # it need not look long for a scheduler that is gone
             asked = pool.submit(cluster.run_tasks, client, rest, [()], description="resting")
-            while not client.futures:
-                time.sleep(0.05)
+            wait_until(lambda: bool(client.futures))
             scheduler.kill()
             with pytest.raises(ClusterError, match="resting: the cluster went away: Client lost the connec"):
                 asked.result()

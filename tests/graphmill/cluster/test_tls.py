@@ -15,7 +15,7 @@ from tests.graphmill.cluster.certificates import certificates
 
 
 def settings(folder: Path, name: str = "cluster") -> ClusterConfig:
-    return ClusterConfig(tls=TlsConfig(**certificates(folder, name)), connect_timeout_s=5)
+    return ClusterConfig(tls=TlsConfig(**certificates(folder, name)))
 
 
 def test_a_local_cluster_speaks_tls_and_lets_no_stranger_in(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_a_local_cluster_speaks_tls_and_lets_no_stranger_in(tmp_path: Path) -> N
         address = client.scheduler_info()["address"]
         assert address.startswith("tls://")
         assert client.submit(os.getpid).result() != os.getpid()
-        stranger = settings(tmp_path, "stranger")
+        stranger = settings(tmp_path, "stranger").model_copy(update={"connect_timeout_s": 5})
         with (
             pytest.raises(ClusterError, match="does not answer"),
             cluster.connect(address, stranger),
@@ -73,8 +73,8 @@ def test_the_dashboard_is_made_when_somebody_looks() -> None:
         applications = client.cluster.scheduler.http_application.applications
         assert not any("/status" in getattr(each, "app_paths", ()) for each in applications)
         for _ in range(2):
-            with urlopen(client.dashboard_link, timeout=60) as answer:
+            with urlopen(client.dashboard_link, timeout=300) as answer:
                 assert (answer.status, answer.url) == (200, client.dashboard_link)
                 assert b"Dask" in answer.read()
-        with urlopen(client.dashboard_link.replace("/status", "/"), timeout=60) as answer:
+        with urlopen(client.dashboard_link.replace("/status", "/"), timeout=300) as answer:
             assert answer.url == client.dashboard_link

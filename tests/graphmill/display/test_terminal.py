@@ -31,7 +31,7 @@ def conf(tmp_path: Path) -> Path:
 
 def etl(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [DASK_SUBMIT, "etl.py", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
 @pytest.mark.slow
@@ -80,7 +80,7 @@ def test_a_terminal_gets_bars_and_the_dashboard(conf: Path) -> None:
     except OSError:  # how Linux says that the other end is closed
         pass
     os.close(ours)
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=600) == 0
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
     assert re.search(r"etl: encode\s+━+\s+100%", text)
     assert "dashboard: http" in text
@@ -117,7 +117,7 @@ exit_codes.main(stage_command("etl"), ["--conf", {str(conf)!r}, "--quiet"])
         [sys.executable, "-c", f"if __name__ == '__main__':\n{program.replace(chr(10), chr(10) + ' ')}"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 1

@@ -14,6 +14,7 @@ from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError, LockedError
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
+from graphmill.storage import fs
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -154,6 +155,23 @@ def test_a_damaged_run_json_is_not_overwritten(folder: Path) -> None:
     with pytest.raises(FormatError, match=r"run\.json"):
         record.RunRecord(str(folder / "out" / "run.json"), settings_at(folder))
     assert (folder / "out" / "run.json").read_text() == '{"stages": '
+
+
+def test_what_another_run_deletes_while_it_is_read_is_not_there(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A date that is retired loses its marker and its run.json while others look at all dates."""
+    open_input = fs.open_input
+
+    def deleted_at_last(uri: str) -> Any:
+        storage.delete(uri)
+        return open_input(uri)
+
+    storage.write_marker(str(folder), {})
+    storage.write_text(str(folder / "run.json"), "{}")
+    monkeypatch.setattr(fs, "open_input", deleted_at_last)
+    assert storage.read_marker(str(folder)) is None
+    assert record.read_record(str(folder / "run.json")) is None
 
 
 def test_a_copy_of_a_finished_folder_is_the_same_input(tmp_path: Path) -> None:
