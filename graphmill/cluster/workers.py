@@ -130,7 +130,7 @@ def _check_versions(place: str, found: dict[str, str]) -> None:
     if problems:
         raise ClusterError(
             f"{place}: {'; '.join(problems)}; install the same versions on all machines "
-            "(docs/operations.md: the packed environment)"
+            "(docs/how_to/operations.md: the packed environment)"
         )
 
 

@@ -63,7 +63,7 @@ class Run:
 
     @property
     def stages(self) -> dict[str, dict[str, Any]]:
-        """Figures of etl, train, evaluate and remap; docs/report.md lists them."""
+        """Figures of etl, train, evaluate and remap; docs/reference/run_json.md lists them."""
         return dict(self.record.get("stages", {}))
 
     @property
