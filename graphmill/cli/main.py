@@ -21,6 +21,7 @@ _ELSEWHERE = {
     "etl": "etl.__main__:command",
     "train": "train.__main__:train",
     "evaluate": "train.__main__:evaluate",
+    "predict": "remap.predict.command:command",
     "remap": "remap.command:remap",
     "neighbors": "remap.command:neighbors",
 }

@@ -1,6 +1,9 @@
 """run.json, fingerprints, and the rule that skips finished stages."""
 
 import json
+import os
+import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +91,11 @@ def test_a_finished_stage_is_skipped_until_something_changes(
     caplog.set_level("INFO", "graphmill")
     stage = Counting()
     first = run(stage, folder, client)
-    assert run(stage, folder, client) == first
+    skipped = run(stage, folder, client).pop("skipped")
+    assert run(stage, folder, client) == first | {"skipped": skipped}
+    assert json.loads((folder / "out" / "run.json").read_text())["stages"]["etl"] == first
+    assert re.fullmatch(r"unchanged since (\d{4}-\d\d-\d\d )?\d\d:\d\d", skipped)
+    assert f"etl: skipped, {skipped}" in caplog.text
     assert stage.runs == 1
     run(stage, folder, client, dimension=5)
     assert stage.runs == 2
@@ -96,7 +103,7 @@ def test_a_finished_stage_is_skipped_until_something_changes(
     (folder / "in" / "edges.csv").write_text("a,b,c")
     run(stage, folder, client, dimension=5)
     assert stage.runs == 3
-    assert "edges.csv" in caplog.text
+    assert "/in/edges.csv is another file" in caplog.text
     storage.delete(str(folder / "out" / "entities"))
     run(stage, folder, client, dimension=5)
     assert stage.runs == 4
@@ -218,6 +225,38 @@ def test_a_copy_of_a_finished_folder_is_the_same_input(tmp_path: Path) -> None:
     assert here == there
     storage.write_marker(str(tmp_path / "there" / "edges"), {"made": "differently"})
     assert record.describe_inputs([str(tmp_path / "there" / "edges")]) != [here]
+
+
+@pytest.mark.parametrize(("ago_s", "age"), [(-7200, "newer"), (7200, "another one, and older")])
+def test_a_finished_folder_is_told_by_its_age(
+    folder: Path, client: Client, caplog: pytest.LogCaptureFixture, ago_s: float, age: str
+) -> None:
+    """Nobody can tell two hashes apart."""
+    stage, edges = Counting(), folder / "out" / "edges" / "in"
+    stage.fingerprint = lambda config: {"inputs": record.describe_inputs([str(edges)])}  # type: ignore[method-assign]
+    storage.write_marker(str(edges), {"made": "first"})
+    run(stage, folder, client)
+    storage.write_marker(str(edges), {"made": "then"})
+    os.utime(edges / "_SUCCESS", (time.time() - ago_s,) * 2)
+    caplog.set_level("INFO", "graphmill")
+    run(stage, folder, client)
+    assert re.search(
+        rf"since this changed: in is {age} \(.*\d\d:\d\d\) than what .* \(\d\d:\d\d\)$", caplog.text, re.M
+    )
+    assert "made_from" not in caplog.text
+
+
+@pytest.mark.parametrize("inputs", [7, ["x"], [{"uri": "x", "files": 3}], [{"name": "in"}], None])
+def test_a_fingerprint_that_somebody_has_changed(folder: Path, client: Client, inputs: Any) -> None:
+    stage = Counting()
+    run(stage, folder, client)
+    uri = str(folder / "out" / "run.json")
+    content = storage.read_json(uri)
+    content["stages"]["etl"] |= {"finished": "soon"}
+    content["stages"]["etl"]["fingerprint"]["inputs"] = inputs
+    storage.write_text(uri, json.dumps(content))
+    run(stage, folder, client)
+    assert stage.runs == 2
 
 
 @given(JSON, JSON)
