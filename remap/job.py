@@ -17,6 +17,7 @@ from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.outlook import GraphSize, Outlook
 from graphmill.run.output_checks import check_folder
+from graphmill.run.trained_with import changes_in_errors
 from remap.config import RemapConfig
 from remap.output.complete import check_complete
 from remap.output.partition import write_partition
@@ -62,16 +63,17 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     settings = config.section(RemapConfig)
     num_partitions = select_types(config, settings)
     inputs = find_inputs(config, settings)
-    check_partitions(inputs, num_partitions)
     check_outputs(config)
     partitions = [
         (inputs, entity_type, partition, config.entity_dimension(entity_type))
         for entity_type, num in num_partitions.items()
         for partition in range(num)
     ]
-    parts: list[MeasuredPartition] = run_tasks(
-        client, measure_partition, partitions, description="measuring", unit="partitions"
-    )
+    with changes_in_errors(config):
+        check_partitions(inputs, num_partitions)
+        parts: list[MeasuredPartition] = run_tasks(
+            client, measure_partition, partitions, description="measuring", unit="partitions"
+        )
     with storage.atomic_directory(config.embedding_path) as folder:
         arguments = [(inputs, part, folder, settings) for part in parts]
         files: list[dict[str, int]] = run_tasks(

@@ -1,21 +1,29 @@
 """Fixtures of the whole suite."""
 
 import logging
+import os
 from collections.abc import Iterator
 
+import dask
 import distributed
 import hypothesis
 import numpy as np
 import pytest
 
+from graphmill import cluster
 from graphmill.display import terminal
 from tests.hadoop.fixture import hdfs, hdfs_uri, yarn
 
 __all__ = ["client", "hdfs", "hdfs_uri", "rng", "yarn"]
 
 # The first example of a test may compile, start or import something; slow machines run the suite too.
-hypothesis.settings.register_profile("suite", deadline=None)
+hypothesis.settings.register_profile(
+    "suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("suite")
+
+OF_NANNIES = {*dask.config.get("distributed.nanny.pre-spawn-environ"), *cluster.ENVIRONMENT}
+AT_START = {name: os.environ.get(name) for name in OF_NANNIES}
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
@@ -35,6 +43,21 @@ def log_as_at_start(caplog: pytest.LogCaptureFixture) -> None:
     # A LocalCluster raises the level of every handler of distributed's log, pytest's own among them.
     caplog.handler.setLevel(logging.NOTSET)
     vars(terminal.options).update(vars(terminal.Options()))
+
+
+@pytest.fixture(autouse=True)
+def environment_as_at_start() -> Iterator[None]:
+    """Undo what Dask's nannies set in this process: processes inherit it, and later nannies prefer it."""
+
+    def restore() -> None:
+        for name, value in AT_START.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+    restore()
+    yield
+    restore()
 
 
 @pytest.fixture(scope="session")

@@ -71,6 +71,8 @@ def session(
                 run.finish("done", workers_lost=losses.num_workers)
                 writer.submit(write_report, run.uri, settings)  # while the cluster closes
         except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and any(STAGES[name].keeps_work for name in stages):
+                error.add_note("run the same command to go on")
             is_recorded = _record_failure(run, error, losses.num_workers)
             if is_recorded and isinstance(error, Exception):  # a signal asks for an immediate end
                 write_report(run.uri, settings)

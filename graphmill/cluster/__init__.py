@@ -12,6 +12,7 @@ yarn         containers of Hadoop's distributed shell: application, container, h
 from graphmill.cluster.connecting import connect
 from graphmill.cluster.settings import ENVIRONMENT, ClusterConfig, TlsConfig, num_cores
 from graphmill.cluster.tasks import Losses, run_task, run_tasks
+from graphmill.cluster.workers import worker_addresses
 
 __all__ = [
     "ENVIRONMENT",
@@ -22,4 +23,5 @@ __all__ = [
     "num_cores",
     "run_task",
     "run_tasks",
+    "worker_addresses",
 ]

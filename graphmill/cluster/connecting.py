@@ -14,7 +14,7 @@ from graphmill.cluster import dashboard
 from graphmill.cluster.keys import Keys
 from graphmill.cluster.kinds import Kind, kind_of
 from graphmill.cluster.settings import ENVIRONMENT, ClusterConfig, TlsConfig, pre_spawn_environment
-from graphmill.cluster.workers import Environment, prepare
+from graphmill.cluster.workers import Environment, prepare, worker_addresses
 from graphmill.display import progress
 from graphmill.errors import ClusterError, ConfigError
 from graphmill.machine import run_folder
@@ -102,9 +102,7 @@ def _in_a_file(keys: Keys | None) -> Iterator[Keys | None]:
 
 
 def _announce(client: Client, master: str) -> None:
-    workers = client.scheduler_info(n_workers=-1)["workers"]
-    shows_pages = dashboard.is_installed()
-    where = f", dashboard at {client.dashboard_link}" if shows_pages else ""
-    log.info("cluster: %s, %d workers%s", master, len(workers), where)
-    if shows_pages:
-        progress.footer(f"dashboard: {client.dashboard_link}")
+    log.info("cluster: %s, %d workers", master, len(worker_addresses(client)))
+    address = dashboard.address(client, is_here=kind_of(master).has_own_scheduler)
+    if address and not progress.footer(f"dashboard: {address}"):
+        log.info("dashboard: %s", address)

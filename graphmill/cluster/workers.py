@@ -22,6 +22,7 @@ from graphmill import storage
 from graphmill.cluster.kinds import Kind
 from graphmill.cluster.settings import ENVIRONMENT
 from graphmill.config.stages import STAGES
+from graphmill.display import progress
 from graphmill.errors import ClusterError, ConfigError
 
 PACKAGES = list(dict.fromkeys(["graphmill", *(stage.job.partition(".")[0] for stage in STAGES.values())]))
@@ -48,6 +49,7 @@ class Environment(WorkerPlugin):  # type: ignore[misc]  # distributed is untyped
     def setup(self, worker: Any) -> None:
         """Called by Dask on each worker."""
         os.environ.update(self.variables)
+        worker.metrics["working on"] = progress.worked_on  # the dashboard's page "Workers"
         # In time: the first task of a worker loads OpenMP.
         os.environ.setdefault("OMP_WAIT_POLICY", ENVIRONMENT["OMP_WAIT_POLICY"])
         if self.ignores_interrupts:
@@ -56,6 +58,17 @@ class Environment(WorkerPlugin):  # type: ignore[misc]  # distributed is untyped
     def teardown(self, worker: Any) -> None:
         """Called by Dask before a worker ends, which then takes half a second less."""
         gc.freeze()
+
+
+def worker_addresses(client: Client) -> set[str]:
+    """Return the addresses of the workers that are there now.
+
+    Not by client.scheduler_info(): every two seconds, Dask puts an answer without workers in its place.
+
+    Raises:
+        OSError: the scheduler does not answer.
+    """
+    return set(client.sync(client.scheduler.identity, n_workers=-1)["workers"])
 
 
 def prepare(client: Client, kind: Kind, py_files: Iterable[str]) -> None:

@@ -17,6 +17,10 @@ from graphmill.vocab import RECORD, TRAIN_SPLIT
 
 _MAX_DEPTH = 50
 _EXAMPLE = "graphmill:"
+_WITHOUT_CONF = (
+    "--conf: missing; name the configuration, as in --conf FILE.yaml, or an example of the installation, as "
+    "in --conf graphmill:triples.yaml; `graphmill init TABLE...` writes one for your tables"
+)
 
 Transform = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -37,7 +41,10 @@ def load(
     """
     raw = read_raw(conf_uri, overrides)
     try:
-        settings = from_mapping(transform(raw) if transform else raw)
+        given = transform(raw) if transform else raw
+        if conf_uri is None and "relations" not in given:
+            raise ConfigError(_WITHOUT_CONF)
+        settings = from_mapping(given)
     except ConfigError as error:
         raise ConfigError(_with_lines(str(error), conf_uri, overrides)) from error
     # Workers may have another current folder than the command.

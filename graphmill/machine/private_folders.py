@@ -9,6 +9,7 @@ The lock of a killed process is released, so the next job removes folders that n
 import fcntl
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -25,11 +26,13 @@ def make_private(path: Path, *, forbidden_mode: int = 0o077) -> None:
     """Make a folder for this user alone, unless it exists.
 
     Raises:
-        PermissionError: the folder is a link or another user's, or has a bit of `forbidden_mode`.
+        PermissionError: the folder is a link, a file or another user's, or has a bit of `forbidden_mode`.
+        FileNotFoundError: another process has just removed the folder.
     """
-    path.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+    with suppress(FileExistsError):  # exist_ok raises this where another process removes the folder meanwhile
+        path.mkdir(mode=_PRIVATE, parents=True)
     found = path.lstat()
-    if path.is_symlink() or found.st_uid != os.geteuid() or found.st_mode & forbidden_mode:
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & forbidden_mode:
         raise PermissionError(f"{path}: expected a folder of this user alone, found another's; delete it")
 
 
@@ -71,7 +74,8 @@ def _lock(path: Path) -> int:
     while True:
         with suppress(FileNotFoundError):  # another process has just removed the folder
             make_private(path.parent)
-            path.mkdir(mode=_PRIVATE, exist_ok=True)
+            with suppress(FileExistsError):
+                path.mkdir(mode=_PRIVATE)
             descriptor = os.open(path / _ALIVE, os.O_RDWR | os.O_CREAT, 0o600)
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             if os.fstat(descriptor).st_nlink:

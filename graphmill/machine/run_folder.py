@@ -24,7 +24,7 @@ from graphmill.machine import private_folders
 NAME = "graphmill-run"
 
 _RECORD = "semaphores"
-_SHARED_MEMORY = Path("/dev/shm")
+SHARED_MEMORY = Path("/dev/shm")
 _SEMAPHORE_INODE = re.compile(r" (\d+) +/dev/shm/sem\.")
 _SEMAPHORE = re.compile(r"/dev/shm/sem\.mp-\w+")
 
@@ -52,7 +52,7 @@ def record_semaphores() -> None:
     with suppress(StorageError, OSError):  # a missing record costs a few bytes of shared memory
         folder = path()
         temporary = folder / f".{_RECORD}"
-        temporary.write_text("".join(f"{file.stat().st_ino} {file}\n" for file in _semaphores()))
+        temporary.write_text("".join(f"{inode} {file}\n" for file, inode in _semaphores().items()))
         temporary.rename(folder / _RECORD)
 
 
@@ -68,12 +68,17 @@ def remove_recorded(folder: Path) -> None:
                         Path(name).unlink()
 
 
-def _semaphores() -> list[Path]:
+def _semaphores() -> dict[Path, int]:
+    """Return the files of this process's semaphores, with their inodes."""
     # By inode: glibc makes a semaphore under another name, and its map keeps that name.
-    with suppress(FileNotFoundError):
-        inodes = set(map(int, _SEMAPHORE_INODE.findall(Path("/proc/self/maps").read_text())))
-        return [file for file in _SHARED_MEMORY.glob("sem.mp-*") if file.stat().st_ino in inodes]
-    return []
+    inodes = set(map(int, _SEMAPHORE_INODE.findall(Path("/proc/self/maps").read_text())))
+    found = {}
+    for file in SHARED_MEMORY.glob("sem.mp-*"):
+        with suppress(FileNotFoundError):  # another program's, which has just ended
+            inode = file.stat().st_ino
+            if inode in inodes:
+                found[file] = inode
+    return found
 
 
 def _remove(root: str) -> None:

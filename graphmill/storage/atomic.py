@@ -24,7 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from graphmill.errors import FormatError, StorageError
+from graphmill.errors import FormatError, NotFoundError, StorageError
 from graphmill.storage import checksums as hashing
 from graphmill.storage import fs
 from graphmill.storage.checksums import Checksums
@@ -215,6 +215,8 @@ def read_marker(directory: str) -> dict[str, Any] | None:
         return None
     try:
         fingerprint = json_in(fs.read_text(uri) or "{}", uri, object)
+    except NotFoundError:  # another run has just deleted it
+        return None
     except FormatError as error:
         raise FormatError(f"{error}; delete it to redo") from error
     return fingerprint if isinstance(fingerprint, dict) else {}

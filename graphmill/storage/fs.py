@@ -220,7 +220,11 @@ def links_below(uri: str) -> dict[str, str]:
             if folder.is_symlink():
                 others += islice(os.walk(folder, onerror=refuse), 1)
         files = (Path(folder, name) for folder, _, names in others for name in names)
-        links = {str(file.relative_to(path)): str(file.readlink()) for file in files if file.is_symlink()}
+        links = {}
+        for file in files:
+            with suppress(FileNotFoundError):  # deleted meanwhile
+                if file.is_symlink():
+                    links[str(file.relative_to(path))] = str(file.readlink())
     return {below(uri, link): target for link, target in links.items()}
 
 
@@ -297,11 +301,11 @@ def _move_new_locally(source: Path, target: Path) -> bool:
 def delete(uri: str) -> None:
     """Delete the file, or the folder with its content, if it exists."""
     file_system, path = filesystem(uri)
-    found = status(uri)
-    if found is None:
-        return
-    with suppress(NotFoundError), explained("delete", uri):
-        (file_system.delete_dir if found.is_dir else file_system.delete_file)(path)
+    while (found := status(uri)) is not None:
+        with suppress(NotFoundError), explained("delete", uri):
+            (file_system.delete_dir if found.is_dir else file_system.delete_file)(path)
+            return
+        # Another process has deleted a file of the folder, and Arrow has left the others.
 
 
 def _status(found: pafs.FileInfo, uri: str) -> FileStatus:

@@ -137,7 +137,7 @@ def _write_all(
         (output, move.written, options, [plans[entity_type] for _, entity_type in output.ids], token)
         for output, move in zip(outputs, moves, strict=True)
     ]
-    num_workers = len(client.scheduler_info(n_workers=-1)["workers"])
+    num_workers = len(cluster.worker_addresses(client))
     try:
         if plans:
             maps = [(list(plans.values()), token)] * num_workers

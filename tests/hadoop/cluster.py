@@ -11,9 +11,9 @@ from pathlib import Path
 from tests.hadoop.jars import ensure_jars, java_home
 
 MAIN_PATH = Path(__file__).with_name("MiniCluster.java")
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 10.0
-COMMAND_TIMEOUT_S = 60.0
+COMMAND_TIMEOUT_S = 300.0
 LOG_TAIL_LINES = 40
 
 

@@ -45,7 +45,9 @@ def check_tools() -> None:
     for tool in ("java", "mvn"):
         if shutil.which(tool) is None:
             raise HadoopUnavailableError(f"expected {tool} on PATH, found none; install a JDK and Maven")
-    modules = subprocess.run(["java", "--list-modules"], capture_output=True, text=True, timeout=60)
+    modules = subprocess.run(
+        ["java", "--list-modules"], capture_output=True, text=True, timeout=FETCH_TIMEOUT_S
+    )
     version = re.search(r"^jdk\.compiler@(\d+)", modules.stdout, re.MULTILINE)
     if version is None or int(version[1]) not in JAVA_VERSIONS:
         found = f"Java {version[1]}" if version else "a Java without a compiler"

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.hadoop.jars import ensure_jars
 
 MAIN_PATH = Path(__file__).with_name("ReadParquet.java")
-TIME_LIMIT_S = 120.0
+TIME_LIMIT_S = 600.0
 
 
 def read(paths: Sequence[Path], num_shares: int) -> dict[Path, list[list[str]]]:

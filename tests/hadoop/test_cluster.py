@@ -1,5 +1,6 @@
 """The HDFS that the other tests stand on is real, and never outlives them."""
 
+import itertools
 import os
 import signal
 import socket
@@ -7,6 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,6 +18,8 @@ import pytest
 from tests import REPOSITORY
 from tests.hadoop.cluster import MiniHdfs, mini_hdfs
 from tests.hadoop.jars import HadoopUnavailableError, check_tools, ensure_jars, why_not
+from tests.processes import DEADLINE_S
+from tests.waiting import found_in, wait_until
 
 pytestmark = pytest.mark.hdfs
 
@@ -42,8 +46,16 @@ def test_a_written_file_is_read_back(hdfs: MiniHdfs, hdfs_uri: str) -> None:
     assert client.read(path).read() == content
     status = client.get_file_info(path)
     assert (status.length, status.replication) == (len(content), 1)
-    blocks = list((hdfs.conf_dir.parent / "dfs").rglob("blk_*"))
-    assert sum(block.stat().st_size for block in blocks) >= len(content)
+    wait_until(lambda: bytes_of_blocks(hdfs) >= len(content))
+
+
+def bytes_of_blocks(hdfs: MiniHdfs) -> int:
+    """Bytes on the disk, where datanodes rename new blocks and delete those of earlier tests meanwhile."""
+    found = 0
+    for block in found_in(hdfs.conf_dir.parent / "dfs", "**/blk_*"):
+        with suppress(FileNotFoundError):
+            found += block.stat().st_size
+    return found
 
 
 def test_rename_replaces_only_on_request(hdfs: MiniHdfs, hdfs_uri: str) -> None:
@@ -63,14 +75,17 @@ def test_rename_replaces_only_on_request(hdfs: MiniHdfs, hdfs_uri: str) -> None:
 
 def test_closing_a_file_does_not_wait_for_the_block_report(hdfs: MiniHdfs, hdfs_uri: str) -> None:
     client = hdfs_native.Client(hdfs.uri)
-    seconds = []
-    for number in range(20):
-        file = client.create(f"{urlsplit(hdfs_uri).path}/{number}")
+    numbers = itertools.count()
+
+    def seconds_to_close() -> float:
+        file = client.create(f"{urlsplit(hdfs_uri).path}/{next(numbers)}")
         file.write(b"a block")
         start = time.perf_counter()
         file.close()
-        seconds.append(time.perf_counter() - start)
-    assert statistics.median(seconds) < 0.45  # hdfs-native's wait is 0.5
+        return time.perf_counter() - start
+
+    # hdfs-native's wait is 0.5. A machine that is busy with other things is asked again.
+    wait_until(lambda: statistics.median(seconds_to_close() for _ in range(20)) < 0.45)
 
 
 def test_the_configuration_folder_names_the_cluster(hdfs: MiniHdfs, hdfs_uri: str) -> None:
@@ -95,10 +110,7 @@ def test_the_namenode_dies_with_its_parent(tmp_path: Path) -> None:
         finally:
             parent.send_signal(signal.SIGKILL)
 
-    deadline = time.monotonic() + 60
-    while listens(uri) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not listens(uri)
+    wait_until(lambda: not listens(uri), DEADLINE_S)
 
 
 @pytest.mark.slow
@@ -130,7 +142,9 @@ def test_missing_tools_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def listens(uri: str) -> bool:
     address = urlsplit(uri)
     try:
-        socket.create_connection((address.hostname, address.port), timeout=1).close()
-    except ConnectionRefusedError:
+        socket.create_connection((address.hostname, address.port), timeout=60).close()
+    except (ConnectionRefusedError, ConnectionResetError):
         return False
+    except TimeoutError:  # its queue is full: the process lives, and does not get to accept
+        return True
     return True

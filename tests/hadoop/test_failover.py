@@ -6,7 +6,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import distributed
@@ -23,6 +23,7 @@ from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges
 from graphmill.storage import hdfs_writer
 from graphmill.vocab import Bucket
+from tests import REPOSITORY
 from tests.etl.graphs import write_parquet
 from tests.etl.run.test_go_on import figures_of, graph_config, stopped_before
 from tests.hadoop.cluster import MiniHdfs, mini_hdfs
@@ -84,13 +85,16 @@ def write_edges(uri: str, num_files: int, rows: int) -> None:
             pq.write_table(table, stream)
 
 
-def run(cluster: MiniHdfs, folder: Path, root: str, log: Path) -> subprocess.Popen[bytes]:
+def run(
+    cluster: MiniHdfs, folder: Path, root: str, log: Path, before: Sequence[str] = ()
+) -> subprocess.Popen[bytes]:
     conf = folder / "c.yaml"
     conf.write_text(CONF)
     overrides = ["--set", f"input={root}", "--set", f"output={root}/out"]
     with log.open("wb") as output:
         return subprocess.Popen(
-            [DASK_SUBMIT, "--master", "local[2]", "pipeline.py", "--conf", str(conf), *overrides],
+            [*before, DASK_SUBMIT, "--master", "local[2]", "pipeline.py", "--conf", str(conf), *overrides],
+            cwd=REPOSITORY,
             env=environment_of(cluster),
             stdout=output,
             stderr=output,
@@ -104,13 +108,14 @@ def test_a_run_survives_a_failover_of_the_namenode(available: MiniHdfs, tmp_path
     for root in roots.values():
         write_edges(root, 4, 10_000)
     undisturbed = run(available, tmp_path, roots["local"], tmp_path / "local.log")
-    assert undisturbed.wait(300) == 0, (tmp_path / "local.log").read_text()
-    log = tmp_path / "hdfs.log"
-    with run(available, tmp_path, roots["hdfs"], log) as disturbed:
-        begun = f"{roots['hdfs']}/out/checkpoint/checkpoint_version.txt"
-        wait_until(lambda: storage.exists(begun), "the first epoch")
+    assert undisturbed.wait(400) == 0, (tmp_path / "local.log").read_text()
+    log, sign = tmp_path / "hdfs.log", tmp_path / "held"
+    held = [sys.executable, "-m", "tests.held", "checkpoint_version.txt", "1", str(sign)]
+    with run(available, tmp_path, roots["hdfs"], log, held) as disturbed:
+        wait_until(sign.exists, "the first epoch")
         available.tell("failover")
         assert b"train: done" not in log.read_bytes()
+        sign.unlink()
         assert disturbed.wait(400) == 0, log.read_text()
     for folder in ("edges/train", "entities/entity_index/node", "embeddings/node"):
         written = {
@@ -138,7 +143,7 @@ def test_a_datanode_stopped_while_a_file_is_written_loses_nothing(
                 time.sleep(0.1)
                 if (number, at) == (0, 3):
                     available.tell("stop-datanode 0")
-    hdfs_writer.within(30, gc.collect)  # closing what was given up could take for ever
+    hdfs_writer.within(300, gc.collect)  # closing what was given up could take for ever
     for number in range(3):
         assert storage.read_bytes(f"{available.uri}/slowly/{number}") == b"".join(blocks)
 
@@ -184,19 +189,22 @@ def test_a_datanode_stopped_while_bucket_files_are_written_loses_nothing(
     edges = Edges(*(rng.integers(0, 1 << 30, 700_000) for _ in range(3)), weight=None)  # 8 MB of file
     folder = f"{available.uri}/buckets/edges"
     buckets = [Bucket(lhs, rhs) for lhs in range(4) for rhs in range(4)]
-    begun = threading.Event()
+    begun, stopped = threading.Event(), threading.Event()
 
     def write() -> None:
-        for bucket in buckets:
-            edge_buckets.write_bucket(folder, bucket, edges)
-            begun.set()
+        is_last = False
+        while not is_last:  # until all were written with a datanode less, however long that takes to stop
+            is_last = stopped.is_set()
+            for bucket in buckets:
+                edge_buckets.write_bucket(folder, bucket, edges)
+                begun.set()
 
     writer = threading.Thread(target=write, daemon=True)
     writer.start()
-    assert begun.wait(60)
+    assert begun.wait(300)
     available.tell("stop-datanode 1")
-    assert writer.is_alive()  # the rest is written with a datanode less
-    writer.join(200)
+    stopped.set()
+    writer.join(600)
     assert not writer.is_alive()
     for bucket in buckets:
         found = edge_buckets.read_bucket(folder, bucket)

@@ -62,7 +62,7 @@ def attempt(cluster: MiniHdfs, uri: str, **variables: str) -> subprocess.Complet
         env=environment,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=600,
         check=False,
     )
 

@@ -30,6 +30,7 @@ from tests.graphmill.cluster.certificates import certificates
 from tests.hadoop import yarn as rm
 from tests.hadoop.cluster import MiniHdfs
 from tests.hadoop.jars import ensure_jars
+from tests.waiting import found_in
 
 pytestmark = [pytest.mark.yarn, pytest.mark.slow]
 
@@ -99,7 +100,7 @@ def test_the_demo_ends_well_although_its_containers_are_killed(yarn: MiniHdfs, t
             for pid in rm.processes(container):
                 with suppress(ProcessLookupError):  # it ended with its parent
                     os.kill(pid, signal.SIGKILL)
-        assert run.wait(400) == 0, (tmp_path / "log").read_text()
+        assert run.wait(800) == 0, (tmp_path / "log").read_text()
     record = json.loads(storage.read_text(f"{root}/out/run.json"))
     assert record["status"] == "done"
     parts = storage.list_dir(f"{root}/out/embeddings/package")
@@ -151,18 +152,19 @@ def test_every_way_to_end_ends_the_application(yarn: MiniHdfs, tmp_path: Path) -
             stdout = runs[way].stdout
             assert stdout is not None
             told = stdout.readline()
-            assert told, (way, runs[way].communicate(timeout=240)[1])
+            assert told, (way, runs[way].communicate(timeout=600)[1])
             workers += [int(word) for word in told.split()[1:]]
             os.killpg(runs[way].pid, number)
     assert len(workers) == 3
     for way, (_, code) in ways.items():
-        _, errors = runs[way].communicate(timeout=240)
+        _, errors = runs[way].communicate(timeout=600)
         assert runs[way].returncode == code, errors
         if way != "sigkill":  # nobody was left to see to that one: it ends by itself
             assert rm.is_over(yarn, way), errors
             assert left_on_hdfs(yarn, way) == []
     rm.wait_until(lambda: rm.is_over(yarn, "sigkill"), "the application without its command")
-    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    # YARN calls an application killed before its nodes have ended the containers.
+    rm.wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), "the workers' end")
 
 
 def left_on_hdfs(cluster: MiniHdfs, name: str) -> list[str]:
@@ -175,12 +177,13 @@ def test_missing_workers_end_the_run_with_yarn_s_reason(yarn: MiniHdfs, tmp_path
     """The message quotes YARN, whether time is up or the application has ended by itself."""
     (tmp_path / "never.py").write_text("print('never')")
     cases = {
-        "late": (["--python", "/nonexistent/python"], "no worker came within 20 s"),
-        "refused": (["--queue", "no-such-queue"], "no-such-queue"),
+        "late": (20, ["--python", "/nonexistent/python"], "no worker came within 20 s"),
+        "refused": (600, ["--queue", "no-such-queue"], "no-such-queue"),
     }
     runs = {}
-    for name, (options, _) in cases.items():
-        conf = conf_of(tmp_path, start_timeout_s=20)
+    for name, (timeout_s, options, _) in cases.items():
+        (tmp_path / name).mkdir()
+        conf = conf_of(tmp_path / name, start_timeout_s=timeout_s)
         command = arguments(name, *options, "--conf", conf, "never.py")
         runs[name] = subprocess.Popen(
             command,
@@ -190,8 +193,8 @@ def test_missing_workers_end_the_run_with_yarn_s_reason(yarn: MiniHdfs, tmp_path
             stderr=subprocess.PIPE,
             text=True,
         )
-    for name, (_, message) in cases.items():
-        output, errors = runs[name].communicate(timeout=240)
+    for name, (*_, message) in cases.items():
+        output, errors = runs[name].communicate(timeout=600)
         assert (runs[name].returncode, output) == (1, "")
         assert "error: --master yarn: no worker came" in errors
         assert message in errors
@@ -216,7 +219,7 @@ def test_other_users_are_kept_out(yarn: MiniHdfs, tmp_path: Path) -> None:
     ):
         stack.callback(run.terminate)
         assert run.stdout is not None
-        assert run.stdout.readline().startswith("workers "), run.communicate(timeout=240)[1]
+        assert run.stdout.readline().startswith("workers "), run.communicate(timeout=600)[1]
         uploaded = [status.uri for status in files_on_hdfs(yarn, "private")]
         assert [uri for uri in uploaded if storage.name(uri) == "keys.pem"]
         for uri in uploaded:
@@ -233,9 +236,9 @@ def test_other_users_are_kept_out(yarn: MiniHdfs, tmp_path: Path) -> None:
         assert {ip for ip, _ in stranger.listening(every)} == {"127.0.0.1"}
         assert stranger.attempts(tmp_path, every) == []
         run.terminate()
-        assert run.wait(240) == 143
+        assert run.wait(600) == 143
     assert left_on_hdfs(yarn, "private") == []
-    assert not list(tmp_path.rglob("keys.pem"))
+    assert not found_in(tmp_path, "**/keys.pem")
 
 
 def files_on_hdfs(cluster: MiniHdfs, name: str) -> list[storage.FileStatus]:
@@ -295,7 +298,7 @@ def test_a_packed_environment_and_the_command_yarn(yarn: MiniHdfs, tmp_path: Pat
         ),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.hadoop.cluster import MiniHdfs
 
-WAIT_S = 180.0
+WAIT_S = 600.0
 
 FINAL_STATES = {"FINISHED", "FAILED", "KILLED"}
 

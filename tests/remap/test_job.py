@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from graphmill import config as configuration
 from graphmill import storage
-from graphmill.config import Config
+from graphmill.config import Config, from_mapping
 from graphmill.errors import ConfigError, FormatError, GraphMillError, NotFoundError
 from graphmill.formats import entity_counts, entity_index, pbg_checkpoint, remapped
 from remap import job
@@ -51,7 +51,11 @@ def test_every_entity_under_its_raw_id(client: Client, output: str, as_pbg: bool
 
 
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     user=st.lists(st.integers(0, 40), min_size=1, max_size=3),
     item=st.integers(0, 40),
@@ -191,6 +195,18 @@ def _truncated_embeddings(config: Config) -> None:
 
 def _foreign_file(config: Config) -> None:
     Path(config.embedding_path, "item", "thesis.tex").write_text("years of work")
+
+
+def test_a_changed_dimension_is_told(client: Client, output: str) -> None:
+    graph.write_entities(output)
+    graph.write_checkpoint(output)
+    config = graph.configured(output)
+    pbg_checkpoint.write_config(config.checkpoint_path, config.pbg())
+    wide = from_mapping(config.model_dump() | {"dimension": 6})
+    with pytest.raises(
+        FormatError, match=r"expected dimension 6 .*found 4\nchanged since .*: dimension: 4 -> 6; "
+    ):
+        job.run(wide, client)
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from distributed import Client
 from graphmill.run import lock, lock_file
 from remap import job
 from tests import REPOSITORY
+from tests.processes import DEADLINE_S, running
 from tests.remap import graph
-from tests.remap.processes import DEADLINE_S, running
 from tests.waiting import found_in, wait_until
 
 pytestmark = pytest.mark.slow
@@ -97,11 +97,12 @@ def check_next_run(output: str, client: Client) -> None:
 @pytest.mark.parametrize("num_parts", [1, 8])
 def test_killed_while_writing(client: Client, output: str, num_parts: int) -> None:
     before = graph.snapshot(Path(output, "embeddings"))
-    with remapping(output) as process:
-        wait_until(
-            lambda: len(found_in(Path(output), ".embeddings.tmp-*/user/part-*")) >= num_parts, DEADLINE_S
-        )
-        assert process.poll() is None
+    sign = Path(output, "held")
+    with remapping(
+        output, "-m", "tests.held", "part-*.parquet", str(num_parts), str(sign), "remap"
+    ) as process:
+        wait_until(sign.exists, DEADLINE_S)
+        assert len(found_in(Path(output), ".embeddings.tmp-*/*/part-*")) == num_parts
         process.kill()
         process.wait()
     assert graph.snapshot(Path(output, "embeddings")) == before

@@ -248,7 +248,7 @@ def test_distributed(tmp_path, base):
     other.start()
     try:
         train(config, rank=0)
-        other.join(60)
+        other.join(600)
         assert other.exitcode == 0
         assert server.is_alive()
     finally:

@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 import yaml
 
 from graphmill.run import lock
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -84,24 +84,22 @@ def test_dates_one_after_another(tmp_path: Path) -> None:
     }
 
     # Two schedulers that start the same date: one runs it, the other is told to come back later.
-    rivals = [start(tmp_path, DAYS[1]) for _ in range(2)]
-    # Meanwhile the next date is told so too, however long that takes: it would go on from this one.
-    deadline = time.monotonic() + 120
-    while not (out / DAYS[1] / lock.NAME).exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-    for process in rivals:
-        process.send_signal(signal.SIGSTOP)
+    rivals = {process.pid: process for process in (start(tmp_path, DAYS[1]) for _ in range(2))}
+    held = out / DAYS[1] / lock.NAME
+    wait_until(held.exists, 300)
+    owner = rivals.pop(json.loads(held.read_text())["pid"])
+    owner.send_signal(signal.SIGSTOP)  # until the others are told, however long that takes
+    (other,) = rivals.values()
+    assert "has it since" in other.communicate()[1]
+    assert other.returncode == 75
+    # Meanwhile the next date is told so too: it would go on from this one.
     early = start(tmp_path, DAYS[2])
     assert f"and {DAYS[2]} would continue from it" in early.communicate()[1]
     assert early.returncode == 75
     assert not (out / DAYS[2]).exists()
-    for process in rivals:
-        process.send_signal(signal.SIGCONT)
-    outcomes = {process.wait(): process for process in rivals}
-    errors = {code: process.communicate()[1] for code, process in outcomes.items()}
-    assert sorted(outcomes) == [0, 75], errors
-    assert "has it since" in errors[75]
+    owner.send_signal(signal.SIGCONT)
+    errors = owner.communicate()[1]
+    assert owner.returncode == 0, errors
     second = record(tmp_path, DAYS[1])
     assert second["config"]["schedule"]["previous_date"] == DAYS[0]
     assert second["stages"]["etl"]["num_entities_from_previous"] == {"user": 40}

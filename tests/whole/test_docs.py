@@ -93,7 +93,7 @@ def run_page(page: Path, folder: Path) -> None:
                     env=environment,
                     capture_output=True,
                     text=True,
-                    timeout=300,
+                    timeout=600,
                     check=False,
                 )
                 assert done.returncode == 0, f"{page.name}: {line[-1]}\n{done.stdout}\n{done.stderr}"
@@ -118,10 +118,12 @@ def test_the_quickstart_ends_as_it_says(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_the_example_notebook_runs(folder: Path) -> None:
+    # Through files: Jupyter looks for free ports, and the kernel takes them seconds later.
     program = f"""
-import nbclient, nbformat
+import nbclient, nbformat, traitlets.config
 book = nbformat.read({str(REPOSITORY / "examples" / "explore.ipynb")!r}, 4)
-nbclient.NotebookClient(book, timeout=120).execute()
+by_files = traitlets.config.Config(KernelManager={{"transport": "ipc"}})
+nbclient.NotebookClient(book, timeout=600, startup_timeout=600, config=by_files).execute()
 """
     environment = {**os.environ, "GRAPHMILL_RUN": str(folder / "output")}
     done = subprocess.run(

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 def run(*command: object) -> str:
     done = subprocess.run(
-        [str(each) for each in command], cwd=REPOSITORY, capture_output=True, text=True, timeout=300
+        [str(each) for each in command], cwd=REPOSITORY, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

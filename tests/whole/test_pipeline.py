@@ -64,7 +64,7 @@ def command(input_uri: str, output_uri: str, *settings: str) -> list[str]:
 
 def run(input_uri: str, output_uri: str, *settings: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        command(input_uri, output_uri, *settings), capture_output=True, text=True, timeout=300, check=False
+        command(input_uri, output_uri, *settings), capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
     return done
@@ -120,7 +120,7 @@ def test_evaluate_alone_gives_the_metrics_of_the_run(whole: Path, triples: Path)
         [sys.executable, "-m", "train", "evaluate", "--conf", conf, *options, "--json", "--split", "test"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
         cwd=REPOSITORY,
     )
@@ -133,10 +133,22 @@ def test_a_second_run_does_only_what_changed(triples: Path, tmp_path: Path) -> N
     run(str(triples), str(output), "num_epochs=1")
     first = run_json(output)["stages"]
     again = run(str(triples), str(output), "num_epochs=1")
-    assert again.stderr.count("finished before, nothing has changed") == 4
+    assert (
+        len(re.findall(r": skipped, unchanged since (?:\d{4}-\d\d-\d\d )?\d\d:\d\d$", again.stderr, re.M))
+        == 4
+    )
+    assert len(re.findall(r"\b(etl|train|evaluate|remap) +\S* *skipped, unchanged since", again.stdout)) == 4
+    assert "edges per second" not in again.stdout
+    assert ", time" not in again.stdout
+    assert run_json(output)["stages"] == first
     changed = run(str(triples), str(output), "num_epochs=1", "lr=0.05")
     assert "lr: 0.1 -> 0.05" in changed.stderr
-    assert "etl: finished before" in changed.stderr
+    assert "etl: skipped" in changed.stderr
+    assert re.search(
+        r"remap: running again, since this changed: checkpoint is newer \(.*\) than ", changed.stderr
+    )
+    assert "etl, time" not in changed.stdout
+    assert "train, time" in changed.stdout
     after = run_json(output)["stages"]
     assert after["etl"] == first["etl"]
     assert after["remap"]["started"] >= first["remap"]["started"]
@@ -165,7 +177,7 @@ def run_on_all(
         [DASK_SUBMIT, "--master", "local[1]", "pipeline.py", "--conf", str(conf), *sets],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
 
@@ -243,7 +255,7 @@ def test_the_same_seed_gives_the_same_bytes_whatever_the_workers(
 ) -> None:
     arguments = command(str(triples), str(tmp_path / "out"))
     arguments[2] = "local[1]"
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert_same_output(str(whole), str(tmp_path / "out"), tmp_path)
 

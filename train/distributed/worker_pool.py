@@ -9,6 +9,7 @@ from typing import Any
 
 from distributed import Client, Future, Queue
 
+from graphmill import cluster
 from graphmill.config import Config
 from graphmill.errors import ClusterError
 from graphmill.vocab import Bucket
@@ -80,7 +81,7 @@ class WorkerPool:
         self._worker_seen_s = time.monotonic()
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         client.subscribe_topic(self.topic, lambda event: self._inbox.put(event[1]))
-        num_present = len(self._present())
+        num_present = len(cluster.worker_addresses(client))
         if num_present < self._num_workers:
             log.info(
                 "training: %d workers are there, train.num_workers asks for %d",
@@ -99,7 +100,7 @@ class WorkerPool:
         """Return the tasks whose workers were lost; with `start_tasks`, give each free worker a task.
 
         Raises:
-            ClusterError: the cluster has had no worker for NO_WORKER_S.
+            ClusterError: the cluster has had no worker for NO_WORKER_S, or went away.
             Exception: a task has raised it.
         """
         now = time.monotonic()
@@ -108,10 +109,15 @@ class WorkerPool:
         if now - self._polled_s > NO_WORKER_S:  # the coordinator did something else in between
             self._worker_seen_s = now
         self._polled_s = now
-        present = self._present()
         for task in self.tasks.values():
             if task.future.status == "error":
                 task.future.result()
+        try:
+            present = cluster.worker_addresses(self._client)
+        except OSError as error:
+            if self._client.status == "running":
+                return []  # asked again at the next poll
+            raise ClusterError(f"training: the cluster went away: {error}") from error
         lost = [task for task in self.tasks.values() if task.address not in present]
         for task in lost:
             self._client.cancel([task.future])
@@ -142,9 +148,6 @@ class WorkerPool:
         self._client.unsubscribe_topic(self.topic)
         for task in list(self.tasks.values()):
             self._forget(task)
-
-    def _present(self) -> set[str]:
-        return set(self._client.scheduler_info(n_workers=-1)["workers"])
 
     def _forget(self, task: WorkerTask) -> None:
         del self.tasks[task.name]

@@ -15,6 +15,7 @@ from graphmill.formats import pbg_checkpoint
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.outlook import GraphSize, Outlook
 from graphmill.run.record import describe_inputs
+from graphmill.run.trained_with import changes_in_errors
 from train.config import EvaluateConfig
 from train.evaluation.inputs import (
     check_folder,
@@ -28,7 +29,8 @@ from train.tables.legacy_inputs import import_legacy_inputs
 
 def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
     """Evaluate in one task of the cluster; returns the metrics and the evaluated version."""
-    return cluster.run_task(client, evaluate, import_legacy_inputs(config), description="evaluate")
+    with changes_in_errors(config):
+        return cluster.run_task(client, evaluate, import_legacy_inputs(config), description="evaluate")
 
 
 def evaluate(config: Config) -> dict[str, Any]:

@@ -49,6 +49,12 @@ class Curves:
                 for name in (each for each in _EPOCH if each in epoch):
                     writer.add_scalar(f"epoch/{name}", epoch[name], epoch["epoch"])
             for file in Path(folder).iterdir():
-                target = storage.join(self.uri, file.name)
+                target = storage.join(self.uri, _in_order(file.name, epoch["epoch"]))
                 with file.open("rb") as source, storage.atomic_output(target) as stream:
                     shutil.copyfileobj(source, stream)
+
+
+def _in_order(name: str, epoch: int) -> str:
+    """TensorBoard reads files in the order of their names, and the writer's end in seconds and a number."""
+    events, out, kind, seconds, rest = name.split(".", 4)
+    return ".".join([events, out, kind, seconds, f"{epoch:08d}", rest])

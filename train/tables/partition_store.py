@@ -132,10 +132,11 @@ class PartitionStore(Store):
 
     def _settle(self, *, wait: bool) -> None:
         """Raise the error of a write that has failed."""
-        for future in self._leaving:
-            if wait or future.done():
-                self._background.result(future)
-        self._leaving = [future for future in self._leaving if not future.done()]
+        # Asked once: a write that failed between two looks would be forgotten.
+        ended = [future for future in self._leaving if wait or future.done()]
+        self._leaving = [future for future in self._leaving if future not in ended]
+        for future in ended:
+            self._background.result(future)
 
     def _write(self, key: PartitionKey, table: Table, iteration: Iteration) -> None:
         self.files.write(key, table, self.version + 1, iteration)

@@ -9,6 +9,7 @@ import pytest
 
 from etl import job
 from tests.etl.run.test_kill import REPOSITORY, folders, graph_config, hidden
+from tests.processes import DEADLINE_S
 
 # No file may grow beyond the limit: for the writer it is the same as a full disk.
 WITH_LIMIT = """
@@ -44,7 +45,7 @@ def test_a_full_disk(near_client: distributed.Client, tmp_path: Path) -> None:
     ):
         command = [sys.executable, "-c", WITH_LIMIT, str(tmp_path), str(limit)]
         ended = subprocess.run(
-            command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False
+            command, cwd=REPOSITORY, capture_output=True, text=True, timeout=DEADLINE_S, check=False
         )
         assert ended.returncode == 1
         assert "StorageError" in ended.stderr, ended.stderr

@@ -27,7 +27,9 @@ from tests.etl.graphs import (
 )
 
 IN_A_WHILE = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 RELATIONS = [
     ("follows", "user", "user"),

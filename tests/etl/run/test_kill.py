@@ -21,9 +21,9 @@ from graphmill.config import Config
 from tests import REPOSITORY
 from tests.etl.graphs import config_of, files_under, write_parquet
 from tests.etl.run.test_go_on import figures_of, finished_steps
-from tests.waiting import found_in, wait_until
-
-DEADLINE_S = 240
+from tests.held import hold
+from tests.processes import DEADLINE_S, running
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -50,16 +50,18 @@ if __name__ == "__main__":
         job.run(graph_config(Path(sys.argv[1]), 1), client)
 """
 
-# Runs the stage on two worker processes.
+# Runs the stage on two worker processes, one of which stops where it is to be killed.
 ON_TWO_WORKERS = """
 import sys
 from pathlib import Path
 import distributed
 from etl import job
 from tests.etl.run.test_kill import graph_config
+from tests.held import hold
 if __name__ == "__main__":
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster:
         with distributed.Client(cluster) as client:
+            client.run(hold, sys.argv[2], 1, sys.argv[3])
             job.run(graph_config(Path(sys.argv[1]), 1), client)
 """
 
@@ -113,7 +115,9 @@ def test_killed_at_a_rename(
     mark(tmp_path)
     old_output = folders(tmp_path)
     command = [sys.executable, "-c", KILLED_AT_A_RENAME, str(tmp_path), str(rename)]
-    killed = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False)
+    killed = subprocess.run(
+        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     left = folders(tmp_path)
     assert hidden(tmp_path)
@@ -133,21 +137,17 @@ def without_marker(files: dict[str, bytes]) -> dict[str, bytes]:
     return {name: content for name, content in files.items() if name != "_SUCCESS"}
 
 
-@pytest.mark.parametrize("evidence", ["*.codes.arrow", "*.edges.i32", "edges_*.h5"])
+@pytest.mark.parametrize("file", ["*.codes.arrow", "*.edges.i32", "edges_*.h5"])
 def test_killed_with_its_workers(
-    near_client: distributed.Client, tmp_path: Path, evidence: str, new_output: dict[str, Any]
+    near_client: distributed.Client, tmp_path: Path, file: str, new_output: dict[str, Any]
 ) -> None:
     job.run(graph_config(tmp_path, 0), near_client)
     old_output = folders(tmp_path)
-    before = set(found_in(tmp_path / "out", f"**/{evidence}"))
     graph_config(tmp_path, 1)
-    with subprocess.Popen(
-        [sys.executable, "-c", ON_TWO_WORKERS, str(tmp_path)],
-        cwd=REPOSITORY,
-        start_new_session=True,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        wait_until(lambda: not set(found_in(tmp_path / "out", f"**/{evidence}")) <= before, DEADLINE_S)
+    sign = tmp_path / "held"
+    command = [sys.executable, "-c", ON_TWO_WORKERS, tmp_path, file, sign]
+    with running(command, tmp_path / "stderr.txt", cwd=REPOSITORY) as process:
+        wait_until(sign.exists, DEADLINE_S)
         os.killpg(process.pid, signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
     assert folders(tmp_path) == old_output
@@ -160,21 +160,22 @@ def test_killed_with_its_workers(
 def test_a_worker_of_the_command_killed(tmp_path: Path, new_output: dict[str, Any]) -> None:
     """Dask starts another worker in the place of one that was killed."""
     config = graph_config(tmp_path, 1)
-    conf = tmp_path / "conf.yaml"
+    conf, sign = tmp_path / "conf.yaml", tmp_path / "held"
     conf.write_text(yaml.safe_dump(config.model_dump(mode="json", exclude_defaults=True)))
-    with subprocess.Popen(
-        [DASK_SUBMIT, "--master", "local[2]", "etl.py", "--conf", str(conf)], cwd=REPOSITORY
-    ) as process:
-        wait_until(lambda: found_in(tmp_path, "**/*.codes.arrow") != [], DEADLINE_S)
+    command = [sys.executable, "-m", "tests.held", "*.codes.arrow", 1, sign, DASK_SUBMIT]
+    command += ["--master", "local[2]", "etl.py", "--conf", conf]
+    with running(command, tmp_path / "stderr.txt", cwd=REPOSITORY) as process:
+        wait_until(sign.exists, DEADLINE_S)
         children = psutil.Process(process.pid).children()
         workers = [each for each in children if "spawn_main" in " ".join(each.cmdline())]
         assert len(workers) == 2
-        workers[0].kill()
-        assert process.wait(240) == 0
+        (held,) = (each for each in workers if each.pid == int(sign.read_text()))
+        held.kill()
+        assert process.wait(DEADLINE_S) == 0, (tmp_path / "stderr.txt").read_text()
     assert json.loads((tmp_path / "out" / "run.json").read_text())["workers_lost"] == 1
     assert folders_without_markers(tmp_path) == new_output
     assert not hidden(tmp_path)
-    _, alive = psutil.wait_procs(children, timeout=10)  # multiprocessing's tracker ends after the command
+    _, alive = psutil.wait_procs(children, DEADLINE_S)  # multiprocessing's tracker ends after the command
     assert not alive
 
 
@@ -182,8 +183,8 @@ def folders_without_markers(root: Path) -> dict[str, dict[str, bytes]]:
     return {name: without_marker(files) for name, files in folders(root).items()}
 
 
-@pytest.mark.parametrize("evidence", ["*.codes.arrow", "edges_*.h5"])
-def test_one_of_two_workers_killed(tmp_path: Path, evidence: str, new_output: dict[str, Any]) -> None:
+@pytest.mark.parametrize("file", ["*.codes.arrow", "edges_*.h5"])
+def test_one_of_two_workers_killed(tmp_path: Path, file: str, new_output: dict[str, Any]) -> None:
     config = graph_config(tmp_path, 1)
     with (
         distributed.LocalCluster(
@@ -191,11 +192,12 @@ def test_one_of_two_workers_killed(tmp_path: Path, evidence: str, new_output: di
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
-        victim = next(iter(client.run(os.getpid).values()))
+        sign = tmp_path / "held"
+        client.run(hold, file, 1, str(sign))
 
         def kill() -> None:
-            wait_until(lambda: found_in(tmp_path, f"**/{evidence}") != [], DEADLINE_S)
-            os.kill(victim, signal.SIGKILL)
+            wait_until(sign.exists, DEADLINE_S)
+            os.kill(int(sign.read_text()), signal.SIGKILL)
 
         with ThreadPoolExecutor(1) as pool:
             killing = pool.submit(kill)

@@ -15,7 +15,7 @@ from etl.strings.table import Distinct, distinct, new_table
 # Which bits the hash has.
 MASKS = {"all": (1 << 64) - 1, "the uppermost": 3 << 62, "the lowest": 7, "none": 0}
 
-same_patch = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+same_patch = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @pytest.fixture(params=["compiled", "plain"], autouse=True)

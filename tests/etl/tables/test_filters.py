@@ -38,7 +38,11 @@ def edge_of(row: tuple[str, str, str]) -> RawEdge:
     duplicates=st.sampled_from(["keep", "drop"]),
     merge_bytes=st.sampled_from([1, 100, 1 << 20]),
 )
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 def test_filters(
     near_client: distributed.Client,
     tmp_path: Path,

@@ -39,7 +39,7 @@ def test_write_read_is_identity(root: str, target_format: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target_format", checkpoints.FORMATS)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=25)
 @given(checkpoint=any_checkpoints())
 def test_write_read_is_identity_for_any_shape(
     tmp_path_factory: pytest.TempPathFactory, target_format: str, checkpoint: MemoryCheckpoint

@@ -16,15 +16,20 @@ from graphmill.checkpoints import open_checkpoint
 from graphmill.checkpoints.convert import convert
 from tests.graphmill.checkpoints.samples import WRITERS, MemoryCheckpoint, check_same, held_by, sample
 
-# A table of 256 MB is converted with 192 MB to spare for what malloc and anonymous mappings take, threads'
-# stacks included. The client of HDFS ends the process where memory is refused: there it is watched.
+# A table of 256 MB is converted with 192 MB to spare for what malloc and anonymous mappings take, the stacks
+# of a few threads included, on a machine with any number of cores. The client of HDFS ends the process where
+# memory is refused: there it is watched.
 _BOUNDED = """
 import resource, sys, threading
 import numpy as np
+import pyarrow as pa
+import torch
 from graphmill import checkpoints
 from graphmill.checkpoints import convert
 from tests.graphmill.formats.memory import anonymous_bytes, data_bytes
 source, target = sys.argv[1:]
+for set_number in (torch.set_num_threads, pa.set_cpu_count, pa.set_io_thread_count):
+    set_number(4)
 for each in checkpoints.FORMATS:  # warm up
     convert.convert(source + "_small", f"{target}_{each}_small", each, shard_num=3)
 before, peak = anonymous_bytes(), 0

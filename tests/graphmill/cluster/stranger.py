@@ -23,7 +23,7 @@ from graphmill.cluster.keys import new_keys
 from tests import REPOSITORY
 
 NOBODY = 65534
-TIMEOUT_S = 3
+SILENCE_S = 3  # of an address that does not answer
 SECRET = b"PRIVATE KEY"
 
 
@@ -96,14 +96,15 @@ def readable(folder: Path) -> Iterator[Path]:
         yield from (path for path in (Path(root, name) for name in names) if os.access(path, os.R_OK))
 
 
-async def who_answers(ways: list[tuple[str, Security]]) -> list[str]:
-    asked = [asyncio.wait_for(identity(*way), TIMEOUT_S) for way in ways]
+async def who_answers(ways: list[tuple[str, Security]], timeout_s: float = SILENCE_S) -> list[str]:
+    """What those say who answer in time; wait longer where an answer is expected."""
+    asked = [asyncio.wait_for(identity(*way, timeout_s), timeout_s) for way in ways]
     return [told for told in await asyncio.gather(*asked, return_exceptions=True) if isinstance(told, str)]
 
 
-async def identity(address: str, security: Security) -> str:
+async def identity(address: str, security: Security, timeout_s: float) -> str:
     """Ask Dask's process there for its identity: who may do that may run code as well."""
-    comm = await connect(address, timeout=TIMEOUT_S, **security.get_connection_args("client"))
+    comm = await connect(address, timeout=timeout_s, **security.get_connection_args("client"))
     await comm.write({"op": "identity", "reply": True})
     told = await comm.read()
     await comm.close()
@@ -116,7 +117,7 @@ def attempts(folder: Path, pids: Iterable[int]) -> list[str]:
         [sys.executable, "-m", "tests.graphmill.cluster.stranger", str(folder), *map(str, pids)],
         cwd=REPOSITORY,
         stdout=subprocess.PIPE,
-        timeout=120,
+        timeout=600,
         check=True,
     )
     found: list[str] = json.loads(done.stdout)

@@ -8,13 +8,14 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import dask
 import pytest
 from distributed import Client, LocalCluster
 
 from graphmill import cluster, storage
-from graphmill.cluster import ClusterConfig, tasks
+from graphmill.cluster import ClusterConfig, dashboard, tasks
 from graphmill.display import progress
 from graphmill.errors import (
     ClusterError,
@@ -177,10 +178,13 @@ def test_progress_of_a_task_is_shown_here(client: Client) -> None:
 
 
 def test_a_cancelled_task_stops_by_itself(client: Client) -> None:
+    def is_at_work() -> bool:
+        return any(client.run(lambda dask_worker: len(dask_worker.state.executing)).values())
+
     future = client.submit(count_up, 100_000, pure=False)
-    time.sleep(0.5)
+    wait_until(is_at_work)
     future.cancel()
-    wait_until(lambda: not any(client.run(lambda dask_worker: len(dask_worker.state.executing)).values()))
+    wait_until(lambda: not is_at_work())
 
 
 @pytest.mark.slow
@@ -203,6 +207,25 @@ def test_the_variable_of_the_hdfs_driver_goes_before_the_setting(monkeypatch: py
     with cluster.connect("local[1]", ClusterConfig(hdfs_driver="libhdfs")) as client:
         assert client.submit(environment, hdfs.DRIVER_VARIABLE).result() == "native"
     assert environment(hdfs.DRIVER_VARIABLE) == "native"
+
+
+def works() -> None:
+    progress.tell("training", 1, 4, "edges", epoch="2/3", bucket="0,1")
+    time.sleep(60)
+
+
+@pytest.mark.slow
+def test_the_dashboard_says_what_a_worker_works_on() -> None:
+    with cluster.connect("local[1]", ClusterConfig()) as client:
+        assert metric_of(client) == ""
+        task = client.submit(works)
+        wait_until(lambda: metric_of(client) == "training, epoch 2/3, bucket 0,1, done 25 %")
+        client.cancel([task])
+
+
+def metric_of(client: Client) -> Any:
+    (worker,) = client.scheduler_info(n_workers=-1)["workers"].values()
+    return worker["metrics"].get("working on", "")
 
 
 def test_a_running_cluster_is_joined_and_left_running(client: Client) -> None:
@@ -259,10 +282,11 @@ def test_a_lost_scheduler_is_a_cluster_error() -> None:
         assert scheduler.stderr is not None
         lines = (re.search(r"tcp://127\.0\.0\.1:\d+", line) for line in scheduler.stderr)
         address = next(found[0] for found in lines if found)
-        with Client(address, timeout=5) as client, ThreadPoolExecutor(1) as pool:
+        with Client(address, timeout=60) as client, ThreadPoolExecutor(1) as pool:
+            assert dashboard.address(client, is_here=True) is None
+            client._timeout = 1  # it need not look long for a scheduler that is gone
             asked = pool.submit(cluster.run_tasks, client, rest, [()], description="resting")
-            while not client.futures:
-                time.sleep(0.05)
+            wait_until(lambda: bool(client.futures))
             scheduler.kill()
             with pytest.raises(ClusterError, match="resting: the cluster went away: Client lost the connec"):
                 asked.result()

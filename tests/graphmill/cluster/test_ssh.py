@@ -78,7 +78,7 @@ def environment(name: str) -> str | None:
 def test_workers_come_by_ssh(ssh_host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop/of-this-test")
     with cluster.connect(f"ssh://{ssh_host}", ClusterConfig(num_workers=2)) as client:
-        assert len(client.scheduler_info(n_workers=-1)["workers"]) == 2
+        assert len(cluster.worker_addresses(client)) == 2
         pids = client.run(os.getpid).values()
         assert os.getpid() not in pids
         for variable, value in cluster.ENVIRONMENT.items():
@@ -101,7 +101,7 @@ def test_workers_that_join_late_are_waited_for(ssh_host: str) -> None:
         dask.config.set({"distributed.worker.preload": [SLOW_TO_JOIN]}),
         cluster.connect(f"ssh://{ssh_host}", ClusterConfig(num_workers=2)) as client,
     ):
-        assert len(client.scheduler_info(n_workers=-1)["workers"]) == 2
+        assert len(cluster.worker_addresses(client)) == 2
 
 
 # Ends with its standard input.

@@ -1,21 +1,24 @@
 """TLS between Dask's processes, by configuration."""
 
 import os
+import re
 from pathlib import Path
 from urllib.request import urlopen
 
+import dask
 import pytest
 from distributed import Client, LocalCluster
 from distributed.security import Security
 
 from graphmill import cluster
-from graphmill.cluster import ClusterConfig, TlsConfig
+from graphmill.cluster import ClusterConfig, TlsConfig, dashboard
+from graphmill.cluster.local import scheduler_here
 from graphmill.errors import ClusterError, ConfigError
 from tests.graphmill.cluster.certificates import certificates
 
 
 def settings(folder: Path, name: str = "cluster") -> ClusterConfig:
-    return ClusterConfig(tls=TlsConfig(**certificates(folder, name)), connect_timeout_s=5)
+    return ClusterConfig(tls=TlsConfig(**certificates(folder, name)))
 
 
 def test_a_local_cluster_speaks_tls_and_lets_no_stranger_in(tmp_path: Path) -> None:
@@ -23,7 +26,7 @@ def test_a_local_cluster_speaks_tls_and_lets_no_stranger_in(tmp_path: Path) -> N
         address = client.scheduler_info()["address"]
         assert address.startswith("tls://")
         assert client.submit(os.getpid).result() != os.getpid()
-        stranger = settings(tmp_path, "stranger")
+        stranger = settings(tmp_path, "stranger").model_copy(update={"connect_timeout_s": 5})
         with (
             pytest.raises(ClusterError, match="does not answer"),
             cluster.connect(address, stranger),
@@ -67,14 +70,38 @@ def test_the_dashboard_is_on_loopback() -> None:
         assert {socket.getsockname()[0] for socket in server._sockets.values()} == {"127.0.0.1"}
 
 
+def test_the_address_of_the_dashboard_can_be_reached() -> None:
+    """As with --master yarn: the scheduler has one address, and its dashboard listens at another."""
+    with (
+        scheduler_here(ClusterConfig(tls="off"), None, host="127.0.0.2", n_workers=0) as here,
+        Client(here) as client,
+    ):
+        assert client.dashboard_link.startswith("http://127.0.0.2:")
+        assert dashboard.address(client, is_here=False) is None
+        address = dashboard.address(client, is_here=True)
+        assert address == client.dashboard_link.replace("127.0.0.2", "127.0.0.1")
+        with urlopen(address.replace("/status", "/health"), timeout=60) as answer:
+            assert answer.read() == b"ok"
+        applications = client.cluster.scheduler.http_application.applications
+        assert not any("/status" in getattr(each, "app_paths", ()) for each in applications)
+
+
+def test_a_dashboard_behind_a_proxy_has_the_address_that_the_user_configured() -> None:
+    with (
+        dask.config.set({"distributed.dashboard.link": "/user/me/proxy/{port}/status"}),
+        cluster.connect("local[1]", ClusterConfig()) as client,
+    ):
+        assert re.fullmatch(r"/user/me/proxy/\d+/status", dashboard.address(client, is_here=True) or "")
+
+
 @pytest.mark.slow
 def test_the_dashboard_is_made_when_somebody_looks() -> None:
     with cluster.connect("local[1]", ClusterConfig()) as client:
         applications = client.cluster.scheduler.http_application.applications
         assert not any("/status" in getattr(each, "app_paths", ()) for each in applications)
         for _ in range(2):
-            with urlopen(client.dashboard_link, timeout=60) as answer:
+            with urlopen(client.dashboard_link, timeout=300) as answer:
                 assert (answer.status, answer.url) == (200, client.dashboard_link)
                 assert b"Dask" in answer.read()
-        with urlopen(client.dashboard_link.replace("/status", "/"), timeout=60) as answer:
+        with urlopen(client.dashboard_link.replace("/status", "/"), timeout=300) as answer:
             assert answer.url == client.dashboard_link

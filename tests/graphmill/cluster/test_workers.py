@@ -4,11 +4,13 @@ import importlib.metadata
 import os
 import subprocess
 import sys
+import time
 import venv
 import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from distributed import Client
@@ -44,8 +46,8 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         line = next(line for line in scheduler.stderr if "Scheduler at:" in line)
         address = line.split("Scheduler at:")[1].strip()
         start("worker", address, "--nthreads", "1", "--no-dashboard", "--local-directory", str(folder))
-        with Client(address) as client:
-            client.wait_for_workers(1, timeout=60)
+        with Client(address, timeout=300) as client:
+            client.wait_for_workers(1, timeout=300)
         yield address
 
 
@@ -100,3 +102,19 @@ def test_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
         cluster.connect("local[1]", ClusterConfig(py_files=(str(tmp_path / "x.txt"),))),
     ):
         pass
+
+
+@pytest.mark.slow
+def test_addresses_of_workers_however_late_the_answer_is_read(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every two seconds, Dask's client replaces what it knows of the cluster by what names no worker."""
+    sync = client.sync
+
+    def sync_and_stand_still(*arguments: Any, **named: Any) -> Any:
+        answer = sync(*arguments, **named)
+        time.sleep(3)
+        return answer
+
+    monkeypatch.setattr(client, "sync", sync_and_stand_still)
+    assert len(cluster.worker_addresses(client)) == 2

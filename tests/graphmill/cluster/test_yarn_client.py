@@ -124,12 +124,14 @@ def test_the_script_s_exit_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with run_script(settings, port, tmp_path) as script:
-            output, errors = script.communicate(timeout=30)
+            output, errors = script.communicate(timeout=300)
         assert script.returncode == 1, errors  # not 137, which YARN takes for its own kill
         assert output.startswith(f"it's {tmp_path} -m dask worker tcp://127.0.0.1:{port} --nthreads 3")
         assert "--name app-0-container_1" in output
-    with run_script(settings, port, tmp_path) as script:
-        output, errors = script.communicate(timeout=30)
+    with socket.socket() as silent:  # nobody else gets its port meanwhile
+        silent.bind(("127.0.0.1", 0))
+        with run_script(settings, silent.getsockname()[1], tmp_path) as script:
+            output, errors = script.communicate(timeout=300)
     assert (script.returncode, output) == (0, "")
     assert "nothing to do" in errors
 
@@ -161,7 +163,7 @@ def test_an_archive_is_unpacked_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
             (folder / "env.tar.gz").symlink_to(localized / "env.tar.gz")
             settings = ClusterConfig(archive=str(localized / "env.tar.gz"))
             runs.append(run_script(settings, server.getsockname()[1], folder))
-        outputs = [run.communicate(timeout=30)[0].split() for run in runs]
+        outputs = [run.communicate(timeout=300)[0].split() for run in runs]
     unpacked = str(localized / "env.tar.gz.unpacked" / "bin" / "python")
     assert [output[-1] for output in outputs] == [unpacked] * 3
     assert sum(len(output) for output in outputs) == 4  # conda-unpack ran once

@@ -73,7 +73,11 @@ def _names(root: str) -> set[str]:
     return {entry.name for entry in Path(root).iterdir()}
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
+    max_examples=30,
+)
 @given(
     rows=hnp.arrays(
         np.float32, st.tuples(st.integers(0, 7), st.integers(1, 5)), elements=st.floats(-9, 9, width=32)
@@ -472,13 +476,15 @@ def _die_at(root: str, change: int) -> None:
 @pytest.mark.slow
 def test_kill_at_every_point_leaves_one_version_whole(tmp_path: Path) -> None:
     """SIGKILL before each rename and deletion: version 1 or 2 is whole, and the next run ends right."""
-    fork = multiprocessing.get_context("fork")
+    # A process with threads, those of Dask for one, cannot be forked; one that has only imported can.
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload([__name__])
     seen: list[int] = []
     for change in range(100):
         root = str(tmp_path / str(change))
         _write_version(root, 1)
         checkpoint.commit(root, 1, preserve_epoch=None)
-        child = fork.Process(target=_die_at, args=(root, change))
+        child = server.Process(target=_die_at, args=(root, change))
         child.start()
         child.join()
         version = checkpoint.read_version(root)

@@ -135,7 +135,8 @@ def test_as_pbg_of_2019_wrote_it(tmp_path: Path) -> None:
 
 def test_the_rotation_acts_as_the_linear_transformation(tmp_path: Path) -> None:
     """What the legacy operator did from the right, v1's does from the left."""
-    rotation, vector = torch.randn(4, 4), torch.randn(4)
+    generator = torch.Generator().manual_seed(0)
+    rotation, vector = (torch.randn(shape, generator=generator) for shape in ((4, 4), (4,)))
     metadata = legacy.Metadata({}, 0, 0, {"rhs_operators.0.linear_transformation": rotation.T}, None)
     legacy.write_metadata(str(tmp_path), 1, metadata)
     written = torch.load(tmp_path / "METADATA_1.pt.1", weights_only=True)[3]["rhs_operators.0.rotation"]

@@ -3,22 +3,29 @@
 import os
 import signal
 import subprocess
-import time
+import textwrap
 import uuid
 from collections.abc import Iterator
+from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from graphmill.machine import private_folders, run_folder
-from tests.graphmill.cli.test_submit import DASK_SUBMIT, GRAPH
+from tests.graphmill.cli.test_submit import DASK_SUBMIT, GRAPH, SLEEPER
+from tests.waiting import found_in
 
 pytestmark = pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs Linux's /dev/shm")
 
 
 def recorded(root: Path) -> list[Path]:
-    records = root.glob(f"{run_folder.NAME}-*/*/semaphores")
-    return [Path(line.partition(" ")[2]) for record in records for line in record.read_text().splitlines()]
+    folders = found_in(root, f"{run_folder.NAME}-*/*")
+    return [path for folder in folders for path in recorded_in(folder)]
+
+
+def recorded_in(folder: Path) -> list[Path]:
+    return [Path(line.partition(" ")[2]) for line in (folder / "semaphores").read_text().splitlines()]
 
 
 @pytest.fixture
@@ -41,13 +48,19 @@ def test_a_killed_run_is_cleared_away_by_the_next(tmp_path: Path, semaphores: li
     command = [DASK_SUBMIT, "--master", "local[1]", "etl.py", "--conf", "c.yaml"]
     environment = {**os.environ, "TMPDIR": str(tmp_path / "t")}
     (tmp_path / "t" / "pymp-of-others").mkdir()
+    (tmp_path / "sleeper.py").write_text(textwrap.dedent(SLEEPER))
 
     with subprocess.Popen(
-        command, cwd=tmp_path, env=environment, start_new_session=True, stderr=subprocess.DEVNULL
+        [DASK_SUBMIT, "--master", "local[1]", "sleeper.py"],
+        cwd=tmp_path,
+        env=environment,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     ) as process:
-        deadline = time.monotonic() + 60
-        while not (left := recorded(tmp_path / "t")) and time.monotonic() < deadline:
-            time.sleep(0.001)
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"workers ")
+        left = recorded(tmp_path / "t")
         os.killpg(process.pid, signal.SIGKILL)
     assert all(path.exists() for path in left), "with its tracker killed nobody clears away"
     assert len(left) == 6, "of the two queues of a nanny"
@@ -58,6 +71,20 @@ def test_a_killed_run_is_cleared_away_by_the_next(tmp_path: Path, semaphores: li
     found = {path.name for path in (tmp_path / "t").iterdir()} - {"dask-scratch-space"}
     assert found == {"pymp-of-others"}
     assert all(path.exists() for path in semaphores)
+
+
+def test_semaphores_of_others_that_vanish_leave_the_record_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_folder, "path", lambda: tmp_path)
+    own = get_context("spawn").Lock()  # kept, with the file that a spawned process opens
+    run_folder.record_semaphores()
+    before = recorded_in(tmp_path)
+    assert any(str(path) == f"/dev/shm/sem.{own._semlock.name.removeprefix('/')}" for path in before)
+    listed = [Path("/dev/shm/sem.mp-gone"), *before]
+    monkeypatch.setattr(run_folder, "SHARED_MEMORY", SimpleNamespace(glob=lambda pattern: listed))
+    run_folder.record_semaphores()
+    assert recorded_in(tmp_path) == before
 
 
 def test_only_a_semaphore_that_is_still_the_same_is_removed(tmp_path: Path, semaphores: list[Path]) -> None:

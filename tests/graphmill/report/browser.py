@@ -70,7 +70,7 @@ def show(page: Path, *options: str) -> Shown:
         pytest.skip("no Chromium to open the page with: apt-get install chromium")
     with tempfile.TemporaryDirectory() as profile:
         command = [browser, *OPTIONS, f"--user-data-dir={profile}", *options, page.as_uri()]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     return Shown(done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line])
 
 

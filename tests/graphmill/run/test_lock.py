@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,11 +53,11 @@ def is_held(locks: lock.Locks) -> bool:
 
 
 @pytest.fixture
-def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Locks that look as if another machine had made them, and are watched for a moment only."""
-    monkeypatch.setattr(processes, "machine", iter(f"machine {number}" for number in range(1000)).__next__)
+    # Many threads ask at the same time, which a generator would refuse.
+    monkeypatch.setattr(processes, "machine", map("machine {}".format, count()).__next__)
     monkeypatch.setattr(lock, "BEAT_S", 0.01)
-    return
 
 
 @pytest.fixture
@@ -95,7 +97,7 @@ def test_what_killed_runs_left_is_removed(root: str, monkeypatch: pytest.MonkeyP
     storage.write_text(leftover, "")
     with lock.held(root):
         assert storage.exists(leftover)  # it may be of somebody who tries just now
-    monkeypatch.setattr(lock_file, "EXPIRY_S", 0.0)
+    monkeypatch.setattr(lock_file, "EXPIRY_S", -1.0)  # two files of one moment may have the same time
     with lock.held(root):
         assert not storage.exists(leftover)
 
@@ -174,11 +176,23 @@ def test_an_owner_that_shows_life_keeps_its_lock(root: str, monkeypatch: pytest.
 def test_a_jump_of_the_storage_s_clock_takes_it_from_nobody_that_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: float
 ) -> None:
-    monkeypatch.setattr(lock, "BEAT_S", 0.2)
     now_ns = lock_file.now_ns
     monkeypatch.setattr(lock_file, "now_ns", lambda uri: now_ns(uri) + int(jump_s * 1e9))
-    with lock.held(str(tmp_path)), pytest.raises(LockedError), lock.held(str(tmp_path)):
-        pass
+
+    def life() -> list[int]:
+        """When the owner showed life last."""
+        entries = storage.list_dir(str(tmp_path), hidden=True)
+        return [each.mtime_ns for each in entries if storage.name(each.uri).startswith(lock_file.LIFE)]
+
+    def watch(watch_s: float) -> None:
+        """However slow the machine is, the owner shows life while it is watched."""
+        before = life()
+        wait_until(lambda: life() not in ([], before))
+
+    with lock.held(str(tmp_path)), monkeypatch.context() as patience:
+        patience.setattr(lock, "time", SimpleNamespace(sleep=watch))
+        with pytest.raises(LockedError, match="is alive"), lock.held(str(tmp_path)):
+            pass
     acquired(str(tmp_path))  # shows no life
     with lock.held(str(tmp_path)):
         pass
@@ -198,16 +212,22 @@ def test_no_age_takes_it_from_a_process_of_this_machine_that_lives(tmp_path: Pat
         holder.kill()
 
 
+@pytest.mark.usefixtures("elsewhere")
 def test_a_run_that_lost_its_lock_ends(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "BEAT_S", 0.1)
-    monkeypatch.setattr(processes, "machine", iter(f"machine {number}" for number in range(1000)).__next__)
     claims = []
+    begun = threading.Event()
+
+    def succeed() -> lock.Locks:
+        begun.wait()
+        return acquired(root)
+
     with ThreadPoolExecutor(1) as pool:
+        successor = pool.submit(succeed)
         with pytest.raises(LockedError, match="lost"), lock.held(root) as claim:
             claims.append(claim)
             monkeypatch.setattr(lock_file, "life_ns", lambda link: 0)
-            successor = pool.submit(acquired, root)
-            time.sleep(60)
+            begun.set()
+            time.sleep(600)
         assert is_held(successor.result())
         with pytest.raises(LockedError, match="lost"):
             pickle.loads(pickle.dumps(claims[0])).check()

@@ -1,6 +1,9 @@
 """run.json, fingerprints, and the rule that skips finished stages."""
 
 import json
+import os
+import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError, LockedError
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
+from graphmill.storage import fs
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -87,7 +91,11 @@ def test_a_finished_stage_is_skipped_until_something_changes(
     caplog.set_level("INFO", "graphmill")
     stage = Counting()
     first = run(stage, folder, client)
-    assert run(stage, folder, client) == first
+    skipped = run(stage, folder, client).pop("skipped")
+    assert run(stage, folder, client) == first | {"skipped": skipped}
+    assert json.loads((folder / "out" / "run.json").read_text())["stages"]["etl"] == first
+    assert re.fullmatch(r"unchanged since (\d{4}-\d\d-\d\d )?\d\d:\d\d", skipped)
+    assert f"etl: skipped, {skipped}" in caplog.text
     assert stage.runs == 1
     run(stage, folder, client, dimension=5)
     assert stage.runs == 2
@@ -95,7 +103,7 @@ def test_a_finished_stage_is_skipped_until_something_changes(
     (folder / "in" / "edges.csv").write_text("a,b,c")
     run(stage, folder, client, dimension=5)
     assert stage.runs == 3
-    assert "edges.csv" in caplog.text
+    assert "/in/edges.csv is another file" in caplog.text
     storage.delete(str(folder / "out" / "entities"))
     run(stage, folder, client, dimension=5)
     assert stage.runs == 4
@@ -156,6 +164,23 @@ def test_a_damaged_run_json_is_not_overwritten(folder: Path) -> None:
     assert (folder / "out" / "run.json").read_text() == '{"stages": '
 
 
+def test_what_another_run_deletes_while_it_is_read_is_not_there(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A date that is retired loses its marker and its run.json while others look at all dates."""
+    open_input = fs.open_input
+
+    def deleted_at_last(uri: str) -> Any:
+        storage.delete(uri)
+        return open_input(uri)
+
+    storage.write_marker(str(folder), {})
+    storage.write_text(str(folder / "run.json"), "{}")
+    monkeypatch.setattr(fs, "open_input", deleted_at_last)
+    assert storage.read_marker(str(folder)) is None
+    assert record.read_record(str(folder / "run.json")) is None
+
+
 def test_a_copy_of_a_finished_folder_is_the_same_input(tmp_path: Path) -> None:
     for copy in ("here", "there"):
         storage.write_text(str(tmp_path / copy / "edges" / "x"), copy)
@@ -164,6 +189,38 @@ def test_a_copy_of_a_finished_folder_is_the_same_input(tmp_path: Path) -> None:
     assert here == there
     storage.write_marker(str(tmp_path / "there" / "edges"), {"made": "differently"})
     assert record.describe_inputs([str(tmp_path / "there" / "edges")]) != [here]
+
+
+@pytest.mark.parametrize(("ago_s", "age"), [(-7200, "newer"), (7200, "another one, and older")])
+def test_a_finished_folder_is_told_by_its_age(
+    folder: Path, client: Client, caplog: pytest.LogCaptureFixture, ago_s: float, age: str
+) -> None:
+    """Nobody can tell two hashes apart."""
+    stage, edges = Counting(), folder / "out" / "edges" / "in"
+    stage.fingerprint = lambda config: {"inputs": record.describe_inputs([str(edges)])}  # type: ignore[method-assign]
+    storage.write_marker(str(edges), {"made": "first"})
+    run(stage, folder, client)
+    storage.write_marker(str(edges), {"made": "then"})
+    os.utime(edges / "_SUCCESS", (time.time() - ago_s,) * 2)
+    caplog.set_level("INFO", "graphmill")
+    run(stage, folder, client)
+    assert re.search(
+        rf"since this changed: in is {age} \(.*\d\d:\d\d\) than what .* \(\d\d:\d\d\)$", caplog.text, re.M
+    )
+    assert "made_from" not in caplog.text
+
+
+@pytest.mark.parametrize("inputs", [7, ["x"], [{"uri": "x", "files": 3}], [{"name": "in"}], None])
+def test_a_fingerprint_that_somebody_has_changed(folder: Path, client: Client, inputs: Any) -> None:
+    stage = Counting()
+    run(stage, folder, client)
+    uri = str(folder / "out" / "run.json")
+    content = storage.read_json(uri)
+    content["stages"]["etl"] |= {"finished": "soon"}
+    content["stages"]["etl"]["fingerprint"]["inputs"] = inputs
+    storage.write_text(uri, json.dumps(content))
+    run(stage, folder, client)
+    assert stage.runs == 2
 
 
 @given(JSON, JSON)

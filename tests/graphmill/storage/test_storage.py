@@ -7,8 +7,10 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import h5py
@@ -21,6 +23,7 @@ from graphmill import storage
 from graphmill.errors import ConfigError, FormatError, NotFoundError, StorageError
 from graphmill.storage import atomic, fs, hdfs
 from tests import REPOSITORY
+from tests.processes import DEADLINE_S
 
 
 def names(uri: str) -> list[str]:
@@ -107,18 +110,22 @@ for uri in sys.argv[1:]:
 """
 
 
-def test_pipes_devices_and_sockets_are_refused_at_once(tmp_path: Path) -> None:
+def test_pipes_devices_and_sockets_are_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A reader of a pipe without a writer would wait without end."""
+    monkeypatch.chdir(tmp_path)  # a socket's address has a hundred characters at most
     fifo, linked, unix = (str(tmp_path / name) for name in ("fifo", "linked", "unix"))
     os.mkfifo(fifo)
     Path(linked).symlink_to(fifo)
     with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(unix)
+        listening.bind("unix")
         done = subprocess.run(
             [sys.executable, "-c", _OPEN_ALL, fifo, linked, unix, "/dev/zero"],
+            cwd=REPOSITORY,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=DEADLINE_S,
             check=True,
         )
     found = ["a named pipe (FIFO)"] * 4 + ["a socket"] * 2 + ["a device"] * 2
@@ -231,6 +238,28 @@ def test_a_concurrent_delete_is_no_error(root: str, monkeypatch: pytest.MonkeyPa
     storage.delete(f"{root}/folder")
     monkeypatch.undo()
     assert names(root) == []
+
+
+def test_a_folder_is_deleted_while_others_delete_files_in_it(tmp_path: Path) -> None:
+    """As workers do that end, with the files that they were writing."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for number in range(1000):
+        (folder / f"{number}").touch()
+    half = [each for each in list(folder.iterdir())[::-1] if int(each.name) % 2]
+    begun = threading.Event()
+
+    def delete_half() -> None:
+        begun.set()
+        for each in half:
+            each.unlink(missing_ok=True)
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(delete_half)
+        begun.wait()
+        storage.delete(str(folder))
+        assert not folder.exists()
+        other.result()
 
 
 def test_text_must_be_utf8(root: str) -> None:

@@ -2,13 +2,13 @@
 
 import os
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from graphmill import storage
+from tests.waiting import wait_until
 
 
 def test_a_large_file_goes_to_the_disk_while_it_is_written(
@@ -23,13 +23,20 @@ def test_a_large_file_goes_to_the_disk_while_it_is_written(
 
     monkeypatch.setattr("graphmill.storage.atomic.WRITE_BACK_S", 0.001)
     monkeypatch.setattr(os, "posix_fadvise", noted)
-    num_threads = threading.active_count()
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def note_and_start(thread: threading.Thread) -> None:
+        if threading.current_thread() is threading.main_thread():  # what other threads start is none of ours
+            started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", note_and_start)
     content = np.random.default_rng(0).bytes(1 << 20)
     with storage.atomic_output(str(tmp_path / "a"), is_large=True) as stream:
         for number in range(1, 4):
             stream.write(content)
-            while not begun or begun[-1][1] < number << 20:
-                time.sleep(0.001)
+            wait_until(lambda size=number << 20: begun != [] and begun[-1][1] >= size)
     assert (tmp_path / "a").read_bytes() == content * 3
     assert [start for start, _ in begun] == [0, *(end for _, end in begun[:-1])]
     with (
@@ -39,4 +46,5 @@ def test_a_large_file_goes_to_the_disk_while_it_is_written(
         stream.write(content)
         raise KeyError
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
-    assert threading.active_count() <= num_threads  # those of earlier tests may end meanwhile
+    assert len(started) == 2
+    assert not any(thread.is_alive() for thread in started)

@@ -16,7 +16,7 @@ import pytest
 
 from remap.graphstorm import commit
 from tests import REPOSITORY
-from tests.remap.processes import DEADLINE_S, running
+from tests.processes import DEADLINE_S, running
 from tests.remap.saved import Cli, Tree, snapshot
 from tests.waiting import found_in, wait_until
 

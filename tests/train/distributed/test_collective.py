@@ -28,7 +28,7 @@ def member(rank: int, name: str) -> list[list[float]]:
         sums += collective.sum([torch.ones(2) * (rank + 1)], group)
         found = [each for each in stranger.listening([os.getpid()]) if each not in before]
         Variable(f"{name}-{number}-{rank}").set(found)
-        Variable(f"{name}-{number}-go").get(timeout=60)
+        Variable(f"{name}-{number}-go").get(timeout=600)
         sums += collective.sum([torch.ones(2) * (rank + 3)], group)
     collective.close()
     return [each.tolist() for each in sums]
@@ -37,7 +37,8 @@ def member(rank: int, name: str) -> list[list[float]]:
 def knock(ip: str, port: int) -> bytes:
     """The answer to a process without the key, by plain TCP and by TLS, within half a second."""
     answer = b""
-    with socket.create_connection((ip, port), timeout=0.5) as plain, suppress(OSError):
+    with socket.create_connection((ip, port), timeout=60) as plain, suppress(OSError):
+        plain.settimeout(0.5)
         plain.sendall(b"\0" * 64)
         answer += plain.recv(1)
     context = ssl.create_default_context(cadata=new_keys().ca)
@@ -64,11 +65,11 @@ def test_where_gloo_cannot_encrypt_it_is_refused() -> None:
 @pytest.mark.skipif(not has_openssl(), reason="no libssl.so: install libssl-dev")
 def test_a_group_is_for_its_members() -> None:
     with cluster.connect("local[2]", ClusterConfig()) as client:
-        workers = sorted(client.scheduler_info()["workers"])
+        workers = sorted(cluster.worker_addresses(client))
         futures = [client.submit(member, rank, "group", workers=[each]) for rank, each in enumerate(workers)]
         for number in range(2):
             for rank in range(2):
-                ((ip, port),) = Variable(f"group-{number}-{rank}", client).get(timeout=60)
+                ((ip, port),) = Variable(f"group-{number}-{rank}", client).get(timeout=600)
                 assert ip == "127.0.0.1"
                 assert knock(ip, port) == b""
             Variable(f"group-{number}-go", client).set(True)

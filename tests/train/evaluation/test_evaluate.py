@@ -569,7 +569,7 @@ def test_index_out_of_range(tmp_path: Path, column: str, lhs: int, rel: int, rhs
 def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:
     world = _small(tmp_path)
     pbg_checkpoint.write_config(world.config.checkpoint_path, world.config.pbg() | {"comparator": "cos"})
-    with pytest.raises(ConfigError, match=r"comparator: the configuration says dot; .* trained with cos"):
+    with pytest.raises(ConfigError, match=r'trained with other settings: comparator: "cos" -> "dot"'):
         evaluate.evaluate(world.config)
 
 

@@ -64,7 +64,7 @@ def test_worker_that_dies_is_replaced_and_resumes(tmp_path, rng):
             assert not figures.done()
             time.sleep(0.01)
         os.kill(pid, signal.SIGKILL)
-        assert figures.result(timeout=300)["first_version"] >= 3
+        assert figures.result(timeout=600)["first_version"] >= 3
     ended = [embeddings(config, "node", 200) for config in (undisturbed, disturbed)]
     assert torch.equal(*ended)
 

@@ -18,6 +18,7 @@ from tests import DATA
 from tests.train.graphs import contents, embeddings, make_config, random_triples, write_graph
 from train import job
 from train.run import run_metrics
+from train.run.tensorboard import Curves
 from train.run.trainer import Trainer
 
 RELATIONS = [
@@ -371,6 +372,27 @@ def test_an_error_of_the_swap_thread_ends_training(tmp_path, rng, broken):
     assert pbg_checkpoint.read_version(config.checkpoint_path) == 0
 
 
+def test_an_error_of_a_write_that_ends_between_two_looks_comes_out(tmp_path, rng):
+    config = mixed(tmp_path)
+    write_mixed(config, rng)
+    trainer = Trainer(config)
+    submit, write = trainer.background.submit, trainer.store.files.write
+
+    def submit_to_end_unseen(function, *arguments):
+        future = submit(function, *arguments)
+        done = iter([False])
+        future.done = lambda: next(done, True)
+        return future
+
+    def failing(*arguments):
+        trainer.store.files.write = write
+        raise TrainingError("the first one fails")
+
+    trainer.background.submit, trainer.store.files.write = submit_to_end_unseen, failing
+    with pytest.raises(TrainingError, match="the first one fails"):
+        trainer.run()
+
+
 @pytest.mark.slow
 def test_figures_have_every_epoch_and_bucket(tmp_path, rng):
     config = mixed(tmp_path, num_epochs=3, num_edge_chunks=2, eval_fraction=0.1)
@@ -426,6 +448,18 @@ def test_curves_are_those_of_the_figures(tmp_path, rng):
         [each["loss"] for each in last["buckets"]]
     )
     assert buckets[-1].step == sum(epoch["edges"] for epoch in figures["epochs"])
+
+
+def test_curves_are_read_in_the_order_of_their_epochs(tmp_path):
+    """TensorBoard goes by the names of the files, many of which may be of the same second."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    curves = Curves(make_config(tmp_path))
+    for number in range(1, 13):
+        curves.write({"epoch": number, "loss": 1 / number, "buckets": []}, num_edges=0)
+    found = EventAccumulator(str(tmp_path / "tensorboard"))
+    found.Reload()
+    assert [event.step for event in found.Scalars("epoch/loss")] == list(range(1, 13))
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ def trained(root, num_partitions, prefetch):
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
 

@@ -8,6 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tests.waiting import wait_until
 
 # What is removed in the end is not waited for: a killed process's workers notice by themselves.
@@ -31,8 +33,16 @@ def running(arguments: Sequence[Any], stderr_path: Path, **options: Any) -> Iter
 
 
 def _group_lives(group: int) -> bool:
+    """Whether a process of the group runs; without a parent to collect it, an ended one stays listed."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
         return False
-    return True
+    return any(each.info["status"] != psutil.STATUS_ZOMBIE for each in _members(group))
+
+
+def _members(group: int) -> Iterator[psutil.Process]:
+    for each in psutil.process_iter(["status"]):
+        with suppress(ProcessLookupError):
+            if os.getpgid(each.pid) == group:
+                yield each
