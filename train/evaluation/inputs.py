@@ -59,18 +59,13 @@ def filter_paths(config: Config) -> list[str]:
         return []
     if settings.filter_paths is not None:
         return list(settings.filter_paths)
-    paths = [*config.edge_paths, *_bucket_folders(config.edge_root), config.split_path(settings.split)]
+    paths = [*config.edge_paths, *edge_buckets.folders(config.edge_root), config.split_path(settings.split)]
     return list(dict.fromkeys(path.rstrip("/") for path in paths))
 
 
 def _existing_splits(config: Config) -> str:
-    splits = ", ".join(storage.name(each) for each in _bucket_folders(config.edge_root)) or "none"
+    splits = ", ".join(storage.name(each) for each in edge_buckets.folders(config.edge_root)) or "none"
     return f"splits there: {splits}"
-
-
-def _bucket_folders(edge_root: str) -> list[str]:
-    folders = [entry.uri for entry in storage.list_dir(edge_root) if entry.is_dir]
-    return [each for each in folders if storage.exists(edge_buckets.bucket_uri(each, Bucket(0, 0)))]
 
 
 def score_settings(pbg: dict[str, Any]) -> dict[str, Any]:
