@@ -63,13 +63,19 @@ class Run:
 
     @property
     def stages(self) -> dict[str, dict[str, Any]]:
-        """Figures of etl, train, evaluate and remap; docs/report.md lists them."""
+        """Figures of etl, train, evaluate and remap; docs/reference/run_json.md lists them."""
         return dict(self.record.get("stages", {}))
 
     @property
     def metrics(self) -> dict[str, float]:
         """Metrics of the last evaluation: mrr, mean_rank, hits@1, ...; with `_pessimistic` too; num_edges."""
         return dict(self.record.get("metrics", {}))
+
+    @property
+    def before(self) -> dict[str, Any]:
+        """The evaluation before the last: started, split, filtered, metrics; {} if there was none."""
+        found = self.record.get("before")
+        return dict(found) if isinstance(found, dict) else {}
 
     @cached_property
     def _num_parts(self) -> dict[str, int]:

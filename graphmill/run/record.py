@@ -27,6 +27,7 @@ from graphmill.errors import ConfigError, FormatError, GraphMillError, LockedErr
 from graphmill.run.job import Job
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage.redaction import redacted
+from graphmill.vocab import RECORD
 
 LIBRARIES = ("graphmill", "dask", "distributed", "h5py", "numpy", "pyarrow", "torch")
 
@@ -38,7 +39,8 @@ log = logging.getLogger("graphmill")
 class RunRecord:
     """run.json: settings, versions, times and figures of a run.
 
-    The file keeps the stages of earlier runs with the same output, so that it explains the whole output. With
+    The file keeps the stages of earlier runs with the same output, so that it explains the whole output.
+    `before` holds the metrics of the evaluation before: of this output, or of the run at init_path. With
     `keeps_config`, for runs that need only a checkpoint and flags, it keeps their configuration too.
 
     Attributes:
@@ -55,6 +57,7 @@ class RunRecord:
         storage.recover(uri)
         earlier = read_record(uri) or {}
         self.has_earlier = bool(earlier)
+        self._keeps_config = keeps_config and "config" in earlier
         own = config.model_dump(mode="json")
         self.content: dict[str, Any] = {
             "status": "running",
@@ -62,17 +65,25 @@ class RunRecord:
             "started": _now(),
             "python": platform.python_version(),
             "versions": {name: version(name) for name in LIBRARIES},
-            "config": earlier.get("config", own) if keeps_config else own,
+            "config": earlier["config"] if self._keeps_config else own,
             "stages": earlier.get("stages", {}),
             "metrics": earlier.get("metrics", {}),
+            "before": earlier.get("before") or _evaluated_before(config),
         }
+
+    def use(self, config: Config) -> None:
+        """Record the configuration with the values that the data have decided."""
+        if not self._keeps_config:
+            self.content["config"] = config.model_dump(mode="json")
 
     def stage(self, name: str) -> dict[str, Any]:
         """Return the entry of the stage `name`."""
         return dict(self.content["stages"].get(name, {}))
 
     def write_stage(self, name: str, entry: Mapping[str, Any]) -> None:
-        """Record the entry of the stage `name`, and save."""
+        """Record the entry of the stage `name`, and save; keep the metrics of the entry before."""
+        if kept := _kept(self.content["stages"].get(name)):
+            self.content["before"] = kept
         self.content["stages"][name] = dict(entry)
         if "metrics" in entry:
             self.content["metrics"] = entry["metrics"]
@@ -239,6 +250,24 @@ def _finished_s(entry: Mapping[str, Any]) -> float | None:
 def _since(entry: Mapping[str, Any]) -> str:
     finished_s = _finished_s(entry)
     return "an earlier run" if finished_s is None else moment(finished_s)
+
+
+def _evaluated_before(config: Config) -> dict[str, Any]:
+    """The metrics of the run that `init_path` is the checkpoint of, if it has a readable run.json."""
+    if config.init_path is None:
+        return {}
+    with suppress(GraphMillError):
+        found = read_record(storage.join(storage.parent(config.init_path), RECORD)) or {}
+        stages = found.get("stages")
+        return _kept(stages.get("evaluate") if isinstance(stages, dict) else None)
+    return {}
+
+
+def _kept(entry: Any) -> dict[str, Any]:
+    """What a later run compares its metrics with; nothing of an entry without metrics."""
+    if not isinstance(entry, dict) or not entry.get("metrics"):
+        return {}
+    return {key: entry[key] for key in ("started", "split", "filtered", "metrics") if key in entry}
 
 
 def _staleness(

@@ -156,6 +156,42 @@ def test_run_json_explains_the_run(folder: Path, client: Client) -> None:
     assert content["stages"]["etl"]["seconds"] >= 0
 
 
+def evaluated(settings: Config, mrr: float) -> dict[str, Any]:
+    """Record an evaluation as `run_stage` does, and return run.json."""
+    written = record.RunRecord(settings.record_uri(""), settings)
+    written.write_stage("evaluate", {"status": "running", "started": "now"})
+    figures = {"split": "test", "filtered": True, "metrics": {"mrr": mrr, "num_edges": 9}}
+    written.write_stage("evaluate", {"status": "done", "seconds": 1, "fingerprint": {}} | figures)
+    written.finish("done")
+    content: dict[str, Any] = record.read_record(written.uri) or {}
+    return content
+
+
+def test_run_json_keeps_the_metrics_of_the_evaluation_before(tmp_path: Path) -> None:
+    settings = settings_at(tmp_path)
+    assert evaluated(settings, 0.1)["before"] == {}
+    content = evaluated(settings, 0.2)
+    assert content["before"] == {
+        "split": "test",
+        "filtered": True,
+        "metrics": {"mrr": 0.1, "num_edges": 9},
+    }
+    assert content["metrics"]["mrr"] == 0.2
+    untouched = record.RunRecord(settings.record_uri(""), settings)
+    assert untouched.content["before"]["metrics"]["mrr"] == 0.1
+
+
+def test_the_run_before_is_the_one_that_training_started_from(tmp_path: Path) -> None:
+    evaluated(settings_at(tmp_path / "monday"), 0.3)
+    changes = {"init_path": str(tmp_path / "monday" / "out" / "checkpoint")}
+    tuesday = settings_at(tmp_path / "tuesday").model_copy(update=changes)
+    assert evaluated(tuesday, 0.4)["before"]["metrics"]["mrr"] == 0.3
+    assert evaluated(tuesday, 0.5)["before"]["metrics"]["mrr"] == 0.4
+    (tmp_path / "monday" / "out" / "run.json").write_text("[")
+    wednesday = settings_at(tmp_path / "wednesday").model_copy(update=changes)
+    assert evaluated(wednesday, 0.6)["before"] == {}  # a damaged file of another run stops nothing
+
+
 def test_a_damaged_run_json_is_not_overwritten(folder: Path) -> None:
     (folder / "out").mkdir()
     (folder / "out" / "run.json").write_text('{"stages": ')
