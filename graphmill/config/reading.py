@@ -39,7 +39,7 @@ def load(
     chosen: dict[str, Any] = {}
     try:
         raw = transform(raw) if transform else raw
-        if conf_uri and not conf_uri.endswith(".py"):
+        if conf_uri and _has_own_defaults(conf_uri, raw):
             raw, chosen = defaults.applied(_with_pbg_names(raw))
         settings = from_mapping(raw)
     except ConfigError as error:
@@ -98,6 +98,13 @@ def from_mapping(raw: Mapping[str, Any]) -> Config:
         if content != {}
     }
     return settings.model_copy(update=typed)
+
+
+def _has_own_defaults(conf_uri: str, raw: Mapping[str, Any]) -> bool:
+    """Whether `defaults` fill in what the file leaves out; runs of earlier releases have PBG's values."""
+    if storage.name(conf_uri) == RECORD:
+        return bool(raw.get("defaults") == "graphmill")
+    return not conf_uri.endswith(".py")
 
 
 def _with_pbg_names(raw: Mapping[str, Any]) -> dict[str, Any]:
