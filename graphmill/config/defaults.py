@@ -71,7 +71,8 @@ def applied(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         ones = {name: {**(entities[name] or {}), "num_partitions": 1} for name in left_out}
         filled["entities"] = {**entities, **ones}
         chosen |= {f"{ENTITIES}{name}": AUTO for name in left_out}
-    if _is_list_of_mappings(relations := given.get("relations")):
+    relations = given.get("relations")
+    if isinstance(relations, list | tuple) and all(isinstance(each, Mapping) for each in relations):
         operator = _operator(filled, relations)
         filled["relations"] = [{"operator": operator, **each} for each in relations]
         if not all("operator" in each for each in relations):
@@ -151,10 +152,6 @@ def _partitions(entity: Any) -> Any:
     if entity is None:
         return None
     return entity.get("num_partitions") if isinstance(entity, Mapping) else entity
-
-
-def _is_list_of_mappings(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(each, Mapping) for each in value)
 
 
 def _operator(filled: Mapping[str, Any], relations: Sequence[Mapping[str, Any]]) -> str:
