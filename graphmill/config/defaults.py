@@ -26,14 +26,20 @@ OWN: Mapping[str, Any] = {
     "num_batch_negs": 0,
     "num_uniform_negs": 1000,
     "lr": 0.1,
+    "regularization_coef": 0.03,
     "eval_fraction": 0.0,
-    "num_epochs": 1,  # until `decided`, as batch_size
+    "num_epochs": 1,  # until it is `decided`, as batch_size
     "batch_size": 1000,
 }
+_BY_EDGES = ("batch_size", "num_epochs")
 OWN_TRAIN: Mapping[str, Any] = {"optimizer": "adagrad", "lr_schedule": "linear"}
 
 _TRAINED_EDGES = 1 << 22  # of all epochs together
-_EPOCHS = (4, 128)
+_LEAST_EPOCHS = 4
+_EPOCHS = 16
+_EPOCHS_WITHOUT_OPERATORS = 8  # such a model has little to learn, and begins to learn single edges by heart
+_FEW_TRAINED_EDGES = 1 << 17  # small graphs have more epochs, so that they get enough steps
+_MOST_EPOCHS = 64
 _STEPS = 512  # of an epoch
 _BATCH = (64, 1024)
 
@@ -46,13 +52,15 @@ def applied(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Fill in what a mapping with PBG's names leaves out; what is of a wrong type stays as it is.
 
     Returns:
-        the filled mapping, and the keys that were left out with their values.
+        the filled mapping, and the keys that were left out with their values: `auto`, where the data decide.
     """
     if given.get("defaults") == PBG:
         return dict(given), {}
     chosen = {key: value for key, value in OWN.items() if key not in given}
     if "loss_fn" in chosen and given.get("comparator", "dot") != "dot":
         chosen["loss_fn"] = "ranking"  # softmax needs scores that may become large
+    if chosen.get("loss_fn", given.get("loss_fn")) != "softmax":
+        chosen.pop("regularization_coef", None)
     filled = {"defaults": "graphmill", **given, **chosen}
     if isinstance(train := given.get("train", {}), Mapping):
         of_train = {key: value for key, value in OWN_TRAIN.items() if key not in train}
@@ -62,17 +70,22 @@ def applied(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         left_out = [name for name, each in entities.items() if _partitions(each) in (None, AUTO)]
         ones = {name: {**(entities[name] or {}), "num_partitions": 1} for name in left_out}
         filled["entities"] = {**entities, **ones}
-        chosen |= {f"{ENTITIES}{name}": 1 for name in left_out}
-    if _is_list_of_mappings(relations := given.get("relations")):
+        chosen |= {f"{ENTITIES}{name}": AUTO for name in left_out}
+    relations = given.get("relations")
+    if isinstance(relations, list | tuple) and all(isinstance(each, Mapping) for each in relations):
         operator = _operator(filled, relations)
         filled["relations"] = [{"operator": operator, **each} for each in relations]
         if not all("operator" in each for each in relations):
             chosen["operator"] = operator
-    return filled, chosen
+    return filled, chosen | {key: AUTO for key in _BY_EDGES if key in chosen}
 
 
 def decided(
-    chosen: Mapping[str, Any], num_entities: Mapping[str, Sequence[int]], num_edges: int
+    chosen: Mapping[str, Any],
+    num_entities: Mapping[str, Sequence[int]],
+    num_edges: int,
+    *,
+    has_operators: bool = True,
 ) -> dict[str, Any]:
     """Choose the values that depend on the data.
 
@@ -80,9 +93,14 @@ def decided(
         chosen: The keys that were left out, with their values.
         num_entities: Entities of each partition of each type.
         num_edges: Edges to train on.
+        has_operators: Whether relations have operators, which need more epochs.
     """
+    most = _EPOCHS if has_operators else _EPOCHS_WITHOUT_OPERATORS
     by_size: dict[str, Any] = {
-        "num_epochs": _within(_EPOCHS, _power_of_two(_TRAINED_EDGES / max(num_edges, 1))),
+        "num_epochs": max(
+            _within((_LEAST_EPOCHS, most), _power_of_two(_TRAINED_EDGES / max(num_edges, 1))),
+            min(_power_of_two(_FEW_TRAINED_EDGES / max(num_edges, 1)), _MOST_EPOCHS),
+        ),
         "batch_size": _within(_BATCH, _power_of_two(num_edges / _STEPS)),
         **{f"{ENTITIES}{name}": len(counts) for name, counts in num_entities.items()},
     }
@@ -123,10 +141,9 @@ def embedding_bytes(num_entities: int, dimension: int) -> int:
 def told(chosen: Mapping[str, Any], num_entities: Mapping[str, Sequence[int]], num_edges: int) -> str:
     """Tell in one line what was chosen, and why."""
     types = ", ".join(f"{sum(counts):,} {name}" for name, counts in num_entities.items())
-    by_size = {"num_epochs", "batch_size"}
     names = {key: f"{key}.num_partitions" if key.startswith(ENTITIES) else key for key in chosen}
-    fixed = ", ".join(f"{names[key]} {value}" for key, value in chosen.items() if key not in by_size)
-    of_size = ", ".join(f"{key} {chosen[key]}" for key in sorted(by_size & set(chosen)))
+    fixed = ", ".join(f"{names[key]} {value}" for key, value in chosen.items() if key not in _BY_EDGES)
+    of_size = ", ".join(f"{key} {chosen[key]}" for key in _BY_EDGES if key in chosen)
     parts = [f"{of_size} for {num_edges:,} edges of {types}"] * bool(of_size) + [fixed] * bool(fixed)
     return f"keys that the configuration leaves out: {'; '.join(parts)} (defaults: pbg asks for PBG's)"
 
@@ -135,10 +152,6 @@ def _partitions(entity: Any) -> Any:
     if entity is None:
         return None
     return entity.get("num_partitions") if isinstance(entity, Mapping) else entity
-
-
-def _is_list_of_mappings(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(each, Mapping) for each in value)
 
 
 def _operator(filled: Mapping[str, Any], relations: Sequence[Mapping[str, Any]]) -> str:

@@ -45,7 +45,7 @@ def load(
         given = transform(raw) if transform else raw
         if conf_uri is None and "relations" not in given:
             raise ConfigError(_WITHOUT_CONF)
-        if conf_uri and not conf_uri.endswith((".py", RECORD)):
+        if conf_uri and _has_own_defaults(conf_uri, given):
             given, chosen = defaults.applied(_with_pbg_names(given))
         settings = from_mapping(given)
     except ConfigError as error:
@@ -104,6 +104,13 @@ def from_mapping(raw: Mapping[str, Any]) -> Config:
         if content != {}
     }
     return settings.model_copy(update=typed)
+
+
+def _has_own_defaults(conf_uri: str, raw: Mapping[str, Any]) -> bool:
+    """Whether `defaults` fill in what the file leaves out; runs of earlier releases have PBG's values."""
+    if storage.name(conf_uri) == RECORD:
+        return bool(raw.get("defaults") == "graphmill")
+    return not conf_uri.endswith(".py")
 
 
 def _with_pbg_names(raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -265,15 +265,26 @@ class Config(PbgConfig):
         start = defaults.ENTITIES
         return tuple(key.removeprefix(start) for key in self._chosen if key.startswith(start))
 
+    def recorded(self) -> dict[str, Any]:
+        """Return the configuration as JSON types, without the keys that the data have still to decide."""
+        content = self.model_dump(mode="json")
+        for key in (key for key, value in self._chosen.items() if value == defaults.AUTO):
+            if key.startswith(defaults.ENTITIES):
+                del content["entities"][key.removeprefix(defaults.ENTITIES)]["num_partitions"]
+            else:
+                del content[key]
+        return content
+
     def with_chosen(self, chosen: Mapping[str, Any]) -> Self:
         """Return the same configuration, with chosen numbers of epochs, partitions, edges per batch."""
-        numbers = {key: chosen[key] for key in ("num_epochs", "batch_size") if key in chosen}
+        numbers = {key: value for key, value in chosen.items() if value != defaults.AUTO}
         entities = {
             name: entity.model_copy(
-                update={"num_partitions": chosen.get(f"{defaults.ENTITIES}{name}", entity.num_partitions)}
+                update={"num_partitions": numbers.get(f"{defaults.ENTITIES}{name}", entity.num_partitions)}
             )
             for name, entity in self.entities.items()
         }
+        numbers = {key: numbers[key] for key in ("num_epochs", "batch_size") if key in numbers}
         found = self.model_copy(update={**numbers, "entities": entities})
         found._chosen = dict(chosen)
         return found

@@ -58,7 +58,7 @@ class RunRecord:
         earlier = read_record(uri) or {}
         self.has_earlier = bool(earlier)
         self._keeps_config = keeps_config and "config" in earlier
-        own = config.model_dump(mode="json")
+        own = config.recorded()
         self.content: dict[str, Any] = {
             "status": "running",
             "command": sys.argv,
@@ -74,7 +74,7 @@ class RunRecord:
     def use(self, config: Config) -> None:
         """Record the configuration with the values that the data have decided."""
         if not self._keeps_config:
-            self.content["config"] = config.model_dump(mode="json")
+            self.content["config"] = config.recorded()
 
     def stage(self, name: str) -> dict[str, Any]:
         """Return the entry of the stage `name`."""

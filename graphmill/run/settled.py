@@ -25,7 +25,10 @@ def settled(config: Config) -> Config:
     except (BadInputError, NotFoundError):
         return config
     num_entities = {name: counts[name] for name in config.entities if name in counts}
-    return config.with_chosen(defaults.decided(config.chosen, num_entities, num_edges))
+    has_operators = any(relation.operator != "none" for relation in config.relations)
+    return config.with_chosen(
+        defaults.decided(config.chosen, num_entities, num_edges, has_operators=has_operators)
+    )
 
 
 def describe(config: Config) -> str:

@@ -44,7 +44,11 @@ LOCKED, WRONG = 75, 2
 def conf(tmp_path: Path) -> Path:
     """A configuration whose `output` is tmp_path/out."""
     path = tmp_path / "conf.json"
-    path.write_text(json.dumps(graph_config(tmp_path, 0).model_dump(mode="json", exclude_unset=True)))
+    path.write_text(
+        json.dumps(
+            {"defaults": "pbg"} | graph_config(tmp_path, 0).model_dump(mode="json", exclude_unset=True)
+        )
+    )
     return path
 
 
@@ -149,7 +153,7 @@ def overtaken(
 def test_an_etl_that_was_overtaken_commits_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, conf = tmp_path / "out", tmp_path / "conf.json"
     settings = graph_config(tmp_path, 0, 20_000)  # in many tasks: the first of them is long before the last
-    conf.write_text(json.dumps(settings.model_dump(mode="json", exclude_unset=True)))
+    conf.write_text(json.dumps({"defaults": "pbg"} | settings.model_dump(mode="json", exclude_unset=True)))
     process = stopped("etl", conf, lambda: found_in(out, "**/*.codes.arrow") != [])
     message, before, after = overtaken(process, out, monkeypatch, out / "entities")
     assert "lost, as this run showed no life" in message
@@ -168,7 +172,7 @@ def test_a_training_that_was_overtaken_commits_nothing(
     settings = make_config(tmp_path / "out", num_epochs=1, batch_size=10)
     write_graph(settings, {"node": 2000}, random_triples(rng, 2000, 1, 2000, 200_000))
     conf = tmp_path / "conf.json"
-    conf.write_text(json.dumps(settings.model_dump(mode="json", exclude_unset=True)))
+    conf.write_text(json.dumps({"defaults": "pbg"} | settings.model_dump(mode="json", exclude_unset=True)))
     checkpoint = tmp_path / "out" / "checkpoint"
     # written when the worker begins; the one bucket then takes seconds
     process = stopped("train", conf, (checkpoint / "config.json").exists)

@@ -161,7 +161,9 @@ def test_a_worker_of_the_command_killed(tmp_path: Path, new_output: dict[str, An
     """Dask starts another worker in the place of one that was killed."""
     config = graph_config(tmp_path, 1)
     conf, sign = tmp_path / "conf.yaml", tmp_path / "held"
-    conf.write_text(yaml.safe_dump(config.model_dump(mode="json", exclude_defaults=True)))
+    conf.write_text(
+        yaml.safe_dump({"defaults": "pbg"} | config.model_dump(mode="json", exclude_defaults=True))
+    )
     command = [sys.executable, "-m", "tests.held", "*.codes.arrow", 1, sign, DASK_SUBMIT]
     command += ["--master", "local[2]", "etl.py", "--conf", conf]
     with running(command, tmp_path / "stderr.txt", cwd=REPOSITORY) as process:

@@ -15,6 +15,7 @@ from train.config import TrainConfig
 
 RATED = {"name": "rated", "lhs": "user", "rhs": "movie"}
 SMALLEST = {"output": "out", "entities": {"user": {}, "movie": None}, "relations": [RATED]}
+ONE_EACH = {name: {"num_partitions": 1} for name in ("user", "movie")}
 GIB = 1 << 30
 
 
@@ -43,16 +44,14 @@ def test_what_is_set_stays(tmp_path: Path) -> None:
 
 
 def test_yaml_may_ask_for_the_defaults_of_pbg(tmp_path: Path) -> None:
-    entities = {name: {"num_partitions": 1} for name in ("user", "movie")}
-    settings = loaded(tmp_path, defaults="pbg", dimension=8, entities=entities)
+    settings = loaded(tmp_path, defaults="pbg", dimension=8, entities=ONE_EACH)
     for key in ("comparator", "loss_fn", "lr", "num_epochs", "batch_size", "num_batch_negs", "global_emb"):
         assert getattr(settings, key) == PbgConfig.model_fields[key].default
     assert not settings.chosen
 
 
 def test_a_mapping_and_a_python_configuration_have_the_defaults_of_pbg() -> None:
-    entities = {name: {"num_partitions": 1} for name in ("user", "movie")}
-    settings = config.from_mapping(SMALLEST | {"dimension": 8, "entities": entities})
+    settings = config.from_mapping(SMALLEST | {"dimension": 8, "entities": ONE_EACH})
     assert settings.comparator == "cos"
     assert not settings.chosen
 
@@ -74,7 +73,24 @@ def test_relations_are_told_apart_if_there_are_many(
 
 
 def test_another_comparator_has_another_loss(tmp_path: Path) -> None:
-    assert loaded(tmp_path, comparator="cos").loss_fn == "ranking"
+    settings = loaded(tmp_path, comparator="cos")
+    assert (settings.loss_fn, settings.regularization_coef) == ("ranking", 0)
+
+
+def test_what_the_data_have_still_to_decide_is_not_recorded(tmp_path: Path) -> None:
+    settings = loaded(tmp_path)
+    (tmp_path / "run.json").write_text(json.dumps({"config": settings.recorded()}))
+    again = config.load(str(tmp_path / "run.json"))
+    assert again.uncut_types == ("user", "movie")
+    assert {"num_epochs", "batch_size"} <= set(again.chosen)
+    assert again == settings.with_chosen(again.chosen)
+
+
+def test_a_run_of_an_earlier_release_keeps_the_defaults_of_pbg(tmp_path: Path) -> None:
+    content = loaded(tmp_path, defaults="pbg", dimension=8, entities=ONE_EACH).model_dump(mode="json")
+    del content["defaults"], content["lr"]
+    (tmp_path / "run.json").write_text(json.dumps({"config": content}))
+    assert config.load(str(tmp_path / "run.json")).lr == 0.01
 
 
 def test_workers_get_the_choice(tmp_path: Path) -> None:

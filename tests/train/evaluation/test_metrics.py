@@ -1,10 +1,11 @@
 """Metrics in parts: against counting by hand."""
 
 import numpy as np
+import pytest
 
 from graphmill import config
 from graphmill.vocab import Side
-from train.evaluation import metrics
+from train.evaluation import job, metrics
 from train.evaluation.metrics import Ranks
 from train.evaluation.queries import Slots, Triples
 
@@ -73,3 +74,17 @@ def test_edges_that_nothing_was_trained_on_have_degree_0(rng: np.random.Generato
     assert parts["metrics_by_degree"] == [
         {"first": 0, "last": 0} | {side.value: {"num_edges": 5, "mrr": 1.0, "hits@10": 1.0} for side in Side}
     ]
+
+
+def test_relations_without_edges_are_named_and_told(
+    rng: np.random.Generator, caplog: pytest.LogCaptureFixture
+) -> None:
+    edges = drawn(rng, 80)
+    bought = Triples(*(column[edges.rel == 0] for column in (edges.lhs, edges.rel, edges.rhs)))
+    num_edges = len(bought)
+    ranks = {side: Ranks(rng.integers(30, size=num_edges), rng.integers(3, size=num_edges)) for side in Side}
+    parts = metrics.break_down(ranks, bought, SLOTS, [], ["bought", "knows"])
+    assert (parts["num_relations_unranked"], parts["relations_unranked"]) == (1, ["knows"])
+    job.warn_of_unranked(parts | {"split": "test"})
+    assert "1 relations have no edges in test" in caplog.text
+    assert "them: knows;" in caplog.text

@@ -112,3 +112,19 @@ def test_keys_without_effect_are_logged_once(config, client, caplog):
     told = [line for line in caplog.messages if "has no effect" in line]
     assert len(told) == 3
     assert "num_machines: 2 has no effect: train.num_workers" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("losses", "warned"), [([5.0, 4.0, 4.1], False), ([5.0, 4.0, 4.5], True), ([3.0], False), ([], False)]
+)
+def test_a_loss_that_grows_is_told(config, caplog, losses, warned):
+    job.warn_of_growing_loss(config, [{"epoch": 1, "loss": loss} for loss in losses])
+    assert ("the loss has grown from 4 in epoch 2 to 4.5 in epoch 3" in caplog.text) == warned
+    assert bool(caplog.text) == warned
+
+
+def test_a_rate_that_is_too_large_is_told_at_the_end_of_training(tmp_path, rng, client, caplog):
+    config = make_config(tmp_path, num_epochs=6, lr=50.0, max_norm=100.0)
+    write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 60))
+    job.run(config, client)
+    assert "set lr lower than 50" in caplog.text

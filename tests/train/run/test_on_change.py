@@ -171,7 +171,7 @@ def test_refuse_ends_with_2_and_touches_nothing(config, tmp_path, capsys):
     trained(config)
     storage.write_marker(config.checkpoint_path, {"made": "once"})
     conf = tmp_path / "run.yaml"
-    conf.write_text(json.dumps(config.model_dump(mode="json", exclude_defaults=True)))
+    conf.write_text(json.dumps({"defaults": "pbg"} | config.model_dump(mode="json", exclude_defaults=True)))
     before = contents(tmp_path)
     arguments = ["--conf", str(conf), "--set", "lr=0.05", "--set", "train.on_change=refuse"]
     assert exit_codes.exit_code(lambda: command.main(arguments, standalone_mode=False)) == 2
