@@ -2,6 +2,7 @@
 
     plan        cut the files of all tables into ranges
     encode      per chunk of rows: distinct ids, and edges as numbers of these ids
+    partitions  number of partitions of the types for which the configuration gives none
     index       per shard of a partition: ids of all chunks, ordered by (hash, raw id); then join the shards
     translate   per chunk: numbers -> indices, edges sorted by bucket
     merge       per run of adjacent buckets: bucket files
@@ -18,14 +19,15 @@ import numpy as np
 from distributed import Client
 
 from etl.config import EtlConfig, Table
-from etl.run import figures
+from etl.run import doubts, figures
 from etl.run.check_config import check_config
 from etl.run.outputs import check_outputs, hide_outputs, output_uris, quarantine_uri
 from etl.run.work import Work, kept_work
 from etl.steps import index, merge
 from etl.steps.encode import Chunk, Encoded, encode_range
-from etl.steps.index_previous import file_previous, num_previous_ids, previous_counts
+from etl.steps.index_previous import as_before, file_previous, num_previous_ids, previous_counts
 from etl.steps.index_shard import index_shard
+from etl.steps.sizes import cut_types, memory_of_workers
 from etl.steps.task_settings import TaskSettings
 from etl.steps.translate import Numbering, Translated, translate
 from etl.strings.hashing import HASH_NAME
@@ -35,6 +37,7 @@ from etl.tables.formats import FileRange
 from etl.tables.ranges import balanced, find_ranges
 from graphmill import storage
 from graphmill.config import Config, Effect
+from graphmill.config.defaults import AUTO
 from graphmill.errors import FormatError, RawTableError
 from graphmill.formats.entity_index import Manifest, write_manifest
 from graphmill.run import record
@@ -77,14 +80,21 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     etl = config.section(EtlConfig)
     made_from = fingerprint(config)
     cutting = etl.model_dump(mode="json", include=_CUTTING)
+    config = as_before(config)
     with kept_work(client, config, made_from | {"cutting": cutting}, claim) as work:
         ranges = work.step("plan", list[FileRange], lambda: _plan(work, client, config))
+        doubts.warn_of_headers(config)
         num_rows = sum(file_range.num_rows for file_range in ranges)
         num_ids = 2 * num_rows + num_previous_ids(etl.previous_entity_path)
         settings = TaskSettings.of(config, work.folders, num_ids)
         encoded = work.step("encode", list[Encoded], lambda: _encode(work, config, settings, ranges, claim))
         chunks = [chunk for of_range in encoded for chunk in of_range.chunks]
         _check_places(made_from, settings, ranges, chunks)
+        memory_bytes = memory_of_workers(client)
+        num_partitions = work.step(
+            "partitions", dict[str, int], lambda: cut_types(config, settings, chunks, memory_bytes)
+        )
+        settings = settings.cut(num_partitions)
         indexed = work.step("index", index.Index, lambda: _index(work, settings, chunks))
         figures.warn_if_crowded(settings, indexed)
         translated = work.step(
@@ -100,6 +110,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         _sweep(work)
         found = figures.figures(settings, ranges, encoded, indexed, translated, num_edges)
         figures.warn_if_uneven(settings, num_edges)
+        doubts.warn_of_counts(found)
         claim.check()
         hide_outputs(config)
     return found | {"step_seconds": work.seconds}
@@ -118,7 +129,10 @@ def fingerprint(config: Config) -> dict[str, Any]:
         inputs.append(storage.absolute(etl.previous_entity_path))
     return {
         "etl": etl.result_settings(),
-        "entities": {name: entity.num_partitions for name, entity in config.entities.items()},
+        "entities": {
+            name: AUTO if name in config.uncut_types else entity.num_partitions
+            for name, entity in config.entities.items()
+        },
         "featurized": sorted(name for name, entity in config.entities.items() if entity.featurized),
         "relations": [[each.name, each.lhs, each.rhs] for each in config.relations],
         "dynamic_relations": config.dynamic_relations,

@@ -15,6 +15,7 @@ from graphmill.cli.session import session
 from graphmill.cli.stage_command import stage_command
 from graphmill.display import progress
 from graphmill.run import lock
+from graphmill.run.settled import settled
 
 
 class _TrainByDefault(click.Group):
@@ -95,7 +96,7 @@ def predict(
     """Score edges, or find neighbours or labels of nodes, as GraphStorm saves predictions."""
     if [split, k, labels].count(None) != 2:
         raise click.UsageError("--split, --neighbors, --labels: expected one of them")
-    settings = config.load(conf, overrides)
+    settings = settled(config.load(conf, overrides))
     target, kind = storage.absolute(folder), entity_type or next(iter(settings.entities))
     choice: tuple[Any, ...] = ("predict_edges", split)
     if k is not None:

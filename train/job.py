@@ -8,7 +8,7 @@ checkpoint_path/
 
 import logging
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from distributed import Client
@@ -19,6 +19,7 @@ from graphmill.errors import ConfigError
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.outlook import GraphSize, Outlook
 from graphmill.run.output_checks import check_folder
+from graphmill.run.settled import describe, settled
 from graphmill.run.trained_with import changes_in_errors
 from train.config import TrainConfig
 from train.distributed.coordinator import Coordinator
@@ -35,6 +36,8 @@ _CHECKPOINT_FILES = (
 )
 # Other files that may be there before the first version; without `output` the run's record is one.
 _OTHER_FILES = r"config\.json|training_stats\.json|tensorboard|run\.json|report\.html"
+
+LOSS_NOISE = 0.05
 
 log = logging.getLogger("graphmill")
 
@@ -64,7 +67,9 @@ def outlook(config: Config, size: GraphSize | None) -> Outlook:
 def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
     """Train until all epochs are done; returns the figures for run.json."""
     check(config)
-    config = one_worker_per_gpu(import_legacy_inputs(config))
+    config = one_worker_per_gpu(settled(import_legacy_inputs(config)))
+    if config.chosen:
+        log.info("training: %s", describe(config))
     log_ignored_keys(config)
     claim.check()
     changes = claim_checkpoint(config)
@@ -76,12 +81,24 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
             figures = cluster.run_task(client, train, config, in_task, description="training")
     if changes and not figures["num_edges"]:
         log.warning("training: nothing was left to train: raise num_epochs, the total, to go on")
+    warn_of_growing_loss(config, figures.get("epochs", ()))
     if aside := moved_aside(config.checkpoint_path):
         figures |= {"moved_aside": aside}  # only the user deletes these
     if paths := _graphstorm_paths(config):
         arguments = config, paths, claim.of(*paths.values())
         cluster.run_task(client, save_for_graphstorm, *arguments, description="saving for GraphStorm")
     return figures
+
+
+def warn_of_growing_loss(config: Config, epochs: Sequence[Mapping[str, Any]]) -> None:
+    """Warn if the last epoch had a higher loss than an earlier one, by more than noise."""
+    losses = [float(epoch["loss"]) for epoch in epochs]
+    if losses and losses[-1] > (1 + LOSS_NOISE) * min(losses):
+        best = losses.index(min(losses))
+        log.warning(
+            f"training: the loss has grown from {losses[best]:.4g} in epoch {best + 1} to {losses[-1]:.4g} "
+            f"in epoch {len(losses)}: the steps are too large; set lr lower than {config.lr:g}"
+        )
 
 
 def one_worker_per_gpu(config: Config) -> Config:

@@ -48,6 +48,7 @@ Model = TypeVar("Model", bound=BaseModel)
 STEPS = {
     "plan": (),
     "encode": ("encode",),
+    "partitions": ("encode",),
     "index": ("encode", "index"),
     "translate": ("translate",),
     "merge": (),

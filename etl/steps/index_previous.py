@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from etl.config import EtlConfig
 from etl.steps import spill
 from etl.steps.task_settings import Partition, TaskSettings
 from etl.strings import hashing
@@ -18,6 +19,7 @@ from etl.strings.hashing import HASH_NAME
 from etl.tables.blocks import cut
 from graphmill import storage
 from graphmill.config import Config
+from graphmill.config.defaults import ENTITIES
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import entity_counts, entity_index
 from graphmill.storage.as_json import Int32
@@ -51,7 +53,7 @@ def check_previous(config: Config, previous_uri: str) -> None:
     changes: list[tuple[str, object, object]] = [
         (f"entities.{name}.num_partitions", manifest.num_partitions[name], entity.num_partitions)
         for name, entity in config.entities.items()
-        if name in manifest.num_partitions
+        if name in manifest.num_partitions and name not in config.uncut_types
     ]
     changes += [("seed", manifest.seed, config.seed), ("the hash", manifest.hash_name, HASH_NAME)]
     for what, before, now in changes:
@@ -60,6 +62,15 @@ def check_previous(config: Config, previous_uri: str) -> None:
                 f"etl.previous_entity_path: {previous_uri} has {before!r} for {what}, this configuration "
                 f"{now!r}: every id would move; set it back, or start anew without previous_entity_path"
             )
+
+
+def as_before(config: Config) -> Config:
+    """Give types whose number of partitions is left out that of the earlier index."""
+    uri = config.section(EtlConfig).previous_entity_path
+    kept = entity_index.read_manifest(uri).num_partitions if uri else {}
+    kept = {f"{ENTITIES}{name}": kept[name] for name in config.uncut_types if name in kept}
+    others = {key: value for key, value in config.chosen.items() if key not in kept}
+    return config.with_chosen(kept).with_chosen(others) if kept else config
 
 
 def num_previous_ids(previous_uri: str | None) -> int:

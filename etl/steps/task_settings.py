@@ -1,6 +1,7 @@
 """Settings that all tasks of a run share: the section `etl`, entity types, relations, buckets, folders."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
@@ -16,6 +17,7 @@ from graphmill.vocab import Bucket, Side
 
 MIN_SLOTS = 16
 MAX_SLOTS = 1024
+IDS_OF_UNCUT_SLOT = 1 << 16
 # Memory for sorting an id, besides three copies of its bytes: read, distinct, sorted.
 ID_OVERHEAD_BYTES = 64
 _TYPICAL_ID_BYTES = 32
@@ -71,6 +73,8 @@ class TaskSettings:
     weighted: bool
     seed: int
     folders: Folders
+    uncut: tuple[str, ...] = ()
+    """Types whose number of partitions is chosen when ids are counted; until then it is 1."""
 
     @classmethod
     def of(cls, config: Config, folders: Folders, num_ids: int) -> Self:
@@ -83,17 +87,38 @@ class TaskSettings:
         worst_bytes = num_ids * (ID_OVERHEAD_BYTES + 3 * _TYPICAL_ID_BYTES)
         num_slots = 2 * worst_bytes // etl.index_bytes
         counts = {name: entity.num_partitions for name, entity in config.entities.items()}
+        relations = tuple(Relation(each.name, each.lhs, each.rhs) for each in config.relations)
         return cls(
             etl=etl.model_copy(update={"tables": (), "entities": (), "previous_entity_path": previous}),
             num_partitions=counts,
-            num_slots={name: min(max(num_slots // n, MIN_SLOTS), MAX_SLOTS) for name, n in counts.items()},
-            relations=tuple(Relation(each.name, each.lhs, each.rhs) for each in config.relations),
+            num_slots={
+                name: _uncut_slots(num_ids)
+                if name in config.uncut_types
+                else min(max(num_slots // n, MIN_SLOTS), MAX_SLOTS)
+                for name, n in counts.items()
+            },
+            relations=relations,
             dynamic=config.dynamic_relations,
             featurized=frozenset(name for name, entity in config.entities.items() if entity.featurized),
-            grid=Bucket(*(config.num_side_partitions(side) for side in Side)),
+            grid=_grid(relations, counts),
             weighted=any(table.weight is not None for table in etl.tables),
             seed=config.seed,
             folders=folders,
+            uncut=config.uncut_types,
+        )
+
+    def cut(self, num_partitions: Mapping[str, int]) -> Self:
+        """Return the same settings with these partitions; those of `uncut` types share the slots."""
+        counts = dict(num_partitions)
+        return replace(
+            self,
+            num_partitions=counts,
+            num_slots={
+                name: slots // counts[name] if name in self.uncut else slots
+                for name, slots in self.num_slots.items()
+            },
+            grid=_grid(self.relations, counts),
+            uncut=(),
         )
 
     @property
@@ -173,9 +198,21 @@ class TaskSettings:
 
     @property
     def spreads(self) -> bool:
-        """Whether a type has one partition, and other types on its side have several."""
+        """Whether a type has one partition, and other types on its side have several, or may have."""
+        if self.uncut and any(len({each.entity_type(side) for each in self.relations}) > 1 for side in Side):
+            return True
         return any(
             self.num_partitions[each.entity_type(side)] < num_slices
             for side, num_slices in zip(Side, self.grid, strict=True)
             for each in self.relations
         )
+
+
+def _grid(relations: tuple[Relation, ...], num_partitions: Mapping[str, int]) -> Bucket:
+    """Partitions along each side: the most of the types that occur there."""
+    return Bucket(*(max(num_partitions[each.entity_type(side)] for each in relations) for side in Side))
+
+
+def _uncut_slots(num_ids: int) -> int:
+    """Slots of a type that may be cut: a power of two, so that its partitions have as many slots each."""
+    return min(max(1 << (num_ids // IDS_OF_UNCUT_SLOT).bit_length(), MIN_SLOTS), MAX_SLOTS)

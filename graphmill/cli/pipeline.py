@@ -15,6 +15,7 @@ from graphmill.display import terminal
 from graphmill.errors import ConfigError
 from graphmill.run import dates
 from graphmill.run.job import job_of
+from graphmill.run.settled import settled
 from graphmill.run.summaries import summary
 from graphmill.vocab import TRAIN_SPLIT
 
@@ -49,16 +50,17 @@ def command(
         return
     first, *others = STAGES
     coming = [*job_of(first).output_uris(settings), settings.checkpoint_path]
+    planned = settled(settings)
     for stage in STAGES:  # reports a wrong setting of the last stage before the first stage runs
-        job_of(stage).fingerprint(settings)
-        job_of(stage).check(settings, coming)
+        job_of(stage).fingerprint(planned)
+        job_of(stage).check(planned, coming)
     with session(settings, master, list(STAGES)) as run:
         if day:
             template = config.read_raw(conf, overrides)["output"]
             dates.hold_previous(settings, template, run.record.save)
         entries = {first: run(first, resume=True)}
         for stage in others:  # reports missing inputs of all stages before the second stage runs
-            job_of(stage).check(settings, [settings.checkpoint_path])
+            job_of(stage).check(settled(settings), [settings.checkpoint_path])
         entries |= {stage: run(stage, resume=True) for stage in others}
         run.record.claim.check()
         _finish(settings, conf, overrides)

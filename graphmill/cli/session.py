@@ -17,6 +17,7 @@ from graphmill.errors import ConfigError, GraphMillError, LockedError
 from graphmill.run import lock, record
 from graphmill.run.job import job_of
 from graphmill.run.output_checks import check_outputs
+from graphmill.run.settled import settled
 
 log = logging.getLogger("graphmill")
 
@@ -31,7 +32,9 @@ class Session:
 
     def __call__(self, name: str, *, resume: bool) -> dict[str, Any]:
         """Run the stage `name`, unless `resume` finds it finished; return its entry in run.json."""
-        return record.run_stage(name, job_of(name), self.settings, self.client, self.record, resume=resume)
+        settings = settled(self.settings)
+        self.record.use(settings)
+        return record.run_stage(name, job_of(name), settings, self.client, self.record, resume=resume)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from graphmill.cli.options import OF_A_RUN, dry_run_option, run_argument, run_op
 from graphmill.cli.session import session
 from graphmill.display import terminal
 from graphmill.run.job import job_of
+from graphmill.run.settled import settled
 from graphmill.run.summaries import summary
 
 
@@ -27,7 +28,7 @@ def stage_command(name: str) -> click.Command:
         if dry_run:
             show_plan(settings, [name])
             return
-        job_of(name).check(settings)
+        job_of(name).check(settled(settings))
         with session(settings, master, [name]) as run:
             entry = run(name, resume=False)
         terminal.show_table(name, summary({name: entry}))

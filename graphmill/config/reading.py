@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from graphmill import storage
-from graphmill.config import yaml_text
+from graphmill.config import defaults, yaml_text
 from graphmill.config.schema import Config
 from graphmill.config.section import Section, validated
 from graphmill.config.stages import SECTIONS, named
@@ -33,22 +33,26 @@ def load(
     `conf_uri` is YAML, a local PBG config ending in .py, or the run.json of a run.
 
     `transform` changes the mapping before it is checked. Relative paths start at the current folder, and
-    become absolute.
+    become absolute. Keys that YAML leaves out have our own defaults (`defaults`), those of `.py` PBG's.
 
     Raises:
         ConfigError: the file or an override cannot be parsed, or a value does not fit.
         NotFoundError: there is no such file.
     """
     raw = read_raw(conf_uri, overrides)
+    chosen: dict[str, Any] = {}
     try:
         given = transform(raw) if transform else raw
         if conf_uri is None and "relations" not in given:
             raise ConfigError(_WITHOUT_CONF)
+        if conf_uri and not conf_uri.endswith((".py", RECORD)):
+            given, chosen = defaults.applied(_with_pbg_names(given))
         settings = from_mapping(given)
     except ConfigError as error:
         raise ConfigError(_with_lines(str(error), conf_uri, overrides)) from error
     # Workers may have another current folder than the command.
-    return settings.model_copy(update={key: _absolute(getattr(settings, key)) for key in _PATH_KEYS})
+    paths = {key: _absolute(getattr(settings, key)) for key in _PATH_KEYS}
+    return settings.model_copy(update=paths).with_chosen(chosen)
 
 
 def read_raw(conf_uri: str | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -88,11 +92,7 @@ def from_mapping(raw: Mapping[str, Any]) -> Config:
     Raises:
         ConfigError: a key is unknown, missing, or of the wrong type, or two of them contradict.
     """
-    filled = {_OLD_NAMES.get(key) or _snake(key): value for key, value in raw.items()}
-    if isinstance(filled.get("entities"), Mapping):
-        filled["entities"] = {name: _snake_keys(entity) for name, entity in filled["entities"].items()}
-    if isinstance(filled.get("relations"), Sequence) and not isinstance(filled["relations"], str):
-        filled["relations"] = [_snake_keys(relation) for relation in filled["relations"]]
+    filled = _with_pbg_names(raw)
     if filled.get("dynamic_relations") is True:
         filled.setdefault("global_emb", False)  # PBG's default is true, and forbidden here
     _fill_paths(filled)
@@ -104,6 +104,16 @@ def from_mapping(raw: Mapping[str, Any]) -> Config:
         if content != {}
     }
     return settings.model_copy(update=typed)
+
+
+def _with_pbg_names(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the mapping with the names of PBG's version 1 in place of older ones."""
+    filled = {_OLD_NAMES.get(key) or _snake(key): value for key, value in raw.items()}
+    if isinstance(filled.get("entities"), Mapping):
+        filled["entities"] = {name: _snake_keys(entity) for name, entity in filled["entities"].items()}
+    if isinstance(filled.get("relations"), Sequence) and not isinstance(filled["relations"], str):
+        filled["relations"] = [_snake_keys(relation) for relation in filled["relations"]]
+    return filled
 
 
 def _with_lines(message: str, conf_uri: str | None, overrides: Sequence[str]) -> str:

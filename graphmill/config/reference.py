@@ -1,13 +1,14 @@
 """The reference of all keys, made from their classes: a JSON schema, and a page of Markdown."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, get_origin
 
 from pydantic import BaseModel, Field, create_model
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
+from graphmill.config import defaults
 from graphmill.config.schema import Config, PbgConfig
 from graphmill.config.section import Effect, Section, section_in
 from graphmill.config.stages import SECTIONS, named
@@ -17,11 +18,22 @@ Schema = dict[str, Any]
 # Folders under `output`, unless they are set.
 _UNDER_OUTPUT = ("entity_path", "edge_paths", "edge_root", "checkpoint_path", "embedding_path")
 
+# Defaults that depend on the data or on other keys, in words.
+_IN_WORDS = {
+    "num_epochs": "by the number of edges",
+    "batch_size": "by the number of edges",
+    "num_partitions": "by the number of ids",
+    "operator": "by the number of relations",
+}
+
 _INTRODUCTION = """\
 # Configuration
 
 All keys of a YAML configuration. `graphmill schema --format markdown` prints this page. `graphmill schema`
 prints the JSON schema, with which editors check and complete a configuration.
+
+A YAML file that leaves a key out has GraphMill's default. Where PyTorch-BigGraph has another one, the page
+has it in brackets: Python configurations have PyTorch-BigGraph's defaults, and YAML with `defaults: pbg`.
 
 The column `effect` tells what becomes of finished and begun work when the value of a key changes:
 
@@ -46,7 +58,15 @@ def json_schema() -> Schema:
     }
     whole: type[BaseModel] = create_model("Configuration", __base__=Config, **fields)
     schema = whole.model_json_schema(schema_generator=_Untitled)
-    schema["required"] = [key for key in schema["required"] if key not in _UNDER_OUTPUT]
+    schema["required"] = [
+        key for key in schema["required"] if key not in _UNDER_OUTPUT and key not in defaults.OWN
+    ]
+    entity = schema["$defs"]["EntityConfig"]
+    del entity["required"]
+    entity["properties"]["num_partitions"]["anyOf"] = [
+        {"const": defaults.AUTO},
+        {"type": entity["properties"]["num_partitions"].pop("type")},
+    ]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
@@ -82,20 +102,34 @@ def _table(title: str, model: type[Section], names: list[str]) -> str:
         "| key | type | default | effect | meaning |",
         "| --- | --- | --- | --- | --- |",
     ]
+    own = {**_IN_WORDS, **_own(model)}
     for name in names:
         field = model.model_fields[name]
         effect = "its keys'" if name in SECTIONS else model.effects().get(name, Effect.NEUTRAL).name.lower()
-        cells = (f"`{name}`", _type(schemas[name]), _default(name, field), effect, field.description or "")
+        default = _default(name, field, own.get(name))
+        cells = (f"`{name}`", _type(schemas[name]), default, effect, field.description or "")
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join([*lines, ""])
 
 
-def _default(name: str, field: FieldInfo) -> str:
+def _own(model: type[Section]) -> Mapping[str, Any]:
+    """GraphMill's own defaults of the keys of `model`, where PBG has others."""
+    if model.key == "train":
+        return defaults.OWN_TRAIN
+    return {**defaults.OWN, "defaults": "graphmill", **_IN_WORDS} if model is Config else {}
+
+
+def _default(name: str, field: FieldInfo, own: Any) -> str:
     if name in _UNDER_OUTPUT:
         return "under `output`"
-    if field.is_required():
-        return "required"
-    return f"`{json.dumps(field.get_default(call_default_factory=True), ensure_ascii=False)}`"
+    of_pbg = "required" if field.is_required() else _json(field.get_default(call_default_factory=True))
+    if own is None or _json(own) == of_pbg:
+        return of_pbg
+    return f"{own if name in _IN_WORDS else _json(own)} ({of_pbg})"
+
+
+def _json(value: Any) -> str:
+    return f"`{json.dumps(value, ensure_ascii=False)}`"
 
 
 def _type(schema: Schema) -> str:

@@ -6,11 +6,13 @@ seed. The class of each section (`etl`, `train`, ...) lies in the package that r
 Source of the keys: docs/formats/pbg_v1.md.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, field_serializer, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, field_serializer, model_validator
 
 from graphmill import storage
+from graphmill.config import defaults
 from graphmill.config.section import AnySection, Fixed, Neutral, Section, Tunable, validated
 from graphmill.config.stages import SECTIONS
 from graphmill.model.operators import OperatorName, operator_of
@@ -45,7 +47,10 @@ Strings = Annotated[tuple[str, ...], Field(strict=False)]
 class EntityConfig(Section):
     """One entity type."""
 
-    num_partitions: Fixed[Positive] = Field(description="Number of partitions of the type's rows.")
+    num_partitions: Fixed[Positive] = Field(
+        description="Number of partitions of the type's rows; `auto`, or left out: by the number of ids and "
+        "the memory of a worker."
+    )
     featurized: Fixed[bool] = Field(
         False, description="An edge has a list of features in place of an id; the entity is their mean."
     )
@@ -235,12 +240,43 @@ class Config(PbgConfig):
     edge_root: Neutral[str] = Field(description="Folder with one folder of bucket files per split.")
     embedding_path: Neutral[str] = Field(description="Folder of the embeddings by raw id.")
     seed: Tunable[int] = Field(0, ge=0, lt=2**63, description="Seed of all random numbers.")
+    defaults: Neutral[Literal["graphmill", "pbg"]] = Field(
+        "pbg",
+        description="Values of the keys that are left out: graphmill's own, by the sizes of the tables, or "
+        "PBG's. Default in YAML: graphmill; in Python configurations: pbg.",
+    )
     etl: Section | None = Field(None, description="Raw tables, and how they become buckets.")
     train: Section | None = Field(None, description="Settings of training beyond PBG's.")
     evaluate: Section | None = Field(None, description="Edges to rank, and how.")
     remap: Section | None = Field(None, description="Form of the embeddings by raw id.")
     cluster: Neutral[Section | None] = Field(None, description="Processes that do the work.")
     schedule: Neutral[Section | None] = Field(None, description="Runs by date.")
+
+    _chosen: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @property
+    def chosen(self) -> Mapping[str, Any]:
+        """Keys that YAML has left out, with the values that `defaults` has chosen."""
+        return self._chosen
+
+    @property
+    def uncut_types(self) -> tuple[str, ...]:
+        """Entity types whose number of partitions YAML has left out."""
+        start = defaults.ENTITIES
+        return tuple(key.removeprefix(start) for key in self._chosen if key.startswith(start))
+
+    def with_chosen(self, chosen: Mapping[str, Any]) -> Self:
+        """Return the same configuration, with chosen numbers of epochs, partitions, edges per batch."""
+        numbers = {key: chosen[key] for key in ("num_epochs", "batch_size") if key in chosen}
+        entities = {
+            name: entity.model_copy(
+                update={"num_partitions": chosen.get(f"{defaults.ENTITIES}{name}", entity.num_partitions)}
+            )
+            for name, entity in self.entities.items()
+        }
+        found = self.model_copy(update={**numbers, "entities": entities})
+        found._chosen = dict(chosen)
+        return found
 
     @field_serializer(*SECTIONS)
     def _as_given(self, section: Section | None) -> dict[str, Any]:

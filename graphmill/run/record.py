@@ -57,6 +57,7 @@ class RunRecord:
         storage.recover(uri)
         earlier = read_record(uri) or {}
         self.has_earlier = bool(earlier)
+        self._keeps_config = keeps_config and "config" in earlier
         own = config.model_dump(mode="json")
         self.content: dict[str, Any] = {
             "status": "running",
@@ -64,11 +65,16 @@ class RunRecord:
             "started": _now(),
             "python": platform.python_version(),
             "versions": {name: version(name) for name in LIBRARIES},
-            "config": earlier.get("config", own) if keeps_config else own,
+            "config": earlier["config"] if self._keeps_config else own,
             "stages": earlier.get("stages", {}),
             "metrics": earlier.get("metrics", {}),
             "before": earlier.get("before") or _evaluated_before(config),
         }
+
+    def use(self, config: Config) -> None:
+        """Record the configuration with the values that the data have decided."""
+        if not self._keeps_config:
+            self.content["config"] = config.model_dump(mode="json")
 
     def stage(self, name: str) -> dict[str, Any]:
         """Return the entry of the stage `name`."""

@@ -3,6 +3,7 @@
 Reads the checkpoint, counts and edges (see `train.evaluation.evaluate`). The metrics go to run.json.
 """
 
+import logging
 from collections.abc import Collection
 from typing import Any
 
@@ -26,11 +27,27 @@ from train.evaluation.inputs import (
 )
 from train.tables.legacy_inputs import import_legacy_inputs
 
+log = logging.getLogger("graphmill")
+
 
 def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
     """Evaluate in one task of the cluster; returns the metrics and the evaluated version."""
     with changes_in_errors(config):
-        return cluster.run_task(client, evaluate, import_legacy_inputs(config), True, description="evaluate")
+        legacy = import_legacy_inputs(config)
+        figures = cluster.run_task(client, evaluate, legacy, True, description="evaluate")
+    warn_of_unranked(figures)
+    return figures
+
+
+def warn_of_unranked(figures: dict[str, Any]) -> None:
+    """Warn of relations without an edge in the split: the metrics say nothing about them."""
+    if num := figures["num_relations_unranked"]:
+        names = ", ".join(figures["relations_unranked"])
+        more = ", ..." if num > len(figures["relations_unranked"]) else ""
+        log.warning(
+            f"evaluate: {num} relations have no edges in {figures['split']}, and the metrics say nothing "
+            f"about them: {names}{more}; hold out more edges (etl.holdout), or choose others"
+        )
 
 
 def evaluate(config: Config, with_baselines: bool = False) -> dict[str, Any]:

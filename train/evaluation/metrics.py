@@ -19,6 +19,7 @@ from train.evaluation.queries import Numbers, Slots, Triples
 HITS = (1, 3, 10, 50)
 PESSIMISTIC = "_pessimistic"  # ends the names of metrics in which all ties count against the edge
 MAX_RELATIONS = 100
+MAX_UNRANKED = 5
 FIRST_DEGREES = (0, 1, 3, 10, 30, 100, 300, 1000, 10_000)  # the first degree of each band
 
 Floats = npt.NDArray[np.float64]
@@ -74,6 +75,7 @@ def break_down(
     degree_of = count_degrees(edges, slots, trained)
     numbers, counts = np.unique(edges.rel, return_counts=True)
     shown = np.argsort(-counts, kind="stable")[:MAX_RELATIONS]
+    unranked = np.setdiff1d(np.arange(len(names)), numbers)
     return {
         "metrics_by_side": {side.value: _metrics(each) for side, each in rank_of.items()},
         "metrics_by_relation": [
@@ -86,6 +88,8 @@ def break_down(
             for number in numbers[shown].tolist()
         ],
         "num_relations_ranked": len(numbers),
+        "num_relations_unranked": len(unranked),
+        "relations_unranked": [names[number] for number in unranked[:MAX_UNRANKED].tolist()],
         "metrics_by_degree": _by_degree(rank_of, degree_of),
     }
 

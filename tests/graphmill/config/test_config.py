@@ -222,7 +222,6 @@ def test_an_error_names_the_line_in_the_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         config.load(str(conf), ["relations[0].operater=none"])
     assert str(caught.value).splitlines() == [
-        f"{conf}:5: entities.item.num_partitions: missing, it has no default",
         f"{conf}:6: entities.item.num_partition: unknown key; did you mean 'num_partitions'?",
         "relations[0].operater: unknown key; did you mean 'operator'?",
         f"{conf}:9: relations[1].lhs: missing, it has no default",

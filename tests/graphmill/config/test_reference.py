@@ -36,7 +36,7 @@ def test_the_examples_fit_the_schema_and_name_it(conf: Path) -> None:
         {"dimention": 3},
         {"dimension": "8"},
         {"entities": {"entity": {"num_partitions": 0}}},
-        {"entities": {"entity": {}}},
+        {"entities": {"entity": {"num_partitions": "many"}}},
         {"relations": [{"name": "r", "lhs": "entity", "rhs": "entity", "operator": "x"}]},
         {"etl": {"tables": [{"path": 3, "lhs": 0, "rhs": 1, "relation": "r"}]}},
         {"train": {"optimizer": "adam"}},
@@ -64,7 +64,7 @@ def test_the_files_are_what_the_command_prints(kind: str, file: str) -> None:
 
 def test_every_key_is_on_the_page_with_its_default() -> None:
     page = reference.markdown()
-    assert "| `lr` | number ≥ 0 | `0.01` | tunable | Learning rate. |" in page
+    assert "| `lr` | number ≥ 0 | `0.1` (`0.01`) | tunable | Learning rate. |" in page
     assert "| `path` | string or list of string | required | fixed | File, folder" in page
     assert "## `etl.entities[]`" in page
     assert "## `entities.NAME`" in page

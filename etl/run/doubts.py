@@ -1,0 +1,56 @@
+"""Warnings of tables and settings that are possible, and cannot be meant."""
+
+import logging
+import re
+from typing import Any
+
+from etl.config import EtlConfig
+from etl.tables.files import files_of
+from etl.tables.formats import format_of
+from graphmill.config import Config
+from graphmill.vocab import TRAIN_SPLIT
+
+MANY_PARTITIONS = 8
+IDS_OF_PARTITION = 1000
+MANY_EDGES = 100
+
+_COLUMN_NAME = re.compile(
+    r"(?:\w+[_ -])?id|src|source|from|head|subject|lhs|dst|dest|destination|target|to|tail|object|rhs|node"
+    r"|entity|user|customer|item|product|movie",
+    re.IGNORECASE,
+)
+
+log = logging.getLogger("graphmill")
+
+
+def warn_of_headers(config: Config) -> None:
+    """Warn of a table without a header whose first row reads like column names."""
+    for number, table in enumerate(config.section(EtlConfig).tables):
+        for uri in [] if table.header else files_of(config, table)[:1]:
+            with_header = table.model_copy(update={"header": True})
+            names = format_of(uri, table).read_head(uri, with_header, 1).names
+            ends = [
+                names[each] for each in (table.lhs, table.rhs) if isinstance(each, int) and each < len(names)
+            ]
+            if len(ends) == 2 and all(map(_COLUMN_NAME.fullmatch, ends)):
+                log.warning(
+                    f"etl: {uri}: the first row looks like column names ({', '.join(names[:5])}), and "
+                    f"becomes an edge; if it is a header, set etl.tables[{number}].header: true"
+                )
+
+
+def warn_of_counts(found: dict[str, Any]) -> None:
+    """Warn of doubtful figures of the stage: more partitions than ids need, ids that occur only once."""
+    num_edges = found["num_edges"][TRAIN_SPLIT]
+    for name, counts in found["num_entities"].items():
+        num_ids = sum(counts)
+        if len(counts) >= MANY_PARTITIONS and num_ids < IDS_OF_PARTITION * len(counts):
+            log.warning(
+                f"etl: entities.{name}: {len(counts)} partitions for {num_ids:,} ids make small buckets, "
+                "slow and worse to train; leave num_partitions out, or set it to 1"
+            )
+        if num_edges >= MANY_EDGES <= num_ids and found["train_degree"][name].get("max") == 1:
+            log.warning(
+                f"etl: entities.{name}: each of {num_ids:,} ids has one edge only, so their vectors can "
+                "learn little; is the column the id of a row (an order, an event) rather than of a thing?"
+            )

@@ -1,0 +1,68 @@
+"""Number of partitions of the types for which the configuration gives none, from the number of their ids.
+
+The number of ids is estimated before they are sorted: the k-th smallest of n random numbers in [0, 1) is near
+k / n. Source: Bar-Yossef et al., Counting distinct elements in a data stream (RANDOM 2002).
+"""
+
+import logging
+from collections.abc import Iterable
+
+import numpy as np
+from distributed import Client, system
+
+from etl.steps.encode import NUM_SMALLEST, Chunk
+from etl.steps.task_settings import TaskSettings
+from graphmill.config import Config, defaults
+
+log = logging.getLogger("graphmill")
+
+
+def estimate(parts: Iterable[list[int]]) -> int:
+    """Estimate the number of distinct ids from the smallest hashes of each part; few ids are counted."""
+    first = np.unique(np.array([each for part in parts for each in part], np.uint64))[:NUM_SMALLEST]
+    if len(first) < NUM_SMALLEST:
+        return len(first)
+    return int((NUM_SMALLEST - 1) / (int(first[-1]) / 2**64))
+
+
+def memory_of_workers(client: Client) -> int:
+    """Memory of the smallest worker of the cluster; of this machine, if workers have no limit."""
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    limits = [each["memory_limit"] for each in workers if each.get("memory_limit")]
+    return int(min(limits, default=system.MEMORY_LIMIT))
+
+
+def cut_types(
+    config: Config, settings: TaskSettings, chunks: Iterable[Chunk], memory_bytes: int
+) -> dict[str, int]:
+    """Choose the number of partitions of each type that the configuration leaves out; return those of all."""
+    uncut = [name for name in settings.uncut if name not in settings.featurized]
+    if not uncut:
+        return settings.num_partitions
+    parts = list(chunks)
+    num_ids = {name: estimate(chunk.smallest.get(name, []) for chunk in parts) for name in uncut}
+    table_bytes = {
+        name: defaults.embedding_bytes(count, config.entity_dimension(name))
+        for name, count in num_ids.items()
+    }
+    found = defaults.decided_partitions(
+        table_bytes,
+        memory_bytes,
+        given=max(settings.num_partitions.values()),
+        least=_needed_by_workers(config),
+        most=min(settings.num_slots[name] for name in uncut),
+    )
+    for name, count in found.items():
+        if count > 1:
+            size, memory = table_bytes[name] / 2**30, memory_bytes / 2**30
+            log.info(
+                f"etl: entities.{name}.num_partitions: {count}, as about {num_ids[name]:,} vectors and their "
+                f"sums take {size:.3g} GiB, and the smallest worker has {memory:.3g} GiB of memory"
+            )
+    return settings.num_partitions | found
+
+
+def _needed_by_workers(config: Config) -> int:
+    """Partitions that the workers need which train at the same time, two each: a power of two."""
+    num_workers = getattr(config.train, "num_workers", 1)  # of the section of another stage
+    return 1 << (2 * num_workers - 1).bit_length() if num_workers > 1 else 1

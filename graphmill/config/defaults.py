@@ -1,0 +1,165 @@
+"""GraphMill's own defaults: values for keys that a YAML configuration leaves out.
+
+PyTorch-BigGraph's defaults suit graphs of billions of edges; small graphs learn little with them. `.py`
+configurations always have PBG's, and `defaults: pbg` asks for them.
+
+Three values depend on the data: `etl` chooses the number of partitions of a type when it has counted ids, and
+`decided` chooses epochs and batches when the edges are counted. All three are powers of two, so that a graph
+that grows a little keeps its values.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+AUTO = "auto"
+PBG = "pbg"
+ENTITIES = "entities."
+"""Before the name of a type: the key of its number of partitions, among the keys that were left out."""
+
+# docs/choosing.md says what they are good for.
+OWN: Mapping[str, Any] = {
+    "dimension": 200,
+    "global_emb": False,
+    "comparator": "dot",
+    "loss_fn": "softmax",
+    "num_batch_negs": 0,
+    "num_uniform_negs": 1000,
+    "lr": 0.1,
+    "eval_fraction": 0.0,
+    "num_epochs": 1,  # until `decided`, as batch_size
+    "batch_size": 1000,
+}
+OWN_TRAIN: Mapping[str, Any] = {"optimizer": "adagrad", "lr_schedule": "linear"}
+
+_TRAINED_EDGES = 1 << 22  # of all epochs together
+_EPOCHS = (4, 128)
+_STEPS = 512  # of an epoch
+_BATCH = (64, 1024)
+
+_MEMORY_SHARE = 1 / 2
+_TABLES = 3  # a bucket has two partitions of a type in memory, while a third one is read or written
+_BYTES_PER_ELEMENT = 8  # a float32, and the optimizer's sum of its squares
+
+
+def applied(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Fill in what a mapping with PBG's names leaves out; what is of a wrong type stays as it is.
+
+    Returns:
+        the filled mapping, and the keys that were left out with their values.
+    """
+    if given.get("defaults") == PBG:
+        return dict(given), {}
+    chosen = {key: value for key, value in OWN.items() if key not in given}
+    if "loss_fn" in chosen and given.get("comparator", "dot") != "dot":
+        chosen["loss_fn"] = "ranking"  # softmax needs scores that may become large
+    filled = {"defaults": "graphmill", **given, **chosen}
+    if isinstance(train := given.get("train", {}), Mapping):
+        of_train = {key: value for key, value in OWN_TRAIN.items() if key not in train}
+        filled["train"] = {**train, **of_train}
+        chosen |= {f"train.{key}": value for key, value in of_train.items()}
+    if isinstance(entities := given.get("entities"), Mapping):
+        left_out = [name for name, each in entities.items() if _partitions(each) in (None, AUTO)]
+        ones = {name: {**(entities[name] or {}), "num_partitions": 1} for name in left_out}
+        filled["entities"] = {**entities, **ones}
+        chosen |= {f"{ENTITIES}{name}": 1 for name in left_out}
+    if _is_list_of_mappings(relations := given.get("relations")):
+        operator = _operator(filled, relations)
+        filled["relations"] = [{"operator": operator, **each} for each in relations]
+        if not all("operator" in each for each in relations):
+            chosen["operator"] = operator
+    return filled, chosen
+
+
+def decided(
+    chosen: Mapping[str, Any], num_entities: Mapping[str, Sequence[int]], num_edges: int
+) -> dict[str, Any]:
+    """Choose the values that depend on the data.
+
+    Args:
+        chosen: The keys that were left out, with their values.
+        num_entities: Entities of each partition of each type.
+        num_edges: Edges to train on.
+    """
+    by_size: dict[str, Any] = {
+        "num_epochs": _within(_EPOCHS, _power_of_two(_TRAINED_EDGES / max(num_edges, 1))),
+        "batch_size": _within(_BATCH, _power_of_two(num_edges / _STEPS)),
+        **{f"{ENTITIES}{name}": len(counts) for name, counts in num_entities.items()},
+    }
+    return {key: by_size.get(key, value) for key, value in chosen.items()}
+
+
+def decided_partitions(
+    table_bytes: Mapping[str, int], memory_bytes: int, *, given: int = 1, least: int = 1, most: int = 1024
+) -> dict[str, int]:
+    """Choose the number of partitions of each type.
+
+    One, if all tables fit in half of a worker's memory; else the large types are cut until the partitions of
+    a bucket fit.
+
+    Args:
+        table_bytes: Memory of the embeddings and sums of each type.
+        memory_bytes: Memory of the smallest worker.
+        given: The number that the configuration gives to other types: types of a side must agree.
+        least: Partitions that the workers need which train at the same time; a power of two.
+        most: Largest number; a power of two.
+    """
+    room = memory_bytes * _MEMORY_SHARE
+    total = sum(table_bytes.values())
+    large = [name for name, size in table_bytes.items() if size * 8 > total]
+    staying = total - sum(table_bytes[name] for name in large)
+    needed = 1.0 if total <= room else _TABLES * (total - staying) / max(room - staying, room / 4)
+    count = min(max(1 << math.ceil(math.log2(max(needed, 1))), least), most)
+    if count > 1 < given:
+        count = given if given in (1 << bit for bit in range(most.bit_length())) else 1
+    return {name: count if name in large else 1 for name in table_bytes}
+
+
+def embedding_bytes(num_entities: int, dimension: int) -> int:
+    """Memory of the embeddings and sums of a type."""
+    return num_entities * dimension * _BYTES_PER_ELEMENT
+
+
+def told(chosen: Mapping[str, Any], num_entities: Mapping[str, Sequence[int]], num_edges: int) -> str:
+    """Tell in one line what was chosen, and why."""
+    types = ", ".join(f"{sum(counts):,} {name}" for name, counts in num_entities.items())
+    by_size = {"num_epochs", "batch_size"}
+    names = {key: f"{key}.num_partitions" if key.startswith(ENTITIES) else key for key in chosen}
+    fixed = ", ".join(f"{names[key]} {value}" for key, value in chosen.items() if key not in by_size)
+    of_size = ", ".join(f"{key} {chosen[key]}" for key in sorted(by_size & set(chosen)))
+    parts = [f"{of_size} for {num_edges:,} edges of {types}"] * bool(of_size) + [fixed] * bool(fixed)
+    return f"keys that the configuration leaves out: {'; '.join(parts)} (defaults: pbg asks for PBG's)"
+
+
+def _partitions(entity: Any) -> Any:
+    if entity is None:
+        return None
+    return entity.get("num_partitions") if isinstance(entity, Mapping) else entity
+
+
+def _is_list_of_mappings(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(each, Mapping) for each in value)
+
+
+def _operator(filled: Mapping[str, Any], relations: Sequence[Mapping[str, Any]]) -> str:
+    """Choose the operator: none for one relation, else one that tells relations and directions apart."""
+    if len(relations) == 1 and not filled.get("dynamic_relations"):
+        return "none"
+    entities = filled.get("entities")
+    own = (
+        [each.get("dimension") for each in entities.values() if isinstance(each, Mapping)]
+        if isinstance(entities, Mapping)
+        else []
+    )
+    dimensions = [filled["dimension"], *(each for each in own if each is not None)]
+    is_even = all(isinstance(each, int) and each % 2 == 0 for each in dimensions)
+    return "complex_diagonal" if is_even else "diagonal"
+
+
+def _power_of_two(value: float) -> int:
+    """The power of two that is nearest on a logarithmic scale; at least 1."""
+    return 1 << max(round(math.log2(max(value, 1))), 0)
+
+
+def _within(limits: tuple[int, int], value: int) -> int:
+    return min(max(value, limits[0]), limits[1])

@@ -1,0 +1,46 @@
+"""Values of the keys that a configuration leaves to the data, once the data are counted."""
+
+import re
+
+from graphmill import storage
+from graphmill.config import Config, defaults
+from graphmill.errors import BadInputError, NotFoundError
+from graphmill.formats import edge_buckets, entity_counts
+from graphmill.vocab import Bucket
+
+_BUCKET_NAME = re.compile(r"edges_(\d+)_(\d+)\.h5")
+_COUNTED_BUCKETS = 64
+
+
+def settled(config: Config) -> Config:
+    """Return the configuration with the values that fit its entities and edges; as it is, if there are none.
+
+    Damaged files decide nothing: the stage that reads them reports them.
+    """
+    if not config.chosen or not storage.is_dir(config.entity_path):
+        return config
+    try:
+        counts = entity_counts.list_counts(config.entity_path)
+        num_edges = sum(map(_num_edges, config.edge_paths))
+    except (BadInputError, NotFoundError):
+        return config
+    num_entities = {name: counts[name] for name in config.entities if name in counts}
+    return config.with_chosen(defaults.decided(config.chosen, num_entities, num_edges))
+
+
+def describe(config: Config) -> str:
+    """Tell in one line what was chosen for the keys that the configuration leaves out, and why."""
+    partitions = {name: entity.num_partitions for name, entity in config.entities.items()}
+    num_entities = entity_counts.read_counts(config.entity_path, partitions)
+    return defaults.told(config.chosen, num_entities, sum(map(_num_edges, config.edge_paths)))
+
+
+def _num_edges(edge_path: str) -> int:
+    """Count the edges of a folder; of many buckets some are counted, and stand for the others."""
+    if not storage.is_dir(edge_path):
+        return 0
+    names = (_BUCKET_NAME.fullmatch(storage.name(entry.uri)) for entry in storage.list_dir(edge_path))
+    buckets = sorted(Bucket(int(found[1]), int(found[2])) for found in names if found)
+    counted = buckets[:: -(-len(buckets) // _COUNTED_BUCKETS) or 1]
+    num_edges = sum(edge_buckets.count_edges(edge_path, bucket) for bucket in counted)
+    return num_edges * len(buckets) // max(len(counted), 1)

@@ -1,0 +1,104 @@
+"""Partitions that etl chooses: the estimate of the number of ids, and output that is as if they were set."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+from etl import job
+from etl.steps.encode import NUM_SMALLEST
+from etl.steps.sizes import estimate
+from graphmill import config
+from graphmill.config import Config
+from graphmill.formats import entity_counts
+
+
+def hashes(rng: np.random.Generator, count: int) -> list[int]:
+    found: list[int] = rng.integers(2**64, size=count, dtype=np.uint64).tolist()
+    return found
+
+
+def test_few_ids_are_counted(rng: np.random.Generator) -> None:
+    ids = hashes(rng, 500)
+    assert estimate([ids[:300], ids[200:], []]) == 500
+    assert estimate([]) == 0
+
+
+def test_many_ids_are_estimated_whatever_the_chunks(rng: np.random.Generator) -> None:
+    ids = hashes(rng, 100_000)
+    chunks = [sorted(ids[start : start + 40_000])[:NUM_SMALLEST] for start in range(0, 100_000, 20_000)]
+    assert estimate(chunks) == pytest.approx(100_000, rel=0.15)
+    assert estimate(chunks) == estimate([sorted(ids)[:NUM_SMALLEST]])
+
+
+def settings_of(folder: Path, name: str, entities: object, **changes: object) -> Config:
+    """Two types on the right-hand side, one of them small."""
+    (folder / "t.csv").write_text(
+        "l,r,t\n" + "".join(f"u{n % 999},{'knows' if n % 2 else 'in'},u{n % 77}\n" for n in range(5000))
+    )
+    content = {
+        "output": str(folder / name),
+        "entities": entities,
+        "relations": [
+            {"name": "knows", "lhs": "user", "rhs": "user"},
+            {"name": "in", "lhs": "user", "rhs": "place"},
+        ],
+        "etl": {"tables": [{"path": str(folder / "t.csv"), "lhs": "l", "relation_column": "r", "rhs": "t"}]},
+    }
+    (folder / f"{name}.yaml").write_text(json.dumps(content | changes))
+    return config.load(str(folder / f"{name}.yaml"))
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for part in ("entities", "edges")
+        for path in (folder / part).rglob("*")
+        if path.is_file()
+    }
+
+
+def test_a_small_graph_has_one_partition(client: Client, tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, "auto", {"user": {"num_partitions": "auto"}, "place": {}})
+    job.run(settings, client)
+    counts = entity_counts.list_counts(settings.entity_path)
+    assert {name: len(each) for name, each in counts.items()} == {"user": 1, "place": 1}
+    assert job.fingerprint(settings)["entities"] == {"user": "auto", "place": "auto"}
+
+
+def test_a_large_type_is_cut_as_if_the_configuration_said_so(client: Client, tmp_path: Path) -> None:
+    """Four workers that train at once need eight partitions, which stand for a large table."""
+    auto = settings_of(tmp_path, "auto", {"user": {}, "place": {}}, train={"num_workers": 4})
+    job.run(auto, client)
+    counts = entity_counts.list_counts(auto.entity_path)
+    assert {name: len(each) for name, each in counts.items()} == {"user": 8, "place": 1}
+    entities = {"user": {"num_partitions": 8}, "place": {"num_partitions": 1}}
+    job.run(settings_of(tmp_path, "set", entities), client)
+    assert files_of(tmp_path / "auto") == files_of(tmp_path / "set")
+
+
+def test_the_partitions_of_an_earlier_index_stay(client: Client, tmp_path: Path) -> None:
+    entities = {"user": {"num_partitions": 3}, "place": {"num_partitions": 1}}
+    before = settings_of(tmp_path, "before", entities)
+    job.run(before, client)
+    table = {"path": str(tmp_path / "t.csv"), "lhs": "l", "relation_column": "r", "rhs": "t"}
+    etl = {"tables": [table], "previous_entity_path": before.entity_path}
+    after = settings_of(tmp_path, "after", {"user": {}, "place": {}}, etl=etl)
+    job.run(after, client)
+    assert len(entity_counts.list_counts(after.entity_path)["user"]) == 3
+
+
+@pytest.mark.slow
+def test_memory_decides(tmp_path: Path) -> None:
+    """Vectors and sums of 999 users of dimension 20,000 take 160 MB: 3 of 8 parts fit in half of 256 MB."""
+    settings = settings_of(tmp_path, "auto", {"user": {}, "place": {}}, dimension=20_000)
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, memory_limit="256MB", dashboard_address=":0"
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        job.run(settings, client)
+    assert len(entity_counts.list_counts(settings.entity_path)["user"]) == 8

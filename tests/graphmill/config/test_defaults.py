@@ -1,0 +1,133 @@
+"""Our own defaults: which keys they fill in, and the numbers that the data decide."""
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphmill import config
+from graphmill.config import Config, PbgConfig, defaults
+from train.config import TrainConfig
+
+RATED = {"name": "rated", "lhs": "user", "rhs": "movie"}
+SMALLEST = {"output": "out", "entities": {"user": {}, "movie": None}, "relations": [RATED]}
+GIB = 1 << 30
+
+
+def loaded(tmp_path: Path, **changes: Any) -> Config:
+    conf = tmp_path / "c.yaml"
+    conf.write_text(json.dumps(SMALLEST | changes))
+    return config.load(str(conf))
+
+
+def test_yaml_has_our_defaults(tmp_path: Path) -> None:
+    settings = loaded(tmp_path)
+    assert (settings.comparator, settings.loss_fn, settings.global_emb) == ("dot", "softmax", False)
+    assert settings.eval_fraction == 0
+    assert settings.section(TrainConfig).lr_schedule == "linear"
+    assert settings.uncut_types == ("user", "movie")
+    assert settings.defaults == "graphmill"
+
+
+def test_what_is_set_stays(tmp_path: Path) -> None:
+    given = {"lr": 0.7, "num_epochs": 3, "batchSize": 9, "dimension": 6, "train": {"lr_schedule": "cosine"}}
+    settings = loaded(tmp_path, **given, entities={"user": {"numPartitions": 2}, "movie": {}})
+    assert (settings.lr, settings.num_epochs, settings.batch_size, settings.dimension) == (0.7, 3, 9, 6)
+    assert settings.section(TrainConfig).lr_schedule == "cosine"
+    assert settings.uncut_types == ("movie",)
+    assert not {"lr", "num_epochs", "batch_size", "dimension", "train.lr_schedule"} & set(settings.chosen)
+
+
+def test_yaml_may_ask_for_the_defaults_of_pbg(tmp_path: Path) -> None:
+    entities = {name: {"num_partitions": 1} for name in ("user", "movie")}
+    settings = loaded(tmp_path, defaults="pbg", dimension=8, entities=entities)
+    for key in ("comparator", "loss_fn", "lr", "num_epochs", "batch_size", "num_batch_negs", "global_emb"):
+        assert getattr(settings, key) == PbgConfig.model_fields[key].default
+    assert not settings.chosen
+
+
+def test_a_mapping_and_a_python_configuration_have_the_defaults_of_pbg() -> None:
+    entities = {name: {"num_partitions": 1} for name in ("user", "movie")}
+    settings = config.from_mapping(SMALLEST | {"dimension": 8, "entities": entities})
+    assert settings.comparator == "cos"
+    assert not settings.chosen
+
+
+@pytest.mark.parametrize(
+    ("changes", "operator"),
+    [
+        ({}, "none"),
+        ({"relations": [RATED, RATED | {"name": "saw"}]}, "complex_diagonal"),
+        ({"dynamic_relations": True}, "complex_diagonal"),
+        ({"dynamic_relations": True, "dimension": 5}, "diagonal"),
+        ({"relations": [RATED | {"operator": "translation"}]}, "translation"),
+    ],
+)
+def test_relations_are_told_apart_if_there_are_many(
+    tmp_path: Path, changes: dict[str, Any], operator: str
+) -> None:
+    assert {relation.operator for relation in loaded(tmp_path, **changes).relations} == {operator}
+
+
+def test_another_comparator_has_another_loss(tmp_path: Path) -> None:
+    assert loaded(tmp_path, comparator="cos").loss_fn == "ranking"
+
+
+def test_workers_get_the_choice(tmp_path: Path) -> None:
+    settings = loaded(tmp_path).model_copy(update={"workers": 1})
+    assert pickle.loads(pickle.dumps(settings)).chosen == settings.chosen != {}
+
+
+def test_a_configuration_written_with_its_choice_is_complete(tmp_path: Path) -> None:
+    settings = loaded(tmp_path)
+    decided = settings.with_chosen(
+        defaults.decided(settings.chosen, {"user": [5, 5], "movie": [3]}, num_edges=300_000)
+    )
+    assert decided.entities["user"].num_partitions == 2
+    again = config.from_mapping(decided.model_dump(mode="json"))
+    assert again.pbg() == decided.pbg()
+    assert again.section(TrainConfig) == decided.section(TrainConfig)
+
+
+@given(num_edges=st.integers(0, 10**11), more=st.floats(1, 1.3))
+def test_a_graph_that_grows_a_little_changes_a_number_by_a_factor_of_two_at_most(
+    num_edges: int, more: float
+) -> None:
+    chosen = {"num_epochs": 1, "batch_size": 1, "lr": 0.1}
+    before, after = (defaults.decided(chosen, {}, each) for each in (num_edges, int(num_edges * more)))
+    assert before["num_epochs"] / after["num_epochs"] in (1, 2)
+    assert after["batch_size"] / before["batch_size"] in (1, 2)
+    assert before["lr"] == 0.1
+
+
+def test_the_line_says_what_was_chosen_and_why() -> None:
+    chosen = {"lr": 0.1, "num_epochs": 16, "batch_size": 512, "entities.user": 2}
+    line = defaults.told(chosen, {"user": [600, 634]}, 272_115)
+    assert "batch_size 512, num_epochs 16 for 272,115 edges of 1,234 user" in line
+    assert "lr 0.1, entities.user.num_partitions 2" in line
+    assert "defaults: pbg" in line
+    assert "\n" not in line
+
+
+def test_tables_that_fit_have_one_partition() -> None:
+    assert defaults.decided_partitions({"user": GIB, "movie": 1}, 8 * GIB) == {"user": 1, "movie": 1}
+
+
+def test_tables_that_do_not_fit_are_cut_until_three_partitions_fit() -> None:
+    found = defaults.decided_partitions({"user": 64 * GIB, "country": 1000}, 16 * GIB)
+    assert found == {"user": 32, "country": 1}
+    assert 3 * 64 * GIB / found["user"] <= 8 * GIB
+
+
+def test_workers_that_train_together_need_partitions_of_their_own() -> None:
+    assert defaults.decided_partitions({"user": 1000}, GIB, least=8) == {"user": 8}
+
+
+def test_types_of_a_side_agree() -> None:
+    found = defaults.decided_partitions({"user": 64 * GIB, "item": 64 * GIB}, 16 * GIB)
+    assert len(set(found.values())) == 1
+    assert defaults.decided_partitions({"user": 64 * GIB}, 16 * GIB, given=4) == {"user": 4}
