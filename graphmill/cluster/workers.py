@@ -60,15 +60,21 @@ class Environment(WorkerPlugin):  # type: ignore[misc]  # distributed is untyped
         gc.freeze()
 
 
-def worker_addresses(client: Client) -> set[str]:
-    """Return the addresses of the workers that are there now.
+def described_workers(client: Client) -> dict[str, dict[str, Any]]:
+    """Return Dask's description of each worker that is there now, by address.
 
     Not by client.scheduler_info(): every two seconds, Dask puts an answer without workers in its place.
 
     Raises:
         OSError: the scheduler does not answer.
     """
-    return set(client.sync(client.scheduler.identity, n_workers=-1)["workers"])
+    workers: dict[str, dict[str, Any]] = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
+    return workers
+
+
+def worker_addresses(client: Client) -> set[str]:
+    """Return the addresses of the workers that are there now; raises as `described_workers`."""
+    return set(described_workers(client))
 
 
 def prepare(client: Client, kind: Kind, py_files: Iterable[str]) -> None:
