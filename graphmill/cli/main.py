@@ -152,10 +152,11 @@ def report(
     """Write report.html beside the run.json at URI, or a comparison of several runs."""
     from graphmill import report as reports  # takes a second to import
     from graphmill.library.run import Run
+    from graphmill.report.labels import Labels
 
     runs = [Run(uri) for uri in uris]
     if len(runs) == 1:
-        colours = reports.Labels(labels, label_columns, entity_type) if labels else None
+        colours = Labels(labels, label_columns, entity_type) if labels else None
         terminal.say(reports.write(runs[0], colours, Run(before) if before else None))
     elif labels or before:
         raise click.UsageError("--labels, --before: expected one run, found several")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Scale = Literal["linear", "log"]
+Level = Literal["plain", "good", "warning", "error"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Note:
     """A sentence; `level` is its colour."""
 
     text: str
-    level: Literal["plain", "good", "warning", "error"] = "plain"
+    level: Level = "plain"
     preformatted: str = ""
     kind: str = "note"
 

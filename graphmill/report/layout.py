@@ -59,7 +59,8 @@ def tsne(unit_ND: Floats) -> Places | None:
         n_jobs=1,
         random_state=0,
     )
-    return np.round(np.asarray(method.fit(unit_ND), np.float64), 3)
+    places_N2: Places = np.asarray(method.fit(unit_ND), np.float64)
+    return places_N2.round(3)
 
 
 def project(vectors_ND: Floats) -> tuple[Places, float]:

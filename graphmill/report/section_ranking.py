@@ -105,7 +105,8 @@ def _by_relation(relations: Sequence[Mapping[str, Any]], num_all: int) -> Block:
 def _is_beaten(relation: Mapping[str, Any]) -> bool:
     """Whether popularity ranks the relation's edges better, on both sides together."""
     sides = [mapping(relation, side) for side in SIDES]
-    return sum(each.get("mrr", 0) - each.get("mrr_most_popular", 0) for each in sides) < 0
+    ahead = sum(float(each.get("mrr", 0)) - float(each.get("mrr_most_popular", 0)) for each in sides)
+    return ahead < 0
 
 
 def _sides(parts: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:

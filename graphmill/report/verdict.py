@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from graphmill.display.readable import number
-from graphmill.report.blocks import Note
+from graphmill.report.blocks import Level, Note
 from graphmill.report.reading import mapping
 
 CLEARLY = 1.5
@@ -20,6 +20,7 @@ def verdict(entry: Entry, before: Entry) -> Note:
     mrr = mapping(entry, "metrics").get("mrr")
     if not isinstance(mrr, int | float):
         return Note("run.json has no MRR.", "warning")
+    level: Level
     popular, chance = (baseline(entry, name) for name in ("most_popular", "random"))
     if popular is None or chance is None:
         level, text = "plain", f"MRR {number(mrr)}; evaluate again to see what simple rankings would get"

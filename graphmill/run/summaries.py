@@ -52,6 +52,8 @@ def evaluate(entry: Entry) -> Iterator[tuple[str, str]]:
     for name, value in entry.get("metrics", {}).items():
         if not name.endswith("_pessimistic"):
             yield name, number(value)
+    for name, metrics in entry.get("baselines", {}).items():
+        yield f"mrr, {name.replace('_', ' ')}", number(metrics.get("mrr"))
 
 
 def remap(entry: Entry) -> Iterator[tuple[str, str]]:

@@ -84,7 +84,6 @@ def write_answers(asked: Asked, chunk: Chunk, uri: str) -> dict[str, int]:
     search = _Search(asked, number_U)
     for partition in range(len(asked.candidates.parts)):
         search.visit(partition)
-        progress.tell(f"{storage.name(uri)}", partition + 1, len(asked.candidates.parts), "partitions")
     answers = search.answers()
     num_rows = _write(asked, ids, np.searchsorted(number_U, number_Q), number_Q != UNKNOWN, answers, uri)
     return {"num_answers": num_rows, "num_known_left_out": search.num_known}
@@ -153,15 +152,10 @@ class _Search:
     ) -> None:
         base = int(self.asked.candidates.first[partition])
         for (rows, query_PD), best in zip(self._blocks, self._best, strict=True):
-
-            def is_new(query: Numbers, candidate: Numbers, first: int = rows.start) -> npt.NDArray[np.bool_]:
-                assert known is not None
-                return ~known.has(query + first, candidate - base)
-
+            keep = None if known is None else partial(_is_new, known, rows.start, base)
             for first, candidate_ND in blocks:
                 score_PN = self.asked.relation.matrix_scores(query_PD, candidate_ND)
-                score_PN = score_PN[: rows.stop - rows.start, : last - first]
-                best.add(score_PN, base + first, None if known is None else is_new)
+                best.add(score_PN[: rows.stop - rows.start, : last - first], base + first, keep)
             best.shrink()
 
     def _known(self, partition: int, start: int) -> KnownRange | None:
@@ -173,6 +167,13 @@ class _Search:
         found = KnownRange.read(edges, len(self.number_U), start, num_rows, asked.sizes.known_edges)
         self.num_known += len(found.codes)
         return found
+
+
+def _is_new(
+    known: KnownRange, first_query: int, first_candidate: int, query: Numbers, candidate: Numbers
+) -> npt.NDArray[np.bool_]:
+    """Which pairs are no known edges; their numbers begin at those of the tile and of the partition."""
+    return ~known.has(query + first_query, candidate - first_candidate)
 
 
 def _write(

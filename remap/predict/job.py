@@ -36,7 +36,7 @@ from remap.predict.sizes import sizes_for
 from remap.predict.table import UNKNOWN, EntityTable
 from remap.sources.inputs import Inputs, find_inputs
 from remap.sources.partition import check_partitions, measure_partition
-from remap.sources.relation import number_of, read_parameters, relation_names, relation_of
+from remap.sources.relation import Relation, number_of, read_parameters, relation_names, relation_of
 
 RECORD = "_predict.json"
 _GIVEN = "_given"
@@ -92,7 +92,8 @@ def check(config: Config, question: Question, to: str) -> None:
         given.check_file(uri)
     if question.pairs and question.relation is None and len(names) > 1:
         _check_names_relations(question.pairs)
-    read_parameters(inputs.open_checkpoint(allow_non_finite=True))
+    if question.pairs is None:
+        _relation(config, question, inputs)
 
 
 def check_target(to: str) -> None:
@@ -141,16 +142,19 @@ def asked_of(config: Config, question: Question, inputs: Inputs, tables: Mapping
     Raises:
         ConfigError: the memory does not suffice, or the checkpoint lacks a parameter of the relation.
     """
-    names = relation_names(config)
-    number = number_of(names, question.relation or names[0])
-    parameters = read_parameters(inputs.open_checkpoint(allow_non_finite=True))
-    relation = relation_of(config, parameters, names, number, inputs.checkpoint_path)
-    side = question.side
+    relation, side = _relation(config, question, inputs), question.side
     queries, candidates = tables[relation.types[side.other]], tables[relation.types[side]]
     k = max(1, min(question.k, candidates.num_entities))
     sizes = sizes_for(question.memory_bytes, candidates.dimension, candidates.num_entities, k)
     known = KnownEdges.of_run(config, relation, side) if question.exclude_known else None
     return Asked(relation, side, k, queries, candidates, known, sizes)
+
+
+def _relation(config: Config, question: Question, inputs: Inputs) -> Relation:
+    names = relation_names(config)
+    number = number_of(names, question.relation or names[0])
+    parameters = read_parameters(inputs.open_checkpoint(allow_non_finite=True))
+    return relation_of(config, parameters, names, number, inputs.checkpoint_path)
 
 
 def _types(config: Config, question: Question) -> list[str]:
@@ -276,14 +280,14 @@ def _scores(
     client: Client,
 ) -> tuple[dict[str, Any], list[str]]:
     """Write the scores of all pairs; return figures and files."""
-    assert question.pairs is not None
+    given_uri = question.pairs or ""
     names = relation_names(config)
     dimension = max(table.dimension for table in tables.values())
     sizes = sizes_for(question.memory_bytes, dimension, 1, 1)
-    pairs = map(partial(_checked, names=names, uri=question.pairs), given.iter_pairs(question.pairs))
+    pairs = map(partial(_checked, names=names, uri=given_uri), given.iter_pairs(given_uri))
     pieces = given.cut(pairs, storage.join(folder, _GIVEN), sizes.pairs, question.memory_bytes // 4)
     if not pieces:
-        raise ConfigError(f"--pairs {question.pairs}: expected pairs, found none")
+        raise ConfigError(f"--pairs {given_uri}: expected pairs, found none")
     asked = AskedPairs(config, inputs, question.side, tables, question.relation or names[0])
     files = _file_uris(folder, len(pieces))
     arguments = [(asked, piece, uri) for piece, uri in zip(pieces, files, strict=True)]

@@ -62,6 +62,7 @@ def test_only_runs_say_what_they_run(
     assert first_line(name, ["graphmill", *arguments]) == ""
 
 
+@pytest.mark.slow
 def test_the_version_is_told_by_the_command() -> None:
     command = [sys.executable, "-m", "graphmill", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)

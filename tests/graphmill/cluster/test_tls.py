@@ -89,7 +89,8 @@ def test_the_address_of_the_dashboard_can_be_reached() -> None:
 def test_a_dashboard_behind_a_proxy_has_the_address_that_the_user_configured() -> None:
     with (
         dask.config.set({"distributed.dashboard.link": "/user/me/proxy/{port}/status"}),
-        cluster.connect("local[1]", ClusterConfig()) as client,
+        scheduler_here(ClusterConfig(tls="off"), None, host="127.0.0.1", n_workers=0) as here,
+        Client(here) as client,
     ):
         assert re.fullmatch(r"/user/me/proxy/\d+/status", dashboard.address(client, is_here=True) or "")
 

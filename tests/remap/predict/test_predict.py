@@ -111,6 +111,7 @@ def test_an_id_that_comes_twice_is_answered_twice(tmp_path: Path, world: World, 
     assert pq.read_table(tmp_path / "out")["rank"].to_pylist() == [1, 2, 1, 2]
 
 
+@pytest.mark.slow  # the workers import torch
 @pytest.mark.parametrize("side", list(Side))
 @pytest.mark.parametrize("kind", ["static", "dynamic"])
 def test_pairs_have_the_scores_of_the_trainer(

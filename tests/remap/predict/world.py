@@ -157,7 +157,7 @@ def _write_type(
 ) -> np.ndarray:
     at = Iteration(1, 0, 1, 0, "edges", 1, 0)
     whole, first = rng.standard_normal((sum(counts), DIMENSION), np.float32), 0
-    whole[sum(counts) // 2] = whole[1]  # a copy, which ties
+    whole[sum(counts) // 2 :][:1] = whole[1:2]  # a copy, which ties
     for partition, count in enumerate(counts):
         rows = whole[first : first + count]
         entity_counts.write_count(config.entity_path, name, partition, count)
@@ -176,6 +176,8 @@ def _write_edges(world: World, split: str, rng: np.random.Generator) -> list[Tri
     edges = []
     for rel in rng.integers(0, num_relations, 120).tolist():
         lhs, rhs = (sum(counts[name]) for name in world.types(rel).values())
+        if not lhs or not rhs:
+            continue
         edges.append((int(rng.integers(0, lhs)), rel, int(rng.integers(0, rhs))))
     edges += edges[:5]
     grid = {side: config.num_side_partitions(side) for side in Side}

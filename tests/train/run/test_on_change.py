@@ -142,6 +142,7 @@ def test_a_checkpoint_of_other_entities_is_told_by_their_age(config, tmp_path, a
     assert "made_from" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_wrong_shape_names_the_setting_that_changed(config, client, rng):
     """As after PBG's own training, which leaves config.json and no record of ours."""
     trained(config)
