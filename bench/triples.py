@@ -33,4 +33,4 @@ def prepare(setting: Setting, output: Path) -> tuple[dict[str, Any], dict[str, A
 def ours(shared: dict[str, Any], output: Path) -> dict[str, Any]:
     """Our configuration of a run that writes to `output`."""
     roots = {"output": str(output), "edge_root": str(Path(shared["edge_paths"][0]).parent)}
-    return {"checkpoint_path": str(output / "checkpoint")} | shared | roots
+    return {"defaults": "pbg", "checkpoint_path": str(output / "checkpoint")} | shared | roots

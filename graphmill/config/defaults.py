@@ -17,7 +17,7 @@ PBG = "pbg"
 ENTITIES = "entities."
 """Before the name of a type: the key of its number of partitions, among the keys that were left out."""
 
-# docs/choosing.md says what they are good for.
+# docs/how_to/choosing.md says what they are good for.
 OWN: Mapping[str, Any] = {
     "dimension": 200,
     "global_emb": False,

@@ -7,6 +7,7 @@ All pages are run in one folder, the quickstart first: the others take up what i
 """
 
 import importlib
+import json
 import os
 import re
 import shlex
@@ -114,6 +115,14 @@ def test_the_quickstart_ends_as_it_says(folder: Path) -> None:
     assert run.num_entities == {"customer": 6, "product": 7}
     assert run.neighbors("product", "pencil", k=1)[0].id == "paper"
     assert (folder / "output" / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_the_page_of_run_json_names_every_key(folder: Path) -> None:
+    page = (REPOSITORY / "docs/reference/run_json.md").read_text()
+    record = json.loads((folder / "output" / "run.json").read_text())
+    keys = {*record, *(key for stage in record["stages"].values() for key in stage)}
+    assert not {key for key in keys if not re.search(rf"\b{key}\b", page)}
 
 
 @pytest.mark.slow
