@@ -8,7 +8,7 @@ DEMO_OUTPUT ?= demo-output
 PARALLEL ?= --numprocesses 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast check format reference bench bench-gpu constraints release clean
+.PHONY: help install demo test test-fast check format docs reference bench bench-gpu constraints release clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,13 +41,19 @@ format: $(INSTALLED) ## put the code in its one format
 	$(BIN)/ruff format --quiet .
 	$(BIN)/ruff check --quiet --fix .
 
-reference: $(INSTALLED) ## write the schema and the page of all keys of a configuration
+docs: $(INSTALLED) ## build the documentation into build/site; broken links and warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "the site is build/site/index.html"
+
+reference: $(INSTALLED) ## write the pages that are made from code and figures, and the schema of a configuration
 	$(BIN)/graphmill schema > conf/graphmill.schema.json
 	$(BIN)/graphmill schema --format markdown > docs/reference/configuration.md
+	$(BIN)/python -m bench.page docs/benchmarks/figures.json > docs/benchmarks/figures.md
 
 bench: $(INSTALLED) ## speed against PyTorch-BigGraph, DuckDB and the machine's own limits
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench --json docs/benchmarks/figures.json
+	$(BIN)/python -m bench.page docs/benchmarks/figures.json > docs/benchmarks/figures.md
 
 bench-gpu: $(INSTALLED) ## training on a GPU, against its own limits; TRIPLES=folder of FB15k-237
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'

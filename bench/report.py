@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -70,18 +70,18 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _table(rows: list[dict[str, Figure]], title: str | None) -> Table:
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for number, name in enumerate(columns):
-        shown = name.removesuffix("_bytes").replace("_", " ")
-        table.add_column(shown, justify="right" if number else "left", no_wrap=not number)
-    for row in rows:
-        table.add_row(*(_cell(row, name) for name in columns))
-    return table
+def columns(rows: Sequence[Mapping[str, Figure]]) -> list[str]:
+    """Names of the columns of all rows, in the order in which they first occur."""
+    return list(dict.fromkeys(name for row in rows for name in row))
 
 
-def _cell(row: Mapping[str, Figure], name: str) -> str:
+def heading(name: str) -> str:
+    """Head of a column."""
+    return name.removesuffix("_bytes").replace("_", " ")
+
+
+def cell(row: Mapping[str, Figure], name: str) -> str:
+    """Text of a figure, as short as its column's unit allows."""
     value = row.get(name)
     if value is None:
         return ""
@@ -90,3 +90,13 @@ def _cell(row: Mapping[str, Figure], name: str) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}" if abs(value) < 1 else f"{value:.2f}"
     return f"{value:,}" if isinstance(value, int) else value
+
+
+def _table(rows: list[dict[str, Figure]], title: str | None) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    names = columns(rows)
+    for number, name in enumerate(names):
+        table.add_column(heading(name), justify="right" if number else "left", no_wrap=not number)
+    for row in rows:
+        table.add_row(*(cell(row, name) for name in names))
+    return table

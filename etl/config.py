@@ -56,13 +56,18 @@ class EntityTableConfig(FilesConfig):
     """A table of entities of one type, which are indexed even if no edge has them."""
 
     type: Fixed[TypeName] = Field(description="Entity type of all rows.")
-    id: Fixed[Column] = Field(description="Column of raw ids: its name, or its number from 0.")
+    id: Fixed[Column] = Field(
+        description="Column of raw ids: its name, its number from 0, or `event.user` for a field of a struct."
+    )
 
 
 class TableConfig(FilesConfig):
     """A table of edges."""
 
-    lhs: Fixed[Column] = Field(description="Column of the left-hand sides: its name, or its number from 0.")
+    lhs: Fixed[Column] = Field(
+        description="Column of the left-hand sides: its name, its number from 0, or `event.user` for a field "
+        "of a struct."
+    )
     rhs: Fixed[Column] = Field(description="Column of the right-hand sides.")
     relation: Fixed[Name | None] = Field(None, description="Relation of every row.")
     relation_column: Fixed[Column | None] = Field(None, description="Column of each row's relation.")

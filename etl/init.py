@@ -9,6 +9,7 @@ from etl.survey.roles import guess
 from etl.survey.text import configuration
 from graphmill import storage
 from graphmill.config import from_mapping
+from graphmill.config.defaults import applied
 from graphmill.config.yaml_text import parsed
 from graphmill.errors import ConfigError
 
@@ -28,7 +29,7 @@ def command(tables: tuple[str, ...], target: str | None, output: str | None) -> 
     graph = guess(look_at(tables))
     name = storage.name(tables[0].rstrip("/")).partition(".")[0]
     text = configuration(graph, output or f"output/{name}", shlex.join(["graphmill", "init", *tables]))
-    from_mapping(parsed(text, "the configuration"))
+    from_mapping(applied(parsed(text, "the configuration"))[0])
     if target is None:
         click.echo(text, nl=False)
         return

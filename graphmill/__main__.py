@@ -1,6 +1,6 @@
 """`python -m graphmill`."""
 
-from graphmill.cli.main import main
+from graphmill.cli.entry import graphmill
 
 if __name__ == "__main__":
-    main()
+    graphmill()

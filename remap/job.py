@@ -13,12 +13,13 @@ from graphmill import storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.display import readable
-from graphmill.errors import StorageError
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.outlook import GraphSize, Outlook
 from graphmill.run.output_checks import check_folder
+from graphmill.run.trained_with import changes_in_errors
 from remap.config import RemapConfig
+from remap.output.complete import check_complete
 from remap.output.partition import write_partition
 from remap.output.relation_parameters import RELATIONS, write_relation_parameters
 from remap.sources.inputs import find_inputs, select_types
@@ -62,16 +63,17 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     settings = config.section(RemapConfig)
     num_partitions = select_types(config, settings)
     inputs = find_inputs(config, settings)
-    check_partitions(inputs, num_partitions)
     check_outputs(config)
     partitions = [
         (inputs, entity_type, partition, config.entity_dimension(entity_type))
         for entity_type, num in num_partitions.items()
         for partition in range(num)
     ]
-    parts: list[MeasuredPartition] = run_tasks(
-        client, measure_partition, partitions, description="measuring", unit="partitions"
-    )
+    with changes_in_errors(config):
+        check_partitions(inputs, num_partitions)
+        parts: list[MeasuredPartition] = run_tasks(
+            client, measure_partition, partitions, description="measuring", unit="partitions"
+        )
     with storage.atomic_directory(config.embedding_path) as folder:
         arguments = [(inputs, part, folder, settings) for part in parts]
         files: list[dict[str, int]] = run_tasks(
@@ -82,7 +84,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
             uri = storage.join(folder, RELATIONS)
             written[uri] = 0
             num_parameters = write_relation_parameters(config, inputs, uri)
-        _check_complete(folder, set(written))
+        check_complete(folder, set(written))
         claim.check()
     num_rows = dict.fromkeys(num_partitions, 0)
     for part, each in zip(parts, files, strict=True):
@@ -131,13 +133,3 @@ def check_outputs(config: Config) -> None:
         ConfigError: the folder holds other files.
     """
     check_folder(config.embedding_path, _OURS, "embedding_path", "and is replaced as a whole", below=True)
-
-
-def _check_complete(folder: str, expected: set[str]) -> None:
-    """Remove temporary files of dead workers, then check that the folder holds the expected files alone."""
-    for type_folder in {storage.parent(uri) for uri in expected}:
-        storage.sweep(type_folder)
-    found = {entry.uri for entry in storage.list_dir(folder, recursive=True) if not entry.is_dir}
-    if found != expected:
-        wrong = ", ".join(sorted(found ^ expected)[:5])
-        raise StorageError(f"{folder}: expected {len(expected)} files; missing or foreign: {wrong}")

@@ -20,6 +20,7 @@ from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.outlook import GraphSize, Outlook
 from graphmill.run.output_checks import check_folder
 from graphmill.run.settled import describe, settled
+from graphmill.run.trained_with import changes_in_errors
 from train.config import TrainConfig
 from train.distributed.coordinator import Coordinator
 from train.plan import outlook as estimates
@@ -72,7 +73,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     log_ignored_keys(config)
     claim.check()
     changes = claim_checkpoint(config)
-    with announced(client):
+    with announced(client), changes_in_errors(config):
         if config.section(TrainConfig).num_workers > 1:
             figures = Coordinator(config, client, claim).run()
         else:

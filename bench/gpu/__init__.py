@@ -1,4 +1,4 @@
-"""Training and ranking on a GPU, against the floor of the device for the same work; docs/gpu.md.
+"""Training and ranking on a GPU, against the floor of the device for the same work; docs/how_to/gpu.md.
 
 Every case is a separate process: a case that fails is reported, and the others continue. `--case NAME` runs
 one case, in a few minutes. Graphs are generated on the device. Without a GPU, `--rows 2000` runs the same

@@ -26,12 +26,14 @@ UNEVEN_EDGES = 10_000
 CROWDED_RATIO = 2
 CROWDED_IDS = 1000  # with these two limits, ordinary ids are 10 standard deviations away
 MAX_SHOWN_CELLS = 64
+SHOWN_RELATIONS = 5  # in messages
+MAX_RELATIONS = 100  # in run.json
 
 Count = TypeVar("Count")
 
 
 def check_bad_rows(encoded: list[Encoded], max_fraction: float, quarantine_uri: str) -> None:
-    """Refuse tables with too many bad rows.
+    """Warn of bad rows, and refuse tables with too many of them.
 
     Raises:
         RawTableError: there are too many.
@@ -39,12 +41,25 @@ def check_bad_rows(encoded: list[Encoded], max_fraction: float, quarantine_uri: 
     num_rows = sum(each.num_rows for each in encoded)
     by_reason = _by_reason(encoded)
     num_bad = sum(by_reason.values())
+    if not num_bad:
+        return
+    reasons = ", ".join(f"{count} {reason}" for reason, count in by_reason.items())
+    if unknown := unknown_relations(encoded):
+        names = ", ".join(f"{name!r} {count}" for name, count in list(unknown.items())[:SHOWN_RELATIONS])
+        more = f" and {len(unknown) - SHOWN_RELATIONS} more" if len(unknown) > SHOWN_RELATIONS else ""
+        reasons += f"; most frequent unknown relations: {names}{more}"
+    found = f"{num_bad} of {num_rows} rows cannot become edges ({reasons})"
     if num_bad > max_fraction * num_rows:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in by_reason.items())
         raise RawTableError(
-            f"{num_bad} of {num_rows} rows cannot become edges ({reasons}), more than "
-            f"etl.max_bad_fraction {max_fraction:g} allows; they are in {quarantine_uri}"
+            f"{found}, more than etl.max_bad_fraction {max_fraction:g} allows; they are in {quarantine_uri}"
         )
+    log.warning("etl: %s; they go to %s", found, quarantine_uri)
+
+
+def unknown_relations(encoded: list[Encoded]) -> dict[str, int]:
+    """Count bad rows by unknown relation, the most frequent first."""
+    counts = sum((each.num_unknown for each in encoded), Counter[str]())
+    return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:MAX_RELATIONS])
 
 
 def warn_if_uneven(settings: TaskSettings, num_edges: Int64) -> None:
@@ -99,6 +114,7 @@ def figures(
         "num_rows": sum(each.num_rows for each in encoded),
         "num_rows_quarantined": sum(by_reason.values()),
         "quarantined": by_reason,
+        "unknown_relations": unknown_relations(encoded),
         "num_edges_left_out": left_out,
         "num_edges": {split: int(of_split.sum()) for split, of_split in by_split.items()},
         "num_relations": index.relations.num_relations,

@@ -74,6 +74,8 @@ class Encoded:
     """Dropped self-loops."""
     num_bad: Counter[str] = field(default_factory=Counter)
     """Bad rows in quarantine, by reason."""
+    num_unknown: Counter[str] = field(default_factory=Counter)
+    """Bad rows in quarantine by unknown relation."""
 
 
 def encode_range(settings: TaskSettings, file_range: FileRange, number: int) -> Encoded:
@@ -96,6 +98,7 @@ def encode_range(settings: TaskSettings, file_range: FileRange, number: int) -> 
         if all_bad and settings.folders.quarantine is not None:
             quarantine.write_file(settings.folders.quarantine, number, chunk_number, all_bad)
             found.num_bad += quarantine.count_by_reason(all_bad)
+            quarantine.count_unknown_relations(all_bad, found.num_unknown)
         if num_kept:
             uri = storage.join(settings.folders.work, f"{number:06d}-{chunk_number:06d}")
             found.chunks.append(_write_chunk(settings, table, rows.finish(), uri))

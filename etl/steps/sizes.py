@@ -12,6 +12,7 @@ from distributed import Client, system
 
 from etl.steps.encode import NUM_SMALLEST, Chunk
 from etl.steps.task_settings import TaskSettings
+from graphmill import cluster
 from graphmill.config import Config, defaults
 
 log = logging.getLogger("graphmill")
@@ -27,7 +28,7 @@ def estimate(parts: Iterable[list[int]]) -> int:
 
 def memory_of_workers(client: Client) -> int:
     """Memory of the smallest worker of the cluster; of this machine, if workers have no limit."""
-    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    workers = cluster.described_workers(client).values()
     limits = [each["memory_limit"] for each in workers if each.get("memory_limit")]
     return int(min(limits, default=system.MEMORY_LIMIT))
 

@@ -15,8 +15,8 @@ from graphmill.display.readable import duration, number, size
 from graphmill.run.outlook import GraphSize, Outlook, Rows
 from graphmill.vocab import TRAIN_SPLIT
 
-ROWS_PER_CORE_S = 1_000_000  # docs/benchmarks.md
-_CHUNK_BYTES, _ROW_BYTES = 0.35 * 2**30, 0.1 * 2**30 / 1e6  # docs/etl.md, of a task
+ROWS_PER_CORE_S = 1_000_000  # docs/benchmarks/figures.md
+_CHUNK_BYTES, _ROW_BYTES = 0.35 * 2**30, 0.1 * 2**30 / 1e6  # docs/how_to/etl.md, of a task
 _MAX_HEADS = 20
 
 

@@ -33,8 +33,7 @@ def _entities(graph: Graph) -> Iterator[str]:
         "entities:",
     )
     for name in graph.types:
-        yield f"  {_quoted(name)}:"
-        yield "    num_partitions: 1  # slices of the table of vectors; a bucket of edges needs two in memory"
+        yield f"  {_quoted(name)}: {{}}"
 
 
 def _relations(graph: Graph) -> Iterator[str]:
@@ -111,7 +110,13 @@ def _item(fields: dict[str, object]) -> Iterator[str]:
 
 
 def _train() -> list[str]:
-    return ["", "dimension: 100  # length of each vector"]
+    return [
+        "",
+        "# Keys that are left out get values that fit the size of the graph, as the log says. Some of them:",
+        "# dimension: 200        # length of each vector",
+        "# num_epochs: 16        # times that each edge is trained on",
+        "# lr: 0.1               # learning rate",
+    ]
 
 
 def _quoted(value: object) -> str:

@@ -8,6 +8,7 @@ weight       -> float32, finite, not negative
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,10 @@ from graphmill.errors import RawTableError
 
 _FIRST_NOT_ASCII = 0x80
 _WITHOUT_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+UNKNOWN_RELATION = "relation: unknown relation"
+_QUARANTINE = (
+    "correct the table, or set etl.on_bad_row: quarantine to leave such rows out and write them to a table"
+)
 Convert = Callable[[pa.ChunkedArray], pa.ChunkedArray]
 _OF_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 
@@ -87,7 +92,8 @@ def checked(block: pa.Table, at: BlockPosition, rules: Rules) -> tuple[pa.Table,
             return pa.table(columns), bad
         except _BadRowsError as error:
             if not rules.quarantines:
-                raise at.error(error.field, error.detail, int(error.rows[0])) from None
+                detail = f"{error.detail}; {_QUARANTINE}"
+                raise at.error(error.field, detail, int(error.rows[0])) from None
             reason = f"{error.field}: {error.reason}"
             bad.append(BadRows(at, reason, at.first_row + row_N[error.rows] + 1, block.take(error.rows)))
             good_N = np.ones(block.num_rows, bool)
@@ -136,18 +142,37 @@ def _strings(column: pa.ChunkedArray, field: str, at: BlockPosition) -> pa.Chunk
         column = column.cast(column.type.value_type)
     if pa.types.is_null(column.type):
         column = column.cast(pa.string())
+    of_bytes = column.type in _OF_BYTES.values()
+    if not (of_bytes or pa.types.is_integer(column.type) or column.type in _OF_BYTES):
+        raise at.error(field, _wrong_type(column, at.columns[field]))
     if column.null_count:
         _refuse(field, column.is_null(), "null", "null; every edge needs both ids and a relation")
     if pa.types.is_integer(column.type):
         return column.cast(pa.string())
-    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+    if of_bytes:
         column = _decoded(column, field)
-    elif not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        raise at.error(field, f"expected strings or integers, found {column.type}")
     lengths = pc.binary_length(column)
     if column.length() and pc.min(lengths).as_py() == 0:
         _refuse(field, pc.equal(lengths, 0), "empty", "empty")
     return column.cast(pa.string())
+
+
+def _wrong_type(column: pa.ChunkedArray, name: str) -> str:
+    """Say how to write a column that holds neither strings nor integers."""
+    first = next((value.as_py() for value in column if value.is_valid), None)
+    found = f"expected strings or integers, found {column.type}, first {first!r}"
+    if pa.types.is_struct(column.type):
+        fields = " or ".join(f"{name}.{field.name}" for field in column.type)
+        return f"{found}; name the field to read: {fields}"
+    if isinstance(first, float | Decimal) and first == first // 1:
+        return (
+            f"{found}: whole numbers became fractions, in pandas because of an empty cell; write them as "
+            f'integers: in pandas df["{name}"].astype("Int64"), in SQL CAST({name} AS BIGINT)'
+        )
+    return (
+        f'{found}; write them as strings: in pandas df["{name}"].astype("string"), in SQL '
+        f"CAST({name} AS STRING)"
+    )
 
 
 def _decoded(column: pa.ChunkedArray, field: str) -> pa.ChunkedArray:

@@ -12,8 +12,9 @@ from itertools import groupby, pairwise
 import pyarrow as pa
 
 from etl.config import FilesConfig, Table
+from etl.tables import nested
 from etl.tables.files import path_values
-from etl.tables.formats import FileRange, format_of
+from etl.tables.formats import FileRange, Head, format_of
 from graphmill import storage
 from graphmill.errors import RawTableError
 
@@ -30,25 +31,26 @@ def find_ranges(label: str, table: Table, uri: str, chunk_rows: int) -> list[Fil
     head = format_of(uri, table).read_head(uri, table, chunk_rows)
     if not head.cuts:
         return []
-    positions, values = _positions(table, head.names, uri)
-    names = head.reader_names or head.names
-    columns = {field: names[position] for field, position in positions.items()}
-    twice = next((column for column in columns.values() if names.count(column) > 1), None)
-    if twice is not None:
-        raise RawTableError(f"{uri}: two columns are named {twice!r}, and cannot be told apart; rename one")
+    found, values = _columns(table, head, uri)
+    types = {
+        field: nested.type_at(head.types[path[0]], path[1:]) for field, path in found.items() if head.types
+    }
     integers = tuple(
-        f"{label}.{field}"
-        for field, column in columns.items()
-        if field != "weight" and pa.types.is_integer(head.types.get(column, pa.string()))
+        f"{label}.{field}" for field, kind in types.items() if field != "weight" and pa.types.is_integer(kind)
     )
-    types = {name: head.types[name] for name in columns.values() if name in head.types}
-    weight = columns.get("weight", "")
-    if pa.types.is_integer(types.get(weight, pa.null())):
-        types[weight] = pa.float64()  # later rows of JSON may have fractions
+    if pa.types.is_integer(types.get("weight", pa.null())):
+        types["weight"] = pa.float64()  # later rows of JSON may have fractions
     status = storage.status(uri)
     num_bytes = status.size_bytes if status else 0
     whole = FileRange(
-        table, uri, columns, num_columns=len(head.names), values=values, types=types, integer_columns=integers
+        table,
+        uri,
+        columns={field: ".".join(path) for field, path in found.items()},
+        nested={field: path for field, path in found.items() if len(path) > 1},
+        num_columns=len(head.names),
+        values=values,
+        types=nested.joined((found[field], kind) for field, kind in types.items()),
+        integer_columns=integers,
     )
     return [
         replace(
@@ -63,31 +65,41 @@ def find_ranges(label: str, table: Table, uri: str, chunk_rows: int) -> list[Fil
     ]
 
 
-def _positions(
-    table: FilesConfig, names: list[str], uri: str
-) -> tuple[dict[str, int], dict[str, str | None]]:
-    """Find the position of the column of each field, and the values of fields that the path gives.
+def _columns(
+    table: FilesConfig, head: Head, uri: str
+) -> tuple[dict[str, nested.Path], dict[str, str | None]]:
+    """Find the column of each field, as the reader names it, and the values of fields that the path gives.
+
+    A column may be a field in a struct; a column that really has the dotted name comes first.
 
     Raises:
-        RawTableError: there is no such column.
+        RawTableError: there is no such column, or it cannot be told from another.
     """
-    positions: dict[str, int] = {}
+    reader_names = head.reader_names or head.names
+    found: dict[str, nested.Path] = {}
     values: dict[str, str | None] = {}
     given = path_values(uri)
     for field, column in table.columns().items():
-        at = [number for number, name in enumerate(names) if column in (number, name)]
+        at = [number for number, name in enumerate(head.names) if column in (number, name)]
+        path = nested.find(head.types, column) if isinstance(column, str) else None
         if len(at) == 1:
-            positions[field] = at[0]
+            found[field] = (reader_names[at[0]],)
+        elif path and not at:
+            found[field] = path
         elif isinstance(column, str) and not at and column in given:
             values[field] = given[column]
         else:
-            found = "two columns of that name; name it by its number" if at else f"columns {names}"
-            raise RawTableError(f"{uri}: expected a column {column!r} ({field}), found {found}")
-    if len(set(positions.values())) < len(positions):
+            known = list(nested.known(head.names, head.types))
+            here = "two columns of that name; name it by its number" if at else f"columns {known}"
+            raise RawTableError(f"{uri}: expected a column {column!r} ({field}), found {here}")
+    twice = next((path[0] for path in found.values() if reader_names.count(path[0]) > 1), None)
+    if twice is not None:
+        raise RawTableError(f"{uri}: two columns are named {twice!r}, and cannot be told apart; rename one")
+    if len(set(found.values())) < len(found):
         raise RawTableError(f"{uri}: two parts of an edge are the same column: {table.columns()}")
-    if not positions:
+    if not found:
         raise RawTableError(f"{uri}: all columns come from the file's path; no row differs from another")
-    return positions, values
+    return found, values
 
 
 def balanced(ranges: Sequence[FileRange], num_workers: int) -> list[FileRange]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from etl.tables import blocks
@@ -80,7 +81,13 @@ def read_blocks(file_range: FileRange, chunk_rows: int, rules: Rules) -> Iterato
 
 def _fields(file_range: FileRange, rows: pa.Table) -> pa.Table:
     """Return the columns by field, with those that the file's path gives."""
-    table = rows.select(list(file_range.columns.values())).rename_columns(list(file_range.columns))
+    columns = {
+        field: pc.struct_field(rows[file_range.nested[field][0]], list(file_range.nested[field][1:]))
+        if field in file_range.nested
+        else rows[name]
+        for field, name in file_range.columns.items()
+    }
+    table = pa.table(columns)
     for field, value in file_range.values.items():
         table = table.append_column(field, pa.repeat(pa.scalar(value, pa.string()), rows.num_rows))
     return table

@@ -2,7 +2,7 @@
 
 The target is written under a temporary name, opened, compared with the source, and then renamed: a kill
 leaves a whole target or none. Content that the target's format cannot keep is reported.
-Source: docs/convert.md.
+Source: docs/how_to/convert.md.
 """
 
 import logging

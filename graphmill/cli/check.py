@@ -6,7 +6,7 @@ import click
 
 from graphmill import config
 from graphmill.cli.options import run_options
-from graphmill.config import Config
+from graphmill.config import Config, defaults
 from graphmill.config.stages import STAGES
 from graphmill.display import terminal
 from graphmill.errors import NotFoundError
@@ -40,6 +40,9 @@ def show_plan(settings: Config, stages: Sequence[str]) -> None:
         found = job_of(name).outlook(settings, size)
         rows |= found.rows
         size = found.size or size
+        if size is not None:
+            counts = {kind: [number] for kind, number in size.num_entities.items()}
+            settings = settings.with_chosen(defaults.decided(settings.chosen, counts, size.num_edges))
     terminal.show_table("plan", rows)
 
 

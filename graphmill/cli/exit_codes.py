@@ -41,7 +41,9 @@ def exit_code(action: Callable[[], Any]) -> int:
         if isinstance(error.__cause__, EOFError):  # click takes an EOFError for Ctrl-D at a prompt
             terminal.show_error(error.__cause__, defect=True)
             return 1
-        terminal.show_error("stopped by Ctrl-C")
+        terminal.show_error(
+            "; ".join(["stopped by Ctrl-C", *getattr(error.__cause__ or error, "__notes__", ())])
+        )
         return 130
     except SystemExit as error:
         if error.code is None or isinstance(error.code, int):

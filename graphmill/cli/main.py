@@ -21,6 +21,7 @@ _ELSEWHERE = {
     "etl": "etl.__main__:command",
     "train": "train.__main__:train",
     "evaluate": "train.__main__:evaluate",
+    "predict": "remap.predict.command:command",
     "remap": "remap.command:remap",
     "neighbors": "remap.command:neighbors",
 }
@@ -129,15 +130,36 @@ def convert_input(
     show_default=True,
     help="File of the comparison.",
 )
+@click.option("--labels", metavar="FILE", help="Colour the map by a column of this file (parquet or CSV).")
+@click.option(
+    "--label-columns",
+    nargs=2,
+    default=("id", "label"),
+    show_default=True,
+    help="Its columns of ids and of labels.",
+)
+@click.option("--type", "entity_type", metavar="TYPE", help="Entity type of --labels (default: the first).")
+@click.option("--before", metavar="URI", help="Earlier run: show how far vectors have moved.")
 @output_options
-def report(uris: tuple[str, ...], output: str) -> None:
+def report(
+    uris: tuple[str, ...],
+    output: str,
+    labels: str | None,
+    label_columns: tuple[str, str],
+    entity_type: str | None,
+    before: str | None,
+) -> None:
     """Write report.html beside the run.json at URI, or a comparison of several runs."""
     from graphmill import report as reports  # takes a second to import
     from graphmill.library.run import Run
+    from graphmill.report.labels import Labels
 
     runs = [Run(uri) for uri in uris]
     if len(runs) == 1:
-        terminal.say(reports.write(runs[0]))
+        colours = Labels(labels, label_columns, entity_type) if labels else None
+        terminal.say(reports.write(runs[0], colours, Run(before) if before else None))
+    elif labels or before:
+        raise click.UsageError("--labels, --before: expected one run, found several")
     else:
         reports.write_comparison(runs, output)
         terminal.say(output)

@@ -74,6 +74,8 @@ def session(
                 run.finish("done", workers_lost=losses.num_workers)
                 writer.submit(write_report, run.uri, settings)  # while the cluster closes
         except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and any(STAGES[name].keeps_work for name in stages):
+                error.add_note("run the same command to go on")
             is_recorded = _record_failure(run, error, losses.num_workers)
             if is_recorded and isinstance(error, Exception):  # a signal asks for an immediate end
                 write_report(run.uri, settings)
@@ -100,6 +102,6 @@ def write_report(record_uri: str, settings: Config) -> None:
     try:
         from graphmill import report  # takes a second to import
 
-        log.info("report: %s", report.write_at(record_uri, settings.embedding_path))
+        log.info("report: %s", report.write_at(record_uri, settings.embedding_path, settings.init_path))
     except Exception as error:
         log.warning("report: none was written: %s: %s", type(error).__name__, error)

@@ -12,7 +12,7 @@ yarn         containers of Hadoop's distributed shell: application, container, h
 from graphmill.cluster.connecting import connect
 from graphmill.cluster.settings import ENVIRONMENT, ClusterConfig, TlsConfig, num_cores
 from graphmill.cluster.tasks import Losses, run_task, run_tasks
-from graphmill.cluster.workers import worker_addresses
+from graphmill.cluster.workers import described_workers, worker_addresses
 
 __all__ = [
     "ENVIRONMENT",
@@ -20,6 +20,7 @@ __all__ = [
     "Losses",
     "TlsConfig",
     "connect",
+    "described_workers",
     "num_cores",
     "run_task",
     "run_tasks",

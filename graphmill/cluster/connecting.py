@@ -102,8 +102,7 @@ def _in_a_file(keys: Keys | None) -> Iterator[Keys | None]:
 
 
 def _announce(client: Client, master: str) -> None:
-    shows_pages = dashboard.is_installed()
-    where = f", dashboard at {client.dashboard_link}" if shows_pages else ""
-    log.info("cluster: %s, %d workers%s", master, len(worker_addresses(client)), where)
-    if shows_pages:
-        progress.footer(f"dashboard: {client.dashboard_link}")
+    log.info("cluster: %s, %d workers", master, len(worker_addresses(client)))
+    address = dashboard.address(client, is_here=kind_of(master).has_own_scheduler)
+    if address and not progress.footer(f"dashboard: {address}"):
+        log.info("dashboard: %s", address)

@@ -104,6 +104,7 @@ def run_task(client: Client, function: Callable[..., Result], *arguments: Any, d
     future = client.submit(function, *arguments, pure=False)
     try:
         result: Result = _result(future, description)
+        progress.end(description)
         return result
     finally:
         client.cancel([future])

@@ -22,6 +22,7 @@ from graphmill import storage
 from graphmill.cluster.kinds import Kind
 from graphmill.cluster.settings import ENVIRONMENT
 from graphmill.config.stages import STAGES
+from graphmill.display import progress
 from graphmill.errors import ClusterError, ConfigError
 
 PACKAGES = list(dict.fromkeys(["graphmill", *(stage.job.partition(".")[0] for stage in STAGES.values())]))
@@ -48,6 +49,7 @@ class Environment(WorkerPlugin):  # type: ignore[misc]  # distributed is untyped
     def setup(self, worker: Any) -> None:
         """Called by Dask on each worker."""
         os.environ.update(self.variables)
+        worker.metrics["working on"] = progress.worked_on  # the dashboard's page "Workers"
         # In time: the first task of a worker loads OpenMP.
         os.environ.setdefault("OMP_WAIT_POLICY", ENVIRONMENT["OMP_WAIT_POLICY"])
         if self.ignores_interrupts:
@@ -58,15 +60,21 @@ class Environment(WorkerPlugin):  # type: ignore[misc]  # distributed is untyped
         gc.freeze()
 
 
-def worker_addresses(client: Client) -> set[str]:
-    """Return the addresses of the workers that are there now.
+def described_workers(client: Client) -> dict[str, dict[str, Any]]:
+    """Return Dask's description of each worker that is there now, by address.
 
     Not by client.scheduler_info(): every two seconds, Dask puts an answer without workers in its place.
 
     Raises:
         OSError: the scheduler does not answer.
     """
-    return set(client.sync(client.scheduler.identity, n_workers=-1)["workers"])
+    workers: dict[str, dict[str, Any]] = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
+    return workers
+
+
+def worker_addresses(client: Client) -> set[str]:
+    """Return the addresses of the workers that are there now; raises as `described_workers`."""
+    return set(described_workers(client))
 
 
 def prepare(client: Client, kind: Kind, py_files: Iterable[str]) -> None:
@@ -128,7 +136,7 @@ def _check_versions(place: str, found: dict[str, str]) -> None:
     if problems:
         raise ClusterError(
             f"{place}: {'; '.join(problems)}; install the same versions on all machines "
-            "(docs/operations.md: the packed environment)"
+            "(docs/how_to/operations.md: the packed environment)"
         )
 
 

@@ -1,6 +1,6 @@
 """The configuration: YAML or a PBG Python config -> one frozen, typed `Config`."""
 
-from graphmill.config.reading import from_mapping, load, read_raw
+from graphmill.config.reading import from_mapping, load, place_now, read_raw
 from graphmill.config.schema import (
     Config,
     Count,
@@ -35,6 +35,7 @@ __all__ = [
     "from_mapping",
     "load",
     "parsed_yaml",
+    "place_now",
     "read_raw",
     "validated",
 ]

@@ -17,6 +17,10 @@ from graphmill.vocab import RECORD, TRAIN_SPLIT
 
 _MAX_DEPTH = 50
 _EXAMPLE = "graphmill:"
+_WITHOUT_CONF = (
+    "--conf: missing; name the configuration, as in --conf FILE.yaml, or an example of the installation, as "
+    "in --conf graphmill:triples.yaml; `graphmill init TABLE...` writes one for your tables"
+)
 
 Transform = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -38,10 +42,12 @@ def load(
     raw = read_raw(conf_uri, overrides)
     chosen: dict[str, Any] = {}
     try:
-        raw = transform(raw) if transform else raw
-        if conf_uri and _has_own_defaults(conf_uri, raw):
-            raw, chosen = defaults.applied(_with_pbg_names(raw))
-        settings = from_mapping(raw)
+        given = transform(raw) if transform else raw
+        if conf_uri is None and "relations" not in given:
+            raise ConfigError(_WITHOUT_CONF)
+        if conf_uri and _has_own_defaults(conf_uri, given):
+            given, chosen = defaults.applied(_with_pbg_names(given))
+        settings = from_mapping(given)
     except ConfigError as error:
         raise ConfigError(_with_lines(str(error), conf_uri, overrides)) from error
     # Workers may have another current folder than the command.
@@ -186,10 +192,30 @@ def _read(conf_uri: str) -> dict[str, Any]:
         return _read_pbg_python(conf_uri)
     raw = yaml_text.parsed(storage.read_text(conf_uri), conf_uri)
     if storage.name(conf_uri) == RECORD and isinstance(raw, dict):
-        raw = raw.get("config")
+        raw = _relocated(raw.get("config"), storage.parent(conf_uri))
     if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):
         raise ConfigError(f"{conf_uri}: expected a mapping of keys to values, found {type(raw).__name__}")
     return raw
+
+
+def place_now(path: Any, output: Any, folder: str) -> str | None:
+    """Return the place of `path` now that the run's `output` is `folder`; None for a path outside."""
+    if not (isinstance(path, str) and isinstance(output, str)):
+        return None
+    inside = path.removeprefix(output.rstrip("/") + "/")
+    there = storage.join(folder, inside)
+    return there if inside != path and storage.within(folder, there) else None
+
+
+def _relocated(raw: Any, folder: str) -> Any:
+    """Return the settings of a run that is now at `folder`: paths in its output are where that is."""
+    output = raw.get("output") if isinstance(raw, dict) else None
+    if output is None:
+        return raw
+    moved = raw | {key: place_now(raw.get(key), output, folder) or raw.get(key) for key in _DEFAULT_FOLDERS}
+    if isinstance(raw.get("edge_paths"), list):
+        moved["edge_paths"] = [place_now(path, output, folder) or path for path in raw["edge_paths"]]
+    return {key: value for key, value in moved.items() if key in raw} | {"output": folder}
 
 
 def _read_pbg_python(conf_uri: str) -> dict[str, Any]:

@@ -22,6 +22,8 @@ class Stage:
     """Function that yields the main figures of an entry in run.json: label and text."""
     command: str = ""
     """Command of `dask-submit {name}.py`; "" for a stage without one."""
+    keeps_work: bool = False
+    """Whether the next run continues with the work of a run that was stopped."""
     tables: str = ""
     """Function that lists the user's tables, which no stage may replace."""
 
@@ -35,6 +37,7 @@ STAGES = {
             job="etl.job",
             summary="graphmill.run.summaries:etl",
             command="etl.__main__:command",
+            keeps_work=True,
             tables="etl.tables.files:table_roots",
         ),
         Stage(
@@ -43,6 +46,7 @@ STAGES = {
             job="train.job",
             summary="graphmill.run.summaries:train",
             command="train.__main__:command",
+            keeps_work=True,
         ),
         Stage(
             "evaluate",

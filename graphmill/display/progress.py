@@ -11,9 +11,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Protocol
 
-from distributed import get_worker
-from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
+from distributed import Worker, get_worker
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from graphmill.display import readable, terminal
@@ -22,6 +24,8 @@ from graphmill.errors import ClusterError
 TOPIC = "graphmill-progress"
 WORKER_INTERVAL_S = 0.5
 LINE_INTERVAL_S = 10.0
+MIN_BAR = 20  # characters
+MIN_LABEL = 12
 
 log = logging.getLogger("graphmill")
 
@@ -54,6 +58,7 @@ class CancelledError(ClusterError):
 
 
 _last_told: dict[str, float] = {}
+_latest_work: list[str] = []
 _displays: list[Display] = []
 
 
@@ -64,6 +69,7 @@ def tell(description: str, done: float, total: float, unit: str, **fields: str) 
         CancelledError: this is a Dask task that has been cancelled.
     """
     tick = Tick(description, done, total, unit, fields)
+    work_on(description, **fields, done=f"{100 * done / max(total, 1):.0f} %")
     stop_if_cancelled()
     try:
         worker = get_worker()
@@ -74,6 +80,16 @@ def tell(description: str, done: float, total: float, unit: str, **fields: str) 
     if tick.finished or now - _last_told.get(description, 0.0) >= WORKER_INTERVAL_S:
         _last_told[description] = now
         worker.log_event(TOPIC, asdict(tick))
+
+
+def work_on(description: str, **fields: str) -> None:
+    """Note what this process works on, for the page "Workers" of Dask's dashboard."""
+    _latest_work[:] = [", ".join([description, *(f"{name} {value}" for name, value in fields.items())])]
+
+
+def worked_on(worker: Worker) -> str:
+    """Say what the worker of this process works on; called by Dask at each heartbeat."""
+    return _latest_work[0] if _latest_work and worker.state.executing_count else ""
 
 
 def stop_if_cancelled() -> None:
@@ -90,15 +106,23 @@ def stop_if_cancelled() -> None:
 
 def show(tick: Tick) -> None:
     """Show progress that has arrived in this process."""
-    if _displays:
+    if _displays and tick.total:
         _displays[-1].show(tick)
 
 
-def footer(text: str) -> None:
-    """Show a line below the bars, if there are bars."""
+def footer(text: str) -> bool:
+    """Show a line below the bars, and tell whether there are bars."""
+    bars = [display for display in _displays if isinstance(display, Bars)]
+    for display in bars:
+        display.footer = text
+    return bool(bars)
+
+
+def end(description: str) -> None:
+    """Fold the bar of work that is done, if there are bars; its last tick may come late, or never."""
     for display in _displays:
-        if isinstance(display, _Bars):
-            display.footer = text
+        if isinstance(display, Bars):
+            display.end(description)
 
 
 @contextmanager
@@ -108,8 +132,8 @@ def displayed() -> Iterator[None]:
     if terminal.options.quiet:
         yield
     elif console.is_terminal and not terminal.options.json_lines:
-        bars = _Bars(console)
-        with terminal.shared(console), bars, shown_by(bars):
+        bars = Bars(console)
+        with terminal.shared(console), bars.drawn(), shown_by(bars):
             yield
     else:
         with shown_by(_Lines()):
@@ -132,51 +156,116 @@ class _Clock:
     def __init__(self) -> None:
         self._first: dict[str, tuple[float, float]] = {}
 
-    def texts(self, tick: Tick) -> list[str]:
-        """Return the rate with the time left, if the rate is known, and the fields of the tick."""
-        fields = [f"{name} {value}" for name, value in tick.fields.items()]
+    def rate_and_time_left(self, tick: Tick) -> tuple[list[str], list[str]]:
+        """Return the rate and the time left, as far as they are known."""
         now = time.monotonic()
         first_done, first_time = self._first.get(tick.description, (0.0, 0.0))
         if not first_time or tick.done < first_done:
             self._first[tick.description] = (tick.done, now)
-            return fields
+            return [], []
         rate = (tick.done - first_done) / max(now - first_time, 1e-9)
         if rate <= 0:
-            return fields
+            return [], []
         left_s = round((tick.total - tick.done) / rate)
-        left = "" if tick.finished else f", {readable.duration(left_s)} left"
-        return [f"{_short(rate)} {tick.unit}/s{left}", *fields]
+        left = [] if tick.finished else [f"{readable.duration(left_s)} left"]
+        return [f"{_short(rate)} {tick.unit}/s"], left
 
 
-class _Bars(Progress):
-    """Rich progress bars, one per description, with a line below them."""
+class Bars:
+    """Progress bars, one per unfinished description; below them the finished ones, and a line.
+
+    A bar has at least MIN_BAR characters: in a narrow terminal, labels are shortened, and figures left out.
+    """
 
     footer = ""
 
     def __init__(self, console: Console) -> None:
-        super().__init__(
-            TextColumn("{task.description:<24}", markup=False),
-            BarColumn(bar_width=None),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[summary]}", markup=False),
-            console=console,
-            expand=True,
-        )
+        self.console = console
         self._clock = _Clock()
-        self._ids: dict[str, TaskID] = {}
+        self._unfinished: dict[str, tuple[Tick, list[str]]] = {}
+        self._finished: list[str] = []
+        self._live: Live | None = None
 
-    def get_renderables(self) -> Iterator[RenderableType]:
-        """Yield the bars and the line."""
-        yield from super().get_renderables()
-        if self.footer and self.tasks:
-            yield Text(self.footer, style="dim")
+    @contextmanager
+    def drawn(self) -> Iterator[None]:
+        """Draw the bars during the block; the last state stays, without the line."""
+        with Live(get_renderable=self.renderable, console=self.console, refresh_per_second=10) as self._live:
+            try:
+                yield
+            finally:
+                self.footer = ""  # what it tells of ends here
 
     def show(self, tick: Tick) -> None:
+        """Draw the bar of unfinished work; fold finished work into the line below the bars."""
         name = tick.description
-        if name not in self._ids:
-            self._ids[name] = self.add_task(name, summary="")
-        summary = "  ".join(self._clock.texts(tick))
-        self.update(self._ids[name], completed=tick.done, total=tick.total, summary=summary)
+        if tick.finished:
+            self.end(name)
+            return
+        self._finished = [each for each in self._finished if each != name]
+        rate, left = self._clock.rate_and_time_left(tick)
+        figures = [*left, *(f"{name} {value}" for name, value in tick.fields.items()), *rate]
+        is_new = name not in self._unfinished
+        self._unfinished[name] = tick, figures
+        if is_new and self._live:
+            self._live.refresh()
+
+    def end(self, description: str) -> None:
+        """Fold the bar of finished work into the line below the bars."""
+        self._unfinished.pop(description, None)
+        self._finished = [*(each for each in self._finished if each != description), description]
+
+    def renderable(self) -> RenderableType:
+        """Return the bars, the finished descriptions in one line, and the line below them."""
+        width = self.console.width
+        lines: list[RenderableType] = []
+        if self._unfinished:
+            lines.append(_rows(list(self._unfinished.values()), width))
+        if self._finished:
+            done = _folded(self._finished, width)
+            lines.append(Text(done, style="dim", no_wrap=True, overflow="ellipsis"))
+        if self.footer:
+            lines.append(Text(self.footer, style="dim"))
+        return Group(*lines)
+
+
+def _rows(ticks: list[tuple[Tick, list[str]]], width: int) -> Table:
+    """Draw a label, a bar, the percentage and figures for each tick, in `width` characters."""
+    room = width - MIN_BAR - len(" 100% ") - 1
+    longest = max(len(tick.description) for tick, _ in ticks)
+    texts = [_fitting(figures, room - min(longest, MIN_LABEL)) for _, figures in ticks]
+    label_width = max(min(longest, room - max(map(len, texts))), 1)
+    bar_width = width - label_width - max(map(len, texts)) - len(" 100% ") - 1
+    table = Table.grid(padding=(0, 1))
+    table.add_column(width=label_width, no_wrap=True)
+    table.add_column(width=bar_width)
+    table.add_column(width=4, justify="right")
+    table.add_column(no_wrap=True)
+    for (tick, _), text in zip(ticks, texts, strict=True):
+        bar = ProgressBar(total=tick.total, completed=tick.done, width=bar_width)
+        label = Text(readable.shortened(tick.description, label_width))
+        table.add_row(label, bar, f"{100 * tick.done / tick.total:.0f}%", Text(text))
+    return table
+
+
+def _fitting(figures: list[str], width: int) -> str:
+    """Join as many of the first figures as fit."""
+    text = ""
+    for each in figures:
+        longer = f"{text}  {each}".lstrip()
+        if len(longer) > width:
+            break
+        text = longer
+    return text
+
+
+def _folded(finished: list[str], width: int) -> str:
+    """Name the finished work in one line; where it is too long, the last of it."""
+    names = [name.rpartition(": ")[2] for name in finished]
+    line = f"done: {', '.join(names)}"
+    while len(line) > width and len(names) > 1:
+        names = names[1:]
+        line = f"{len(finished)} done: … {', '.join(names)}"
+    return line
 
 
 class _Lines:
@@ -187,7 +276,9 @@ class _Lines:
         self._shown: dict[str, float] = {}
 
     def show(self, tick: Tick) -> None:
-        texts = [f"{_short(tick.done)} of {_short(tick.total)} {tick.unit}", *self._clock.texts(tick)]
+        rate, left = self._clock.rate_and_time_left(tick)
+        figures = (f"{name} {value}" for name, value in tick.fields.items())
+        texts = [f"{_short(tick.done)} of {_short(tick.total)} {tick.unit}", *rate, *left, *figures]
         now = time.monotonic()
         if not tick.finished and now - self._shown.setdefault(tick.description, now) < LINE_INTERVAL_S:
             return

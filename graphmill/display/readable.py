@@ -1,5 +1,6 @@
 """Numbers, sizes and durations as text for people."""
 
+from datetime import datetime
 from typing import Any
 
 
@@ -33,6 +34,13 @@ def duration(seconds: Any) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def moment(seconds: float) -> str:
+    """Return a time, seconds since 1970, as local time: 10:42, with its date if not today."""
+    local = datetime.fromtimestamp(seconds).astimezone()
+    is_today = local.date() == datetime.now().astimezone().date()
+    return f"{local:%H:%M}" if is_today else f"{local:%Y-%m-%d %H:%M}"
 
 
 def shortened(text: str, length: int = 24) -> str:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphmill import storage
+from graphmill.config import place_now
 from graphmill.errors import BadInputError, FormatError, NotFoundError
 from graphmill.formats import remapped
 from graphmill.library.nearest import Floats, Neighbor, by_cosine, nearest
@@ -62,13 +63,19 @@ class Run:
 
     @property
     def stages(self) -> dict[str, dict[str, Any]]:
-        """Figures of etl, train, evaluate and remap; docs/report.md lists them."""
+        """Figures of etl, train, evaluate and remap; docs/reference/run_json.md lists them."""
         return dict(self.record.get("stages", {}))
 
     @property
     def metrics(self) -> dict[str, float]:
         """Metrics of the last evaluation: mrr, mean_rank, hits@1, ...; with `_pessimistic` too; num_edges."""
         return dict(self.record.get("metrics", {}))
+
+    @property
+    def before(self) -> dict[str, Any]:
+        """The evaluation before the last: started, split, filtered, metrics; {} if there was none."""
+        found = self.record.get("before")
+        return dict(found) if isinstance(found, dict) else {}
 
     @cached_property
     def _num_parts(self) -> dict[str, int]:
@@ -202,13 +209,8 @@ class Run:
 
     def _embedding_path(self) -> str:
         """The folder of the embeddings, below the run's folder, which may have moved since the run."""
-        before, output = self.config.get("embedding_path"), self.config.get("output")
-        if isinstance(before, str) and isinstance(output, str):
-            inside = before.removeprefix(output.rstrip("/") + "/")
-            there = storage.join(self.uri, inside)
-            if inside != before and storage.within(self.uri, there):
-                return there
-        return storage.join(self.uri, "embeddings")
+        there = place_now(self.config.get("embedding_path"), self.config.get("output"), self.uri)
+        return there or storage.join(self.uri, "embeddings")
 
 
 def _read_record(uri: str) -> Mapping[str, Any]:

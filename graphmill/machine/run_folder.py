@@ -24,7 +24,7 @@ from graphmill.machine import private_folders
 NAME = "graphmill-run"
 
 _RECORD = "semaphores"
-_SHARED_MEMORY = Path("/dev/shm")
+SHARED_MEMORY = Path("/dev/shm")
 _SEMAPHORE_INODE = re.compile(r" (\d+) +/dev/shm/sem\.")
 _SEMAPHORE = re.compile(r"/dev/shm/sem\.mp-\w+")
 
@@ -73,7 +73,7 @@ def _semaphores() -> dict[Path, int]:
     # By inode: glibc makes a semaphore under another name, and its map keeps that name.
     inodes = set(map(int, _SEMAPHORE_INODE.findall(Path("/proc/self/maps").read_text())))
     found = {}
-    for file in _SHARED_MEMORY.glob("sem.mp-*"):
+    for file in SHARED_MEMORY.glob("sem.mp-*"):
         with suppress(FileNotFoundError):  # another program's, which has just ended
             inode = file.stat().st_ino
             if inode in inodes:

@@ -5,11 +5,14 @@ run.json, embeddings -> sections (section_*) -> blocks -> charts -> page
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from graphmill import storage
+from graphmill.errors import GraphMillError
 from graphmill.library.run import Run
 from graphmill.report.blocks import Block, Note, Page, Section
 from graphmill.report.comparison import page_of_runs
+from graphmill.report.labels import Labels
 from graphmill.report.page import render
 from graphmill.report.reading import mapping
 from graphmill.report.section_etl import etl
@@ -25,16 +28,29 @@ NAME = "report.html"
 log = logging.getLogger("graphmill")
 
 
-def write(run: Run) -> str:
-    """Write the run's report beside its run.json, and return the report's URI."""
+def write(run: Run, labels: Labels | None = None, before: Run | None = None) -> str:
+    """Write the run's report beside its run.json, and return the report's URI.
+
+    Args:
+        run: the run.
+        labels: colours of the map; without them, each entity type has a colour.
+        before: a run with earlier embeddings, to tell how far vectors have moved.
+    """
     uri = storage.join(run.uri, NAME)
-    storage.write_text(uri, render(page_of(run)))
+    storage.write_text(uri, render(page_of(run, labels, before)))
     return uri
 
 
-def write_at(record_uri: str, embedding_path: str | None) -> str:
-    """Write the report of the run whose run.json is at `record_uri`, and return the report's URI."""
-    return write(Run(record_uri, embedding_path))
+def write_at(record_uri: str, embedding_path: str | None, init_path: str | None = None) -> str:
+    """Write the report of the run whose run.json is at `record_uri`, and return the report's URI.
+
+    `init_path` is the checkpoint that training started from: the run before is its run, if it is still there.
+    """
+    before = None
+    if init_path is not None:
+        with suppress(GraphMillError):
+            before = Run(storage.parent(init_path))
+    return write(Run(record_uri, embedding_path), before=before)
 
 
 def write_comparison(runs: Sequence[Run], uri: str) -> None:
@@ -42,8 +58,12 @@ def write_comparison(runs: Sequence[Run], uri: str) -> None:
     storage.write_text(uri, render(page_of_runs(runs)))
 
 
-def page_of(run: Run) -> Page:
-    """Make the page of a run; a section about a stage needs the stage to be done."""
+def page_of(run: Run, labels: Labels | None = None, before: Run | None = None) -> Page:
+    """Make the page of a run; a section about a stage needs the stage to be done.
+
+    Raises:
+        GraphMillError: the labels cannot be read.
+    """
     record = run.record
     stages = {name: mapping(run.stages, name) for name in run.stages}
     done = {name: entry for name, entry in stages.items() if entry.get("status") == "done"}
@@ -53,21 +73,28 @@ def page_of(run: Run) -> Page:
     if "train" in done:
         sections.append(_section("training", "Training", training(done["train"])))
     if "evaluate" in done:
-        sections.append(_section("ranking", "Ranking of held-out edges", ranking(done["evaluate"])))
+        sections.append(
+            _section("ranking", "Ranking of held-out edges", ranking(done["evaluate"], run.before))
+        )
     if "remap" in done and run.entity_types:
-        blocks = vectors(run, done["remap"], stages.get("etl", {}))
-        sections.append(_section("vectors", "Embeddings", blocks))
+        blocks = vectors(run, done["remap"], stages.get("etl", {}), labels, before)
+        sections.append(_section("vectors", "Embeddings", blocks, is_asked_for=labels is not None))
     sections.append(_section("settings", "Settings and versions", settings(record)))
     uri = redacted(run.uri)
     when = f"{record.get('started', 'at an unknown time')} to {record.get('finished', 'now')}"
     return Page(storage.name(uri), f"{uri} · {when}", str(record.get("status", "unknown")), sections)
 
 
-def _section(name: str, title: str, blocks: Iterator[Block]) -> Section:
-    """The section; after an error, a section with the error, so that the other sections still appear."""
+def _section(name: str, title: str, blocks: Iterator[Block], *, is_asked_for: bool = False) -> Section:
+    """The section; after an error, a section with the error, so that the other sections still appear.
+
+    With `is_asked_for`, errors of the user's input are raised.
+    """
     try:
         return Section(name, title, list(blocks))
     except Exception as error:  # run.json may hold anything, and a report never fails a run
+        if is_asked_for and isinstance(error, GraphMillError):
+            raise
         log.warning("report: the part %s could not be made: %s: %s", title, type(error).__name__, error)
         reason = f"{type(error).__name__}: {error}"
         return Section(name, title, [Note("This part could not be made.", "warning", reason)])

@@ -1,10 +1,12 @@
 """Parts of a page: sections of tiles, charts, tables and notes, without HTML and without a chart library."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 Scale = Literal["linear", "log"]
+Level = Literal["plain", "good", "warning", "error"]
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,12 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     num_text_columns: int = 1
-    best: Mapping[int, int] = field(default_factory=dict)
+    note: str = field(kw_only=True)
+    """Says below the table what is good there, and what is bad."""
+    best: Mapping[int, int] = field(default_factory=dict, kw_only=True)
     """The highlighted column of a row."""
-    note: str = ""
-    folded: bool = False
-    kind: str = "table"
+    folded: bool = field(default=False, kw_only=True)
+    kind: str = field(default="table", init=False)
 
 
 @dataclass(frozen=True)
@@ -44,18 +47,18 @@ class Note:
     """A sentence; `level` is its colour."""
 
     text: str
-    level: Literal["plain", "warning", "error"] = "plain"
+    level: Level = "plain"
     preformatted: str = ""
     kind: str = "note"
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart; `note` below it."""
+    """A chart; `note` below it says what is good there, and what is bad."""
 
     name: str
     title: str
-    note: str = field(default="", kw_only=True)
+    note: str = field(kw_only=True)
     kind: str = field(default="chart", init=False)
 
 
@@ -68,6 +71,8 @@ class Series:
     y: Sequence[float]
     style: Literal["line", "thin", "points", "both"] = "both"
     labels: Sequence[str] = ()
+    is_rest: bool = False
+    """Everything that has no colour of its own: grey."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ class Curves(Chart):
     whole_x: bool = False
     """Only whole numbers along x: epochs, partitions."""
     square: bool = False
-    """As high as wide, without ticks: a map."""
+    """As high as wide, with equal units, without ticks: a map."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,26 @@ class HeatMap(Chart):
 
 
 Block = Tiles | Table | Note | Chart
+
+
+def has_content(block: Block) -> bool:
+    """Whether there is something to show: a card without content is left out."""
+    match block:
+        case Tiles():
+            return bool(block.tiles)
+        case Table():
+            return bool(block.rows)
+        case Curves():
+            return any(_is_number(y) for series in block.series for y in series.y)
+        case Bars():
+            return any(_is_number(value) for values in block.groups.values() for value in values)
+        case HeatMap():
+            return bool(block.cells)
+    return True
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,12 @@ from bokeh.plotting import figure
 from graphmill.display.readable import shortened
 from graphmill.report.blocks import Bars, Chart, Curves, HeatMap, Scale, Series
 
-COLOURS = ("#3b82f6", "#d97706", "#059669", "#a855f7", "#e11d48", "#0891b2", "#65a30d", "#db2777")
+# Of Okabe and Ito (jfly.uni-koeln.de/color), without those that one of the modes hides: people who do not see
+# red, green or blue tell them apart. A second round of the colours has other markers and dashed lines.
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
+MARKERS = ("circle", "triangle", "square")
+DASHES = ("solid", "dashed", "dotted")
+REST = "#6b7280"
 HEIGHT = 280
 LABEL_CHARS = 22
 SHORT = "0.[000]a"  # 0.25, 12.5k, 3m
@@ -48,11 +53,11 @@ def to_json(chart: Chart, target: str) -> str:
 
 
 def _curves(chart: Curves) -> Any:
-    height = 420 if chart.square else HEIGHT
-    plot = _figure(chart.name, height, chart.x_label, chart.y_label, chart.x_scale, chart.y_scale)
-    for colour, series in zip(cycle(COLOURS), chart.series, strict=False):
-        _add_series(plot, chart, series, colour)
+    plot = _figure(chart.name, HEIGHT, chart.x_label, chart.y_label, chart.x_scale, chart.y_scale)
+    for number, series in enumerate(chart.series):
+        _add_series(plot, chart, series, number)
     if chart.square:
+        plot.sizing_mode, plot.aspect_ratio, plot.match_aspect = "scale_width", 1, True
         plot.xaxis.major_label_text_font_size = plot.yaxis.major_label_text_font_size = "0px"
         plot.axis.major_tick_in = plot.axis.major_tick_out = 0
         plot.grid.visible = False
@@ -66,7 +71,8 @@ def _curves(chart: Curves) -> Any:
     return plot
 
 
-def _add_series(plot: Any, chart: Curves, series: Series, colour: str) -> None:
+def _add_series(plot: Any, chart: Curves, series: Series, number: int) -> None:
+    turn = number // len(COLOURS) % len(MARKERS)
     columns: dict[str, list[Any]] = {"x": list(series.x), "y": list(series.y)}
     tips = [(chart.x_label, "@x"), (chart.y_label, "@y")]
     if series.labels:
@@ -74,16 +80,16 @@ def _add_series(plot: Any, chart: Curves, series: Series, colour: str) -> None:
         tips = [("", "@label")]
     look: dict[str, Any] = {
         "source": ColumnDataSource(columns),
-        "color": colour,
+        "color": REST if series.is_rest else COLOURS[number % len(COLOURS)],
         "legend_label": _plain(shortened(series.name)),
     }
     if series.style != "points":
         thin = series.style == "thin"
-        drawn = plot.line("x", "y", line_width=1 if thin else 2, alpha=0.55 if thin else 1, **look)
+        width, alpha = (1, 0.55) if thin else (2, 1)
+        drawn = plot.line("x", "y", line_width=width, line_dash=DASHES[turn], alpha=alpha, **look)
     if series.style in ("points", "both"):
-        drawn = plot.scatter(
-            "x", "y", size=4 if chart.square else 7, alpha=0.6 if chart.square else 1, **look
-        )
+        size, alpha = (5 + turn, 0.75) if chart.square else (7, 1)
+        drawn = plot.scatter("x", "y", size=size, marker=MARKERS[turn], alpha=alpha, **look)
     plot.add_tools(HoverTool(renderers=[drawn], tooltips=tips, attachment="below"))
 
 
@@ -161,8 +167,8 @@ def _figure(name: str, height: int, x_label: str, y_label: str | None, x_scale: 
         name=name,
         height=height,
         sizing_mode="stretch_width",
-        x_axis_label=x_label,
-        y_axis_label=y_label,
+        x_axis_label=_with_scale(x_label, x_scale),
+        y_axis_label=_with_scale(y_label, y_scale),
         x_axis_type=x_scale,
         y_axis_type=y_scale,
         toolbar_location=None,
@@ -178,6 +184,11 @@ def _figure(name: str, height: int, x_label: str, y_label: str | None, x_scale: 
         axis.axis_label_text_font_size = axis.major_label_text_font_size = "12px"
         axis.axis_label_text_font = axis.major_label_text_font = "system-ui, sans-serif"
     return plot
+
+
+def _with_scale(label: str | None, scale: Scale) -> str | None:
+    """The label of an axis; an axis is linear where its label does not say otherwise."""
+    return f"{label} (log scale)" if label and scale == "log" else label
 
 
 def _legend(plot: Any, num_series: int) -> None:

@@ -10,12 +10,19 @@ from graphmill.report.blocks import Bars, Block, Note, Page, Section, Table
 from graphmill.report.reading import flattened, mapping, records, total
 from graphmill.report.section_ranking import band_name
 from graphmill.report.section_settings import shown
-from graphmill.report.section_training import epoch_chart, epoch_series, speed, value_of
+from graphmill.report.section_training import CURVE, SPEED, epoch_chart, epoch_series, speed, value_of
 from graphmill.storage.redaction import redacted
 
 SMALL_IS_GOOD = ("mean_rank",)
 ABSENT = "-"
 PLACES = ("output", "entity_path", "edge_root", "edge_paths", "checkpoint_path", "embedding_path")
+HIGH = "Long bars are good, where the runs ranked the same edges."
+BEST = "The best figure of a row is marked: the highest, but the lowest mean_rank."
+DIFFER = "Few differences are good: then you know what made the other figures."
+LOSSES = (
+    "Good: it falls and levels off. Losses compare only between runs with the same loss_fn and negatives."
+)
+FIGURES = "Good: the same rows, edges and entities in all runs. Otherwise their metrics hardly compare."
 
 Named = Mapping[str, Run]
 
@@ -55,19 +62,19 @@ def _metrics(runs: Named) -> Iterator[Block]:
     rows = [[key, *(number(run.metrics.get(key)) for run in runs.values())] for key in keys]
     best = {row: _best(key, [run.metrics.get(key) for run in runs.values()]) for row, key in enumerate(keys)}
     marked = {row: column + 1 for row, column in best.items() if column is not None}
-    yield Table("Metrics", ["metric", *runs], rows, best=marked)
+    yield Table("Metrics", ["metric", *runs], rows, best=marked, note=BEST)
     counts = {run.metrics.get("num_edges") for run in runs.values()}
     if len(counts) > 1:
         yield Note("The runs ranked different numbers of edges; compare with care.", "warning")
     if "mrr" in keys:
         ranked = {name: run.metrics["mrr"] for name, run in runs.items() if "mrr" in run.metrics}
-        yield Bars("mrr", "MRR", "MRR", list(ranked), {"mrr": list(ranked.values())})
+        yield Bars("mrr", "MRR", "MRR", list(ranked), {"mrr": list(ranked.values())}, note=HIGH)
     bands = {name: _by_band(run) for name, run in runs.items()}
     labels = dict.fromkeys(label for found in bands.values() for label in found)
     if labels:
         groups = {name: [found.get(label, 0.0) for label in labels] for name, found in bands.items()}
         title = "MRR by the degree of the entity asked for, both sides"
-        yield Bars("degrees", title, "MRR", [f"{label} edges" for label in labels], groups)
+        yield Bars("degrees", title, "MRR", [f"{label} edges" for label in labels], groups, note=HIGH)
 
 
 def _by_band(run: Run) -> dict[str, float]:
@@ -98,7 +105,7 @@ def _settings(runs: Named) -> Iterator[Block]:
     for title, kind in (("Settings", configs), ("Versions", versions)):
         rows = list(_differing(kind))
         if rows:
-            yield Table(title, ["key", *runs], rows, num_text_columns=len(runs) + 1)
+            yield Table(title, ["key", *runs], rows, len(runs) + 1, note=DIFFER)
         else:
             yield Note(f"{title}: no difference.")
 
@@ -111,17 +118,17 @@ def _differing(kind: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
 
 
 def _curves(runs: Named) -> Iterator[Block]:
-    kinds: tuple[tuple[str, str, str, Callable[[Mapping[str, Any]], float | None]], ...] = (
-        ("loss", "loss", "epochs", value_of("loss")),
-        ("mrr", "MRR of the held-out sample", "epochs", value_of("mrr")),
-        ("validation", "MRR in validation", "validation", value_of("mrr")),
-        ("edges_per_s", "edges per second", "epochs", speed),
+    kinds: tuple[tuple[str, str, str, Callable[[Mapping[str, Any]], float | None], str], ...] = (
+        ("loss", "loss", "epochs", value_of("loss"), LOSSES),
+        ("mrr", "MRR of the held-out sample", "epochs", value_of("mrr"), CURVE),
+        ("validation", "MRR in validation", "validation", value_of("mrr"), CURVE),
+        ("edges_per_s", "edges per second", "epochs", speed, SPEED),
     )
     charts: list[Block] = []
-    for key, label, recorded_in, value in kinds:
+    for key, label, recorded_in, value, note in kinds:
         found = {name: records(mapping(run.stages, "train"), recorded_in) for name, run in runs.items()}
         series = [each for name, epochs in found.items() for each in epoch_series(name, epochs, value)]
-        charts += epoch_chart(key, label[0].upper() + label[1:], label, series)
+        charts += epoch_chart(key, label[0].upper() + label[1:], label, series, note)
     yield from charts or [Note("None of the runs has figures of its epochs.")]
 
 
@@ -141,4 +148,4 @@ def _figures(runs: Named) -> Iterator[Block]:
         [f"{name}, time", *(duration(mapping(run.stages, name).get("seconds")) for run in runs.values())]
         for name in stages
     ]
-    yield Table("Figures", ["what", *runs], rows)
+    yield Table("Figures", ["what", *runs], rows, note=FIGURES)

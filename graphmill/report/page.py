@@ -7,12 +7,13 @@ hashes. So names and ids of a run cannot run code.
 import base64
 import hashlib
 import logging
+from dataclasses import replace
 from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from graphmill.report.blocks import Chart, Page
+from graphmill.report.blocks import Chart, Page, has_content
 from graphmill.report.charts import to_json
 
 log = logging.getLogger("graphmill")
@@ -20,15 +21,10 @@ log = logging.getLogger("graphmill")
 
 def render(page: Page) -> str:
     """Make the whole file; equal pages give equal files."""
-    charts = [
-        _drawn(block, f"chart-{section.name}-{block.name}")
-        for section in page.sections
-        for block in section.blocks
-        if isinstance(block, Chart)
-    ]
+    page, charts = _with_content(page)
     bokeh_js = _text("bokeh", "server/static/js/bokeh.min.js").replace("</script", "<\\/script")
     scripts = {"library": bokeh_js, "own": _text("graphmill.report", "page.js")}
-    embedded = "[" + ",".join(filter(None, charts)) + "]"
+    embedded = "[" + ",".join(charts) + "]"
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -40,6 +36,23 @@ def render(page: Page) -> str:
         charts=Markup(embedded.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")),
         policy=_policy(list(scripts.values())),
     )
+
+
+def _with_content(page: Page) -> tuple[Page, list[str]]:
+    """The page without what has no content, and its charts as JSON."""
+    charts, sections = [], []
+    for section in page.sections:
+        blocks = []
+        for block in filter(has_content, section.blocks):
+            if isinstance(block, Chart):
+                drawn = _drawn(block, f"chart-{section.name}-{block.name}")
+                if not drawn:
+                    continue
+                charts.append(drawn)
+            blocks.append(block)
+        if blocks:
+            sections.append(replace(section, blocks=blocks))
+    return replace(page, sections=sections), charts
 
 
 def _drawn(chart: Chart, target: str) -> str:

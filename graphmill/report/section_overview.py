@@ -7,16 +7,22 @@ from graphmill.config.stages import STAGES
 from graphmill.display.readable import duration, number
 from graphmill.report.blocks import Bars, Block, Note, Tile, Tiles
 from graphmill.report.reading import mapping, total
+from graphmill.report.verdict import verdict
 
 
 def overview(record: Mapping[str, Any]) -> Iterator[Block]:
     """Blocks about the whole run."""
     stages = mapping(record, "stages")
     yield from _errors(record, stages)
+    evaluated = mapping(stages, "evaluate")
+    if evaluated.get("status") == "done":
+        yield verdict(evaluated, mapping(record, "before"))
     yield Tiles(list(_tiles(record, stages)))
     times = dict(_times(stages))
     if times:
-        yield Bars("time", "Where the time went", "seconds", list(times), {"seconds": list(times.values())})
+        groups = {"seconds": list(times.values())}
+        note = "Short bars are good. The longest one is where more workers or other settings help most."
+        yield Bars("time", "Where the time went", "seconds", list(times), groups, note=note)
 
 
 def _errors(record: Mapping[str, Any], stages: Mapping[str, Any]) -> Iterator[Block]:

@@ -10,6 +10,14 @@ from graphmill.report.reading import records
 Entry = Mapping[str, Any]
 Value = Callable[[Entry], float | None]
 
+CURVE = "Good: it rises and levels off. Bad: it falls again: the model learns the train edges by heart."
+SPEED = "Good: a level line. A line that falls waits for disks, for the network or for other programs."
+WAITS = "Good: near zero. Where it is much of an epoch, train.memory_partitions or faster disks help."
+SWAPS = "Few are good. Fewer partitions, or more of them in memory, mean fewer reads and writes."
+MEMORY = "Good: a level line below the memory of a worker. A line that rises to it ends in a killed worker."
+STEEP = 0.1
+"""A last epoch that lowers the loss by this fraction of all that was gained is not the last that helps."""
+
 
 def training(entry: Entry) -> Iterator[Block]:
     """Blocks about the stage's entry in run.json."""
@@ -19,19 +27,18 @@ def training(entry: Entry) -> Iterator[Block]:
         yield Note("run.json has no figures of single epochs.")
         return
     validation = records(entry, "validation")
-    yield from _with_buckets("loss", "Loss", "loss", epochs, value_of("loss"))
-    yield from _with_buckets("mrr", "MRR of the held-out sample", "mrr", epochs, value_of("mrr"))
-    yield from epoch_chart(
-        "validation", "MRR in validation", "MRR", epoch_series("all", validation, value_of("mrr"))
-    )
-    yield from _with_buckets("edges_per_s", "Speed", "edges per second", epochs, speed)
-    waited = epoch_series("waited", epochs, value_of("swap_wait_s"))
-    yield from epoch_chart("waits", "Waiting for partitions and edges", "seconds", waited)
-    read = epoch_series("read", epochs, value_of("partitions_read"))
-    written = epoch_series("written", epochs, value_of("partitions_written"))
-    yield from epoch_chart("swaps", "Partitions swapped", "partitions", read + written)
+    yield from _with_buckets("loss", "Loss", "loss", epochs, value_of("loss"), loss_note(epochs))
+    yield from _with_buckets("mrr", "MRR of the held-out sample", "mrr", epochs, value_of("mrr"), CURVE)
+    ranked = epoch_series("all", validation, value_of("mrr"))
+    yield from epoch_chart("validation", "MRR in validation", "MRR", ranked, CURVE)
+    yield from _with_buckets("edges_per_s", "Speed", "edges per second", epochs, speed, SPEED)
+    waited = _if_any(epoch_series("waited", epochs, value_of("swap_wait_s")))
+    yield from epoch_chart("waits", "Waiting for partitions and edges", "seconds", waited, WAITS)
+    read = _if_any(epoch_series("read", epochs, value_of("partitions_read")))
+    written = _if_any(epoch_series("written", epochs, value_of("partitions_written")))
+    yield from epoch_chart("swaps", "Partitions swapped", "partitions", read + written, SWAPS)
     memory = epoch_series("memory", epochs, _megabytes)
-    yield from epoch_chart("memory", "Largest process so far", "MB", memory)
+    yield from epoch_chart("memory", "Largest process so far", "MB", memory, MEMORY)
 
 
 def _tiles(entry: Entry, epochs: Sequence[Entry]) -> Iterator[Tile]:
@@ -67,10 +74,27 @@ def epoch_series(name: str, epochs: Sequence[Entry], value: Value) -> list[Serie
     return [Series(name, [x for x, _ in points], [y for _, y in points])] if points else []
 
 
-def epoch_chart(name: str, title: str, label: str, series: Sequence[Series]) -> Iterator[Block]:
-    """A chart over the epochs, if there is a series to draw."""
-    if series:
-        yield Curves(name, title, "epoch", label, series, from_zero=name != "loss", whole_x=True)
+def epoch_chart(name: str, title: str, label: str, series: Sequence[Series], note: str) -> Iterator[Block]:
+    """A chart over the epochs, if a series has more than one point to draw."""
+    if any(len(each.x) > 1 for each in series):
+        from_zero = name != "loss"
+        yield Curves(name, title, "epoch", label, series, from_zero=from_zero, whole_x=True, note=note)
+
+
+def loss_note(epochs: Sequence[Entry]) -> str:
+    """Say what the losses of the epochs mean."""
+    losses = [float(each["loss"]) for each in epochs if "loss" in each]
+    if len(losses) < 2:
+        return "Good: it falls and levels off. Bad: it rises."
+    first, last, gained = losses[0], losses[-1], losses[0] - min(losses)
+    said = f"from {number(first)} to {number(last)}"
+    if last > first:
+        return f"Bad: the loss rose {said}; a smaller learning rate (lr) may help."
+    if last > min(losses) + STEEP * gained:
+        return f"Fair: the loss fell {said}, but was lower before; a smaller learning rate (lr) may help."
+    if losses[-2] - last > STEEP * gained:
+        return f"Fair: the loss fell {said} and is still falling; more epochs may help."
+    return f"Good: the loss fell {said} and has levelled off."
 
 
 def value_of(key: str) -> Value:
@@ -78,12 +102,17 @@ def value_of(key: str) -> Value:
     return lambda entry: entry.get(key)
 
 
+def _if_any(series: list[Series]) -> list[Series]:
+    """The series that are not zero throughout."""
+    return [each for each in series if any(each.y)]
+
+
 def _megabytes(epoch: Entry) -> float | None:
     return epoch["peak_bytes"] / 1e6 if "peak_bytes" in epoch else None
 
 
 def _with_buckets(
-    name: str, title: str, label: str, epochs: Sequence[Entry], value: Value
+    name: str, title: str, label: str, epochs: Sequence[Entry], value: Value, note: str
 ) -> Iterator[Block]:
     """A curve of the epochs; below it a thin curve of the buckets, if there are more of these."""
     series = epoch_series("epochs", epochs, value)
@@ -98,4 +127,4 @@ def _with_buckets(
         tips = [f"({each.get('lhs')}, {each.get('rhs')}): {number(y)}" for _, y, each in points]
         places, values, _ = zip(*points, strict=True)
         series.insert(0, Series("buckets", places, values, "thin", tips))
-    yield from epoch_chart(name, title, label, series)
+    yield from epoch_chart(name, title, label, series, note)

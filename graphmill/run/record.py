@@ -22,10 +22,12 @@ from distributed import Client
 
 from graphmill import storage
 from graphmill.config import Config
+from graphmill.display.readable import moment
 from graphmill.errors import ConfigError, FormatError, GraphMillError, LockedError, NotFoundError
 from graphmill.run.job import Job
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage.redaction import redacted
+from graphmill.vocab import RECORD
 
 LIBRARIES = ("graphmill", "dask", "distributed", "h5py", "numpy", "pyarrow", "torch")
 
@@ -37,7 +39,8 @@ log = logging.getLogger("graphmill")
 class RunRecord:
     """run.json: settings, versions, times and figures of a run.
 
-    The file keeps the stages of earlier runs with the same output, so that it explains the whole output. With
+    The file keeps the stages of earlier runs with the same output, so that it explains the whole output.
+    `before` holds the metrics of the evaluation before: of this output, or of the run at init_path. With
     `keeps_config`, for runs that need only a checkpoint and flags, it keeps their configuration too.
 
     Attributes:
@@ -65,6 +68,7 @@ class RunRecord:
             "config": earlier["config"] if self._keeps_config else own,
             "stages": earlier.get("stages", {}),
             "metrics": earlier.get("metrics", {}),
+            "before": earlier.get("before") or _evaluated_before(config),
         }
 
     def use(self, config: Config) -> None:
@@ -77,7 +81,9 @@ class RunRecord:
         return dict(self.content["stages"].get(name, {}))
 
     def write_stage(self, name: str, entry: Mapping[str, Any]) -> None:
-        """Record the entry of the stage `name`, and save."""
+        """Record the entry of the stage `name`, and save; keep the metrics of the entry before."""
+        if kept := _kept(self.content["stages"].get(name)):
+            self.content["before"] = kept
         self.content["stages"][name] = dict(entry)
         if "metrics" in entry:
             self.content["metrics"] = entry["metrics"]
@@ -121,6 +127,7 @@ def run_stage(
 ) -> dict[str, Any]:
     """Run one stage unless `resume` finds it finished; return its entry in run.json.
 
+    The entry of a finished stage has `skipped` too, which is not in run.json.
     A stage that `check` refuses changes nothing. A stage with nothing to do is left out; this
     is an error without `resume`.
     """
@@ -128,10 +135,10 @@ def run_stage(
     fingerprint = job.fingerprint(config)
     outputs = job.output_uris(config)
     if resume:
-        stale = _staleness(record.stage(name), outputs, fingerprint)
+        stale = _staleness(config, record.stage(name), outputs, fingerprint)
         if not stale:
-            log.info("%s: finished before, nothing has changed", name)
-            return record.stage(name)
+            log.info("%s: skipped, unchanged since %s", name, _since(record.stage(name)))
+            return record.stage(name) | {"skipped": f"unchanged since {_since(record.stage(name))}"}
         log.info("%s: %s", name, stale)
     if nothing := job.check(config):
         if not resume:
@@ -159,7 +166,7 @@ def run_stage(
     for uri in outputs:
         storage.write_marker(uri, fingerprint)
     seconds = round(time.monotonic() - start, 3)
-    entry |= {"status": "done", "seconds": seconds, "fingerprint": fingerprint} | figures
+    entry |= {"status": "done", "finished": _now(), "seconds": seconds, "fingerprint": fingerprint} | figures
     record.write_stage(name, entry)
     log.info("%s: done in %.1f s", name, seconds)
     return entry
@@ -189,15 +196,91 @@ def changes(before: Any, after: Any, path: str = "") -> list[str]:
     return [line for triple in triples for line in changes(*triple)]
 
 
-def _staleness(entry: Mapping[str, Any], outputs: Iterable[str], fingerprint: Mapping[str, Any]) -> str:
+def differences(
+    config: Config, before: Mapping[str, Any], after: Mapping[str, Any], made_s: float | None
+) -> list[str]:
+    """List the differences of two fingerprints as `changes` does, but those of `inputs` in words.
+
+    A finished folder of `config` is newer or older than the result, which was made at `made_s`, in seconds
+    since 1970.
+    """
+    found = changes({**before, "inputs": []}, {**after, "inputs": []})
+    before_inputs, after_inputs = before.get("inputs", []), after.get("inputs", [])
+    if places(before_inputs) != places(after_inputs):
+        return [*found, *changes(before_inputs, after_inputs, "inputs")]
+    for was, now in zip(before_inputs, after_inputs, strict=True):
+        if "files" in now:
+            names = sorted({*was["files"], *now["files"]})
+            others = [name for name in names if was["files"].get(name) != now["files"].get(name)]
+            found += [f"{now['uri']}{name} is another file" for name in others]
+        elif was != now:
+            found.append(_age(config, now["name"], made_s))
+    return found
+
+
+def places(inputs: Any) -> Any:
+    """Return the place of each described input, or what is there instead."""
+    if not isinstance(inputs, list) or not all(isinstance(each, Mapping) for each in inputs):
+        return inputs
+    return [(each.get("uri"), each.get("name"), isinstance(each.get("files"), Mapping)) for each in inputs]
+
+
+def _age(config: Config, name: str, made_s: float | None) -> str:
+    """Say whether the finished folder called `name` is newer or older than a result."""
+    folders = (config.entity_path, config.checkpoint_path, config.embedding_path, config.split_path(name))
+    uri = next((uri for uri in folders if storage.name(uri) == name), "")
+    found = storage.status(storage.join(uri, storage.MARKER)) if uri else None
+    if found is None or made_s is None:
+        return f"{name} is not the one that was read"
+    finished_s = found.mtime_ns / 1e9
+    age = "newer" if finished_s > made_s else "another one, and older"
+    return f"{name} is {age} ({moment(finished_s)}) than what was made from it ({moment(made_s)})"
+
+
+def _finished_s(entry: Mapping[str, Any]) -> float | None:
+    """Return when the stage finished, in seconds since 1970."""
+    try:
+        if "finished" in entry:
+            return datetime.fromisoformat(entry["finished"]).timestamp()
+        return datetime.fromisoformat(entry["started"]).timestamp() + float(entry["seconds"])
+    except (KeyError, TypeError, ValueError):  # run.json of another release, or changed by hand
+        return None
+
+
+def _since(entry: Mapping[str, Any]) -> str:
+    finished_s = _finished_s(entry)
+    return "an earlier run" if finished_s is None else moment(finished_s)
+
+
+def _evaluated_before(config: Config) -> dict[str, Any]:
+    """The metrics of the run that `init_path` is the checkpoint of, if it has a readable run.json."""
+    if config.init_path is None:
+        return {}
+    with suppress(GraphMillError):
+        found = read_record(storage.join(storage.parent(config.init_path), RECORD)) or {}
+        stages = found.get("stages")
+        return _kept(stages.get("evaluate") if isinstance(stages, dict) else None)
+    return {}
+
+
+def _kept(entry: Any) -> dict[str, Any]:
+    """What a later run compares its metrics with; nothing of an entry without metrics."""
+    if not isinstance(entry, dict) or not entry.get("metrics"):
+        return {}
+    return {key: entry[key] for key in ("started", "split", "filtered", "metrics") if key in entry}
+
+
+def _staleness(
+    config: Config, entry: Mapping[str, Any], outputs: Iterable[str], fingerprint: Mapping[str, Any]
+) -> str:
     """Return why the stage has to run, or "" if the stage is finished."""
     recorded = entry.get("fingerprint")
     if recorded is None:
         status = entry.get("status")
         return f"starting; the last run {status}" if status in ("failed", "running") else "starting"
-    if differences := changes(recorded, fingerprint):
-        more = f" (and {len(differences) - 5} more)" if len(differences) > 5 else ""
-        return "running again, since this changed: " + "; ".join(differences[:5]) + more
+    if found := differences(config, recorded, fingerprint, _finished_s(entry)):
+        more = f" (and {len(found) - 5} more)" if len(found) > 5 else ""
+        return "running again, since this changed: " + "; ".join(found[:5]) + more
     for uri in outputs:
         if storage.read_marker(uri) != fingerprint:
             return f"running again, since {uri} is not what the last run finished"

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from graphmill.config.stages import STAGES, named
+from graphmill.display import readable
 from graphmill.display.readable import duration, number
 
 Entry = Mapping[str, Any]
@@ -16,7 +17,10 @@ def summary(entries: Mapping[str, Entry]) -> dict[str, str]:
         if "reason" in entry:
             rows[name] = "left out"
         else:
-            rows[f"{name}, time"] = duration(entry.get("seconds"))
+            skipped = entry.get("skipped")
+            rows[name if skipped else f"{name}, time"] = (
+                f"skipped, {skipped}" if skipped else duration(entry.get("seconds"))
+            )
             rows.update(named(STAGES[name].summary)(entry))
     return rows
 
@@ -26,6 +30,8 @@ def etl(entry: Entry) -> Iterator[tuple[str, str]]:
     yield "rows in", number(entry.get("num_rows"))
     if entry.get("num_rows_quarantined"):
         yield "quarantined rows", number(entry["num_rows_quarantined"])
+    for name, count in list(entry.get("unknown_relations", {}).items())[:3]:
+        yield f"unknown relation {readable.shortened(name)!r}", number(count)
     for split, count in entry.get("num_edges", {}).items():
         yield f"edges, {split}", number(count)
     for name, counts in entry.get("num_entities", {}).items():
@@ -37,7 +43,7 @@ def train(entry: Entry) -> Iterator[tuple[str, str]]:
     """Yield the figures of train."""
     yield "epochs", number(entry.get("num_epochs"))
     yield "loss", number(entry.get("loss"))
-    if entry.get("edges_per_s"):
+    if entry.get("edges_per_s") and "skipped" not in entry:
         yield "edges per second", number(entry["edges_per_s"])
 
 
@@ -46,6 +52,8 @@ def evaluate(entry: Entry) -> Iterator[tuple[str, str]]:
     for name, value in entry.get("metrics", {}).items():
         if not name.endswith("_pessimistic"):
             yield name, number(value)
+    for name, metrics in entry.get("baselines", {}).items():
+        yield f"mrr, {name.replace('_', ' ')}", number(metrics.get("mrr"))
 
 
 def remap(entry: Entry) -> Iterator[tuple[str, str]]:

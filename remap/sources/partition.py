@@ -3,14 +3,21 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from graphmill import storage
-from graphmill.checkpoints import Floats
+from graphmill.checkpoints import Checkpoint, Floats
 from graphmill.checkpoints.finite import check_finite
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats import entity_counts, entity_index
 from remap.sources.inputs import Inputs
+
+READ_BYTES = 8 << 20
+FEW_ROWS = 64  # unwanted rows that are read for each wanted one, rather than reading twice
+
+Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -113,6 +120,30 @@ def iter_vectors(inputs: Inputs, part: MeasuredPartition, batch_rows: int) -> It
         FormatError: the global embedding has another dimension, or is not finite.
     """
     checkpoint = inputs.open_checkpoint(allow_non_finite=True)  # the caller checks rows, to name raw ids
+    global_D = _global_embedding(inputs, part, checkpoint)
+    for rows_ND in checkpoint.iter_embeddings(part.entity_type, part.partition, batch_rows):
+        yield rows_ND if global_D is None else rows_ND + global_D
+
+
+def gather_vectors(inputs: Inputs, part: MeasuredPartition, rows: Numbers) -> Floats:
+    """Read the vectors of some rows, which ascend, float32 [n, D]; as `iter_vectors`, without checksum."""
+    checkpoint = inputs.open_checkpoint(allow_non_finite=True)
+    global_D = _global_embedding(inputs, part, checkpoint)
+    gathered = np.empty((len(rows), part.dimension), np.float32)
+    most = max(1, READ_BYTES // (4 * part.dimension))
+    with checkpoint.open_rows(part.entity_type, part.partition) as stored:
+        start = 0
+        while start < len(rows):  # neighbours are read together
+            stop = int(np.searchsorted(rows, rows[start] + most))
+            first, last = int(rows[start]), int(rows[stop - 1])
+            if last - first > FEW_ROWS * (stop - start):
+                stop, last = start + 1, first
+            gathered[start:stop] = stored.read(first, last + 1)[rows[start:stop] - first]
+            start = stop
+    return gathered if global_D is None else gathered + global_D
+
+
+def _global_embedding(inputs: Inputs, part: MeasuredPartition, checkpoint: Checkpoint) -> Floats | None:
     global_D = checkpoint.global_embedding(part.entity_type)
     if global_D is not None:
         name = f"global embedding of {part.entity_type!r}"
@@ -123,5 +154,4 @@ def iter_vectors(inputs: Inputs, part: MeasuredPartition, batch_rows: int) -> It
             )
         if not inputs.allow_non_finite:
             check_finite(global_D, f"{inputs.checkpoint_path}: {name}")
-    for rows_ND in checkpoint.iter_embeddings(part.entity_type, part.partition, batch_rows):
-        yield rows_ND if global_D is None else rows_ND + global_D
+    return global_D

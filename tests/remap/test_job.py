@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from graphmill import config as configuration
 from graphmill import storage
-from graphmill.config import Config
+from graphmill.config import Config, from_mapping
 from graphmill.errors import ConfigError, FormatError, GraphMillError, NotFoundError
 from graphmill.formats import entity_counts, entity_index, pbg_checkpoint, remapped
 from remap import job
@@ -195,6 +195,18 @@ def _truncated_embeddings(config: Config) -> None:
 
 def _foreign_file(config: Config) -> None:
     Path(config.embedding_path, "item", "thesis.tex").write_text("years of work")
+
+
+def test_a_changed_dimension_is_told(client: Client, output: str) -> None:
+    graph.write_entities(output)
+    graph.write_checkpoint(output)
+    config = graph.configured(output)
+    pbg_checkpoint.write_config(config.checkpoint_path, config.pbg())
+    wide = from_mapping(config.model_dump() | {"dimension": 6})
+    with pytest.raises(
+        FormatError, match=r"expected dimension 6 .*found 4\nchanged since .*: dimension: 4 -> 6; "
+    ):
+        job.run(wide, client)
 
 
 @pytest.mark.parametrize(

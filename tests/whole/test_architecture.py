@@ -1,4 +1,4 @@
-"""The layers of the house, as drawn in docs/architecture.md."""
+"""The layers of the house, as drawn in docs/explanation/architecture.md."""
 
 import re
 import shutil

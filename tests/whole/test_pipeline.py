@@ -133,10 +133,22 @@ def test_a_second_run_does_only_what_changed(triples: Path, tmp_path: Path) -> N
     run(str(triples), str(output), "num_epochs=1")
     first = run_json(output)["stages"]
     again = run(str(triples), str(output), "num_epochs=1")
-    assert again.stderr.count("finished before, nothing has changed") == 4
+    assert (
+        len(re.findall(r": skipped, unchanged since (?:\d{4}-\d\d-\d\d )?\d\d:\d\d$", again.stderr, re.M))
+        == 4
+    )
+    assert len(re.findall(r"\b(etl|train|evaluate|remap) +\S* *skipped, unchanged since", again.stdout)) == 4
+    assert "edges per second" not in again.stdout
+    assert ", time" not in again.stdout
+    assert run_json(output)["stages"] == first
     changed = run(str(triples), str(output), "num_epochs=1", "lr=0.05")
     assert "lr: 0.1 -> 0.05" in changed.stderr
-    assert "etl: finished before" in changed.stderr
+    assert "etl: skipped" in changed.stderr
+    assert re.search(
+        r"remap: running again, since this changed: checkpoint is newer \(.*\) than ", changed.stderr
+    )
+    assert "etl, time" not in changed.stdout
+    assert "train, time" in changed.stdout
     after = run_json(output)["stages"]
     assert after["etl"] == first["etl"]
     assert after["remap"]["started"] >= first["remap"]["started"]

@@ -17,6 +17,7 @@ from distributed import get_worker
 
 from graphmill.cluster import num_cores
 from graphmill.config import Config
+from graphmill.display import progress
 from graphmill.vocab import Bucket
 from train.config import TrainConfig
 from train.distributed.collective import Collective
@@ -82,6 +83,7 @@ class Worker:
         bucket, grant, folder = Bucket(*message["bucket"]), message["grant"], message["folder"]
         iteration = self.context.schedule.iteration(message["version"])
         version = message["version"] + 1
+        progress.work_on("training", epoch=str(iteration.epoch_idx + 1), bucket=f"{bucket.lhs},{bucket.rhs}")
         begun = time.monotonic()
         locations = _locations(message["partitions"])
         read_before = self.num_read

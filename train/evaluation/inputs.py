@@ -6,7 +6,7 @@ from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError, NotFoundError
 from graphmill.formats import edge_buckets, pbg_checkpoint
-from graphmill.vocab import Bucket
+from graphmill.run import record
 from train.config import EvaluateConfig
 from train.edges import schedule
 
@@ -45,12 +45,11 @@ def check_same_model(config: Config) -> None:
     except NotFoundError:
         return  # loading checks the shapes of the parameters
     own = score_settings(config.pbg())
-    for key, value in saved.items():
-        if own[key] != value:
-            raise ConfigError(
-                f"{key}: the configuration says {own[key]}; the checkpoint at {config.checkpoint_path} was "
-                f"trained with {value}"
-            )
+    if changes := record.changes(saved, {key: own[key] for key in saved}):
+        raise ConfigError(
+            f"{config.checkpoint_path} was trained with other settings: {'; '.join(changes)}; set this back, "
+            "or train again"
+        )
 
 
 def filter_paths(config: Config) -> list[str]:
@@ -60,18 +59,13 @@ def filter_paths(config: Config) -> list[str]:
         return []
     if settings.filter_paths is not None:
         return list(settings.filter_paths)
-    paths = [*config.edge_paths, *_bucket_folders(config.edge_root), config.split_path(settings.split)]
+    paths = [*config.edge_paths, *edge_buckets.folders(config.edge_root), config.split_path(settings.split)]
     return list(dict.fromkeys(path.rstrip("/") for path in paths))
 
 
 def _existing_splits(config: Config) -> str:
-    splits = ", ".join(storage.name(each) for each in _bucket_folders(config.edge_root)) or "none"
+    splits = ", ".join(storage.name(each) for each in edge_buckets.folders(config.edge_root)) or "none"
     return f"splits there: {splits}"
-
-
-def _bucket_folders(edge_root: str) -> list[str]:
-    folders = [entry.uri for entry in storage.list_dir(edge_root) if entry.is_dir]
-    return [each for each in folders if storage.exists(edge_buckets.bucket_uri(each, Bucket(0, 0)))]
 
 
 def score_settings(pbg: dict[str, Any]) -> dict[str, Any]:

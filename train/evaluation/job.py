@@ -16,6 +16,7 @@ from graphmill.formats import pbg_checkpoint
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.outlook import GraphSize, Outlook
 from graphmill.run.record import describe_inputs
+from graphmill.run.trained_with import changes_in_errors
 from train.config import EvaluateConfig
 from train.evaluation.inputs import (
     check_folder,
@@ -31,7 +32,9 @@ log = logging.getLogger("graphmill")
 
 def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
     """Evaluate in one task of the cluster; returns the metrics and the evaluated version."""
-    figures = cluster.run_task(client, evaluate, import_legacy_inputs(config), description="evaluate")
+    with changes_in_errors(config):
+        legacy = import_legacy_inputs(config)
+        figures = cluster.run_task(client, evaluate, legacy, True, description="evaluate")
     warn_of_unranked(figures)
     return figures
 
@@ -47,11 +50,11 @@ def warn_of_unranked(figures: dict[str, Any]) -> None:
         )
 
 
-def evaluate(config: Config) -> dict[str, Any]:
-    """Evaluate in this process; raises as `train.evaluation.evaluate.evaluate`."""
+def evaluate(config: Config, with_baselines: bool = False) -> dict[str, Any]:
+    """Evaluate in this process; see `train.evaluation.evaluate.evaluate`."""
     from train.evaluation.evaluate import evaluate  # imports torch: only workers need it
 
-    return evaluate(config)
+    return evaluate(config, with_baselines=with_baselines)
 
 
 def check(config: Config, coming: Collection[str] = ()) -> str:

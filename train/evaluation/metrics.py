@@ -17,6 +17,7 @@ from graphmill.vocab import Side
 from train.evaluation.queries import Numbers, Slots, Triples
 
 HITS = (1, 3, 10, 50)
+PESSIMISTIC = "_pessimistic"  # ends the names of metrics in which all ties count against the edge
 MAX_RELATIONS = 100
 MAX_UNRANKED = 5
 FIRST_DEGREES = (0, 1, 3, 10, 30, 100, 300, 1000, 10_000)  # the first degree of each band
@@ -40,7 +41,7 @@ class Ranks:
     def metrics(self) -> dict[str, float]:
         """Means over all ranks. Half of the equal candidates come first; with `_pessimistic` all of them."""
         figures = {}
-        for suffix, ranks in (("", self.middle), ("_pessimistic", 1.0 + self.greater + self.equal)):
+        for suffix, ranks in (("", self.middle), (PESSIMISTIC, 1.0 + self.greater + self.equal)):
             figures[f"mrr{suffix}"] = float((1 / ranks).mean())
             figures[f"mean_rank{suffix}"] = float(ranks.mean())
             figures |= {f"hits@{k}{suffix}": float((ranks <= k).mean()) for k in HITS}
@@ -58,6 +59,7 @@ def break_down(
     slots: Slots,
     trained: Iterable[Triples],
     names: Sequence[str],
+    popular: Mapping[Side, Ranks] | None = None,
 ) -> dict[str, Any]:
     """The breakdown, for run.json.
 
@@ -67,6 +69,7 @@ def break_down(
         slots: slots of the entities.
         trained: the edges that were trained on, in parts that fit in memory.
         names: names of the relations, by their number.
+        popular: ranks of the same edges by the popularity of the candidates, for an MRR of each relation.
     """
     rank_of = {side: each.middle for side, each in ranks.items()}
     degree_of = count_degrees(edges, slots, trained)
@@ -77,7 +80,11 @@ def break_down(
         "metrics_by_side": {side.value: _metrics(each) for side, each in rank_of.items()},
         "metrics_by_relation": [
             {"relation": names[number]}
-            | {side.value: _metrics(each[edges.rel == number]) for side, each in rank_of.items()}
+            | {
+                side.value: _metrics(each[edges.rel == number])
+                | _popular_mrr(popular, side, edges.rel == number)
+                for side, each in rank_of.items()
+            }
             for number in numbers[shown].tolist()
         ],
         "num_relations_ranked": len(numbers),
@@ -119,6 +126,12 @@ def _by_degree(rank_of: Mapping[Side, Floats], degree_of: Mapping[Side, Numbers]
             band = {side.value: _metrics(each) for side, each in within.items()}
             bands.append({"first": first, "last": None if end == np.inf else int(end) - 1} | band)
     return bands
+
+
+def _popular_mrr(
+    popular: Mapping[Side, Ranks] | None, side: Side, chosen: npt.NDArray[np.bool_]
+) -> dict[str, float]:
+    return {"mrr_most_popular": float((1 / popular[side].middle[chosen]).mean())} if popular else {}
 
 
 def _metrics(ranks: Floats) -> dict[str, float]:

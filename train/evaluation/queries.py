@@ -194,12 +194,16 @@ class Queries:
         start, stop = np.searchsorted(cells, [first, first + size])
         return slice(start, stop), cells[start:stop] - first
 
-    def shared_cells(self, edges: Triples) -> Numbers:
-        """The cells of the edges that have one of these queries: [K]."""
+    def shared(self, edges: Triples) -> tuple[Numbers, Numbers]:
+        """Query and candidate of each of the edges that has one of these queries: [K]."""
         keys = self._keys(edges)
         query = np.minimum(np.searchsorted(self._query_keys, keys), len(self) - 1)
         shared = self._query_keys[query] == keys
-        return self.cells(query[shared], edges.slots(self.side)[shared])
+        return query[shared], edges.slots(self.side)[shared]
+
+    def shared_cells(self, edges: Triples) -> Numbers:
+        """The cells of the edges that have one of these queries: [K]."""
+        return self.cells(*self.shared(edges))
 
     def _keys(self, edges: Triples) -> Numbers:
         return self._rank[edges.rel] * self.slots_of_types.end + edges.slots(self.side.other)

@@ -6,8 +6,8 @@ from graphmill.run.outlook import GraphSize, Outlook, Rows
 from graphmill.vocab import Side
 from train.config import TrainConfig
 
-# One core with the compiled step in float32 (docs/benchmarks.md, D=100 and D=400): three products per side
-# with all negatives at this rate, and this time for each element of an edge's vectors.
+# One core with the compiled step in float32 (docs/benchmarks/figures.md, D=100 and D=400): three products per
+# side with all negatives at this rate, and this time for each element of an edge's vectors.
 FLOPS = 85e9
 ELEMENT_S = 7.3e-9
 

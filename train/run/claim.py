@@ -16,14 +16,13 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from graphmill import storage
-from graphmill.config import Config, Effect, PbgConfig, RelationConfig, Section, from_mapping
-from graphmill.errors import ConfigError, FormatError, NotFoundError
+from graphmill.config import Config, Effect, PbgConfig, RelationConfig, Section
+from graphmill.errors import ConfigError
 from graphmill.formats import pbg_checkpoint
 from graphmill.run import record
+from graphmill.run.trained_with import FILE, saved_settings, trained_s
 from train.config import TrainConfig
 from train.run import validation
-
-FILE = "graphmill.json"
 
 log = logging.getLogger("graphmill")
 
@@ -109,11 +108,8 @@ def _former(config: Config) -> Former:
     uri = storage.join(path, FILE)
     if storage.exists(uri):
         return Former(True, storage.read_json(uri))
-    try:
-        theirs = from_mapping(pbg_checkpoint.read_config(path)).pbg()
-    except (NotFoundError, FormatError, ConfigError):  # such as keys of another release: PBG does not look
-        return Former(False, {})
-    return Former(False, {"settings": _known_to_pbg(theirs)})
+    theirs = saved_settings(path)
+    return Former(False, {"settings": _known_to_pbg(theirs)} if theirs else {})
 
 
 def _known_to_pbg(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,11 +127,13 @@ def _changes(config: Config, former: Former, ours: Mapping[str, Any]) -> tuple[l
     """Return the differences, and whether training resumes the checkpoint."""
     before = {part: former.content[part] for part in ours if part in former.content}
     now = dict(ours) if former.is_ours else {"settings": _known_to_pbg(ours["settings"])}
-    changes = record.changes(before, now) if former.is_ours or before else []
+    made_s = trained_s(config.checkpoint_path)
+    changes = record.differences(config, before, now, made_s) if former.is_ours or before else []
     if not changes:
         return [], True
     num_edge_paths = former.content.get("num_edge_paths", len(config.edge_paths))
-    lasting = record.changes(_what(before, num_edge_paths), _what(now, len(config.edge_paths)))
+    then, ours_now = _what(before, num_edge_paths), _what(now, len(config.edge_paths))
+    lasting = record.differences(config, then, ours_now, made_s)
     on_change = config.section(TrainConfig).on_change
     if not former.is_ours and "on_change" not in config.section(TrainConfig).model_fields_set:
         on_change = "resume"

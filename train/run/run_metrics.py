@@ -111,6 +111,7 @@ class RunMetrics:
             epoch=f"{self._current.epoch_idx + 1}/{self._current.num_epochs}",
             loss=f"{lost / max(done, 1):.4g}",
             **({} if mrr is None else {"mrr": f"{mrr:.3f}"}),
+            bucket=f"{bucket.lhs},{bucket.rhs}",
         )
 
     def forget(self, bucket: Bucket) -> None:

@@ -14,6 +14,10 @@ from graphmill.errors import RawTableError, StorageError
 from graphmill.storage.as_json import ArrowType
 from graphmill.storage.fs import explained
 
+_NUMBER_OF_FIELDS = (
+    "; correct the line (in CSV, a field with commas needs quotes), or set etl.on_bad_row: quarantine to "
+    "leave such lines out and write them to a table"
+)
 Cut = tuple[int, int] | None
 SkipRow = Callable[[pacsv.InvalidRow], str]
 
@@ -25,7 +29,8 @@ class FileRange:
     table: Table
     uri: str
     columns: dict[str, str]
-    """Name, for the reader, of the column of each field: lhs, rhs, relation, weight, id."""
+    """Name, for the reader, of the column of each field: lhs, rhs, relation, weight, id; or the dotted path
+    of a field in a struct."""
     cut: Cut = None
     """[start, stop) of row groups, stripes or bytes; None: the whole file."""
     first_row: int = 0
@@ -37,10 +42,12 @@ class FileRange:
     num_bytes: int = 0
     """Size of the file, in the first of its ranges; 0 in the others."""
     num_columns: int = 0
+    nested: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Column and fields that lead to each of `columns` that is a field in a struct."""
     values: dict[str, str | None] = field(default_factory=dict)
     """Values of fields that the file's path gives."""
     types: dict[str, ArrowType] = field(default_factory=dict)
-    """Types of the columns, by name for the reader, if the file has types; JSON is read as these types."""
+    """Types of the columns to read, if the file has types; JSON is read as these types."""
     integer_columns: tuple[str, ...] = ()
     """Columns of raw ids that are integers in the table, and become decimal strings."""
 
@@ -82,7 +89,8 @@ def reading(uri: str) -> Iterator[None]:
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # the disk or the network, not the table
             raise StorageError(f"{uri}: cannot read: {error.strerror}") from error
-        raise RawTableError(f"{uri}: cannot be read as a table: {error}") from error
+        hint = _NUMBER_OF_FIELDS if str(error).startswith("CSV parse error: ") else ""
+        raise RawTableError(f"{uri}: cannot be read as a table: {error}{hint}") from error
     except RuntimeError:
         with explained("read", uri):  # hdfs-native raises errors without a type of their own
             raise

@@ -29,6 +29,8 @@ def _type_to_read(found: pa.DataType) -> pa.DataType:
     """Return the type to read a column as: never a time, which pyarrow guesses and JSON does not have."""
     if pa.types.is_list(found):
         return pa.list_(_type_to_read(found.value_type))
+    if pa.types.is_struct(found):
+        return pa.struct([(field.name, _type_to_read(field.type)) for field in found])
     return found if pa.types.is_integer(found) or pa.types.is_floating(found) else pa.string()
 
 

@@ -66,6 +66,12 @@ def bucket_uri(edge_path: str, bucket: Bucket) -> str:
     return storage.join(edge_path, f"edges_{bucket.lhs}_{bucket.rhs}.h5")
 
 
+def folders(edge_root: str) -> list[str]:
+    """The folders of bucket files in `edge_root`, one for each split."""
+    found = [entry.uri for entry in storage.list_dir(edge_root) if entry.is_dir]
+    return [each for each in found if storage.exists(bucket_uri(each, Bucket(0, 0)))]
+
+
 class BucketWriter:
     """Fills the datasets of a new bucket file from the front."""
 

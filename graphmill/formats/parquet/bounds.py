@@ -11,6 +11,7 @@ memory is bounded, not the ratio. Three things could take any amount of memory:
 import io
 import struct
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -53,12 +54,12 @@ def batch_rows(
     dictionary_column: str | None = None,
     most_bytes: int = BATCH_BYTES,
 ) -> int:
-    """Number of rows for a batch of these top-level columns, at most `most_rows`.
+    """Number of rows for a batch of these columns, at most `most_rows`.
 
     Args:
         parquet: the file, open.
         uri: its place.
-        columns: names of top-level columns.
+        columns: names of columns, or dotted paths of fields in structs.
         most_rows: the wanted number.
         groups: the row groups to read; None: all.
         dictionary_column: the column that is read as a dictionary, without repeated values.
@@ -73,14 +74,17 @@ def batch_rows(
         for group in range(metadata.num_row_groups) if groups is None else groups:
             for number in range(metadata.num_columns):
                 chunk, leaf = metadata.row_group(group).column(number), schema.column(number)
-                name = chunk.path_in_schema.partition(".")[0]
-                if name not in wanted:
+                names = set(accumulate(chunk.path_in_schema.split("."), "{}.{}".format))
+                if wanted.isdisjoint(names):
                     continue
                 pages = _pages(stream, chunk)
                 where = f"{uri}: row group {group}, column {chunk.path_in_schema!r}"
                 for page in pages:
                     _check_page(page, leaf.max_repetition_level > 0, where)
-                if leaf.physical_type in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY") and name != dictionary_column:
+                if (
+                    leaf.physical_type in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
+                    and dictionary_column not in names
+                ):
                     longest = _longest(stream, chunk, leaf, pages, most_bytes // most_rows)
                     rows = min(rows, max(1, most_bytes // max(longest, 1)))
     return rows

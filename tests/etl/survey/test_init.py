@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from etl.init import command
 from etl.survey import outlook
 from graphmill import config
-from graphmill.config import yaml_text
+from graphmill.config import defaults, yaml_text
 from graphmill.errors import GraphMillError
 from tests import REPOSITORY
 
@@ -25,7 +25,7 @@ def written(*tables: Path | str, options: tuple[str, ...] = ()) -> dict[str, Any
     result = CliRunner().invoke(command, [*map(str, tables), *options], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     content = yaml_text.parsed(result.output, "init")
-    config.from_mapping(content)
+    config.from_mapping(defaults.applied(content)[0])
     return dict(content)
 
 

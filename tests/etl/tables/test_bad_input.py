@@ -1,5 +1,6 @@
 """Mistakes of the user: refused before the run, with the key or the row in the message."""
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,36 @@ def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> Non
         ({"relation": "into"}, {}, ConfigError, r"etl\.tables\[0\]\.relation: 'into' is not among .*: to"),
         ({"path": "other.parquet"}, {}, NotFoundError, r"other\.parquet: no file there"),
         ({"rhs": "r"}, {}, RawTableError, r"t\.parquet: expected a column 'r' \(rhs\), found .*'l', 't'"),
-        ({}, {"t": ["x", None]}, RawTableError, r"t\.parquet: row 2 .*'t' \(rhs\): null"),
-        ({}, {"l": ["", "x"]}, RawTableError, r"t\.parquet: row 1 .*'l' \(lhs\): empty"),
+        (
+            {},
+            {"t": ["x", None]},
+            RawTableError,
+            r"t\.parquet: row 2 .*'t' \(rhs\): null.*; .*etl\.on_bad_row: quarantine",
+        ),
+        (
+            {},
+            {"l": ["", "x"]},
+            RawTableError,
+            r"t\.parquet: row 1 .*'l' \(lhs\): empty.*; .*etl\.on_bad_row: quarantine",
+        ),
+        (
+            {},
+            {"l": [None, 12.0]},
+            RawTableError,
+            r"'l' \(lhs\): .* found double, first 12\.0: .*astype\(\"Int64\"\).*CAST\(l AS BIGINT\)",
+        ),
+        (
+            {},
+            {"l": [Decimal("0.5"), None]},
+            RawTableError,
+            r"'l' \(lhs\): .* first Decimal\('0\.5'\); .*CAST\(l AS STRING\)",
+        ),
+        (
+            {},
+            {"l": [{"id": "a", "n": 1}] * 2},
+            RawTableError,
+            r"'l' \(lhs\): .* found struct.*; name the field to read: l\.id or l\.n",
+        ),
         ({}, {"l": [], "t": []}, RawTableError, r"the tables hold no rows"),
         (
             {"relation": None, "relation_column": "r"},
@@ -95,6 +124,13 @@ def test_text_that_is_not_utf8(client: distributed.Client, tmp_path: Path) -> No
     config = config_of(tmp_path / "out", [TABLE | {"path": "t.tsv"}], top={"input": str(tmp_path)}, **SHAPE)
     with pytest.raises(RawTableError, match=r"t\.tsv: row 2 .*'t' \(rhs\): not UTF-8: b'.xe9t.xe9'"):
         job.run(config, client)
+
+
+def test_a_line_with_too_few_fields(near_client: distributed.Client, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("l,t\na,b\nc\n")
+    config = config_of(tmp_path / "out", [TABLE | {"path": "t.csv"}], top={"input": str(tmp_path)}, **SHAPE)
+    with pytest.raises(RawTableError, match=r"t\.csv: .*Row #3: .*etl\.on_bad_row: quarantine"):
+        job.run(config, near_client)
 
 
 def test_nothing_foreign_is_replaced(near_client: distributed.Client, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """The table of bad rows: their place, the reason, and never more than allowed."""
 
+import logging
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from etl import job
 from graphmill.config import Config
 from graphmill.errors import ConfigError, RawTableError
+from graphmill.run.summaries import summary
 from tests.etl.graphs import RawEdge, all_edges, config_of, write_parquet
 
 NAMED = {"lhs": "l", "rhs": "t", "relation_column": "r", "weight": "w"}
@@ -52,7 +55,7 @@ def test_parquet(near_client: distributed.Client, tmp_path: Path) -> None:
     found = quarantined(tmp_path)
     assert [(row["row"], row["reason"]) for row in found] == [
         (4, "lhs: null"), (5, "lhs: empty"), (13, "lhs: not UTF-8"), (14, "weight: not a number"),
-        (21, "weight: out of range"), (40, "relation: unknown relation"),
+        (21, "weight: out of range"), (40, "relation: unknown relation 'from'"),
     ]  # fmt: skip
     assert {row["file"] for row in found} == {str(tmp_path / "t.parquet")}
     assert found[2]["lhs"] == "\\xff"
@@ -66,10 +69,31 @@ def test_parquet(near_client: distributed.Client, tmp_path: Path) -> None:
     }
     assert figures["num_rows"] == 40
     assert figures["num_rows_quarantined"] == 6
-    assert figures["quarantined"] == {row["reason"]: 1 for row in found}
+    assert figures["quarantined"] == {row["reason"].removesuffix(" 'from'"): 1 for row in found}
+    assert figures["unknown_relations"] == {"from": 1}
     assert all_edges(config_with(tmp_path, {"path": "t.parquet", **NAMED})) == Counter(
         {RawEdge("n", "a", "to", "n", "b", 1.0): 34}
     )
+
+
+def test_the_most_frequent_unknown_relations_are_told(
+    near_client: distributed.Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = ["to"] * 30 + ["of", "in"] * 4 + ["in", "x" * 200]
+    write_parquet(tmp_path / "t.parquet", 7, l=["a"] * 40, t=["b"] * 40, r=names, w=["1"] * 40)
+    config = config_with(tmp_path, {"path": "t.parquet", **NAMED})
+    with caplog.at_level(logging.WARNING, "graphmill"):
+        figures = job.run(config, near_client)
+    assert list(figures["unknown_relations"].items()) == [("in", 5), ("of", 4), ("x" * 79 + "…", 1)]
+    assert re.search(
+        r"10 of 40 rows cannot .*10 relation: unknown relation; .*'in' 5, 'of' 4, .*out/quarantine",
+        caplog.text,
+    )
+    assert summary({"etl": figures})["unknown relation 'in'"] == "5"
+    reasons = Counter(row["reason"] for row in quarantined(tmp_path))
+    assert reasons["relation: unknown relation 'in'"] == 5
+    with pytest.raises(RawTableError, match=r"unknown relations: 'in' 5, 'of' 4.*max_bad_fraction 0\.1 "):
+        job.run(config_with(tmp_path, {"path": "t.parquet", **NAMED}, max_bad_fraction=0.1), near_client)
 
 
 @pytest.mark.parametrize("num_blank", [0, 2])

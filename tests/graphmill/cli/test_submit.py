@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,8 +13,10 @@ from typing import NoReturn
 import pytest
 
 from graphmill.cli import exit_codes
+from graphmill.cli.options import CONF_VARIABLE
 from graphmill.cli.submit import command
 from graphmill.errors import ConfigError
+from graphmill.formats import pbg_checkpoint
 from graphmill.storage import hdfs
 from tests.waiting import wait_until
 
@@ -180,6 +183,42 @@ def test_a_signal_ends_everything_that_was_started(tmp_path: Path, number: signa
     process.communicate(timeout=600)
     assert process.returncode == code
     wait_until(lambda: not any(alive(pid) for pid in workers))
+
+
+@pytest.mark.slow
+def test_ctrl_c_says_how_to_go_on_and_that_is_true(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("x,y\n" + "".join(f"{n},{n + 1}\n" for n in range(500)))
+    (tmp_path / "c.yaml").write_text(GRAPH + "etl: {tables: [{path: t.csv, lhs: 0, rhs: 1, relation: r}]}}")
+    words = ["--master", "local[1]", "pipeline.py", "--conf", "c.yaml", "--set", f"input={tmp_path}"]
+    more = ["--set", "num_epochs=100000", "--set", "evaluate.split=train"]
+    process = subprocess.Popen(
+        [DASK_SUBMIT, *words, *more],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    wait_until(lambda: pbg_checkpoint.read_version(str(tmp_path / "o/checkpoint")) > 1)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.splitlines()[-1] == "error: stopped by Ctrl-C; run the same command to go on"
+    version = pbg_checkpoint.read_version(str(tmp_path / "o/checkpoint"))
+    done = submit(*words, "--set", f"num_epochs={version + 1}", "--set", "evaluate.split=train", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "etl: skipped, unchanged since" in done.stderr
+    assert f"resuming version {version} " in done.stderr
+
+
+@pytest.mark.parametrize("script", ["pipeline.py", "etl.py", "train.py"])
+def test_a_missing_conf_is_told(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(CONF_VARIABLE, raising=False)
+    for options in ([], ["--set", "output=o"]):
+        assert submit_here(monkeypatch, tmp_path, script, *options) == 2
+        assert re.match(r"error: --conf: missing; .*--conf graphmill:triples\.yaml", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,14 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import dask
 import pytest
 from distributed import Client, LocalCluster
 
 from graphmill import cluster, storage
-from graphmill.cluster import ClusterConfig, tasks
+from graphmill.cluster import ClusterConfig, dashboard, tasks
 from graphmill.display import progress
 from graphmill.errors import (
     ClusterError,
@@ -208,6 +209,25 @@ def test_the_variable_of_the_hdfs_driver_goes_before_the_setting(monkeypatch: py
     assert environment(hdfs.DRIVER_VARIABLE) == "native"
 
 
+def works() -> None:
+    progress.tell("training", 1, 4, "edges", epoch="2/3", bucket="0,1")
+    time.sleep(60)
+
+
+@pytest.mark.slow
+def test_the_dashboard_says_what_a_worker_works_on() -> None:
+    with cluster.connect("local[1]", ClusterConfig()) as client:
+        assert metric_of(client) == ""
+        task = client.submit(works)
+        wait_until(lambda: metric_of(client) == "training, epoch 2/3, bucket 0,1, done 25 %")
+        client.cancel([task])
+
+
+def metric_of(client: Client) -> Any:
+    (worker,) = client.scheduler_info(n_workers=-1)["workers"].values()
+    return worker["metrics"].get("working on", "")
+
+
 def test_a_running_cluster_is_joined_and_left_running(client: Client) -> None:
     address = client.scheduler_info()["address"]
     with cluster.connect(address, ClusterConfig()) as joined:
@@ -263,6 +283,7 @@ def test_a_lost_scheduler_is_a_cluster_error() -> None:
         lines = (re.search(r"tcp://127\.0\.0\.1:\d+", line) for line in scheduler.stderr)
         address = next(found[0] for found in lines if found)
         with Client(address, timeout=60) as client, ThreadPoolExecutor(1) as pool:
+            assert dashboard.address(client, is_here=True) is None
             client._timeout = 1  # it need not look long for a scheduler that is gone
             asked = pool.submit(cluster.run_tasks, client, rest, [()], description="resting")
             wait_until(lambda: bool(client.futures))

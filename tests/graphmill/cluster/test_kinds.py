@@ -26,6 +26,6 @@ def test_another_form_is_refused_with_all_forms(master: str) -> None:
 
 
 def test_the_page_names_every_kind() -> None:
-    page = (REPOSITORY / "docs" / "operations.md").read_text()
+    page = (REPOSITORY / "docs/how_to/operations.md").read_text()
     missing = [form for kind in KINDS for form in kind.forms[-1:] if re.split(r"[\[H]", form)[0] not in page]
     assert not missing

@@ -1,15 +1,18 @@
 """TLS between Dask's processes, by configuration."""
 
 import os
+import re
 from pathlib import Path
 from urllib.request import urlopen
 
+import dask
 import pytest
 from distributed import Client, LocalCluster
 from distributed.security import Security
 
 from graphmill import cluster
-from graphmill.cluster import ClusterConfig, TlsConfig
+from graphmill.cluster import ClusterConfig, TlsConfig, dashboard
+from graphmill.cluster.local import scheduler_here
 from graphmill.errors import ClusterError, ConfigError
 from tests.graphmill.cluster.certificates import certificates
 
@@ -65,6 +68,31 @@ def test_the_dashboard_is_on_loopback() -> None:
         assert isinstance(client, Client)
         server = client.cluster.scheduler.http_server
         assert {socket.getsockname()[0] for socket in server._sockets.values()} == {"127.0.0.1"}
+
+
+def test_the_address_of_the_dashboard_can_be_reached() -> None:
+    """As with --master yarn: the scheduler has one address, and its dashboard listens at another."""
+    with (
+        scheduler_here(ClusterConfig(tls="off"), None, host="127.0.0.2", n_workers=0) as here,
+        Client(here) as client,
+    ):
+        assert client.dashboard_link.startswith("http://127.0.0.2:")
+        assert dashboard.address(client, is_here=False) is None
+        address = dashboard.address(client, is_here=True)
+        assert address == client.dashboard_link.replace("127.0.0.2", "127.0.0.1")
+        with urlopen(address.replace("/status", "/health"), timeout=60) as answer:
+            assert answer.read() == b"ok"
+        applications = client.cluster.scheduler.http_application.applications
+        assert not any("/status" in getattr(each, "app_paths", ()) for each in applications)
+
+
+def test_a_dashboard_behind_a_proxy_has_the_address_that_the_user_configured() -> None:
+    with (
+        dask.config.set({"distributed.dashboard.link": "/user/me/proxy/{port}/status"}),
+        scheduler_here(ClusterConfig(tls="off"), None, host="127.0.0.1", n_workers=0) as here,
+        Client(here) as client,
+    ):
+        assert re.fullmatch(r"/user/me/proxy/\d+/status", dashboard.address(client, is_here=True) or "")
 
 
 @pytest.mark.slow

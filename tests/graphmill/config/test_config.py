@@ -362,3 +362,27 @@ def test_the_grid_is_as_wide_as_the_most_partitioned_type(user: int, item: int) 
 def test_the_shipped_configurations_load(conf: Path) -> None:
     settings = config.load(str(conf))
     assert set(PbgConfig.model_fields) == set(settings.pbg())
+
+
+def test_paths_in_a_run_that_has_moved(tmp_path: Path) -> None:
+    before = "/was/here"
+    settings = {
+        "output": before,
+        "entities": {"node": {"num_partitions": 1}},
+        "relations": [{"name": "r", "lhs": "node", "rhs": "node"}],
+        "dimension": 4,
+        "entity_path": f"{before}/entities",
+        "edge_root": "/elsewhere/edges",
+        "edge_paths": [f"{before}/edges/train", "/elsewhere/edges/train"],
+        "checkpoint_path": f"{before}/../theirs",
+    }
+    (tmp_path / "run.json").write_text(json.dumps({"config": settings}))
+    found = config.load(str(tmp_path / "run.json"))
+    assert found.output == str(tmp_path)
+    assert found.entity_path == f"{tmp_path}/entities"
+    assert found.edge_root == "/elsewhere/edges"
+    assert found.edge_paths == (f"{tmp_path}/edges/train", "/elsewhere/edges/train")
+    assert found.checkpoint_path == f"{before}/../theirs"
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"run\.json: expected a mapping"):
+        config.load(str(tmp_path / "run.json"))

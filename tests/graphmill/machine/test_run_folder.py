@@ -82,7 +82,7 @@ def test_semaphores_of_others_that_vanish_leave_the_record_whole(
     before = recorded_in(tmp_path)
     assert any(str(path) == f"/dev/shm/sem.{own._semlock.name.removeprefix('/')}" for path in before)
     listed = [Path("/dev/shm/sem.mp-gone"), *before]
-    monkeypatch.setattr(run_folder, "_SHARED_MEMORY", SimpleNamespace(glob=lambda pattern: listed))
+    monkeypatch.setattr(run_folder, "SHARED_MEMORY", SimpleNamespace(glob=lambda pattern: listed))
     run_folder.record_semaphores()
     assert recorded_in(tmp_path) == before
 

@@ -25,7 +25,7 @@ OPTIONS = (
     "--dump-dom",
 )
 
-# Looks into every chart's canvases for anything that was drawn, and tells which have some.
+# Tells which boxes scroll, and in which charts something was drawn on a canvas.
 PROBE = """
 <script>
 const canvases = (node) => [...node.querySelectorAll("*")].flatMap((each) => [
@@ -36,8 +36,13 @@ const inked = (canvas) => canvas.width && canvas.height &&
 setInterval(() => {
   const charts = [...document.querySelectorAll(".chart")];
   const drawn = charts.filter((chart) => canvases(chart).some(inked)).map((chart) => chart.id);
+  const scrolls = [...document.querySelectorAll("main *, nav")].filter((each) => {
+    const {overflowX, overflowY} = getComputedStyle(each);
+    return (/auto|scroll/.test(overflowX) && each.scrollWidth > each.clientWidth)
+      || (/auto|scroll/.test(overflowY) && each.scrollHeight > each.clientHeight);
+  }).map((each) => each.tagName + "." + each.className);
   document.body.dataset.probe = JSON.stringify({
-    drawn, overflows: document.documentElement.scrollWidth > innerWidth,
+    drawn, scrolls, overflows: document.documentElement.scrollWidth > innerWidth,
   });
 }, 500);
 </script>

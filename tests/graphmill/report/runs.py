@@ -54,8 +54,10 @@ def record() -> dict[str, Any]:
         "bytes_in": 12345,
     }
     metrics = {"mrr": 0.2, "hits@10": 0.4, "mean_rank": 12.5}
+    simple = {"mrr": 0.05, "hits@10": 0.1, "mean_rank": 25.0}
     evaluate = {
         "status": "done",
+        "baselines": {"most_popular": simple, "random": simple | {"mrr": 0.01}},
         "seconds": 0.5,
         "split": "test",
         "filtered": True,
@@ -88,6 +90,7 @@ def record() -> dict[str, Any]:
             "remap": {"status": "done", "seconds": 0.1},
         },
         "metrics": evaluate["metrics"],
+        "before": {"split": "test", "filtered": True, "metrics": metrics | {"mrr": 0.15, "num_edges": 88}},
     }
 
 
@@ -106,6 +109,6 @@ CHARTS = {
     "overview": ["time"],
     "etl": ["rows", "entities", "partitions", "relations", "buckets", "degrees"],
     "training": ["loss", "mrr", "validation", "edges_per_s", "waits", "swaps", "memory"],
-    "ranking": ["relations", "degrees"],
+    "ranking": ["baselines", "relations", "degrees"],
     "vectors": ["map-8"],
 }

@@ -48,7 +48,7 @@ def test_a_browser_draws_the_comparison(tmp_path: Path) -> None:
 
 def test_every_run_has_bars() -> None:
     groups = {f"run-{number}": [number / 10] for number in range(len(COLOURS) + 2)}
-    drawn = to_json(Bars("degrees", "MRR", "MRR", ["3-9 edges"], groups), "chart")
+    drawn = to_json(Bars("degrees", "MRR", "MRR", ["3-9 edges"], groups, note="Long bars are good."), "chart")
     assert all(f'"{name}"' in drawn for name in groups)
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import re
 import subprocess
 import sys
@@ -20,8 +21,9 @@ import graphmill
 from graphmill import config, report
 from graphmill.cli.session import write_report
 from graphmill.formats import remapped
+from graphmill.report.blocks import Bars, Chart, Curves, Table
+from graphmill.report.charts import COLOURS, REST, to_json
 from graphmill.report.page import render
-from graphmill.report.section_vectors import project
 from tests.graphmill.report.browser import show, show_probed
 from tests.graphmill.report.runs import CHARTS, HOSTILE, record, write_run
 
@@ -33,8 +35,9 @@ def folder(tmp_path: Path) -> Path:
     return write_run(tmp_path, record())
 
 
-@pytest.fixture
-def page(folder: Path) -> Path:
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_run(tmp_path_factory.mktemp("run"), record())
     return Path(report.write(graphmill.open(str(folder))))
 
 
@@ -66,7 +69,11 @@ def test_the_page_shows_run_json_and_the_embeddings(page: Path) -> None:
         "1,000",
         "0.2",
         "p50",
-        "ties count half",
+        "most popular",
+        "run before",
+        "all equal first",
+        "Good: the MRR of 0.2 is 4 times that of the most popular, and 20 times that of chance. "
+        "The run before was worse, with 0.15.",
         "2 node",
         "version -",
         "A map of 60 embeddings",
@@ -113,9 +120,10 @@ def test_a_browser_draws_every_chart_without_messages(page: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["dark", "light"])
-def test_a_phone_draws_every_chart_within_its_width(page: Path, scheme: int) -> None:
-    shown = show_probed(page, f"--blink-settings=preferredColorScheme={scheme}", "--window-size=390,800")
-    assert shown.probe == {"drawn": EXPECTED, "overflows": False}
+@pytest.mark.parametrize("width", [400, 1280])
+def test_every_chart_is_drawn_within_the_width(page: Path, scheme: int, width: int) -> None:
+    shown = show_probed(page, f"--blink-settings=preferredColorScheme={scheme}", f"--window-size={width},800")
+    assert shown.probe == {"drawn": EXPECTED, "overflows": False, "scrolls": []}
 
 
 def test_a_run_that_failed_says_where_and_why(tmp_path: Path) -> None:
@@ -179,11 +187,66 @@ def test_a_failing_report_fails_no_run(tmp_path: Path, caplog: pytest.LogCapture
     assert not (tmp_path / "report.html").exists()
 
 
-def test_the_map_shows_the_principal_components(rng: np.random.Generator) -> None:
-    axes = np.linalg.qr(rng.normal(size=(6, 6)))[0]
-    spread = np.array([9.0, 4.0, 1.0, 0.5, 0.1, 0.1])
-    vectors = (rng.normal(size=(4000, 6)) * spread) @ axes.T + 3
-    place, share = project(vectors.astype(np.float32))
-    np.testing.assert_allclose(place.std(axis=0), spread[:2], rtol=0.05)
-    np.testing.assert_allclose(share, (81 + 16) / (spread**2).sum(), rtol=0.02)
-    assert (place[np.abs(place).argmax(axis=0), [0, 1]] > 0).all()
+def test_every_chart_and_table_says_what_is_good(folder: Path) -> None:
+    page = report.page_of(graphmill.open(str(folder)))
+    notes = {
+        f"{section.title}: {block.title}": block.note
+        for section in page.sections
+        for block in section.blocks
+        if isinstance(block, Chart | Table)
+    }
+    assert len(notes) > 20
+    for title, note in notes.items():
+        assert re.search(r"\b([Gg]ood|Fair|Bad|usual)\b", note), title
+        assert note.endswith("."), title
+
+
+def test_what_has_no_content_has_no_card(folder: Path) -> None:
+    content = record()
+    content["stages"]["etl"] |= {"highest_degrees": {}, "buckets": {}, "num_edges_by_relation": {}}
+    content["stages"]["evaluate"] |= {"baselines": {}, "metrics_by_relation": [], "metrics_by_degree": []}
+    for epoch in content["stages"]["train"]["epochs"]:
+        epoch |= {"swap_wait_s": 0.0, "partitions_read": 0, "partitions_written": 0, "peak_bytes": math.nan}
+    content.pop("before")
+    (folder / "run.json").write_text(json.dumps(content))
+    text = Path(report.write(graphmill.open(str(folder)))).read_text()
+    charts = {match.removeprefix("chart-") for match in re.findall(r'id="(chart-[^"]*)"', text)}
+    left_out = {"etl-relations", "training-waits", "training-swaps", "ranking-relations", "ranking-degrees"}
+    left_out |= {"ranking-baselines"}
+    left_out.add("training-memory")  # not a number: cannot be drawn
+    assert charts == {each.removeprefix("chart-") for each in EXPECTED} - left_out
+    assert text.count("<figure") == len(charts)
+    assert "<tbody>\n</tbody>" not in text
+    assert "Ids with most train edges" not in text
+    assert json.loads(re.search(r'id="charts">(.*?)</script>', text, re.S)[1])  # type: ignore[index]
+
+
+def test_axes_are_linear_or_say_so(folder: Path) -> None:
+    for section in report.page_of(graphmill.open(str(folder))).sections:
+        for block in section.blocks:
+            if isinstance(block, Curves | Bars):
+                drawn = to_json(block, "chart")
+                assert drawn.count('"name":"LogAxis"') == drawn.count("(log scale)"), block.title
+                assert drawn.count('"name":"LogScale"') == drawn.count("(log scale)"), block.title
+
+
+def test_people_who_miss_one_of_three_colours_tell_the_colours_apart() -> None:
+    """Simulates the three kinds; Machado, Oliveira and Fernandes, 2009."""
+    kinds = {
+        "none": [1, 0, 0, 0, 1, 0, 0, 0, 1],
+        "red": [0.1523, 1.0526, -0.2049, 0.1145, 0.7863, 0.0992, -0.0039, -0.0481, 1.052],
+        "green": [0.3673, 0.8606, -0.228, 0.2801, 0.6725, 0.0474, -0.0118, 0.0429, 0.9689],
+        "blue": [1.2555, -0.0767, -0.1788, -0.0784, 0.9308, 0.1476, 0.0047, 0.6914, 0.3039],
+    }
+    to_lms = np.array(
+        [[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6299]]
+    )  # Oklab, Ottosson 2020
+    to_lab = np.array([[0.2105, 0.7936, -0.0041], [1.978, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]])
+    codes = [*COLOURS, REST]
+    rgb = np.array([[int(code[at : at + 2], 16) / 255 for at in (1, 3, 5)] for code in codes])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    for kind, matrix in kinds.items():
+        seen = np.clip(linear @ np.reshape(matrix, (3, 3)).T, 0, 1)
+        lab = np.cbrt(seen @ to_lms.T) @ to_lab.T
+        far = np.linalg.norm(lab[:, None] - lab[None], axis=2) + np.eye(len(codes))
+        assert far.min() > 0.07, (kind, far.min())

@@ -1,6 +1,9 @@
 """run.json, fingerprints, and the rule that skips finished stages."""
 
 import json
+import os
+import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +91,11 @@ def test_a_finished_stage_is_skipped_until_something_changes(
     caplog.set_level("INFO", "graphmill")
     stage = Counting()
     first = run(stage, folder, client)
-    assert run(stage, folder, client) == first
+    skipped = run(stage, folder, client).pop("skipped")
+    assert run(stage, folder, client) == first | {"skipped": skipped}
+    assert json.loads((folder / "out" / "run.json").read_text())["stages"]["etl"] == first
+    assert re.fullmatch(r"unchanged since (\d{4}-\d\d-\d\d )?\d\d:\d\d", skipped)
+    assert f"etl: skipped, {skipped}" in caplog.text
     assert stage.runs == 1
     run(stage, folder, client, dimension=5)
     assert stage.runs == 2
@@ -96,7 +103,7 @@ def test_a_finished_stage_is_skipped_until_something_changes(
     (folder / "in" / "edges.csv").write_text("a,b,c")
     run(stage, folder, client, dimension=5)
     assert stage.runs == 3
-    assert "edges.csv" in caplog.text
+    assert "/in/edges.csv is another file" in caplog.text
     storage.delete(str(folder / "out" / "entities"))
     run(stage, folder, client, dimension=5)
     assert stage.runs == 4
@@ -149,6 +156,42 @@ def test_run_json_explains_the_run(folder: Path, client: Client) -> None:
     assert content["stages"]["etl"]["seconds"] >= 0
 
 
+def evaluated(settings: Config, mrr: float) -> dict[str, Any]:
+    """Record an evaluation as `run_stage` does, and return run.json."""
+    written = record.RunRecord(settings.record_uri(""), settings)
+    written.write_stage("evaluate", {"status": "running", "started": "now"})
+    figures = {"split": "test", "filtered": True, "metrics": {"mrr": mrr, "num_edges": 9}}
+    written.write_stage("evaluate", {"status": "done", "seconds": 1, "fingerprint": {}} | figures)
+    written.finish("done")
+    content: dict[str, Any] = record.read_record(written.uri) or {}
+    return content
+
+
+def test_run_json_keeps_the_metrics_of_the_evaluation_before(tmp_path: Path) -> None:
+    settings = settings_at(tmp_path)
+    assert evaluated(settings, 0.1)["before"] == {}
+    content = evaluated(settings, 0.2)
+    assert content["before"] == {
+        "split": "test",
+        "filtered": True,
+        "metrics": {"mrr": 0.1, "num_edges": 9},
+    }
+    assert content["metrics"]["mrr"] == 0.2
+    untouched = record.RunRecord(settings.record_uri(""), settings)
+    assert untouched.content["before"]["metrics"]["mrr"] == 0.1
+
+
+def test_the_run_before_is_the_one_that_training_started_from(tmp_path: Path) -> None:
+    evaluated(settings_at(tmp_path / "monday"), 0.3)
+    changes = {"init_path": str(tmp_path / "monday" / "out" / "checkpoint")}
+    tuesday = settings_at(tmp_path / "tuesday").model_copy(update=changes)
+    assert evaluated(tuesday, 0.4)["before"]["metrics"]["mrr"] == 0.3
+    assert evaluated(tuesday, 0.5)["before"]["metrics"]["mrr"] == 0.4
+    (tmp_path / "monday" / "out" / "run.json").write_text("[")
+    wednesday = settings_at(tmp_path / "wednesday").model_copy(update=changes)
+    assert evaluated(wednesday, 0.6)["before"] == {}  # a damaged file of another run stops nothing
+
+
 def test_a_damaged_run_json_is_not_overwritten(folder: Path) -> None:
     (folder / "out").mkdir()
     (folder / "out" / "run.json").write_text('{"stages": ')
@@ -182,6 +225,38 @@ def test_a_copy_of_a_finished_folder_is_the_same_input(tmp_path: Path) -> None:
     assert here == there
     storage.write_marker(str(tmp_path / "there" / "edges"), {"made": "differently"})
     assert record.describe_inputs([str(tmp_path / "there" / "edges")]) != [here]
+
+
+@pytest.mark.parametrize(("ago_s", "age"), [(-7200, "newer"), (7200, "another one, and older")])
+def test_a_finished_folder_is_told_by_its_age(
+    folder: Path, client: Client, caplog: pytest.LogCaptureFixture, ago_s: float, age: str
+) -> None:
+    """Nobody can tell two hashes apart."""
+    stage, edges = Counting(), folder / "out" / "edges" / "in"
+    stage.fingerprint = lambda config: {"inputs": record.describe_inputs([str(edges)])}  # type: ignore[method-assign]
+    storage.write_marker(str(edges), {"made": "first"})
+    run(stage, folder, client)
+    storage.write_marker(str(edges), {"made": "then"})
+    os.utime(edges / "_SUCCESS", (time.time() - ago_s,) * 2)
+    caplog.set_level("INFO", "graphmill")
+    run(stage, folder, client)
+    assert re.search(
+        rf"since this changed: in is {age} \(.*\d\d:\d\d\) than what .* \(\d\d:\d\d\)$", caplog.text, re.M
+    )
+    assert "made_from" not in caplog.text
+
+
+@pytest.mark.parametrize("inputs", [7, ["x"], [{"uri": "x", "files": 3}], [{"name": "in"}], None])
+def test_a_fingerprint_that_somebody_has_changed(folder: Path, client: Client, inputs: Any) -> None:
+    stage = Counting()
+    run(stage, folder, client)
+    uri = str(folder / "out" / "run.json")
+    content = storage.read_json(uri)
+    content["stages"]["etl"] |= {"finished": "soon"}
+    content["stages"]["etl"]["fingerprint"]["inputs"] = inputs
+    storage.write_text(uri, json.dumps(content))
+    run(stage, folder, client)
+    assert stage.runs == 2
 
 
 @given(JSON, JSON)

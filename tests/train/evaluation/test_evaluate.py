@@ -336,7 +336,14 @@ def test_as_a_job(tmp_path: Path, client: distributed.Client) -> None:
     world = _small(tmp_path)
     before = torch.get_num_threads()
     figures = job.run(world.config, client)
-    assert figures["metrics"] == evaluate.evaluate(world.config)["metrics"]
+    alone = evaluate.evaluate(world.config)
+    assert figures["metrics"] == alone["metrics"]
+    assert figures["baselines"].keys() == {"random", "most_popular"}
+    assert "baselines" not in alone  # a validation during training does without
+    by_side = [each[side] for each in figures["metrics_by_relation"] for side in Side]
+    popular = sum(each["mrr_most_popular"] * each["num_edges"] for each in by_side)
+    popular /= 2 * figures["metrics"]["num_edges"]
+    assert popular == pytest.approx(figures["baselines"]["most_popular"]["mrr"])
     assert figures["checkpoint_version"] == 1
     assert torch.get_num_threads() == before
     assert job.output_uris(world.config) == []
@@ -569,7 +576,7 @@ def test_index_out_of_range(tmp_path: Path, column: str, lhs: int, rel: int, rhs
 def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:
     world = _small(tmp_path)
     pbg_checkpoint.write_config(world.config.checkpoint_path, world.config.pbg() | {"comparator": "cos"})
-    with pytest.raises(ConfigError, match=r"comparator: the configuration says dot; .* trained with cos"):
+    with pytest.raises(ConfigError, match=r'trained with other settings: comparator: "cos" -> "dot"'):
         evaluate.evaluate(world.config)
 
 

@@ -2,7 +2,9 @@
 
 import json
 import logging
+import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from graphmill import config as configuration
 from graphmill import storage
 from graphmill.cli import exit_codes
 from graphmill.config import Effect, EntityConfig, PbgConfig, RelationConfig
-from graphmill.errors import ConfigError
+from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import pbg_checkpoint
 from tests.train.graphs import contents, make_config, random_triples, write_graph
 from train import job
@@ -125,8 +127,34 @@ def test_other_inputs_never_resume(config, tmp_path, rng):
     trained(config)
     write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 61))
     job.check(changed(config, "resume"))  # before etl has run nobody can say
-    with pytest.raises(ConfigError, match=r"train\.on_change: resume: .*inputs\[1\]"):
+    with pytest.raises(ConfigError, match=r"resume: .*edges/train/edges_0_0\.h5 is another file"):
         job.claim_checkpoint(changed(config, "resume"))
+
+
+@pytest.mark.parametrize(("ago_s", "age"), [(-7200, "newer"), (7200, "another one, and older")])
+def test_a_checkpoint_of_other_entities_is_told_by_their_age(config, tmp_path, ago_s, age):
+    storage.write_marker(config.entity_path, {"run": 1})
+    trained(config)
+    storage.write_marker(config.entity_path, {"run": 2})
+    os.utime(Path(config.entity_path, "_SUCCESS"), (time.time() - ago_s,) * 2)
+    with pytest.raises(ConfigError, match=rf"resume: .*entities is {age} \(.*\) than what was made") as error:
+        job.claim_checkpoint(changed(config, "resume"))
+    assert "made_from" not in str(error.value)
+
+
+@pytest.mark.slow
+def test_a_wrong_shape_names_the_setting_that_changed(config, client, rng):
+    """As after PBG's own training, which leaves config.json and no record of ours."""
+    trained(config)
+    Path(config.checkpoint_path, "graphmill.json").unlink()
+    settings = {"train": {"on_change": "resume"}, "num_epochs": 2}
+    write_graph(config, {"node": 25}, random_triples(rng, 25, 1, 25, 60))
+    with pytest.raises(FormatError, match=r"embeddings have shape \(20, 8\); .* ask for \(25, 8\)") as error:
+        job.run(changed(config, **settings), client)
+    assert "changed since" not in str(error.value)  # no setting did
+    wide = changed(config, dimension=10, **settings)
+    with pytest.raises(ConfigError, match=r"what is learned: settings\.dimension: 8 -> 10"):
+        job.run(wide, client)
 
 
 def test_another_list_of_edge_paths_never_resumes(config, tmp_path, rng):

@@ -1,0 +1,137 @@
+"""`graphmill predict`: answers of a finished run by raw id."""
+
+from typing import Any
+
+import click
+from dask.utils import parse_bytes
+
+from graphmill import cluster, config, storage
+from graphmill.cli.options import (
+    as_overrides,
+    cluster_options,
+    conf_of,
+    master_option,
+    output_options,
+    set_option,
+)
+from graphmill.config import Config
+from graphmill.display import progress, terminal
+from graphmill.display.readable import number
+from graphmill.run import lock
+from graphmill.storage import hdfs
+from graphmill.vocab import Side
+from remap.predict import job
+
+LEAST_BYTES = 16 << 20
+
+
+class _Memory(click.ParamType[int]):
+    """A size such as 512MiB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            size_bytes = value if isinstance(value, int) else int(parse_bytes(value))
+        except ValueError:
+            size_bytes = 0
+        if size_bytes < LEAST_BYTES:
+            self.fail(f"expected a size of 16MiB or more, such as 512MiB, found {value!r}", param, ctx)
+        return size_bytes
+
+
+@click.command("predict", epilog="Example: graphmill predict output/shop --relation bought --to answers")
+@click.argument("run")
+@click.option("--relation", metavar="NAME", help="Relation of the answers (default: the only one).")
+@click.option(
+    "--side",
+    type=click.Choice([str(side) for side in Side]),
+    default=str(Side.RHS),
+    show_default=True,
+    help="rhs answers (id, relation, ?), lhs answers (?, relation, id).",
+)
+@click.option("--k", type=click.IntRange(1), default=100, show_default=True, help="Answers for an id.")
+@click.option(
+    "--ids",
+    metavar="FILE|all",
+    help="Ids to answer for: parquet, CSV, or lines of text (default: all of the type).",
+)
+@click.option(
+    "--pairs", metavar="FILE", help="Score these pairs instead: columns lhs, rhs and maybe relation."
+)
+@click.option("--exclude-known", is_flag=True, help="Leave out the edges of all splits of the run.")
+@click.option(
+    "--to", required=True, metavar="FOLDER", help="Where the parquet files go; replaced as a whole."
+)
+@click.option(
+    "--task-memory", type=_Memory(), default="512MiB", show_default=True, help="Memory of a task's blocks."
+)
+@click.option(
+    "--checkpoint-version", type=click.IntRange(1), help="Version to ask (default: the last committed)."
+)
+@set_option
+@master_option
+@cluster_options
+@output_options
+def command(
+    run: str,
+    relation: str | None,
+    side: str,
+    k: int,
+    ids: str | None,
+    pairs: str | None,
+    exclude_known: bool,
+    to: str,
+    task_memory: int,
+    checkpoint_version: int | None,
+    overrides: tuple[str, ...],
+    master: str | None,
+    **chosen: Any,
+) -> None:
+    """Write the best answers of the run RUN for ids, or scores of given pairs.
+
+    RUN is the output folder of a run, or its run.json.
+    """
+    if pairs is not None and (ids is not None or exclude_known):
+        raise click.UsageError("--pairs: cannot be used with --ids and --exclude-known")
+    question = job.Question(
+        relation,
+        Side(side),
+        k,
+        None if ids in (None, "all") else storage.absolute(str(ids)),
+        None if pairs is None else storage.absolute(pairs),
+        exclude_known,
+        task_memory,
+    )
+    overrides = (*overrides, *as_overrides(chosen))
+    if checkpoint_version is not None:
+        overrides = (*overrides, f"remap.checkpoint_version={checkpoint_version}")
+    settings = config.load(conf_of(run, None), overrides)
+    figures = _run(settings, question, storage.absolute(to), master)
+    terminal.show_table("predict", _summary(figures))
+    terminal.say(f"answers: {to}")
+
+
+def _run(settings: Config, question: job.Question, to: str, master: str | None) -> dict[str, Any]:
+    options = settings.section(cluster.ClusterConfig)
+    with hdfs.use_driver(options.hdfs_driver):
+        job.check(settings, question, to)
+        with (
+            lock.held(whole=[to]) as claim,
+            progress.displayed(),
+            cluster.connect(master, options, [job.__name__]) as client,
+        ):
+            return job.run(settings, question, to, client, claim)
+
+
+def _summary(figures: dict[str, Any]) -> dict[str, str]:
+    rows = {
+        "ids": "num_ids",
+        "unknown ids": "num_unknown",
+        "candidates": "num_candidates",
+        "answers": "num_answers",
+        "known edges left out": "num_known_left_out",
+        "pairs": "num_pairs",
+        "pairs without score": "num_without_score",
+    }
+    return {name: number(figures[key]) for name, key in rows.items() if figures.get(key)}

@@ -1,0 +1,166 @@
+"""Files of ids and of pairs that the user gives, read in parts and cut into pieces for the tasks.
+
+    FILE.parquet, a folder of them      ids: the column `id`, else the first column of strings
+    FILE.csv                            the same, with a header row
+    any other name                      ids alone: one on each line
+
+Pairs are the columns `lhs` and `rhs`, and maybe `relation`. Ids may be strings or integers.
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from graphmill import storage
+from graphmill.errors import FormatError, NotFoundError
+from graphmill.formats.parquet import iter_columns, open_parquet
+
+READ_ROWS = 1 << 16
+_READ_BYTES = 4 << 20
+_NO_DELIMITER = "\x1f"
+
+
+def check_file(uri: str) -> None:
+    """Refuse a file that is not there, or a folder without parquet files."""
+    _files(uri)
+
+
+def iter_ids(uri: str) -> Iterator[pa.Table]:
+    """Read ids: tables of one column `id`, string.
+
+    Raises:
+        FormatError: there is no such column, or a null.
+    """
+    for each in _files(uri):
+        if not each.endswith((".parquet", ".csv")):
+            yield from _lines(each)
+            continue
+        fields = _fields(each)
+        strings = [field.name for field in fields if _is_string(field.type)]
+        column = "id" if "id" in fields.names else next(iter(strings), None)
+        if column is None:
+            raise FormatError(f"{each}: expected a column of strings, found {', '.join(fields.names)}")
+        for table in _columns(each, fields, [column]):
+            yield table.rename_columns(["id"])
+
+
+def iter_pairs(uri: str) -> Iterator[pa.Table]:
+    """Read pairs: tables of the columns lhs, rhs and, where the file has it, relation; all are strings.
+
+    Raises:
+        FormatError: a column is missing, or there is a null.
+    """
+    expected: list[str] = []
+    for each in _files(uri):
+        if not each.endswith((".parquet", ".csv")):
+            raise FormatError(f"{each}: expected pairs in FILE.parquet or FILE.csv")
+        fields = _fields(each)
+        if not {"lhs", "rhs"} <= set(fields.names):
+            raise FormatError(f"{each}: expected the columns lhs and rhs, found {', '.join(fields.names)}")
+        chosen = [name for name in ("lhs", "relation", "rhs") if name in fields.names]
+        expected = expected or chosen
+        if chosen != expected:
+            raise FormatError(
+                f"{each}: expected the columns {', '.join(expected)}, as the files before it have"
+            )
+        yield from _columns(each, fields, chosen)
+
+
+def cut(tables: Iterable[pa.Table], folder: str, rows: int, most_bytes: int) -> list[str]:
+    """Write tables of one schema into files of at most so many rows; return the files."""
+    uris: list[str] = []
+    pending: list[pa.Table] = []
+
+    def write(table: pa.Table) -> None:
+        uris.append(storage.join(folder, f"piece-{len(uris):05d}.parquet"))
+        with storage.atomic_output(uris[-1]) as stream:
+            pq.write_table(table, stream, compression="zstd")
+
+    for table in tables:
+        for start in range(0, len(table), rows):
+            pending.append(table[start : start + rows])
+            if sum(map(len, pending)) >= rows or sum(each.nbytes for each in pending) >= most_bytes:
+                whole = pa.concat_tables(pending)
+                write(whole[:rows])
+                pending = [whole[rows:]]
+    if any(map(len, pending)):
+        write(pa.concat_tables(pending))
+    return uris
+
+
+def read_piece(uri: str) -> pa.Table:
+    """Read a file of `cut`."""
+    with open_parquet(uri) as parquet:
+        return parquet.read()
+
+
+def _files(uri: str) -> list[str]:
+    if storage.is_dir(uri):
+        found = [entry.uri for entry in storage.list_dir(uri) if entry.uri.endswith(".parquet")]
+        if not found:
+            raise NotFoundError(f"{uri}: expected a file, or a folder with *.parquet, found no such file")
+        return sorted(found)
+    if not storage.exists(uri):
+        raise NotFoundError(f"{uri}: there is no such file")
+    return [uri]
+
+
+def _fields(uri: str) -> pa.Schema:
+    if uri.endswith(".parquet"):
+        with open_parquet(uri) as parquet:
+            return parquet.schema_arrow
+    with storage.open_input(uri) as stream:
+        text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
+        return pa.schema([(name, pa.string()) for name in next(csv.reader(text), [])])
+
+
+def _columns(uri: str, fields: pa.Schema, columns: Sequence[str]) -> Iterator[pa.Table]:
+    for name in columns:
+        kind = fields.field(name).type
+        if not (_is_string(kind) or pa.types.is_integer(kind)):
+            raise FormatError(f"{uri}: column {name!r}: expected strings or integers, found {kind}")
+    as_strings = pa.schema([(name, pa.string()) for name in columns])
+    if uri.endswith(".csv"):
+        for batch in _text(uri, columns=columns):
+            yield batch.select(columns)
+        return
+    with open_parquet(uri) as parquet:
+        for _, arrays in iter_columns(parquet, uri, columns, READ_ROWS):
+            yield pa.table([array.cast(pa.string()) for array in arrays], schema=as_strings)
+
+
+def _lines(uri: str) -> Iterator[pa.Table]:
+    yield from _text(uri, names=["id"], delimiter=_NO_DELIMITER, quote_char=False)
+
+
+def _text(
+    uri: str, *, columns: Sequence[str] = ("id",), names: Sequence[str] | None = None, **options: object
+) -> Iterator[pa.Table]:
+    types = dict.fromkeys(columns, pa.string())
+    try:
+        with (
+            storage.open_input(uri) as stream,
+            pacsv.open_csv(
+                stream,
+                pacsv.ReadOptions(use_threads=False, block_size=_READ_BYTES, column_names=names),
+                pacsv.ParseOptions(newlines_in_values=names is None, **options),
+                pacsv.ConvertOptions(
+                    column_types=types, include_columns=list(columns), strings_can_be_null=False
+                ),
+            ) as reader,
+        ):
+            for batch in reader:
+                yield pa.Table.from_batches([batch])
+    except pa.ArrowInvalid as error:
+        if "Empty CSV" in str(error):
+            return
+        raise FormatError(f"{uri}: expected lines of text, found {error}") from error
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(value) or pa.types.is_large_string(value))

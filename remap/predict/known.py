@@ -1,0 +1,112 @@
+"""Known edges, which are no answers: read from bucket files, so many at a time as memory allows.
+
+A bucket is read once for each part of its candidates whose known edges fit in memory together.
+
+Shapes: K known edges, Q queries.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+
+import numpy as np
+import numpy.typing as npt
+
+from graphmill.config import Config
+from graphmill.formats import edge_buckets
+from graphmill.vocab import Bucket, Side
+from remap.predict.sizes import WIDTH
+from remap.predict.table import EntityTable
+from remap.sources.relation import Relation
+
+READ_EDGES = 1 << 19
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class KnownEdges:
+    """Where the known edges of a relation are: folders of buckets, and the grid of buckets."""
+
+    folders: tuple[str, ...]
+    relation: int
+    side: Side
+    grid: dict[Side, int]
+
+    @classmethod
+    def of_run(cls, config: Config, relation: Relation, side: Side) -> "KnownEdges":
+        """All splits: the folders of training, and the folders of buckets beside them."""
+        folders = [*config.edge_paths, *edge_buckets.folders(config.edge_root)]
+        grid = {each: config.num_side_partitions(each) for each in Side}
+        return cls(tuple(dict.fromkeys(each.rstrip("/") for each in folders)), relation.number, side, grid)
+
+    def read(
+        self, queries: EntityTable, numbers: Numbers, candidates: EntityTable, partition: int
+    ) -> Iterator[tuple[Numbers, Numbers]]:
+        """Read edges between queries and the candidates of a partition: query [K], row of the candidate [K].
+
+        `numbers` are those of the queries' entities; they ascend.
+        """
+        bounds = np.searchsorted(numbers, queries.first).tolist()
+        for own, (start, stop) in enumerate(pairwise(bounds)):
+            if start == stop:
+                continue
+            rows = numbers[start:stop] - queries.first[own]
+            for folder, bucket in product(self.folders, self._buckets(queries, own, candidates, partition)):
+                for ends in self._ends(folder, bucket):
+                    place = np.minimum(np.searchsorted(rows, ends[0]), len(rows) - 1)
+                    mine = rows[place] == ends[0]
+                    yield place[mine] + start, ends[1][mine]
+
+    def _buckets(
+        self, queries: EntityTable, own: int, candidates: EntityTable, partition: int
+    ) -> Iterator[Bucket]:
+        """The edges of a type with one partition are in all buckets."""
+        places: dict[Side, Sequence[int]] = {}
+        for side, table, number in ((self.side, candidates, partition), (self.side.other, queries, own)):
+            places[side] = [number] if len(table.parts) > 1 else range(self.grid[side])
+        return (Bucket(*each) for each in product(places[Side.LHS], places[Side.RHS]))
+
+    def _ends(self, folder: str, bucket: Bucket) -> Iterator[tuple[Numbers, Numbers]]:
+        """The queries' rows and the candidates' rows of the relation's edges, some at a time."""
+        for start in range(0, edge_buckets.count_edges(folder, bucket), READ_EDGES):
+            edges = edge_buckets.read_bucket(folder, bucket, start, start + READ_EDGES, takes_features=True)
+            mine = edges.rel == self.relation
+            lhs, rhs = edges.lhs[mine].astype(np.int64), edges.rhs[mine].astype(np.int64)
+            yield (lhs, rhs) if self.side is Side.RHS else (rhs, lhs)
+
+
+class KnownRange:
+    """The known edges of some queries, of the candidates in rows start..stop of a partition."""
+
+    def __init__(self, codes: Numbers, num_queries: int, start: int, stop: int) -> None:
+        """`codes` are row x number of queries + query; they ascend."""
+        self.codes, self._num_queries, self.start, self.stop = codes, num_queries, start, stop
+
+    @classmethod
+    def read(
+        cls, parts: Iterator[tuple[Numbers, Numbers]], num_queries: int, start: int, num_rows: int, most: int
+    ) -> "KnownRange":
+        """Read edges from row `start` on, of so many candidates that at most `most` edges are held.
+
+        At least WIDTH candidates belong to the range.
+        """
+        codes, stop = np.empty(0, np.int64), num_rows
+        for query, row in parts:
+            mine = (row >= start) & (row < stop)
+            if not mine.any():
+                continue
+            codes = np.unique(np.concatenate([codes, row[mine] * num_queries + query[mine]]))
+            while len(codes) > most and stop - start > WIDTH:
+                stop = start + max(1, (stop - start) // 2 // WIDTH) * WIDTH
+                codes = codes[: np.searchsorted(codes, stop * num_queries)]
+        return cls(codes, num_queries, start, stop)
+
+    def has(self, query: Numbers, row: Numbers) -> npt.NDArray[np.bool_]:
+        """Whether pairs of a query and a candidate's row are known edges."""
+        if not len(self.codes):
+            return np.zeros(len(query), bool)
+        wanted = row * self._num_queries + query
+        place = np.minimum(np.searchsorted(self.codes, wanted), len(self.codes) - 1)
+        found: npt.NDArray[np.bool_] = self.codes[place] == wanted
+        return found

@@ -1,0 +1,58 @@
+"""Sizes of a task's blocks, so that its memory stays below a limit, whatever the input.
+
+A matrix product may round differently at its edges. So all products have the same shape, HEIGHT queries and
+WIDTH candidates, padded with zeros: the answers do not depend on the sizes below.
+"""
+
+from dataclasses import dataclass
+
+from graphmill.errors import ConfigError
+from remap.predict.best import HELD_BYTES
+
+HEIGHT = 128
+WIDTH = 2048
+PRODUCTS = 1 << 38
+"""Multiplications of a task, roughly: some seconds of work, so that all workers get some."""
+FEWEST_QUERIES = 8 * HEIGHT  # a task reads all candidates
+MOST_PAIRS = 1 << 20
+_ID_BYTES = 100  # a raw id and its place, roughly
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of the blocks of a task.
+
+    Attributes:
+        queries: queries of a task, which are a file of the output.
+        candidate_rows: candidates that are read at a time, a multiple of WIDTH.
+        known_edges: known edges that are held at a time.
+        pairs: pairs of a task, where pairs are scored.
+    """
+
+    queries: int
+    candidate_rows: int
+    known_edges: int
+    pairs: int
+
+
+def sizes_for(memory_bytes: int, dimension: int, num_candidates: int, k: int) -> Sizes:
+    """Divide the memory of a task: half for queries and answers, a quarter each for candidates, known edges.
+
+    Raises:
+        ConfigError: not even one query or one tile of candidates fits.
+    """
+    query_bytes = 8 * dimension + (HELD_BYTES + 2 * _ID_BYTES) * k
+    tile_bytes = 12 * WIDTH * dimension
+    needed = max(2 * query_bytes, 4 * tile_bytes)
+    if needed > memory_bytes:
+        raise ConfigError(
+            f"--task-memory: expected {-(-needed >> 20)}MiB at least, for vectors of length {dimension} and "
+            f"{k} answers for an id; or ask for fewer with --k"
+        )
+    useful_queries = PRODUCTS // max(num_candidates * dimension, 1)
+    return Sizes(
+        min(max(useful_queries, FEWEST_QUERIES), memory_bytes // 2 // query_bytes),
+        memory_bytes // 4 // tile_bytes * WIDTH,
+        memory_bytes // 4 // 32,
+        min(MOST_PAIRS, memory_bytes // 2 // (16 * dimension + 4 * _ID_BYTES)),
+    )

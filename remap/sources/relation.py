@@ -1,0 +1,149 @@
+"""Scores of one relation's edges, on arrays of numpy: the trained model without torch's tensors.
+
+Vectors are as remap writes them: embedding plus the global embedding of the type. A static relation
+transforms the right-hand side. A dynamic or reciprocal relation transforms the known end.
+
+Source: docs/formats/pbg_v1.md. Shapes: D dimension, P queries, N candidates.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphmill.checkpoints import Checkpoint, Floats
+from graphmill.config import Config
+from graphmill.errors import ConfigError, FormatError
+from graphmill.formats import entity_counts
+from graphmill.model import comparators, operators
+from graphmill.model.parameters import operator_key
+from graphmill.vocab import Side
+
+_LARGEST = 1e18  # the square of a number below, times any dimension, is a float32
+
+Parameters = Mapping[str, Floats]
+
+
+@dataclass(frozen=True)
+class Relation:
+    """One relation, and the parameters of its operators.
+
+    Attributes:
+        number: number of the relation in the bucket files.
+        transforms: parameters of the operator on each side that has one.
+    """
+
+    name: str
+    number: int
+    types: Mapping[Side, str]
+    operator: str
+    comparator: str
+    bias: bool
+    transforms: Mapping[Side, list[Floats]]
+
+    @property
+    def is_two_sided(self) -> bool:
+        """Whether each side has its own operator, for the known end."""
+        return Side.LHS in self.transforms
+
+    def queries(self, side: Side, vectors_PD: Floats) -> Floats:
+        """Make queries for `side` from vectors of the other side, [P, D]."""
+        return self._prepared(side.other, vectors_PD, self.is_two_sided or side is Side.LHS)
+
+    def candidates(self, side: Side, vectors_ND: Floats) -> Floats:
+        """Make candidates for `side` from vectors of that side, [N, D]."""
+        return self._prepared(side, vectors_ND, not self.is_two_sided and side is Side.RHS)
+
+    def matrix_scores(self, queries_PD: Floats, candidates_ND: Floats) -> Floats:
+        """Score every query against every candidate, [P, N]."""
+        return comparators.matrix_scores(self.comparator, self.bias, queries_PD, candidates_ND)
+
+    def edge_scores(self, queries_PD: Floats, candidates_PD: Floats) -> Floats:
+        """Score pairs of a query and a candidate, [P]."""
+        return comparators.edge_scores(self.comparator, self.bias, queries_PD, candidates_PD)
+
+    def _prepared(self, side: Side, vectors: Floats, is_transformed: bool) -> Floats:
+        if is_transformed:
+            vectors = operators.apply(self.operator, vectors, self.transforms[side])
+        return comparators.prepare(self.comparator, self.bias, vectors)
+
+
+def check_magnitude(vectors: Floats, where: str) -> None:
+    """Refuse prepared vectors whose scores may be no finite numbers.
+
+    Raises:
+        FormatError: a number is not finite, or too large to be multiplied.
+    """
+    if len(vectors) and not np.abs(vectors).max() < _LARGEST / max(vectors.shape[1], 1) ** 0.5:
+        raise FormatError(
+            f"{where}: vectors or parameters are not finite, or too large for scores in float32; go back to "
+            "a preserved epoch, or train again with a lower lr"
+        )
+
+
+def relation_names(config: Config) -> list[str]:
+    """Names of all relations in the order of their numbers; dynamic ones may only have numbers."""
+    if not config.dynamic_relations:
+        return [relation.name for relation in config.relations]
+    names = entity_counts.read_relation_names(config.entity_path)
+    return names or list(map(str, range(entity_counts.read_relation_count(config.entity_path))))
+
+
+def number_of(names: list[str], name: str) -> int:
+    """Number of the relation `name`.
+
+    Raises:
+        ConfigError: there is no such relation.
+    """
+    if name not in names:
+        some = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+        raise ConfigError(f"--relation {name}: expected one of {some}")
+    return names.index(name)
+
+
+def read_parameters(checkpoint: Checkpoint) -> Parameters:
+    """Read the parameters of all relations by their keys."""
+    model = checkpoint.read_model()
+    return {key: value.numpy() for key, value in (model.parameters if model else {}).items()}
+
+
+def relation_of(
+    config: Config, parameters: Parameters, names: list[str], number: int, where: str
+) -> Relation:
+    """Make the relation of this number; `where` names the checkpoint.
+
+    Raises:
+        ConfigError: the checkpoint lacks a parameter of the operator.
+    """
+    position, row = (0, number) if config.dynamic_relations else (number, None)
+    entry = config.relations[position]
+    keys = [operator_key(position, Side.LHS, name) for name in _parameter_names(config, position)]
+    sides = list(Side) if any(key in parameters for key in keys) else [Side.RHS]
+    return Relation(
+        names[number],
+        number,
+        {side: entry.entity_type(side) for side in Side},
+        entry.operator,
+        config.comparator,
+        config.bias,
+        {side: _transform(config, parameters, position, row, side, where) for side in sides},
+    )
+
+
+def _parameter_names(config: Config, position: int) -> tuple[str, ...]:
+    return operators.parameter_names(config.relations[position].operator, config.dynamic_relations)
+
+
+def _transform(
+    config: Config, parameters: Parameters, position: int, row: int | None, side: Side, where: str
+) -> list[Floats]:
+    entry = config.relations[position]
+    keys = [operator_key(position, side, name) for name in _parameter_names(config, position)]
+    if missing := [key for key in keys if key not in parameters]:
+        raise ConfigError(
+            f"--relation {entry.name}: {where} has no parameter {missing[0]!r} of the operator "
+            f"{entry.operator}; set the operator that was trained"
+        )
+    if row is not None and any(row >= len(parameters[key]) for key in keys):
+        raise ConfigError(f"relation {row}: {where} was trained before this relation was added; train again")
+    return [np.ascontiguousarray(parameters[key] if row is None else parameters[key][row]) for key in keys]

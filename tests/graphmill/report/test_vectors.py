@@ -1,0 +1,166 @@
+"""Maps by labels, and drift: from files that two runs have written."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+import graphmill
+from graphmill import report
+from graphmill.cli.main import command
+from graphmill.errors import BadInputError, ConfigError
+from graphmill.formats import remapped
+from graphmill.library import Run
+from graphmill.library.nearest import Floats
+from graphmill.report.blocks import Bars, Curves, Note, Table
+from graphmill.report.drift import cosines, drift
+from graphmill.report.labels import Labels
+from graphmill.report.map import MAX_COLOURS, maps
+
+IDS = [f"{number:03d}" for number in range(60)]
+DONE = {"status": "done", "stages": {"remap": {"status": "done"}}}
+
+
+def run_with(folder: Path, vectors_ND: Floats, ids: list[str] = IDS) -> Run:
+    """Write a run with movies in two partitions."""
+    for part in range(2):
+        with remapped.new_part(str(folder / "embeddings"), "movie", part, vectors_ND.shape[1]) as writer:
+            writer.append(pa.array(ids[part::2]), vectors_ND[part::2])
+    (folder / "run.json").write_text(json.dumps(DONE))
+    return graphmill.open(str(folder))
+
+
+@pytest.fixture
+def vectors_ND(rng: np.random.Generator) -> Floats:  # noqa: N802
+    return rng.normal(size=(60, 8)).astype(np.float32)
+
+
+@pytest.fixture
+def run(tmp_path: Path, vectors_ND: Floats) -> Run:
+    (tmp_path / "run").mkdir()
+    return run_with(tmp_path / "run", vectors_ND)
+
+
+def label_file(folder: Path, kind: str, num_labels: int) -> str:
+    """Labels of all ids but the last, in order of their frequency."""
+    labels = [f"g{min(number % 20, number % num_labels):02d}" for number in range(59)]
+    table = pa.table({"year": [1900] * 59, "movieId": IDS[:59], "genre": labels})
+    path = folder / f"movies.{kind}"
+    if kind == "parquet":
+        pq.write_table(table, path)
+    else:
+        rows = [
+            "year,movieId,genre",
+            *(f"1900,{i},{g}" for i, g in zip(IDS, labels, strict=False)),
+            "1900,059,",
+        ]
+        path.write_text("\n".join(rows) + "\n")
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_a_map_has_a_colour_for_each_label(tmp_path: Path, run: Run, kind: str) -> None:
+    labels = Labels(label_file(tmp_path, kind, 4), ("movieId", "genre"))
+    (chart,) = maps(run, labels)
+    assert isinstance(chart, Curves)
+    assert [series.name for series in chart.series] == ["g00", "g01", "g02", "g03", "other"]
+    assert [series.is_rest for series in chart.series] == [False] * 4 + [True]
+    assert "by genre" in chart.title
+    shown = {tip for series in chart.series for tip in series.labels}
+    assert shown >= {"000: g00", "057: g01", "059: without label"}
+    assert len(shown) == 60
+
+
+def test_rare_labels_share_grey(tmp_path: Path, run: Run) -> None:
+    (chart,) = maps(run, Labels(label_file(tmp_path, "csv", 20), ("movieId", "genre")))
+    assert isinstance(chart, Curves)
+    assert len(chart.series) == MAX_COLOURS + 1
+    assert sum(len(series.x) for series in chart.series) == 60
+    assert chart.series[-1].is_rest
+
+
+def test_labels_that_cannot_be_read_are_the_users_error(tmp_path: Path, run: Run) -> None:
+    path = label_file(tmp_path, "csv", 4)
+    with pytest.raises(ConfigError, match=r"expected a column 'id', found year, movieId, genre"):
+        report.page_of(run, Labels(path))
+    with pytest.raises(ConfigError, match="--type: expected one of movie, found 'user'"):
+        report.page_of(run, Labels(path, ("movieId", "genre"), "user"))
+    (tmp_path / "bad.parquet").write_text("no parquet")
+    with pytest.raises(BadInputError, match=r"bad\.parquet"):
+        report.page_of(run, Labels(str(tmp_path / "bad.parquet")))
+
+
+def test_labels_of_other_ids_are_told(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "none.csv").write_text("id,label\nnobody,x\n")
+    note, chart = maps(run, Labels(str(tmp_path / "none.csv")))
+    assert isinstance(note, Note)
+    assert "No id of movie" in note.text
+    assert isinstance(chart, Curves)
+
+
+def test_the_command_takes_labels_and_a_run_before(tmp_path: Path, run: Run, vectors_ND: Floats) -> None:
+    (tmp_path / "before").mkdir()
+    run_with(tmp_path / "before", -vectors_ND)
+    options = ["--labels", label_file(tmp_path, "csv", 4), "--label-columns", "movieId", "genre"]
+    done = CliRunner().invoke(command, ["report", run.uri, *options, "--before", str(tmp_path / "before")])
+    assert done.exit_code == 0, done.output
+    text = (tmp_path / "run" / "report.html").read_text()
+    assert "movie embeddings by genre" in text
+    assert "chart-vectors-drift" in text
+    assert "-1" in text
+    two = CliRunner().invoke(command, ["report", run.uri, str(tmp_path / "before"), "--before", run.uri])
+    assert two.exit_code == 2
+
+
+def test_drift_is_the_cosine_of_the_same_ids(tmp_path: Path, run: Run, vectors_ND: Floats) -> None:
+    turned_ND = vectors_ND.copy()
+    turned_ND[:20] = -turned_ND[:20]
+    turned_ND[20:] *= 3  # a longer vector is no other direction
+    (tmp_path / "before").mkdir()
+    before = run_with(tmp_path / "before", turned_ND[:50], IDS[:50])
+    found = cosines(run, before, "movie")
+    assert sorted(np.round(found, 6)) == [-1.0] * 20 + [1.0] * 30
+    bars, table = drift(run, before)
+    assert isinstance(table, Table)
+    assert [list(row) for row in table.rows] == [["movie", "50", "1", "-1"]]
+    assert "Good" in table.note
+    assert isinstance(bars, Bars)
+    shares = dict(zip(bars.labels, bars.groups["movie"], strict=True))
+    assert (shares["0.9 to 1.0"], shares["-1.0 to -0.9"], sum(shares.values())) == (0.6, 0.4, 1)
+    assert bars.labels[0] == "0.9 to 1.0"
+    same, _ = drift(run, run)
+    assert isinstance(same, Bars)
+    assert list(same.labels) == ["0.999 to 1.000"]
+
+
+def test_vectors_that_moved_much_are_told(tmp_path: Path, run: Run, rng: np.random.Generator) -> None:
+    (tmp_path / "before").mkdir()
+    other_ND = rng.normal(size=(60, 8)).astype(np.float32)
+    _, table = drift(run, run_with(tmp_path / "before", other_ND))
+    assert isinstance(table, Table)
+    assert table.note.startswith("Bad, if you use vectors of both runs together: movie moved much.")
+
+
+def test_runs_that_share_nothing_have_no_drift(tmp_path: Path, run: Run, vectors_ND: Floats) -> None:
+    for name, vectors, ids in (
+        ("ids", vectors_ND, [f"x{each}" for each in IDS]),
+        ("length", vectors_ND[:, :4], IDS),
+    ):
+        (tmp_path / name).mkdir()
+        assert list(drift(run, run_with(tmp_path / name, vectors, ids))) == []
+
+
+def test_a_report_after_a_run_finds_the_run_that_training_started_from(
+    tmp_path: Path, run: Run, vectors_ND: Floats
+) -> None:
+    (tmp_path / "before").mkdir()
+    run_with(tmp_path / "before", vectors_ND)
+    record_uri = str(tmp_path / "run" / "run.json")
+    page = Path(report.write_at(record_uri, None, str(tmp_path / "before" / "checkpoint")))
+    assert "chart-vectors-drift" in page.read_text()
+    report.write_at(record_uri, None, str(tmp_path / "gone" / "checkpoint"))
+    assert "chart-vectors-drift" not in page.read_text()

@@ -1,0 +1,61 @@
+"""The sentence that says whether a ranking is good."""
+
+from typing import Any
+
+import pytest
+
+from graphmill.report.section_training import loss_note
+from graphmill.report.verdict import verdict
+
+
+def entry(mrr: float, num_edges: int = 88, **more: Any) -> dict[str, Any]:
+    return {"split": "test", "filtered": True, "metrics": {"mrr": mrr, "num_edges": num_edges}} | more
+
+
+SIMPLE = {"baselines": {"most_popular": {"mrr": 0.1}, "random": {"mrr": 0.01}}}
+
+
+@pytest.mark.parametrize(
+    ("mrr", "level", "text"),
+    [
+        (
+            0.4,
+            "good",
+            "Good: the MRR of 0.4 is 4 times that of the most popular, and 40 times that of chance.",
+        ),
+        (0.12, "warning", "Fair: the MRR of 0.12 is little more than that of the most popular (0.1)."),
+        (0.1, "error", "Bad: with an MRR of 0.1, the most popular candidates (0.1) do better."),
+        (0.011, "error", "Bad: the MRR of 0.011 is that of chance (0.01)."),
+    ],
+)
+def test_the_verdict_compares_with_simple_rankings(mrr: float, level: str, text: str) -> None:
+    found = verdict(entry(mrr, **SIMPLE), {})
+    assert (found.level, found.text) == (level, text)
+
+
+def test_a_run_json_without_baselines_gets_no_judgement() -> None:
+    assert verdict(entry(0.4), {}).level == "plain"
+    assert "evaluate again" in verdict(entry(0.4), {}).text
+    assert verdict({"metrics": {"mrr": None}}, {}).level == "warning"
+
+
+@pytest.mark.parametrize(
+    ("before", "text"),
+    [
+        (entry(0.3), "The run before was worse, with 0.3."),
+        (entry(0.5), "The run before was better, with 0.5."),
+        (entry(0.401), "The run before had about the same, 0.401."),
+        (entry(0.3, 99), "The run before had 0.3, but ranked other edges."),
+        (entry(0.3, split="valid"), "The run before had 0.3, but ranked other edges."),
+    ],
+)
+def test_the_verdict_compares_with_the_run_before(before: dict[str, Any], text: str) -> None:
+    assert verdict(entry(0.4, **SIMPLE), before).text.endswith(f". {text}")
+
+
+@pytest.mark.parametrize(
+    ("losses", "word"),
+    [([3, 2, 1], "still falling"), ([3, 1.01, 1], "levelled off"), ([1, 2], "rose"), ([3, 1, 2], "before")],
+)
+def test_the_losses_of_the_epochs_are_judged(losses: list[float], word: str) -> None:
+    assert word in loss_note([{"epoch": epoch, "loss": loss} for epoch, loss in enumerate(losses, start=1)])

@@ -1,0 +1,310 @@
+"""`graphmill predict` on a finished run: all ids, some ids, pairs, wrong questions, what is left behind."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from distributed import Client
+
+from graphmill import cluster, storage
+from graphmill.cli import exit_codes, main
+from graphmill.vocab import Side
+from remap.predict import job
+from remap.predict.job import Question
+from tests.remap.graph import snapshot
+from tests.remap.predict.world import World, assert_equal, read_answers, write_world
+from train.evaluation.predict import TrainedGraph
+
+Predict = Callable[..., int]
+
+
+@pytest.fixture
+def predict(client: Client, monkeypatch: pytest.MonkeyPatch) -> Predict:
+    """`graphmill predict ARGS` on the tests' cluster; its exit code."""
+
+    class Connected:
+        def __init__(self, *_: object) -> None: ...
+        def __enter__(self) -> Client:
+            return client
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(cluster, "connect", Connected)
+    return lambda *args: exit_codes.exit_code(
+        lambda: main.command.main(["predict", *map(str, args)], standalone_mode=False)
+    )
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return write_world(tmp_path / "run", num_partitions=3)
+
+
+def test_all_ids(tmp_path: Path, world: World, predict: Predict) -> None:
+    arguments = ["--relation", "likes", "--k", 4, "--exclude-known", "--to", tmp_path / "out"]
+    assert predict(tmp_path / "run", *arguments) == 0
+    known = frozenset((lhs, rhs) for each in world.edges.values() for lhs, rel, rhs in each if rel == 0)
+    assert_equal(read_answers(tmp_path / "out"), world.best(0, Side.RHS, 4, known))
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"part-00000.parquet", "_predict.json", "_SUCCESS"}
+    figures = json.loads((tmp_path / "out/_predict.json").read_text())
+    assert figures["num_answers"] == 16 * 4
+    assert figures["checkpoint_version"] == 1
+    assert storage.read_marker(str(tmp_path / "out")) is not None
+    table = pq.read_table(tmp_path / "out")  # as others read it: names with underscores are left out
+    types = [pa.string(), pa.string(), pa.int32(), pa.string(), pa.float32()]
+    assert table.schema.names == ["id", "relation", "rank", "candidate", "score"]
+    assert table.schema.types == types
+    assert set(table["relation"].to_pylist()) == {"likes"}
+    assert predict(tmp_path / "run/run.json", *arguments) == 0  # replaces an earlier answer
+
+
+def write_ids(kind: str, path: Path, ids: list[str]) -> Path:
+    """The ids in one of the forms that users have."""
+    match kind:
+        case "parquet":
+            pq.write_table(pa.table({"n": range(len(ids)), "name": ids}), path.with_suffix(".parquet"))
+            return path.with_suffix(".parquet")
+        case "folder":
+            path.mkdir()
+            for number, part in enumerate((ids[:2], ids[2:])):
+                as_dictionary = pa.array(part).dictionary_encode()
+                pq.write_table(pa.table({"z": part, "id": as_dictionary}), path / f"part-{number}.parquet")
+            return path
+        case "csv":
+            lines = ["x,id", *(f'1,"{each}"' for each in ids)]
+            path.with_suffix(".csv").write_text("\n".join(lines) + "\n", encoding="utf-8-sig")
+            return path.with_suffix(".csv")
+    path.with_suffix(".txt").write_text("\r\n".join(ids) + "\r\n\r\n")
+    return path.with_suffix(".txt")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "folder", "csv", "lines"])
+def test_given_ids(
+    tmp_path: Path, world: World, predict: Predict, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    chosen = [world.name("user", number) for number in (15, 3, 8)]
+    given = write_ids(kind, tmp_path / "ids", [chosen[0], "nobody,1", *chosen[1:], "nobody 2"])
+    arguments = ["--relation", "follows", "--side", "lhs", "--k", 3, "--ids", given, "--to", tmp_path / "out"]
+    assert predict(tmp_path / "run", *arguments) == 0
+    best = world.best(1, Side.LHS, 3)
+    expected = {(name, rank): best[name, rank] for name in chosen for rank in (1, 2, 3)}
+    assert_equal(read_answers(tmp_path / "out"), expected)
+    figures = json.loads((tmp_path / "out/_predict.json").read_text())
+    assert figures["num_ids"] == 5
+    assert figures["num_unknown"] == 2
+    assert figures["unknown"] == ["nobody,1", "nobody 2"]
+    assert "2 of 5 ids are no user of the run" in caplog.text
+
+
+def test_an_id_that_comes_twice_is_answered_twice(tmp_path: Path, world: World, predict: Predict) -> None:
+    name = world.name("user", 3)
+    (tmp_path / "ids").write_text(f"{name}\n{name}\n")
+    arguments = ["--relation", "likes", "--k", 2, "--ids", tmp_path / "ids", "--to", tmp_path / "out"]
+    assert predict(tmp_path / "run", *arguments) == 0
+    assert pq.read_table(tmp_path / "out")["rank"].to_pylist() == [1, 2, 1, 2]
+
+
+@pytest.mark.slow  # the workers import torch
+@pytest.mark.parametrize("side", list(Side))
+@pytest.mark.parametrize("kind", ["static", "dynamic"])
+def test_pairs_have_the_scores_of_the_trainer(
+    tmp_path: Path, predict: Predict, side: Side, kind: str
+) -> None:
+    world = write_world(tmp_path / "run", operator="affine", dynamic=kind == "dynamic", comparator="cos")
+    names = ["likes", "sees", "buys"] if kind == "dynamic" else ["likes", "follows"]
+    triples = [edge for edge in world.edges["test"] if edge[1] < len(names)]
+    rows = [
+        (world.name(types[Side.LHS], lhs), names[rel], world.name(types[Side.RHS], rhs))
+        for lhs, rel, rhs in triples
+        if (types := world.types(rel))
+    ]
+    rows.insert(1, ("nobody", names[0], rows[0][2]))
+    columns = dict(zip(("lhs", "relation", "rhs"), map(list, zip(*rows, strict=True)), strict=True))
+    pq.write_table(pa.table(columns), tmp_path / "pairs.parquet")
+    arguments = ["--pairs", tmp_path / "pairs.parquet", "--side", side, "--to", tmp_path / "out"]
+    assert predict(tmp_path / "run", *arguments) == 0
+    table = pq.read_table(tmp_path / "out").to_pydict()
+    assert {name: table[name] for name in columns} == columns  # the same rows, in the same order
+    assert table["score"].pop(1) is None
+    trained = TrainedGraph(world.config)
+    expected = [trainer_score(trained, world, edge, side) for edge in triples]
+    assert table["score"] == pytest.approx(expected, abs=1e-5)
+    figures = json.loads((tmp_path / "out/_predict.json").read_text())
+    assert (figures["num_pairs"], figures["num_without_score"]) == (len(rows), 1)
+
+
+def trainer_score(trained: TrainedGraph, world: World, edge: tuple[int, int, int], side: Side) -> float:
+    lhs, rel, rhs = edge
+    types = world.types(rel)
+    vectors = {
+        Side.LHS: trained.load(types[Side.LHS], 0)[lhs],
+        Side.RHS: trained.load(types[Side.RHS], 0)[rhs],
+    }
+    dynamic = world.config.dynamic_relations
+    row = torch.tensor(rel) if dynamic else None
+    query = trained.model.query(0 if dynamic else rel, side, vectors[side.other], row)
+    candidate = trained.model.candidates(0 if dynamic else rel, side, vectors[side])
+    return float(trained.model.edge_scores(query, candidate))
+
+
+def test_pairs_of_one_relation_in_csv(tmp_path: Path, world: World, predict: Predict) -> None:
+    lhs, rhs = world.name("user", 12), world.name("item", 29)
+    (tmp_path / "pairs.csv").write_text(f"rhs,day,lhs\n{rhs},monday,{lhs}\n{rhs},friday,nobody\n")
+    arguments = ["--pairs", tmp_path / "pairs.csv", "--to", tmp_path / "out"]
+    assert predict(tmp_path / "run", *arguments, "--relation", "likes") == 0
+    table = pq.read_table(tmp_path / "out").to_pydict()
+    assert (table["lhs"], table["relation"]) == ([lhs, "nobody"], ["likes", "likes"])
+    assert table["score"] == [pytest.approx(world.scores(0, Side.RHS)[12, 29], abs=1e-4), None]
+
+
+WRONG = {
+    "--relation: missing; the run has likes, follows": [],
+    "--relation bought: expected one of likes, follows": ["--relation", "bought"],
+    "--pairs: cannot be used with --ids": ["--pairs", "x.csv", "--ids", "y"],
+    "absent.txt: there is no such file": ["--relation", "likes", "--ids", "absent.txt"],
+    "expected ids of 'user', found 2 others, such as 'x', 'y'": ["--relation", "likes", "--ids", "{unknown}"],
+    "--relation: missing; ": ["--pairs", "{plain}"],
+    "column 'relation': expected one of likes, follows, found 'eats'": ["--pairs", "{wrong}"],
+    "expected the columns lhs and rhs, found a": ["--pairs", "{columns}", "--relation", "likes"],
+    "expected pairs in FILE.parquet or FILE.csv": ["--pairs", "{unknown}", "--relation", "likes"],
+    "'--task-memory': expected a size of 16MiB or more": ["--relation", "likes", "--task-memory", "7"],
+    "has no complete version 9; complete versions: 1": ["--relation", "likes", "--checkpoint-version", "9"],
+    "row 1: column 'name': expected no nulls": ["--relation", "likes", "--ids", "{nulls}"],
+    "column 'id': expected strings or integers, found double": ["--relation", "likes", "--ids", "{floats}"],
+    "'xhs' is not one of": ["--relation", "likes", "--side", "xhs"],
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_wrong_questions(
+    tmp_path: Path, world: World, predict: Predict, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = {
+        "unknown": "x\ny\n",
+        "plain.csv": "lhs,rhs\na,b\n",
+        "wrong.csv": "lhs,relation,rhs\na,eats,b\n",
+        "columns.csv": "a\nb\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    pq.write_table(pa.table({"name": ["a", None]}), tmp_path / "nulls.parquet")
+    pq.write_table(pa.table({"id": [1.0, 2.0]}), tmp_path / "floats.parquet")
+    places = {path.stem: path for path in tmp_path.iterdir()}
+    arguments = [each.format(**places) for each in WRONG[message]]
+    before = snapshot(tmp_path)
+    assert predict(tmp_path / "run", *arguments, "--to", tmp_path / "out") == 2
+    assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert snapshot(tmp_path) == before
+
+
+def test_more_answers_than_candidates(tmp_path: Path, world: World, predict: Predict) -> None:
+    arguments = ["--relation", "likes", "--side", "lhs", "--k", 10**6, "--to", tmp_path / "out"]
+    assert predict(tmp_path / "run", *arguments) == 0
+    assert_equal(read_answers(tmp_path / "out"), world.best(0, Side.LHS, 16))
+
+
+def test_a_run_that_has_moved(tmp_path: Path, world: World, predict: Predict) -> None:
+    shutil.move(tmp_path / "run", tmp_path / "elsewhere")
+    arguments = ["--relation", "likes", "--k", 2, "--exclude-known", "--to", tmp_path / "elsewhere/answers"]
+    assert predict(tmp_path / "elsewhere", *arguments) == 0
+    assert len(read_answers(tmp_path / "elsewhere/answers")) == 32
+
+
+def test_folders_of_others_are_not_replaced(
+    tmp_path: Path, world: World, predict: Predict, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask = [tmp_path / "run", "--relation", "likes", "--to"]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.tex").write_text("x")
+    assert predict(*ask, tmp_path / "mine") == 2
+    assert "thesis.tex, and is replaced as a whole" in capsys.readouterr().err
+    (tmp_path / "table").mkdir()
+    (tmp_path / "table/part-00000.parquet").write_text("x")
+    assert predict(*ask, tmp_path / "table") == 2
+    assert "holds files, and no _predict.json" in capsys.readouterr().err
+    assert predict(*ask, tmp_path / "run") == 2
+    assert predict(*ask, tmp_path / "run/run.json") == 2
+    assert "expected a folder, or none yet, found the file" in capsys.readouterr().err
+    assert (tmp_path / "table/part-00000.parquet").read_text() == "x"
+    assert (tmp_path / "mine/thesis.tex").exists()
+
+
+def test_what_is_no_run(
+    tmp_path: Path, world: World, predict: Predict, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask = ["--relation", "likes", "--to", tmp_path / "out"]
+    assert predict(tmp_path / "nothing", *ask) == 2
+    assert "run.json" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "run/checkpoint")
+    assert predict(tmp_path / "run", *ask) == 2
+    assert "there is no checkpoint" in capsys.readouterr().err
+
+
+def test_a_relation_that_was_added_after_the_training(
+    tmp_path: Path, predict: Predict, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = write_world(tmp_path / "run", dynamic=True)
+    storage.write_text(
+        storage.join(world.config.entity_path, "dynamic_rel_names.json"), '["likes", "sees", "buys", "eats"]'
+    )
+    ask = ["--relation", "eats", "--to", tmp_path / "out"]
+    assert predict(tmp_path / "run", *ask) == 2
+    assert "was trained before this relation was added" in capsys.readouterr().err
+
+
+def test_featurized_types_are_refused(
+    tmp_path: Path, world: World, predict: Predict, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = json.loads((tmp_path / "run/run.json").read_text())
+    record["config"]["entities"]["item"]["featurized"] = True
+    (tmp_path / "run/run.json").write_text(json.dumps(record))
+    assert predict(tmp_path / "run", "--relation", "likes", "--to", tmp_path / "out") == 2
+    assert "item: a featurized type has no list of all its entities" in capsys.readouterr().err
+    assert predict(tmp_path / "run", "--relation", "follows", "--k", 1, "--to", tmp_path / "out") == 0
+
+
+def test_an_error_in_a_task_leaves_the_earlier_answer(tmp_path: Path, world: World, predict: Predict) -> None:
+    ask: list[Any] = [tmp_path / "run", "--relation", "likes", "--k", 2, "--to", tmp_path / "out"]
+    assert predict(*ask) == 0
+    before = snapshot(tmp_path / "out")
+    part = tmp_path / "run/entities/entity_index/item/part-00000.parquet"
+    part.write_bytes(part.read_bytes()[:-5] + b"wrong")
+    assert predict(*ask) == 2
+    assert snapshot(tmp_path / "out") == before
+    assert not [path for path in tmp_path.iterdir() if "tmp-" in path.name]
+
+
+@pytest.mark.slow
+def test_one_worker_and_two_write_the_same(tmp_path: Path, client: Client) -> None:
+    world = write_world(tmp_path / "run", counts={"user": [1000, 1400], "item": [30]})
+    question = Question("likes", Side.RHS, 30, exclude_known=True, memory_bytes=16 << 20)
+    job.run(world.config, question, str(tmp_path / "two"), client)
+    with cluster.connect("local[1]", cluster.ClusterConfig()) as alone:
+        job.run(world.config, question, str(tmp_path / "one"), alone)
+    found = snapshot(tmp_path / "two")
+    assert len(found) == 3 + 2
+    assert found == snapshot(tmp_path / "one")
+
+
+@pytest.mark.hdfs
+@pytest.mark.slow
+def test_on_hdfs(tmp_path: Path, client: Client, hdfs_uri: str) -> None:
+    world = write_world(f"{hdfs_uri}/run", num_partitions=3)
+    chosen = [world.name("user", 9), world.name("user", 0)]
+    storage.write_text(f"{hdfs_uri}/ids", "\n".join(chosen))
+    question = Question("likes", Side.RHS, 4, ids=f"{hdfs_uri}/ids", exclude_known=True)
+    for _ in range(2):  # the second time it replaces the first
+        job.check(world.config, question, f"{hdfs_uri}/out")
+        job.run(world.config, question, f"{hdfs_uri}/out", client)
+    with storage.open_input(f"{hdfs_uri}/out/part-00000.parquet") as stream:
+        (tmp_path / "part-00000.parquet").write_bytes(stream.read())
+    known = frozenset((lhs, rhs) for each in world.edges.values() for lhs, rel, rhs in each if rel == 0)
+    best = world.best(0, Side.RHS, 4, known)
+    assert_equal(read_answers(tmp_path), {(name, k): best[name, k] for name in chosen for k in (1, 2, 3, 4)})

@@ -1,0 +1,76 @@
+"""The site of docs/: it builds without a warning, loads nothing from elsewhere, and has all commands."""
+
+import html
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from bench import page
+from graphmill.cli.main import command
+from tests import REPOSITORY
+
+LOADED = re.compile(
+    r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=[\"']?((?:https?:)?//[^\"'\s>]*)"
+)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as `make docs` builds it: a warning, also of a broken link, ends the command."""
+    folder = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("site")
+def test_the_site_loads_nothing_from_the_network(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 30
+    loaded = {each.name: LOADED.findall(each.read_text()) for each in pages}
+    assert {name: found for name, found in loaded.items() if found} == {}
+    styles = [path.read_text() for path in site.rglob("*.css")]
+    assert not [text for text in styles if re.search(r"url\([\"']?(?:https?:)?//", text)]
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("site")
+def test_the_page_of_commands_shows_the_help_of_every_command(site: Path) -> None:
+    shown = html.unescape((site / "reference" / "commands.html").read_text())
+    for name in command.list_commands(click.Context(command)):
+        assert f"Usage: graphmill {name} " in shown
+    assert "Usage: dask-submit " in shown
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("site")
+def test_the_page_of_python_describes_the_public_names(site: Path) -> None:
+    shown = (site / "reference" / "python.html").read_text()
+    for name in (
+        "graphmill.open",
+        "graphmill.library.run.Run.neighbors",
+        "graphmill.checkpoints.open_checkpoint",
+        "graphmill.checkpoints.convert.convert",
+        "graphmill.formats.recis.Saver",
+        "graphmill.errors.ConfigError",
+        "train.pbg_api.train",
+        "train.pbg_api.do_eval",
+    ):
+        assert f'id="{name}"' in shown
+
+
+def test_the_page_of_figures_is_made_of_the_json_file() -> None:
+    found = json.loads((REPOSITORY / "docs/benchmarks/figures.json").read_text())
+    assert (REPOSITORY / "docs/benchmarks/figures.md").read_text() == page.markdown(found), "make reference"
