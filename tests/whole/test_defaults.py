@@ -58,4 +58,4 @@ def test_the_nearest_movies_share_their_genre(tmp_path: Path) -> None:
     for settings in (record["config"], written):
         assert (settings["num_epochs"], settings["batch_size"], settings["dimension"]) == (8, 64, 200)
         assert settings["entities"]["user"]["num_partitions"] == 1
-    assert "train: finished before, nothing has changed" in pipeline(tmp_path)
+    assert "train: skipped, unchanged since" in pipeline(tmp_path)

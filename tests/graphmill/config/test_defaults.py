@@ -78,7 +78,7 @@ def test_another_comparator_has_another_loss(tmp_path: Path) -> None:
 
 
 def test_what_the_data_have_still_to_decide_is_not_recorded(tmp_path: Path) -> None:
-    settings = loaded(tmp_path)
+    settings = loaded(tmp_path, output=str(tmp_path))
     (tmp_path / "run.json").write_text(json.dumps({"config": settings.recorded()}))
     again = config.load(str(tmp_path / "run.json"))
     assert again.uncut_types == ("user", "movie")
