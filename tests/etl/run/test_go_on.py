@@ -24,7 +24,7 @@ from graphmill.errors import FormatError, RawTableError, StorageError
 from graphmill.storage import fs
 from tests.etl.graphs import config_of, files_under, write_parquet
 
-STEPS = ["plan", "encode", "index", "translate", "merge"]
+STEPS = ["plan", "encode", "partitions", "index", "translate", "merge"]
 NUM_RENAMES = 46  # of graph_config
 
 
