@@ -24,6 +24,7 @@ RUN if ! command -v python3 >/dev/null; then \
     fi
 WORKDIR /opt/source
 COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY conf conf
 COPY graphmill graphmill
 COPY etl etl
 COPY train train

@@ -8,13 +8,18 @@ from etl.survey.look import look_at
 from etl.survey.roles import guess
 from etl.survey.text import configuration
 from graphmill import storage
+from graphmill.cli import exit_codes
 from graphmill.config import from_mapping
 from graphmill.config.defaults import applied
 from graphmill.config.yaml_text import parsed
 from graphmill.errors import ConfigError
 
 
-@click.command("init", epilog="Example: graphmill init ratings.csv --to ratings.yaml")
+@click.command(
+    "init",
+    context_settings=exit_codes.CONTEXT,
+    epilog="Example: graphmill init ratings.csv --to ratings.yaml",
+)
 @click.argument("tables", metavar="TABLE...", nargs=-1, required=True)
 @click.option("--to", "target", metavar="FILE", help="File to write (default: standard output).")
 @click.option(

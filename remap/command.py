@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from graphmill import config, storage
+from graphmill.cli import exit_codes
 from graphmill.cli.check import show_plan
 from graphmill.cli.options import conf_of, conf_option, dry_run_option, run_argument, run_options, set_option
 from graphmill.cli.session import session
@@ -63,12 +64,17 @@ class _Truth(click.ParamType[bool]):
         return found
 
 
-@click.group(cls=_RemapByDefault)
+@click.group(cls=_RemapByDefault, context_settings=exit_codes.CONTEXT)
 def command() -> None:
     """Write embeddings and predictions under their raw ids, or look up neighbours."""
 
 
-@command.command("remap", cls=_WithLists, epilog="Example: graphmill remap demo-output")
+@command.command(
+    "remap",
+    cls=_WithLists,
+    context_settings=exit_codes.CONTEXT,
+    epilog="Example: graphmill remap demo-output",
+)
 @run_argument
 @run_options
 @dry_run_option
@@ -166,7 +172,9 @@ def _remap_saved(
     click.echo(json.dumps(job.run(wanted, connect)))
 
 
-@command.command(epilog="Example: graphmill neighbors demo-output --id bash")
+@command.command(
+    context_settings=exit_codes.CONTEXT, epilog="Example: graphmill neighbors demo-output --id bash"
+)
 @run_argument
 @conf_option
 @set_option

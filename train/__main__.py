@@ -22,12 +22,12 @@ class _TrainByDefault(click.Group):
     """A group whose command `train` need not be named: `python -m train --conf FILE`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or args[0] not in (*self.commands, "--help"):
+        if not args or args[0] not in (*self.commands, *ctx.help_option_names):
             args = ["train", *args]
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=_TrainByDefault)
+@click.group(cls=_TrainByDefault, context_settings=exit_codes.CONTEXT)
 def command() -> None:
     """Train embeddings (the default), or evaluate a checkpoint."""
 
@@ -36,7 +36,9 @@ train = stage_command("train")
 command.add_command(train)
 
 
-@command.command(epilog="Example: graphmill evaluate demo-output --split test")
+@command.command(
+    context_settings=exit_codes.CONTEXT, epilog="Example: graphmill evaluate demo-output --split test"
+)
 @run_argument
 @run_options
 @dry_run_option

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import click
 
 from graphmill import config
+from graphmill.cli import exit_codes
 from graphmill.cli.options import run_options
 from graphmill.config import Config, defaults
 from graphmill.config.stages import STAGES
@@ -17,7 +18,9 @@ from graphmill.run.record import read_record
 from graphmill.vocab import TRAIN_SPLIT
 
 
-@click.command("check", epilog="Example: graphmill check --conf conf/demo.yaml")
+@click.command(
+    "check", context_settings=exit_codes.CONTEXT, epilog="Example: graphmill check --conf conf/demo.yaml"
+)
 @run_options
 def command(conf: str | None, overrides: tuple[str, ...], master: str | None) -> None:
     """Check a configuration and its tables, and print what a run would take; start nothing."""

@@ -16,14 +16,14 @@ import click
 from graphmill.display import terminal
 from graphmill.errors import GraphMillError
 
-HELP_FLAGS = ["-h", "--help"]
+CONTEXT = {"help_option_names": ["-h", "--help"]}  # of every command
 
 
 def main(command: click.Command, arguments: list[str] | None = None) -> NoReturn:
     """Run a command and end the process with its exit code."""
     terminal.start_logging()
     signal.signal(signal.SIGTERM, _terminate)
-    code = exit_code(lambda: command.main(arguments, standalone_mode=False, help_option_names=HELP_FLAGS))
+    code = exit_code(lambda: command.main(arguments, standalone_mode=False))
     gc.freeze()  # Python would search all imported modules for garbage before it exits: half a second
     sys.exit(code)
 

@@ -42,7 +42,7 @@ class _Group(click.Group):
         return super().get_command(ctx, cmd_name)
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": exit_codes.HELP_FLAGS})
+@click.group(cls=_Group, context_settings=exit_codes.CONTEXT)
 @click.version_option(package_name="graphmill")
 def command() -> None:
     """Turn raw edges with string ids into embeddings under the same ids."""
@@ -119,9 +119,7 @@ def convert_input(
             click.echo(f"not kept: {each}")
 
 
-@command.command(
-    epilog="Examples: python -m graphmill report output/fb15k237, python -m graphmill report monday tuesday"
-)
+@command.command(epilog="Examples: graphmill report output/fb15k237, graphmill report monday tuesday")
 @click.argument("uris", metavar="URI...", nargs=-1, required=True)
 @click.option(
     "--output",

@@ -22,6 +22,7 @@ from graphmill.vocab import TRAIN_SPLIT
 
 @click.command(
     "pipeline",
+    context_settings=exit_codes.CONTEXT,
     epilog="Example: graphmill pipeline --conf graphmill:triples.yaml --set input=FOLDER --output FOLDER",
 )
 @click.option(

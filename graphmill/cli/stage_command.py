@@ -3,6 +3,7 @@
 import click
 
 from graphmill import config
+from graphmill.cli import exit_codes
 from graphmill.cli.check import show_plan
 from graphmill.cli.options import OF_A_RUN, dry_run_option, run_argument, run_options
 from graphmill.cli.session import session
@@ -17,6 +18,7 @@ def stage_command(name: str) -> click.Command:
 
     @click.command(
         name,
+        context_settings=exit_codes.CONTEXT,
         help=f"Run the stage {name}, even if it has finished before.\n\n{OF_A_RUN}",
         epilog=f"Example: graphmill {name} --conf conf/demo.yaml --output demo-output",
     )

@@ -39,7 +39,7 @@ def _scripts(context: click.Context, parameter: click.Parameter, typed: str) -> 
 
 @click.command(
     "dask-submit",
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings={**exit_codes.CONTEXT, "ignore_unknown_options": True, "allow_interspersed_args": False},
     epilog=(
         f"Bundled jobs: {', '.join(BUNDLED)}. SCRIPT --help shows the options of a job.\n\n"
         "\b\nExamples:\n"
@@ -77,7 +77,6 @@ def command(
             [*overrides, *arguments],
             prog_name=script,
             standalone_mode=False,
-            help_option_names=exit_codes.HELP_FLAGS,
         )
     elif os.path.isfile(script):  # noqa: PTH113
         _run_script(script, arguments, master, conf, chosen)

@@ -75,8 +75,8 @@ def resolved(conf_uri: str) -> str:
     """
     if not conf_uri.startswith(_EXAMPLE):
         return conf_uri
-    package = Path(str(importlib.resources.files("graphmill")))
-    folder = next(path for path in (package / "conf", package.parent / "conf") if path.is_dir())
+    root = Path(str(importlib.resources.files("graphmill"))).parent
+    folder = next(path for path in (root / "graphmill-examples", root / "conf") if path.is_dir())
     name = conf_uri.removeprefix(_EXAMPLE)
     known = sorted(path.name for path in folder.glob("*.yaml"))
     if name not in known:

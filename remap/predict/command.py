@@ -6,6 +6,7 @@ import click
 from dask.utils import parse_bytes
 
 from graphmill import cluster, config, storage
+from graphmill.cli import exit_codes
 from graphmill.cli.options import (
     as_overrides,
     cluster_options,
@@ -40,7 +41,11 @@ class _Memory(click.ParamType[int]):
         return size_bytes
 
 
-@click.command("predict", epilog="Example: graphmill predict output/shop --relation bought --to answers")
+@click.command(
+    "predict",
+    context_settings=exit_codes.CONTEXT,
+    epilog="Example: graphmill predict output/shop --relation bought --to answers",
+)
 @click.argument("run")
 @click.option("--relation", metavar="NAME", help="Relation of the answers (default: the only one).")
 @click.option(

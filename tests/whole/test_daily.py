@@ -108,7 +108,7 @@ def test_dates_one_after_another(tmp_path: Path) -> None:
     # Once more: nothing is done again.
     written = {path: path.stat().st_mtime_ns for path in (out / DAYS[1]).glob("e*/**/*.parquet")}
     again = start(tmp_path, DAYS[1])
-    assert "nothing has changed" in again.communicate()[1]
+    assert "train: skipped, unchanged since" in again.communicate()[1]
     assert again.returncode == 0
     assert {path: path.stat().st_mtime_ns for path in written} == written
     assert written

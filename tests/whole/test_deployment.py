@@ -94,8 +94,9 @@ def test_a_schedule_s_command_is_one_that_dask_submit_takes(source: Any) -> None
 
 
 def test_options_of_dask_submit_are_settings_of_the_cluster() -> None:
-    named = {option.name for option in submit.command.params if isinstance(option, click.Option)}
-    assert named - set(ClusterConfig.model_fields) == {"conf"}
+    options = [each for each in submit.command.params if isinstance(each, click.Option) and not each.hidden]
+    named = {option.name for option in options}
+    assert named - set(ClusterConfig.model_fields) == {"conf", "version"}
 
 
 def test_the_airflow_dag_handles_our_exit_codes() -> None:

@@ -81,7 +81,7 @@ def test_the_wheel_has_the_examples(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         for path in (*EXAMPLES, REPOSITORY / "conf/graphmill.schema.json"):
-            assert archive.read(f"graphmill/conf/{path.name}") == path.read_bytes()
+            assert archive.read(f"graphmill-examples/{path.name}") == path.read_bytes()
 
 
 def test_examples_are_found_outside_the_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ def test_a_terminal_gets_bars_and_the_dashboard(conf: Path) -> None:
     assert any(re.match(r"etl: encode +[━╸╺]{20,} +\d+%", line) for line in lines)
     assert any(re.match(r"done: .*encode", line) for line in lines)
     assert any(re.fullmatch(r"dashboard: http://127\.0\.0\.1:\d+/status\s*", line) for line in lines)
-    assert all(len(line) <= 80 for line in lines if not re.match(r"\d\d:\d\d:\d\d ", line))
+    assert all(len(line) <= 80 for line in lines if not re.match(r"\d\d:\d\d:\d\d |graphmill ", line))
     assert re.search(r"edges, train\W+50\b", text)
 
 
