@@ -78,12 +78,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Look:
-    """What a table looks like."""
+    """Columns, size and form of a table."""
 
     path: str
     """Path as the user has typed it."""
     options: FilesConfig
-    """How to read the files, found by their beginning."""
+    """Options to read the files with, found by their beginning."""
     split: str | None
     """Split that the file's name says: train, valid or test."""
     columns: tuple[Column, ...]

@@ -88,7 +88,7 @@ class Curves(Chart):
     whole_x: bool = False
     """Only whole numbers along x: epochs, partitions."""
     square: bool = False
-    """As high as wide, with equal units, without ticks: a map."""
+    """Draw a map: as high as wide, with equal units, without ticks."""
 
 
 @dataclass(frozen=True)

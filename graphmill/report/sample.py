@@ -11,7 +11,7 @@ from graphmill.library.nearest import Floats
 from graphmill.library.run import Run
 
 SAMPLE_ROWS = 3000
-"""Of all types together."""
+"""Number of vectors, of all types together."""
 MAX_FLOATS = 1 << 26
 """Numbers of a type that are read to find ids and their neighbours."""
 MAX_TYPES = 8

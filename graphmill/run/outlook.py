@@ -23,7 +23,7 @@ class GraphSize:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a stage will take."""
+    """Estimated needs of a stage."""
 
     rows: Rows
     size: GraphSize | None = None

@@ -264,7 +264,7 @@ def _evaluated_before(config: Config) -> dict[str, Any]:
 
 
 def _kept(entry: Any) -> dict[str, Any]:
-    """What a later run compares its metrics with; nothing of an entry without metrics."""
+    """Select the keys that a later run compares its metrics with; nothing, without metrics."""
     if not isinstance(entry, dict) or not entry.get("metrics"):
         return {}
     return {key: entry[key] for key in ("started", "split", "filtered", "metrics") if key in entry}

@@ -47,7 +47,7 @@ _ROWS_OF_A_GROUP = 1 << 17
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked for of every query; small, because every task receives it.
+    """The question that all queries share; small, because every task receives it.
 
     Attributes:
         side: side of the answers.

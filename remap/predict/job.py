@@ -49,7 +49,7 @@ log = logging.getLogger("graphmill")
 
 @dataclass(frozen=True)
 class Question:
-    """What a user asks of a run.
+    """A user's question to a run.
 
     Attributes:
         relation: name of the relation; None where the pairs name it, or there is only one.
