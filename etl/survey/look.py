@@ -87,8 +87,6 @@ class Look:
     split: str | None
     """Split that the file's name says: train, valid or test."""
     columns: tuple[Column, ...]
-    num_files: int
-    num_bytes: int
     num_rows: int
     """Rows of the sample."""
     is_whole: bool
@@ -126,7 +124,6 @@ def _stem(uri: str) -> str:
 def _look(path: str, files: Sequence[str], split: str | None) -> Look:
     options = _options(path, files[0])
     head = format_of(files[0], options).read_head(files[0], options, SAMPLE_ROWS)
-    sizes = [status.size_bytes for uri in files if (status := storage.status(uri))]
     sample = _sample(files[0], options, head)
     names: list[str | int] = list(head.names) if options.header else list(range(len(head.names)))
     columns = [
@@ -134,7 +131,7 @@ def _look(path: str, files: Sequence[str], split: str | None) -> Look:
         for name, reader, values in zip(names, head.reader_names or head.names, sample.columns, strict=True)
     ]
     is_whole = len(files) == 1 and len(head.cuts) <= 1 and sample.num_rows < SAMPLE_ROWS
-    return Look(path, options, split, tuple(columns), len(files), sum(sizes), sample.num_rows, is_whole)
+    return Look(path, options, split, tuple(columns), sample.num_rows, is_whole)
 
 
 def _sample(uri: str, options: FilesConfig, head: Head) -> pa.Table:

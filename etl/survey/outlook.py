@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from etl.config import EntityTableConfig, EtlConfig, Table, TableConfig
 from etl.survey.look import read_sample_of
@@ -42,7 +42,6 @@ def outlook(config: Config) -> Outlook:
         for name, sample in _ids(config, table, first):
             values[name].update(sample)
             scales[name] = max(scales[name], num_rows / max(len(sample), 1))
-    held_out = {split: fraction * num_edges[TRAIN_SPLIT] for split, fraction in etl.holdout.items()}
     num_entities = {name: estimated(values[name], scales[name]) for name in config.entities}
     for name, count in num_entities.items():
         text = f"about {number(count)}"
@@ -53,17 +52,18 @@ def outlook(config: Config) -> Outlook:
     rows["etl, time of one core"] = f"about {duration(num_rows / ROWS_PER_CORE_S)}"
     return Outlook(
         rows,
-        GraphSize(
-            round(num_edges[TRAIN_SPLIT] - sum(held_out.values())),
-            round(num_edges[_ranked(config)] + held_out.get(_ranked(config), 0)),
-            num_entities,
-        ),
+        GraphSize(_after_holdout(num_edges, etl.holdout), num_entities),
     )
 
 
-def _ranked(config: Config) -> str:
-    section = config.model_dump()["evaluate"]
-    return str(section.get("split", "test"))
+def _after_holdout(num_edges: Mapping[str, int], holdout: Mapping[str, float]) -> dict[str, int]:
+    """Estimate the edges of each split when train has given the others their share."""
+    found = {TRAIN_SPLIT: 0, **num_edges}
+    for split, fraction in holdout.items():
+        num_taken = round(fraction * num_edges[TRAIN_SPLIT])
+        found[split] = found.get(split, 0) + num_taken
+        found[TRAIN_SPLIT] -= num_taken
+    return found
 
 
 def _count(table: Table, files: list[str]) -> tuple[int, FileRange | None]:

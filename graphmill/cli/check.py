@@ -45,7 +45,9 @@ def show_plan(settings: Config, stages: Sequence[str]) -> None:
         size = found.size or size
         if size is not None:
             counts = {kind: [number] for kind, number in size.num_entities.items()}
-            settings = settings.with_chosen(defaults.decided(settings.chosen, counts, size.num_edges))
+            settings = settings.with_chosen(
+                defaults.decided(settings.chosen, counts, size.num_edges.get(TRAIN_SPLIT, 0))
+            )
     terminal.show_table("plan", rows)
 
 
@@ -58,9 +60,7 @@ def _finished_size(settings: Config) -> GraphSize | None:
     figures = record.get("stages", {}).get("etl", {})
     if "num_edges" not in figures:
         return None
-    split = settings.model_dump()["evaluate"].get("split", "test")
     return GraphSize(
-        figures["num_edges"].get(TRAIN_SPLIT, 0),
-        figures["num_edges"].get(split, 0),
+        figures["num_edges"],
         {name: sum(counts) for name, counts in figures.get("num_entities", {}).items()},
     )

@@ -13,10 +13,8 @@ Sizes = Mapping[str, int]
 class GraphSize:
     """Size of a graph, counted or estimated."""
 
-    num_edges: int
-    """Edges of the train split."""
-    num_test_edges: int = 0
-    """Edges of the split that is ranked."""
+    num_edges: Sizes
+    """Edges by split."""
     num_entities: Sizes = field(default_factory=dict)
     """Entities by type."""
 

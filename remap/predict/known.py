@@ -26,7 +26,7 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class KnownEdges:
-    """Where the known edges of a relation are: folders of buckets, and the grid of buckets."""
+    """Places of the known edges of a relation: folders of buckets, and the grid of buckets."""
 
     folders: tuple[str, ...]
     relation: int

@@ -41,7 +41,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class AskedPairs:
-    """What every task needs to score pairs.
+    """Inputs that every task needs to score pairs.
 
     Attributes:
         side: side whose operator a dynamic or reciprocal relation uses for queries.

@@ -1,4 +1,4 @@
-"""What a ranking would give without a model: a random order, and the most popular candidates first.
+"""Metrics of rankings without a model: a random order, and the most popular candidates first.
 
 A metric says little alone: MRR 0.3 is good among a million candidates, and bad where a handful of entities
 answers every query. Both baselines rank the same edges among the same candidates, with the same ties.

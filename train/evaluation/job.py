@@ -78,11 +78,12 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
 
 def outlook(config: Config, size: GraphSize | None) -> Outlook:
     """Estimate the number of scores, which rank each edge against all entities on both sides."""
-    if size is None or not size.num_test_edges:
+    num_edges = size.num_edges.get(config.section(EvaluateConfig).split) if size else None
+    if size is None or not num_edges:
         return Outlook({}, size)
     largest = max(size.num_entities.values(), default=0)
-    num_scores = 2 * size.num_test_edges * largest
-    text = f"about {number(size.num_test_edges)} edges, {number(num_scores)} scores"
+    num_scores = 2 * num_edges * largest
+    text = f"about {number(num_edges)} edges, {number(num_scores)} scores"
     return Outlook({"evaluate": text}, size)
 
 

@@ -3,7 +3,7 @@
 from graphmill.config import Config
 from graphmill.display.readable import duration, number, size
 from graphmill.run.outlook import GraphSize, Outlook, Rows
-from graphmill.vocab import Side
+from graphmill.vocab import TRAIN_SPLIT, Side
 from train.config import TrainConfig
 
 # One core with the compiled step in float32 (docs/benchmarks/figures.md, D=100 and D=400): three products per
@@ -19,10 +19,11 @@ def outlook(config: Config, graph: GraphSize | None) -> Outlook:
     if graph is None:
         return Outlook(rows)
     rows["train, memory for vectors"] = size(bucket_bytes(config, graph))
-    seconds = graph.num_edges * edge_s(config, graph)
+    num_edges = graph.num_edges.get(TRAIN_SPLIT, 0)
+    seconds = num_edges * edge_s(config, graph)
     rows["train, time of one core"] = (
         f"about {duration(seconds * config.num_epochs)} for epochs: {number(config.num_epochs)}, "
-        f"edges: {number(graph.num_edges)}"
+        f"edges: {number(num_edges)}"
     )
     return Outlook(rows, graph)
 

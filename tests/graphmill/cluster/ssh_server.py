@@ -11,7 +11,7 @@ import asyncssh
 
 
 async def run_by_shell(process: Any) -> None:
-    """What sshd does with a command: passes its output on, and closes its input when the client is gone."""
+    """Run a command as sshd does: pass its output on, and close its input when the client is gone."""
     child = await asyncio.create_subprocess_shell(
         process.command,
         stdin=asyncio.subprocess.PIPE,

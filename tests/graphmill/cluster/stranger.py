@@ -97,7 +97,7 @@ def readable(folder: Path) -> Iterator[Path]:
 
 
 async def who_answers(ways: list[tuple[str, Security]], timeout_s: float = SILENCE_S) -> list[str]:
-    """What those say who answer in time; wait longer where an answer is expected."""
+    """Answers of those who answer in time; wait longer where an answer is expected."""
     asked = [asyncio.wait_for(identity(*way, timeout_s), timeout_s) for way in ways]
     return [told for told in await asyncio.gather(*asked, return_exceptions=True) if isinstance(told, str)]
 

@@ -71,7 +71,7 @@ def test_the_dashboard_is_on_loopback() -> None:
 
 
 def test_the_address_of_the_dashboard_can_be_reached() -> None:
-    """As with --master yarn: the scheduler has one address, and its dashboard listens at another."""
+    """The case of --master yarn: the scheduler has one address, and its dashboard listens at another."""
     with (
         scheduler_here(ClusterConfig(tls="off"), None, host="127.0.0.2", n_workers=0) as here,
         Client(here) as client,

@@ -241,7 +241,7 @@ def test_a_concurrent_delete_is_no_error(root: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_folder_is_deleted_while_others_delete_files_in_it(tmp_path: Path) -> None:
-    """As workers do that end, with the files that they were writing."""
+    """Workers that end delete the files that they were writing."""
     folder = tmp_path / "folder"
     folder.mkdir()
     for number in range(1000):

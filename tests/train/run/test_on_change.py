@@ -144,7 +144,7 @@ def test_a_checkpoint_of_other_entities_is_told_by_their_age(config, tmp_path, a
 
 @pytest.mark.slow
 def test_a_wrong_shape_names_the_setting_that_changed(config, client, rng):
-    """As after PBG's own training, which leaves config.json and no record of ours."""
+    """The state after PBG's own training, which leaves config.json and no record of ours."""
     trained(config)
     Path(config.checkpoint_path, "graphmill.json").unlink()
     settings = {"train": {"on_change": "resume"}, "num_epochs": 2}
