@@ -1,5 +1,6 @@
 """The configuration: YAML or a PBG Python config -> one frozen, typed `Config`."""
 
+from graphmill.config.pbg_values import as_override, from_python
 from graphmill.config.reading import from_mapping, load, place_now, read_raw
 from graphmill.config.schema import (
     Config,
@@ -13,7 +14,7 @@ from graphmill.config.schema import (
     Strings,
     TypeName,
 )
-from graphmill.config.section import Effect, Fixed, Neutral, Section, Tunable, validated
+from graphmill.config.section import Effect, Fixed, Neutral, Section, Tunable, check_known, validated
 from graphmill.config.yaml_text import parsed as parsed_yaml
 
 __all__ = [
@@ -32,7 +33,10 @@ __all__ = [
     "Strings",
     "Tunable",
     "TypeName",
+    "as_override",
+    "check_known",
     "from_mapping",
+    "from_python",
     "load",
     "parsed_yaml",
     "place_now",
