@@ -1,7 +1,7 @@
 """The configuration: YAML or a PBG Python config -> one frozen, typed `Config`."""
 
-from graphmill.config.pbg_values import as_override, from_python
-from graphmill.config.reading import from_mapping, load, place_now, read_raw
+from graphmill.config.pbg_values import as_override, bare, from_python
+from graphmill.config.reading import apply_override, from_mapping, load, place_now, read_raw
 from graphmill.config.schema import (
     Config,
     Count,
@@ -33,7 +33,9 @@ __all__ = [
     "Strings",
     "Tunable",
     "TypeName",
+    "apply_override",
     "as_override",
+    "bare",
     "check_known",
     "from_mapping",
     "from_python",

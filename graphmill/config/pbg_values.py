@@ -50,13 +50,13 @@ def with_v1_names(raw: Mapping[str, Any]) -> dict[str, Any]:
     return filled
 
 
-def from_python(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration of Python with the names and values of version 1; other sections stay.
+def from_python(raw: Mapping[str, Any], section: type[Section] = PbgConfig) -> dict[str, Any]:
+    """Return a configuration of Python, or a part of one, with the names and values of version 1.
 
     Raises:
         ConfigError: as `with_v1_names`.
     """
-    return dict(_from_python(PbgConfig, with_v1_names(raw)))
+    return dict(_from_python(section, with_v1_names(raw) if section is PbgConfig else _snake_keys(raw)))
 
 
 def as_override(given: str) -> str:

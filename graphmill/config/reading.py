@@ -66,7 +66,7 @@ def read_raw(conf_uri: str | None, overrides: Sequence[str] = ()) -> dict[str, A
     """
     raw = _read(conf_uri) if conf_uri else {}
     for override in overrides:
-        _apply(raw, override)
+        apply_override(raw, override)
     return raw
 
 
@@ -227,8 +227,12 @@ def _read_pbg_python(conf_uri: str) -> dict[str, Any]:
     return raw
 
 
-def _apply(raw: dict[str, Any], override: str) -> None:
-    """Set one `key.path=value`; a number in the path (`relations[0].operator`) is a position in a list."""
+def apply_override(raw: dict[str, Any], override: str) -> None:
+    """Set one `key.path=value`; a number in the path (`relations[0].operator`) is a position in a list.
+
+    Raises:
+        ConfigError: the value cannot be parsed, or there is no such place.
+    """
     path, equals, text = override.partition("=")
     keys = _place(path)
     if not equals or not all(keys) or len(keys) > _MAX_DEPTH:
