@@ -24,7 +24,7 @@ from etl.run.check_config import check_config
 from etl.run.outputs import check_outputs, hide_outputs, output_uris, quarantine_uri
 from etl.run.work import Work, kept_work
 from etl.steps import index, merge
-from etl.steps.encode import Chunk, Encoded, encode_range
+from etl.steps.encode import Chunk, Encoded, encode_ranges
 from etl.steps.index_previous import as_before, file_previous, num_previous_ids, previous_counts
 from etl.steps.index_shard import index_shard
 from etl.steps.sizes import cut_types, memory_of_workers
@@ -34,7 +34,7 @@ from etl.strings.hashing import HASH_NAME
 from etl.survey import outlook as estimates
 from etl.tables.files import files_of
 from etl.tables.formats import FileRange
-from etl.tables.ranges import balanced, find_ranges
+from etl.tables.ranges import balanced, find_ranges, grouped
 from graphmill import storage
 from graphmill.config import Config, Effect
 from graphmill.config.defaults import AUTO
@@ -82,7 +82,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     cutting = etl.model_dump(mode="json", include=_CUTTING)
     config = as_before(config)
     with kept_work(client, config, made_from | {"cutting": cutting}, claim) as work:
-        ranges = work.step("plan", list[FileRange], lambda: _plan(work, client, config))
+        ranges = work.step("plan", list[FileRange], lambda: _plan(work, config))
         doubts.warn_of_headers(config)
         num_rows = sum(file_range.num_rows for file_range in ranges)
         num_ids = 2 * num_rows + num_previous_ids(etl.previous_entity_path)
@@ -150,7 +150,7 @@ def _tables(etl: EtlConfig) -> list[tuple[str, Table]]:
     ]
 
 
-def _plan(work: Work, client: Client, config: Config) -> list[FileRange]:
+def _plan(work: Work, config: Config) -> list[FileRange]:
     etl = config.section(EtlConfig)
     files = [
         (label, table, uri, etl.chunk_rows)
@@ -159,7 +159,7 @@ def _plan(work: Work, client: Client, config: Config) -> list[FileRange]:
     ]
     found = work.run_tasks(find_ranges, files, "look at tables", "files")
     ranges = [file_range for of_file in found for file_range in of_file]
-    return balanced(ranges, sum(client.nthreads().values()))
+    return balanced(ranges, work.num_threads)
 
 
 def _check_places(
@@ -183,8 +183,9 @@ def _check_places(
 def _encode(
     work: Work, config: Config, settings: TaskSettings, ranges: list[FileRange], claim: Claim
 ) -> list[Encoded]:
-    tasks = [(settings, file_range, number) for number, file_range in enumerate(ranges)]
-    encoded = work.run_tasks(encode_range, tasks, "encode", "ranges")
+    groups = grouped(ranges, work.num_threads, settings.etl.chunk_rows)
+    tasks = [(settings, group, number) for number, group in enumerate(groups)]
+    encoded = work.run_tasks(encode_ranges, tasks, "encode")
     if settings.folders.quarantine is not None:
         uri = storage.absolute(quarantine_uri(config))
         try:

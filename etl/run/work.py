@@ -106,6 +106,11 @@ class Work:
         self.folders = Folders(storage.join(uri, f"files-{token}"), entities, splits, quarantine)
 
     @property
+    def num_threads(self) -> int:
+        """Tasks that the cluster runs at a time now."""
+        return sum(self._client.nthreads().values())
+
+    @property
     def seconds(self) -> dict[str, float]:
         """Duration of each finished step, also of steps that an earlier run finished."""
         return {name: step.seconds for name, step in self._steps.items()}
