@@ -34,7 +34,7 @@ from etl.strings.hashing import HASH_NAME
 from etl.survey import outlook as estimates
 from etl.tables.files import files_of
 from etl.tables.formats import FileRange
-from etl.tables.ranges import balanced, find_ranges, grouped
+from etl.tables.ranges import balanced, grouped, ranges_of_files
 from graphmill import storage
 from graphmill.config import Config, Effect
 from graphmill.config.defaults import AUTO
@@ -49,6 +49,9 @@ from graphmill.storage.as_json import Int64
 __all__ = ["check", "check_outputs", "fingerprint", "outlook", "output_uris", "run", "written_uris"]
 
 written_uris = output_uris
+
+_LOOKS_PER_THREAD = 16
+_MAX_LOOKS = 64
 
 # Neutral settings that cut the work into tasks: unfinished work cannot continue with other values.
 _CUTTING = {name for name, effect in EtlConfig.effects().items() if effect is Effect.NEUTRAL} - {
@@ -152,13 +155,12 @@ def _tables(etl: EtlConfig) -> list[tuple[str, Table]]:
 
 def _plan(work: Work, config: Config) -> list[FileRange]:
     etl = config.section(EtlConfig)
-    files = [
-        (label, table, uri, etl.chunk_rows)
-        for label, table in _tables(etl)
-        for uri in files_of(config, table)
-    ]
-    found = work.run_tasks(find_ranges, files, "look at tables", "files")
-    ranges = [file_range for of_file in found for file_range in of_file]
+    files = [(label, table, uri) for label, table in _tables(etl) for uri in files_of(config, table)]
+    # A task costs more than a look at a small file.
+    step = min(1 + len(files) // (_LOOKS_PER_THREAD * work.num_threads), _MAX_LOOKS)
+    tasks = [(files[start : start + step], etl.chunk_rows) for start in range(0, len(files), step)]
+    found = work.run_tasks(ranges_of_files, tasks, "look at tables")
+    ranges = [file_range for of_files in found for file_range in of_files]
     return balanced(ranges, work.num_threads)
 
 

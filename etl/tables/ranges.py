@@ -23,6 +23,11 @@ MAX_GROUP_BYTES = 64 << 20
 _MAX_ROUNDS = 4
 
 
+def ranges_of_files(files: Sequence[tuple[str, Table, str]], chunk_rows: int) -> list[FileRange]:
+    """Find the ranges of files, each given as label, table and URI; see `find_ranges`."""
+    return [each for label, table, uri in files for each in find_ranges(label, table, uri, chunk_rows)]
+
+
 def find_ranges(label: str, table: Table, uri: str, chunk_rows: int) -> list[FileRange]:
     """Find the columns of a file, and cut the file into ranges; `label` names the table in figures.
 
