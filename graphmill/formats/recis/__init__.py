@@ -1,7 +1,7 @@
 """RecIS' safetensors checkpoints: tables of rows by id, divided into shards, and dense tensors.
 
     checkpoint/
-      model-000000-of-000002.safetensors    blocks; number = shard * writers + writer; gaps are legal
+      model-000000-of-000002.safetensors    blocks; numbered from 0 on, without gaps
       tensorkey.json                        which slice of which table a block is
       torch_rank_weights_embs_table_multi_shard.json    one entry per embedding block or dense tensor
       index                                 which block lies in which file; written last

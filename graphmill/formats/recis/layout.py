@@ -102,10 +102,25 @@ class Index:
     """`table@slot^slice` of each block of a table."""
     multi_shard: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def update(self, other: "Index") -> None:
-        """Add the content of another shard."""
-        for name, entries in vars(self).items():
-            entries.update(getattr(other, name))
+    def append(self, other: "Index") -> None:
+        """Add the content of the next shard, whose files get the next numbers."""
+        first = len(self.file_index)
+        for numbers, added in (
+            (self.block_index, other.block_index),
+            (self.file_index, other.file_index),
+        ):
+            numbers.update({key: number + first for key, number in added.items()})
+        self.tensor_keys.update(other.tensor_keys)
+        self.multi_shard.update(other.multi_shard)
+
+    def number_files(self) -> dict[str, str]:
+        """Name the files by their numbers; return the new name of each old name."""
+        total = len(self.file_index)
+        names = {
+            name: f"model-{number:06d}-of-{total:06d}.safetensors" for name, number in self.file_index.items()
+        }
+        self.file_index = {names[name]: number for name, number in self.file_index.items()}
+        return names
 
     def blocks(self, where: str) -> dict[str, list[Stored]]:
         """The blocks of each tensor in the order of slots, by name: `table@slot`, or a dense tensor's.
