@@ -3,8 +3,8 @@
     {type}@id, {type}@embedding                     rows
     {type}@sparse_row_wise_adagrad_state_sum        [N, 1], the name of RecIS' own optimizer; or
     {type}@sparse_adagrad_state_sum                 [N, D]
-    rhs_operators.0.real, global_embs.emb_user      dense: parameters, under PBG's keys
-    rhs_operators.0.real.optimizer.sum              dense: their Adagrad sums
+    rhs_operators.0.real, global_embs.emb_user      dense: parameters, under PBG's keys (see `recis_names`)
+    optimizer.sum.rhs_operators.0.real              dense: their Adagrad sums
     graphmill_checkpoint.json                       content that the layout cannot keep: version,
                                                     partitions, configuration, iteration, scalars of
                                                     optimizers
@@ -23,13 +23,13 @@ from graphmill import storage
 from graphmill.checkpoints import states
 from graphmill.checkpoints.checkpoint import Checkpoint, ModelState
 from graphmill.checkpoints.ordered import OrderedTable, Piece
+from graphmill.checkpoints.recis_names import check_table_names, parameter_names, parse_names, sum_name
 from graphmill.checkpoints.recis_shard import OwnedIds, OwnedRows
 from graphmill.checkpoints.whole_tables import JoinedRows, JoinedSums, WholeTablesCheckpoint
 from graphmill.errors import FormatError
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.formats.recis import CheckpointReader, HashTable, Saver, slice_of
 from graphmill.formats.recis.layout import EMBEDDING_SLOT, ID_SLOT, tensor_name
-from graphmill.model.parameters import is_parameter_key
 from graphmill.vocab import Partition
 
 SIDE_FILE = "graphmill_checkpoint.json"
@@ -37,7 +37,6 @@ FORMAT_VERSION = 1
 ROW_SUMS = "sparse_row_wise_adagrad_state_sum"
 ELEMENT_SUMS = "sparse_adagrad_state_sum"
 
-_SUM_END = ".optimizer.sum"
 _WRITERS = 4
 
 
@@ -79,19 +78,18 @@ class RecisCheckpoint(WholeTablesCheckpoint):
         return states.with_sums(plain, sums)
 
     def _read_model(self) -> ModelState | None:
-        found = [name for name in self._reader.dense_names() if is_parameter_key(name)]
+        found, sum_names = parse_names(self._reader.dense_names())
         if not found and self._recorded["table_states"] is None:
             return None
         keys = self._in_order(found)
-        parameters = {key: self._reader.read_tensor(key).float() for key in keys}
+        parameters = {key: self._reader.read_tensor(found[key]).float() for key in keys}
         plain = self._recorded["model_state"]
         if plain is None:
             return ModelState(parameters, None)
-        dense = set(self._reader.dense_names())
         sums = {
-            number: self._reader.read_tensor(key + _SUM_END)
+            number: self._reader.read_tensor(sum_names[key])
             for number, key in enumerate(keys)
-            if key + _SUM_END in dense
+            if key in sum_names
         }
         return ModelState(parameters, states.with_sums(plain, sums) if plain["param_groups"] else {})
 
@@ -110,9 +108,8 @@ class RecisCheckpoint(WholeTablesCheckpoint):
     @property
     def unread(self) -> list[str]:
         """Names of tensors that are no embeddings, sums or parameters."""
-        dense = [
-            name for name in self._reader.dense_names() if not is_parameter_key(name.removesuffix(_SUM_END))
-        ]
+        known_names = {name for names in parse_names(self._reader.dense_names()) for name in names.values()}
+        dense = [name for name in self._reader.dense_names() if name not in known_names]
         known = (EMBEDDING_SLOT, ROW_SUMS, ELEMENT_SUMS)
         slots = [f"{name}@{slot}" for name, each in self._slots.items() for slot in each if slot not in known]
         return dense + slots
@@ -143,6 +140,7 @@ _UNKNOWN_STATE: dict[str, Any] = {
 
 def write(source: Checkpoint, target_uri: str, shard_num: int = 1) -> list[str]:
     """Write `source` in `shard_num` shards, and return the lost content: nothing."""
+    check_table_names(source.counts)
     table_states: dict[str, list[Any]] = {name: [] for name in source.counts}
     sums_dims = dict.fromkeys(source.counts, 0)
     for name, partition, shape in source.partitions():
@@ -181,9 +179,10 @@ def _plain_model_state(model: ModelState | None) -> dict[str, Any] | None:
 
 
 def _dense_tensors(model: ModelState) -> dict[str, Any]:
-    tensors: dict[str, Any] = dict(model.parameters)
+    names = parameter_names(model.parameters)
     sums = states.sums_of(model.optimizer_state)
-    return tensors | {key + _SUM_END: sums[n] for n, key in enumerate(model.parameters) if n in sums}
+    tensors: dict[str, Any] = {names[key]: value for key, value in model.parameters.items()}
+    return tensors | {sum_name(names[key]): sums[n] for n, key in enumerate(model.parameters) if n in sums}
 
 
 def _owned_table(

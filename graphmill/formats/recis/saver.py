@@ -1,8 +1,8 @@
 """Saving of one shard or all shards in RecIS' layout.
 
 Every shard writes its files of tensors, and then a note with their content. The shard that finds the notes
-of all shards numbers the files from 0 on without gaps, gives them their names, and writes `index` last: RecIS'
-reader has a vector with one place for each file. A folder holds one checkpoint: a second save is refused.
+of all shards numbers the files from 0 on without gaps, gives them their names, and writes `index` last.
+RecIS' reader has a vector with one place per file. A folder holds one checkpoint: a second save is refused.
 Empty the folder after a killed save: its notes would be joined with the notes of the next save.
 """
 

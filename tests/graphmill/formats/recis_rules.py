@@ -1,7 +1,7 @@
 """A reader of RecIS checkpoints by the rules of RecIS' own reader, the strict ones of all its versions.
 
-RecIS has a vector with one place per file of `index`, and looks a file up by its number. It finds the blocks of
-a tensor by the beginning of their names: in 1.0.0 a longer name counts as well, since 1.2 only that name.
+RecIS has a vector with one place per file of `index`, and looks a file up by its number. It finds the blocks
+of a tensor by the beginning of their names: in 1.0.0 a longer name counts as well, since 1.2 only that name.
 Tables are read shard by shard, with the ids that a rank owns by `uint64(id) % 65536`.
 """
 
@@ -36,9 +36,7 @@ class RecisReader:
 
     def read(self, name: str, prefix: str = "") -> torch.Tensor:
         """RecIS 1.0.0 looks for the name alone, since 1.2 with the prefix `^` of slices."""
-        slices = sorted(
-            block.split(CARET)[1] for block in self._file_of if block.startswith(name + prefix)
-        )
+        slices = sorted(block.split(CARET)[1] for block in self._file_of if block.startswith(name + prefix))
         pieces = [self._block(f"{name}{CARET}{each}") for each in slices]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
