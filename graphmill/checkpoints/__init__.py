@@ -40,7 +40,10 @@ _TABLE = {
         "graphstorm", "GraphStormCheckpoint", "emb_info.json (GraphStorm)", (r"emb_info\.json",)
     ),
     "recis": _Format(
-        "recis", "RecisCheckpoint", "index and *.safetensors (RecIS)", ("index", r".*\.safetensors")
+        "recis",
+        "RecisCheckpoint",
+        "index and *.safetensors, or checkpoint and ckpt_* (RecIS)",
+        (r"index|checkpoint", r".*\.safetensors|ckpt_.+"),
     ),
     "pbg-legacy": _Format(
         "pbg_legacy",

@@ -64,10 +64,12 @@ def convert(
     storage.delete(target_uri)
     with storage.atomic_directory(target_uri) as temporary:
         not_kept = checkpoints.module_of(target_format).write(source, temporary, shard_num=shard_num)
-        not_kept += [f"{name}, of which nothing is known here" for name in source.unread]
+        is_whole = source.format == target_format == "recis"
+        if not is_whole:
+            not_kept += [f"{name}, of which nothing is known here" for name in source.unread]
         counts = None if set(source.num_partitions.values()) == {1} else options.get("entity_path")
         written = checkpoints.open_checkpoint(temporary, entity_path=counts)
-        _check_same(source, written, temporary)
+        _check_same(source, written, temporary, compare_rows=not is_whole)
         claim.check()
     target = checkpoints.open_checkpoint(target_uri, entity_path=counts)
     num_bytes = sum(4 * count * dimension for _, _, (count, dimension) in source.partitions())
@@ -84,12 +86,12 @@ def described(checkpoint: Checkpoint) -> str:
     return version + "; ".join(tables)
 
 
-def _check_same(source: Checkpoint, written: Checkpoint, where: str) -> None:
+def _check_same(source: Checkpoint, written: Checkpoint, where: str, *, compare_rows: bool) -> None:
     """Compare shapes, and the first and last rows of every type."""
     for name, counts in source.counts.items():
         if sum(written.counts.get(name, [])) != sum(counts):
             raise FormatError(f"{where}: {name!r}: {sum(counts)} rows were read, {written.counts} written")
-        for end in (0, -1):
+        for end in (0, -1) if compare_rows else ():
             first, second = (_end_row(each, name, end) for each in (source, written))
             if not np.array_equal(first, second, equal_nan=True):
                 raise FormatError(f"{where}: {name!r}: row {end} is not the one that was read")

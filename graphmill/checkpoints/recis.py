@@ -13,6 +13,7 @@ RecIS itself writes no graphmill_checkpoint.json. The tensors of such a checkpoi
 """
 
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -24,13 +25,16 @@ from graphmill.checkpoints import states
 from graphmill.checkpoints.checkpoint import Checkpoint, ModelState
 from graphmill.checkpoints.ordered import OrderedTable, Piece
 from graphmill.checkpoints.recis_names import check_table_names, parameter_names, parse_names, sum_name
+from graphmill.checkpoints.recis_reshard import reshard
 from graphmill.checkpoints.recis_shard import OwnedIds, OwnedRows
 from graphmill.checkpoints.whole_tables import JoinedRows, JoinedSums, WholeTablesCheckpoint
 from graphmill.errors import FormatError
 from graphmill.formats.pbg_checkpoint import Iteration
-from graphmill.formats.recis import CheckpointReader, HashTable, Saver, slice_of
+from graphmill.formats.recis import CheckpointReader, HashTable, Saver, newest, slice_of
 from graphmill.formats.recis.layout import EMBEDDING_SLOT, ID_SLOT, tensor_name
 from graphmill.vocab import Partition
+
+log = logging.getLogger("graphmill")
 
 SIDE_FILE = "graphmill_checkpoint.json"
 FORMAT_VERSION = 1
@@ -47,6 +51,10 @@ class RecisCheckpoint(WholeTablesCheckpoint):
 
     def __init__(self, uri: str, entity_path: str | None = None, **_: object) -> None:
         """Counts of partitions are in `entity_path`; by default in the checkpoint. FormatError on damage."""
+        newest_uri = newest(uri)
+        if newest_uri != uri:
+            log.info("%s: the newest checkpoint is %s", uri, newest_uri)
+        uri = newest_uri
         self._reader = CheckpointReader(uri)
         self._recorded = _read_side_file(storage.join(uri, SIDE_FILE))
         self._slots = self._reader.table_slots()
@@ -94,6 +102,11 @@ class RecisCheckpoint(WholeTablesCheckpoint):
         return ModelState(parameters, states.with_sums(plain, sums) if plain["param_groups"] else {})
 
     @property
+    def reader(self) -> CheckpointReader:
+        """The reader of the files."""
+        return self._reader
+
+    @property
     def config(self) -> dict[str, Any] | None:
         """The configuration in graphmill_checkpoint.json."""
         config: dict[str, Any] | None = self._recorded["config"]
@@ -139,7 +152,9 @@ _UNKNOWN_STATE: dict[str, Any] = {
 
 
 def write(source: Checkpoint, target_uri: str, shard_num: int = 1) -> list[str]:
-    """Write `source` in `shard_num` shards, and return the lost content: nothing."""
+    """Write `source` in `shard_num` shards, and return the lost content: nothing of a format with tables."""
+    if isinstance(source, RecisCheckpoint):
+        return reshard(source.reader, target_uri, shard_num, _WRITERS)
     check_table_names(source.counts)
     table_states: dict[str, list[Any]] = {name: [] for name in source.counts}
     sums_dims = dict.fromkeys(source.counts, 0)

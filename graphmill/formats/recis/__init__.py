@@ -11,7 +11,7 @@ Modules: `saver`, `reader`; `tables` (for saving and loading), `layout` (names, 
 Source: docs/formats/recis.md.
 """
 
-from graphmill.formats.recis.layout import Slice, UnknownTensorError, hash_slot, slice_of
+from graphmill.formats.recis.layout import Slice, UnknownTensorError, hash_slot, newest, slice_of
 from graphmill.formats.recis.reader import CheckpointReader, Loader
 from graphmill.formats.recis.safetensors import Rows
 from graphmill.formats.recis.saver import Saver, WriteBlock
@@ -27,5 +27,6 @@ __all__ = [
     "UnknownTensorError",
     "WriteBlock",
     "hash_slot",
+    "newest",
     "slice_of",
 ]
