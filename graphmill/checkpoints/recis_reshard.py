@@ -17,6 +17,7 @@ from torch import Tensor
 
 from graphmill import storage
 from graphmill.checkpoints.recis_names import parameter_names, parse_names, sum_name
+from graphmill.checkpoints.recis_write import NUM_WRITERS
 from graphmill.errors import FormatError
 from graphmill.formats.recis import CheckpointReader, HashTable, Saver, Slice, slice_of
 from graphmill.formats.recis.layout import ID_SLOT, INDEX, MULTI_SHARD, TENSOR_KEYS, Stored, tensor_name
@@ -26,7 +27,7 @@ _WRITTEN = rf"{INDEX}|{TENSOR_KEYS}|{MULTI_SHARD}|[^/]+\.safetensors"
 _OF_RANKS = r"io_state_.*"  # positions in the data, one file for each rank that trained
 
 
-def reshard(reader: CheckpointReader, target_uri: str, shard_num: int, num_writers: int) -> list[str]:
+def reshard(reader: CheckpointReader, target_uri: str, shard_num: int) -> list[str]:
     """Write the checkpoint in `shard_num` shards; return the files that are not kept.
 
     Raises:
@@ -40,7 +41,7 @@ def reshard(reader: CheckpointReader, target_uri: str, shard_num: int, num_write
                 for name, slots in reader.table_slots().items()
             }
             dense = {names[name]: reader.read_tensor(name) for name in names} if shard == 0 else {}
-            Saver(shard, shard_num, num_writers, target_uri, tables, dense).save()
+            Saver(shard, shard_num, NUM_WRITERS, target_uri, tables, dense).save()
     written = CheckpointReader(target_uri)
     for name in reader.tensor_names():
         found, expected = written.tensor_shape(names.get(name, name)), reader.tensor_shape(name)
