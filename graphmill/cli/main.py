@@ -97,14 +97,14 @@ def convert(
     target_format: str,
     id_maps: tuple[str, ...],
     id_map_columns: str | None,
-    leave_out: bool,
+    leave_out: bool | None,
     num_partitions: int,
     seed: int,
     **options: Any,
 ) -> None:
     """Write the checkpoint at SOURCE_URI as another format to TARGET_URI."""
     maps = parse_id_maps(id_maps, id_map_columns)
-    options["id_maps"] = IdMaps(maps, num_partitions, seed, leave_out) if maps else None
+    options["id_maps"] = IdMaps(maps, num_partitions, seed, bool(leave_out)) if maps else None
     with lock.held(whole=[target_uri]) as claim:
         done = conversion.convert(source_uri, target_uri, target_format, **options, claim=claim)
     click.echo(f"source  {done.source.format:<10} {conversion.described(done.source)}")

@@ -171,7 +171,12 @@ def conf_of(run: str | None, conf: str | None) -> str | None:
 def id_map_options(command: Command) -> Command:
     """Add the options of a map from raw ids to int64 ids."""
     for option in (
-        click.option("--leave-out", is_flag=True, help="Leave ids out that the maps cannot translate."),
+        click.option(
+            "--leave-out",
+            is_flag=True,
+            default=None,
+            help="Leave out ids that the maps cannot translate, else an error.",
+        ),
         click.option(
             "--id-map-columns",
             metavar="RAW,ID",
