@@ -135,7 +135,9 @@ class EtlConfig(Section):
     spill_compression: Neutral[Literal["auto", Compression]] = Field(
         "auto", description="Compression of intermediate files; auto: none on local disks, else lz4."
     )
-    entity_names: Fixed[bool] = Field(False, description="Also write PBG's entity_names JSON files.")
+    entity_names: Fixed[bool] = Field(
+        False, description="Also write PBG's JSON files of names, for torchbiggraph_export_to_tsv."
+    )
     work_replication: Neutral[Positive] = Field(2, description="Copies of intermediate files on HDFS.")
     work_path: Neutral[str | None] = Field(
         None, description="Folder of intermediate files, reached by all workers; null: beside the entities."

@@ -66,10 +66,15 @@ def bucket_uri(edge_path: str, bucket: Bucket) -> str:
     return storage.join(edge_path, f"edges_{bucket.lhs}_{bucket.rhs}.h5")
 
 
-def folders(edge_root: str) -> list[str]:
-    """The folders of bucket files in `edge_root`, one for each split."""
+def folders(edge_root: str, entity_path: str) -> list[str]:
+    """The folders of bucket files in `edge_root`, one for each split; none of another graph.
+
+    A folder is of another graph if its marker tells of other tables or settings than that of `entity_path`.
+    """
     found = [entry.uri for entry in storage.list_dir(edge_root) if entry.is_dir]
-    return [each for each in found if storage.exists(bucket_uri(each, Bucket(0, 0)))]
+    found = [each for each in found if storage.exists(bucket_uri(each, Bucket(0, 0)))]
+    ours = storage.read_marker(entity_path)
+    return [each for each in found if (storage.read_marker(each) or ours) == ours]
 
 
 class BucketWriter:
