@@ -38,6 +38,9 @@ Name = Annotated[
     AfterValidator(_fits_file_name),
 ]
 TypeName = Annotated[Name, Field(pattern=r"^[^:]*$", description="Without colons, which HDFS refuses.")]
+RelationName = Annotated[
+    str, Field(min_length=1, description="Any text: `storage.file_name` makes file names.")
+]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(gt=0, lt=2**63)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
@@ -62,7 +65,7 @@ class EntityConfig(Section):
 class RelationConfig(Section):
     """One relation; its position in the list is its number in the bucket files."""
 
-    name: Fixed[Name] = Field(description="Name of the relation, as tables of edges have it.")
+    name: Fixed[RelationName] = Field(description="Name of the relation, as tables of edges have it.")
     lhs: Fixed[Name] = Field(description="Entity type of the left-hand side.")
     rhs: Fixed[Name] = Field(description="Entity type of the right-hand side.")
     weight: Tunable[float] = Field(1.0, gt=0, description="Factor of the loss of this relation's edges.")
