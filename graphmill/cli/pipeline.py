@@ -12,12 +12,10 @@ from graphmill.cli.session import session
 from graphmill.config import Config
 from graphmill.config.stages import STAGES
 from graphmill.display import terminal
-from graphmill.errors import ConfigError
 from graphmill.run import dates
 from graphmill.run.job import job_of
 from graphmill.run.settled import settled
 from graphmill.run.summaries import summary
-from graphmill.vocab import TRAIN_SPLIT
 
 
 @click.command(
@@ -45,7 +43,6 @@ def command(
             return
     else:
         settings = config.load(conf, overrides, transform=dates.refuse_places)
-    _check_train_split(settings)
     if dry_run:
         show_plan(settings, list(STAGES))
         return
@@ -77,18 +74,6 @@ def _finish(settings: Config, conf: str | None, overrides: tuple[str, ...]) -> N
     storage.write_marker(settings.output, schedule.model_dump(include={"date", "previous_date"}))
     if schedule.keep:
         dates.retire(config.read_raw(conf, overrides)["output"], schedule.keep)
-
-
-def _check_train_split(settings: Config) -> None:
-    """Refuse to train on other edges than those that etl writes.
-
-    Raises:
-        ConfigError: the train split is not among `edge_paths`.
-    """
-    written = settings.split_path(TRAIN_SPLIT)
-    if written not in settings.edge_paths:
-        read = ", ".join(settings.edge_paths)
-        raise ConfigError(f"edge_paths: etl writes {written}, training reads {read}; let them agree")
 
 
 if __name__ == "__main__":

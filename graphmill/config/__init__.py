@@ -10,6 +10,7 @@ from graphmill.config.schema import (
     PbgConfig,
     Positive,
     RelationConfig,
+    RelationName,
     Strings,
     TypeName,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "PbgConfig",
     "Positive",
     "RelationConfig",
+    "RelationName",
     "Section",
     "Strings",
     "Tunable",
