@@ -10,10 +10,9 @@ from graphmill.cli.check import show_plan
 from graphmill.cli.options import dry_run_option, run_options
 from graphmill.cli.session import session
 from graphmill.config import Config
-from graphmill.config.stages import STAGES
 from graphmill.display import terminal
 from graphmill.run import dates
-from graphmill.run.job import job_of
+from graphmill.run.job import job_of, stages_of
 from graphmill.run.settled import settled
 from graphmill.run.summaries import summary
 
@@ -43,16 +42,17 @@ def command(
             return
     else:
         settings = config.load(conf, overrides, transform=dates.refuse_places)
+    stages = stages_of(settings)
     if dry_run:
-        show_plan(settings, list(STAGES))
+        show_plan(settings, stages)
         return
-    first, *others = STAGES
+    first, *others = stages
     coming = [*job_of(first).output_uris(settings), settings.checkpoint_path]
     planned = settled(settings)
-    for stage in STAGES:  # reports a wrong setting of the last stage before the first stage runs
+    for stage in stages:  # reports a wrong setting of the last stage before the first stage runs
         job_of(stage).fingerprint(planned)
         job_of(stage).check(planned, coming)
-    with session(settings, master, list(STAGES)) as run:
+    with session(settings, master, stages) as run:
         if day:
             template = config.read_raw(conf, overrides)["output"]
             dates.hold_previous(settings, template, run.record.save)
