@@ -60,14 +60,37 @@ conf_option = click.option(
     help="Configuration: YAML, local or on HDFS; graphmill:NAME for an example of the installation; or a PBG "
     f"config ending in .py; sets ${CONF_VARIABLE}.",
 )
-set_option = click.option(
-    "--set", "overrides", multiple=True, metavar="KEY.PATH=VALUE", help="Override one setting; repeatable."
-)
 OF_A_RUN = "RUN: the output of a run, whose settings count then, instead of --conf."
 run_argument = click.argument("run", required=False)
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Check, print what the run would take, and start nothing."
 )
+
+
+def set_option(command: Command) -> Command:
+    """Add --set, and -p of PBG's commands; the function gets both as `overrides`, those of -p first."""
+
+    @click.option(
+        "--set",
+        "overrides",
+        multiple=True,
+        metavar="KEY.PATH=VALUE",
+        help="Override one setting; repeatable.",
+    )
+    @click.option(
+        "-p",
+        "--param",
+        "params",
+        multiple=True,
+        metavar="KEY=VALUE",
+        callback=lambda context, option, given: tuple(map(config.as_override, given)),
+        help="Override one key of PyTorch-BigGraph, in its form: -p edge_paths=a,b; repeatable.",
+    )
+    @functools.wraps(command)
+    def with_overrides(overrides: tuple[str, ...], params: tuple[str, ...], **others: Any) -> Any:
+        return command(overrides=(*params, *overrides), **others)
+
+    return with_overrides
 
 
 def output_options(command: Command) -> Command:

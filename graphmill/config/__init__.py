@@ -1,6 +1,7 @@
 """The configuration: YAML or a PBG Python config -> one frozen, typed `Config`."""
 
-from graphmill.config.reading import from_mapping, load, place_now, read_raw
+from graphmill.config.pbg_values import as_override, bare, from_python
+from graphmill.config.reading import apply_override, from_mapping, load, place_now, read_raw
 from graphmill.config.schema import (
     Config,
     Count,
@@ -14,7 +15,7 @@ from graphmill.config.schema import (
     Strings,
     TypeName,
 )
-from graphmill.config.section import Effect, Fixed, Neutral, Section, Tunable, validated
+from graphmill.config.section import Effect, Fixed, Neutral, Section, Tunable, check_known, validated
 from graphmill.config.yaml_text import parsed as parsed_yaml
 
 __all__ = [
@@ -34,7 +35,12 @@ __all__ = [
     "Strings",
     "Tunable",
     "TypeName",
+    "apply_override",
+    "as_override",
+    "bare",
+    "check_known",
     "from_mapping",
+    "from_python",
     "load",
     "parsed_yaml",
     "place_now",

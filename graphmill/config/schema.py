@@ -193,16 +193,16 @@ class PbgConfig(Section):
             raise ValueError(f"relations: two relations are named {twice!r}; names must differ")
         for side in Side:
             self._check_partitions(side)
+        if self.disable_lhs_negs and self.disable_rhs_negs:
+            raise ValueError(
+                "disable_rhs_negs: cannot be used with disable_lhs_negs, as nothing would be trained"
+            )
         if self.dynamic_relations and len(self.relations) != 1:
             raise ValueError(
                 f"relations: dynamic_relations allows exactly one entry, found {len(self.relations)}"
             )
         if self.dynamic_relations and self.global_emb:
             raise ValueError("global_emb: cannot be used with dynamic_relations; set global_emb: false")
-        if self.loss_fn == "logistic" and self.comparator == "cos":
-            raise ValueError(
-                "loss_fn: logistic cannot be used with comparator cos, whose scores lie in [-1, 1]"
-            )
         return self
 
     def _check_partitions(self, side: Side) -> None:

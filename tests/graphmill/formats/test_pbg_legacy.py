@@ -292,6 +292,60 @@ def test_config_keys() -> None:
     assert names.v1_config(camel) == config
 
 
+JANUARY = {
+    "model": "f2_model",
+    "metric": "dot",
+    "partitionOrder": "inside_out",
+    "bias": 1,
+    "entities": {"user": {"numPartitions": 1, "featurized": 0}},
+    "relations": [{"name": "r", "lhs": "user", "rhs": "user", "operator": "affine_rhs", "all_rhs_negs": 1}],
+    "numDynamicRels": 0,
+}
+
+
+def _save_with(config: dict[str, Any], folder: Path) -> None:
+    folder.mkdir()
+    _save_as_2019((torch.from_numpy(ROWS), None), folder / "user_1.pt.3")
+    _save_as_2019((config, 3, 0, {}, None), folder / "METADATA_1.pt.3")
+    (folder / "CHECKPOINT_VERSION").write_text("3")
+
+
+def test_the_configuration_of_january_is_converted_to_keys_of_today(tmp_path: Path) -> None:
+    _save_with(JANUARY, tmp_path / "old")
+    command.main(
+        ["convert", str(tmp_path / "old"), str(tmp_path / "new"), "--format", "pbg"], standalone_mode=False
+    )
+    assert v1.read_config(str(tmp_path / "new")) == {
+        "comparator": "dot",
+        "bucket_order": "inside_out",
+        "bias": True,
+        "entities": {"user": {"num_partitions": 1, "featurized": False}},
+        "relations": [{"name": "r", "lhs": "user", "rhs": "user", "operator": "affine", "all_negs": True}],
+        "disable_lhs_negs": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "my_model"}, "model: expected 'f2_model'.*found 'my_model'"),
+        ({"shoeSize": 4}, "shoe_size: unknown key"),
+        ({"metric": "manhattan"}, "comparator: input should be .*found 'manhattan'"),
+        ({"entities": {"user": {"numPartitions": 1, "colour": 3}}}, "entities.user.colour: unknown key"),
+    ],
+)
+def test_a_configuration_without_a_counterpart_is_not_converted(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    _save_with(JANUARY | changes, tmp_path / "old")
+    with pytest.raises(FormatError, match=rf"METADATA_1\.pt\.3: .*version 1; change it(?s:.*){message}"):
+        command.main(
+            ["convert", str(tmp_path / "old"), str(tmp_path / "new"), "--format", "pbg"],
+            standalone_mode=False,
+        )
+    assert not (tmp_path / "new").exists()
+
+
 def _write_input(root: Path, base: int, counts: dict[str, list[int]]) -> list[tuple[np.ndarray, ...]]:
     """Legacy input with every bucket of two partitions; the edges, counted from 0."""
     rng = np.random.default_rng(base)
