@@ -169,6 +169,11 @@ class Checkpoint(ABC):
         return []
 
     @property
+    def left_out(self) -> list[str]:
+        """Content of the files that the reader was told to leave out, a line each."""
+        return []
+
+    @property
     def num_partitions(self) -> dict[str, int]:
         """Number of partitions of each entity type."""
         return {entity_type: len(counts) for entity_type, counts in self.counts.items()}

@@ -14,10 +14,14 @@ import numpy as np
 
 from graphmill import checkpoints, storage
 from graphmill.checkpoints import Checkpoint, Floats, Options
+from graphmill.checkpoints.id_maps import IdMaps
 from graphmill.errors import ConfigError, FormatError
 from graphmill.run.lock import NO_CLAIM, Claim
 
 log = logging.getLogger("graphmill")
+
+CHECKPOINT, ENTITIES = "checkpoint", "entities"
+"""Folders of the target where an id map gives raw ids to the rows."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,8 @@ def convert(
         target_format: its format.
         shard_num: shards of a RecIS target.
         claim: checked before the target is renamed.
-        options: of reading the source.
+        options: of reading the source. With `id_maps`, a RecIS source becomes TARGET_URI/checkpoint and
+            TARGET_URI/entities, and a RecIS target gets the ids of the raw ids in `entity_path`.
 
     Raises:
         ConfigError: the target holds files.
@@ -59,19 +64,57 @@ def convert(
     if storage.list_dir(target_uri) or storage.list_hidden(target_uri):
         raise ConfigError(f"{target_uri}: expected a folder that is empty or does not exist; name another")
     started = time.monotonic()
+    id_maps = _check_maps(source_uri, target_format, options)
     source = checkpoints.open_checkpoint(source_uri, **options)
     log.info("convert: %s is %s, %s", source_uri, source.format, described(source))
     storage.delete(target_uri)
+    is_hashed = id_maps is not None and target_format == "recis"
+    is_translated = id_maps is not None and not is_hashed
+    is_whole = source.format == target_format == "recis"
+    counts = None if set(source.num_partitions.values()) == {1} else options.get("entity_path")
+    below = (CHECKPOINT,) if is_translated else ()
     with storage.atomic_directory(target_uri) as temporary:
-        not_kept = checkpoints.module_of(target_format).write(source, temporary, shard_num=shard_num)
-        not_kept += [f"{name}, of which nothing is known here" for name in source.unread]
-        counts = None if set(source.num_partitions.values()) == {1} else options.get("entity_path")
-        written = checkpoints.open_checkpoint(temporary, entity_path=counts)
-        _check_same(source, written, temporary)
+        place = storage.join(temporary, *below)
+        to_hash = {"id_maps": id_maps, "entity_path": options.get("entity_path")} if is_hashed else {}
+        not_kept = source.left_out + checkpoints.module_of(target_format).write(
+            source, place, shard_num=shard_num, **to_hash
+        )
+        if not is_whole:
+            not_kept += [f"{name}, of which nothing is known here" for name in source.unread]
+        if is_translated:
+            _write_entities(source, storage.join(temporary, ENTITIES), id_maps)
+            counts = storage.join(temporary, ENTITIES)
+        written = checkpoints.open_checkpoint(place, entity_path=counts)
+        if not is_hashed:
+            _check_same(source, written, place, compare_rows=not is_whole)
         claim.check()
-    target = checkpoints.open_checkpoint(target_uri, entity_path=counts)
+    counts = storage.join(target_uri, ENTITIES) if is_translated else counts
+    target = checkpoints.open_checkpoint(storage.join(target_uri, *below), entity_path=counts)
     num_bytes = sum(4 * count * dimension for _, _, (count, dimension) in source.partitions())
     return Converted(source, target, not_kept, num_bytes, time.monotonic() - started)
+
+
+def _check_maps(source_uri: str, target_format: str, options: Options) -> IdMaps | None:
+    """The maps of ids, which either reading the source or writing the target needs."""
+    id_maps = options.get("id_maps")
+    if id_maps is None:
+        return None
+    formats = checkpoints.recognise(source_uri), target_format
+    if formats.count("recis") != 1:
+        raise ConfigError(
+            f"--id-map: expected RecIS' format as the source or as the target, found {' to '.join(formats)}"
+        )
+    if target_format == "recis":
+        options["id_maps"] = None
+    return id_maps
+
+
+def _write_entities(source: Checkpoint, entity_path: str, id_maps: IdMaps | None) -> None:
+    from graphmill.checkpoints.hashed import write_entities
+    from graphmill.checkpoints.recis import RecisCheckpoint
+
+    if isinstance(source, RecisCheckpoint) and id_maps is not None:
+        write_entities(entity_path, source.translated, id_maps)
 
 
 def described(checkpoint: Checkpoint) -> str:
@@ -84,12 +127,12 @@ def described(checkpoint: Checkpoint) -> str:
     return version + "; ".join(tables)
 
 
-def _check_same(source: Checkpoint, written: Checkpoint, where: str) -> None:
+def _check_same(source: Checkpoint, written: Checkpoint, where: str, *, compare_rows: bool) -> None:
     """Compare shapes, and the first and last rows of every type."""
     for name, counts in source.counts.items():
         if sum(written.counts.get(name, [])) != sum(counts):
             raise FormatError(f"{where}: {name!r}: {sum(counts)} rows were read, {written.counts} written")
-        for end in (0, -1):
+        for end in (0, -1) if compare_rows else ():
             first, second = (_end_row(each, name, end) for each in (source, written))
             if not np.array_equal(first, second, equal_nan=True):
                 raise FormatError(f"{where}: {name!r}: row {end} is not the one that was read")

@@ -189,3 +189,29 @@ def conf_of(run: str | None, conf: str | None) -> str | None:
     if context.get_parameter_source("conf") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--conf: a finished run has its own configuration; give RUN or --conf")
     return run if storage.name(run) == RECORD else storage.join(run, RECORD)
+
+
+def id_map_options(command: Command) -> Command:
+    """Add the options of a map from raw ids to int64 ids."""
+    for option in (
+        click.option(
+            "--leave-out",
+            is_flag=True,
+            default=None,
+            help="Leave out ids that the maps cannot translate, else an error.",
+        ),
+        click.option(
+            "--id-map-columns",
+            metavar="RAW,ID",
+            help="Columns of raw ids and int64 ids in the maps (default: by their types).",
+        ),
+        click.option(
+            "--id-map",
+            "id_maps",
+            multiple=True,
+            metavar="TYPE=FILE",
+            help="Raw ids of a RecIS table's ids: parquet, or int64 for the ids themselves; repeatable.",
+        ),
+    ):
+        command = option(command)
+    return command

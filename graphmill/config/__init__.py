@@ -11,6 +11,7 @@ from graphmill.config.schema import (
     PbgConfig,
     Positive,
     RelationConfig,
+    RelationName,
     Strings,
     TypeName,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "PbgConfig",
     "Positive",
     "RelationConfig",
+    "RelationName",
     "Section",
     "Strings",
     "Tunable",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from graphmill import storage
-from graphmill.config import defaults, pbg_values, yaml_text
+from graphmill.config import defaults, pbg_values, splits, yaml_text
 from graphmill.config.schema import Config
 from graphmill.config.section import Section, validated
 from graphmill.config.stages import SECTIONS, named
@@ -50,7 +50,7 @@ def load(
             raise ConfigError(_WITHOUT_CONF)
         if conf_uri and _has_own_defaults(conf_uri, given):
             given, chosen = defaults.applied(pbg_values.with_v1_names(given))
-        settings = from_mapping(given)
+        settings = _evaluated(from_mapping(given), conf_uri)
     except ConfigError as error:
         raise ConfigError(_with_lines(str(error), conf_uri, overrides)) from error
     # Workers may have another current folder than the command.
@@ -107,6 +107,21 @@ def from_mapping(raw: Mapping[str, Any]) -> Config:
         if content != {}
     }
     return settings.model_copy(update=typed)
+
+
+def _evaluated(settings: Config, conf_uri: str | None) -> Config:
+    """Have a `.py` configuration without held-out edges evaluate its last edge path, as PBG does."""
+    if not (conf_uri and conf_uri.endswith(".py")):
+        return settings
+    evaluate = settings.section(named(SECTIONS["evaluate"]))
+    folder = settings.split_path(evaluate.split)
+    written = settings.etl.splits() if settings.etl else ()
+    is_there = folder in settings.edge_paths or evaluate.split in written or storage.is_dir(folder)
+    if is_there or "split" in evaluate.model_fields_set:
+        return settings
+    last = splits.names_of(settings.edge_paths)[-1]
+    given = evaluate.model_dump(exclude_unset=True)
+    return settings.with_section(type(evaluate).model_validate({**given, "split": last}))
 
 
 def _has_own_defaults(conf_uri: str, raw: Mapping[str, Any]) -> bool:

@@ -65,6 +65,60 @@ def test_index_base_is_not_guessed(tmp_path: Path) -> None:
         assert _rows(tmp_path, "user", 1, index_base=base)[0, 0] == base + 1
 
 
+LOST = {
+    "the second of three": ({"user": (1, 3)}, {"user": 3}, r"user_2\.pt\.7 \(partition 2 of 3 of 'user'\)"),
+    "the first of three": ({"user": (2, 3)}, {"user": 3}, r"user_1\.pt\.7 \(partition 1 of 3 of 'user'\)"),
+    "the last of three": (
+        {"user": (1, 2), "item": (1,)},
+        {"user": 3, "item": 1},
+        r"user_3\.pt\.7 \(partition 3 of 3 of 'user'\)",
+    ),
+    "the first or the last": ({"user": (1, 2)}, {"user": 3}, r"user_0\.pt\.7 .*, or .*/user_3\.pt\.7"),
+    "two": (
+        {"user": (1, 4)},
+        {"user": 4},
+        r"user_2\.pt\.7 .*, .*user_3\.pt\.7 \(partition 3 of 4 of 'user'\)",
+    ),
+    "a whole type": (
+        {"user": (1,)},
+        {"user": 1, "item": 2},
+        r"item_1\.pt\.7 \(partition 1 of 2 of 'item'\), .*item_2\.pt\.7",
+    ),
+    "one by a gap": ({"user": (0, 2), "item": (0, 1)}, None, r"user_1\.pt\.7 \(partition 2 of 3 of 'user'\)"),
+    "one of very many": (
+        {"user": (1, 3)},
+        {"user": 10**15},
+        r"user_2\.pt\.7 \(partition 2 of 10{15} of 'user'\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_a_lost_partition_is_called_so(tmp_path: Path, name: str) -> None:
+    numbers, declared, message = LOST[name]
+    for entity_type, found in numbers.items():
+        for number in found:
+            torch.save((torch.zeros(2, 2), None), tmp_path / f"{entity_type}_{number}.pt.7")
+    if declared:
+        config = {
+            "entities": {each: {"numPartitions": count} for each, count in declared.items()},
+            "relations": [{"name": each, "lhs": "user", "rhs": each} for each in declared],
+        }
+        torch.save((config, 0), tmp_path / "METADATA_1.pt.7")
+    with pytest.raises(
+        FormatError, match=f"{message}.*: this partition is lost, there is no such file; copy"
+    ):
+        open_checkpoint(str(tmp_path))
+
+
+def test_a_lost_count_is_called_so(tmp_path: Path) -> None:
+    for number in (1, 3):
+        torch.save(2, tmp_path / f"entity_count_user_{number}.pt")
+    (tmp_path / "edges").mkdir()
+    with pytest.raises(FormatError, match=r"entity_count_user_2\.pt \(partition 2 of 3 .* is lost"):
+        inputs.find_index_base(str(tmp_path), [str(tmp_path / "edges")], "auto")
+
+
 def test_load_path_needs_nothing_but_embeddings(tmp_path: Path) -> None:
     """METADATA, CHECKPOINT_VERSION and the suffix are all optional."""
     torch.save((torch.nn.Parameter(torch.from_numpy(ROWS)), None), tmp_path / "user_1.pt")
