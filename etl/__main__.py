@@ -9,7 +9,7 @@ import click
 
 from graphmill import config, storage
 from graphmill.cli import exit_codes
-from graphmill.cli.options import OF_A_RUN, Command, dry_run_option, run_options
+from graphmill.cli.options import OF_A_RUN, Command, dry_run_option, is_configuration, run_options
 from graphmill.cli.stage_command import run_stage
 from graphmill.config.splits import names_of
 from graphmill.vocab import TRAIN_SPLIT
@@ -18,22 +18,20 @@ _HELP = f"""Run the stage etl, even if it has finished before.
 
 {OF_A_RUN}
 
-FILE...: tables of edges in place of etl.tables, the first for the first of edge_paths, and so on. CONFIG.py:
-a PBG config instead of --conf."""
+FILE...: tables of edges in place of etl.tables, the first for the first of edge_paths, and so on."""
 
 
 def _with_files(command: Command) -> Command:
-    """Tell apart the words of a command line: a run; or a configuration of PBG's, and files."""
+    """Tell apart the words of a command line: a run or a configuration, and files."""
 
     @functools.wraps(command)
-    def with_files(words: Sequence[str], conf: str | None, **others: Any) -> Any:
-        if words and words[0].endswith(".py"):
-            conf, *words = words
-        if others["lhs"] is None and others["rhs"] is None:
-            if len(words) > 1:
-                raise click.UsageError("FILE...: the options --lhs-col and --rhs-col are missing")
-            return command(conf=conf, run=next(iter(words), None), files=(), **others)
-        return command(conf=conf, files=words, **others)
+    def with_files(words: Sequence[str], **others: Any) -> Any:
+        has_files = others["lhs"] is not None or others["rhs"] is not None
+        run = words[0] if words and (is_configuration(words[0]) or not has_files) else None
+        files = words[run is not None :]
+        if files and not has_files:
+            raise click.UsageError("FILE...: the options --lhs-col and --rhs-col are missing")
+        return command(run=run, files=files, **others)
 
     return with_files
 
@@ -45,7 +43,7 @@ def _with_files(command: Command) -> Command:
     epilog="Examples: graphmill etl --conf conf/demo.yaml --output demo-output, "
     "graphmill etl fb15k_config.py -l 0 -r 2 --rel-col 1 train.txt valid.txt test.txt",
 )
-@click.argument("words", metavar="[RUN | [CONFIG.py] FILE...]", nargs=-1)
+@click.argument("words", metavar="[RUN | CONFIG] [FILE...]", nargs=-1)
 @_with_files
 @run_options
 @dry_run_option

@@ -6,7 +6,7 @@ import click
 
 from graphmill import config
 from graphmill.cli import exit_codes
-from graphmill.cli.options import run_options
+from graphmill.cli.options import run_argument, run_options
 from graphmill.config import Config, defaults
 from graphmill.display import terminal
 from graphmill.errors import NotFoundError
@@ -20,6 +20,7 @@ from graphmill.vocab import TRAIN_SPLIT
 @click.command(
     "check", context_settings=exit_codes.CONTEXT, epilog="Example: graphmill check --conf conf/demo.yaml"
 )
+@run_argument
 @run_options
 def command(conf: str | None, overrides: tuple[str, ...], master: str | None) -> None:
     """Check a configuration and its tables, and print what a run would take; start nothing."""

@@ -60,8 +60,9 @@ conf_option = click.option(
     help="Configuration: YAML, local or on HDFS; graphmill:NAME for an example of the installation; or a PBG "
     f"config ending in .py; sets ${CONF_VARIABLE}.",
 )
-OF_A_RUN = "RUN: the output of a run, whose settings count then, instead of --conf."
-run_argument = click.argument("run", required=False)
+OF_A_RUN = "RUN: the output of a run, whose settings count then; or CONFIG, a file as for --conf."
+run_argument = click.argument("run", required=False, metavar="[RUN | CONFIG]")
+_SUFFIXES = (".py", ".yaml", ".yml")
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Check, print what the run would take, and start nothing."
 )
@@ -178,7 +179,7 @@ def run_options(command: Command) -> Command:
 
 
 def conf_of(run: str | None, conf: str | None) -> str | None:
-    """The configuration: of the finished run at `run`, a folder or its run.json; else of `conf`.
+    """Find the configuration: `run`, the file or the output of a run, with or without run.json; else `conf`.
 
     Raises:
         click.UsageError: both are given.
@@ -188,7 +189,12 @@ def conf_of(run: str | None, conf: str | None) -> str | None:
     context = click.get_current_context()
     if context.get_parameter_source("conf") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--conf: a finished run has its own configuration; give RUN or --conf")
-    return run if storage.name(run) == RECORD else storage.join(run, RECORD)
+    return run if storage.name(run) == RECORD or is_configuration(run) else storage.join(run, RECORD)
+
+
+def is_configuration(word: str) -> bool:
+    """Whether a word of a command line names the file of a configuration, by its suffix."""
+    return word.endswith(_SUFFIXES)
 
 
 def id_map_options(command: Command) -> Command:

@@ -7,7 +7,7 @@ import click
 from graphmill import config, storage
 from graphmill.cli import exit_codes
 from graphmill.cli.check import show_plan
-from graphmill.cli.options import dry_run_option, run_options
+from graphmill.cli.options import dry_run_option, run_argument, run_options
 from graphmill.cli.session import session
 from graphmill.config import Config
 from graphmill.display import terminal
@@ -29,6 +29,7 @@ from graphmill.run.summaries import summary
     metavar="YYYY-MM-DD",
     help="Date of the run: fills {date} and {previous_date} in the configuration.",
 )
+@run_argument
 @run_options
 @dry_run_option
 def command(
