@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from graphmill import cluster, storage
-from graphmill.config import from_mapping, splits
+from graphmill.config import Config, from_mapping
+from graphmill.config.splits import names_of
 from graphmill.errors import ConfigError, RawTableError
 from graphmill.formats import edge_buckets, entity_counts
 from graphmill.run import lock
@@ -107,33 +108,23 @@ def convert_input_data(
         reader = TSVEdgelistReader(lhs_col, rhs_col, rel_col)
     if reader is None:
         raise ConfigError("lhs_col, rhs_col: missing, as is a reader; give one or the other")
-    outputs = [storage.absolute(str(path)) for path in edge_paths_out]
-    entity_path = storage.absolute(str(entity_path))
-    temporary = f"{entity_path.rstrip('/')}.importing"
-    if not storage.exists(temporary) and _is_there(entity_path, outputs, entity_configs):
-        log.info("importing: the graph is in %s and its edge paths already", entity_path)
+    raw: dict[str, Any] = {
+        "entity_path": storage.absolute(str(entity_path)).rstrip("/"),
+        "edge_paths": [storage.absolute(str(path)) for path in edge_paths_out],
+        "entities": {name: {"num_partitions": each.num_partitions} for name, each in entity_configs.items()},
+        "relations": [{"name": each.name, "lhs": each.lhs, "rhs": each.rhs} for each in relation_configs],
+        "dynamic_relations": dynamic_relations,
+        "dimension": 1,  # of no consequence for etl, as is the checkpoint
+    }
+    temporary = f"{raw['entity_path']}.importing"
+    settings = from_mapping(raw | {"checkpoint_path": temporary})
+    if not storage.exists(temporary) and _is_there(settings):
+        log.info("importing: the graph is in %s and its edge paths already", settings.entity_path)
         return
-    tables = _write_raw(reader, edge_paths_in, outputs, temporary, relation_configs)
-    settings = from_mapping(
-        {
-            "entity_path": entity_path,
-            "edge_paths": outputs,
-            "checkpoint_path": temporary,  # of no consequence for etl, as is the dimension
-            "dimension": 1,
-            "entities": {
-                name: {"num_partitions": each.num_partitions} for name, each in entity_configs.items()
-            },
-            "relations": [{"name": each.name, "lhs": each.lhs, "rhs": each.rhs} for each in relation_configs],
-            "dynamic_relations": dynamic_relations,
-            "etl": {"tables": tables, "entity_names": True},
-        }
-    )
-    etl = job_of("etl")
-    with (
-        lock.held(whole=[temporary, *etl.written_uris(settings)]) as claim,
-        cluster.connect(None, settings.section(cluster.ClusterConfig)) as client,
-    ):
-        etl.run(settings, client, claim)
+    with lock.held(whole=[temporary]):
+        tables = _write_raw(reader, edge_paths_in, settings, temporary)
+        etl = {"tables": tables, "entity_names": True}
+        _run_etl(from_mapping(raw | {"checkpoint_path": temporary, "etl": etl}))
         storage.delete(temporary)
 
 
@@ -170,36 +161,42 @@ def extract_gzip(gzip_path: Path, remove_finished: bool = False) -> Path:
     return target
 
 
-def _is_there(entity_path: str, outputs: Sequence[str], entity_configs: Mapping[str, Any]) -> bool:
+def _is_there(settings: Config) -> bool:
     """Whether the graph is there: counts of all types, and the first bucket of each edge path."""
-    uris = [edge_buckets.bucket_uri(path, Bucket(0, 0)) for path in outputs]
+    uris = [edge_buckets.bucket_uri(path, Bucket(0, 0)) for path in settings.edge_paths]
     uris += [
-        entity_counts.count_uri(entity_path, name, partition)
-        for name, each in entity_configs.items()
-        for partition in range(each.num_partitions)
+        entity_counts.count_uri(settings.entity_path, name, partition)
+        for name, entity in settings.entities.items()
+        for partition in range(entity.num_partitions)
     ]
     return all(map(storage.exists, uris))
 
 
+def _run_etl(settings: Config) -> None:
+    etl = job_of("etl")
+    with (
+        lock.held(whole=etl.written_uris(settings)) as claim,
+        cluster.connect(None, settings.section(cluster.ClusterConfig)) as client,
+    ):
+        etl.run(settings, client, claim)
+
+
 def _write_raw(
-    reader: EdgelistReader,
-    inputs: Sequence[Path],
-    outputs: Sequence[str],
-    folder: str,
-    relation_configs: Sequence[Any],
+    reader: EdgelistReader, inputs: Sequence[Path], settings: Config, folder: str
 ) -> list[dict[str, Any]]:
     """Write what is in the input files as tables of etl, each with the split of its edge path.
 
     Edges without relations are of the first one, as in PBG.
     """
-    train = splits.folder_of(TRAIN_SPLIT, outputs, folder)
+    outputs = settings.edge_paths
+    train = settings.split_path(TRAIN_SPLIT)
     tables = []
-    for number, (path, output, name) in enumerate(
-        zip(inputs, outputs, splits.names_of(outputs), strict=True)
-    ):
+    for number, (path, output, name) in enumerate(zip(inputs, outputs, names_of(outputs), strict=True)):
         raw = storage.join(folder, f"{number}.parquet")
         has_relation = _write_parquet(reader.read(Path(path)), raw)
-        relation = {"relation_column": "relation"} if has_relation else {"relation": relation_configs[0].name}
+        relation = (
+            {"relation_column": "relation"} if has_relation else {"relation": settings.relations[0].name}
+        )
         split = TRAIN_SPLIT if output == train else name
         tables.append({"path": raw, "lhs": "lhs", "rhs": "rhs", "split": split, **relation})
     return tables
