@@ -71,6 +71,7 @@ class RecisCheckpoint(WholeTablesCheckpoint):
             if EMBEDDING_SLOT not in slots:
                 raise FormatError(f"{uri}: table {name!r} has no slot {EMBEDDING_SLOT!r}, only {slots}")
         self.translated: dict[str, Translated] = {}
+        self.entity_path: str | None = None  # where the raw ids of translated tables will be
         if id_maps is not None:
             id_maps.check_types(list(self._slots), uri)
             self.translated = {name: Translated(self._reader, name, id_maps) for name in id_maps.maps}
@@ -122,7 +123,7 @@ class RecisCheckpoint(WholeTablesCheckpoint):
 
     @property
     def config(self) -> dict[str, Any] | None:
-        """The configuration in graphmill_checkpoint.json."""
+        """The configuration in graphmill_checkpoint.json, with the partitions of raw ids."""
         config: dict[str, Any] | None = self._recorded["config"]
         if config is None or not self.translated:
             return config
@@ -132,6 +133,11 @@ class RecisCheckpoint(WholeTablesCheckpoint):
             for name, entity in config["entities"].items()
         }
         return {**config, "entities": entities}
+
+    def described_config(self) -> dict[str, Any]:
+        """The configuration, with the place of the raw ids if a map of ids has given them."""
+        place = {} if self.entity_path is None else {"entity_path": self.entity_path}
+        return super().described_config() | place
 
     @property
     def iteration(self) -> Iteration | None:

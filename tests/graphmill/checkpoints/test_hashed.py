@@ -85,6 +85,8 @@ def test_a_map_gives_rows_to_raw_ids_and_back(
             entity_path=entities,
         )
     assert done.not_kept == back.not_kept == []
+    assert done.target.config is not None
+    assert done.target.config["entity_path"] == entities
     assert done.target.num_partitions == {"item": partitions, "user": partitions}
     names = {"user": dict(zip(raw, ids, strict=True)), "item": {str(each): each for each in ids}}
     manifest = entity_index.read_manifest(entities)
@@ -165,7 +167,8 @@ def test_raw_ids_that_cannot_become_int64(tmp_path: Path) -> None:
     """On the way to RecIS: a map that lacks raw ids, two raw ids with one id, and words as integers."""
     _save(tmp_path / "recis", {"user": np.array([1, 2, 3])})
     full = _write_map(tmp_path / "full.parquet", ["a", "b", "c"], [1, 2, 3])
-    convert(str(tmp_path / "recis"), str(tmp_path / "pbg"), "pbg", id_maps=IdMaps({"user": IdMap(full)}))
+    two = IdMaps({"user": IdMap(full)}, num_partitions=2)
+    convert(str(tmp_path / "recis"), str(tmp_path / "pbg"), "pbg", id_maps=two)
 
     def back(id_map: IdMap, target: str, leave_out: bool = False) -> Any:
         return convert(
@@ -176,6 +179,7 @@ def test_raw_ids_that_cannot_become_int64(tmp_path: Path) -> None:
             entity_path=str(tmp_path / "pbg/entities"),
         )
 
+    assert RecisReader(Path(back(IdMap(full), "full").target.uri)).table("user").keys() == {1, 2, 3}
     fewer = IdMap(_write_map(tmp_path / "fewer.parquet", ["a", "b"], [1, 2]))
     with pytest.raises(FormatError, match=r"1 \('c'\) ids of 'user' that its map lacks"):
         back(fewer, "fewer")
@@ -268,3 +272,26 @@ def test_the_command_converts_hashed_ids(tmp_path: Path, capsys: pytest.CaptureF
     code, said = call(run, str(tmp_path / "four"), "--format", "recis", "--shards", "4")
     assert code == 0, said  # hashed ids need no map from RecIS to RecIS
     assert RecisReader(tmp_path / "four").table("item").keys() == set(ids)
+
+
+def test_half_precision_becomes_float32(tmp_path: Path) -> None:
+    ids = np.array([3, -4])
+    half = torch.tensor([[1.5, -2.0], [0.25, 4.0]], dtype=torch.bfloat16)
+    Saver(0, 1, 1, str(tmp_path / "half"), {"t": HashTable(ids, {"embedding": half})}).save()
+    maps = IdMaps({"t": IdMap("int64")})
+    convert(str(tmp_path / "half"), str(tmp_path / "pbg"), "pbg", id_maps=maps)
+    there, entities = str(tmp_path / "pbg/checkpoint"), str(tmp_path / "pbg/entities")
+    convert(there, str(tmp_path / "back"), "recis", id_maps=maps, entity_path=entities)
+    found = RecisReader(tmp_path / "back").table("t")
+    assert {each: row.dtype for each, row in found.items()} == {3: torch.float32, -4: torch.float32}
+    assert (found[3].tolist(), found[-4].tolist()) == ([1.5, -2.0], [0.25, 4.0])
+
+
+def test_embeddings_of_several_dimensions_are_refused(tmp_path: Path) -> None:
+    rows = np.zeros((2, 3, 4), np.float32)
+    table = HashTable(np.array([3, -4]), {"embedding": rows})
+    Saver(0, 1, 1, str(tmp_path / "recis"), {"t": table}).save()
+    with pytest.raises(
+        FormatError, match=r"'t@embedding': expected floats \(rows, dimension\), found \(2, 3, 4\)"
+    ):
+        convert(str(tmp_path / "recis"), str(tmp_path / "x"), "pbg", id_maps=IdMaps({"t": IdMap("int64")}))
