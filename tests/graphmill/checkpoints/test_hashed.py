@@ -248,7 +248,7 @@ def test_the_command_converts_hashed_ids(tmp_path: Path, capsys: pytest.CaptureF
 
     code, said = call(run, pbg, "--format", "pbg")
     assert code == 2
-    assert "hashed ids need a map: --id-map TYPE=FILE" in said
+    assert "hashed ids need a map: graphmill convert and remap with --id-map TYPE=FILE" in said
     code, said = call(run, pbg, "--format", "pbg", "--partitions", "2", *maps)
     assert code == 0, said
     assert "target  pbg        version 1, item: 3 rows of 3 in 2 partition(s)" in said
