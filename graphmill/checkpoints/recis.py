@@ -39,8 +39,8 @@ __all__ = ["SIDE_FILE", "RecisCheckpoint", "write"]
 log = logging.getLogger("graphmill")
 
 _HINT = (
-    "; hashed ids need a map: graphmill convert and remap with --id-map TYPE=FILE, or TYPE=int64 where the raw "
-    "ids are these integers"
+    "; hashed ids need a map: graphmill convert and remap with --id-map TYPE=FILE, or TYPE=int64 where the "
+    "raw ids are these integers"
 )
 
 
