@@ -1,5 +1,7 @@
 """Tables of RecIS with hashed ids: raw ids by a map, there and back, and what a map can lack."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -295,3 +297,55 @@ def test_embeddings_of_several_dimensions_are_refused(tmp_path: Path) -> None:
         FormatError, match=r"'t@embedding': expected floats \(rows, dimension\), found \(2, 3, 4\)"
     ):
         convert(str(tmp_path / "recis"), str(tmp_path / "x"), "pbg", id_maps=IdMaps({"t": IdMap("int64")}))
+
+
+# Raw ids of 100 MB and a table of 100 MB, there and back, in pieces of 8 MB; only memory of no file counts.
+_BOUNDED = """
+import sys, threading
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from graphmill.checkpoints import id_join
+from graphmill.checkpoints.convert import convert
+from graphmill.checkpoints.id_maps import IdMaps
+from graphmill.formats.id_maps import IdMap
+from graphmill.formats.recis import HashTable, Saver
+from tests.graphmill.formats.memory import anonymous_bytes
+root, count = sys.argv[1], int(sys.argv[2])
+ids = np.arange(count) * 6364136223846793005
+writer = pq.ParquetWriter(root + "/map.parquet", pa.schema([("raw", pa.string()), ("id", pa.int64())]))
+for start in range(0, count, 1 << 16):
+    some = ids[start : start + (1 << 16)]
+    raw = [f"https://example.org/an/id/of/some/sixty/characters/{each:020d}" for each in some.tolist()]
+    writer.write_table(pa.table({"raw": raw, "id": some}))
+writer.close()
+rows = np.broadcast_to(np.float32(1), (count, 16))
+Saver(0, 1, 1, root + "/recis", {"user": HashTable(ids, {"embedding": rows})}).save()
+del raw, some, ids
+id_join.PIECE_BYTES = 8 << 20
+before, peak, done = anonymous_bytes(), 0, threading.Event()
+def watch():
+    global peak
+    while not done.wait(0.01):
+        peak = max(peak, anonymous_bytes() - before)
+threading.Thread(target=watch, daemon=True).start()
+maps = IdMaps({"user": IdMap(root + "/map.parquet")}, 2)
+convert(root + "/recis", root + "/pbg", "pbg", id_maps=maps)
+convert(root + "/pbg/checkpoint", root + "/back", "recis", shard_num=2, id_maps=maps,
+        entity_path=root + "/pbg/entities")
+done.set()
+print(peak)
+"""
+
+
+@pytest.mark.slow
+def test_maps_and_tables_may_be_larger_than_memory(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _BOUNDED, str(tmp_path), "1500000"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 128 << 20
