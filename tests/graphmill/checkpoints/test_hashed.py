@@ -13,6 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from graphmill import storage
 from graphmill.checkpoints import id_join
 from graphmill.checkpoints.convert import convert
 from graphmill.checkpoints.id_maps import IdMaps
@@ -21,7 +22,7 @@ from graphmill.cli.main import command
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import entity_counts, entity_index
 from graphmill.formats.id_maps import IdMap
-from graphmill.formats.recis import HashTable, Saver, slice_of
+from graphmill.formats.recis import HashTable, Loader, Saver, slice_of
 from tests.etl.graphs import hash_of
 from tests.graphmill.formats.recis_rules import RecisReader
 
@@ -33,7 +34,7 @@ def _rows_of(ids: np.ndarray, dimension: int = 3) -> np.ndarray:
     return (ids[:, None] % 10007 + np.arange(dimension) / 16).astype(np.float32)
 
 
-def _save(path: Path, tables: dict[str, np.ndarray], shards: int = 1, **dense: torch.Tensor) -> None:
+def _save(path: Path | str, tables: dict[str, np.ndarray], shards: int = 1, **dense: torch.Tensor) -> None:
     """A checkpoint as RecIS saves it, with row-wise Adagrad."""
     for shard in range(shards):
         content = {}
@@ -115,6 +116,36 @@ def test_a_map_gives_rows_to_raw_ids_and_back(
             assert all(torch.equal(new[each], old[each]) for each in ids)
         owned = [after.owned(name, rank, shards) for rank in range(shards)]
         assert set().union(*owned) == set(ids)
+
+
+def test_maps_and_checkpoints_on_any_storage(tmp_path: Path, root: str) -> None:
+    ids = [2**63 - 1, -(2**63), 0, 40000]
+    map_uri = storage.join(root, "map.parquet")
+    local = _write_map(tmp_path / "map.parquet", ["a", "b", "c", "d"], ids)
+    with storage.atomic_output(map_uri) as stream:
+        stream.write(Path(local).read_bytes())
+    _save(storage.join(root, "recis"), {"user": np.array(ids)}, 2)
+    maps = IdMaps({"user": IdMap(map_uri)}, 2)
+    done = convert(storage.join(root, "recis"), storage.join(root, "pbg"), "pbg", id_maps=maps)
+    assert sum(done.target.counts["user"]) == 4
+    entities = storage.join(root, "pbg", "entities")
+    back = convert(done.target.uri, storage.join(root, "back"), "recis", id_maps=maps, entity_path=entities)
+    table = HashTable.empty({"embedding": ("float32", 3)})
+    Loader(back.target.uri, {"user": table}).load()
+    assert set(table.ids.tolist()) == set(ids)
+    np.testing.assert_array_equal(table.slots["embedding"], _rows_of(table.ids))
+
+
+def test_words_are_no_integers(tmp_path: Path) -> None:
+    """Only int64 in decimal digits, in their one spelling."""
+    good = ["0", "-1", "9223372036854775807", "-9223372036854775808"]
+    bad = ["", "a", "007", "+1", "-0", "1.0", " 1", "9223372036854775808", "1e3"]
+    misses = id_join.Misses()
+    raw = pa.array([*good, *bad])
+    found = list(id_join.ids_of([raw], len(raw), IdMap("int64"), str(tmp_path), misses, "here"))
+    ids, rows = (np.concatenate(each).tolist() for each in zip(*found, strict=True))
+    assert dict(zip(rows, ids, strict=True)) == {row: int(text) for row, text in enumerate(good)}
+    assert misses.unmapped.num == len(bad)
 
 
 def test_tables_without_a_map_are_left_out(tmp_path: Path) -> None:
@@ -305,6 +336,7 @@ import sys, threading
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from graphmill import storage
 from graphmill.checkpoints import id_join
 from graphmill.checkpoints.convert import convert
 from graphmill.checkpoints.id_maps import IdMaps
