@@ -62,8 +62,9 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
 
 def _check_negatives(config: Config) -> None:
     has_negatives = config.num_batch_negs or config.num_uniform_negs
-    if config.loss_fn == "logistic" or has_negatives or any(each.all_negs for each in config.relations):
-        return  # logistic learns from edges alone, too
+    needs_them = config.loss_fn in ("ranking", "softmax")  # logistic learns from edges alone, too
+    if not needs_them or has_negatives or any(each.all_negs for each in config.relations):
+        return
     raise ConfigError(
         "num_batch_negs, num_uniform_negs: found 0 for both, and no relation with all_negs: edges without "
         "negatives train nothing; set one of them"

@@ -147,10 +147,18 @@ def _from_python(kind: Any, value: Any) -> Any:
     if kind is bool:
         word = str(value).lower() if isinstance(value, str | int) else ""
         return True if word in _TRUE else False if word in _FALSE else value
-    if get_origin(kind) is Literal and isinstance(value, str):
-        word = value.lower()
-        return next((each for each in get_args(kind) if each.lower() == word), _OLD_VALUES.get(word, value))
-    return value
+    return _chosen(kind, value) if isinstance(value, str) else value
+
+
+def _chosen(kind: Any, word: str) -> str:
+    """Return the choice that a word means: INSIDE_OUT is inside_out. Choices may be open to other names."""
+    is_open = get_origin(kind) in (Union, UnionType)
+    literals = [each for each in (get_args(kind) if is_open else [kind]) if get_origin(each) is Literal]
+    choices = [choice for each in literals for choice in get_args(each)]
+    if not choices or word in choices or (is_open and not word.isupper() and word not in _OLD_VALUES):
+        return word
+    low = word.lower()
+    return next((each for each in choices if each.lower() == low), _OLD_VALUES.get(low, word))
 
 
 def _replace_all_rhs_negs(filled: dict[str, Any]) -> None:

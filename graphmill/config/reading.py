@@ -256,7 +256,9 @@ def apply_override(raw: dict[str, Any], override: str) -> None:
     node: Any = raw
     try:
         for key in keys[:-1]:
+            if node and node is raw.get("entities") and key not in node:
+                raise LookupError  # not a new type, but a wrong name
             node = node[int(key)] if isinstance(node, list) else node.setdefault(key, {})
         node[int(keys[-1]) if isinstance(node, list) else keys[-1]] = value
-    except (AttributeError, IndexError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise ConfigError(f"--set {override}: the configuration has no such place") from error

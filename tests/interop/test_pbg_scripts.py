@@ -2,17 +2,21 @@
 
 import gzip
 import io
+import json
 import os
 import re
 import subprocess
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tests import REPOSITORY
+from graphmill.errors import ConfigError
+from tests import DATA, REPOSITORY
 from tests.interop import pbg
+from train import pbg_api
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -34,6 +38,39 @@ if __name__ == "__main__":
     config = attr.evolve(config, edge_paths=paths[-1:], relations=relations, num_uniform_negs=0)
     do_eval(config, evaluator=FilteredRankingEvaluator(config, paths))
 """
+
+
+# What PBG's loader makes of a configuration with each of several lists of `-p`; null where it refuses one.
+LOADING = """
+import json, sys
+from torchbiggraph.config import ConfigFileLoader
+
+def load(overrides):
+    try:
+        return ConfigFileLoader().load_config("config.py", overrides).to_dict()
+    except (Exception, SystemExit):
+        return None
+
+print(json.dumps([load(each) for each in json.load(sys.stdin)]))
+"""
+CONFIG = {
+    "entities": {"user": {"numPartitions": 1}, "item": {"num_partitions": 1, "featurized": 0}},
+    "relations": [{"name": "buys", "lhs": "user", "rhs": "item", "all_negs": "Yes"}],
+    "dimension": 4,
+    "entity_path": "entities",
+    "edge_paths": ["edges"],
+    "checkpoint_path": "model",
+    "bucket_order": "OUTSIDE_IN",
+    "globalEmb": "off",
+}
+TEXTS = [
+    *("edge_paths=one", "edge_paths=one,two words", "entity_path=007", "bucket_order=INSIDE_OUT"),
+    *("bucket_order=Affinity", "bucket_order=zigzag", "global_emb=Off", "bias=1", "bias=2", "bias=maybe"),
+    *("lr=1", "lr=1e-3", "lr=fast", "dimension=8", "dimension=8.0", "dimension=-8", "max_norm=1.5"),
+    *("entities.user.num_partitions=4", "entities.new.num_partitions=4", "relations.0.operator=diagonal"),
+    *("relations.0.weight=0", "relations.7.weight=1", "relations.0=x", "relations=a,b", "colour=1", "lr"),
+    *("init_path=somewhere", "num_epochs=", "eval_fraction=0.5", "disable_lhs_negs=true"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -101,3 +138,42 @@ def test_livejournal(tmp_path: Path, python: Path, examples: Path) -> None:
     rank, *_ = run(python, with_our_imports(examples / "livejournal.py"), tmp_path, "-p", *params)
     assert rank < 30  # of 100
     assert (tmp_path / "model" / "livejournal" / "checkpoint_version.txt").read_text().strip() == "20"
+
+
+def test_the_loader_and_p_mean_the_same(tmp_path: Path, python: Path) -> None:
+    """Every key and default of release 1.0.0, and each text of -p: the same value, or refused by both."""
+    path = tmp_path / "config.py"
+    path.write_text(f"def get_torchbiggraph_config():\n    return {CONFIG!r}\n")
+    (tmp_path / "load.py").write_text(LOADING)
+    lists = [[], *([text] for text in TEXTS), ["disable_lhs_negs=y", "disable_rhs_negs=y"]]
+    done = subprocess.run(
+        [str(python), "load.py"],
+        input=json.dumps(lists),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=pbg.TIMEOUT_S,
+        check=True,
+    )
+    theirs = json.loads(done.stdout)
+    keys = json.loads((DATA / "pbg_keys.json").read_text())["config"]
+    assert list(theirs[0]) == [key for key, fact in keys.items() if fact["since"] == "1.0.0"]
+    loader = pbg_api.ConfigFileLoader()
+    for overrides, expected in zip(lists, theirs, strict=True):
+        try:
+            found = loader.load_config(str(path), overrides).to_dict()
+        except ConfigError:
+            found = None
+        assert _released(found) == expected, overrides
+    assert 8 < theirs.count(None) < len(theirs) / 2
+
+
+def _released(found: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Without the keys that PBG has had since its release."""
+    if found is None:
+        return None
+    entities = {
+        name: {key: value for key, value in entity.items() if key != "dimension"}
+        for name, entity in found["entities"].items()
+    }
+    return {key: value for key, value in found.items() if key not in pbg.NEWER_KEYS} | {"entities": entities}

@@ -350,7 +350,7 @@ def test_another_rate_goes_on_and_another_model_does_not(tmp_path, base):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"comparator": "cosine"}, "comparator: input should be 'dot'"),
+        ({"comparator": "cosine"}, "comparator: .*'cosine'"),
         ({"dimension": 0}, "dimension: input should be greater than 0"),
         ({"bucket_order": "zigzag"}, "bucket_order: input should be 'random'"),
         ({"relations": [{"name": "r", "lhs": "e", "rhs": "x"}]}, r"relations\[0\]\.rhs: 'x' is not among"),
@@ -512,10 +512,7 @@ def test_text_is_imported_beside_the_files_of_the_user(tmp_path, base):
     assert contents(data) == written
     train(evolve(config, edge_paths=config.edge_paths[:1]))
     assert do_eval(evolve(config, edge_paths=config.edge_paths[1:]))["count"] == 20
-    (data / "train_out" / "edges_0_0.h5").unlink()
-    with pytest.raises(ConfigError, match="these folders hold another graph"):
-        convert_input_data(*given, 0, 2, 1)
-    (tmp_path / "data.importing").mkdir()  # an import was killed: it is done again, with the same result
+    (data / "train_out" / "edges_0_0.h5").unlink()  # as after a kill: the import is done again
     convert_input_data(*given, 0, 2, 1)
     assert contents(data) == written
 

@@ -1,10 +1,7 @@
 """PBG's import: edges in local files -> entity counts and bucket files, made by the stage etl; and downloads.
 
-    {entity_path}.importing/     while the import runs; a killed import is done again
-        raw/{number}.parquet     what the reader has read of each file
-        entities/  edges/        output of etl; its files are then moved to entity_path and edge_paths
-
-Files of the user in these folders stay. Files of an earlier import are never replaced.
+{entity_path}.importing/     while the import runs; a killed import is done again
+    {number}.parquet         what the reader has read of each file
 """
 
 import gzip
@@ -23,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from graphmill import cluster, storage
-from graphmill.config import from_mapping
+from graphmill.config import from_mapping, splits
 from graphmill.errors import ConfigError, RawTableError
 from graphmill.formats import edge_buckets, entity_counts
 from graphmill.run import lock
@@ -92,7 +89,7 @@ def convert_input_data(
     a reader, also in the place of `lhs_col`, is as in PBG's repository.
 
     Raises:
-        ConfigError: the numbers of paths differ, or only some of the files are there.
+        ConfigError: the numbers of paths differ, or files of another program are in the way.
         RawTableError: a line has too few columns, or names an unknown relation.
     """
     if len(edge_paths_in) != len(edge_paths_out):
@@ -113,38 +110,30 @@ def convert_input_data(
     outputs = [storage.absolute(str(path)) for path in edge_paths_out]
     entity_path = storage.absolute(str(entity_path))
     temporary = f"{entity_path.rstrip('/')}.importing"
-    with lock.held(whole=[temporary]) as claim:
-        if _is_there(entity_path, outputs, entity_configs, temporary):
-            log.info("importing: the graph is in %s and its edge paths already", entity_path)
-            return
-        splits = [TRAIN_SPLIT, *(f"split-{number}" for number in range(1, len(outputs)))]
-        raws = [storage.join(temporary, "raw", f"{number}.parquet") for number in range(len(outputs))]
-        has_relation = [
-            _write_raw(reader, Path(path), raw) for path, raw in zip(edge_paths_in, raws, strict=True)
-        ]
-        settings = from_mapping(
-            {
-                "output": temporary,
-                "entities": {
-                    name: {"num_partitions": each.num_partitions} for name, each in entity_configs.items()
-                },
-                "relations": [
-                    {"name": each.name, "lhs": each.lhs, "rhs": each.rhs} for each in relation_configs
-                ],
-                "dimension": 1,  # of no consequence for etl
-                "dynamic_relations": dynamic_relations,
-                "etl": {
-                    "tables": _tables(raws, splits, has_relation, relation_configs),
-                    "entity_names": True,
-                },
-            }
-        )
-        options = settings.section(cluster.ClusterConfig)
-        with cluster.connect(None, options) as client:
-            job_of("etl").run(settings, client, claim)
-        for split, output in zip(splits, outputs, strict=True):
-            _move_files(settings.split_path(split), output)
-        _move_files(settings.entity_path, entity_path)
+    if not storage.exists(temporary) and _is_there(entity_path, outputs, entity_configs):
+        log.info("importing: the graph is in %s and its edge paths already", entity_path)
+        return
+    tables = _write_raw(reader, edge_paths_in, outputs, temporary, relation_configs)
+    settings = from_mapping(
+        {
+            "entity_path": entity_path,
+            "edge_paths": outputs,
+            "checkpoint_path": temporary,  # of no consequence for etl, as is the dimension
+            "dimension": 1,
+            "entities": {
+                name: {"num_partitions": each.num_partitions} for name, each in entity_configs.items()
+            },
+            "relations": [{"name": each.name, "lhs": each.lhs, "rhs": each.rhs} for each in relation_configs],
+            "dynamic_relations": dynamic_relations,
+            "etl": {"tables": tables, "entity_names": True},
+        }
+    )
+    etl = job_of("etl")
+    with (
+        lock.held(whole=[temporary, *etl.written_uris(settings)]) as claim,
+        cluster.connect(None, settings.section(cluster.ClusterConfig)) as client,
+    ):
+        etl.run(settings, client, claim)
         storage.delete(temporary)
 
 
@@ -181,35 +170,44 @@ def extract_gzip(gzip_path: Path, remove_finished: bool = False) -> Path:
     return target
 
 
-def _is_there(
-    entity_path: str, outputs: Sequence[str], entity_configs: Mapping[str, Any], temporary: str
-) -> bool:
-    """Whether all files of the graph are there; only an import that was killed leaves some of them.
-
-    Raises:
-        ConfigError: there are some of them.
-    """
-    if storage.exists(temporary):
-        return False
+def _is_there(entity_path: str, outputs: Sequence[str], entity_configs: Mapping[str, Any]) -> bool:
+    """Whether the graph is there: counts of all types, and the first bucket of each edge path."""
     uris = [edge_buckets.bucket_uri(path, Bucket(0, 0)) for path in outputs]
     uris += [
         entity_counts.count_uri(entity_path, name, partition)
         for name, each in entity_configs.items()
         for partition in range(each.num_partitions)
     ]
-    there = [uri for uri in uris if storage.exists(uri)]
-    if there and len(there) < len(uris):
-        missing = next(uri for uri in uris if uri not in there)
-        raise ConfigError(
-            f"{there[0]} is there, and {missing} is not: these folders hold another graph; delete it, or "
-            "choose other folders"
-        )
-    return bool(there)
+    return all(map(storage.exists, uris))
 
 
-def _write_raw(reader: EdgelistReader, path: Path, uri: str) -> bool:
-    """Write what the reader reads as parquet; returns whether its edges have relations."""
-    rows = iter(reader.read(path))
+def _write_raw(
+    reader: EdgelistReader,
+    inputs: Sequence[Path],
+    outputs: Sequence[str],
+    folder: str,
+    relation_configs: Sequence[Any],
+) -> list[dict[str, Any]]:
+    """Write what is in the input files as tables of etl, each with the split of its edge path.
+
+    Edges without relations are of the first one, as in PBG.
+    """
+    train = splits.folder_of(TRAIN_SPLIT, outputs, folder)
+    tables = []
+    for number, (path, output, name) in enumerate(
+        zip(inputs, outputs, splits.names_of(outputs), strict=True)
+    ):
+        raw = storage.join(folder, f"{number}.parquet")
+        has_relation = _write_parquet(reader.read(Path(path)), raw)
+        relation = {"relation_column": "relation"} if has_relation else {"relation": relation_configs[0].name}
+        split = TRAIN_SPLIT if output == train else name
+        tables.append({"path": raw, "lhs": "lhs", "rhs": "rhs", "split": split, **relation})
+    return tables
+
+
+def _write_parquet(edges: Iterable[Row], uri: str) -> bool:
+    """Write edges as parquet; returns whether they have relations."""
+    rows = iter(edges)
     batch = list(islice(rows, _BATCH_ROWS))
     has_relation = bool(batch) and batch[0][2] is not None
     columns = _COLUMNS if has_relation else _COLUMNS[:2]
@@ -217,28 +215,7 @@ def _write_raw(reader: EdgelistReader, path: Path, uri: str) -> bool:
     with storage.atomic_output(uri) as stream, pq.ParquetWriter(stream, schema) as parquet:
         while batch:
             values = list(zip(*batch, strict=True))[: len(columns)]
-            parquet.write_batch(
-                pa.record_batch([pa.array(each, pa.string()) for each in values], schema=schema)
-            )
+            arrays = [pa.array(each, pa.string()) for each in values]
+            parquet.write_batch(pa.record_batch(arrays, schema=schema))
             batch = list(islice(rows, _BATCH_ROWS))
     return has_relation
-
-
-def _tables(
-    raws: Sequence[str], splits: Sequence[str], has_relation: Sequence[bool], relation_configs: Sequence[Any]
-) -> list[dict[str, Any]]:
-    """The tables of etl; edges without relations are of the first one, as in PBG."""
-    tables = []
-    for raw, split, has in zip(raws, splits, has_relation, strict=True):
-        relation = {"relation_column": "relation"} if has else {"relation": relation_configs[0].name}
-        tables.append({"path": raw, "lhs": "lhs", "rhs": "rhs", "split": split, **relation})
-    return tables
-
-
-def _move_files(source: str, target: str) -> None:
-    """Move all files of a folder and its subfolders, those of the top level last."""
-    entries = [each for each in storage.list_dir(source, recursive=True) if not each.is_dir]
-    for entry in sorted(entries, key=lambda each: -each.uri.count("/")):
-        place = storage.join(target, entry.uri.removeprefix(source.rstrip("/") + "/"))
-        storage.make_dir(storage.parent(place))
-        storage.move(entry.uri, place)

@@ -32,6 +32,8 @@ from train.tables.run_context import RunContext
 
 log = logging.getLogger("graphmill")
 
+SerializedStats = dict[str, int | dict[str, float]]
+
 
 class Scores(NamedTuple):
     """Scores of edges, and of their negatives on each side; a side without negatives has M = 0."""
@@ -108,7 +110,7 @@ class Stats:
             count=self.count, **{name: each / max(self.count, 1) for name, each in self.metrics.items()}
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> SerializedStats:
         """Return {count, metrics}."""
         return {"count": self.count, "metrics": dict(self.metrics)}
 
@@ -179,7 +181,7 @@ def do_eval(
     model: None = None,
     evaluator: Any = None,
     subprocess_init: Callable[[], None] | None = None,
-) -> dict[str, Any]:
+) -> SerializedStats:
     """Evaluate the checkpoint on the edges of edge_paths; returns {count, metrics} over all edges.
 
     Args:

@@ -13,7 +13,6 @@ from graphmill.errors import ConfigError
 from train.pbg_api.schema import ConfigSchema
 
 _LEVELS = {0: logging.INFO, 1: logging.DEBUG}
-_ON_CHANGE = {"on_change": "resume"}  # what the loader adds to configurations in Python
 
 log = logging.getLogger("graphmill")
 
@@ -42,7 +41,8 @@ class ConfigFileLoader:
             ConfigError: the file cannot be run, or `-p` names no key of PBG.
         """
         raw = config.read_raw(str(path), _flat(overrides))
-        if raw.pop("train", _ON_CHANGE) != _ON_CHANGE:
+        by_loader = {"on_change": "resume", "plugins": [str(path)]}  # which this process has already
+        if any(by_loader.get(key) != value for key, value in raw.pop("train", {}).items()):
             raise ConfigError(f"{path}: train: only graphmill's commands take this section; leave it out")
         return raw
 

@@ -4,7 +4,7 @@ A schema is checked when it is made: by `from_dict`, its constructor, or `attr.e
 of a configuration. What programs fill in later may be missing until then: entity_path and edge_paths.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum, StrEnum
 from typing import Any, ClassVar, Self, get_args, get_origin
 
@@ -125,15 +125,19 @@ def _check(section: type[Section], content: Mapping[str, Any]) -> None:
         checked |= {key: value for key, value in _FILLED_IN_LATER.items() if not checked.get(key, True)}
         relations = checked.get("relations")
         if isinstance(relations, list) and all(isinstance(each, Mapping) for each in relations):
-            names = [str(each.get("name")) for each in relations]
-            checked["relations"] = [
-                {**each, "name": f"{name} {number}"} if name in names[:number] else each
-                for number, (each, name) in enumerate(zip(relations, names, strict=True))
-            ]
+            checked["relations"] = list(_with_own_names(relations))
     try:
         validated(section, checked)
     except ConfigError as error:
         raise DeepTypeError(str(error)) from error
+
+
+def _with_own_names(relations: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    seen = set()
+    for number, relation in enumerate(relations):
+        name = str(relation.get("name"))
+        yield {**relation, "name": f"{name} {number}"} if name in seen else relation
+        seen.add(name)
 
 
 def _plain(value: Any) -> Any:

@@ -56,7 +56,7 @@ def train(
     settings = settings_of(config)
     job.check(settings)
     log_ignored_keys(settings)
-    with lock.held(settings.checkpoint_path) as claim:
+    with lock.held(whole=[settings.checkpoint_path]) as claim:
         claim_checkpoint(settings)
         job.train(settings, claim)
 
@@ -75,7 +75,7 @@ def run_partition_server(
     log.info("training: there is nothing to serve: partitions are files of %s", settings.checkpoint_path)
     has_begun = False
     while True:
-        is_training = lock.holder(settings.checkpoint_path) is not None
+        is_training = lock.holder(settings.checkpoint_path, whole=True) is not None
         if not is_training and (has_begun or _is_trained(settings)):
             break
         has_begun = has_begun or is_training

@@ -258,7 +258,10 @@ def test_a_nested_key_gets_the_closest_known_one(section: dict[str, Any], messag
         config.from_mapping(raw(etl=section))
 
 
-@pytest.mark.parametrize("override", ["lr", "=3", "a..b=1", "relations[7].name=x", "lr.deep=3", "lr=[1"])
+@pytest.mark.parametrize(
+    "override",
+    ["lr", "=3", "a..b=1", "relations[7].name=x", "lr.deep=3", "lr=[1", "entities.usr.num_partitions=2"],
+)
 def test_an_override_that_fits_nowhere_is_refused(tmp_path: Path, override: str) -> None:
     conf = tmp_path / "c.yaml"
     conf.write_text(json.dumps(raw(lr=0.5)))

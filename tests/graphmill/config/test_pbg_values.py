@@ -154,11 +154,11 @@ def test_commands_take_p_before_set(tmp_path: Path, name: str) -> None:
     arguments = [name, "--conf", conf, *([] if name == "check" else ["--dry-run"])]
     found = CliRunner().invoke(command, [*arguments, "-p", "comparator=COSINE"])
     assert isinstance(found.exception, ConfigError)
-    assert "comparator: input should be 'dot'" in str(found.exception)
+    assert re.search(r"comparator: .*'COSINE'", str(found.exception))
     found = CliRunner().invoke(
         command, [*arguments, "-p", "comparator=COSINE", "--param", "lr=0.5", "--set", "comparator=dott"]
     )
-    assert "found 'dott'" in str(found.exception)
+    assert re.search(r"comparator: .*'dott'", str(found.exception))
 
 
 def test_enums_and_words_of_python(tmp_path: Path) -> None:
