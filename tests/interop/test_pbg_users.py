@@ -8,6 +8,7 @@ import distributed
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from click.testing import CliRunner
 
 from etl.__main__ import command as etl_command
@@ -20,6 +21,7 @@ from tests.interop import pbg
 from tests.interop.pbg import Pbg
 from train import job as train_job
 from train.evaluation import evaluate
+from train.evaluation.held_out import RandomPairs
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -130,3 +132,31 @@ def test_pbg_exports_what_we_have_imported_and_trained(
 def _table(path: str, num_keys: int) -> dict[tuple[str, ...], list[float]]:
     rows = [line.split("\t") for line in Path(path).read_text().splitlines()]
     return {tuple(row[:num_keys]): list(map(float, row[num_keys:])) for row in rows}
+
+
+# PBG's evaluator on scores with ties and masked negatives, many times: the mean of its auc.
+AUC = """
+import torch
+from torchbiggraph.eval import RankingEvaluator
+from torchbiggraph.model import Scores
+torch.manual_seed(0)
+pos, neg = torch.load("scores.pt")
+found = [RankingEvaluator().eval(Scores(pos, pos, neg, -neg), pos).metrics["auc"] for _ in range(400)]
+print(sum(found) / len(found) / len(pos))
+"""
+
+
+def test_auc_is_what_pbg_calls_so(python: Path, tmp_path: Path) -> None:
+    draw = torch.Generator().manual_seed(3)
+    pos_P, neg_PM = (torch.randint(6, shape, generator=draw).float() for shape in ((50,), (50, 20)))
+    neg_PM[:, 0] = -1e9
+    torch.save((pos_P, neg_PM), tmp_path / "scores.pt")
+    done = subprocess.run([str(python), "-c", AUC], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    generator, found = torch.Generator().manual_seed(0), 0
+    for _ in range(400):
+        for negatives in (neg_PM, -neg_PM):
+            pairs = RandomPairs(1, generator)
+            pairs.add(pos_P[None], negatives[None])
+            found += pairs.num_in_order()
+    assert found / (2 * 400 * 50) == pytest.approx(float(done.stdout), abs=4 * 0.5 * (2 / 40_000) ** 0.5)
