@@ -89,11 +89,16 @@ def test_we_train_on_what_pbg_has_imported_for_its_example(
     theirs = Pbg(python, tmp_path / "pbg")
     theirs.call("torchbiggraph.converters.import_from_tsv", *columns, "config.py", *files)
     before = files_under("data")
-    config = configuration.load("config.py", SMALL)
-    for _ in range(2):
-        train_job.run(config, client)
+    entity_path = configuration.load("config.py").entity_path
+    for num_epochs in (2, 3):  # in a folder of PBG's input: a checkpoint there is no other input
+        config = configuration.load(
+            "config.py", [*SMALL, f"checkpoint_path={entity_path}/model", f"num_epochs={num_epochs}"]
+        )
+        assert train_job.run(config, client)["first_version"] == (num_epochs - 2) * 2 * len(config.edge_paths)
+        Path(entity_path, "notes.txt").write_text(str(num_epochs))
     assert evaluate.evaluate(config)["metrics"]["num_edges"] == 150
-    assert files_under("data") == before
+    now = files_under("data")
+    assert {name: now[name] for name in before} == before
 
 
 @EXAMPLES
