@@ -194,7 +194,9 @@ def read_bucket(
         stop = max(start, stop)
         weight = read_rows(datasets[WEIGHT], start, stop, np.float32) if WEIGHT in datasets else None
         lhs, rel, rhs = (read_rows(datasets[column], start, stop, np.int64) for column in COLUMNS)
-        features = {side: read_features(datasets, side, start, stop, uri) for side in Side}
+        features: dict[str, Features | None] = {
+            side: read_features(datasets, side, start, stop, uri) for side in Side
+        }
     for side, values in ((Side.LHS, lhs), (Side.RHS, rhs)):
         if takes_features and features[side] is None and (values == -1).any():
             features[side] = empty_lists(len(values))  # PBG writes no lists where all are empty
