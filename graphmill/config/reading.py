@@ -115,7 +115,7 @@ def _evaluated(settings: Config, conf_uri: str | None) -> Config:
         return settings
     evaluate = settings.section(named(SECTIONS["evaluate"]))
     folder = settings.split_path(evaluate.split)
-    written = settings.etl.splits() if settings.etl else ()
+    written = settings.section(named(SECTIONS["etl"])).splits() if settings.etl else ()
     is_there = folder in settings.edge_paths or evaluate.split in written or storage.is_dir(folder)
     if is_there or "split" in evaluate.model_fields_set:
         return settings

@@ -81,9 +81,8 @@ class Sampling:
     @classmethod
     def of_training(cls, config: Config) -> "Sampling":
         """The numbers of training."""
-        disabled = frozenset(Side) - set(sides_with_negatives(config))
         chunk_edges = config.section(TrainConfig).chunk_edges
-        return cls(config.num_batch_negs, config.num_uniform_negs, disabled, chunk_edges)
+        return cls(config.num_batch_negs, config.num_uniform_negs, _disabled(config), chunk_edges)
 
     @classmethod
     def of_evaluation(cls, config: PbgConfig) -> "Sampling":
@@ -92,6 +91,7 @@ class Sampling:
         return cls(
             config.num_batch_negs if batch is None else batch,
             config.num_uniform_negs if uniform is None else uniform,
+            _disabled(config),
         )
 
     def chunk_size(self, num_edges: int) -> int:
@@ -152,6 +152,10 @@ def sides_with_negatives(config: PbgConfig) -> list[Side]:
     """The sides whose negatives are not disabled."""
     off = {Side.LHS: config.disable_lhs_negs, Side.RHS: config.disable_rhs_negs}
     return [side for side in Side if not off[side]]
+
+
+def _disabled(config: PbgConfig) -> frozenset[Side]:
+    return frozenset(Side) - set(sides_with_negatives(config))
 
 
 def popularity(index_E: Tensor, num_rows: int, power: float) -> Tensor:
