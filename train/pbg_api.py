@@ -21,6 +21,20 @@ from typing import Any, Self
 from pydantic import PrivateAttr
 
 from graphmill.config import Config, EntityConfig, PbgConfig, RelationConfig, from_mapping
+from graphmill.plugins import (
+    COMPARATORS,
+    DYNAMIC_OPERATORS,
+    LOSS_FUNCTIONS,
+    NEGATIVE_SAMPLERS,
+    OPERATORS,
+    REGULARIZERS,
+    AbstractComparator,
+    AbstractDynamicOperator,
+    AbstractLossFunction,
+    AbstractNegativeSampler,
+    AbstractOperator,
+    AbstractRegularizer,
+)
 from train import job
 from train.edges import batches, seeds
 from train.edges.partitions import PartitionKey, keys_of
@@ -38,6 +52,32 @@ Operator = StrEnum(
 Comparator = StrEnum("Comparator", ["DOT", "COS", "L2", "SQUARED_L2"])
 LossFunction = StrEnum("LossFunction", ["RANKING", "LOGISTIC", "SOFTMAX"])
 BucketOrder = StrEnum("BucketOrder", ["RANDOM", "AFFINITY", "INSIDE_OUT", "OUTSIDE_IN"])
+
+__all__ = [
+    "COMPARATORS",
+    "DYNAMIC_OPERATORS",
+    "LOSS_FUNCTIONS",
+    "NEGATIVE_SAMPLERS",
+    "OPERATORS",
+    "REGULARIZERS",
+    "AbstractComparator",
+    "AbstractDynamicOperator",
+    "AbstractLossFunction",
+    "AbstractNegativeSampler",
+    "AbstractOperator",
+    "AbstractRegularizer",
+    "BucketOrder",
+    "Comparator",
+    "ConfigSchema",
+    "EntitySchema",
+    "LossFunction",
+    "Operator",
+    "RelationSchema",
+    "do_eval",
+    "evolve",
+    "run_partition_server",
+    "train",
+]
 
 log = logging.getLogger("graphmill")
 

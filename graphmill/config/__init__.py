@@ -1,5 +1,6 @@
 """The configuration: YAML or a PBG Python config -> one frozen, typed `Config`."""
 
+from graphmill.config.plugins import NO_PLUGINS, PluginList, Plugins
 from graphmill.config.reading import from_mapping, load, place_now, read_raw
 from graphmill.config.schema import (
     Config,
@@ -17,6 +18,7 @@ from graphmill.config.section import Effect, Fixed, Neutral, Section, Tunable, v
 from graphmill.config.yaml_text import parsed as parsed_yaml
 
 __all__ = [
+    "NO_PLUGINS",
     "Config",
     "Count",
     "Effect",
@@ -26,6 +28,8 @@ __all__ = [
     "Name",
     "Neutral",
     "PbgConfig",
+    "PluginList",
+    "Plugins",
     "Positive",
     "RelationConfig",
     "Section",

@@ -22,6 +22,7 @@ from graphmill.machine import native
 from graphmill.model.parameters import global_key
 from graphmill.vocab import Side
 from train.edges.negative_sampling import Batch, Block, Sampling
+from train.model import regularizers
 from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.step.plain import StepFigures
@@ -98,6 +99,12 @@ def obstacle(config: Config) -> str | None:
     for relation in config.relations:
         if relation.operator not in _OPERATORS:
             return f"operator {relation.operator!r} of relation {relation.name!r}"
+    if config.comparator not in _COMPARATORS:
+        return f"comparator {config.comparator!r}"
+    if config.loss_fn not in _LOSSES:
+        return f"loss_fn {config.loss_fn!r}"
+    if regularizers.is_plug_in(config):
+        return f"regularizer {config.regularizer!r}"
     return "bias" if config.bias else None
 
 

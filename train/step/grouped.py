@@ -106,7 +106,7 @@ class GroupedStep:
     def _compare_any(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
         """Compute scores by any comparator: autograd carries their gradient to the vectors."""
         leaves = query_QD.requires_grad_(), candidate_ND.requires_grad_()
-        score_QN = self.model.matrix_scores(*leaves, half=self.config.half_precision)
+        score_QN = self.model.matrix_scores(*leaves, batch.side, half=self.config.half_precision)
         query_A = torch.repeat_interleave(batch.count_Q)
         loss, violators, gradient_QN = _cross_entropy(score_QN.detach(), query_A, batch)
         weight_Q = gradient_QN.new_zeros(len(query_QD)).index_add_(0, query_A, batch.weight_A)
