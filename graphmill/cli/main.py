@@ -9,6 +9,7 @@ from graphmill import checkpoints
 from graphmill.checkpoints import convert as conversion
 from graphmill.cli import exit_codes
 from graphmill.cli.options import output_options
+from graphmill.config.plugins import read_plugins
 from graphmill.config.stages import named
 from graphmill.display import terminal
 from graphmill.run import lock
@@ -74,8 +75,12 @@ _index_base_option = click.option(
     "--shards", "shard_num", type=click.IntRange(min=1), default=1, help="Shards of a RecIS target."
 )
 @click.option("--allow-non-finite", is_flag=True, help="Write NaN and infinity too, else an error.")
-def convert(source_uri: str, target_uri: str, target_format: str, **options: Any) -> None:
+@click.option("--plugins", multiple=True, metavar="FILE", help="File of the operators that are plug-ins.")
+def convert(
+    source_uri: str, target_uri: str, target_format: str, plugins: tuple[str, ...], **options: Any
+) -> None:
     """Write the checkpoint at SOURCE_URI as another format to TARGET_URI."""
+    read_plugins(plugins)
     with lock.held(whole=[target_uri]) as claim:
         done = conversion.convert(source_uri, target_uri, target_format, **options, claim=claim)
     click.echo(f"source  {done.source.format:<10} {conversion.described(done.source)}")

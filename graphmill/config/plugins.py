@@ -4,7 +4,7 @@ Their text is read once, by the command. It travels with the settings to every p
 to the registries (`graphmill.model.registry`). Results are compared by the checksums of the texts.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -43,6 +43,12 @@ def offered(sources: tuple[Source, ...]) -> Plugins:
     """Offer the files and modules to the registries of this process."""
     registry.offer(sources)
     return Plugins(sources)
+
+
+def read_plugins(names: Iterable[str]) -> Plugins:
+    """Read and offer files and modules by their names."""
+    found: Plugins = _read(list(names))
+    return found
 
 
 def plugins_of(raw: Any) -> Plugins:

@@ -238,6 +238,10 @@ class PbgConfig(Section):
         lhs_dim, rhs_dim = (self.entity_dimension(relation.entity_type(side)) for side in Side)
         if lhs_dim != rhs_dim:
             raise ValueError(f"{where}: lhs has dimension {lhs_dim} and rhs {rhs_dim}; they must be equal")
+        try:
+            registry.check_kind(relation.operator, self.dynamic_relations)
+        except ValueError as error:
+            raise ValueError(f"{where}.operator: {error}") from error
         if operator_of(relation.operator).is_complex and rhs_dim % 2:
             raise ValueError(
                 f"{where}.operator: {relation.operator} needs an even dimension, found {rhs_dim}"

@@ -142,6 +142,8 @@ _PLURALS = {
     "angle": "angles",
 }
 _ORDER = [*dict.fromkeys(name for each in OPERATORS.values() for name in each.parameters)]
+UNKNOWN = len(_ORDER)
+"""Position of a parameter that no built-in operator has."""
 
 
 def operator_of(name: str) -> Operator:
@@ -169,7 +171,7 @@ def parameter_names(operator: str, dynamic: bool, dimension: int = 0) -> tuple[s
 def position(parameter: str) -> int:
     """Position of a parameter among the parameters of its operator, by its name in a checkpoint."""
     singular = {plural: name for name, plural in _PLURALS.items()}.get(parameter, parameter)
-    return _ORDER.index(singular) if singular in _ORDER else len(_ORDER)
+    return _ORDER.index(singular) if singular in _ORDER else UNKNOWN
 
 
 def apply(operator: str, vectors: Array, parameters: Sequence[Array], rel: Any = None) -> Array:

@@ -53,10 +53,10 @@ class PlugInOperator:
     def apply(self, vectors: Array, parameters: Sequence[Array], rel: Any = None) -> Array:
         """Transform vectors [..., D] by the parameters; `rel` [...] numbers their dynamic relations."""
         if isinstance(vectors, np.ndarray):
-            tensors = [torch.from_numpy(np.ascontiguousarray(each)) for each in parameters]
-            given = None if rel is None else torch.from_numpy(rel)
+            given, *tensors = _tensors(vectors, *parameters)
+            rows = None if rel is None else torch.from_numpy(rel)
             with torch.no_grad():
-                return cast(Array, self.apply(torch.from_numpy(vectors), tensors, given).numpy())
+                return cast(Array, self.apply(given, tensors, rows).numpy())
         names = self.parameter_names(rel is not None, vectors.shape[-1])
         own = dict(zip(names, parameters, strict=True))
         arguments = (vectors,) if rel is None else (vectors, rel)
@@ -100,15 +100,7 @@ class PlugInOperator:
         return made[key]
 
     def _class(self, dynamic: bool) -> type:
-        registry, other = (DYNAMIC_OPERATORS, "OPERATORS") if dynamic else (OPERATORS, "DYNAMIC_OPERATORS")
-        found = registry.find(self.name)
-        if found is None:
-            kind = "dynamic" if dynamic else "static"
-            raise ConfigError(
-                f"operator {self.name!r}: it is registered with {other}, and not for {kind} relations; "
-                f"register a class with {'DYNAMIC_OPERATORS' if dynamic else 'OPERATORS'} too"
-            )
-        return found
+        return (DYNAMIC_OPERATORS if dynamic else OPERATORS).get_class(self.name)
 
 
 def _is_row(value: Tensor) -> bool:
@@ -162,7 +154,7 @@ def prepare(name: str, vectors: Array) -> Array:
     """Make vectors [..., D] ready for the scores below."""
     if isinstance(vectors, np.ndarray):
         with torch.no_grad():
-            return cast(Array, prepare(name, torch.from_numpy(vectors)).numpy())
+            return cast(Array, prepare(name, *_tensors(vectors)).numpy())
     module = _comparator(COMPARATORS.get_class(name), name, str(vectors.device))
     return cast(Array, module.prepare(vectors))
 
@@ -210,7 +202,7 @@ def _scores(name: str, *vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _tensors(*arrays: Any) -> list[Any]:
-    return [torch.from_numpy(np.ascontiguousarray(each)) for each in arrays]
+    return [torch.from_numpy(np.require(each, requirements=["C", "W"])) for each in arrays]
 
 
 def made(registry: Registry, name: str, *arguments: Any, **more: Any) -> Any:

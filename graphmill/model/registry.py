@@ -170,6 +170,22 @@ def check_operator(name: str) -> str:
     raise ValueError(OPERATORS.unknown(name, DYNAMIC_OPERATORS.registry))
 
 
+def check_kind(name: str, dynamic: bool) -> str:
+    """Return the name of an operator.
+
+    Raises:
+        ValueError: it is a plug-in for the other kind of relations, static or dynamic, alone.
+    """
+    registry, other = (DYNAMIC_OPERATORS, "OPERATORS") if dynamic else (OPERATORS, "DYNAMIC_OPERATORS")
+    if name in registry.built_in or registry.find(name):
+        return name
+    kind, needed = ("dynamic", "DYNAMIC_OPERATORS") if dynamic else ("static", "OPERATORS")
+    raise ValueError(
+        f"operator {name!r} is registered with {other}, and not for {kind} relations; register a class with "
+        f"{needed} too"
+    )
+
+
 def has_registered(path: str) -> bool:
     """Whether a local file has registered a plug-in."""
     return any(_absolute(path) in registry._origins.values() for registry in _REGISTRIES)

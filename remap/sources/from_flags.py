@@ -72,4 +72,7 @@ def _from_checkpoint(given: dict[str, Any], overrides: Sequence[str]) -> Config:
         "edge_paths": [storage.join(path, "none")],
         "output": storage.parent(embeddings),  # where run.json goes
     }
-    return config.load(None, overrides, transform=lambda raw: settings | raw)
+    try:
+        return config.load(None, overrides, transform=lambda raw: settings | raw)
+    except ConfigError as error:
+        raise ConfigError(f"{path} was trained with, or a flag says: {error}") from error

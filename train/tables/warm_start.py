@@ -86,7 +86,9 @@ class WarmStart:
         saved = (optimizer_state or {}).get("state", {})
         if saved:
             # the optimizer numbers the parameters: both sides' operators, then global embeddings
-            former_keys = in_order(state, list(self.former.get("entities", self.config.entities)))
+            former_keys = in_order(
+                state, list(self.former.get("entities", self.config.entities)), self.former
+            )
             numbered = {key: saved.get(number) for number, key in enumerate(former_keys)}
             states = {current[key]: each for key, each in numbered.items() if key in current}
             adagrad.load_states(states, uri, grown=grown)
