@@ -18,7 +18,7 @@ from graphmill.config import (
 from graphmill.model import registry
 
 SamplerName = Annotated[str, AfterValidator(registry.NEGATIVE_SAMPLERS.check)]
-_RARE = ("plugins", "negative_sampler")  # not written where not used: older checkpoints lack them
+_RARE = ("freeze", "plugins", "negative_sampler")  # not written where not used: older checkpoints lack them
 
 
 class TrainConfig(Section):
@@ -135,6 +135,11 @@ class TrainConfig(Section):
         "last bit; false is faster.",
     )
 
+    freeze: Tunable[Strings] = Field(
+        (),
+        description="Entity types and relations, by name, that do not move: with init_path, they stay as "
+        "they are there. The global embedding of a frozen type is frozen too.",
+    )
     plugins: Tunable[PluginList] = Field(
         NO_PLUGINS,
         description="Python files and importable modules that register plug-ins: operators, comparators, "

@@ -20,6 +20,7 @@ from graphmill.model import operators
 from graphmill.vocab import Side
 from train.edges.negative_sampling import Batch, Block, Sampling
 from train.model import losses, optimizer, regularizers
+from train.model.frozen import Frozen
 from train.model.model import Model
 from train.step.table import Table
 
@@ -54,6 +55,7 @@ class PlainStep:
         self.model = model
         self.adagrad = adagrad
         self.sampling = Sampling.of_training(config)
+        self.frozen = Frozen.of(config)
         # None: N3 in closed form
         self.regularizer = regularizers.regularizer_of(config) if regularizers.is_plug_in(config) else None
         self.lr_scale = 1.0
@@ -77,7 +79,7 @@ class PlainStep:
                     batch.bags[side].feature_gradients(*found) if side in batch.bags else found
                 )
         reg = self._regularise_operators(model, batch.relation, blocks)
-        self._update_rows(tables, row_gradients)
+        self._update_rows(tables, row_gradients, self.frozen.sides(self.config, batch.relation))
         self.adagrad.update(model.parameters, rel_U, self.lr_scale)
         total = _summed(figures)
         return total._replace(reg=total.reg + reg)
@@ -133,10 +135,14 @@ class PlainStep:
             reg += losses.n3_of_operator(operator, leaves, coefficient_B, rel_B)
         return reg
 
-    def _update_rows(self, tables: Mapping[Side, Table], row_gradients: RowGradients) -> None:
+    def _update_rows(
+        self, tables: Mapping[Side, Table], row_gradients: RowGradients, frozen: frozenset[Side]
+    ) -> None:
         lr, max_norm = self.config.lr * self.lr_scale, self.config.max_norm
         one_table = tables[Side.LHS] is tables[Side.RHS]
         for sides in [tuple(Side)] if one_table else [(side,) for side in Side]:
+            if sides[0] in frozen:
+                continue
             rows, gradients = zip(*(each for side in sides for each in row_gradients[side]), strict=True)
             rows_U, gradient_UD = optimizer.sum_duplicates(torch.cat(rows), torch.cat(gradients))
             table = tables[sides[0]]
