@@ -144,6 +144,7 @@ class TrainConfig(Section):
         NO_PLUGINS,
         description="Python files and importable modules that register plug-ins: operators, comparators, "
         "losses, regularizers, negative samplers. Relative paths start at the current folder.",
+        json_schema_extra={"default": []},
     )
     negative_sampler: Tunable[SamplerName | None] = Field(
         None, description="Plug-in that draws num_uniform_negs negatives per chunk; null: uniformly."

@@ -23,6 +23,9 @@ from graphmill.model.abstract import AbstractComparator
 from graphmill.model.arrays import Array
 from graphmill.model.registry import COMPARATORS, DYNAMIC_OPERATORS, OPERATORS, Registry
 
+MASKED = -1e9
+"""Score of a negative that is the edge's own entity."""
+
 _modules = threading.local()
 
 
@@ -203,6 +206,15 @@ def _scores(name: str, *vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _tensors(*arrays: Any) -> list[Any]:
     return [torch.from_numpy(np.require(each, requirements=["C", "W"])) for each in arrays]
+
+
+def takes_weights(loss: nn.Module) -> bool:
+    """Whether a loss takes the edges' weights, as at PBG's HEAD; in release 1.0.0 none does."""
+    try:
+        inspect.signature(loss.forward).bind(None, None, None)
+    except TypeError:
+        return False
+    return True
 
 
 def made(registry: Registry, name: str, *arguments: Any, **more: Any) -> Any:

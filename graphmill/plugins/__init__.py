@@ -20,6 +20,7 @@ from graphmill.model.registry import (
     OPERATORS,
     REGULARIZERS,
 )
+from graphmill.plugins.checks import check
 from graphmill.vocab import Side
 
 __all__ = [
@@ -37,4 +38,5 @@ __all__ = [
     "AbstractRegularizer",
     "ChunkedEdges",
     "Side",
+    "check",
 ]

@@ -12,7 +12,6 @@ A masked negative has the score MASKED: its loss and its gradient are 0, and the
 Shapes: C chunks, P positives of a chunk, M negatives of a positive, D dimension, R relations, E edges.
 """
 
-import inspect
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -22,10 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphmill.errors import ConfigError
-from graphmill.model.plug_ins import made
+from graphmill.model.plug_ins import MASKED, made, takes_weights
 from graphmill.model.registry import LOSS_FUNCTIONS
-
-MASKED = -1e9
 
 
 def mask_own(neg_CPM: Tensor, rows_CK: Tensor, num_positives: int, first_negative: int) -> Tensor:
@@ -93,30 +90,26 @@ def _softmax(pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor) -> LossGradient
 
 
 @lru_cache(maxsize=64)
-def plug_in(class_: type, name: str, margin: float, device: str) -> "tuple[nn.Module, bool]":
-    """The loss of a user, and whether it takes weights, as at PBG's HEAD; in release 1.0.0 none does."""
+def _plug_in(class_: type, name: str, margin: float, device: str) -> tuple[nn.Module, bool]:
+    """The loss of a user, and whether it takes weights."""
     module = made(LOSS_FUNCTIONS, name, margin=margin).to(device)
-    try:
-        inspect.signature(module.forward).bind(None, None, None)
-    except TypeError:
-        return module, False
-    return module, True
+    return module, takes_weights(module)
 
 
 def _by_autograd(
     loss_fn: str, margin: float, pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor
 ) -> LossGradient:
     class_ = LOSS_FUNCTIONS.get_class(loss_fn)
-    module, takes_weights = plug_in(class_, loss_fn, margin, str(pos_CP.device))
+    module, is_weighted = _plug_in(class_, loss_fn, margin, str(pos_CP.device))
     pos_P, neg_PM = pos_CP.detach().flatten(), neg_CPM.detach().flatten(0, 1)
     weight_P = weight_CP.flatten()
     with torch.enable_grad():
         leaves = pos_P.clone().requires_grad_(), neg_PM.clone().requires_grad_()
-        loss = module(*leaves, weight_P) if takes_weights else module(*leaves)
+        loss = module(*leaves, weight_P) if is_weighted else module(*leaves)
         if not isinstance(loss, Tensor) or loss.dim():
             found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise ConfigError(f"loss_fn {loss_fn!r}: expected one number, the sum of losses, found {found}")
-        if not takes_weights:
+        if not is_weighted:
             loss = loss * _one_weight(loss_fn, weight_P)
         gradients = [None, None]
         if loss.requires_grad:
