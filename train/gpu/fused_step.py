@@ -153,7 +153,7 @@ class FusedStep:
         """Compute score, loss, gradients of one side; return the gradients of edges' relations [C, P, D]."""
         candidate_gradient_CKD, entity_gradient_CPD = parts[2 * side], parts[2 * (1 - side) + 1]
         comparison = Comparison(
-            loss=self.config.loss_fn,
+            loss=self.config.loss_fn,  # type: ignore[arg-type]
             margin=self.config.margin,
             query_CPD=self.kernels.query(source, self.dtype),
             candidate_CKD=self.kernels.stage(tables[side].embeddings_ND, sample.rows[side], self.dtype),

@@ -111,9 +111,9 @@ def _by_autograd(
             raise ConfigError(f"loss_fn {loss_fn!r}: expected one number, the sum of losses, found {found}")
         if not is_weighted:
             loss = loss * _one_weight(loss_fn, weight_P)
-        gradients = [None, None]
+        gradients: Sequence[Tensor | None] = (None, None)
         if loss.requires_grad:
-            gradients = list(torch.autograd.grad(loss, leaves, allow_unused=True))
+            gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
     pos, neg = (
         torch.zeros_like(leaf) if gradient is None else gradient
         for leaf, gradient in zip(leaves, gradients, strict=True)

@@ -1,7 +1,10 @@
 """Whole runs with plug-ins: in every process, resumed, evaluated, asked, converted, and refused in words."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +21,7 @@ from graphmill.formats import pbg_checkpoint
 from graphmill.model.registry import OPERATORS, Source, offer
 from graphmill.vocab import Side
 from remap.sources.relation import read_parameters, relation_of
+from tests import REPOSITORY
 from tests.train.graphs import embeddings, make_config, write_graph
 from tests.train.run.test_trainer import COUNTS, RELATIONS, TYPES, write_mixed
 from train import job
@@ -310,3 +314,35 @@ def test_an_operator_for_static_relations_alone(tmp_path):
     relations = [{"name": "r", "lhs": "node", "rhs": "node", "operator": "static_only"}]
     with pytest.raises(ConfigError, match=r"relations.*static_only.*DYNAMIC_OPERATORS too"):
         make_config(tmp_path, relations=relations, dynamic_relations=True)
+
+
+@pytest.mark.slow
+def test_an_installed_package_needs_no_key(tmp_path):
+    """Its entry points name its modules; the program below has no other way to them."""
+    (tmp_path / "package_with_operator.py").write_text(OPERATOR.format(name="of_package", factor=1.0))
+    metadata = tmp_path / "package_with_operator-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: package-with-operator\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[graphmill.plugins]\nmine = package_with_operator\n")
+    program = """
+import sys
+from graphmill.config import from_mapping
+from train.model.model import Model
+
+raw = {"entities": {"node": {"num_partitions": 1}}, "dimension": 4, "output": "out", "global_emb": False}
+from_mapping(raw | {"relations": [{"name": "r", "lhs": "node", "rhs": "node"}]})
+assert "package_with_operator" not in sys.modules  # a run without plug-ins imports none
+relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": "of_package"}
+model = Model(from_mapping(raw | {"relations": [relation]}))
+assert list(model.parameters) == ["rhs_operators.0.shift", "rhs_operators.0.scale"]
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": f"{REPOSITORY}:{tmp_path}"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
