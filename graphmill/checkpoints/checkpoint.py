@@ -180,7 +180,8 @@ class Checkpoint(ABC):
 
     def _in_order(self, keys: Iterable[str]) -> list[str]:
         """The keys of parameters in the order of the model, in which optimizers number them."""
-        return in_order(list(keys), list((self.config or {}).get("entities", self.num_partitions)))
+        types = list((self.config or {}).get("entities", self.num_partitions))
+        return in_order(list(keys), types, self.config)
 
     def _place(self, entity_type: str, partition: Partition) -> str:
         return f"{self.uri}: {entity_type!r}, partition {partition}"

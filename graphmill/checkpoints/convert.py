@@ -13,9 +13,10 @@ from typing import Unpack
 import numpy as np
 
 from graphmill import checkpoints, storage
-from graphmill.checkpoints import Checkpoint, Floats, Options
+from graphmill.checkpoints import Checkpoint, Floats, Options, states
 from graphmill.checkpoints.id_maps import IdMaps
 from graphmill.errors import ConfigError, FormatError
+from graphmill.model.parameters import relations_without_order
 from graphmill.run.lock import NO_CLAIM, Claim
 
 log = logging.getLogger("graphmill")
@@ -67,6 +68,7 @@ def convert(
     id_maps = _check_maps(source_uri, target_format, options)
     source = checkpoints.open_checkpoint(source_uri, **options)
     log.info("convert: %s is %s, %s", source_uri, source.format, described(source))
+    _check_order(source)
     storage.delete(target_uri)
     route = _Route(source, target_format, id_maps, options.get("entity_path"))
     with storage.atomic_directory(target_uri) as temporary:
@@ -151,6 +153,18 @@ def described(checkpoint: Checkpoint) -> str:
     ]
     version = f"version {checkpoint.version}, " if checkpoint.version else ""
     return version + "; ".join(tables)
+
+
+def _check_order(source: Checkpoint) -> None:
+    """Refuse optimizer states whose order is unknown: they would go to the wrong parameters."""
+    model = source.read_model()
+    if model is None or not states.sums_of(model.optimizer_state):
+        return
+    if names := relations_without_order(model.parameters, source.config):
+        raise ConfigError(
+            f"{source.uri}: operator {names[0]!r} is a plug-in with several parameters, and their order is "
+            "that of its class, which is not known here; name its file with --plugins"
+        )
 
 
 def _check_same(source: Checkpoint, written: Checkpoint, where: str, *, compare_rows: bool) -> None:

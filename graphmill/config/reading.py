@@ -9,10 +9,12 @@ from typing import Any
 
 from graphmill import storage
 from graphmill.config import defaults, pbg_values, splits, yaml_text
+from graphmill.config.plugins import plugins_of
 from graphmill.config.schema import Config
 from graphmill.config.section import Section, validated
 from graphmill.config.stages import SECTIONS, named
 from graphmill.errors import ConfigError
+from graphmill.model.registry import has_registered
 from graphmill.vocab import RECORD, TRAIN_SPLIT
 
 _MAX_DEPTH = 50
@@ -99,6 +101,7 @@ def from_mapping(raw: Mapping[str, Any]) -> Config:
     if filled.get("dynamic_relations") is True:
         filled.setdefault("global_emb", False)  # PBG's default is true, and forbidden here
     _fill_paths(filled)
+    plugins_of(filled)  # the names of plug-ins are known before they are checked
     sections = {name: filled.pop(name) for name in SECTIONS if name in filled}
     settings = validated(Config, filled)
     typed: dict[str, Section] = {
@@ -239,6 +242,8 @@ def _read_pbg_python(conf_uri: str) -> dict[str, Any]:
     raw = pbg_values.from_python(raw)
     if isinstance(section := raw.get("train", {}), Mapping):  # a lower lr resumes the checkpoint, as in PBG
         raw["train"] = {"on_change": "resume", **section}
+        if has_registered(path):  # its plug-ins, which every process needs
+            raw["train"]["plugins"] = [path, *raw["train"].get("plugins", [])]
     return raw
 
 

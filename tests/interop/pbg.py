@@ -73,10 +73,10 @@ def _run(command: list[str]) -> str:
 
 
 class Pbg:
-    """PBG's commands, run on configurations that are written as PBG reads them."""
+    """PBG's commands, run on configurations that are written as PBG reads them; `code` stands before them."""
 
-    def __init__(self, python: Path, folder: Path) -> None:
-        self._python, self._folder = python, folder
+    def __init__(self, python: Path, folder: Path, code: str = "") -> None:
+        self._python, self._folder, self._code = python, folder, code
 
     def train(self, settings: Mapping[str, Any]) -> None:
         """`torchbiggraph_train`."""
@@ -97,7 +97,8 @@ class Pbg:
         """A configuration file of PBG's with these settings."""
         self._folder.mkdir(parents=True, exist_ok=True)
         config = self._folder / "config.py"
-        config.write_text(f"def get_torchbiggraph_config():\n    return {_released(settings)!r}\n")
+        function = f"def get_torchbiggraph_config():\n    return {_released(settings)!r}\n"
+        config.write_text(self._code + function)
         return config
 
     def call(self, module: str, *arguments: str) -> str:

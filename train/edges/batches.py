@@ -25,6 +25,7 @@ from graphmill.vocab import Bucket, Side
 from train.config import TrainConfig
 from train.edges.negative_sampling import Batch, popularity
 from train.edges.one_vs_all import QueryBatch, group_by_query
+from train.model import regularizers
 from train.model.features import Bags, distinct
 
 SPAN_EDGES = 16_384  # edges of the batches that go together
@@ -168,7 +169,8 @@ def cut_for_training(
     power = config.section(TrainConfig).negative_power
     if power and config.num_uniform_negs:
         edges = replace(edges, popularity=_popularity(config, edges, num_rows, power))
-    return _pieces(config, edges, generator, config.loss_fn == "softmax")
+    grouped = config.loss_fn == "softmax" and not regularizers.is_plug_in(config)
+    return _pieces(config, edges, generator, grouped)
 
 
 def cut(config: PbgConfig, edges: EdgeTensors, generator: torch.Generator) -> Iterator[Batch]:
