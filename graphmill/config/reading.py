@@ -259,9 +259,10 @@ def apply_override(raw: dict[str, Any], override: str) -> None:
         raise ConfigError(f"--set {override}: expected key.path=value")
     value = yaml_text.parsed(text, f"--set {override}")
     node: Any = raw
+    entities: Any = raw.get("entities")
     try:
         for key in keys[:-1]:
-            if node and node is raw.get("entities") and key not in node:
+            if entities and node is entities and key not in entities:
                 raise LookupError  # not a new type, but a wrong name
             node = node[int(key)] if isinstance(node, list) else node.setdefault(key, {})
         node[int(keys[-1]) if isinstance(node, list) else keys[-1]] = value
