@@ -19,6 +19,7 @@ from graphmill.cli.main import command
 from graphmill.errors import ConfigError, NotFoundError
 from graphmill.formats import pbg_checkpoint
 from graphmill.model.registry import OPERATORS, Source, offer
+from graphmill.run.trained_with import saved_settings
 from graphmill.vocab import Side
 from remap.sources.relation import read_parameters, relation_of
 from tests import REPOSITORY
@@ -388,3 +389,63 @@ assert list(model.parameters) == ["rhs_operators.0.shift", "rhs_operators.0.scal
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def recorded(folder, plugins):
+    """The run.json of a run whose settings name these plug-ins."""
+    relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": "recorded"}
+    settings = {
+        "output": str(folder),
+        "entities": {"node": {"num_partitions": 1}},
+        "relations": [relation],
+        "dimension": 4,
+        "train": {"plugins": plugins},
+    }
+    folder.mkdir(exist_ok=True)
+    (folder / "run.json").write_text(json.dumps({"config": settings}))
+    return str(folder / "run.json")
+
+
+def test_a_run_of_somebody_else_brings_no_code(tmp_path):
+    """A file in the folder of a run, or far away, runs only if the user names it."""
+    own = plug_in_file(tmp_path, "recorded")
+    assert list(configuration.load(recorded(tmp_path / "mine", [own])).plugins) == [own]
+    (tmp_path / "theirs").mkdir()
+    trap = tmp_path / "theirs/trap.py"
+    trap.write_text(f"open({str(tmp_path / 'caught')!r}, 'w')")
+    linked = tmp_path / "linked.py"
+    linked.symlink_to(trap)
+    for name in (str(trap), f"{tmp_path}/x/../theirs/trap.py", str(linked), "hdfs://elsewhere/trap.py"):
+        with pytest.raises(ConfigError, match="is not run unless you name it"):
+            configuration.load(recorded(tmp_path / "theirs", [name]))
+    assert not (tmp_path / "caught").exists()
+    named = configuration.load(recorded(tmp_path / "theirs", [str(trap)]), [f"train.plugins=[{own}]"])
+    assert list(named.plugins) == [own]
+
+
+def test_a_checkpoint_of_somebody_else_brings_no_code(tmp_path, rng):
+    config = small(tmp_path, rng, "own_code", num_epochs=1)
+    job.train(config)
+    path = Path(config.checkpoint_path)
+    trap = tmp_path / "trap.py"
+    trap.write_text(f"open({str(tmp_path / 'caught')!r}, 'w')")
+    saved = json.loads((path / "config.json").read_text()) | {"train": {"plugins": [str(trap)]}}
+    saved["relations"][0]["operator"] = "caught"
+    (path / "config.json").write_text(json.dumps(saved))
+    (path / "checksums.v1.xxh128").unlink()
+    assert saved_settings(str(path)) == {}
+    remap = ["remap", "--checkpoint-path", str(path), "--entity-path", config.entity_path]
+    done = CliRunner().invoke(command, [*remap, "--output-dir", str(tmp_path / "to")])
+    assert "operator 'caught'" in str(done.exception)
+    assert not (tmp_path / "caught").exists()
+
+
+def test_a_broken_file_stops_only_those_who_need_it(tmp_path):
+    broken = tmp_path / "broken.py"
+    broken.write_text("1 / 0")
+    files = [str(broken), plug_in_file(tmp_path, "beside_broken")]
+    relations = [{"name": "r", "lhs": "node", "rhs": "node", "operator": "beside_broken"}]
+    make_config(tmp_path, relations=relations, train={"plugins": files})
+    with pytest.raises(ConfigError, match=r"broken\.py cannot be run: ZeroDivisionError"):
+        make_config(tmp_path, relations=relations, comparator="lost", train={"plugins": files})
+    offer([Source(str(broken), "")])
