@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, InstanceOf, PlainSerializer, WithJsonSchema
 
 from graphmill import storage
-from graphmill.errors import NotFoundError
+from graphmill.errors import ConfigError, NotFoundError
 from graphmill.model import registry
 from graphmill.model.registry import Source
 
@@ -66,12 +66,33 @@ def _read(given: Any) -> Any:
         raise ValueError(f"expected a list of files and modules, found {given!r}")
     sources = []
     for name in dict.fromkeys(given):
-        if name.endswith(".py") or "/" in name:
+        if _is_file(name):
             uri = storage.absolute(name)
             sources.append(Source(uri, _text(uri)))
         else:
             sources.append(Source(name))
     return offered(tuple(sources))
+
+
+def check_recorded(raw: Any, folder: str) -> None:
+    """Check the files that the run.json of the run in `folder` names: a run may come from anybody.
+
+    Raises:
+        ConfigError: a file lies in the run's folder, or is not on this machine.
+    """
+    train = raw.get("train") if isinstance(raw, Mapping) else None
+    given = train.get("plugins") if isinstance(train, Mapping) else None
+    for name in given if isinstance(given, list) else ():
+        is_file = isinstance(name, str) and _is_file(name)
+        if is_file and (storage.local_path(name) is None or storage.within(folder, name)):
+            raise ConfigError(
+                f"train.plugins: {name} is named by the run.json of {folder}, and lies in that folder or on "
+                f"another machine: it is not run unless you name it: --set 'train.plugins=[{name}]'"
+            )
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith(".py") or "/" in name
 
 
 def _text(uri: str) -> str:

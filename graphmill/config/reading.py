@@ -9,7 +9,7 @@ from typing import Any
 
 from graphmill import storage
 from graphmill.config import defaults, pbg_values, splits, yaml_text
-from graphmill.config.plugins import plugins_of
+from graphmill.config.plugins import check_recorded, plugins_of
 from graphmill.config.schema import Config
 from graphmill.config.section import Section, validated
 from graphmill.config.stages import SECTIONS, named
@@ -67,6 +67,8 @@ def read_raw(conf_uri: str | None, overrides: Sequence[str] = ()) -> dict[str, A
         ConfigError: the file or an override cannot be parsed.
     """
     raw = _read(conf_uri) if conf_uri else {}
+    if conf_uri and storage.name(conf_uri) == RECORD and not any(map(_sets_plugins, overrides)):
+        check_recorded(raw, storage.parent(conf_uri))
     for override in overrides:
         apply_override(raw, override)
     return raw
@@ -125,6 +127,10 @@ def _evaluated(settings: Config, conf_uri: str | None) -> Config:
     last = splits.names_of(settings.edge_paths)[-1]
     given = evaluate.model_dump(exclude_unset=True)
     return settings.with_section(type(evaluate).model_validate({**given, "split": last}))
+
+
+def _sets_plugins(override: str) -> bool:
+    return _place(override.partition("=")[0])[:2] == ("train", "plugins")
 
 
 def _has_own_defaults(conf_uri: str, raw: Mapping[str, Any]) -> bool:

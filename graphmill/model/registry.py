@@ -83,7 +83,9 @@ class Registry:
     def find(self, name: str) -> type | None:
         """Look up a plug-in; if nobody has registered the name, run what is offered."""
         if name not in self.registry and name not in self.built_in:
-            _run_offered()
+            failure = _run_offered()
+            if failure and name not in self.registry:
+                raise failure
         return self.registry.get(name)
 
     def get_class(self, name: str) -> type:
@@ -191,13 +193,20 @@ def has_registered(path: str) -> bool:
     return any(_absolute(path) in registry._origins.values() for registry in _REGISTRIES)
 
 
-def _run_offered() -> None:
-    """Run the files and modules that have not run yet; then those of installed packages."""
+def _run_offered() -> ConfigError | None:
+    """Run the files and modules that have not run yet, also those of installed packages.
+
+    Returns:
+        the first failure: whether it matters depends on the name that is looked for.
+    """
+    failures = []
     with _LOCK:
-        for source in list(_offered.values()):
-            _run_once(source)
-        for name in _modules_of_packages():
-            _run_once(Source(name))
+        for source in (*_offered.values(), *map(Source, _modules_of_packages())):
+            try:
+                _run_once(source)
+            except ConfigError as error:
+                failures.append(error)
+    return failures[0] if failures else None
 
 
 @cache

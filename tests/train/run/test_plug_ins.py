@@ -19,15 +19,18 @@ from graphmill.cli.main import command
 from graphmill.errors import ConfigError, NotFoundError
 from graphmill.formats import pbg_checkpoint
 from graphmill.model.registry import OPERATORS, Source, offer
+from graphmill.run.trained_with import saved_settings
 from graphmill.vocab import Side
 from remap.sources.relation import read_parameters, relation_of
 from tests import REPOSITORY
 from tests.train.graphs import embeddings, make_config, write_graph
+from tests.train.model import test_features
 from tests.train.run.test_trainer import COUNTS, RELATIONS, TYPES, write_mixed
 from train import job
 from train.config import EvaluateConfig, TrainConfig
 from train.evaluation.evaluate import evaluate
 from train.model.model import Model
+from train.pbg_api import do_eval
 from train.plan import decide
 
 PLAIN = {"engine": "plain"}
@@ -182,12 +185,13 @@ def test_numpy_scores_as_the_model(tmp_path, rng, dynamic):
 
 
 @pytest.mark.slow
-def test_conversion_keeps_each_sum_with_its_parameter(tmp_path, rng):
+@pytest.mark.parametrize("target_format", ["recis", "pbg-legacy"])
+def test_conversion_keeps_each_sum_with_its_parameter(tmp_path, rng, target_format):
     """Files have no order, and this class defines `shift` before `scale`."""
-    config = small(tmp_path, rng, "converted")
+    config = small(tmp_path, rng, f"converted_{target_format}")
     job.train(config)
-    file = str(tmp_path / "converted.py")
-    for source, target, name in (("run/checkpoint", "recis", "recis"), ("recis", "again", "pbg")):
+    file = str(tmp_path / f"converted_{target_format}.py")
+    for source, target, name in (("run/checkpoint", "other", target_format), ("other", "again", "pbg")):
         arguments = [str(tmp_path / source), str(tmp_path / target), "--format", name, "--plugins", file]
         done = CliRunner().invoke(command, ["convert", *arguments])
         assert done.exit_code == 0, done.output
@@ -199,9 +203,9 @@ def test_conversion_keeps_each_sum_with_its_parameter(tmp_path, rng):
         assert torch.equal(value, after[0][key])
     for number, state in before[1]["state"].items():
         assert torch.equal(state["sum"], after[1]["state"][number]["sum"])
-    recis = open_checkpoint(str(tmp_path / "recis")).read_model()
+    other = open_checkpoint(str(tmp_path / "other")).read_model()
     sums = dict(
-        zip(recis.parameters, (each["sum"] for each in recis.optimizer_state["state"].values()), strict=True)
+        zip(other.parameters, (each["sum"] for each in other.optimizer_state["state"].values()), strict=True)
     )
     names = [key.rpartition(".")[2] for key in Model(config).parameters]
     for number, name in enumerate(names):
@@ -222,6 +226,45 @@ def test_a_checkpoint_of_an_operator_that_is_not_there(tmp_path, rng):
         evaluate(config)
     with pytest.raises(ConfigError, match=r"operator 'nobody_has_it': expected one of none.*train\.plugins"):
         configuration.from_mapping(saved)
+
+
+def test_conversion_asks_for_the_class_of_several_parameters(tmp_path, rng):
+    config = small(tmp_path, rng, "unknown_order", num_epochs=1)
+    job.train(config)
+    path = Path(config.checkpoint_path)
+    saved = (path / "config.json").read_text().replace("unknown_order", "nobody_has_it")
+    (path / "config.json").write_text(saved)
+    (path / "checksums.v1.xxh128").unlink()
+    done = CliRunner().invoke(command, ["convert", str(path), str(tmp_path / "to"), "--format", "recis"])
+    assert "operator 'nobody_has_it' is a plug-in with several parameters" in str(done.exception)
+    assert not (tmp_path / "to").exists()
+
+
+def test_featurized_entities(tmp_path):
+    """Two runs on lists of features, by built-ins and by plug-ins."""
+    rows = []
+    for name, operator, loss in (("one", "diagonal", "softmax"), ("two", "my_diagonal", "my_softmax")):
+        config = make_config(
+            tmp_path / name,
+            entities=test_features.TYPES,
+            relations=[each | {"operator": operator} for each in test_features.RELATIONS],
+            loss_fn=loss,
+            train={"engine": "plain", "relation_init": "identity"},
+        )
+        lists = [(k % 9, 0, [k % 5, 5 + k % 7]) for k in range(40)]
+        lists += [([k % 12], 1, [(k + 1) % 12, k % 4]) for k in range(40)]
+        test_features.write(config, lists)
+        job.train(config)
+        rows.append(embeddings(config, "doc", 12))
+    torch.testing.assert_close(rows[0], rows[1], rtol=1e-4, atol=1e-5)
+
+
+def test_do_eval_scores_with_plug_ins(tmp_path, rng):
+    config = small(tmp_path, rng, "do_eval", comparator="my_l2", loss_fn="my_ranking", num_epochs=1)
+    job.train(config)
+    found = do_eval(config.pbg())
+    assert found["count"] == 200
+    assert 0 < found["metrics"]["mrr"] < 1
 
 
 def test_names_and_files_that_are_not_there(tmp_path):
@@ -346,3 +389,63 @@ assert list(model.parameters) == ["rhs_operators.0.shift", "rhs_operators.0.scal
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def recorded(folder, plugins):
+    """The run.json of a run whose settings name these plug-ins."""
+    relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": "recorded"}
+    settings = {
+        "output": str(folder),
+        "entities": {"node": {"num_partitions": 1}},
+        "relations": [relation],
+        "dimension": 4,
+        "train": {"plugins": plugins},
+    }
+    folder.mkdir(exist_ok=True)
+    (folder / "run.json").write_text(json.dumps({"config": settings}))
+    return str(folder / "run.json")
+
+
+def test_a_run_of_somebody_else_brings_no_code(tmp_path):
+    """A file in the folder of a run, or far away, runs only if the user names it."""
+    own = plug_in_file(tmp_path, "recorded")
+    assert list(configuration.load(recorded(tmp_path / "mine", [own])).plugins) == [own]
+    (tmp_path / "theirs").mkdir()
+    trap = tmp_path / "theirs/trap.py"
+    trap.write_text(f"open({str(tmp_path / 'caught')!r}, 'w')")
+    linked = tmp_path / "linked.py"
+    linked.symlink_to(trap)
+    for name in (str(trap), f"{tmp_path}/x/../theirs/trap.py", str(linked), "hdfs://elsewhere/trap.py"):
+        with pytest.raises(ConfigError, match="is not run unless you name it"):
+            configuration.load(recorded(tmp_path / "theirs", [name]))
+    assert not (tmp_path / "caught").exists()
+    named = configuration.load(recorded(tmp_path / "theirs", [str(trap)]), [f"train.plugins=[{own}]"])
+    assert list(named.plugins) == [own]
+
+
+def test_a_checkpoint_of_somebody_else_brings_no_code(tmp_path, rng):
+    config = small(tmp_path, rng, "own_code", num_epochs=1)
+    job.train(config)
+    path = Path(config.checkpoint_path)
+    trap = tmp_path / "trap.py"
+    trap.write_text(f"open({str(tmp_path / 'caught')!r}, 'w')")
+    saved = json.loads((path / "config.json").read_text()) | {"train": {"plugins": [str(trap)]}}
+    saved["relations"][0]["operator"] = "caught"
+    (path / "config.json").write_text(json.dumps(saved))
+    (path / "checksums.v1.xxh128").unlink()
+    assert saved_settings(str(path)) == {}
+    remap = ["remap", "--checkpoint-path", str(path), "--entity-path", config.entity_path]
+    done = CliRunner().invoke(command, [*remap, "--output-dir", str(tmp_path / "to")])
+    assert "operator 'caught'" in str(done.exception)
+    assert not (tmp_path / "caught").exists()
+
+
+def test_a_broken_file_stops_only_those_who_need_it(tmp_path):
+    broken = tmp_path / "broken.py"
+    broken.write_text("1 / 0")
+    files = [str(broken), plug_in_file(tmp_path, "beside_broken")]
+    relations = [{"name": "r", "lhs": "node", "rhs": "node", "operator": "beside_broken"}]
+    make_config(tmp_path, relations=relations, train={"plugins": files})
+    with pytest.raises(ConfigError, match=r"broken\.py cannot be run: ZeroDivisionError"):
+        make_config(tmp_path, relations=relations, comparator="lost", train={"plugins": files})
+    offer([Source(str(broken), "")])
