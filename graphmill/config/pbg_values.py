@@ -167,7 +167,7 @@ def _replace_all_rhs_negs(filled: dict[str, Any]) -> None:
     old = [bool(each.pop("all_rhs_negs", False)) for each in relations]
     if not any(old):
         return
-    if not filled.get("num_dynamic_rels"):
+    if not filled.get("num_dynamic_rels") and not filled.get("dynamic_relations"):
         if not all(old):
             raise ConfigError(
                 f"relations[{old.index(True)}].all_rhs_negs: expected in all relations or none, found both; "

@@ -265,10 +265,10 @@ def apply_override(raw: dict[str, Any], override: str) -> None:
         raise ConfigError(f"--set {override}: expected key.path=value")
     value = yaml_text.parsed(text, f"--set {override}")
     node: Any = raw
-    entities: Any = raw.get("entities")
+    types: Any = raw.get("entities") or None
     try:
         for key in keys[:-1]:
-            if entities and node is entities and key not in entities:
+            if node is types and key not in types:
                 raise LookupError  # not a new type, but a wrong name
             node = node[int(key)] if isinstance(node, list) else node.setdefault(key, {})
         node[int(keys[-1]) if isinstance(node, list) else keys[-1]] = value

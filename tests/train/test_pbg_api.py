@@ -383,8 +383,8 @@ def test_from_dict_takes_keys_and_words_of_any_release(tmp_path):
     assert (config.checkpoint_path, config.bucket_order, config.global_emb) == ("model", "outside_in", False)
     assert pickle.loads(pickle.dumps(config)) == config
     assert attr.asdict(config)["dimension"] == config.entity_dimension("userId") == 4
-    for raw in ({"dimension": 4}, {**config.to_dict(), "colour": 1}, []):
-        with pytest.raises(DeepTypeError, match=r"missing|colour: unknown key|expected a mapping"):
+    for raw in ({"dimension": 4}, {**config.to_dict(), "colour": 1}, {"model": "mine"}, []):
+        with pytest.raises(DeepTypeError, match=r"missing|colour: unknown key|model: expected|a mapping"):
             ConfigSchema.from_dict(raw)
 
 

@@ -52,7 +52,10 @@ class Schema:
         """
         if not isinstance(raw, Mapping):
             raise DeepTypeError(f"{cls.NAME}: expected a mapping, found {type(raw).__name__}")
-        found = from_python(raw, cls.section)
+        try:
+            found = from_python(raw, cls.section)
+        except ConfigError as error:
+            raise DeepTypeError(str(error)) from error
         _check(cls.section, found)
         return cls(**found)
 

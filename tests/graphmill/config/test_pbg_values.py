@@ -219,10 +219,11 @@ def test_a_configuration_of_january(tmp_path: Path, function: str) -> None:
 
 def test_dynamic_relations_of_january(tmp_path: Path) -> None:
     """With dynamic relations, all_rhs_negs replaced both sides."""
-    settings = config.load(in_python(tmp_path, {**JANUARY, "numDynamicRels": 7}))
-    assert settings.dynamic_relations
-    assert settings.relations[0].all_negs
-    assert not settings.disable_lhs_negs
+    for changes in ({"numDynamicRels": 7}, {"dynamic_relations": True}):
+        settings = config.load(in_python(tmp_path, {**JANUARY, **changes}))
+        assert settings.dynamic_relations
+        assert settings.relations[0].all_negs
+        assert not settings.disable_lhs_negs
 
 
 @pytest.mark.parametrize(
