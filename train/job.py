@@ -16,6 +16,7 @@ from distributed import Client
 from graphmill import cluster, storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError
+from graphmill.formats import pbg_checkpoint
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.outlook import GraphSize, Outlook
 from graphmill.run.output_checks import check_folder
@@ -23,6 +24,7 @@ from graphmill.run.settled import describe, settled
 from graphmill.run.trained_with import changes_in_errors
 from train.config import TrainConfig
 from train.distributed.coordinator import Coordinator
+from train.model.frozen import Frozen
 from train.plan import outlook as estimates
 from train.plan.plan import all_reduce_of, announced
 from train.run.claim import check_claim, claim_checkpoint, moved_aside, trained_with
@@ -56,6 +58,7 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
         )
     all_reduce_of(config)
     _check_negatives(config)
+    Frozen.of(config)
     check_claim(config, coming)
     return ""
 
@@ -83,6 +86,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     if config.chosen:
         log.info("training: %s", describe(config))
     log_ignored_keys(config)
+    warn_of_drawn(config)
     claim.check()
     changes = claim_checkpoint(config)
     with announced(client), changes_in_errors(config):
@@ -100,6 +104,22 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         arguments = config, paths, claim.of(*paths.values())
         cluster.run_task(client, save_for_graphstorm, *arguments, description="saving for GraphStorm")
     return figures
+
+
+def warn_of_drawn(config: Config) -> None:
+    """Warn of frozen types whose vectors come from nowhere: they keep their first random values."""
+    types = Frozen.of(config).types
+    if not types or pbg_checkpoint.read_version(config.checkpoint_path):
+        return
+    path, known = config.init_path, set[str]()
+    if path:
+        known = set(pbg_checkpoint.num_partitions(path, pbg_checkpoint.read_version(path)))
+    if drawn := sorted(types - known):
+        log.warning(
+            "training: train.freeze: %s: %s, so the vectors stay as they are drawn",
+            ", ".join(drawn),
+            f"{path} has none" if path else "there is no init_path",
+        )
 
 
 def warn_of_growing_loss(config: Config, epochs: Sequence[Mapping[str, Any]]) -> None:

@@ -123,11 +123,14 @@ def files_of_last_run(uri: str) -> list[str]:
     """List what the stage wrote in a folder, as paths below it, by the folder's manifest."""
     if not storage.exists(manifest := storage.manifest_of(uri).uri):
         return []
-    return [
-        path
-        for path in storage.read_checksums(manifest)
-        if re.fullmatch(_OURS, path.partition("/")[0]) and storage.within(uri, storage.join(uri, path))
-    ]
+    return [path for path in storage.read_checksums(manifest) if _is_ours(uri, path)]
+
+
+def _is_ours(uri: str, path: str) -> bool:
+    """Whether a path from a manifest, which others may have written, is that of a file that etl writes."""
+    first, *others = path.split("/")
+    leads_elsewhere = not {"", ".", ".."}.isdisjoint(others)
+    return bool(re.fullmatch(_OURS, first)) and not leads_elsewhere and storage.within(uri, f"{uri}/{path}")
 
 
 def put(folder: str, uri: str) -> None:

@@ -40,6 +40,9 @@ _TABLE = {
     "graphstorm": _Format(
         "graphstorm", "GraphStormCheckpoint", "emb_info.json (GraphStorm)", (r"emb_info\.json",)
     ),
+    "graphstorm-model": _Format(
+        "graphstorm_model", "GraphStormModelCheckpoint", "model.bin (GraphStorm)", (r"model\.bin",)
+    ),
     "recis": _Format(
         "recis",
         "RecisCheckpoint",

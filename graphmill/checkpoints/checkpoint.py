@@ -62,9 +62,11 @@ class Checkpoint(ABC):
 
     Attributes:
         allow_non_finite: whether to read rows, sums and parameters that are NaN or infinite.
+        has_added_globals: whether rows of the format include the global embedding of their type.
     """
 
     format: ClassVar[str]
+    has_added_globals: ClassVar[bool] = False
     allow_non_finite = False
 
     def __init__(self, uri: str, version: int) -> None:
@@ -180,7 +182,8 @@ class Checkpoint(ABC):
 
     def _in_order(self, keys: Iterable[str]) -> list[str]:
         """The keys of parameters in the order of the model, in which optimizers number them."""
-        return in_order(list(keys), list((self.config or {}).get("entities", self.num_partitions)))
+        types = list((self.config or {}).get("entities", self.num_partitions))
+        return in_order(list(keys), types, self.config)
 
     def _place(self, entity_type: str, partition: Partition) -> str:
         return f"{self.uri}: {entity_type!r}, partition {partition}"

@@ -13,9 +13,10 @@ from typing import Unpack
 import numpy as np
 
 from graphmill import checkpoints, storage
-from graphmill.checkpoints import Checkpoint, Floats, Options
+from graphmill.checkpoints import Checkpoint, Floats, Options, states
 from graphmill.checkpoints.id_maps import IdMaps
 from graphmill.errors import ConfigError, FormatError
+from graphmill.model.parameters import relations_without_order
 from graphmill.run.lock import NO_CLAIM, Claim
 
 log = logging.getLogger("graphmill")
@@ -67,31 +68,57 @@ def convert(
     id_maps = _check_maps(source_uri, target_format, options)
     source = checkpoints.open_checkpoint(source_uri, **options)
     log.info("convert: %s is %s, %s", source_uri, source.format, described(source))
+    _check_order(source)
     storage.delete(target_uri)
-    is_hashed = id_maps is not None and target_format == "recis"
-    is_translated = id_maps is not None and not is_hashed
-    is_whole = source.format == target_format == "recis"
-    counts = None if set(source.num_partitions.values()) == {1} else options.get("entity_path")
-    below = (CHECKPOINT,) if is_translated else ()
+    route = _Route(source, target_format, id_maps, options.get("entity_path"))
     with storage.atomic_directory(target_uri) as temporary:
-        place = storage.join(temporary, *below)
-        to_hash = {"id_maps": id_maps, "entity_path": options.get("entity_path")} if is_hashed else {}
-        not_kept = source.left_out + checkpoints.module_of(target_format).write(
-            source, place, shard_num=shard_num, **to_hash
-        )
-        if not is_whole:
-            not_kept += [f"{name}, of which nothing is known here" for name in source.unread]
-        if is_translated:
-            _write_entities(source, storage.join(temporary, ENTITIES), id_maps)
-            counts = storage.join(temporary, ENTITIES)
-        written = checkpoints.open_checkpoint(place, entity_path=counts)
-        if not is_hashed:
-            _check_same(source, written, place, compare_rows=not is_whole)
+        not_kept = route.write(temporary, storage.absolute(target_uri), shard_num)
         claim.check()
-    counts = storage.join(target_uri, ENTITIES) if is_translated else counts
-    target = checkpoints.open_checkpoint(storage.join(target_uri, *below), entity_path=counts)
     num_bytes = sum(4 * count * dimension for _, _, (count, dimension) in source.partitions())
-    return Converted(source, target, not_kept, num_bytes, time.monotonic() - started)
+    return Converted(source, route.open(target_uri), not_kept, num_bytes, time.monotonic() - started)
+
+
+@dataclass(frozen=True)
+class _Route:
+    """What is written where: tables of RecIS may get raw ids, raw ids may become RecIS' ids."""
+
+    source: Checkpoint
+    target_format: str
+    id_maps: IdMaps | None
+    entity_path: str | None
+
+    @property
+    def to_raw_ids(self) -> bool:
+        return self.id_maps is not None and self.target_format != "recis"
+
+    @property
+    def to_hashed_ids(self) -> bool:
+        return self.id_maps is not None and self.target_format == "recis"
+
+    def write(self, folder: str, target_uri: str, shard_num: int) -> list[str]:
+        """Write into a temporary folder, which will be `target_uri`, and compare; return what is lost."""
+        source, write = self.source, checkpoints.module_of(self.target_format).write
+        if self.id_maps is not None and self.to_raw_ids:
+            _write_entities(source, folder, target_uri, self.id_maps)
+        maps = {"id_maps": self.id_maps, "entity_path": self.entity_path} if self.to_hashed_ids else {}
+        not_kept = [*source.left_out, *write(source, self._checkpoint(folder), shard_num=shard_num, **maps)]
+        keeps_all = source.format == self.target_format == "recis"
+        if not keeps_all:
+            not_kept += [f"{name}, of which nothing is known here" for name in source.unread]
+        written = self.open(folder)
+        if not self.to_hashed_ids:  # other ids, and rows may be left out
+            _check_same(source, written, folder, compare_rows=not keeps_all)
+        return not_kept
+
+    def open(self, folder: str) -> Checkpoint:
+        """Open the checkpoint that was written into the folder."""
+        counts = storage.join(folder, ENTITIES) if self.to_raw_ids else self.entity_path
+        if self.to_hashed_ids or set(self.source.num_partitions.values()) == {1}:
+            counts = None
+        return checkpoints.open_checkpoint(self._checkpoint(folder), entity_path=counts)
+
+    def _checkpoint(self, folder: str) -> str:
+        return storage.join(folder, CHECKPOINT) if self.to_raw_ids else folder
 
 
 def _check_maps(source_uri: str, target_format: str, options: Options) -> IdMaps | None:
@@ -109,12 +136,13 @@ def _check_maps(source_uri: str, target_format: str, options: Options) -> IdMaps
     return id_maps
 
 
-def _write_entities(source: Checkpoint, entity_path: str, id_maps: IdMaps | None) -> None:
+def _write_entities(source: Checkpoint, folder: str, target_uri: str, id_maps: IdMaps) -> None:
     from graphmill.checkpoints.hashed import write_entities
     from graphmill.checkpoints.recis import RecisCheckpoint
 
-    if isinstance(source, RecisCheckpoint) and id_maps is not None:
-        write_entities(entity_path, source.translated, id_maps)
+    if isinstance(source, RecisCheckpoint):
+        write_entities(storage.join(folder, ENTITIES), source.translated, id_maps)
+        source.entity_path = storage.join(target_uri, ENTITIES)
 
 
 def described(checkpoint: Checkpoint) -> str:
@@ -127,13 +155,27 @@ def described(checkpoint: Checkpoint) -> str:
     return version + "; ".join(tables)
 
 
+def _check_order(source: Checkpoint) -> None:
+    """Refuse optimizer states whose order is unknown: they would go to the wrong parameters."""
+    model = source.read_model()
+    if model is None or not states.sums_of(model.optimizer_state):
+        return
+    if names := relations_without_order(model.parameters, source.config):
+        raise ConfigError(
+            f"{source.uri}: operator {names[0]!r} is a plug-in with several parameters, and their order is "
+            "that of its class, which is not known here; name its file with --plugins"
+        )
+
+
 def _check_same(source: Checkpoint, written: Checkpoint, where: str, *, compare_rows: bool) -> None:
     """Compare shapes, and the first and last rows of every type."""
     for name, counts in source.counts.items():
         if sum(written.counts.get(name, [])) != sum(counts):
             raise FormatError(f"{where}: {name!r}: {sum(counts)} rows were read, {written.counts} written")
+        added = source.global_embedding(name) if written.has_added_globals else None
         for end in (0, -1) if compare_rows else ():
             first, second = (_end_row(each, name, end) for each in (source, written))
+            first = first if added is None else first + added
             if not np.array_equal(first, second, equal_nan=True):
                 raise FormatError(f"{where}: {name!r}: row {end} is not the one that was read")
 

@@ -29,6 +29,7 @@ from graphmill.formats.id_maps import Numbers
 from graphmill.formats.murmur import HASH_NAME, Hashes, hash_strings, scale
 from graphmill.formats.recis import CheckpointReader, hash_slot, slice_of
 from graphmill.formats.recis.layout import ID_SLOT, tensor_name
+from graphmill.machine import run_folder
 from graphmill.storage import Checksums
 
 LEFT_OUT = -1
@@ -176,8 +177,8 @@ def _check_counts(source: Checkpoint, name: str, entity_path: str) -> None:
 
 
 def _folder_of(owner: object) -> str:
-    """A temporary folder that is deleted with its owner."""
-    path = tempfile.mkdtemp(prefix="graphmill-")
+    """A temporary folder that is deleted with its owner, or by a later run if this one is killed."""
+    path = tempfile.mkdtemp(dir=run_folder.path())
     weakref.finalize(owner, shutil.rmtree, path, ignore_errors=True)
     return path
 

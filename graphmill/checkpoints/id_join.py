@@ -22,7 +22,7 @@ from graphmill.formats.murmur import Hashes, hash_strings, scale
 PIECE_BYTES = 256 << 20
 """Rows of one side that are joined or sorted at once."""
 
-MOST_FILES = 512
+MOST_FILES = 256  # two sets of files may be open at once, of 1024 open files
 
 _NUM_EXAMPLES = 5
 _SEED = 0
@@ -227,7 +227,10 @@ def _parsed(raw: pa.Array) -> pa.Array:
     """int64 ids in decimal digits; null where a raw id is none, or another spelling of one."""
     looks = pc.match_substring_regex(raw, r"^(0|-?[1-9][0-9]{0,18})$")
     fits = pc.if_else(looks, raw, None)
-    return pa.array([_int64(each) for each in fits.to_pylist()], pa.int64())
+    try:
+        return pc.cast(fits, pa.int64())
+    except pa.ArrowInvalid:  # some have 19 digits, but 64 bits are not enough
+        return pa.array([_int64(each) for each in fits.to_pylist()], pa.int64())
 
 
 def _int64(text: str | None) -> int | None:

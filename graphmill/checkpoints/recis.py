@@ -1,8 +1,8 @@
 """RecIS' checkpoints as `Checkpoint`: one table per entity type, with integer ids over all partitions.
 
     {type}@id, {type}@embedding                     rows
-    {type}@sparse_row_wise_adagrad_state_sum        [N, 1], the name of RecIS' own optimizer; or
-    {type}@sparse_adagrad_state_sum                 [N, D]
+    {type}@sparse_row_wise_adagrad_state_sum        [N, 1], the slot of RecIS' optimizer since 1.2.18; or
+    {type}@sparse_adagrad_state_sum                 [N, D], likewise since 1.2
     rhs_operators.0.real, global_embs.emb_user      dense: parameters, under PBG's keys (see `recis_names`)
     optimizer.sum.rhs_operators.0.real              dense: their Adagrad sums
     graphmill_checkpoint.json                       content that the layout cannot keep: version,
@@ -13,7 +13,7 @@ RecIS itself writes no graphmill_checkpoint.json. The tensors of such a checkpoi
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -39,7 +39,8 @@ __all__ = ["SIDE_FILE", "RecisCheckpoint", "write"]
 log = logging.getLogger("graphmill")
 
 _HINT = (
-    "; hashed ids need a map: --id-map TYPE=FILE, or --id-map TYPE=int64 where the raw ids are these integers"
+    "; hashed ids need a map: graphmill convert and remap with --id-map TYPE=FILE, or TYPE=int64 where the "
+    "raw ids are these integers"
 )
 
 
@@ -71,6 +72,7 @@ class RecisCheckpoint(WholeTablesCheckpoint):
             if EMBEDDING_SLOT not in slots:
                 raise FormatError(f"{uri}: table {name!r} has no slot {EMBEDDING_SLOT!r}, only {slots}")
         self.translated: dict[str, Translated] = {}
+        self.entity_path: str | None = None  # where the raw ids of translated tables will be
         if id_maps is not None:
             id_maps.check_types(list(self._slots), uri)
             self.translated = {name: Translated(self._reader, name, id_maps) for name in id_maps.maps}
@@ -122,7 +124,7 @@ class RecisCheckpoint(WholeTablesCheckpoint):
 
     @property
     def config(self) -> dict[str, Any] | None:
-        """The configuration in graphmill_checkpoint.json."""
+        """The configuration in graphmill_checkpoint.json, with the partitions of raw ids."""
         config: dict[str, Any] | None = self._recorded["config"]
         if config is None or not self.translated:
             return config
@@ -132,6 +134,11 @@ class RecisCheckpoint(WholeTablesCheckpoint):
             for name, entity in config["entities"].items()
         }
         return {**config, "entities": entities}
+
+    def described_config(self) -> dict[str, Any]:
+        """The configuration, with the place of the raw ids if a map of ids has given them."""
+        place = {} if self.entity_path is None else {"entity_path": self.entity_path}
+        return super().described_config() | place
 
     @property
     def iteration(self) -> Iteration | None:
@@ -208,6 +215,7 @@ def _open_pieces(
             if reader.entry(ids).shape != reader.entry(rows).shape[:1]:
                 raise FormatError(f"{reader.path}: {rows.key!r}: has not as many rows as {ids.key!r}")
             num_rows = reader.entry(ids).shape[0]
+            read_ids: Callable[[int, int], Any]
             if new_ids is None:
                 read_ids = partial(stack.enter_context(reader.open_file(ids)).read, ids.key)
             else:

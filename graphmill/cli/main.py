@@ -10,6 +10,7 @@ from graphmill.checkpoints import convert as conversion
 from graphmill.checkpoints.id_maps import IdMaps, parse_id_maps
 from graphmill.cli import exit_codes
 from graphmill.cli.options import id_map_options, output_options
+from graphmill.config.plugins import read_plugins
 from graphmill.config.stages import named
 from graphmill.display import terminal
 from graphmill.run import lock
@@ -75,6 +76,7 @@ _index_base_option = click.option(
     "--shards", "shard_num", type=click.IntRange(min=1), default=1, help="Shards of a RecIS target."
 )
 @click.option("--allow-non-finite", is_flag=True, help="Write NaN and infinity too, else an error.")
+@click.option("--plugins", multiple=True, metavar="FILE", help="File of the operators that are plug-ins.")
 @id_map_options
 @click.option(
     "--partitions",
@@ -100,9 +102,11 @@ def convert(
     leave_out: bool | None,
     num_partitions: int,
     seed: int,
+    plugins: tuple[str, ...],
     **options: Any,
 ) -> None:
     """Write the checkpoint at SOURCE_URI as another format to TARGET_URI."""
+    read_plugins(plugins)
     maps = parse_id_maps(id_maps, id_map_columns)
     options["id_maps"] = IdMaps(maps, num_partitions, seed, bool(leave_out)) if maps else None
     with lock.held(whole=[target_uri]) as claim:

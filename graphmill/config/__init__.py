@@ -1,6 +1,7 @@
 """The configuration: YAML or a PBG Python config -> one frozen, typed `Config`."""
 
 from graphmill.config.pbg_values import as_override, bare, from_python
+from graphmill.config.plugins import NO_PLUGINS, PluginList, Plugins
 from graphmill.config.reading import apply_override, from_mapping, load, place_now, read_raw
 from graphmill.config.schema import (
     Config,
@@ -19,6 +20,7 @@ from graphmill.config.section import Effect, Fixed, Neutral, Section, Tunable, c
 from graphmill.config.yaml_text import parsed as parsed_yaml
 
 __all__ = [
+    "NO_PLUGINS",
     "Config",
     "Count",
     "Effect",
@@ -28,6 +30,8 @@ __all__ = [
     "Name",
     "Neutral",
     "PbgConfig",
+    "PluginList",
+    "Plugins",
     "Positive",
     "RelationConfig",
     "RelationName",

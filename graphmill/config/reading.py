@@ -9,10 +9,12 @@ from typing import Any
 
 from graphmill import storage
 from graphmill.config import defaults, pbg_values, splits, yaml_text
+from graphmill.config.plugins import check_recorded, plugins_of
 from graphmill.config.schema import Config
 from graphmill.config.section import Section, validated
 from graphmill.config.stages import SECTIONS, named
 from graphmill.errors import ConfigError
+from graphmill.model.registry import has_registered
 from graphmill.vocab import RECORD, TRAIN_SPLIT
 
 _MAX_DEPTH = 50
@@ -65,6 +67,8 @@ def read_raw(conf_uri: str | None, overrides: Sequence[str] = ()) -> dict[str, A
         ConfigError: the file or an override cannot be parsed.
     """
     raw = _read(conf_uri) if conf_uri else {}
+    if conf_uri and storage.name(conf_uri) == RECORD and not any(map(_sets_plugins, overrides)):
+        check_recorded(raw, storage.parent(conf_uri))
     for override in overrides:
         apply_override(raw, override)
     return raw
@@ -99,6 +103,7 @@ def from_mapping(raw: Mapping[str, Any]) -> Config:
     if filled.get("dynamic_relations") is True:
         filled.setdefault("global_emb", False)  # PBG's default is true, and forbidden here
     _fill_paths(filled)
+    plugins_of(filled)  # the names of plug-ins are known before they are checked
     sections = {name: filled.pop(name) for name in SECTIONS if name in filled}
     settings = validated(Config, filled)
     typed: dict[str, Section] = {
@@ -115,13 +120,17 @@ def _evaluated(settings: Config, conf_uri: str | None) -> Config:
         return settings
     evaluate = settings.section(named(SECTIONS["evaluate"]))
     folder = settings.split_path(evaluate.split)
-    written = settings.etl.splits() if settings.etl else ()
+    written = settings.section(named(SECTIONS["etl"])).splits() if settings.etl else ()
     is_there = folder in settings.edge_paths or evaluate.split in written or storage.is_dir(folder)
     if is_there or "split" in evaluate.model_fields_set:
         return settings
     last = splits.names_of(settings.edge_paths)[-1]
     given = evaluate.model_dump(exclude_unset=True)
     return settings.with_section(type(evaluate).model_validate({**given, "split": last}))
+
+
+def _sets_plugins(override: str) -> bool:
+    return _place(override.partition("=")[0])[:2] == ("train", "plugins")
 
 
 def _has_own_defaults(conf_uri: str, raw: Mapping[str, Any]) -> bool:
@@ -239,6 +248,8 @@ def _read_pbg_python(conf_uri: str) -> dict[str, Any]:
     raw = pbg_values.from_python(raw)
     if isinstance(section := raw.get("train", {}), Mapping):  # a lower lr resumes the checkpoint, as in PBG
         raw["train"] = {"on_change": "resume", **section}
+        if has_registered(path):  # its plug-ins, which every process needs
+            raw["train"]["plugins"] = [path, *raw["train"].get("plugins", [])]
     return raw
 
 

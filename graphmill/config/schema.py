@@ -13,9 +13,11 @@ from pydantic import AfterValidator, Field, PrivateAttr, field_serializer, model
 
 from graphmill import storage
 from graphmill.config import defaults, splits
+from graphmill.config.plugins import NO_PLUGINS, Plugins
 from graphmill.config.section import AnySection, Fixed, Neutral, Section, Tunable, validated
 from graphmill.config.stages import SECTIONS
-from graphmill.model.operators import OperatorName, operator_of
+from graphmill.model import registry
+from graphmill.model.operators import operator_of
 from graphmill.vocab import RECORD, TRAIN_SPLIT, Side
 
 _MAX_NAME_BYTES = 200
@@ -47,6 +49,20 @@ Count = Annotated[int, Field(ge=0, lt=2**63)]
 Strings = Annotated[tuple[str, ...], Field(strict=False)]
 
 
+# Names: built-in ones, or those of plug-ins, which docs/how_to/plug_ins.md explains.
+OperatorName = Annotated[
+    Literal["none", "diagonal", "translation", "linear", "affine", "complex_diagonal", "rotation"] | str,
+    AfterValidator(registry.check_operator),
+]
+ComparatorName = Annotated[
+    Literal["dot", "cos", "l2", "squared_l2"] | str, AfterValidator(registry.COMPARATORS.check)
+]
+LossName = Annotated[
+    Literal["ranking", "logistic", "softmax"] | str, AfterValidator(registry.LOSS_FUNCTIONS.check)
+]
+RegularizerName = Annotated[Literal["N3"] | str, AfterValidator(registry.REGULARIZERS.check)]
+
+
 class EntityConfig(Section):
     """One entity type."""
 
@@ -71,8 +87,8 @@ class RelationConfig(Section):
     weight: Tunable[float] = Field(1.0, gt=0, description="Factor of the loss of this relation's edges.")
     operator: Fixed[OperatorName] = Field(
         "none",
-        description="Transformation of the right-hand side before scores are computed. PBG has no "
-        "`rotation` and cannot read such a checkpoint.",
+        description="Transformation of the right-hand side before scores are computed; or a plug-in. PBG "
+        "has no `rotation` and cannot read such a checkpoint.",
     )
     all_negs: Tunable[bool] = Field(False, description="Use all entities of the partition as negatives.")
 
@@ -95,19 +111,19 @@ class PbgConfig(Section):
         True, description="Add one trained vector per entity type to each of its embeddings."
     )
     # Fixed: vectors that are close by one measure are not by another.
-    comparator: Fixed[Literal["dot", "cos", "l2", "squared_l2"]] = Field(
-        "cos", description="Similarity of two vectors, which is an edge's score."
+    comparator: Fixed[ComparatorName] = Field(
+        "cos", description="Similarity of two vectors, which is an edge's score; or a plug-in."
     )
     bias: Fixed[bool] = Field(
         False, description="Use the first element of each embedding as a bias of the score."
     )
-    loss_fn: Tunable[Literal["ranking", "logistic", "softmax"]] = Field(
-        "ranking", description="Loss of an edge's score against the scores of its negatives."
+    loss_fn: Tunable[LossName] = Field(
+        "ranking", description="Loss of an edge's score against the scores of its negatives; or a plug-in."
     )
     margin: Tunable[float] = Field(0.1, description="Margin of the ranking loss.")
     regularization_coef: Tunable[float] = Field(0.0, ge=0, description="Weight of the regularizer; 0: none.")
-    regularizer: Tunable[Literal["N3"]] = Field(
-        "N3", description="Regularizer: the cube of the vectors' elements (arXiv:1806.07297)."
+    regularizer: Tunable[RegularizerName] = Field(
+        "N3", description="Regularizer: the cube of the vectors' elements (arXiv:1806.07297), or a plug-in."
     )
     entity_path: Neutral[str] = Field(description="Folder of entity counts and the entity index.")
     edge_paths: Neutral[Strings] = Field(
@@ -227,6 +243,10 @@ class PbgConfig(Section):
         lhs_dim, rhs_dim = (self.entity_dimension(relation.entity_type(side)) for side in Side)
         if lhs_dim != rhs_dim:
             raise ValueError(f"{where}: lhs has dimension {lhs_dim} and rhs {rhs_dim}; they must be equal")
+        try:
+            registry.check_kind(relation.operator, self.dynamic_relations)
+        except ValueError as error:
+            raise ValueError(f"{where}.operator: {error}") from error
         if operator_of(relation.operator).is_complex and rhs_dim % 2:
             raise ValueError(
                 f"{where}.operator: {relation.operator} needs an even dimension, found {rhs_dim}"
@@ -309,6 +329,12 @@ class Config(PbgConfig):
         """
         found = getattr(self, model.key)
         return found if isinstance(found, model) else validated(model, {}, prefix=(model.key,))
+
+    @property
+    def plugins(self) -> Plugins:
+        """Files and modules that register plug-ins."""
+        found = getattr(self.train, "plugins", NO_PLUGINS)
+        return found if isinstance(found, Plugins) else NO_PLUGINS
 
     def with_section(self, section: Section) -> Self:
         """Return the same configuration with another `section`."""

@@ -112,5 +112,5 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def _as_int64(ids: pa.Array) -> Numbers:
     if pa.types.is_uint64(ids.type):
-        return ids.to_numpy(zero_copy_only=False).view(np.int64)
-    return np.asarray(ids.cast(pa.int64()).to_numpy(zero_copy_only=False))
+        return np.asarray(ids.to_numpy()).view(np.int64)
+    return np.asarray(ids.cast(pa.int64()).to_numpy())

@@ -99,7 +99,10 @@ def _from_checkpoint(given: dict[str, Any], overrides: Sequence[str]) -> Config:
         "edge_paths": [storage.join(path, "none")],
         "output": storage.parent(embeddings),  # where run.json goes
     }
-    return config.load(None, overrides, transform=lambda raw: settings | raw)
+    try:
+        return config.load(None, overrides, transform=lambda raw: settings | raw)
+    except ConfigError as error:
+        raise ConfigError(f"{path} was trained with, or a flag says: {error}") from error
 
 
 def _cut_tables(checkpoint: Checkpoint, given: dict[str, Any]) -> dict[str, int]:

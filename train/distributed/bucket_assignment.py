@@ -60,8 +60,9 @@ class Dynamic:
     def commit(self, bucket: Bucket) -> bool:
         """Note that a bucket is done; returns whether buckets now start from newer shared state: always."""
         self._release(bucket)
-        for key in self._keys[bucket] if self._trained is not None else ():
-            self._note_trained(key, self._trained)
+        if self._trained is not None:
+            for key in self._keys[bucket]:
+                self._note_trained(key, self._trained)
         return True
 
     def give_back(self, bucket: Bucket) -> None:

@@ -99,6 +99,7 @@ def fingerprint(config: Config) -> dict[str, Any]:
     return {
         "evaluate": settings.result_settings(),
         "model": score_settings(config.pbg()),
+        **({"plugins": config.plugins.checksums()} if config.plugins else {}),
         "inputs": describe_inputs(dict.fromkeys([*inputs, *filter_paths(config)])),
     }
 

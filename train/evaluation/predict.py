@@ -129,7 +129,7 @@ def _scores(trained: TrainedGraph, triples: Triples) -> Tensor:
         lhs_ED, rhs_ED = (vectors[side][mine][:, :dimension] for side in Side)
         queries_ED = trained.model.query(relation, Side.RHS, lhs_ED, rel)
         candidates_ED = trained.model.candidates(relation, Side.RHS, rhs_ED)
-        score_E[mine] = trained.model.edge_scores(queries_ED, candidates_ED)
+        score_E[mine] = trained.model.edge_scores(queries_ED, candidates_ED, Side.RHS)
     return score_E
 
 

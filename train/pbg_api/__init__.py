@@ -18,6 +18,20 @@ those of PBG's schema. Dask replaces machines, ranks and partition servers.
 
 from attr import evolve
 
+from graphmill.plugins import (
+    COMPARATORS,
+    DYNAMIC_OPERATORS,
+    LOSS_FUNCTIONS,
+    NEGATIVE_SAMPLERS,
+    OPERATORS,
+    REGULARIZERS,
+    AbstractComparator,
+    AbstractDynamicOperator,
+    AbstractLossFunction,
+    AbstractNegativeSampler,
+    AbstractOperator,
+    AbstractRegularizer,
+)
 from train.pbg_api.converters import (
     EdgelistReader,
     TSVEdgelistReader,
@@ -61,6 +75,18 @@ from train.pbg_api.schema import (
 from train.pbg_api.training import run_partition_server, train
 
 __all__ = [
+    "COMPARATORS",
+    "DYNAMIC_OPERATORS",
+    "LOSS_FUNCTIONS",
+    "NEGATIVE_SAMPLERS",
+    "OPERATORS",
+    "REGULARIZERS",
+    "AbstractComparator",
+    "AbstractDynamicOperator",
+    "AbstractLossFunction",
+    "AbstractNegativeSampler",
+    "AbstractOperator",
+    "AbstractRegularizer",
     "BucketOrder",
     "Comparator",
     "ConfigFileLoader",

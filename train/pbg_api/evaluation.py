@@ -16,11 +16,11 @@ from torch import Tensor
 from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.formats import edge_buckets
+from graphmill.model.plug_ins import MASKED
 from graphmill.vocab import Bucket, Side
 from train.edges import batches, seeds
 from train.edges.negative_sampling import Batch, Sampling
 from train.edges.partitions import PartitionKey, keys_of
-from train.model import losses
 from train.model.features import Bags
 from train.model.model import Model
 from train.pbg_api.settings import settings_of
@@ -171,8 +171,8 @@ class FilteredRankingEvaluator(RankingEvaluator):
         lhs_B, rhs_B = (each.to_tensor().tolist() for each in (batch_edges.lhs, batch_edges.rhs))
         rel_B = batch_edges.rel.expand(len(batch_edges)).tolist()
         for row, (lhs, number, rhs) in enumerate(zip(lhs_B, rel_B, rhs_B, strict=True)):
-            scores.lhs_neg[row, self._known.get((Side.LHS, number, rhs), [])] = losses.MASKED
-            scores.rhs_neg[row, self._known.get((Side.RHS, number, lhs), [])] = losses.MASKED
+            scores.lhs_neg[row, self._known.get((Side.LHS, number, rhs), [])] = MASKED
+            scores.rhs_neg[row, self._known.get((Side.RHS, number, lhs), [])] = MASKED
         return super().eval(scores, batch_edges)
 
 
@@ -296,7 +296,7 @@ def _joined(parts: Sequence[plain.Scores]) -> tuple[Tensor, Tensor]:
     """Join the scores of blocks: [B] and [B, M]; a smaller chunk, with fewer negatives, gets masked ones."""
     negatives = [each.neg_CPM.flatten(0, 1) for each in parts]
     width = max(each.shape[1] for each in negatives)
-    padded = [F.pad(each, (0, width - each.shape[1]), value=losses.MASKED) for each in negatives]
+    padded = [F.pad(each, (0, width - each.shape[1]), value=MASKED) for each in negatives]
     return torch.cat([each.pos_CP.flatten() for each in parts]), torch.cat(padded)
 
 

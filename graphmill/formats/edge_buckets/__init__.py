@@ -14,6 +14,7 @@ chunked. Source: docs/formats/pbg_v1.md.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import h5py
 import numpy as np
@@ -75,7 +76,15 @@ def folders(edge_root: str, entity_path: str) -> list[str]:
     found = [entry.uri for entry in storage.list_dir(edge_root) if entry.is_dir]
     found = [each for each in found if storage.exists(bucket_uri(each, Bucket(0, 0)))]
     ours = storage.read_marker(entity_path)
-    return [each for each in found if (storage.read_marker(each) or ours) == ours]
+    return [each for each in found if ours is None or _marker(each, ours) == ours]
+
+
+def _marker(folder: str, otherwise: dict[str, Any]) -> dict[str, Any]:
+    """What the folder was made from, as its marker says; `otherwise` without a marker."""
+    try:
+        return storage.read_marker(folder) or otherwise
+    except FormatError:  # of another program
+        return {}
 
 
 class BucketWriter:
@@ -194,7 +203,9 @@ def read_bucket(
         stop = max(start, stop)
         weight = read_rows(datasets[WEIGHT], start, stop, np.float32) if WEIGHT in datasets else None
         lhs, rel, rhs = (read_rows(datasets[column], start, stop, np.int64) for column in COLUMNS)
-        features = {side: read_features(datasets, side, start, stop, uri) for side in Side}
+        features: dict[str, Features | None] = {
+            side: read_features(datasets, side, start, stop, uri) for side in Side
+        }
     for side, values in ((Side.LHS, lhs), (Side.RHS, rhs)):
         if takes_features and features[side] is None and (values == -1).any():
             features[side] = empty_lists(len(values))  # PBG writes no lists where all are empty

@@ -211,6 +211,21 @@ def test_files_of_an_import_by_pbg_are_not_replaced(
     output_checks.check_outputs(config, ["train"])
 
 
+def test_a_manifest_of_others_deletes_nothing(near_client: distributed.Client, own: dict[str, bytes]) -> None:
+    config = settings_of("fb15k")
+    job.run(config, near_client)
+    lines = (
+        "thesis/edges_0_0.h5",
+        "entity_index/../fb15k.tgz",
+        "../other_partitioned/edges_0_0.h5",
+        "entity_index.md",
+    )
+    manifest = Path(config.entity_path, "checksums.xxh128")
+    manifest.write_text(manifest.read_text() + "".join(f"{'0' * 32}  {path}\n" for path in lines))
+    job.run(config, near_client)
+    assert len(written(own)) > 5
+
+
 def test_a_folder_that_holds_our_files_alone_is_replaced_at_once(
     near_client: distributed.Client, folder: Path
 ) -> None:

@@ -1,5 +1,7 @@
 """Tables of RecIS with hashed ids: raw ids by a map, there and back, and what a map can lack."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from graphmill import storage
 from graphmill.checkpoints import id_join
 from graphmill.checkpoints.convert import convert
 from graphmill.checkpoints.id_maps import IdMaps
@@ -19,7 +22,7 @@ from graphmill.cli.main import command
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import entity_counts, entity_index
 from graphmill.formats.id_maps import IdMap
-from graphmill.formats.recis import HashTable, Saver, slice_of
+from graphmill.formats.recis import HashTable, Loader, Saver, slice_of
 from tests.etl.graphs import hash_of
 from tests.graphmill.formats.recis_rules import RecisReader
 
@@ -31,7 +34,7 @@ def _rows_of(ids: np.ndarray, dimension: int = 3) -> np.ndarray:
     return (ids[:, None] % 10007 + np.arange(dimension) / 16).astype(np.float32)
 
 
-def _save(path: Path, tables: dict[str, np.ndarray], shards: int = 1, **dense: torch.Tensor) -> None:
+def _save(path: Path | str, tables: dict[str, np.ndarray], shards: int = 1, **dense: torch.Tensor) -> None:
     """A checkpoint as RecIS saves it, with row-wise Adagrad."""
     for shard in range(shards):
         content = {}
@@ -85,6 +88,8 @@ def test_a_map_gives_rows_to_raw_ids_and_back(
             entity_path=entities,
         )
     assert done.not_kept == back.not_kept == []
+    assert done.target.config is not None
+    assert done.target.config["entity_path"] == entities
     assert done.target.num_partitions == {"item": partitions, "user": partitions}
     names = {"user": dict(zip(raw, ids, strict=True)), "item": {str(each): each for each in ids}}
     manifest = entity_index.read_manifest(entities)
@@ -111,6 +116,36 @@ def test_a_map_gives_rows_to_raw_ids_and_back(
             assert all(torch.equal(new[each], old[each]) for each in ids)
         owned = [after.owned(name, rank, shards) for rank in range(shards)]
         assert set().union(*owned) == set(ids)
+
+
+def test_maps_and_checkpoints_on_any_storage(tmp_path: Path, root: str) -> None:
+    ids = [2**63 - 1, -(2**63), 0, 40000]
+    map_uri = storage.join(root, "map.parquet")
+    local = _write_map(tmp_path / "map.parquet", ["a", "b", "c", "d"], ids)
+    with storage.atomic_output(map_uri) as stream:
+        stream.write(Path(local).read_bytes())
+    _save(storage.join(root, "recis"), {"user": np.array(ids)}, 2)
+    maps = IdMaps({"user": IdMap(map_uri)}, 2)
+    done = convert(storage.join(root, "recis"), storage.join(root, "pbg"), "pbg", id_maps=maps)
+    assert sum(done.target.counts["user"]) == 4
+    entities = storage.join(root, "pbg", "entities")
+    back = convert(done.target.uri, storage.join(root, "back"), "recis", id_maps=maps, entity_path=entities)
+    table = HashTable.empty({"embedding": ("float32", 3)})
+    Loader(back.target.uri, {"user": table}).load()
+    assert set(table.ids.tolist()) == set(ids)
+    np.testing.assert_array_equal(table.slots["embedding"], _rows_of(table.ids))
+
+
+def test_words_are_no_integers(tmp_path: Path) -> None:
+    """Only int64 in decimal digits, in their one spelling."""
+    good = ["0", "-1", "9223372036854775807", "-9223372036854775808"]
+    bad = ["", "a", "007", "+1", "-0", "1.0", " 1", "9223372036854775808", "1e3"]
+    misses = id_join.Misses()
+    raw = pa.array([*good, *bad])
+    found = list(id_join.ids_of([raw], len(raw), IdMap("int64"), str(tmp_path), misses, "here"))
+    ids, rows = (np.concatenate(each).tolist() for each in zip(*found, strict=True))
+    assert dict(zip(rows, ids, strict=True)) == {row: int(text) for row, text in enumerate(good)}
+    assert misses.unmapped.num == len(bad)
 
 
 def test_tables_without_a_map_are_left_out(tmp_path: Path) -> None:
@@ -165,7 +200,8 @@ def test_raw_ids_that_cannot_become_int64(tmp_path: Path) -> None:
     """On the way to RecIS: a map that lacks raw ids, two raw ids with one id, and words as integers."""
     _save(tmp_path / "recis", {"user": np.array([1, 2, 3])})
     full = _write_map(tmp_path / "full.parquet", ["a", "b", "c"], [1, 2, 3])
-    convert(str(tmp_path / "recis"), str(tmp_path / "pbg"), "pbg", id_maps=IdMaps({"user": IdMap(full)}))
+    two = IdMaps({"user": IdMap(full)}, num_partitions=2)
+    convert(str(tmp_path / "recis"), str(tmp_path / "pbg"), "pbg", id_maps=two)
 
     def back(id_map: IdMap, target: str, leave_out: bool = False) -> Any:
         return convert(
@@ -176,6 +212,7 @@ def test_raw_ids_that_cannot_become_int64(tmp_path: Path) -> None:
             entity_path=str(tmp_path / "pbg/entities"),
         )
 
+    assert RecisReader(Path(back(IdMap(full), "full").target.uri)).table("user").keys() == {1, 2, 3}
     fewer = IdMap(_write_map(tmp_path / "fewer.parquet", ["a", "b"], [1, 2]))
     with pytest.raises(FormatError, match=r"1 \('c'\) ids of 'user' that its map lacks"):
         back(fewer, "fewer")
@@ -244,7 +281,7 @@ def test_the_command_converts_hashed_ids(tmp_path: Path, capsys: pytest.CaptureF
 
     code, said = call(run, pbg, "--format", "pbg")
     assert code == 2
-    assert "hashed ids need a map: --id-map TYPE=FILE" in said
+    assert "hashed ids need a map: graphmill convert and remap with --id-map TYPE=FILE" in said
     code, said = call(run, pbg, "--format", "pbg", "--partitions", "2", *maps)
     assert code == 0, said
     assert "target  pbg        version 1, item: 3 rows of 3 in 2 partition(s)" in said
@@ -268,3 +305,79 @@ def test_the_command_converts_hashed_ids(tmp_path: Path, capsys: pytest.CaptureF
     code, said = call(run, str(tmp_path / "four"), "--format", "recis", "--shards", "4")
     assert code == 0, said  # hashed ids need no map from RecIS to RecIS
     assert RecisReader(tmp_path / "four").table("item").keys() == set(ids)
+
+
+def test_half_precision_becomes_float32(tmp_path: Path) -> None:
+    ids = np.array([3, -4])
+    half = torch.tensor([[1.5, -2.0], [0.25, 4.0]], dtype=torch.bfloat16)
+    Saver(0, 1, 1, str(tmp_path / "half"), {"t": HashTable(ids, {"embedding": half})}).save()
+    maps = IdMaps({"t": IdMap("int64")})
+    convert(str(tmp_path / "half"), str(tmp_path / "pbg"), "pbg", id_maps=maps)
+    there, entities = str(tmp_path / "pbg/checkpoint"), str(tmp_path / "pbg/entities")
+    convert(there, str(tmp_path / "back"), "recis", id_maps=maps, entity_path=entities)
+    found = RecisReader(tmp_path / "back").table("t")
+    assert {each: row.dtype for each, row in found.items()} == {3: torch.float32, -4: torch.float32}
+    assert (found[3].tolist(), found[-4].tolist()) == ([1.5, -2.0], [0.25, 4.0])
+
+
+def test_embeddings_of_several_dimensions_are_refused(tmp_path: Path) -> None:
+    rows = np.zeros((2, 3, 4), np.float32)
+    table = HashTable(np.array([3, -4]), {"embedding": rows})
+    Saver(0, 1, 1, str(tmp_path / "recis"), {"t": table}).save()
+    with pytest.raises(
+        FormatError, match=r"'t@embedding': expected floats \(rows, dimension\), found \(2, 3, 4\)"
+    ):
+        convert(str(tmp_path / "recis"), str(tmp_path / "x"), "pbg", id_maps=IdMaps({"t": IdMap("int64")}))
+
+
+# Raw ids of 100 MB and a table of 100 MB, there and back, in pieces of 8 MB; only memory of no file counts.
+_BOUNDED = """
+import sys, threading
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from graphmill import storage
+from graphmill.checkpoints import id_join
+from graphmill.checkpoints.convert import convert
+from graphmill.checkpoints.id_maps import IdMaps
+from graphmill.formats.id_maps import IdMap
+from graphmill.formats.recis import HashTable, Saver
+from tests.graphmill.formats.memory import anonymous_bytes
+root, count = sys.argv[1], int(sys.argv[2])
+ids = np.arange(count) * 6364136223846793005
+writer = pq.ParquetWriter(root + "/map.parquet", pa.schema([("raw", pa.string()), ("id", pa.int64())]))
+for start in range(0, count, 1 << 16):
+    some = ids[start : start + (1 << 16)]
+    raw = [f"https://example.org/an/id/of/some/sixty/characters/{each:020d}" for each in some.tolist()]
+    writer.write_table(pa.table({"raw": raw, "id": some}))
+writer.close()
+rows = np.broadcast_to(np.float32(1), (count, 16))
+Saver(0, 1, 1, root + "/recis", {"user": HashTable(ids, {"embedding": rows})}).save()
+del raw, some, ids
+id_join.PIECE_BYTES = 8 << 20
+before, peak, done = anonymous_bytes(), 0, threading.Event()
+def watch():
+    global peak
+    while not done.wait(0.01):
+        peak = max(peak, anonymous_bytes() - before)
+threading.Thread(target=watch, daemon=True).start()
+maps = IdMaps({"user": IdMap(root + "/map.parquet")}, 2)
+convert(root + "/recis", root + "/pbg", "pbg", id_maps=maps)
+convert(root + "/pbg/checkpoint", root + "/back", "recis", shard_num=2, id_maps=maps,
+        entity_path=root + "/pbg/entities")
+done.set()
+print(peak)
+"""
+
+
+@pytest.mark.slow
+def test_maps_and_tables_may_be_larger_than_memory(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _BOUNDED, str(tmp_path), "1500000"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 128 << 20

@@ -75,7 +75,7 @@ def test_without_negatives_of_one_side(tmp_path, rng, side):
 
 
 def test_evaluation_takes_the_negatives_of_training_where_it_has_none_of_its_own(tmp_path, rng):
-    """auc is over the candidates compared with: with one of them it is 0 or 1 for each edge."""
+    """With one candidate the rank is 1 or 2."""
     config = make_config(
         tmp_path, eval_num_batch_negs=None, eval_num_uniform_negs=None, eval_fraction=0.5, num_epochs=1,
         num_batch_negs=0, num_uniform_negs=1,

@@ -1,0 +1,260 @@
+"""Registries of plug-ins: operators, comparators and other parts of a model that users write.
+
+A class is registered under a name by a decorator, as in PyTorch-BigGraph:
+
+    @OPERATORS.register_as("my_operator")
+    class MyOperator(AbstractOperator): ...
+
+The decorator runs when its file runs. Files come from `train.plugins` (`offer`), modules of installed
+packages from the entry points of the group `graphmill.plugins`. They run when a name is asked for that nobody
+has registered: a process that needs no plug-in runs none. This module needs no torch.
+"""
+
+import hashlib
+import importlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from types import ModuleType
+from typing import Any, TypeVar
+
+from graphmill.errors import ConfigError, GraphMillError
+
+GROUP = "graphmill.plugins"
+PAGE = "docs/how_to/plug_ins.md"
+
+AnyClass = TypeVar("AnyClass", bound=type)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file or a module that registers plug-ins.
+
+    Attributes:
+        name: URI of the file, or dotted name of the module.
+        text: text of the file; None: a module, which each process imports.
+    """
+
+    name: str
+    text: str | None = None
+
+    @property
+    def checksum(self) -> str:
+        """Checksum of the file's text; the name of a module."""
+        return self.name if self.text is None else hashlib.blake2b(self.text.encode()).hexdigest()[:32]
+
+
+class Registry:
+    """Plug-ins of one kind by name.
+
+    Attributes:
+        kind: what a message calls such a class.
+        built_in: names that plug-ins cannot take.
+        registry: the plug-ins.
+    """
+
+    def __init__(self, kind: str, built_in: Iterable[str] = ()) -> None:
+        self.kind, self.built_in = kind, tuple(built_in)
+        self.registry: dict[str, type] = {}
+        self._origins: dict[str, str] = {}
+        _REGISTRIES.append(self)
+
+    def register(self, name: str, class_: type) -> None:
+        """Register a class. The same file may register a name again, such as when it is edited.
+
+        Raises:
+            ConfigError: the name is taken.
+        """
+        self._register(name, class_, _origin(class_))
+
+    def register_as(self, name: str) -> Callable[[AnyClass], AnyClass]:
+        """Return a decorator that registers a class."""
+
+        def decorator(class_: AnyClass) -> AnyClass:
+            self._register(name, class_, _origin(class_))
+            return class_
+
+        return decorator
+
+    def find(self, name: str) -> type | None:
+        """Look up a plug-in; if nobody has registered the name, run what is offered."""
+        if name not in self.registry and name not in self.built_in:
+            failure = _run_offered()
+            if failure and name not in self.registry:
+                raise failure
+        return self.registry.get(name)
+
+    def get_class(self, name: str) -> type:
+        """Look up a plug-in.
+
+        Raises:
+            ConfigError: the name is unknown.
+        """
+        found = self.find(name)
+        if found is None:
+            raise ConfigError(self.unknown(name))
+        return found
+
+    def check(self, name: str) -> str:
+        """Return the name.
+
+        Raises:
+            ValueError: it is neither that of a plug-in nor built in.
+        """
+        if name not in self.built_in and self.find(name) is None:
+            raise ValueError(self.unknown(name))
+        return name
+
+    def unknown(self, name: str, others: Iterable[str] = ()) -> str:
+        """Say that there is no such name, which names there are, and how to add one."""
+        known = ", ".join([*self.built_in, *sorted({*self.registry, *others})]) or "none"
+        return (
+            f"{self.kind} {name!r}: expected one of {known}; a plug-in needs its file or module in "
+            f"train.plugins, as in --set 'train.plugins=[my_plugins.py]' ({PAGE})"
+        )
+
+    def _register(self, name: str, class_: type, origin: str) -> None:
+        if name in self.built_in:
+            raise ConfigError(f"{self.kind} {name!r} is built in: register {class_.__name__} by another name")
+        if self._origins.get(name, origin) != origin:
+            raise ConfigError(
+                f"{self.kind} {name!r}: expected one class of this name, found {class_.__name__} of {origin} "
+                f"and {self.registry[name].__name__} of {self._origins[name]}"
+            )
+        self.registry[name], self._origins[name] = class_, origin
+
+    def _forget(self, origin: str) -> None:
+        for name in [name for name, place in self._origins.items() if place == origin]:
+            del self.registry[name], self._origins[name]
+
+
+_REGISTRIES: list[Registry] = []
+_LOCK = threading.RLock()
+_offered: dict[str, Source] = {}
+_run: dict[str, str] = {}  # checksums of the files and modules that have run
+
+OPERATOR_NAMES = ("none", "diagonal", "translation", "linear", "affine", "complex_diagonal", "rotation")
+
+OPERATORS = Registry("operator", OPERATOR_NAMES)
+DYNAMIC_OPERATORS = Registry("operator", OPERATOR_NAMES)
+COMPARATORS = Registry("comparator", ("dot", "cos", "l2", "squared_l2"))
+LOSS_FUNCTIONS = Registry("loss_fn", ("ranking", "logistic", "softmax"))
+REGULARIZERS = Registry("regularizer", ("N3",))
+NEGATIVE_SAMPLERS = Registry("negative sampler")
+
+
+def offer(sources: Iterable[Source]) -> None:
+    """Make files and modules known, which run when a name of theirs is asked for.
+
+    A file that has changed since it ran takes the place of the former one.
+    """
+    with _LOCK:
+        for source in sources:
+            _offered[source.name] = source
+            if _run.get(source.name, source.checksum) != source.checksum:
+                del _run[source.name]
+                for registry in _REGISTRIES:
+                    registry._forget(source.name)
+
+
+def check_operator(name: str) -> str:
+    """Return the name of an operator.
+
+    Raises:
+        ValueError: it is neither that of a plug-in, for static or dynamic relations, nor built in.
+    """
+    if name in OPERATORS.built_in or OPERATORS.find(name) or DYNAMIC_OPERATORS.find(name):
+        return name
+    raise ValueError(OPERATORS.unknown(name, DYNAMIC_OPERATORS.registry))
+
+
+def check_kind(name: str, dynamic: bool) -> str:
+    """Return the name of an operator.
+
+    Raises:
+        ValueError: it is a plug-in for the other kind of relations, static or dynamic, alone.
+    """
+    registry, other = (DYNAMIC_OPERATORS, "OPERATORS") if dynamic else (OPERATORS, "DYNAMIC_OPERATORS")
+    if name in registry.built_in or registry.find(name):
+        return name
+    kind, needed = ("dynamic", "DYNAMIC_OPERATORS") if dynamic else ("static", "OPERATORS")
+    raise ValueError(
+        f"operator {name!r} is registered with {other}, and not for {kind} relations; register a class with "
+        f"{needed} too"
+    )
+
+
+def has_registered(path: str) -> bool:
+    """Whether a local file has registered a plug-in."""
+    return any(_absolute(path) in registry._origins.values() for registry in _REGISTRIES)
+
+
+def _run_offered() -> ConfigError | None:
+    """Run the files and modules that have not run yet, also those of installed packages.
+
+    Returns:
+        the first failure: whether it matters depends on the name that is looked for.
+    """
+    failures = []
+    with _LOCK:
+        for source in (*_offered.values(), *map(Source, _modules_of_packages())):
+            try:
+                _run_once(source)
+            except ConfigError as error:
+                failures.append(error)
+    return failures[0] if failures else None
+
+
+@cache
+def _modules_of_packages() -> tuple[str, ...]:
+    return tuple(entry.module for entry in entry_points(group=GROUP))
+
+
+def _run_once(source: Source) -> None:
+    if source.name in _run:
+        return
+    _run[source.name] = source.checksum
+    try:
+        if source.text is None:
+            importlib.import_module(source.name)
+        else:
+            _run_file(source.name, source.text)
+    except GraphMillError:
+        del _run[source.name]
+        raise
+    except Exception as error:  # of the user's own code
+        del _run[source.name]
+        remedy = "" if source.text else "; every process of the run imports it: install it where they run"
+        raise ConfigError(
+            f"train.plugins: {source.name} cannot be run: {type(error).__name__}: {error}{remedy}"
+        ) from error
+
+
+def _run_file(name: str, text: str) -> None:
+    """Run a file as a module of its own, which the methods of its classes find by its name."""
+    module = ModuleType(f"graphmill_plugin_{hashlib.blake2b(name.encode()).hexdigest()[:16]}")
+    module.__file__ = name
+    sys.modules[module.__name__] = module
+    exec(compile(text, name, "exec"), module.__dict__)
+
+
+def _origin(class_: type) -> str:
+    """The file that registers a class, or its module where there is no file, such as in a notebook.
+
+    It is that of the first caller outside this module: a file that runs twice registers its classes anew.
+    """
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    if class_.__module__ == "__main__" or frame is None:
+        return class_.__module__
+    name = str(frame.f_code.co_filename)
+    return _absolute(name)
+
+
+def _absolute(name: str) -> str:
+    return name if "://" in name else os.path.abspath(name)  # noqa: PTH100 (no resolving of links)
