@@ -582,3 +582,36 @@ def test_downloads_are_kept_and_unpacked_beside_themselves(tmp_path):
         archive.addfile(tarfile.TarInfo("../outside.txt"))
     with pytest.raises(tarfile.OutsideDestinationError):
         extract_tar(tmp_path / "a.tgz")
+
+
+PLUGGED = """
+from train.pbg_api import COMPARATORS, AbstractComparator
+
+@COMPARATORS.register_as("of_a_python_program")
+class Dot(AbstractComparator):
+    def prepare(self, embs):
+        return embs
+
+    def forward(self, lhs_pos, rhs_pos, lhs_neg, rhs_neg):
+        pairs = (lhs_pos * rhs_pos).sum(-1)
+        return pairs, rhs_pos @ lhs_neg.transpose(1, 2), lhs_pos @ rhs_neg.transpose(1, 2)
+
+def get_torchbiggraph_config():
+    return RAW
+"""
+
+
+def test_a_plug_in_that_the_file_registers(tmp_path, base):
+    graph = Graph(tmp_path, base, [0.4, 0.2])
+    raw = on(graph, base, 0).to_dict() | {"num_epochs": 2}
+    path = tmp_path / "plugged.py"
+    path.write_text(PLUGGED.replace("RAW", repr(raw | {"comparator": "of_a_python_program"})))
+    config = ConfigFileLoader().load_config(str(path))
+    assert config.comparator == "of_a_python_program"
+    train(config)
+    other = evolve(config, comparator="dot", checkpoint_path=str(tmp_path / "dot"))
+    train(other)
+    found = do_eval(evolve(config, edge_paths=graph.edge_paths[1:]))["metrics"]
+    assert found["mrr"] == pytest.approx(
+        do_eval(evolve(other, edge_paths=graph.edge_paths[1:]))["metrics"]["mrr"], rel=1e-3
+    )
