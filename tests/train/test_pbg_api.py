@@ -564,6 +564,9 @@ def test_a_file_and_the_texts_of_p_make_a_schema(tmp_path, base):
     path.write_text(f"def get_torchbiggraph_config():\n    return {raw | {'train': {'patience': 3}}!r}\n")
     with pytest.raises(ConfigError, match="train: only graphmill's commands take this section"):
         loader.load_config(str(path))
+    folder = Path(loader.config_dir.name)
+    del loader
+    assert not folder.exists()
 
 
 def test_downloads_are_kept_and_unpacked_beside_themselves(tmp_path):

@@ -21,6 +21,7 @@ from graphmill.vocab import Bucket, Side
 from train.edges import batches, seeds
 from train.edges.negative_sampling import Batch, Sampling
 from train.edges.partitions import PartitionKey, keys_of
+from train.evaluation.held_out import RandomPairs
 from train.model.features import Bags
 from train.model.model import Model
 from train.pbg_api.settings import settings_of
@@ -301,12 +302,10 @@ def _joined(parts: Sequence[plain.Scores]) -> tuple[Tensor, Tensor]:
 
 
 def _sums(pos_B: Tensor, neg_BM: Tensor) -> dict[str, float]:
-    """Sum the metrics of one side; auc: how many of B random pairs of an edge and a negative are in order."""
+    """Sum the metrics of one side; auc counts pairs of an edge and a negative that are in order."""
     rank_B = 1 + (neg_BM >= pos_B.unsqueeze(1)).sum(1)
-    generator = torch.Generator().manual_seed(0)
-    at_B = torch.randint(neg_BM.numel(), pos_B.shape, generator=generator)
-    of_B = torch.randint(len(pos_B), pos_B.shape, generator=generator)
+    pairs = RandomPairs(1, torch.Generator().manual_seed(0))
+    pairs.add(pos_B, neg_BM)
     sums = {"pos_rank": rank_B.sum(), "mrr": (1 / rank_B).sum()}
     sums |= {f"r{limit}": (rank_B <= limit).sum() for limit in (1, 10, 50)}
-    sums["auc"] = (pos_B[of_B] > neg_BM.flatten()[at_B]).sum()
-    return {name: float(value) for name, value in sums.items()}
+    return {name: float(value) for name, value in sums.items()} | {"auc": float(pairs.num_in_order())}

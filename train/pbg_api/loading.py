@@ -1,10 +1,13 @@
 """PBG's helpers for programs: configurations from files with `-p`, log lines, functions for processes."""
 
 import logging
+import shutil
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from graphmill import config
@@ -29,10 +32,9 @@ class ConfigFileLoader:
     """
 
     def __init__(self) -> None:
-        self.config_dir = tempfile.TemporaryDirectory(prefix="pbg_config_")
-
-    def __del__(self) -> None:
-        self.config_dir.cleanup()
+        folder = tempfile.mkdtemp(prefix="pbg_config_")
+        self.config_dir = SimpleNamespace(name=folder)
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
 
     def load_raw_config(self, path: str, overrides: Overrides = None) -> dict[str, Any]:
         """Read the file at `path` as a mapping, unchecked.
