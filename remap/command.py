@@ -3,7 +3,7 @@
 import contextlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
@@ -11,12 +11,20 @@ import click
 from graphmill import config, storage
 from graphmill.cli import exit_codes
 from graphmill.cli.check import show_plan
-from graphmill.cli.options import conf_of, conf_option, dry_run_option, run_argument, run_options, set_option
+from graphmill.cli.options import (
+    conf_of,
+    conf_option,
+    dry_run_option,
+    id_map_options,
+    run_argument,
+    run_options,
+    set_option,
+)
 from graphmill.cli.session import session
 from graphmill.errors import ConfigError
 
 # GraphStorm's flags that take several values: `--pred-ntypes user item`.
-_LISTS = ("--column-names", "--pred-etypes", "--pred-ntypes")
+_LISTS = ("--column-names", "--pred-etypes", "--pred-ntypes", "--target-etype", "--target-ntype")
 _CODEC = click.Choice(["none", "snappy", "lz4", "zstd"])
 _LEVEL = click.Choice(["debug", "info", "warning", "error"], case_sensitive=False)
 _SAVED = ("node_id_mapping", "node_emb_dir", "prediction_dir", "yaml_config_file")
@@ -30,11 +38,30 @@ class _RemapByDefault(click.Group):
         return super().parse_args(ctx, args if is_named else ["remap", *args])
 
 
-class _WithLists(click.Command):
-    """A command with GraphStorm's flags of several values."""
+class _AsGraphStorm(click.Command):
+    """A command with GraphStorm's flags of several values, and of its launchers beside --cf."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if any(arg.partition("=")[0] in ("--cf", "--yaml_config_file") for arg in args):
+            args = self._without_others(args)
         return super().parse_args(ctx, _split_lists(args))
+
+    def _without_others(self, args: list[str]) -> list[str]:
+        """`args` without the flags of a training, which a launcher passes on."""
+        known = {"-h", "--help", *(option for param in self.params for option in param.opts)}
+        kept: list[str] = []
+        others: list[str] = []
+        is_known = True
+        for arg in args:
+            if arg.startswith("--"):
+                is_known = arg.partition("=")[0] in known
+                others += [] if is_known else [arg.partition("=")[0]]
+            kept += [arg] if is_known else []
+        if others:
+            logging.getLogger("graphmill").info(
+                "remap: %s: not of this command, ignored beside --cf", ", ".join(others)
+            )
+        return kept
 
 
 def _split_lists(args: list[str]) -> list[str]:
@@ -64,6 +91,15 @@ class _Truth(click.ParamType[bool]):
         return found
 
 
+def _of_training(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the flags of a training that win over its YAML."""
+    for name in ("part-config", "save-embed-path", "save-prediction-path"):
+        command = click.option(f"--{name}", hidden=True)(command)
+    for name in ("target-etype", "target-ntype"):
+        command = click.option(f"--{name}", multiple=True, hidden=True)(command)
+    return command
+
+
 @click.group(cls=_RemapByDefault, context_settings=exit_codes.CONTEXT)
 def command() -> None:
     """Write embeddings and predictions under their raw ids, or look up neighbours."""
@@ -71,7 +107,7 @@ def command() -> None:
 
 @command.command(
     "remap",
-    cls=_WithLists,
+    cls=_AsGraphStorm,
     context_settings=exit_codes.CONTEXT,
     epilog="Example: graphmill remap demo-output",
 )
@@ -81,7 +117,9 @@ def command() -> None:
 @click.option("--node-id-mapping", metavar="FOLDER", help="GraphStorm's maps: raw_id_mappings.")
 @click.option("--node-emb-dir", metavar="FOLDER", help="GraphStorm's embeddings: save_embed_path.")
 @click.option("--prediction-dir", metavar="FOLDER", help="GraphStorm's predictions: save_prediction_path.")
-@click.option("--yaml_config_file", "--cf", metavar="FILE", help="GraphStorm's YAML, instead of these flags.")
+@click.option(
+    "--yaml_config_file", "--cf", metavar="FILE", help="GraphStorm's YAML; it wins over these flags."
+)
 @click.option("--pred-etypes", multiple=True, metavar="SRC,REL,DST ...", help="Default: as result_info.json.")
 @click.option("--pred-ntypes", multiple=True, metavar="TYPE ...", help="Default: as result_info.json.")
 @click.option("--output-dir", metavar="FOLDER", help="Folder of the tables (default: beside the input).")
@@ -98,11 +136,13 @@ def command() -> None:
     "--checkpoint-path", metavar="FOLDER", help="A checkpoint: ours, PBG's (v1, legacy), or RecIS'."
 )
 @click.option("--entity-path", metavar="FOLDER", help="Raw ids of its rows: entity counts and index.")
+@id_map_options
 @click.option("--compression", type=_CODEC, help="Codec of ids (snappy).")
 @click.option("--value-compression", type=_CODEC, help="Codec of vectors (none).")
 @click.option("--fixed-size-list", is_flag=True, default=None, help="Vectors as fixed_size_list, not list.")
 @click.option("--allow-non-finite", is_flag=True, default=None, help="Write NaN and infinity too.")
 @click.option("--logging-level", type=_LEVEL)
+@_of_training
 def remap(
     conf: str | None,
     overrides: tuple[str, ...],
@@ -150,10 +190,10 @@ def _remap_saved(
     from remap.graphstorm import job, options
 
     ours = [override for override in overrides if not override.startswith("cluster.")]
-    if ours or {"checkpoint_path", "entity_path"} & set(given):
+    if ours or {"checkpoint_path", "entity_path", "id_maps", "id_map_columns", "leave_out"} & set(given):
         raise ConfigError(
-            "--checkpoint-path, --entity-path, --set (but of cluster): they are for a run of ours, and "
-            "cannot be used with GraphStorm's flags"
+            "--checkpoint-path, --entity-path, --id-map, --set (but of cluster): they are for a run of ours, "
+            "and cannot be used with GraphStorm's flags"
         )
     section = config.read_raw(conf, overrides).get("cluster", {})
     settings = config.validated(cluster.ClusterConfig, section, prefix=("cluster",))
@@ -162,6 +202,9 @@ def _remap_saved(
     yaml_uri = given.pop("yaml_config_file", None)
     wanted = options.make_options(given, yaml_uri)
     if is_idle:
+        return
+    if wanted is None:
+        logging.getLogger("graphmill").warning("remap: the run saved nothing: nothing to remap")
         return
 
     @contextlib.contextmanager

@@ -161,7 +161,9 @@ class EvaluateConfig(Section):
 
     key = "evaluate"
 
-    split: Fixed[str] = Field("test", description="Folder under edge_root whose edges are ranked.")
+    split: Fixed[str] = Field(
+        "test", description="Split whose edges are ranked: one of edge_paths, or under edge_root."
+    )
     filtered: Fixed[bool] = Field(True, description="Leave other known edges out of the ranking of an edge.")
     filter_paths: Fixed[Strings | None] = Field(
         None, description="Folders of known edges; null: edge_paths and all splits under edge_root."

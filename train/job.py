@@ -57,9 +57,21 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
             "its own, and one that goes on needs no init_path"
         )
     all_reduce_of(config)
+    _check_negatives(config)
     Frozen.of(config)
     check_claim(config, coming)
     return ""
+
+
+def _check_negatives(config: Config) -> None:
+    has_negatives = config.num_batch_negs or config.num_uniform_negs
+    needs_them = config.loss_fn in ("ranking", "softmax")  # logistic learns from edges alone, too
+    if not needs_them or has_negatives or any(each.all_negs for each in config.relations):
+        return
+    raise ConfigError(
+        "num_batch_negs, num_uniform_negs: found 0 for both, and no relation with all_negs: edges without "
+        "negatives train nothing; set one of them"
+    )
 
 
 def outlook(config: Config, size: GraphSize | None) -> Outlook:

@@ -62,9 +62,11 @@ class Checkpoint(ABC):
 
     Attributes:
         allow_non_finite: whether to read rows, sums and parameters that are NaN or infinite.
+        has_added_globals: whether rows of the format include the global embedding of their type.
     """
 
     format: ClassVar[str]
+    has_added_globals: ClassVar[bool] = False
     allow_non_finite = False
 
     def __init__(self, uri: str, version: int) -> None:
@@ -166,6 +168,11 @@ class Checkpoint(ABC):
     @property
     def unread(self) -> list[str]:
         """Names of tensors in the files that this interface does not know."""
+        return []
+
+    @property
+    def left_out(self) -> list[str]:
+        """Content of the files that the reader was told to leave out, a line each."""
         return []
 
     @property

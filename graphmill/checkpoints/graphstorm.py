@@ -1,6 +1,6 @@
 """GraphStorm's saved embeddings as `Checkpoint`: the layout holds only embeddings by integer id."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from functools import partial
@@ -11,6 +11,7 @@ import numpy as np
 from graphmill.checkpoints.checkpoint import Checkpoint
 from graphmill.checkpoints.ordered import Numbers, OrderedTable, Piece
 from graphmill.checkpoints.whole_tables import JoinedRows, WholeTablesCheckpoint
+from graphmill.errors import FormatError
 from graphmill.formats.graphstorm import saved_embeddings
 from graphmill.formats.graphstorm.saved_embeddings import EmbInfo
 from graphmill.formats.graphstorm.saved_ranks import RankRows
@@ -32,6 +33,8 @@ class GraphStormCheckpoint(WholeTablesCheckpoint):
         for name in info.entity_types:
             dimension = info.dimensions.get(name)
             ranks = saved_embeddings.list_ranks(uri, name, info.world_size, dimension)
+            if wrong := next((each for each in ranks if "float" not in each.dtype), None):
+                raise FormatError(f"{wrong.values_uri}: expected floats, found {wrong.dtype}")
             tables[name] = OrderedTable(
                 partial(_open_pieces, ranks), _shape(ranks, dimension or 0), f"{uri}: {name}"
             )
@@ -58,17 +61,27 @@ def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
 
 
 def _not_kept(source: Checkpoint) -> list[str]:
-    lost = []
-    source = copy(source)
-    source.allow_non_finite = True  # the target has none of these numbers
-    if any(source.read_optimizer_state(name, partition) for name, partition, _ in source.partitions()):
-        lost.append("optimizer state of the embeddings")
-    model = source.read_model()
+    model = _allowing_all(source).read_model()
     parameters = list(model.parameters) if model else []
-    if operators := [key for key in parameters if parse_operator_key(key)]:
-        lost.append(f"{len(operators)} parameters of relations: {', '.join(operators[:4])}")
+    lost = lost_operators(parameters)
     if added := [key for key in parameters if parse_global_key(key)]:
         lost.append(f"{', '.join(added)}, which is not added to the rows either")
+    return not_kept(source, lost)
+
+
+def lost_operators(keys: Iterable[str]) -> list[str]:
+    """The parameters of relations among `keys`, in words."""
+    found = [key for key in keys if parse_operator_key(key)]
+    return [f"{len(found)} parameters of relations: {', '.join(found[:4])}"] if found else []
+
+
+def not_kept(source: Checkpoint, lost_parameters: list[str]) -> list[str]:
+    """What GraphStorm's files have no place for: it trains by Adam, and saves no state of embeddings."""
+    source, lost = _allowing_all(source), []
+    if any(source.read_optimizer_state(name, partition) for name, partition, _ in source.partitions()):
+        lost.append("optimizer state of the embeddings")
+    lost += lost_parameters
+    model = source.read_model()
     if model and model.optimizer_state:
         lost.append("optimizer state of those parameters")
     if source.config is not None:
@@ -78,6 +91,12 @@ def _not_kept(source: Checkpoint) -> list[str]:
     if any(len(counts) > 1 for counts in source.counts.values()):
         lost.append("sizes of partitions; --entity-path brings them back")
     return lost
+
+
+def _allowing_all(source: Checkpoint) -> Checkpoint:
+    source = copy(source)
+    source.allow_non_finite = True  # the target has none of these numbers
+    return source
 
 
 @contextmanager

@@ -12,13 +12,13 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, PrivateAttr, field_serializer, model_validator
 
 from graphmill import storage
-from graphmill.config import defaults
+from graphmill.config import defaults, splits
 from graphmill.config.plugins import NO_PLUGINS, Plugins
 from graphmill.config.section import AnySection, Fixed, Neutral, Section, Tunable, validated
 from graphmill.config.stages import SECTIONS
 from graphmill.model import registry
 from graphmill.model.operators import operator_of
-from graphmill.vocab import RECORD, Side
+from graphmill.vocab import RECORD, TRAIN_SPLIT, Side
 
 _MAX_NAME_BYTES = 200
 
@@ -40,6 +40,9 @@ Name = Annotated[
     AfterValidator(_fits_file_name),
 ]
 TypeName = Annotated[Name, Field(pattern=r"^[^:]*$", description="Without colons, which HDFS refuses.")]
+RelationName = Annotated[
+    str, Field(min_length=1, description="Any text: `storage.file_name` makes file names.")
+]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(gt=0, lt=2**63)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
@@ -78,7 +81,7 @@ class EntityConfig(Section):
 class RelationConfig(Section):
     """One relation; its position in the list is its number in the bucket files."""
 
-    name: Fixed[Name] = Field(description="Name of the relation, as tables of edges have it.")
+    name: Fixed[RelationName] = Field(description="Name of the relation, as tables of edges have it.")
     lhs: Fixed[Name] = Field(description="Entity type of the left-hand side.")
     rhs: Fixed[Name] = Field(description="Entity type of the right-hand side.")
     weight: Tunable[float] = Field(1.0, gt=0, description="Factor of the loss of this relation's edges.")
@@ -123,7 +126,9 @@ class PbgConfig(Section):
         "N3", description="Regularizer: the cube of the vectors' elements (arXiv:1806.07297), or a plug-in."
     )
     entity_path: Neutral[str] = Field(description="Folder of entity counts and the entity index.")
-    edge_paths: Neutral[Strings] = Field(description="Folders of bucket files to train on.")
+    edge_paths: Neutral[Strings] = Field(
+        description="Folders of bucket files to train on; `etl` writes those whose names its splits have."
+    )
     checkpoint_path: Neutral[str] = Field(description="Folder of the checkpoint.")
     init_path: Neutral[str | None] = Field(None, description="Checkpoint to start from; null: random values.")
     checkpoint_preservation_interval: Neutral[Positive | None] = Field(
@@ -204,16 +209,16 @@ class PbgConfig(Section):
             raise ValueError(f"relations: two relations are named {twice!r}; names must differ")
         for side in Side:
             self._check_partitions(side)
+        if self.disable_lhs_negs and self.disable_rhs_negs:
+            raise ValueError(
+                "disable_rhs_negs: cannot be used with disable_lhs_negs, as nothing would be trained"
+            )
         if self.dynamic_relations and len(self.relations) != 1:
             raise ValueError(
                 f"relations: dynamic_relations allows exactly one entry, found {len(self.relations)}"
             )
         if self.dynamic_relations and self.global_emb:
             raise ValueError("global_emb: cannot be used with dynamic_relations; set global_emb: false")
-        if self.loss_fn == "logistic" and self.comparator == "cos":
-            raise ValueError(
-                "loss_fn: logistic cannot be used with comparator cos, whose scores lie in [-1, 1]"
-            )
         return self
 
     def _check_partitions(self, side: Side) -> None:
@@ -257,7 +262,9 @@ class Config(PbgConfig):
         None, description="Root folder of all outputs whose paths are not set."
     )
     input: Neutral[str | None] = Field(None, description="Root folder of relative paths of raw tables.")
-    edge_root: Neutral[str] = Field(description="Folder with one folder of bucket files per split.")
+    edge_root: Neutral[str] = Field(
+        description="Folder with one folder of bucket files per split that is not among `edge_paths`."
+    )
     embedding_path: Neutral[str] = Field(description="Folder of the embeddings by raw id.")
     seed: Tunable[int] = Field(0, ge=0, lt=2**63, description="Seed of all random numbers.")
     defaults: Neutral[Literal["graphmill", "pbg"]] = Field(
@@ -338,8 +345,14 @@ class Config(PbgConfig):
         return self.model_dump(mode="json", include=set(PbgConfig.model_fields))
 
     def split_path(self, split: str) -> str:
-        """Folder of the bucket files of `split`."""
-        return storage.join(self.edge_root, split)
+        """Folder of the bucket files of `split`: one of `edge_paths`, or one in `edge_root`."""
+        return splits.folder_of(split, self.edge_paths, self.edge_root)
+
+    @property
+    def split_root(self) -> str | None:
+        """Folder that holds the splits of this graph alone, under their names; None beside PBG's folders."""
+        is_ours = self.split_path(TRAIN_SPLIT) == storage.join(self.edge_root, TRAIN_SPLIT)
+        return self.edge_root if is_ours else None
 
     def record_uri(self, default_root: str) -> str:
         """URI of run.json: under `output`, else under `default_root`."""

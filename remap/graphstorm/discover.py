@@ -8,6 +8,7 @@
     {task}/result_info.json ...     or each task has its own
 """
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from graphmill.formats.graphstorm import saved_embeddings, saved_predictions
 from graphmill.formats.graphstorm.saved_predictions import EDGE_STEMS, NODE_STEMS, PREDICT, ResultInfo
 from graphmill.formats.graphstorm.saved_ranks import RankRows, checked_name, list_ranks
 from remap.graphstorm.options import Options
+
+log = logging.getLogger("graphmill")
 
 Ids = tuple[tuple[str, str], ...]  # columns of ids with the entity type of each column
 
@@ -116,6 +119,9 @@ def _predictions(options: Options, root: str, task: str) -> Iterator[OutputFile]
         types.append((folder, EDGE_STEMS, (("src_nid", edge_type[0]), ("dst_nid", edge_type[2]))))
     world_size = found.world_size if options.with_shared_fs else None
     for folder, stems, ids in types:
+        if is_named and not storage.is_dir(folder):
+            log.warning("remap: %s: there is no such folder; the type is skipped", folder)
+            continue
         ranks = list_ranks(folder, PREDICT, stems, world_size)
         yield from _tables(options, root, _join(task, storage.name(folder)), "pred", ids, ranks)
 

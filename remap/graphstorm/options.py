@@ -1,6 +1,11 @@
-"""Options of a job on GraphStorm's outputs, from flags and from GraphStorm's YAML file; flags come first."""
+"""Options of a job on GraphStorm's outputs, from flags or from GraphStorm's YAML file.
 
-from collections.abc import Iterable
+As in GraphStorm's command, the YAML says where the outputs and the maps are and what was predicted; flags of
+these are ignored beside it. But the flags of a training win over its YAML: a launcher passes them on.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Literal, Self
 
@@ -17,6 +22,11 @@ from remap.output.tables import Codec, TableOptions
 # Kinds of tasks, their key in GraphStorm's YAML, and the option.
 _TARGETS = (("edge", "target_etype", "pred_etypes"), ("node", "target_ntype", "pred_ntypes"))
 COLUMNS = ("nid", "pred", "src_nid", "dst_nid", "emb")
+OF_TRAINING = ("part_config", "save_embed_path", "save_prediction_path", "target_etype", "target_ntype")
+"""Keys of GraphStorm's YAML that its trainings take as flags too."""
+_OF_YAML = ("node_id_mapping", "node_emb_dir", "prediction_dir", "pred_etypes", "pred_ntypes")
+
+log = logging.getLogger("graphmill")
 
 
 class Options(Section):
@@ -45,8 +55,6 @@ class Options(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.node_emb_dir is None and self.prediction_dir is None:
-            raise ValueError("--node-emb-dir, --prediction-dir: expected at least one of them")
         if self.prediction_dir is None and (self.pred_etypes or self.pred_ntypes):
             raise ValueError("--pred-etypes, --pred-ntypes: they need --prediction-dir")
         unknown = set(self.column_names) - set(COLUMNS)
@@ -65,15 +73,28 @@ class Options(Section):
         return self.column_names.get(name, name)
 
 
-def make_options(given: dict[str, Any], yaml_uri: str | None) -> Options:
-    """Make the options from flags, and from GraphStorm's YAML file where a flag is missing.
+def make_options(given: dict[str, Any], yaml_uri: str | None) -> Options | None:
+    """Make the options from flags, and from GraphStorm's YAML file if there is one.
+
+    None if the YAML's run saved nothing.
 
     Raises:
         ConfigError: an option is missing, unknown, malformed, or contradicts another.
         FormatError: an edge type is not three names.
         NotFoundError: there is no such YAML file.
     """
-    settings = (_read_yaml(yaml_uri) if yaml_uri else {}) | given
+    of_training = {key: given[key] for key in OF_TRAINING if key in given}
+    settings = {key: value for key, value in given.items() if key not in of_training}
+    if yaml_uri:
+        if ignored := [key for key in _OF_YAML if settings.pop(key, None)]:
+            log.warning("remap: %s: ignored, %s says it", ", ".join(map(_flag, ignored)), yaml_uri)
+        settings |= _read_yaml(yaml_uri, of_training)
+    elif of_training:
+        raise ConfigError(f"{', '.join(map(_flag, of_training))}: only together with --cf")
+    if not settings.get("node_emb_dir") and not settings.get("prediction_dir"):
+        if yaml_uri:
+            return None
+        raise ConfigError("--node-emb-dir, --prediction-dir: expected at least one of them")
     if "pred_etypes" in settings:
         settings["pred_etypes"] = _parse_edge_types(settings["pred_etypes"])
     settings["column_names"] = _parse_column_names(settings.get("column_names", ()))
@@ -81,6 +102,10 @@ def make_options(given: dict[str, Any], yaml_uri: str | None) -> Options:
         if isinstance(settings.get(key), str):
             settings[key] = storage.absolute(settings[key])
     return validated(Options, settings)
+
+
+def _flag(key: str) -> str:
+    return "--" + key.replace("_", "-")
 
 
 def _parse_column_names(pairs: Iterable[str]) -> dict[str, str]:
@@ -102,8 +127,11 @@ def _parse_edge_types(texts: Iterable[str]) -> tuple[EdgeType, ...]:
     return tuple(checked_edge_type(str(text).split(","), "--pred-etypes") for text in texts)
 
 
-def _read_yaml(uri: str) -> dict[str, Any]:
-    """Read the folders of the graph and of the outputs, and the predicted types, of GraphStorm's run."""
+def _read_yaml(uri: str, of_training: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the folders of the graph and of the outputs, and the predicted types, of GraphStorm's run.
+
+    A folder of outputs that is not there is left out: GraphStorm's launchers remap after every training.
+    """
     content = config.parsed_yaml(storage.read_text(uri), uri)
     sections = content.get("gsf") if isinstance(content, dict) else None
     if not isinstance(sections, dict):
@@ -111,10 +139,14 @@ def _read_yaml(uri: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for section in sections.values():
         found |= section if isinstance(section, dict) else {}
-    settings: dict[str, Any] = {
-        "node_emb_dir": found.get("save_embed_path"),
-        "prediction_dir": found.get("save_prediction_path"),
-    }
+    found |= of_training
+    folders = {"node_emb_dir": "save_embed_path", "prediction_dir": "save_prediction_path"}
+    settings: dict[str, Any] = {}
+    for option, key in folders.items():
+        if (folder := found.get(key)) and not storage.is_dir(folder):
+            log.warning("remap: %s: %s: there is no such folder; nothing was saved there", key, folder)
+            folder = None
+        settings[option] = folder
     if isinstance(found.get("part_config"), str):
         graph = str(storage.parent(found["part_config"]))
         settings["node_id_mapping"] = storage.join(graph, id_maps.FOLDER)

@@ -23,7 +23,7 @@ Codec = Literal["none", "snappy", "lz4", "zstd"]
 
 CSV_BLOCK_BYTES = 16 << 20
 _CSV_SPECIAL = r'["\r\n\x{:02x}]|^\s|\s$|^$'
-_EXACT = {"float16": pa.float32(), "bfloat16": pa.float32(), "bool": pa.bool_()}
+_OTHER_NAMES = {"bfloat16": pa.float32(), "bool": pa.bool_()}
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class TableOptions:
 
 
 def values_type(dtype: str, shape: Sequence[int], options: TableOptions) -> pa.DataType:
-    """Return the Arrow type of values; float16 and bfloat16 become float32, which holds them exactly."""
-    scalar = _EXACT.get(dtype) or pa.from_numpy_dtype(np.dtype(dtype))
+    """Return the Arrow type of values; bfloat16, which parquet has not, becomes float32: no digit is lost."""
+    scalar = _OTHER_NAMES.get(dtype) or pa.from_numpy_dtype(np.dtype(dtype))
     if len(shape) == 1:
         return scalar
     if options.fixed_size_list:

@@ -91,12 +91,20 @@ class Pbg:
         return {name.strip(): float(figure) for name, figure in pairs}
 
     def _call(self, module: str, settings: Mapping[str, Any]) -> str:
+        return self.call(module, str(self.written(settings)))
+
+    def written(self, settings: Mapping[str, Any]) -> Path:
+        """A configuration file of PBG's with these settings."""
         self._folder.mkdir(parents=True, exist_ok=True)
         config = self._folder / "config.py"
         function = f"def get_torchbiggraph_config():\n    return {_released(settings)!r}\n"
         config.write_text(self._code + function)
+        return config
+
+    def call(self, module: str, *arguments: str) -> str:
+        """The output of one of PBG's commands."""
         done = subprocess.run(
-            [str(self._python), "-m", module, str(config)],
+            [str(self._python), "-m", module, *arguments],
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,

@@ -86,13 +86,12 @@ class Sampling:
     @classmethod
     def of_training(cls, config: Config) -> "Sampling":
         """The numbers of training."""
-        disabled = frozenset(Side) - set(sides_with_negatives(config))
         settings = config.section(TrainConfig)
         sampler = None
         if settings.negative_sampler is not None:
             sampler = made(NEGATIVE_SAMPLERS, settings.negative_sampler, config.num_uniform_negs)
         num_negs = config.num_batch_negs, config.num_uniform_negs
-        return cls(*num_negs, disabled, settings.chunk_edges, sampler)
+        return cls(*num_negs, _disabled(config), settings.chunk_edges, sampler)
 
     @classmethod
     def of_evaluation(cls, config: PbgConfig) -> "Sampling":
@@ -101,6 +100,7 @@ class Sampling:
         return cls(
             config.num_batch_negs if batch is None else batch,
             config.num_uniform_negs if uniform is None else uniform,
+            _disabled(config),
         )
 
     def chunk_size(self, num_edges: int) -> int:
@@ -196,6 +196,10 @@ def sides_with_negatives(config: PbgConfig) -> list[Side]:
     """The sides whose negatives are not disabled."""
     off = {Side.LHS: config.disable_lhs_negs, Side.RHS: config.disable_rhs_negs}
     return [side for side in Side if not off[side]]
+
+
+def _disabled(config: PbgConfig) -> frozenset[Side]:
+    return frozenset(Side) - set(sides_with_negatives(config))
 
 
 def popularity(index_E: Tensor, num_rows: int, power: float) -> Tensor:

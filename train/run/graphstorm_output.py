@@ -2,31 +2,30 @@
 
     {save_embed_path}/                  graphmill/formats/graphstorm/saved_embeddings.py
         emb_info.json  {type}/embed-{rank:05d}.pt  embed_nids-{rank:05d}.pt
-    {save_model_path}/epoch-{E}[-iter-{I}]/
-        model.bin                       {"decoder": relation parameters and global embeddings by their keys}
-        optimizers.bin                  {"dense": the optimizer's state of those, "sparse": rows and ranks}
-        {type}/sparse_emb_{rank:05d}.pt [ceil(N / W), D]: rows from r x ceil(N / W) on are rank r's
+    {save_model_path}/epoch-{E}[-iter-{I}]/     graphmill/formats/graphstorm/saved_models.py
+        model.bin  optimizers.bin  {type}/sparse_emb_{rank:05d}.pt ...
 
 A rank is a partition; a type with fewer partitions leaves the other ranks empty. The integer id of an entity
 is the number of entities in the partitions before its own, plus its index: as in `etl.graphstorm_maps`.
-Vectors include the type's global embedding, as in `remap`; a saved model keeps it separately.
+Vectors include the type's global embedding, as in `remap`.
 """
 
+import logging
 import re
-from typing import Any
 
 import numpy as np
-import torch
 
 from graphmill import storage
+from graphmill.checkpoints import graphstorm_model
 from graphmill.checkpoints.finite import check_finite
 from graphmill.checkpoints.pbg import PbgCheckpoint
-from graphmill.checkpoints.whole_tables import JoinedRows
 from graphmill.config import Config
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.graphstorm import saved_embeddings
 from graphmill.formats.graphstorm.saved_embeddings import EmbInfo
 from graphmill.run.lock import NO_CLAIM, Claim
+
+log = logging.getLogger("graphmill")
 
 _RANK_FILE = re.compile(r"embed(_nids)?-[0-9]+\.pt")
 
@@ -75,25 +74,15 @@ def _save_embeddings(config: Config, checkpoint: PbgCheckpoint, embed_path: str,
 
 
 def _save_model(checkpoint: PbgCheckpoint, model_path: str, claim: Claim) -> None:
-    checkpoint.read_model()  # refuses numbers that are not finite
-    parameters, dense, iteration = pbg_checkpoint.read_model(checkpoint.uri, checkpoint.version)
+    iteration = checkpoint.iteration
     name = f"epoch-{iteration.epoch_idx if iteration else 0}"
     if iteration is not None and not _ends_epoch(iteration):
         per_path = iteration.num_edge_chunks
         name += f"-iter-{iteration.edge_path_idx * per_path + iteration.edge_chunk_idx}"
     with storage.atomic_directory(storage.join(model_path, name)) as folder:
-        sparse: dict[str, Any] = {}
-        for entity_type, counts in checkpoint.counts.items():
-            share = -(-sum(counts) // len(counts))
-            with JoinedRows(checkpoint, entity_type) as rows:
-                for rank in range(len(counts)):
-                    first, last = (min(each * share, sum(counts)) for each in (rank, rank + 1))
-                    uri = storage.join(folder, entity_type, f"sparse_emb_{rank:05d}.pt")
-                    _save(uri, torch.from_numpy(rows.read(first, last)))
-            sparse[entity_type] = {"num_rows": sum(counts), "num_ranks": len(counts)}
-        _save(storage.join(folder, "optimizers.bin"), {"dense": dense or {}, "sparse": sparse})
-        _save(storage.join(folder, "model.bin"), {"decoder": parameters})
+        lost = graphstorm_model.write(checkpoint, folder)
         claim.check()
+    log.info("train: saved %s/%s; GraphStorm's model has no place for: %s", model_path, name, "; ".join(lost))
 
 
 def _ends_epoch(iteration: pbg_checkpoint.Iteration) -> bool:
@@ -101,8 +90,3 @@ def _ends_epoch(iteration: pbg_checkpoint.Iteration) -> bool:
         iteration.edge_chunk_idx == iteration.num_edge_chunks - 1
         and iteration.edge_path_idx == iteration.num_edge_paths - 1
     )
-
-
-def _save(uri: str, content: Any) -> None:
-    with storage.atomic_output(uri) as stream:
-        torch.save(content, stream)

@@ -2,7 +2,7 @@
 
     {embed_path}/
         emb_info.json                       format, emb_name, world_size, emb_dim
-        {type}/embed-{rank:05d}.pt          [n, D] float32; also other floats, and [n]
+        {type}/embed-{rank:05d}.pt          [n, D] float32; also other floats, integers, and [n]
         {type}/embed_nids-{rank:05d}.pt     [n] int64, the integer ids of its rows, in any order
 
 Older writers omit the ids: then rank r of W has the ids from r * (N // W) on, and the last rank has the
@@ -81,17 +81,18 @@ def list_ranks(
 
     Raises:
         NotFoundError: a file is missing.
-        FormatError: a file does not fit the one beside it, `world_size` or `dimension`, or holds no floats.
+        FormatError: a file does not fit the one beside it, `world_size` or `dimension`.
     """
     folder = storage.join(embed_path, entity_type)
     found = saved_ranks.list_ranks(folder, EMBED, [NIDS], world_size, optional=True)
-    for each in (each for each in found if each.num_rows):
-        if "float" not in each.dtype:
-            raise FormatError(f"{each.values_uri}: expected floats, found {each.dtype}")
+    filled = [each for each in found if each.num_rows]
+    if filled and len(filled[0].shape) == 1:
+        dimension = None  # of [n], GraphStorm writes the length as emb_dim
+    for each in filled:
         width = each.shape[1] if len(each.shape) == 2 else 1
         dimension = dimension or width
-        if width != dimension:
-            raise FormatError(f"{each.values_uri}: expected dimension {dimension}, found {width}")
+        if width != dimension or len(each.shape) != len(filled[0].shape):
+            raise FormatError(f"{each.values_uri}: expected dimension {dimension}, found shape {each.shape}")
     return found if found[0].nids_uris else _numbered_by_rank(found)
 
 

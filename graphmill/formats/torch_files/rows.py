@@ -31,25 +31,42 @@ DTYPES = {
 class TensorRows:
     """Rows of a contiguous tensor, those of its first axis, read piece by piece.
 
-    The elements begin at `first_byte` of `source`; `dtype` is numpy's name, or bfloat16.
+    The elements begin at `first_byte` of `source`; `dtype` is numpy's name, or bfloat16. An expanded tensor
+    has the shape `stored_shape` in the file, with 1 element along each axis that repeats it.
     """
 
     def __init__(
-        self, source: pa.NativeFile, uri: str, dtype: str, shape: tuple[int, ...], first_byte: int
+        self,
+        source: pa.NativeFile,
+        uri: str,
+        dtype: str,
+        shape: tuple[int, ...],
+        first_byte: int,
+        stored_shape: tuple[int, ...] | None = None,
     ) -> None:
         self.dtype, self.shape = dtype, shape
         self._source, self._uri, self._first_byte = source, uri, first_byte
+        self._stored_shape = shape if stored_shape is None else stored_shape
         self._stored = np.dtype(np.uint16 if dtype == BFLOAT16 else dtype)
 
     def read(self, start: int, stop: int) -> Array:
         """Rows [start, stop); bfloat16 comes as float32, which holds every value of it."""
         stop = min(stop, self.shape[0])
-        row_bytes = math.prod(self.shape[1:]) * self._stored.itemsize
+        if self._stored_shape != self.shape:
+            return self._read_expanded(start, stop)
+        return self._read_stored(start, stop)
+
+    def _read_expanded(self, start: int, stop: int) -> Array:
+        wanted = (0, 1) if self._stored_shape[0] == 1 else (start, stop)
+        return np.broadcast_to(self._read_stored(*wanted), (stop - start, *self.shape[1:]))
+
+    def _read_stored(self, start: int, stop: int) -> Array:
+        row_bytes = math.prod(self._stored_shape[1:]) * self._stored.itemsize
         self._source.seek(self._first_byte + start * row_bytes)
         content = self._source.read_buffer((stop - start) * row_bytes)
         if content.size != (stop - start) * row_bytes:
             raise FormatError(f"{self._uri}: expected rows {start} to {stop}, found the end of the file")
-        rows = np.frombuffer(content, self._stored).reshape(stop - start, *self.shape[1:])
+        rows = np.frombuffer(content, self._stored).reshape(stop - start, *self._stored_shape[1:])
         return (rows.astype(np.uint32) << 16).view(np.float32) if self.dtype == BFLOAT16 else rows
 
 

@@ -1,7 +1,8 @@
 """A `.pt` file of one tensor, read by rows and without torch.
 
 `data.pkl` describes the tensor in a few opcodes. The opcodes are inspected and never executed. A file that
-is not exactly one plain contiguous tensor is read by `torch_files.read`, which knows older and rarer forms.
+is not exactly one plain tensor, contiguous or expanded, is read by `torch_files.read`, which knows older and
+rarer forms.
 A process without torch starts 2 s sooner with 600 MB less.
 """
 
@@ -20,6 +21,9 @@ from graphmill.formats.torch_files.archive import Archive, is_archive
 from graphmill.formats.torch_files.rows import BFLOAT16, DTYPES, TensorRows, UnusualError
 
 _MAX_PICKLE_BYTES = 1 << 16
+# A few bytes may claim any number of elements, so an expanded tensor has at most so many, in all and per row.
+_MAX_EXPANDED = 1 << 32
+_MAX_EXPANDED_WIDTH = 1 << 20
 
 # The pickle of a plain tensor, disassembled, without the opcodes that leave the value as it is.
 _LEFT_OUT = {"PROTO", "FRAME", "BINPUT", "LONG_BINPUT"}
@@ -79,17 +83,27 @@ def _plain_rows(source: pa.NativeFile, uri: str) -> TensorRows:
     dtype, key, num_stored, offset, shape, stride = _plain_tensor(archive.read(pickle_name))
     first_byte, num_bytes = archive.place(f"{pickle_name.removesuffix('data.pkl')}data/{key}")
     itemsize = 2 if dtype == BFLOAT16 else np.dtype(dtype).itemsize
+    stored_shape = tuple(1 if num > 1 and not step else num for num, step in zip(shape, stride, strict=True))
     fits = (
         num_bytes == num_stored * itemsize
         and first_byte + num_bytes <= size_bytes
-        and offset + math.prod(shape) <= num_stored
+        and offset + math.prod(stored_shape) <= num_stored
     )
-    # Strides of axes with one element, or of a tensor without elements, have no meaning.
-    contiguous = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    is_contiguous = all(s == c or n <= 1 for s, c, n in zip(stride, contiguous, shape, strict=True))
-    if not (fits and (is_contiguous or not math.prod(shape))):
+    if not (fits and _is_regular(shape, stored_shape, stride)):
         raise UnusualError
-    return TensorRows(source, uri, dtype, shape, first_byte + offset * itemsize)
+    return TensorRows(source, uri, dtype, shape, first_byte + offset * itemsize, stored_shape)
+
+
+def _is_regular(shape: tuple[int, ...], stored_shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+    """Whether the elements lie one after the other, and repeat themselves to a fair size at most."""
+    if not math.prod(shape):
+        return True  # strides of a tensor without elements, or of axes with one, have no meaning
+    if shape != stored_shape and (
+        math.prod(shape) > _MAX_EXPANDED or math.prod(shape[1:]) > _MAX_EXPANDED_WIDTH
+    ):
+        return False
+    contiguous = [math.prod(stored_shape[axis + 1 :]) for axis in range(len(shape))]
+    return all(s == c or n <= 1 for s, c, n in zip(stride, contiguous, stored_shape, strict=True))
 
 
 def _plain_tensor(pickled: bytes) -> tuple[str, str, int, int, tuple[int, ...], tuple[int, ...]]:

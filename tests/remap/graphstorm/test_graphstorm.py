@@ -114,7 +114,7 @@ def test_integer_raw_ids_stay_integers(tree: Tree, cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("dtype", "arrow"),
     [
-        (torch.float16, pa.float32()),
+        (torch.float16, pa.float16()),
         (torch.bfloat16, pa.float32()),
         (torch.float64, pa.float64()),
     ],

@@ -1,0 +1,205 @@
+"""GraphStorm's trained models of learnable embeddings and one decoder as `Checkpoint`.
+
+Rows include the global embedding of their type, which GraphStorm has not: its scores are then ours.
+Source: docs/formats/graphstorm_models.md.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from graphmill.checkpoints.checkpoint import Checkpoint, ModelState, rows_of_batch
+from graphmill.checkpoints.graphstorm import lost_operators, not_kept
+from graphmill.checkpoints.graphstorm_decoders import (
+    DOT,
+    GAMMA,
+    Decoder,
+    NoDecoderError,
+    comparator_of,
+    decoder_of,
+    relations_of,
+    used_keys,
+)
+from graphmill.checkpoints.ordered import Numbers, OrderedTable, Piece
+from graphmill.checkpoints.whole_tables import JoinedRows, WholeTablesCheckpoint
+from graphmill.errors import FormatError
+from graphmill.formats.graphstorm import saved_models
+from graphmill.formats.graphstorm.saved_predictions import EdgeType
+from graphmill.formats.torch_files.tensor import open_tensor
+from graphmill.formats.torch_files.write import NewTensor, save
+
+
+class GraphStormModelCheckpoint(WholeTablesCheckpoint):
+    """A folder with model.bin."""
+
+    format = "graphstorm-model"
+    has_added_globals = True
+
+    def __init__(self, uri: str, entity_path: str | None = None, **_: object) -> None:
+        """Counts of partitions are in `entity_path`; by default one. Raises FormatError on damage."""
+        mapping = saved_models.read_node_mapping(uri)
+        tables = {}
+        for name, files in saved_models.list_tables(uri).items():
+            widths = {width for _, (_, width) in files}
+            if len(widths) > 1:
+                raise FormatError(f"{uri}: {name!r}: files differ in dimension: {sorted(widths)}")
+            shape = sum(count for _, (count, _) in files), widths.pop()
+            ids = mapping[name].numpy() if name in mapping else np.arange(shape[0])
+            if len(ids) != shape[0]:
+                raise FormatError(
+                    f"{uri}: {name!r}: expected {len(ids)} rows, as {saved_models.NODE_MAPPING} has, found "
+                    f"{shape[0]}"
+                )
+            tables[name] = OrderedTable(partial(_open_pieces, files, ids), shape, f"{uri}: {name}")
+        if not tables:
+            raise FormatError(
+                f"{uri}: expected learnable embeddings, {{type}}/sparse_emb_*.pt, found none; a model of "
+                "features has none: convert the embeddings that it saved, at save_embed_path"
+            )
+        super().__init__(uri, 0, tables, None, entity_path)
+
+    @cached_property
+    def _states(self) -> saved_models.States:
+        return saved_models.read_states(self.uri)
+
+    @cached_property
+    def unread(self) -> list[str]:
+        """Parameters of anything but one decoder of link prediction."""
+        names = [f"{part}.{name}" for part, state in self._states.items() for name in state]
+        known = {"node_embed._dummy"} | ({f"decoder.{saved_models.WEIGHT}"} if self._decodes_rows else set())
+        return [name for name in names if name not in known]
+
+    @property
+    def _decodes_rows(self) -> bool:
+        """Whether the decoder compares the embeddings themselves, with no layer in between."""
+        layers = [*self._states.get("gnn", ()), *self._states.get("node_embed", ())]
+        others = self._states.get("decoder", {}).keys() - {saved_models.WEIGHT}
+        return not others and not [name for name in layers if name != "_dummy"]
+
+    @cached_property
+    def _decoder(self) -> tuple[Decoder, str] | None:
+        """The decoder and our comparator; None if layers of a network lie before it, or nothing names it."""
+        weight = self._states.get("decoder", {}).get(saved_models.WEIGHT)
+        settings = saved_models.read_settings(self.uri)
+        edge_types = saved_models.read_edge_types(self.uri)
+        if not self._decodes_rows or (weight is None and not (settings and edge_types)):
+            return None
+        if settings is None or edge_types is None:
+            name = saved_models.CONFIG if settings is None else saved_models.RELATIONS
+            raise FormatError(
+                f"{self.uri}: expected {name} beside {saved_models.MODEL} or one folder up, found none; copy "
+                "it there, from save_model_path or save_embed_path: the weight of the relations has no names"
+            )
+        kind = str(settings.get("lp_decoder_type", DOT if weight is None else "distmult")).lower()
+        comparator = comparator_of(kind, settings, self.uri)
+        if (weight is None) != (kind == DOT):
+            raise FormatError(f"{self.uri}: the decoder is {kind}, which does not fit {saved_models.MODEL}")
+        width = max(self.dimensions.values()) // (2 if kind == "rotate" else 1)
+        if weight is not None and tuple(weight.shape) != (len(edge_types), width):
+            raise FormatError(
+                f"{self.uri}: expected a weight of {kind} of shape {(len(edge_types), width)}, for "
+                f"{len(edge_types)} edge types, found {tuple(weight.shape)}"
+            )
+        gamma = float(settings.get("gamma") or GAMMA)
+        return Decoder(kind, edge_types, None if weight is None else weight.float(), gamma), comparator
+
+    @cached_property
+    def config(self) -> dict[str, Any] | None:
+        """Entities and relations in PBG's keys; None if nothing names the relations."""
+        if self._decoder is None:
+            return None
+        decoder, comparator = self._decoder
+        relations, _ = relations_of(decoder)
+        if unknown := {each[side] for each in relations for side in ("lhs", "rhs")} - self.dimensions.keys():
+            raise FormatError(f"{self.uri}: an edge type has {min(unknown)!r}, which has no embeddings")
+        entities = {name: {"num_partitions": num} for name, num in self.num_partitions.items()}
+        return {
+            "entities": entities,
+            "relations": relations,
+            "dimension": max(self.dimensions.values()),
+            "comparator": comparator,
+            "global_emb": False,
+        }
+
+    def _read_model(self) -> ModelState | None:
+        return ModelState(relations_of(self._decoder[0])[1], None) if self._decoder else None
+
+
+def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
+    """Write a model that GraphStorm restores, and return the names of the lost content.
+
+    A rank is a partition. Memory: some megabytes of rows.
+    """
+    model = source.read_model()
+    parameters = model.parameters if model else {}
+    settings: dict[str, Any] = {
+        "basic": {"model_encoder_type": "learnable_embed"},
+        "gnn": {"hidden_size": max(source.dimensions.values())},
+    }
+    states: dict[str, Mapping[str, Any]] = {"node_embed": {}}
+    edge_types: list[EdgeType] = []
+    lost = lost_operators(parameters)
+    config = source.config or {}
+    try:
+        decoder = decoder_of(config, parameters, source.dimensions)
+    except NoDecoderError as error:
+        lost.append(f"a decoder: {error}")
+    else:
+        edge_types = decoder.edge_types
+        settings["link_prediction"] = _task(decoder, config.get("comparator", "cos"))
+        if decoder.weight is not None:
+            states["decoder"] = {saved_models.WEIGHT: decoder.weight}
+            lost = lost_operators(sorted(parameters.keys() - used_keys(config)))
+        if decoder.name == "rotate":
+            lost.append("the score: rotate adds moduli, the comparator l2 takes the root of their squares")
+    for name, counts in source.counts.items():
+        _write_rows(source, target_uri, name, len(counts))
+    saved_models.write(target_uri, states, settings, edge_types)
+    return not_kept(source, lost)
+
+
+def _task(decoder: Decoder, comparator: str) -> dict[str, Any]:
+    task: dict[str, Any] = {
+        "task_type": "link_prediction",
+        "lp_decoder_type": decoder.name,
+        "gamma": decoder.gamma,
+        "train_etype": [",".join(each) for each in decoder.edge_types],
+    }
+    return task | ({"lp_embed_normalizer": "l2_norm"} if comparator == "cos" else {})
+
+
+def _write_rows(source: Checkpoint, target_uri: str, name: str, num_ranks: int) -> None:
+    total, dimension = sum(source.counts[name]), source.dimensions[name]
+    added_D = source.global_embedding(name)
+    share = -(-total // num_ranks)
+
+    def batches(first: int, last: int) -> Iterator[Any]:
+        step = rows_of_batch(dimension)
+        for start in range(first, last, step):
+            found = rows.read(start, min(start + step, last))
+            yield found if added_D is None else found + added_D
+
+    with JoinedRows(source, name) as rows:
+        for rank in range(num_ranks):
+            first, last = (min(each * share, total) for each in (rank, rank + 1))
+            tensor = NewTensor((last - first, dimension), batches(first, last))
+            save(saved_models.sparse_emb_uri(target_uri, name, rank), tensor)
+
+
+@contextmanager
+def _open_pieces(files: Any, ids: Any) -> Iterator[list[Piece]]:
+    with ExitStack() as stack:
+        pieces, first = [], 0
+        for uri, (count, _) in files:
+            if count:
+                values = stack.enter_context(open_tensor(uri)).read
+                pieces.append(Piece(count, partial(_sliced, ids[first : first + count]), values))
+            first += count
+        yield pieces
+
+
+def _sliced(ids: Numbers, start: int, stop: int) -> Numbers:
+    return ids[start:stop]

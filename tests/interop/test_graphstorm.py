@@ -1,0 +1,240 @@
+"""GraphStorm itself works on our files, and we on its: remap, saved models, HDF5."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import distributed
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from graphmill.checkpoints import ModelState, module_of, open_checkpoint
+from graphmill.checkpoints.convert import convert
+from graphmill.model import comparators, operators
+from tests.graphmill.checkpoints.samples import MemoryCheckpoint
+from tests.interop import graphstorm_environment, pbg
+from tests.remap.saved import Cli, cli_on
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+D = 8
+COUNTS = {"user": [5, 4], "item": [7]}
+RELATIONS = [("user", "likes", "item"), ("user", "knows", "user"), ("item", "a/b: c", "item")]
+EDGES = {",".join(each): ([0, 3, 2], [1, 2, 3]) for each in RELATIONS}
+PROGRAM = Path(__file__).with_name("graphstorm_program.py")
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    try:
+        return graphstorm_environment.install()
+    except pbg.NotInstallableError as error:
+        pytest.skip(f"no GraphStorm: {error}")
+
+
+@pytest.fixture
+def cli(client: distributed.Client, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    return cli_on(client, monkeypatch)
+
+
+def call(python: Path, action: str, **arguments: Any) -> Any:
+    told = graphstorm_environment.run([python, PROGRAM, action, json.dumps(arguments)])
+    return json.loads(told.rpartition("result: ")[2])
+
+
+@pytest.fixture(scope="module")
+def outputs(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("outputs")
+    call(python, "outputs", folder=str(folder))
+    return folder
+
+
+FORMS = ("plain", "half", "double", "integer", "one", "one_half", "expanded", "one_expanded")
+
+
+@pytest.mark.parametrize("more", [(), ("--output-chunk-size", 7, "--output-format", "csv")])
+def test_remap_writes_what_graphstorm_s_remap_writes(
+    python: Path, outputs: Path, tmp_path: Path, cli: Cli, more: tuple[Any, ...]
+) -> None:
+    runs = [("--node-emb-dir", f"emb-{form}") for form in FORMS]
+    runs += [("--prediction-dir", name) for name in ("pred-node", "pred-edge")]
+    for name in ("theirs", "ours"):
+        shutil.copytree(outputs, tmp_path / name)
+    theirs = ["-c", THEIRS, json.dumps([[str(each) for each in more], runs]), tmp_path / "theirs"]
+    graphstorm_environment.run([python, *theirs])
+    for flag, name in runs:
+        maps = tmp_path / "ours/raw_id_mappings"
+        assert cli("--node-id-mapping", maps, flag, tmp_path / "ours" / name, *more) == 0
+        compare(tmp_path / "ours" / name, tmp_path / "theirs" / name)
+
+
+THEIRS = """
+import json, sys
+from graphstorm.gconstruct import remap_result
+more, runs = json.loads(sys.argv[1])
+for flag, name in runs:
+    flags = ["--node-id-mapping", f"{sys.argv[2]}/raw_id_mappings", flag, f"{sys.argv[2]}/{name}", *more]
+    remap_result.main(*remap_result.generate_parser().parse_known_args(flags))
+"""
+
+
+def compare(ours: Path, theirs: Path) -> None:
+    """The same files, but ours marks a complete folder; the same types and rows, in the same order."""
+    names = {path.relative_to(theirs) for path in theirs.rglob("*") if path.is_file()}
+    assert {path.relative_to(ours) for path in ours.rglob("*") if path.is_file()} == names | {
+        Path("_SUCCESS")
+    }
+    for name in names:
+        if name.suffix == ".parquet":
+            found, expected = pq.read_table(ours / name), pq.read_table(theirs / name)
+            assert found.schema.remove_metadata() == expected.schema.remove_metadata()
+            assert found.to_pydict() == expected.to_pydict()
+        elif name.suffix == ".csv":
+            found_rows, expected_rows = (
+                [line.replace(";", ",").split(",") for line in (each / name).read_text().splitlines()]
+                for each in (ours, theirs)
+            )
+            assert [list(map(value_of, row)) for row in found_rows] == [
+                list(map(value_of, row)) for row in expected_rows
+            ]
+
+
+def value_of(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def trained(operator: str, comparator: str, *, with_globals: bool = True) -> MemoryCheckpoint:
+    """A checkpoint as our trainer makes it; the last relation has no operator."""
+    rng = np.random.default_rng(1)
+    tables = {
+        name: [(rng.standard_normal((count, D), np.float32), None) for count in counts]
+        for name, counts in COUNTS.items()
+    }
+    used = [operator, operator, "none"]
+    relations = [
+        {"name": name, "lhs": lhs, "rhs": rhs, "operator": each}
+        for (lhs, name, rhs), each in zip(RELATIONS, used, strict=True)
+    ]
+    generator = torch.Generator().manual_seed(0)
+    parameters = {
+        f"rhs_operators.{number}.{name}": value
+        for number, each in enumerate(used)
+        for name, value in operators.initial(each, D, None, "random", 1.0, generator).items()
+    }
+    if with_globals:
+        parameters |= {f"global_embs.emb_{name}": torch.randn(D, generator=generator) for name in COUNTS}
+    config = {
+        "entities": {name: {"num_partitions": len(counts)} for name, counts in COUNTS.items()},
+        "relations": relations,
+        "dimension": D,
+        "comparator": comparator,
+        "global_emb": with_globals,
+    }
+    return MemoryCheckpoint(tables, ModelState(parameters, None), config, None)
+
+
+def rows_of(checkpoint: Any) -> dict[str, torch.Tensor]:
+    """What represents each entity, by integer id."""
+    rows = {}
+    for name, counts in checkpoint.counts.items():
+        parts = [checkpoint.read_embeddings(name, part) for part in range(len(counts))]
+        added = checkpoint.read_model().parameters.get(f"global_embs.emb_{name}", 0)
+        rows[name] = torch.from_numpy(np.concatenate(parts)) + added
+    return rows
+
+
+def scores_of(checkpoint: Any) -> dict[str, list[float]]:
+    """Our scores of the edges."""
+    model, config, rows = checkpoint.read_model(), checkpoint.config, rows_of(checkpoint)
+    found = {}
+    for number, each in enumerate(config["relations"]):
+        edge_type = ",".join((each["lhs"], each["name"], each["rhs"]))
+        src, dst = EDGES[edge_type]
+        names = operators.parameter_names(each["operator"], False)
+        parameters = [model.parameters[f"rhs_operators.{number}.{name}"] for name in names]
+        moved = operators.apply(each["operator"], rows[each["rhs"]][dst], parameters)
+        pair = [
+            comparators.prepare(config["comparator"], False, side) for side in (rows[each["lhs"]][src], moved)
+        ]
+        found[edge_type] = comparators.edge_scores(config["comparator"], False, *pair).tolist()
+    return found
+
+
+CASES = {
+    "diagonal": ("dot", 0.0),
+    "translation": ("l2", 12.0),
+    "none": ("dot", 0.0),
+    "rotation": ("l2", 12.0),
+}
+
+
+class Restored(NamedTuple):
+    """A model of ours, GraphStorm's scores by it, and those after GraphStorm trained and saved it."""
+
+    uri: str
+    before: dict[str, list[float]]
+    after: dict[str, list[float]]
+
+
+@pytest.fixture(scope="module")
+def restored(python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Restored]:
+    folder = tmp_path_factory.mktemp("models")
+    models = {operator: str(folder / operator) for operator in CASES}
+    for operator, (comparator, _) in CASES.items():
+        module_of("graphstorm-model").write(trained(operator, comparator), models[operator])
+    counts = {name: sum(each) for name, each in COUNTS.items()}
+    arguments = {"models": list(models.values()), "edges": EDGES, "counts": counts, "dimension": D}
+    found = call(python, "restore", **arguments)
+    return {each: Restored(models[each], *both) for each, both in zip(models, found, strict=True)}
+
+
+@pytest.mark.parametrize("operator", ["diagonal", "translation", "none"])
+def test_graphstorm_restores_our_model_and_scores_as_we_do(
+    restored: dict[str, Restored], operator: str
+) -> None:
+    comparator, gamma = CASES[operator]
+    check_scores(restored[operator].before, scores_of(trained(operator, comparator)), gamma)
+
+
+def check_scores(found: Mapping[str, list[float]], ours: Mapping[str, list[float]], gamma: float) -> None:
+    for edge_type, scores in ours.items():
+        assert found[edge_type] == pytest.approx([each + gamma for each in scores], rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize("operator", ["diagonal", "translation", "none"])
+def test_we_read_the_model_that_graphstorm_trained_and_saved(
+    restored: dict[str, Restored], tmp_path: Path, operator: str
+) -> None:
+    model, gamma = restored[operator].uri, CASES[operator][1]
+    if operator == "none":  # GraphStorm names no relations of its dot product
+        shutil.copy(f"{model}/relation2id_map.json", f"{model}-after")
+    done = convert(f"{model}-after/epoch-1", str(tmp_path / "pbg"), "pbg")
+    assert done.not_kept == []
+    back = open_checkpoint(str(tmp_path / "pbg"))
+    assert back.config is not None
+    assert {each["operator"] for each in back.config["relations"]} == {operator}
+    check_scores(restored[operator].after, scores_of(back), gamma)
+    if operator != "none":
+        assert restored[operator].after != restored[operator].before  # Adam has moved the relations
+
+
+def test_rotations_reach_rotate_with_the_same_angles(restored: dict[str, Restored]) -> None:
+    """GraphStorm adds moduli, where our distance takes the root of their squares."""
+    source = trained("rotation", "l2", with_globals=True)
+    users, angle = rows_of(source)["user"], source.read_model().parameters["rhs_operators.1.angle"]
+    src, dst = EDGES["user,knows,user"]
+    difference = users[src] - operators.apply("rotation", users[dst], [angle])
+    expected = 12.0 - torch.complex(*difference.chunk(2, -1)).abs().sum(-1)
+    found = restored["rotation"].before["user,knows,user"]
+    assert found == pytest.approx(expected.tolist(), rel=1e-4, abs=1e-4)
+    back = open_checkpoint(restored["rotation"].uri)
+    turned = back.read_model().parameters
+    numbers = [each["name"] for each in back.config["relations"]]
+    torch.testing.assert_close(turned[f"rhs_operators.{numbers.index('knows')}.angle"].cos(), angle.cos())

@@ -1,0 +1,193 @@
+"""What GraphStorm's own remap command takes and its own tests ask for."""
+
+import json
+import logging
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+import yaml
+
+from tests.remap.saved import Cli, Tree, raw_id, save
+
+IDS = [raw_id("user", nid) for nid in range(4)]
+
+
+@pytest.fixture
+def users(tree: Tree) -> Tree:
+    """A map of 4 users, and the JSON of embeddings of one rank; the embeddings come from the test."""
+    tree.write_map("user", 4)
+    save(tree.emb / "user/embed_nids-00000.pt", torch.arange(4))
+    tree.write_emb_info(["user"], 1)
+    return tree
+
+
+def write_yaml(tree: Tree, **sections: object) -> Path:
+    output = {"save_embed_path": str(tree.emb), "save_prediction_path": str(tree.pred)}
+    basic = {"part_config": str(tree.root / "graph.json")}
+    tree.root.mkdir(exist_ok=True)
+    path = tree.root / "gs.yaml"
+    path.write_text(yaml.safe_dump({"gsf": {"basic": basic, "output": output, **sections}}))
+    return path
+
+
+def write_predictions(tree: Tree, *types: str) -> None:
+    for name in types:
+        save(tree.pred / name / "predict-00000.pt", torch.arange(4) * 0.5)
+        save(tree.pred / name / "predict_nids-00000.pt", torch.arange(4))
+    (tree.pred / "result_info.json").write_text(json.dumps({"world_size": 1, "ntypes": list(types)}))
+
+
+def table(tree: Tree, place: str = "emb/user/embed-00000_00000.parquet") -> pa.Table:
+    return pq.read_table(tree.root / place)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "arrow"),
+    [
+        (torch.int64, pa.int64()),
+        (torch.int32, pa.int32()),
+        (torch.uint8, pa.uint8()),
+        (torch.bool, pa.bool_()),
+        (torch.float16, pa.float16()),
+        (torch.bfloat16, pa.float32()),  # parquet has none
+        (torch.float64, pa.float64()),
+    ],
+)
+@pytest.mark.parametrize("width", [2, None])
+def test_every_type_of_number(
+    users: Tree, cli: Cli, dtype: torch.dtype, arrow: pa.DataType, width: int | None
+) -> None:
+    rows = torch.tensor([[1, 0], [0, 1], [1, 1], [0, 0]], dtype=dtype)
+    rows = rows if width else rows[:, 0].clone()
+    save(users.emb / "user/embed-00000.pt", rows)
+    assert cli(*users.arguments()) == 0
+    found = table(users)
+    kind = found.schema.field("emb").type
+    assert (kind.value_type if width else kind) == arrow
+    assert found.to_pydict() == {"emb": rows.tolist(), "nid": IDS}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.int64])
+def test_numbers_in_other_tables(users: Tree, cli: Cli, dtype: torch.dtype) -> None:
+    rows = torch.tensor([[1, -2], [3, 0]] * 2, dtype=dtype)
+    save(users.emb / "user/embed-00000.pt", rows)
+    flags = users.arguments("--preserve-input", "true")
+    assert cli(*flags, "--fixed-size-list", "--value-compression", "zstd") == 0
+    assert table(users).to_pydict()["emb"] == rows.tolist()
+    assert cli(*flags, "--output-format", "csv") == 0
+    lines = (users.emb / "user/embed-00000_00000.csv").read_text().splitlines()
+    found = [[float(text) for text in line.split(",")[0].split(";")] for line in lines[1:]]
+    assert found == rows.tolist()
+
+
+def test_one_number_per_node_has_the_length_as_its_dimension(users: Tree, cli: Cli) -> None:
+    """GraphStorm's emb_dim of a 1-D tensor is its number of rows, of rank 0."""
+    save(users.emb / "user/embed-00000.pt", torch.arange(4) * 0.5)
+    content = {"format": "pytorch", "emb_name": ["user"], "world_size": 1, "emb_dim": {"user": 4}}
+    (users.emb / "emb_info.json").write_text(json.dumps(content))
+    assert cli(*users.arguments()) == 0
+    assert table(users).to_pydict() == {"emb": [0.0, 0.5, 1.0, 1.5], "nid": IDS}
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        torch.tensor([1.5, -2.0]).expand(4, 2),
+        torch.arange(4.0)[:, None].expand(4, 3),
+        torch.tensor(7).expand(4),
+        torch.tensor(7.0).expand(4, 5),
+        torch.arange(12.0).reshape(3, 4).T,
+        torch.arange(16.0).reshape(4, 4)[:, ::2],
+    ],
+    ids=["rows", "columns", "1-D", "all", "transposed", "every other column"],
+)
+def test_views_of_other_tensors(users: Tree, cli: Cli, rows: torch.Tensor) -> None:
+    torch.save(rows, users.emb / "user/embed-00000.pt")
+    assert cli(*users.arguments()) == 0
+    assert table(users).to_pydict() == {"emb": rows.tolist(), "nid": IDS}
+
+
+def test_the_yaml_comes_before_the_flags(users: Tree, cli: Cli, tmp_path: Path) -> None:
+    """GraphStorm's own script passes a folder of maps that is not there beside --cf."""
+    save(users.emb / "user/embed-00000.pt", torch.ones(4, 2))
+    absent = tmp_path / "absent"
+    flags = ["--node-id-mapping", absent, "--node-emb-dir", absent, "--prediction-dir", absent]
+    write_predictions(users, "user")
+    assert cli("--cf", write_yaml(users), *flags, "--pred-ntypes", "nobody") == 0
+    assert users.tables() == [
+        "emb/user/embed-00000_00000.parquet",
+        "pred/user/pred.predict-00000_00000.parquet",
+    ]
+
+
+def test_a_launcher_s_other_flags(users: Tree, cli: Cli, caplog: pytest.LogCaptureFixture) -> None:
+    """GraphStorm's launchers pass all flags of the training; those that name folders win over the YAML."""
+    save(users.emb / "user/embed-00000.pt", torch.ones(4, 2))
+    moved = users.emb.rename(users.root / "elsewhere")
+    flags = ["--ip-config", "ips.txt", "--part-config", users.root / "graph.json", "--num-epochs", 3]
+    users.pred.mkdir()
+    write_predictions(users, "user")
+    yaml_path = write_yaml(users, basic={"part_config": "/absent/graph.json"})
+    more = ["--save-embed-path", moved, "--use-mini-batch-infer", "false", "--fanout", "5,5"]
+    with caplog.at_level(logging.INFO, logger="graphmill"):
+        assert cli("--cf", yaml_path, *flags, *more, "--rank", 0, "--world-size", 1) == 0
+    assert "elsewhere/user/embed-00000_00000.parquet" in users.tables()
+    assert "--ip-config, --num-epochs, --use-mini-batch-infer, --fanout: not of this command" in caplog.text
+
+
+def test_without_the_yaml_other_flags_are_refused(users: Tree, cli: Cli) -> None:
+    save(users.emb / "user/embed-00000.pt", torch.ones(4, 2))
+    assert cli(*users.arguments("--num-epochs", 3)) == 2
+    assert users.tables() == []
+
+
+def test_a_run_that_saved_nothing(tree: Tree, cli: Cli, caplog: pytest.LogCaptureFixture) -> None:
+    """A launcher calls the command after every training."""
+    path = write_yaml(tree, output={})
+    with caplog.at_level(logging.WARNING, logger="graphmill"):
+        assert cli("--cf", path) == 0
+        assert cli("--cf", write_yaml(tree, output={"save_embed_path": str(tree.emb)})) == 0
+    assert caplog.text.count("nothing to remap") == 2
+    assert not tree.emb.exists()
+
+
+def test_types_without_predictions_are_skipped(
+    users: Tree, cli: Cli, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_predictions(users, "user")
+    with caplog.at_level(logging.WARNING, logger="graphmill"):
+        code = cli(*users.prediction_arguments("--pred-ntypes", "user", "item", "--pred-etypes", "a,b,c"))
+    assert code == 0
+    assert users.tables() == ["pred/user/pred.predict-00000_00000.parquet"]
+    assert f"{users.pred}/item: there is no such folder; the type is skipped" in caplog.text
+    assert f"{users.pred}/a_b_c: there is no such folder; the type is skipped" in caplog.text
+
+
+def test_a_type_of_the_json_without_a_folder_is_an_error(users: Tree, cli: Cli) -> None:
+    write_predictions(users, "user")
+    (users.pred / "result_info.json").write_text(json.dumps({"world_size": 1, "ntypes": ["user", "item"]}))
+    assert cli(*users.prediction_arguments()) == 2
+    assert users.tables() == []
+
+
+def test_tasks_of_the_yaml(users: Tree, cli: Cli) -> None:
+    """Multi-task: each task's predictions in a folder of its own; a task that predicted nothing has none."""
+    tasks = [
+        {"node_classification": {"target_ntype": "user", "label_field": "a"}},
+        {"node_regression": {"target_ntype": "user", "label_field": "b"}},
+        {"link_prediction": {}},
+    ]
+    for task in ("node_classification-user-a",):
+        write_predictions(users, f"{task}/user")
+        (users.pred / "result_info.json").rename(users.pred / task / "result_info.json")
+        content = {"world_size": 1, "ntypes": ["user"]}
+        (users.pred / task / "result_info.json").write_text(json.dumps(content))
+    save(users.emb / "user/embed-00000.pt", torch.ones(4, 2))
+    assert cli("--cf", write_yaml(users, multi_task_learning=tasks)) == 0
+    assert users.tables() == [
+        "emb/user/embed-00000_00000.parquet",
+        "pred/node_classification-user-a/user/pred.predict-00000_00000.parquet",
+    ]
