@@ -14,7 +14,6 @@ import numpy as np
 
 from graphmill import checkpoints, storage
 from graphmill.checkpoints import Checkpoint, Floats, Options, states
-from graphmill.checkpoints.id_maps import IdMaps
 from graphmill.errors import ConfigError, FormatError
 from graphmill.model.parameters import relations_without_order
 from graphmill.run.lock import NO_CLAIM, Claim
@@ -84,7 +83,7 @@ class _Route:
 
     source: Checkpoint
     target_format: str
-    id_maps: IdMaps | None
+    id_maps: checkpoints.IdMaps | None
     entity_path: str | None
 
     @property
@@ -121,7 +120,7 @@ class _Route:
         return storage.join(folder, CHECKPOINT) if self.to_raw_ids else folder
 
 
-def _check_maps(source_uri: str, target_format: str, options: Options) -> IdMaps | None:
+def _check_maps(source_uri: str, target_format: str, options: Options) -> checkpoints.IdMaps | None:
     """The maps of ids, which either reading the source or writing the target needs."""
     id_maps = options.get("id_maps")
     if id_maps is None:
@@ -136,7 +135,7 @@ def _check_maps(source_uri: str, target_format: str, options: Options) -> IdMaps
     return id_maps
 
 
-def _write_entities(source: Checkpoint, folder: str, target_uri: str, id_maps: IdMaps) -> None:
+def _write_entities(source: Checkpoint, folder: str, target_uri: str, id_maps: checkpoints.IdMaps) -> None:
     from graphmill.checkpoints.hashed import write_entities
     from graphmill.checkpoints.recis import RecisCheckpoint
 

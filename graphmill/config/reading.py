@@ -14,7 +14,7 @@ from graphmill.config.schema import Config
 from graphmill.config.section import Section, validated
 from graphmill.config.stages import SECTIONS, named
 from graphmill.errors import ConfigError
-from graphmill.model.registry import has_registered
+from graphmill.model.registry import has_registered, running
 from graphmill.vocab import RECORD, TRAIN_SPLIT
 
 _MAX_DEPTH = 50
@@ -238,7 +238,8 @@ def _read_pbg_python(conf_uri: str) -> dict[str, Any]:
     if path is None or not Path(path).is_file():
         raise ConfigError(f"{conf_uri}: a Python configuration must be a local file")
     try:
-        content = runpy.run_path(path)
+        with running(path):
+            content = runpy.run_path(path)
         function = next((content[name] for name in _PBG_FUNCTIONS if callable(content.get(name))), None)
         raw = None if function is None else dict(function())
     except Exception as error:  # of the user's own code

@@ -15,12 +15,14 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from graphmill.errors import ConfigError, GraphMillError
 
@@ -69,13 +71,21 @@ class Registry:
         Raises:
             ConfigError: the name is taken.
         """
-        self._register(name, class_, _origin(class_))
+        origin = _running.get() or class_.__module__
+        if name in self.built_in:
+            raise ConfigError(f"{self.kind} {name!r} is built in: register {class_.__name__} by another name")
+        if self._origins.get(name, origin) != origin:
+            raise ConfigError(
+                f"{self.kind} {name!r}: expected one class of this name, found {class_.__name__} of {origin} "
+                f"and {self.registry[name].__name__} of {self._origins[name]}"
+            )
+        self.registry[name], self._origins[name] = class_, origin
 
     def register_as(self, name: str) -> Callable[[AnyClass], AnyClass]:
         """Return a decorator that registers a class."""
 
         def decorator(class_: AnyClass) -> AnyClass:
-            self._register(name, class_, _origin(class_))
+            self.register(name, class_)
             return class_
 
         return decorator
@@ -117,16 +127,6 @@ class Registry:
             f"train.plugins, as in --set 'train.plugins=[my_plugins.py]' ({PAGE})"
         )
 
-    def _register(self, name: str, class_: type, origin: str) -> None:
-        if name in self.built_in:
-            raise ConfigError(f"{self.kind} {name!r} is built in: register {class_.__name__} by another name")
-        if self._origins.get(name, origin) != origin:
-            raise ConfigError(
-                f"{self.kind} {name!r}: expected one class of this name, found {class_.__name__} of {origin} "
-                f"and {self.registry[name].__name__} of {self._origins[name]}"
-            )
-        self.registry[name], self._origins[name] = class_, origin
-
     def _forget(self, origin: str) -> None:
         for name in [name for name, place in self._origins.items() if place == origin]:
             del self.registry[name], self._origins[name]
@@ -134,6 +134,7 @@ class Registry:
 
 _REGISTRIES: list[Registry] = []
 _LOCK = threading.RLock()
+_running: ContextVar[str] = ContextVar("running", default="")  # the file that runs; none: see the class
 _offered: dict[str, Source] = {}
 _run: dict[str, str] = {}  # checksums of the files and modules that have run
 
@@ -188,6 +189,16 @@ def check_kind(name: str, dynamic: bool) -> str:
     )
 
 
+@contextmanager
+def running(name: str) -> Iterator[None]:
+    """Take the classes that the block registers for those of a file: it may run again, or be edited."""
+    token = _running.set(_absolute(name))
+    try:
+        yield
+    finally:
+        _running.reset(token)
+
+
 def has_registered(path: str) -> bool:
     """Whether a local file has registered a plug-in."""
     return any(_absolute(path) in registry._origins.values() for registry in _REGISTRIES)
@@ -222,7 +233,8 @@ def _run_once(source: Source) -> None:
         if source.text is None:
             importlib.import_module(source.name)
         else:
-            _run_file(source.name, source.text)
+            with running(source.name):
+                _run_file(source.name, source.text)
     except GraphMillError:
         del _run[source.name]
         raise
@@ -240,20 +252,6 @@ def _run_file(name: str, text: str) -> None:
     module.__file__ = name
     sys.modules[module.__name__] = module
     exec(compile(text, name, "exec"), module.__dict__)
-
-
-def _origin(class_: type) -> str:
-    """The file that registers a class, or its module where there is no file, such as in a notebook.
-
-    It is that of the first caller outside this module: a file that runs twice registers its classes anew.
-    """
-    frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename == __file__:
-        frame = frame.f_back
-    if class_.__module__ == "__main__" or frame is None:
-        return class_.__module__
-    name = str(frame.f_code.co_filename)
-    return _absolute(name)
 
 
 def _absolute(name: str) -> str:

@@ -64,6 +64,18 @@ def _yaml(name: str, value: Any) -> str:
     return json.dumps(given, ensure_ascii=False)  # YAML cannot read JSON's surrogate pairs
 
 
+def _cut_tables(checkpoint: Checkpoint, given: dict[str, Any]) -> dict[str, int]:
+    """The same number of partitions for every table with a map of ids, by the largest one.
+
+    Raises:
+        ConfigError: there is no such table.
+    """
+    maps = parse_id_maps(given["id_maps"])
+    IdMaps(maps).check_types(list(checkpoint.counts), checkpoint.uri)
+    sizes = [sum(checkpoint.counts[name]) * 4 * checkpoint.dimensions[name] for name in maps]
+    return dict.fromkeys(maps, min(MOST_FILES, max(-(-max(sizes) // _PARTITION_BYTES), 1)))
+
+
 def _from_checkpoint(given: dict[str, Any], overrides: Sequence[str]) -> Config:
     """Make the configuration of a checkpoint without a run, from its config.json or its files."""
     path = storage.absolute(given["checkpoint_path"])
@@ -103,15 +115,3 @@ def _from_checkpoint(given: dict[str, Any], overrides: Sequence[str]) -> Config:
         return config.load(None, overrides, transform=lambda raw: settings | raw)
     except ConfigError as error:
         raise ConfigError(f"{path} was trained with, or a flag says: {error}") from error
-
-
-def _cut_tables(checkpoint: Checkpoint, given: dict[str, Any]) -> dict[str, int]:
-    """The same number of partitions for every table with a map of ids, by the largest one.
-
-    Raises:
-        ConfigError: there is no such table.
-    """
-    maps = parse_id_maps(given["id_maps"])
-    IdMaps(maps).check_types(list(checkpoint.counts), checkpoint.uri)
-    sizes = [sum(checkpoint.counts[name]) * 4 * checkpoint.dimensions[name] for name in maps]
-    return dict.fromkeys(maps, min(MOST_FILES, max(-(-max(sizes) // _PARTITION_BYTES), 1)))
