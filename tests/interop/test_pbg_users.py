@@ -97,6 +97,10 @@ def test_we_train_on_what_pbg_has_imported_for_its_example(
         assert train_job.run(config, client)["first_version"] == (num_epochs - 2) * 2 * len(config.edge_paths)
         Path(entity_path, "notes.txt").write_text(str(num_epochs))
     assert evaluate.evaluate(config)["metrics"]["num_edges"] == 150
+    remap_job.run(config, client)
+    (entity_type,) = config.entities
+    ids = pq.read_table(f"{config.embedding_path}/{entity_type}")["id"].to_pylist()
+    assert sorted(ids) == sorted(f"/m/0{number}" for number in range(40))
     now = files_under("data")
     assert {name: now[name] for name in before} == before
 
