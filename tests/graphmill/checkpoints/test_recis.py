@@ -49,6 +49,7 @@ def _checkpoint(types: list[str], keys: list[str]) -> MemoryCheckpoint:
     return MemoryCheckpoint(tables, model, config_of(tables))
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=20)
 @given(
     types=st.lists(TYPES, min_size=1, max_size=4, unique=True),
@@ -173,6 +174,7 @@ def _save_adam(path: Path, shards: int, ids: np.ndarray) -> None:
     (path / "io_state_count").write_text("1")
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=8)
 @given(
     ids=st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, max_size=60),
