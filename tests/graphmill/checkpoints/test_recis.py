@@ -238,3 +238,15 @@ def test_an_id_of_another_slice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"expected \(2,.*\), found \(0,.*\) in their slices"):
         convert(str(tmp_path / "adam"), str(tmp_path / "target"), "recis", shard_num=2)
     assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.parametrize("name", ["embedding", "sparse_adam_exp_avg_sq", "dense"])
+def test_other_shards_have_finite_numbers(tmp_path: Path, name: str) -> None:
+    rows = {slot: np.ones((3, 2), np.float32) for slot in ("embedding", "sparse_adam_exp_avg_sq")}
+    dense = torch.ones(2)
+    (dense if name == "dense" else rows[name])[1] = np.nan
+    Saver(0, 1, 1, str(tmp_path / "nan"), {"t": HashTable(np.arange(3), rows)}, {"dense": dense}).save()
+    with pytest.raises(FormatError, match=rf"{name}.*: row 1: expected finite numbers, found nan"):
+        convert(str(tmp_path / "nan"), str(tmp_path / "target"), "recis", shard_num=2)
+    assert not (tmp_path / "target").exists()
+    convert(str(tmp_path / "nan"), str(tmp_path / "target"), "recis", shard_num=2, allow_non_finite=True)
