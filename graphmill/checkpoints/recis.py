@@ -196,7 +196,7 @@ _UNKNOWN_STATE: dict[str, Any] = {
 def write(source: Checkpoint, target_uri: str, shard_num: int = 1, **options: Any) -> list[str]:
     """Write `source` in `shard_num` shards, and return the lost content; see `recis_write.write`."""
     if isinstance(source, RecisCheckpoint) and not source.translated:
-        return reshard(source.reader, target_uri, shard_num)
+        return reshard(source.reader, target_uri, shard_num, allow_non_finite=source.allow_non_finite)
     return recis_write.write(source, target_uri, shard_num, **options)
 
 

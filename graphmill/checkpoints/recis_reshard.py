@@ -7,40 +7,47 @@ Shapes: N rows of a stored block.
 
 import bisect
 import itertools
+import math
 import re
 import shutil
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from graphmill import storage
+from graphmill.checkpoints.finite import check_finite
 from graphmill.checkpoints.recis_names import parameter_names, parse_names, sum_name
 from graphmill.checkpoints.recis_write import NUM_WRITERS
 from graphmill.errors import FormatError
 from graphmill.formats.recis import CheckpointReader, HashTable, Saver, Slice, slice_of
 from graphmill.formats.recis.layout import ID_SLOT, INDEX, MULTI_SHARD, TENSOR_KEYS, Stored, tensor_name
 
-_BATCH_ROWS = 1 << 16
+_BATCH_BYTES = 1 << 20
 _WRITTEN = rf"{INDEX}|{TENSOR_KEYS}|{MULTI_SHARD}|[^/]+\.safetensors"
 _OF_RANKS = r"io_state_.*"  # positions in the data, one file for each rank that trained
 
 
-def reshard(reader: CheckpointReader, target_uri: str, shard_num: int) -> list[str]:
+def reshard(
+    reader: CheckpointReader, target_uri: str, shard_num: int, *, allow_non_finite: bool
+) -> list[str]:
     """Write the checkpoint in `shard_num` shards; return the files that are not kept.
 
     Raises:
-        FormatError: a table's blocks do not fit together, or hold an id of another slice.
+        FormatError: a table's blocks do not fit together, or hold an id of another slice, or a number is not
+            finite.
     """
     names = _new_names(reader)
     for shard in range(shard_num):
         with ExitStack() as stack:
             tables = {
-                name: _owned_table(reader, name, slots, shard, shard_num, stack)
+                name: _owned_table(reader, name, slots, shard, shard_num, stack, not allow_non_finite)
                 for name, slots in reader.table_slots().items()
             }
             dense = {names[name]: reader.read_tensor(name) for name in names} if shard == 0 else {}
+            for name, tensor in dense.items() if not allow_non_finite else ():
+                _check_finite(tensor, f"{reader.path}: {name!r}")
             Saver(shard, shard_num, NUM_WRITERS, target_uri, tables, dense).save()
     written = CheckpointReader(target_uri)
     for name in reader.tensor_names():
@@ -60,29 +67,57 @@ def _new_names(reader: CheckpointReader) -> dict[str, str]:
 
 
 def _owned_table(
-    reader: CheckpointReader, table: str, slots: list[str], shard: int, shard_num: int, stack: ExitStack
+    reader: CheckpointReader,
+    table: str,
+    slots: list[str],
+    shard: int,
+    shard_num: int,
+    stack: ExitStack,
+    is_checked: bool,
 ) -> HashTable:
     owned = slice_of(shard, shard_num)
-    counts = _count_owned(reader, table, owned)
-    ids = _OwnedRows(reader, table, ID_SLOT, owned, counts, stack)
-    rows = {slot: _OwnedRows(reader, table, slot, owned, counts, stack) for slot in slots}
-    return HashTable(ids, rows, shard, shard_num)
+    batches = _owned_batches(reader, table, slots, owned)
+    ids, *rows = (
+        _OwnedRows(reader, table, slot, owned, batches, stack, is_checked) for slot in (ID_SLOT, *slots)
+    )
+    return HashTable(ids, dict(zip(slots, rows, strict=True)), shard, shard_num)
 
 
-def _count_owned(reader: CheckpointReader, table: str, owned: Slice) -> list[tuple[int, int, int]]:
-    """(number of the block, first row, owned ids) of each batch of rows that has such ids."""
-    counts = []
+class _Batch(NamedTuple):
+    """Stored rows [start, stop) of a block, some of whose ids a shard owns."""
+
+    block: int
+    start: int
+    stop: int
+    num_owned: int
+
+
+def _owned_batches(reader: CheckpointReader, table: str, slots: list[str], owned: Slice) -> list[_Batch]:
+    widest = max(_row_bytes(reader, tensor_name(table, slot)) for slot in (ID_SLOT, *slots))
+    batch_rows = max(1, _BATCH_BYTES // widest)
+    batches = []
     for number, block in enumerate(reader.blocks(tensor_name(table, ID_SLOT))):
         slots = block.slots or Slice(0, 0)
         if slots.end <= owned.begin or slots.begin >= owned.end:
             continue
         with reader.open_file(block) as file:
             num_rows = reader.entry(block).shape[0]
-            for start in range(0, num_rows, _BATCH_ROWS):
-                ids = file.read(block.key, start, min(start + _BATCH_ROWS, num_rows)).numpy()
-                if count := int(owned.owns(ids).sum()):
-                    counts.append((number, start, count))
-    return counts
+            for start in range(0, num_rows, batch_rows):
+                stop = min(start + batch_rows, num_rows)
+                if count := int(owned.owns(file.read(block.key, start, stop).numpy()).sum()):
+                    batches.append(_Batch(number, start, stop, count))
+    return batches
+
+
+def _check_finite(tensor: Tensor, where: str, first_row: int = 0) -> None:
+    if tensor.is_floating_point():
+        check_finite(
+            tensor.float().numpy() if tensor.dtype is torch.bfloat16 else tensor.numpy(), where, first_row
+        )
+
+
+def _row_bytes(reader: CheckpointReader, name: str) -> int:
+    return math.prod(reader.tensor_shape(name)[1:]) * reader.tensor_dtype(name).itemsize
 
 
 class _OwnedRows:
@@ -94,18 +129,20 @@ class _OwnedRows:
         table: str,
         slot: str,
         owned: Slice,
-        counts: list[tuple[int, int, int]],
+        batches: list[_Batch],
         stack: ExitStack,
+        is_checked: bool,
     ) -> None:
         name = tensor_name(table, slot)
-        self._reader, self._owned, self._counts, self._stack = reader, owned, counts, stack
+        self._reader, self._owned, self._batches, self._stack = reader, owned, batches, stack
         self._ids, self._rows = reader.blocks(tensor_name(table, ID_SLOT)), reader.blocks(name)
         for ids, rows in itertools.zip_longest(self._ids, self._rows):
             if ids is None or rows is None or _num_rows(reader, ids) != _num_rows(reader, rows):
                 raise FormatError(f"{reader.path}: {name!r}: its blocks have not one row for each id")
-        self._ends = list(itertools.accumulate(count for _, _, count in counts))
+        self._ends = list(itertools.accumulate(each.num_owned for each in batches))
         self.dtype = reader.tensor_dtype(name)
-        self.shape = (self._ends[-1] if counts else 0, *reader.tensor_shape(name)[1:])
+        self.shape = (self._ends[-1] if batches else 0, *reader.tensor_shape(name)[1:])
+        self._is_checked = is_checked
         self._files: dict[str, Any] = {}
         self._held: tuple[int, Tensor] = -1, torch.empty(0)
 
@@ -114,27 +151,31 @@ class _OwnedRows:
 
     def __getitem__(self, rows: slice) -> Tensor:
         start, stop, _ = rows.indices(len(self))
-        pieces = [torch.empty((0, *self.shape[1:]), dtype=self.dtype)]
+        found = torch.empty((stop - start, *self.shape[1:]), dtype=self.dtype)
+        begin = start
         while start < stop:
             batch = bisect.bisect_right(self._ends, start)
-            first = self._ends[batch] - self._counts[batch][2]
+            first = self._ends[batch] - self._batches[batch].num_owned
             last = min(stop, self._ends[batch])
-            pieces.append(self._batch(batch)[start - first : last - first])
+            found[start - begin : last - begin] = self._batch(batch)[start - first : last - first]
             start = last
-        return pieces[1] if len(pieces) == 2 else torch.cat(pieces)
+        return found
 
     def _batch(self, batch: int) -> Tensor:
         if self._held[0] != batch:
-            number, start, _ = self._counts[batch]
-            ids = self._read(self._ids[number], start)
+            block, start, stop, _ = self._batches[batch]
+            self._held = -1, torch.empty(0)
+            ids = self._read(self._ids[block], start, stop)
             owned = torch.from_numpy(self._owned.owns(ids.numpy()))
-            self._held = batch, self._read(self._rows[number], start)[owned]
+            rows = self._read(self._rows[block], start, stop)
+            if self._is_checked:
+                _check_finite(rows, f"{self._reader.path}: {self._rows[block].key!r}", start)
+            self._held = batch, rows if owned.all() else rows[owned]
         return self._held[1]
 
-    def _read(self, block: Stored, start: int) -> Tensor:
+    def _read(self, block: Stored, start: int, stop: int) -> Tensor:
         if block.file not in self._files:
             self._files[block.file] = self._stack.enter_context(self._reader.open_file(block))
-        stop = min(start + _BATCH_ROWS, _num_rows(self._reader, block)[1])
         found: Tensor = self._files[block.file].read(block.key, start, stop)
         return found
 

@@ -40,6 +40,7 @@ def _read(folder: Path, name: str) -> dict[str, list[float]]:
     return dict(zip(table["id"].to_pylist(), table["embedding"].to_pylist(), strict=True))
 
 
+@pytest.mark.slow
 def test_hashed_ids_become_raw_ids_in_one_command(tmp_path: Path, cli: Cli) -> None:
     checkpoint, out = _run(tmp_path), tmp_path / "out" / "embeddings"
     maps = ["--id-map", f"user={_map(tmp_path)}", "--id-map", "item=int64"]

@@ -49,6 +49,7 @@ def _checkpoint(types: list[str], keys: list[str]) -> MemoryCheckpoint:
     return MemoryCheckpoint(tables, model, config_of(tables))
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=20)
 @given(
     types=st.lists(TYPES, min_size=1, max_size=4, unique=True),
@@ -173,6 +174,7 @@ def _save_adam(path: Path, shards: int, ids: np.ndarray) -> None:
     (path / "io_state_count").write_text("1")
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=8)
 @given(
     ids=st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, max_size=60),
@@ -236,3 +238,15 @@ def test_an_id_of_another_slice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"expected \(2,.*\), found \(0,.*\) in their slices"):
         convert(str(tmp_path / "adam"), str(tmp_path / "target"), "recis", shard_num=2)
     assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.parametrize("name", ["embedding", "sparse_adam_exp_avg_sq", "dense"])
+def test_other_shards_have_finite_numbers(tmp_path: Path, name: str) -> None:
+    rows = {slot: np.ones((3, 2), np.float32) for slot in ("embedding", "sparse_adam_exp_avg_sq")}
+    dense = torch.ones(2)
+    (dense if name == "dense" else rows[name])[1] = np.nan
+    Saver(0, 1, 1, str(tmp_path / "nan"), {"t": HashTable(np.arange(3), rows)}, {"dense": dense}).save()
+    with pytest.raises(FormatError, match=rf"{name}.*: row 1: expected finite numbers, found nan"):
+        convert(str(tmp_path / "nan"), str(tmp_path / "target"), "recis", shard_num=2)
+    assert not (tmp_path / "target").exists()
+    convert(str(tmp_path / "nan"), str(tmp_path / "target"), "recis", shard_num=2, allow_non_finite=True)
