@@ -72,6 +72,19 @@ def test_remap_writes_what_graphstorm_s_remap_writes(
         compare(tmp_path / "ours" / name, tmp_path / "theirs" / name)
 
 
+def test_hdf5_embeddings_of_graphstorm(outputs: Path, tmp_path: Path, cli: Cli) -> None:
+    """GraphStorm's own remap cannot read them."""
+    plain = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
+    done = convert(str(outputs / "emb-hdf5"), str(tmp_path / "pbg"), "pbg")
+    np.testing.assert_array_equal(done.target.read_embeddings("user", 0), plain.numpy())
+    flags = ["--node-id-mapping", outputs / "raw_id_mappings", "--node-emb-dir", outputs / "emb-hdf5"]
+    assert cli(*flags, "--output-dir", tmp_path / "out", "--preserve-input", "true") == 0
+    found = pq.read_table(tmp_path / "out/item/embed-00000_00000.parquet")
+    maps = pq.read_table(outputs / "raw_id_mappings/item/part-00000.parquet").sort_by("new")
+    assert found["nid"].to_pylist() == maps["orig"].to_pylist()
+    assert found["emb"].to_pylist() == plain[:20].tolist()
+
+
 THEIRS = """
 import json, sys
 from graphstorm.gconstruct import remap_result
