@@ -14,7 +14,7 @@ from graphmill.checkpoints.whole_tables import JoinedRows, WholeTablesCheckpoint
 from graphmill.errors import FormatError
 from graphmill.formats.graphstorm import saved_embeddings
 from graphmill.formats.graphstorm.saved_embeddings import EmbInfo
-from graphmill.formats.graphstorm.saved_ranks import RankRows
+from graphmill.formats.graphstorm.saved_ranks import RankRows, open_values
 from graphmill.formats.torch_files.tensor import open_tensor
 from graphmill.model.parameters import parse_global_key, parse_operator_key
 
@@ -32,7 +32,7 @@ class GraphStormCheckpoint(WholeTablesCheckpoint):
         tables = {}
         for name in info.entity_types:
             dimension = info.dimensions.get(name)
-            ranks = saved_embeddings.list_ranks(uri, name, info.world_size, dimension)
+            ranks = saved_embeddings.list_ranks(uri, name, info.world_size, dimension, is_hdf5=info.is_hdf5)
             if wrong := next((each for each in ranks if "float" not in each.dtype), None):
                 raise FormatError(f"{wrong.values_uri}: expected floats, found {wrong.dtype}")
             tables[name] = OrderedTable(
@@ -105,7 +105,7 @@ def _open_pieces(ranks: Sequence[RankRows]) -> Iterator[list[Piece]]:
         pieces = []
         for rank in ranks:
             if rank.num_rows:
-                values = stack.enter_context(open_tensor(rank.values_uri)).read
+                values = stack.enter_context(open_values(rank)).read
                 ids: Callable[[int, int], Any] = partial(_count, rank.first_nid)
                 if rank.nids_uris:
                     ids = stack.enter_context(open_tensor(rank.nids_uris[0])).read

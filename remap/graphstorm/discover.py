@@ -2,6 +2,7 @@
 
 {node_emb_dir}/                     emb_info.json names its types
     {type}/embed-00000.pt           -> {type}/embed-00000_00000.parquet
+    embed_dict.hdf5                 -> {type}/embed-00000_00000.parquet, of each type
     {task}/{type}/embed-00000.pt    a multi-task run has folders of tasks too
 {prediction_dir}/                   result_info.json names its types
     {type}/predict-00000.pt         -> {type}/pred.predict-00000_00000.parquet
@@ -79,10 +80,10 @@ def find_outputs(options: Options) -> tuple[list[OutputFile], list[str]]:
 def _embeddings(options: Options, root: str) -> Iterator[OutputFile]:
     if not options.with_shared_fs and not storage.exists(saved_embeddings.emb_info_uri(root)):
         # Rank 0 alone writes the JSON, on its own machine.
-        types, world_size, dimensions = tuple(_folders(root)), None, {}
+        types, world_size, dimensions, is_hdf5 = tuple(_folders(root)), None, {}, False
     else:
         emb_info = saved_embeddings.read_emb_info(root)
-        types, dimensions = emb_info.entity_types, dict(emb_info.dimensions)
+        types, dimensions, is_hdf5 = emb_info.entity_types, dict(emb_info.dimensions), emb_info.is_hdf5
         world_size = emb_info.world_size if options.with_shared_fs else None
     places = [("", each) for each in types]
     for task in _folders(root):
@@ -90,7 +91,9 @@ def _embeddings(options: Options, root: str) -> Iterator[OutputFile]:
             places += [(task, each) for each in types if _has_embeddings(storage.join(root, task, each))]
     for task, entity_type in places:
         dimension = None if task else dimensions.get(entity_type)
-        ranks = saved_embeddings.list_ranks(_join(root, task), entity_type, world_size, dimension)
+        ranks = saved_embeddings.list_ranks(
+            _join(root, task), entity_type, world_size, dimension, is_hdf5=is_hdf5 and not task
+        )
         yield from _tables(options, root, _join(task, entity_type), "emb", (("nid", entity_type),), ranks)
 
 

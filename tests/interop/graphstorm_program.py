@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import torch as th
 from graphstorm.gconstruct.id_map import IdMap
 from graphstorm.model import edge_decoder, utils
@@ -90,6 +91,18 @@ def scores(graph: Any, layer: Any, decoder: Any) -> dict[str, list[float]]:
     rows = {name: table._tensor for name, table in layer.sparse_embeds.items()}
     found = (decoder or edge_decoder.LinkPredictDotDecoder(rows["user"].shape[1]))(graph, rows)
     return {",".join(name): value.tolist() for name, value in found.items()}
+
+
+def read_back(graph: str, vectors: str) -> dict[str, Any]:
+    """What the graph holds that GraphStorm's gconstruct made: ids of its nodes by raw id, their features."""
+    import dgl
+
+    rows = dgl.distributed.load_partition(f"{graph}/g.json", 0)[1]
+    ids = {}
+    for name in (path.name for path in Path(graph, "raw_id_mappings").iterdir()):
+        table = pq.read_table(f"{graph}/raw_id_mappings/{name}").to_pydict()
+        ids[name] = dict(zip(table["orig"], table["new"], strict=True))
+    return {"ids": ids, "features": {name: rows[f"{name}/{vectors}"].tolist() for name in ids}}
 
 
 def outputs(folder: str) -> None:

@@ -8,16 +8,21 @@ from typing import Any, NamedTuple
 
 import distributed
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 
+from etl import job as etl_job
+from graphmill import config as configuration
 from graphmill.checkpoints import ModelState, module_of, open_checkpoint
 from graphmill.checkpoints.convert import convert
 from graphmill.model import comparators, operators
+from remap import job as remap_job
 from tests.graphmill.checkpoints.samples import MemoryCheckpoint
 from tests.interop import graphstorm_environment, pbg
 from tests.remap.saved import Cli, cli_on
+from train import job as train_job
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -70,6 +75,19 @@ def test_remap_writes_what_graphstorm_s_remap_writes(
         maps = tmp_path / "ours/raw_id_mappings"
         assert cli("--node-id-mapping", maps, flag, tmp_path / "ours" / name, *more) == 0
         compare(tmp_path / "ours" / name, tmp_path / "theirs" / name)
+
+
+def test_hdf5_embeddings_of_graphstorm(outputs: Path, tmp_path: Path, cli: Cli) -> None:
+    """GraphStorm's own remap cannot read them."""
+    plain = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
+    done = convert(str(outputs / "emb-hdf5"), str(tmp_path / "pbg"), "pbg")
+    np.testing.assert_array_equal(done.target.read_embeddings("user", 0), plain.numpy())
+    flags = ["--node-id-mapping", outputs / "raw_id_mappings", "--node-emb-dir", outputs / "emb-hdf5"]
+    assert cli(*flags, "--output-dir", tmp_path / "out", "--preserve-input", "true") == 0
+    found = pq.read_table(tmp_path / "out/item/embed-00000_00000.parquet")
+    maps = pq.read_table(outputs / "raw_id_mappings/item/part-00000.parquet").sort_by("new")
+    assert found["nid"].to_pylist() == maps["orig"].to_pylist()
+    assert found["emb"].to_pylist() == plain[:20].tolist()
 
 
 THEIRS = """
@@ -238,3 +256,103 @@ def test_rotations_reach_rotate_with_the_same_angles(restored: dict[str, Restore
     turned = back.read_model().parameters
     numbers = [each["name"] for each in back.config["relations"]]
     torch.testing.assert_close(turned[f"rhs_operators.{numbers.index('knows')}.angle"].cos(), angle.cos())
+
+
+def test_a_user_of_graphstorm_moves_here_and_back(
+    python: Path, tmp_path: Path, client: distributed.Client
+) -> None:
+    """From gconstruct's edges to raw-id parquet; back as gconstruct's features, and as a saved model."""
+    rng = np.random.default_rng(0)
+    likes = {"who": [f"u{each}" for each in rng.integers(0, 30, 200)], "what": rng.integers(0, 20, 200)}
+    knows = {"who": likes["who"], "whom": likes["who"][::-1]}
+    likes["what"] = [f"i{each}" for each in likes["what"]]
+    for name, columns in (("likes", likes), ("knows", knows)):
+        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+    config = configuration.from_mapping(moved_here(tmp_path))
+    for stage in (etl_job, train_job, remap_job):
+        stage.run(config, client)
+    vectors = {}
+    for name in ("user", "item"):
+        found = pq.read_table(tmp_path / f"run/embeddings/{name}").to_pydict()
+        vectors[name] = dict(zip(found["id"], found["embedding"], strict=True))
+
+    (tmp_path / "gconstruct.json").write_text(json.dumps(gconstruct_config(tmp_path)))
+    flags = ["--conf-file", tmp_path / "gconstruct.json", "--output-dir", tmp_path / "graph"]
+    module = [python, "-m", "graphstorm.gconstruct.construct_graph"]
+    graphstorm_environment.run([*module, *flags, "--graph-name", "g", "--num-parts", 1, "--num-processes", 1])
+    back = call(python, "read_back", graph=str(tmp_path / "graph"), vectors="embedding")
+    for name, ids in back["ids"].items():
+        assert {raw: back["features"][name][number] for raw, number in ids.items()} == vectors[name]
+
+    sides = {
+        "user,likes,item": (("user", likes["who"]), ("item", likes["what"])),
+        "user,knows,user": (("user", knows["who"]), ("user", knows["whom"])),
+    }
+    edges = {
+        edge_type: [[back["ids"][kind][raw] for raw in column] for kind, column in both]
+        for edge_type, both in sides.items()
+    }
+    counts = {name: len(ids) for name, ids in back["ids"].items()}
+    model = str(next((tmp_path / "model").iterdir()))
+    ((before, _),) = call(python, "restore", models=[model], edges=edges, counts=counts, dimension=D)
+    state = open_checkpoint(config.checkpoint_path).read_model()
+    assert state is not None
+    for number, (edge_type, both) in enumerate(sides.items()):
+        lhs, rhs = (np.array([vectors[kind][raw] for raw in column]) for kind, column in both)
+        diagonal = state.parameters[f"rhs_operators.{number}.diagonal"].numpy()
+        assert before[edge_type] == pytest.approx((lhs * diagonal * rhs).sum(1).tolist(), rel=1e-4, abs=1e-4)
+
+
+def moved_here(folder: Path) -> dict[str, Any]:
+    """Our configuration of the graph."""
+    relations = [("user", "likes", "item", "what"), ("user", "knows", "user", "whom")]
+    return {
+        "output": str(folder / "run"),
+        "entities": {"user": {"num_partitions": 2}, "item": {"num_partitions": 1}},
+        "relations": [
+            {"name": name, "lhs": lhs, "rhs": rhs, "operator": "diagonal"} for lhs, name, rhs, _ in relations
+        ],
+        "etl": {
+            "tables": [
+                {"path": str(folder / f"{name}.parquet"), "lhs": "who", "rhs": column, "relation": name}
+                for _, name, _, column in relations
+            ]
+        },
+        "dimension": D,
+        "comparator": "dot",
+        "num_epochs": 2,
+        "batch_size": 50,
+        "num_batch_negs": 10,
+        "num_uniform_negs": 10,
+        "workers": 1,
+        "train": {"save_model_path": str(folder / "model")},
+    }
+
+
+def gconstruct_config(folder: Path) -> dict[str, Any]:
+    """GraphStorm's configuration of the same edges; nodes and features come from our tables."""
+    form = {"name": "parquet"}
+    feature = [{"feature_col": "embedding", "feature_name": "embedding"}]
+    return {
+        "version": "gconstruct-v0.1",
+        "nodes": [
+            {
+                "node_type": name,
+                "node_id_col": "id",
+                "format": form,
+                "files": f"{folder}/run/embeddings/{name}/*.parquet",
+                "features": feature,
+            }
+            for name in ("user", "item")
+        ],
+        "edges": [
+            {
+                "source_id_col": "who",
+                "dest_id_col": column,
+                "relation": relation,
+                "format": form,
+                "files": f"{folder}/{relation[1]}.parquet",
+            }
+            for relation, column in ((["user", "likes", "item"], "what"), (["user", "knows", "user"], "whom"))
+        ],
+    }

@@ -4,6 +4,7 @@
         emb_info.json                       format, emb_name, world_size, emb_dim
         {type}/embed-{rank:05d}.pt          [n, D] float32; also other floats, integers, and [n]
         {type}/embed_nids-{rank:05d}.pt     [n] int64, the integer ids of its rows, in any order
+        embed_dict.hdf5                     instead, with the format hdf5: {type} [N, D], rows in order
 
 Older writers omit the ids: then rank r of W has the ids from r * (N // W) on, and the last rank has the
 remainder. A multi-task run has one such folder per task.
@@ -24,6 +25,7 @@ from graphmill.formats.graphstorm.saved_ranks import Array, Numbers, RankRows, c
 EMB_INFO = "emb_info.json"
 EMBED = "embed"
 NIDS = "embed_nids"
+HDF5 = "embed_dict.hdf5"
 
 Floats = npt.NDArray[np.floating]
 
@@ -35,6 +37,7 @@ class EmbInfo:
     entity_types: tuple[str, ...]
     world_size: int | None
     dimensions: Mapping[str, int]
+    is_hdf5: bool = False
 
 
 def emb_info_uri(embed_path: str) -> str:
@@ -47,11 +50,12 @@ def read_emb_info(embed_path: str) -> EmbInfo:
 
     Raises:
         NotFoundError: there is no emb_info.json.
-        FormatError: it does not follow docs/formats/graphstorm_embeddings.md, or has the format hdf5.
+        FormatError: it does not follow docs/formats/graphstorm_embeddings.md.
     """
     uri = emb_info_uri(embed_path)
-    content, world_size = saved_ranks.read_info(uri)
-    names = content.get("emb_name")
+    content, world_size = saved_ranks.read_info(uri, ("pytorch", "hdf5"))
+    is_hdf5 = content.get("format") == "hdf5"
+    names = [*(content.get("emb_dim") or {})] if is_hdf5 else content.get("emb_name")
     listed = [names] if isinstance(names, str) else names
     if not isinstance(listed, list) or not listed:
         raise FormatError(f"{uri}: emb_name: expected a type's name or a list of them, found {names!r}")
@@ -61,7 +65,7 @@ def read_emb_info(embed_path: str) -> EmbInfo:
     dimensions = content.get("emb_dim", {})
     if not isinstance(dimensions, dict) or not all(isinstance(each, int) for each in dimensions.values()):
         raise FormatError(f"{uri}: emb_dim: expected the dimension of each type, found {dimensions!r}")
-    return EmbInfo(types, world_size, dimensions)
+    return EmbInfo(types, None if is_hdf5 else world_size, dimensions, is_hdf5)
 
 
 def write_emb_info(embed_path: str, emb_info: EmbInfo) -> None:
@@ -75,7 +79,12 @@ def write_emb_info(embed_path: str, emb_info: EmbInfo) -> None:
 
 
 def list_ranks(
-    embed_path: str, entity_type: str, world_size: int | None = None, dimension: int | None = None
+    embed_path: str,
+    entity_type: str,
+    world_size: int | None = None,
+    dimension: int | None = None,
+    *,
+    is_hdf5: bool = False,
 ) -> list[RankRows]:
     """The files of a type in the order of their ranks, with their shapes; reads no rows.
 
@@ -84,7 +93,10 @@ def list_ranks(
         FormatError: a file does not fit the one beside it, `world_size` or `dimension`.
     """
     folder = storage.join(embed_path, entity_type)
-    found = saved_ranks.list_ranks(folder, EMBED, [NIDS], world_size, optional=True)
+    if is_hdf5:
+        found = [saved_ranks.measure_hdf5(storage.join(embed_path, HDF5), entity_type)]
+    else:
+        found = saved_ranks.list_ranks(folder, EMBED, [NIDS], world_size, optional=True)
     filled = [each for each in found if each.num_rows]
     if filled and len(filled[0].shape) == 1:
         dimension = None  # of [n], GraphStorm writes the length as emb_dim

@@ -85,12 +85,12 @@ def read_states(model_path: str) -> States:
     from graphmill.formats.torch_files.read import load
 
     uri = storage.join(model_path, MODEL)
-    content = load(uri)
+    content: Any = load(uri)
     parts = content.values() if isinstance(content, Mapping) else [None]
     for part in parts:
         if not isinstance(part, Mapping) or not all(isinstance(each, torch.Tensor) for each in part.values()):
             raise FormatError(f"{uri}: expected parameters by part and name, found other content")
-    return content
+    return dict(content)
 
 
 def read_settings(model_path: str) -> dict[str, Any] | None:
@@ -138,7 +138,7 @@ def read_node_mapping(model_path: str) -> "Mapping[str, Tensor]":
 
     for uri in _beside(model_path, NODE_MAPPING):
         content = load(uri)
-        tensors = content if isinstance(content, Mapping) else {"": None}
+        tensors: dict[str, Any] = dict(content) if isinstance(content, Mapping) else {"": None}
         if not all(isinstance(each, torch.Tensor) and each.dtype == torch.int64 for each in tensors.values()):
             raise FormatError(f"{uri}: expected int64 [N] by type, found other content")
         return tensors

@@ -1,6 +1,7 @@
 """Numbered `.pt` files, one set per rank, and JSON, of GraphStorm's saved embeddings and predictions.
 
     {folder}/{stem}-{rank:05d}.pt       one tensor each; 5 digits, 6 from rank 100000 on
+    {folder}/embed_dict.hdf5            instead: a dataset [N, D] for each type, in the order of the ids
 
 The files of a rank belong together row by row: values ([n, D] or [n]), and one or two files of integer ids
 ([n] int64). Source: docs/formats/graphstorm_embeddings.md.
@@ -10,15 +11,17 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
+from graphmill.formats._hdf5 import find_dataset, open_checked
+from graphmill.formats.torch_files.rows import TensorRows
 from graphmill.formats.torch_files.tensor import open_tensor
 
 Array = npt.NDArray[Any]
@@ -37,6 +40,8 @@ class RankRows:
     dtype: str
     shape: tuple[int, ...]
     first_nid: int = 0
+    dataset: str | None = None
+    """Name of the values in an HDF5 file; None for a file of one tensor."""
 
     @property
     def num_rows(self) -> int:
@@ -130,13 +135,55 @@ def iter_rows(
     """
     end = ranked.num_rows if stop is None else min(stop, ranked.num_rows)
     with ExitStack() as stack:
-        values = stack.enter_context(open_tensor(ranked.values_uri))
+        values = stack.enter_context(open_values(ranked))
         nids = [stack.enter_context(open_tensor(uri)) for uri in ranked.nids_uris]
         for first in range(start, end, batch_rows):
             last = min(first + batch_rows, end)
             counted = np.arange(ranked.first_nid + first, ranked.first_nid + last)
             ids = tuple(np.asarray(each.read(first, last).reshape(-1), np.int64) for each in nids)
             yield ids or (counted,), values.read(first, last)
+
+
+class Hdf5Rows(NamedTuple):
+    """Rows of a dataset."""
+
+    dataset: Any
+
+    def read(self, start: int, stop: int) -> Array:
+        """Rows [start, stop)."""
+        return np.asarray(self.dataset[start:stop])
+
+
+@contextmanager
+def open_values(ranked: RankRows) -> Iterator[TensorRows | Hdf5Rows]:
+    """The values of a rank, to be read within the block.
+
+    Raises:
+        FormatError: the file is damaged.
+    """
+    if ranked.dataset is None:
+        with open_tensor(ranked.values_uri) as values:
+            yield values
+        return
+    with open_checked(ranked.values_uri, versioned=False) as hdf5:
+        dataset = find_dataset(hdf5, ranked.dataset, ranked.values_uri)
+        if dataset is None or dataset.shape != ranked.shape:
+            raise FormatError(f"{ranked.values_uri}: expected {ranked.dataset!r} of shape {ranked.shape}")
+        yield Hdf5Rows(dataset)
+
+
+def measure_hdf5(uri: str, entity_type: str) -> RankRows:
+    """The rows of a type in an HDF5 file, by their shape.
+
+    Raises:
+        NotFoundError: there is no such file.
+        FormatError: the file is damaged, or has no such dataset of numbers.
+    """
+    with open_checked(uri, versioned=False) as hdf5:
+        dataset = find_dataset(hdf5, entity_type, uri)
+        if dataset is None or dataset.dtype.kind not in "iuf" or dataset.ndim not in (1, 2):
+            raise FormatError(f"{uri}: expected a dataset {entity_type!r} of numbers [N, D], found none")
+        return RankRows(0, uri, (), str(dataset.dtype), tuple(dataset.shape), dataset=entity_type)
 
 
 def write_rank(folder: str, rank: int, columns: Mapping[str, Array]) -> None:
@@ -159,18 +206,19 @@ def checked_name(name: Any, where: str) -> str:
     return name
 
 
-def read_info(uri: str) -> tuple[dict[str, Any], int | None]:
+def read_info(uri: str, formats: Sequence[str] = ("pytorch",)) -> tuple[dict[str, Any], int | None]:
     """The JSON object in a file, and its `world_size`: the number of ranks that wrote, or None.
 
     Raises:
         NotFoundError: there is no such file.
-        FormatError: the file is no JSON object, or its format is not pytorch.
+        FormatError: the file is no JSON object, or its format is none of `formats`.
     """
     content: dict[str, Any] = storage.read_json(uri)
     kind, world_size = content.get("format", "pytorch"), content.get("world_size")
-    if kind != "pytorch":
-        raise FormatError(f"{uri}: expected the format 'pytorch', found {kind!r}, which cannot be read")
-    if world_size is not None and not (type(world_size) is int and world_size >= 1):
+    if kind not in formats:
+        known = " or ".join(map(repr, formats))
+        raise FormatError(f"{uri}: expected the format {known}, found {kind!r}, which cannot be read")
+    if kind != "hdf5" and world_size is not None and not (type(world_size) is int and world_size >= 1):
         raise FormatError(f"{uri}: world_size: expected an integer from 1 on, found {world_size!r}")
     return content, world_size
 

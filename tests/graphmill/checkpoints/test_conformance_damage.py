@@ -189,8 +189,8 @@ def test_unknown_versions_are_refused(tmp_path: Path) -> None:
     _set_json(str(tmp_path / "recis" / "graphmill_checkpoint.json"), format_version=9)
     with pytest.raises(FormatError, match=r"format_version is 9; this reader knows 1"):
         _read_all(str(tmp_path / "recis"))
-    _set_json(str(tmp_path / "graphstorm" / "emb_info.json"), format="hdf5")
-    with pytest.raises(FormatError, match=r"expected the format 'pytorch', found 'hdf5'"):
+    _set_json(str(tmp_path / "graphstorm" / "emb_info.json"), format="wholegraph-binary")
+    with pytest.raises(FormatError, match=r"expected the format 'pytorch' or 'hdf5', found 'wholegraph-bin"):
         _read_all(str(tmp_path / "graphstorm"))
     torch.save((torch.ones(9, 4), None, 3), tmp_path / "pbg-legacy" / "user_1.pt.7")
     with pytest.raises(FormatError, match=r"user_1\.pt\.7: expected \(embeddings .*found .*int"):

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from graphmill.checkpoints import FORMATS, open_checkpoint
 from graphmill.cli import exit_codes
 from graphmill.cli.main import command
+from graphmill.errors import FormatError
 from tests import DATA
 from tests.graphmill.checkpoints.samples import FULL, WRITERS, check_equal, sample
 
@@ -84,3 +85,12 @@ def test_convert_orders_the_rows_of_graphstorm_by_id(tmp_path: Path) -> None:
         ]
         assert sorted(parts[0].tolist()) == list(range(count))
         np.testing.assert_array_equal(found.read_embeddings(entity_type, 0)[parts[0]], parts[1])
+
+
+def test_integers_are_no_checkpoint(tmp_path: Path) -> None:
+    """GraphStorm saves embeddings of integers too, which float32 cannot hold."""
+    (tmp_path / "user").mkdir()
+    torch.save(torch.ones(3, 2, dtype=torch.int64), tmp_path / "user/embed-00000.pt")
+    (tmp_path / "emb_info.json").write_text('{"emb_name": "user"}')
+    with pytest.raises(FormatError, match=r"embed-00000\.pt: expected floats, found int64"):
+        open_checkpoint(str(tmp_path))

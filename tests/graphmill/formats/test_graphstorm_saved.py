@@ -155,7 +155,8 @@ def test_dimensions_and_types_are_checked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"format": "hdf5", "emb_name": ["a"]}', "'hdf5', which cannot be read"),
+        ('{"format": "wholegraph-binary", "emb_name": "a"}', "'wholegraph-binary', which cannot be read"),
+        ('{"format": "hdf5", "emb_name": ["a"]}', "emb_name: expected a type's name"),
         ('{"emb_name": ["../x"]}', r"emb_name: expected a name that can be a folder's, found '\.\./x'"),
         ('{"emb_name": [".."]}', "expected a name that can be a folder's"),
         ('{"emb_name": ["/etc"]}', "expected a name that can be a folder's"),

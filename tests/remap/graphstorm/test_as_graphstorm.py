@@ -4,6 +4,8 @@ import json
 import logging
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -110,6 +112,22 @@ def test_views_of_other_tensors(users: Tree, cli: Cli, rows: torch.Tensor) -> No
     assert table(users).to_pydict() == {"emb": rows.tolist(), "nid": IDS}
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64])
+def test_hdf5(tree: Tree, cli: Cli, dtype: type) -> None:
+    """`save_embeddings` with the format hdf5: one file, rows in the order of the ids."""
+    tree.write_map("user", 4)
+    rows = np.arange(8).reshape(4, 2).astype(dtype)
+    tree.emb.mkdir(parents=True)
+    with h5py.File(tree.emb / "embed_dict.hdf5", "w") as hdf5:
+        hdf5["user"] = rows
+    content = {"format": "hdf5", "emb_dim": {"user": 2}, "world_size": 0}
+    (tree.emb / "emb_info.json").write_text(json.dumps(content))
+    assert cli(*tree.arguments("--output-chunk-size", 3)) == 0
+    tables = [table(tree, f"emb/user/embed-00000_0000{number}.parquet") for number in (0, 1)]
+    assert pa.concat_tables(tables).to_pydict() == {"emb": rows.tolist(), "nid": IDS}
+    assert not (tree.emb / "embed_dict.hdf5").exists()
+
+
 def test_the_yaml_comes_before_the_flags(users: Tree, cli: Cli, tmp_path: Path) -> None:
     """GraphStorm's own script passes a folder of maps that is not there beside --cf."""
     save(users.emb / "user/embed-00000.pt", torch.ones(4, 2))
@@ -191,3 +209,14 @@ def test_tasks_of_the_yaml(users: Tree, cli: Cli) -> None:
         "emb/user/embed-00000_00000.parquet",
         "pred/node_classification-user-a/user/pred.predict-00000_00000.parquet",
     ]
+
+
+def test_a_task_without_its_json_is_refused(users: Tree, cli: Cli) -> None:
+    """On a machine of its own, a rank has no result_info.json, and no task tells its types."""
+    write_predictions(users, "nc/user")
+    (users.pred / "result_info.json").unlink()
+    tasks = [{"node_classification": {"target_ntype": "user"}}]
+    flags = ["--cf", write_yaml(users, output={"save_prediction_path": str(users.pred)})]
+    assert cli(*flags, "--with-shared-fs", "false") == 2
+    assert cli("--cf", write_yaml(users, multi_task_learning=tasks), "--with-shared-fs", "false") == 2
+    assert users.tables() == []
