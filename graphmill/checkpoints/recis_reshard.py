@@ -97,8 +97,8 @@ def _owned_batches(reader: CheckpointReader, table: str, slots: list[str], owned
     batch_rows = max(1, _BATCH_BYTES // widest)
     batches = []
     for number, block in enumerate(reader.blocks(tensor_name(table, ID_SLOT))):
-        slots = block.slots or Slice(0, 0)
-        if slots.end <= owned.begin or slots.begin >= owned.end:
+        stored = block.slots or Slice(0, 0)
+        if stored.end <= owned.begin or stored.begin >= owned.end:
             continue
         with reader.open_file(block) as file:
             num_rows = reader.entry(block).shape[0]
