@@ -6,8 +6,8 @@ A class is registered under a name by a decorator, as in PyTorch-BigGraph:
     class MyOperator(AbstractOperator): ...
 
 The decorator runs when its file runs. Files come from `train.plugins` (`offer`), modules of installed
-packages from the entry points of the group `graphmill.plugins`. They run when a name is asked for that nobody
-has registered: a process that needs no plug-in runs none. This module needs no torch.
+packages from the entry points of the group `graphmill.plugins`. They run when a name is asked for that is not
+built in: a process that needs no plug-in runs none. This module needs no torch.
 """
 
 import hashlib
@@ -71,13 +71,16 @@ class Registry:
         Raises:
             ConfigError: the name is taken.
         """
-        origin = _running.get() or class_.__module__
+        origin = _file.get() or class_.__module__
         if name in self.built_in:
             raise ConfigError(f"{self.kind} {name!r} is built in: register {class_.__name__} by another name")
-        if self._origins.get(name, origin) != origin:
-            raise ConfigError(
+        held = self._origins.get(name, origin)
+        if held != origin and (held in _offered) != (origin in _offered) and held in _run:
+            _forget(held)  # a file of other settings, which runs again when it is offered again
+        elif held != origin:
+            raise _ConflictError(
                 f"{self.kind} {name!r}: expected one class of this name, found {class_.__name__} of {origin} "
-                f"and {self.registry[name].__name__} of {self._origins[name]}"
+                f"and {self.registry[name].__name__} of {held}"
             )
         self.registry[name], self._origins[name] = class_, origin
 
@@ -91,10 +94,18 @@ class Registry:
         return decorator
 
     def find(self, name: str) -> type | None:
-        """Look up a plug-in; if nobody has registered the name, run what is offered."""
-        if name not in self.registry and name not in self.built_in:
-            failure = _run_offered()
-            if failure and name not in self.registry:
+        """Look up a plug-in, after all files that are offered have run.
+
+        Raises:
+            ConfigError: two of them have one name; or one cannot be run, and the others lack this name.
+        """
+        if name in self.built_in:
+            return None
+        _run_offered()
+        if name not in self.registry:
+            _run_packages()
+        for failure in list(_failures.values()):
+            if name not in self.registry or isinstance(failure, _ConflictError):
                 raise failure
         return self.registry.get(name)
 
@@ -127,16 +138,18 @@ class Registry:
             f"train.plugins, as in --set 'train.plugins=[my_plugins.py]' ({PAGE})"
         )
 
-    def _forget(self, origin: str) -> None:
-        for name in [name for name, place in self._origins.items() if place == origin]:
-            del self.registry[name], self._origins[name]
+
+class _ConflictError(ConfigError):
+    """Two classes of one name."""
 
 
 _REGISTRIES: list[Registry] = []
 _LOCK = threading.RLock()
-_running: ContextVar[str] = ContextVar("running", default="")  # the file that runs; none: see the class
+_file: ContextVar[str] = ContextVar("file", default="")  # that runs; none: a class has its module's name
 _offered: dict[str, Source] = {}
 _run: dict[str, str] = {}  # checksums of the files and modules that have run
+_running: set[str] = set()
+_failures: dict[str, ConfigError] = {}
 
 OPERATOR_NAMES = ("none", "diagonal", "translation", "linear", "affine", "complex_diagonal", "rotation")
 
@@ -149,17 +162,32 @@ NEGATIVE_SAMPLERS = Registry("negative sampler")
 
 
 def offer(sources: Iterable[Source]) -> None:
-    """Make files and modules known, which run when a name of theirs is asked for.
+    """Make files and modules known, which run when a name is asked for.
 
-    A file that has changed since it ran takes the place of the former one.
+    They take the place of those that were offered before; the text of a file, that of its former text.
     """
+    given = {source.name: source for source in sources}
+    if not given:
+        return
     with _LOCK:
-        for source in sources:
-            _offered[source.name] = source
-            if _run.get(source.name, source.checksum) != source.checksum:
-                del _run[source.name]
-                for registry in _REGISTRIES:
-                    registry._forget(source.name)
+        _offered.clear()
+        _offered.update(given)
+        for name in _failures:
+            _run.pop(name, None)
+        _failures.clear()
+        for source in given.values():
+            if source.name not in _run and has_registered(source.name):  # a Python configuration has just run
+                _run[source.name] = source.checksum
+            elif _run.get(source.name, source.checksum) != source.checksum:
+                _forget(source.name)
+
+
+def _forget(origin: str) -> None:
+    """Forget that a file has run, and what it has registered."""
+    del _run[origin]
+    for each in _REGISTRIES:
+        for name in [name for name, place in each._origins.items() if place == origin]:
+            del each.registry[name], each._origins[name]
 
 
 def check_operator(name: str) -> str:
@@ -192,11 +220,11 @@ def check_kind(name: str, dynamic: bool) -> str:
 @contextmanager
 def running(name: str) -> Iterator[None]:
     """Take the classes that the block registers for those of a file: it may run again, or be edited."""
-    token = _running.set(_absolute(name))
+    token = _file.set(_absolute(name))
     try:
         yield
     finally:
-        _running.reset(token)
+        _file.reset(token)
 
 
 def has_registered(path: str) -> bool:
@@ -204,20 +232,18 @@ def has_registered(path: str) -> bool:
     return any(_absolute(path) in registry._origins.values() for registry in _REGISTRIES)
 
 
-def _run_offered() -> ConfigError | None:
-    """Run the files and modules that have not run yet, also those of installed packages.
-
-    Returns:
-        the first failure: whether it matters depends on the name that is looked for.
-    """
-    failures = []
+def _run_offered() -> None:
+    if all(name in _run for name in list(_offered)):
+        return
     with _LOCK:
-        for source in (*_offered.values(), *map(Source, _modules_of_packages())):
-            try:
-                _run_once(source)
-            except ConfigError as error:
-                failures.append(error)
-    return failures[0] if failures else None
+        for source in _offered.values():
+            _run_once(source)
+
+
+def _run_packages() -> None:
+    with _LOCK:
+        for name in _modules_of_packages():
+            _run_once(Source(name))
 
 
 @cache
@@ -226,24 +252,26 @@ def _modules_of_packages() -> tuple[str, ...]:
 
 
 def _run_once(source: Source) -> None:
-    if source.name in _run:
+    """Run a file or a module; a failure is kept, since it matters only where a name is missing."""
+    if source.name in _run or source.name in _running:
         return
-    _run[source.name] = source.checksum
+    _running.add(source.name)
     try:
         if source.text is None:
             importlib.import_module(source.name)
         else:
             with running(source.name):
                 _run_file(source.name, source.text)
-    except GraphMillError:
-        del _run[source.name]
-        raise
+    except GraphMillError as error:
+        _failures[source.name] = error if isinstance(error, ConfigError) else ConfigError(str(error))
     except Exception as error:  # of the user's own code
-        del _run[source.name]
         remedy = "" if source.text else "; every process of the run imports it: install it where they run"
-        raise ConfigError(
+        _failures[source.name] = ConfigError(
             f"train.plugins: {source.name} cannot be run: {type(error).__name__}: {error}{remedy}"
-        ) from error
+        )
+        _failures[source.name].__cause__ = error
+    _running.discard(source.name)
+    _run[source.name] = source.checksum
 
 
 def _run_file(name: str, text: str) -> None:

@@ -449,3 +449,26 @@ def test_a_broken_file_stops_only_those_who_need_it(tmp_path):
     with pytest.raises(ConfigError, match=r"broken\.py cannot be run: ZeroDivisionError"):
         make_config(tmp_path, relations=relations, comparator="lost", train={"plugins": files})
     offer([Source(str(broken), "")])
+
+
+def test_files_of_other_settings_give_way(tmp_path):
+    """A process may see several runs: the last settings decide, whatever ran before."""
+    folders = [tmp_path / "one", tmp_path / "two"]
+    relations = [{"name": "r", "lhs": "node", "rhs": "node", "operator": "gives_way"}]
+    for _ in range(2):
+        for factor, folder in enumerate(folders, 2):
+            folder.mkdir(exist_ok=True)
+            file = plug_in_file(folder, "gives_way", factor)
+            make_config(tmp_path, relations=relations, train={"plugins": [file]})
+            with torch.no_grad():
+                module = OPERATORS.get_class("gives_way")(4)
+                module.shift.zero_()
+                assert module(torch.ones(4)).tolist() == [factor] * 4
+
+
+def test_a_file_may_look_up_names_while_it_runs(tmp_path):
+    file = tmp_path / "looks_up.py"
+    text = OPERATOR.format(name="looks_up", factor=1.0)
+    file.write_text(f"{text}\nassert OPERATORS.get_class('looks_up') is ShiftAndScale\n")
+    relations = [{"name": "r", "lhs": "node", "rhs": "node", "operator": "looks_up"}]
+    make_config(tmp_path, relations=relations, train={"plugins": [str(file)]})
