@@ -1,6 +1,9 @@
-"""PyTorch-BigGraph from PyPI, in a virtual environment of its own beside the repository's.
+"""PyTorch-BigGraph, each release in a virtual environment of its own beside the repository's.
 
-Its pkg_resources need setuptools<81, which the project's own environment need not have; torch, numpy and
+    1.0.0       from PyPI
+    PBG_SOURCE  the checkout of PBG's repository that this variable of the environment names, if it is set
+
+PBG's pkg_resources need setuptools<81, which the project's own environment need not have; torch, numpy and
 h5py are taken from that environment, so that nothing big is installed twice.
 """
 
@@ -12,53 +15,62 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tests import REPOSITORY
 
 ENVIRONMENT = REPOSITORY / ".venv-pbg"
-REQUIREMENTS = ("torchbiggraph==1.0.0", "setuptools<81", "attrs")
+SOURCE = "PBG_SOURCE"
+RELEASES = ("1.0.0", SOURCE)
+REQUIREMENTS = ("setuptools<81", "attrs", "tqdm")
 TIMEOUT_S = 600
-# Keys that PBG learned after the release on PyPI, which refuses them.
-NEWER_KEYS = {
-    "half_precision",
-    "num_gpus",
-    "num_groups_for_partition_server",
-    "num_groups_per_sharded_partition_server",
-    "partition_shard_size",
-    "regularization_coef",
-    "regularizer",
-}
 
 
 class NotInstallableError(Exception):
     """PBG cannot be installed here."""
 
 
-def install() -> Path:
+def install(release: str = RELEASES[0]) -> Path:
     """The environment's python; made once, and again when this Python or the requirements change."""
-    with ENVIRONMENT.with_name(f"{ENVIRONMENT.name}.lock").open("w") as lock:
+    environment = ENVIRONMENT.with_name(ENVIRONMENT.name + ("-source" if release == SOURCE else ""))
+    with environment.with_name(f"{environment.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # test processes side by side: one installs, the others wait
-        return _install()
+        return _install(environment, release)
 
 
-def _install() -> Path:
-    python = ENVIRONMENT / "bin" / "python"
-    marker = ENVIRONMENT / "installed.json"
-    wanted = {"python": sys.version, "site": sysconfig.get_path("purelib"), "requirements": REQUIREMENTS}
-    if marker.exists() and json.loads(marker.read_text()) == json.loads(json.dumps(wanted)):
+def _install(environment: Path, release: str) -> Path:
+    python = environment / "bin" / "python"
+    marker = environment / "installed.json"
+    source = os.environ.get(SOURCE, "") if release == SOURCE else f"torchbiggraph=={release}"
+    if not source:
+        raise NotInstallableError(f"the environment variable {SOURCE} names no checkout of its repository")
+    sites = [sysconfig.get_path("purelib"), *([source] if release == SOURCE else [])]
+    wanted = {"python": sys.version, "sites": sites, "requirements": [source, *REQUIREMENTS]}
+    if marker.exists() and json.loads(marker.read_text()) == wanted:
         return python
-    _run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)])
+    _run([sys.executable, "-m", "venv", "--clear", str(environment)])
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    pbg, *others = REQUIREMENTS
-    _run([*pip, *others, "wheel"])
-    _run([*pip, "--no-deps", "--no-build-isolation", pbg])
+    _run([*pip, *REQUIREMENTS, "wheel"])
+    if release != SOURCE:
+        _run([*pip, "--no-deps", "--no-build-isolation", source])
     site = _run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip()
-    Path(site, "project.pth").write_text(wanted["site"])
+    Path(site, "project.pth").write_text("\n".join(sites))
     _run([str(python), "-c", "import torchbiggraph.train, torch"])
     marker.write_text(json.dumps(wanted))
     return python
+
+
+@cache
+def _known_keys(python: Path) -> dict[str, list[str]]:
+    """The keys of this release's configuration, and of its entities."""
+    ask = (
+        "import attr, json, torchbiggraph.config as c; "
+        "print(json.dumps([[f.name for f in attr.fields(s)] for s in (c.ConfigSchema, c.EntitySchema)]))"
+    )
+    keys, of_entities = json.loads(_run([str(python), "-c", ask]).splitlines()[-1])
+    return {"config": keys, "entities": of_entities}
 
 
 def _run(command: list[str]) -> str:
@@ -97,7 +109,7 @@ class Pbg:
         """A configuration file of PBG's with these settings."""
         self._folder.mkdir(parents=True, exist_ok=True)
         config = self._folder / "config.py"
-        function = f"def get_torchbiggraph_config():\n    return {_released(settings)!r}\n"
+        function = f"def get_torchbiggraph_config():\n    return {_released(settings, self._python)!r}\n"
         config.write_text(self._code + function)
         return config
 
@@ -114,8 +126,12 @@ class Pbg:
         return done.stdout + done.stderr
 
 
-def _released(settings: Mapping[str, Any]) -> dict[str, Any]:
-    known = {key: value for key, value in settings.items() if key not in NEWER_KEYS}
-    for entity in known["entities"].values():
-        entity.pop("dimension", None)
+def _released(settings: Mapping[str, Any], python: Path) -> dict[str, Any]:
+    """The settings that this release knows; it refuses others."""
+    keys = _known_keys(python)
+    known = {key: value for key, value in settings.items() if key in keys["config"]}
+    known["entities"] = {
+        name: {key: value for key, value in entity.items() if key in keys["entities"]}
+        for name, entity in known["entities"].items()
+    }
     return known

@@ -16,7 +16,6 @@ from etl import job as etl_job
 from graphmill import config as configuration
 from graphmill.config import Config
 from graphmill.formats import pbg_checkpoint
-from tests.interop import pbg
 from tests.interop.pbg import Pbg
 from train import job as train_job
 from train.evaluation import evaluate
@@ -54,14 +53,6 @@ STATIC = {
     ],
     "global_emb": True,
 }
-
-
-@pytest.fixture(scope="module")
-def python() -> Path:
-    try:
-        return pbg.install()
-    except pbg.NotInstallableError as error:
-        pytest.skip(f"no PyTorch-BigGraph: {error}")
 
 
 def _graph(raw: Mapping[str, Any], root: Path, client: distributed.Client, num_partitions: int = 1) -> Config:

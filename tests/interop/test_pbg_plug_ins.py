@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from graphmill.formats import pbg_checkpoint
-from tests.interop import pbg
 from tests.interop.pbg import Pbg
 from tests.interop.test_pbg import COMMON, _all_negs, _graph, _same_figures
 from train import job as train_job
@@ -78,17 +77,9 @@ class OwnSoftmax(AbstractLossFunction):
 """
 
 
-@pytest.fixture(scope="module")
-def pbg_python() -> Path:
-    try:
-        return pbg.install()
-    except pbg.NotInstallableError as error:
-        pytest.skip(f"no PyTorch-BigGraph: {error}")
-
-
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_both_go_on_with_each_other_s_training(
-    tmp_path: Path, client: distributed.Client, pbg_python: Path, dynamic: bool
+    tmp_path: Path, client: distributed.Client, python: Path, dynamic: bool
 ) -> None:
     """Ours trains an epoch, PBG the second, ours the third; optimizer states included."""
     file = tmp_path / "plug_ins.py"
@@ -105,7 +96,7 @@ def test_both_go_on_with_each_other_s_training(
         "train": {"plugins": [str(file)], "on_change": "resume"},
     }
     config = _graph(raw, tmp_path / "run", client)
-    theirs = Pbg(pbg_python, tmp_path / "pbg", THEIR_IMPORTS + CODE)
+    theirs = Pbg(python, tmp_path / "pbg", THEIR_IMPORTS + CODE)
     sums = []
     for epochs in (1, 2, 3):
         config = config.model_copy(update={"num_epochs": epochs})

@@ -17,7 +17,6 @@ from graphmill.formats import edge_buckets
 from graphmill.vocab import Bucket
 from remap import job as remap_job
 from tests.etl.graphs import files_under
-from tests.interop import pbg
 from tests.interop.pbg import Pbg
 from train import job as train_job
 from train.evaluation import evaluate
@@ -30,14 +29,6 @@ COLUMNS = {
     "fb15k_config.py": ["-l", "0", "-r", "2", "--rel-col", "1"],
     "livejournal_config.py": ["-l", "0", "-r", "1"],
 }
-
-
-@pytest.fixture(scope="module")
-def python() -> Path:
-    try:
-        return pbg.install()
-    except pbg.NotInstallableError as error:
-        pytest.skip(f"no PyTorch-BigGraph: {error}")
 
 
 @pytest.fixture
