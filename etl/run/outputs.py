@@ -168,8 +168,8 @@ def _holds_only_ours(uri: str) -> bool:
     ours = {*files_of_last_run(uri), storage.MARKER, storage.CHECKSUMS}
     entries = storage.list_dir(uri, hidden=True)
     if not all(re.fullmatch(_OURS, storage.name(entry.uri)) for entry in entries):
-        return False
-    below = storage.list_dir(uri, recursive=True)
+        return False  # without a look at all that lies below
+    below = storage.list_dir(uri, recursive=True, hidden=True)
     paths = (entry.uri[len(uri.rstrip("/")) + 1 :] for entry in below if not entry.is_dir)
     return ours.issuperset(paths)
 

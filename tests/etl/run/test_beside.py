@@ -236,6 +236,15 @@ def test_a_folder_that_holds_our_files_alone_is_replaced_at_once(
     assert Path("data/train_partitioned").stat().st_ino != before
 
 
+@pytest.mark.parametrize("name", ["notes.txt", ".notes", "entity_index/notes.txt", "entity_index/all/.notes"])
+def test_files_put_among_ours_later_stay(near_client: distributed.Client, folder: Path, name: str) -> None:
+    config = settings_of("sql")
+    job.run(config, near_client)
+    Path(config.entity_path, name).write_text("mine")
+    job.run(config, near_client)
+    assert Path(config.entity_path, name).read_text() == "mine"
+
+
 def test_a_folder_of_tables_among_the_outputs_is_refused(folder: Path) -> None:
     config = settings_of("fb15k")
     tables = [{"path": f"{folder}/data/FB15k/*.txt", "lhs": 0, "relation_column": 1, "rhs": 2}]
