@@ -4,7 +4,17 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from graphmill.config import Count, Fixed, Fraction, Name, Neutral, Positive, Section, TypeName
+from graphmill.config import (
+    Count,
+    Fixed,
+    Fraction,
+    Name,
+    Neutral,
+    Positive,
+    RelationName,
+    Section,
+    TypeName,
+)
 from graphmill.vocab import TRAIN_SPLIT
 
 Paths = Annotated[
@@ -69,7 +79,7 @@ class TableConfig(FilesConfig):
         "of a struct."
     )
     rhs: Fixed[Column] = Field(description="Column of the right-hand sides.")
-    relation: Fixed[Name | None] = Field(None, description="Relation of every row.")
+    relation: Fixed[RelationName | None] = Field(None, description="Relation of every row.")
     relation_column: Fixed[Column | None] = Field(None, description="Column of each row's relation.")
     weight: Fixed[Column | None] = Field(None, description="Column of edge weights; null: all weigh 1.")
     split: Fixed[Name] = Field(TRAIN_SPLIT, description="Split that the edges belong to.")
@@ -135,7 +145,9 @@ class EtlConfig(Section):
     spill_compression: Neutral[Literal["auto", Compression]] = Field(
         "auto", description="Compression of intermediate files; auto: none on local disks, else lz4."
     )
-    entity_names: Fixed[bool] = Field(False, description="Also write PBG's entity_names JSON files.")
+    entity_names: Fixed[bool] = Field(
+        False, description="Also write PBG's JSON files of names, for torchbiggraph_export_to_tsv."
+    )
     work_replication: Neutral[Positive] = Field(2, description="Copies of intermediate files on HDFS.")
     work_path: Neutral[str | None] = Field(
         None, description="Folder of intermediate files, reached by all workers; null: beside the entities."

@@ -24,7 +24,7 @@ from etl.run.check_config import check_config
 from etl.run.outputs import check_outputs, hide_outputs, output_uris, quarantine_uri
 from etl.run.work import Work, kept_work
 from etl.steps import index, merge
-from etl.steps.encode import Chunk, Encoded, encode_range
+from etl.steps.encode import Chunk, Encoded, encode_ranges
 from etl.steps.index_previous import as_before, file_previous, num_previous_ids, previous_counts
 from etl.steps.index_shard import index_shard
 from etl.steps.sizes import cut_types, memory_of_workers
@@ -34,7 +34,7 @@ from etl.strings.hashing import HASH_NAME
 from etl.survey import outlook as estimates
 from etl.tables.files import files_of
 from etl.tables.formats import FileRange
-from etl.tables.ranges import balanced, find_ranges
+from etl.tables.ranges import balanced, grouped, ranges_of_files
 from graphmill import storage
 from graphmill.config import Config, Effect
 from graphmill.config.defaults import AUTO
@@ -49,6 +49,9 @@ from graphmill.storage.as_json import Int64
 __all__ = ["check", "check_outputs", "fingerprint", "outlook", "output_uris", "run", "written_uris"]
 
 written_uris = output_uris
+
+_LOOKS_PER_THREAD = 16
+_MAX_LOOKS = 64
 
 # Neutral settings that cut the work into tasks: unfinished work cannot continue with other values.
 _CUTTING = {name for name, effect in EtlConfig.effects().items() if effect is Effect.NEUTRAL} - {
@@ -82,7 +85,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     cutting = etl.model_dump(mode="json", include=_CUTTING)
     config = as_before(config)
     with kept_work(client, config, made_from | {"cutting": cutting}, claim) as work:
-        ranges = work.step("plan", list[FileRange], lambda: _plan(work, client, config))
+        ranges = work.step("plan", list[FileRange], lambda: _plan(work, config))
         doubts.warn_of_headers(config)
         num_rows = sum(file_range.num_rows for file_range in ranges)
         num_ids = 2 * num_rows + num_previous_ids(etl.previous_entity_path)
@@ -150,16 +153,15 @@ def _tables(etl: EtlConfig) -> list[tuple[str, Table]]:
     ]
 
 
-def _plan(work: Work, client: Client, config: Config) -> list[FileRange]:
+def _plan(work: Work, config: Config) -> list[FileRange]:
     etl = config.section(EtlConfig)
-    files = [
-        (label, table, uri, etl.chunk_rows)
-        for label, table in _tables(etl)
-        for uri in files_of(config, table)
-    ]
-    found = work.run_tasks(find_ranges, files, "look at tables", "files")
-    ranges = [file_range for of_file in found for file_range in of_file]
-    return balanced(ranges, sum(client.nthreads().values()))
+    files = [(label, table, uri) for label, table in _tables(etl) for uri in files_of(config, table)]
+    # A task costs more than a look at a small file.
+    step = min(1 + len(files) // (_LOOKS_PER_THREAD * work.num_threads), _MAX_LOOKS)
+    tasks = [(files[start : start + step], etl.chunk_rows) for start in range(0, len(files), step)]
+    found = work.run_tasks(ranges_of_files, tasks, "look at tables")
+    ranges = [file_range for of_files in found for file_range in of_files]
+    return balanced(ranges, work.num_threads)
 
 
 def _check_places(
@@ -183,8 +185,9 @@ def _check_places(
 def _encode(
     work: Work, config: Config, settings: TaskSettings, ranges: list[FileRange], claim: Claim
 ) -> list[Encoded]:
-    tasks = [(settings, file_range, number) for number, file_range in enumerate(ranges)]
-    encoded = work.run_tasks(encode_range, tasks, "encode", "ranges")
+    groups = grouped(ranges, work.num_threads, settings.etl.chunk_rows)
+    tasks = [(settings, group, number) for number, group in enumerate(groups)]
+    encoded = work.run_tasks(encode_ranges, tasks, "encode")
     if settings.folders.quarantine is not None:
         uri = storage.absolute(quarantine_uri(config))
         try:

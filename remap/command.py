@@ -11,7 +11,15 @@ import click
 from graphmill import config, storage
 from graphmill.cli import exit_codes
 from graphmill.cli.check import show_plan
-from graphmill.cli.options import conf_of, conf_option, dry_run_option, run_argument, run_options, set_option
+from graphmill.cli.options import (
+    conf_of,
+    conf_option,
+    dry_run_option,
+    id_map_options,
+    run_argument,
+    run_options,
+    set_option,
+)
 from graphmill.cli.session import session
 from graphmill.errors import ConfigError
 
@@ -128,6 +136,7 @@ def command() -> None:
     "--checkpoint-path", metavar="FOLDER", help="A checkpoint: ours, PBG's (v1, legacy), or RecIS'."
 )
 @click.option("--entity-path", metavar="FOLDER", help="Raw ids of its rows: entity counts and index.")
+@id_map_options
 @click.option("--compression", type=_CODEC, help="Codec of ids (snappy).")
 @click.option("--value-compression", type=_CODEC, help="Codec of vectors (none).")
 @click.option("--fixed-size-list", is_flag=True, default=None, help="Vectors as fixed_size_list, not list.")
@@ -181,10 +190,10 @@ def _remap_saved(
     from remap.graphstorm import job, options
 
     ours = [override for override in overrides if not override.startswith("cluster.")]
-    if ours or {"checkpoint_path", "entity_path"} & set(given):
+    if ours or {"checkpoint_path", "entity_path", "id_maps", "id_map_columns", "leave_out"} & set(given):
         raise ConfigError(
-            "--checkpoint-path, --entity-path, --set (but of cluster): they are for a run of ours, and "
-            "cannot be used with GraphStorm's flags"
+            "--checkpoint-path, --entity-path, --id-map, --set (but of cluster): they are for a run of ours, "
+            "and cannot be used with GraphStorm's flags"
         )
     section = config.read_raw(conf, overrides).get("cluster", {})
     settings = config.validated(cluster.ClusterConfig, section, prefix=("cluster",))

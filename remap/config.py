@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from graphmill.config import Fixed, Name, Positive, Section
+from graphmill.config import Fixed, Name, Positive, Section, TypeName
 from graphmill.formats.remapped import Compression
 
 
@@ -50,6 +50,18 @@ class RemapConfig(Section):
     )
     checkpoint_version: Fixed[Positive | None] = Field(
         None, description="Committed version of the checkpoint to remap; null: the latest."
+    )
+
+    id_maps: Fixed[dict[TypeName, str]] = Field(
+        default_factory=dict,
+        description="Raw ids of the ids of RecIS' tables, by table: a parquet file or folder with both ids, "
+        "or int64 where the raw ids are these integers; empty: raw ids are those of entity_path.",
+    )
+    id_map_columns: Fixed[Annotated[tuple[str, str], Field(strict=False)] | None] = Field(
+        None, description="Columns of raw ids and int64 ids in `id_maps`; null: found by their types."
+    )
+    leave_out_ids: Fixed[bool] = Field(
+        False, description="Leave out ids that `id_maps` cannot translate; false: such an id stops the run."
     )
 
     @model_validator(mode="after")

@@ -13,6 +13,7 @@ from graphmill import storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.display import readable
+from graphmill.formats.id_maps import INTEGERS
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.outlook import GraphSize, Outlook
@@ -22,6 +23,7 @@ from remap.config import RemapConfig
 from remap.output.complete import check_complete
 from remap.output.partition import write_partition
 from remap.output.relation_parameters import RELATIONS, write_relation_parameters
+from remap.sources.id_map import Sources, check_maps, open_sources
 from remap.sources.inputs import find_inputs, select_types
 from remap.sources.partition import MeasuredPartition, check_partitions, measure_partition
 
@@ -36,7 +38,9 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
     """
     settings = config.section(RemapConfig)
     select_types(config, settings)
-    if config.checkpoint_path not in coming:
+    if settings.id_maps:
+        check_maps(config, settings)
+    elif config.checkpoint_path not in coming:
         find_inputs(config, settings)
     return ""
 
@@ -61,9 +65,16 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         ConfigError: an entity type or a version is missing, or the output folder holds other files.
     """
     settings = config.section(RemapConfig)
-    num_partitions = select_types(config, settings)
-    inputs = find_inputs(config, settings)
     check_outputs(config)
+    with open_sources(config, settings) as sources:
+        result = _run(config, settings, sources, client, claim)
+    return result | ({"not_translated": sources.left_out} if settings.id_maps else {})
+
+
+def _run(
+    config: Config, settings: RemapConfig, sources: Sources, client: Client, claim: Claim
+) -> dict[str, Any]:
+    inputs, num_partitions = sources.inputs, sources.num_partitions
     partitions = [
         (inputs, entity_type, partition, config.entity_dimension(entity_type))
         for entity_type, num in num_partitions.items()
@@ -113,7 +124,12 @@ def fingerprint(config: Config) -> dict[str, Any]:
             for entity_type, num in num_partitions.items()
         },
         "inputs": record.describe_inputs(
-            [config.entity_path, config.checkpoint_path, *([settings.ids_path] if settings.ids_path else [])]
+            [
+                *([] if settings.id_maps else [config.entity_path]),
+                config.checkpoint_path,
+                *([settings.ids_path] if settings.ids_path else []),
+                *(each for each in settings.id_maps.values() if each != INTEGERS),
+            ]
         ),
     }
 

@@ -56,7 +56,7 @@ def evaluate(
 ) -> None:
     """Rank every edge of a split against all entities, both sides.
 
-    RUN: the output of a run, instead of --conf.
+    RUN: the output of a run, whose settings count then; or CONFIG, a file as for --conf.
     """
     chosen = [f"evaluate.split={split}"] if split is not None else []
     chosen += [f"evaluate.filtered={str(filtered).lower()}"] if filtered is not None else []

@@ -1,10 +1,24 @@
 """The sections `train` and `evaluate`: settings beyond PBG's keys."""
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from graphmill.config import Fixed, Fraction, Neutral, Positive, Section, Strings, Tunable
+from graphmill.config import (
+    NO_PLUGINS,
+    Fixed,
+    Fraction,
+    Neutral,
+    PluginList,
+    Positive,
+    Section,
+    Strings,
+    Tunable,
+)
+from graphmill.model import registry
+
+SamplerName = Annotated[str, AfterValidator(registry.NEGATIVE_SAMPLERS.check)]
+_RARE = ("freeze", "plugins", "negative_sampler")  # not written where not used: older checkpoints lack them
 
 
 class TrainConfig(Section):
@@ -121,13 +135,35 @@ class TrainConfig(Section):
         "last bit; false is faster.",
     )
 
+    freeze: Tunable[Strings] = Field(
+        (),
+        description="Entity types and relations, by name, that do not move: with init_path, they stay as "
+        "they are there. The global embedding of a frozen type is frozen too.",
+    )
+    plugins: Tunable[PluginList] = Field(
+        NO_PLUGINS,
+        description="Python files and importable modules that register plug-ins: operators, comparators, "
+        "losses, regularizers, negative samplers. Relative paths start at the current folder.",
+        json_schema_extra={"default": []},
+    )
+    negative_sampler: Tunable[SamplerName | None] = Field(
+        None, description="Plug-in that draws num_uniform_negs negatives per chunk; null: uniformly."
+    )
+
+    def result_settings(self) -> dict[str, Any]:
+        """The settings that change the result; plug-ins by checksum, and not the keys that are not in use."""
+        found = super().result_settings() | {"plugins": self.plugins.checksums()}
+        return {key: value for key, value in found.items() if value or key not in _RARE}
+
 
 class EvaluateConfig(Section):
     """The section `evaluate`."""
 
     key = "evaluate"
 
-    split: Fixed[str] = Field("test", description="Folder under edge_root whose edges are ranked.")
+    split: Fixed[str] = Field(
+        "test", description="Split whose edges are ranked: one of edge_paths, or under edge_root."
+    )
     filtered: Fixed[bool] = Field(True, description="Leave other known edges out of the ranking of an edge.")
     filter_paths: Fixed[Strings | None] = Field(
         None, description="Folders of known edges; null: edge_paths and all splits under edge_root."

@@ -16,6 +16,7 @@ from distributed import Client
 from graphmill import cluster, storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError
+from graphmill.formats import pbg_checkpoint
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.outlook import GraphSize, Outlook
 from graphmill.run.output_checks import check_folder
@@ -23,6 +24,7 @@ from graphmill.run.settled import describe, settled
 from graphmill.run.trained_with import changes_in_errors
 from train.config import TrainConfig
 from train.distributed.coordinator import Coordinator
+from train.model.frozen import Frozen
 from train.plan import outlook as estimates
 from train.plan.plan import all_reduce_of, announced
 from train.run.claim import check_claim, claim_checkpoint, moved_aside, trained_with
@@ -55,8 +57,21 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
             "its own, and one that goes on needs no init_path"
         )
     all_reduce_of(config)
+    _check_negatives(config)
+    Frozen.of(config)
     check_claim(config, coming)
     return ""
+
+
+def _check_negatives(config: Config) -> None:
+    has_negatives = config.num_batch_negs or config.num_uniform_negs
+    needs_them = config.loss_fn in ("ranking", "softmax")  # logistic learns from edges alone, too
+    if not needs_them or has_negatives or any(each.all_negs for each in config.relations):
+        return
+    raise ConfigError(
+        "num_batch_negs, num_uniform_negs: found 0 for both, and no relation with all_negs: edges without "
+        "negatives train nothing; set one of them"
+    )
 
 
 def outlook(config: Config, size: GraphSize | None) -> Outlook:
@@ -71,6 +86,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     if config.chosen:
         log.info("training: %s", describe(config))
     log_ignored_keys(config)
+    warn_of_drawn(config)
     claim.check()
     changes = claim_checkpoint(config)
     with announced(client), changes_in_errors(config):
@@ -88,6 +104,22 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         arguments = config, paths, claim.of(*paths.values())
         cluster.run_task(client, save_for_graphstorm, *arguments, description="saving for GraphStorm")
     return figures
+
+
+def warn_of_drawn(config: Config) -> None:
+    """Warn of frozen types whose vectors come from nowhere: they keep their first random values."""
+    types = Frozen.of(config).types
+    if not types or pbg_checkpoint.read_version(config.checkpoint_path):
+        return
+    path, known = config.init_path, set[str]()
+    if path:
+        known = set(pbg_checkpoint.num_partitions(path, pbg_checkpoint.read_version(path)))
+    if drawn := sorted(types - known):
+        log.warning(
+            "training: train.freeze: %s: %s, so the vectors stay as they are drawn",
+            ", ".join(drawn),
+            f"{path} has none" if path else "there is no init_path",
+        )
 
 
 def warn_of_growing_loss(config: Config, epochs: Sequence[Mapping[str, Any]]) -> None:

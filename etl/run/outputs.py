@@ -1,28 +1,54 @@
-"""Folders that the stage writes, and files that may be in them beforehand."""
+"""Folders that the stage writes, beside files of others, and the step that puts its files there.
 
-from itertools import permutations
+    data/FB15k/                             entity_path; the user's own files stay
+        freebase_mtr100_mte100-train.txt    a table
+        entity_count_all_0.txt ...          ours: checksums.xxh128 has a line for each file
+        freebase_mtr100_mte100-train_partitioned/    an edge path
+            edges_0_0.h5 ...
+
+A folder that holds nothing else is replaced as a whole, by a rename. Elsewhere the files of the last run are
+deleted, and the new files are renamed one by one, the manifest first: after a kill it names all files of
+ours, and files of the last run have other checksums.
+"""
+
+import re
+from collections.abc import Iterable
+from itertools import combinations
 
 from etl.config import EtlConfig
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.formats.edge_buckets import bucket_uri
-from graphmill.run.output_checks import check_folder
+from graphmill.run.output_checks import check_folder, tables_in
 from graphmill.vocab import Bucket
 
 _OURS = (
-    r"_SUCCESS|checksums\.xxh128|entity_index|raw_id_mappings|part-\d+-\d+\.parquet|entity_count_.+\.txt|entity_names_.+\.json|dynamic_rel_(count\.txt|names\.json)"
-    r"|edges_\d+_\d+\.h5"
+    r"_SUCCESS|checksums\.xxh128|entity_index|raw_id_mappings|entity_count_.+\.txt|entity_names_.+\.json"
+    r"|dynamic_rel_(count\.txt|names\.json)|edges_\d+_\d+\.h5"
 )
+_OF_QUARANTINE = r"_SUCCESS|part-\d+-\d+\.parquet"
 
 
 def output_uris(config: Config) -> list[str]:
     """List the folders that the stage writes: the entities, then each split, then bad rows."""
-    etl = config.section(EtlConfig)
-    uris = [config.entity_path, *map(config.split_path, etl.splits())]
-    if etl.on_bad_row == "quarantine":
-        uris.append(quarantine_uri(config))
-    return list(map(storage.absolute, uris))
+    uris = shared_uris(config)
+    if config.section(EtlConfig).on_bad_row == "quarantine":
+        uris.append(storage.absolute(quarantine_uri(config)))
+    return uris
+
+
+def shared_uris(config: Config) -> list[str]:
+    """List the folders that may hold files of others: the entities, then each split; equal ones alike."""
+    splits = config.section(EtlConfig).splits() if config.etl else ()
+    found: list[str] = []
+    for uri in map(storage.absolute, (config.entity_path, *map(config.split_path, splits))):
+        found.append(next((each for each in found if _is_same(each, uri)), uri))
+    return found
+
+
+def _is_same(uri: str, other: str) -> bool:
+    return storage.contains(uri, other) and storage.contains(other, uri)
 
 
 def quarantine_uri(config: Config) -> str:
@@ -43,27 +69,122 @@ def check_outputs(config: Config) -> None:
     """Refuse to replace anything but output of this stage.
 
     Raises:
-        ConfigError: an output folder holds other files, or another output folder.
+        ConfigError: a file of others has the name of one of ours, or two splits have one folder.
     """
-    uris = output_uris(config)
-    folders = [(storage.local_path(uri) or uri).rstrip("/") + "/" for uri in uris]
-    for (uri, folder), (inside, below) in permutations(zip(uris, folders, strict=True), 2):
-        if below.startswith(folder):
+    uris = shared_uris(config)
+    _check_splits(config)
+    for uri in dict.fromkeys(uris):
+        _check_names(uri)
+        for table in tables_in(config, uri):
+            if storage.is_dir(table) or not storage.exists(table):
+                raise ConfigError(
+                    f"etl: the table {table} lies where etl writes, in {uri}, and would have our files too: "
+                    "name its files one by one, or choose another folder"
+                )
+    for uri in output_uris(config)[len(uris) :]:
+        inside = next((each for each in uris if storage.contains(uri, each)), None)
+        if inside is not None:
             raise ConfigError(
-                f"{uri} is replaced as a whole, and {inside} lies in it: set entity_path and edge_paths to "
-                "folders of their own"
+                f"{uri} is replaced as a whole, and {inside} lies in it: set etl.quarantine_path to a folder "
+                "of its own"
             )
-    for uri in uris:
-        check_folder(uri, _OURS, "etl", "and is replaced as a whole")
+        check_folder(uri, _OF_QUARANTINE, "etl", "and is replaced as a whole")
+
+
+def _check_splits(config: Config) -> None:
+    splits = config.section(EtlConfig).splits()
+    uris = dict(zip(splits, shared_uris(config)[1:], strict=True))
+    for split, other in combinations(splits, 2):
+        if uris[split] == uris[other]:
+            raise ConfigError(f"edge_paths: the splits {split} and {other} would both be {uris[split]}")
+
+
+def _check_names(uri: str) -> None:
+    """Refuse a folder with a file of others that has one of our names.
+
+    Raises:
+        ConfigError: there is such a file.
+    """
+    ours = files_of_last_run(uri)
+    beginnings = {path.partition("/")[0] for path in ours}
+    if ours:
+        beginnings |= {storage.MARKER, storage.CHECKSUMS}
+    for entry in storage.list_dir(uri):
+        name = storage.name(entry.uri)
+        if re.fullmatch(_OURS, name) and name not in beginnings:
+            raise ConfigError(
+                f"etl: {uri} holds {name}, which etl has not written (it has no line in {storage.CHECKSUMS}) "
+                "and does not replace: `train` reads PyTorch-BigGraph's files as they are; to write new "
+                "files, choose another folder, or move that away"
+            )
+
+
+def files_of_last_run(uri: str) -> list[str]:
+    """List what the stage wrote in a folder, as paths below it, by the folder's manifest."""
+    if not storage.exists(manifest := storage.manifest_of(uri).uri):
+        return []
+    return [path for path in storage.read_checksums(manifest) if _is_ours(uri, path)]
+
+
+def _is_ours(uri: str, path: str) -> bool:
+    """Whether a path from a manifest, which others may have written, is that of a file that etl writes."""
+    first, *others = path.split("/")
+    leads_elsewhere = not {"", ".", ".."}.isdisjoint(others)
+    return bool(re.fullmatch(_OURS, first)) and not leads_elsewhere and storage.within(uri, f"{uri}/{path}")
+
+
+def put(folder: str, uri: str) -> None:
+    """Move the finished `folder` to `uri`, where all files of others stay.
+
+    Raises:
+        ConfigError: others have written a file of the same name meanwhile.
+    """
+    _check_names(uri)
+    if _holds_only_ours(uri):
+        storage.replace_directory(folder, uri)
+        return
+    new = [entry.uri for entry in storage.list_dir(folder, recursive=True) if not entry.is_dir]
+    paths = {each[len(folder) + 1 :]: each for each in new}
+    manifest = storage.name(storage.manifest_of(uri).uri)
+    _delete(uri, set(files_of_last_run(uri)) - set(paths))
+    storage.move(paths.pop(manifest), storage.join(uri, manifest))
+    for path, source in paths.items():
+        storage.make_dir(storage.parent(storage.join(uri, path)))
+        storage.move(source, storage.join(uri, path))
+    storage.delete(folder)
+
+
+def _delete(uri: str, paths: Iterable[str]) -> None:
+    """Delete files below `uri`, and the folders that are empty then."""
+    for path in paths:
+        storage.delete(storage.join(uri, path))
+        while (path := path.rpartition("/")[0]) and not storage.list_dir(
+            storage.join(uri, path), hidden=True
+        ):
+            storage.delete(storage.join(uri, path))
+
+
+def _holds_only_ours(uri: str) -> bool:
+    ours = {*files_of_last_run(uri), storage.MARKER, storage.CHECKSUMS}
+    entries = storage.list_dir(uri, hidden=True)
+    if not all(re.fullmatch(_OURS, storage.name(entry.uri)) for entry in entries):
+        return False
+    below = storage.list_dir(uri, recursive=True)
+    paths = (entry.uri[len(uri.rstrip("/")) + 1 :] for entry in below if not entry.is_dir)
+    return ours.issuperset(paths)
 
 
 def hide_outputs(config: Config) -> None:
     """Delete the markers of all outputs: until the run ends, old and new files may lie side by side.
 
     Splits that an earlier run wrote and this run does not lose their markers too: their indices are old.
+    Where `edge_paths` are called otherwise, other graphs may lie beside them.
     """
     uris = output_uris(config)
-    beside = [entry.uri for entry in storage.list_dir(storage.absolute(config.edge_root)) if entry.is_dir]
-    old_splits = [uri for uri in beside if storage.exists(bucket_uri(uri, Bucket(0, 0)))]
-    for uri in dict.fromkeys([*uris, *old_splits]):
+    if config.split_root is not None:
+        beside = [
+            entry.uri for entry in storage.list_dir(storage.absolute(config.split_root)) if entry.is_dir
+        ]
+        uris += [uri for uri in beside if storage.exists(bucket_uri(uri, Bucket(0, 0)))]
+    for uri in dict.fromkeys(uris):
         storage.delete_marker(uri)

@@ -27,7 +27,7 @@ from distributed import Client
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from etl.config import EtlConfig
-from etl.run.outputs import output_uris
+from etl.run.outputs import output_uris, put, shared_uris
 from etl.steps import spill
 from etl.steps.task_settings import Folders
 from graphmill import storage
@@ -100,10 +100,15 @@ class Work:
             output: storage.join(storage.parent(output), f".{storage.name(output)}.tmp-{token}")
             for output in output_uris(config)
         }
-        entities, *others = self.outputs.values()
+        entities, *others = map(self.outputs.__getitem__, output_uris(config))  # folders may be the same
         splits = dict(zip(config.section(EtlConfig).splits(), others, strict=False))
         quarantine = others[len(splits)] if len(others) > len(splits) else None
         self.folders = Folders(storage.join(uri, f"files-{token}"), entities, splits, quarantine)
+
+    @property
+    def num_threads(self) -> int:
+        """Tasks that the cluster runs at a time now."""
+        return sum(self._client.nthreads().values())
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -229,8 +234,9 @@ def kept_work(client: Client, config: Config, made_from: dict[str, Any], claim: 
         with closing(work):
             yield work
             work.wait()
+        shared = shared_uris(config)
         for output, folder in reversed(work.outputs.items()):
-            storage.replace_directory(folder, output)
+            (put if output in shared else storage.replace_directory)(folder, output)
     except (BadInputError, NotFoundError):
         with suppress(StorageError, LockedError):  # the first error is the one to report
             claim.check()

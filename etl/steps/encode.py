@@ -14,7 +14,7 @@ folder:
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -66,7 +66,7 @@ class Chunk:
 
 @dataclass
 class Encoded:
-    """Chunks and counts of one file range."""
+    """Chunks and counts of a group of file ranges."""
 
     chunks: list[Chunk] = field(default_factory=list)
     num_rows: int = 0
@@ -78,12 +78,13 @@ class Encoded:
     """Bad rows in quarantine by unknown relation."""
 
 
-def encode_range(settings: TaskSettings, file_range: FileRange, number: int) -> Encoded:
-    """Encode the rows of one file range, chunk by chunk."""
+def encode_ranges(settings: TaskSettings, ranges: Sequence[FileRange], number: int) -> Encoded:
+    """Encode the rows of file ranges of one table, chunk by chunk; a chunk may span several ranges."""
     found = Encoded()
-    table = file_range.table
-    blocks = read_blocks(file_range, settings.etl.chunk_rows, _rules(settings, table))
-    for chunk_number, of_chunk in groupby(blocks, key=_chunk_numbers(settings.etl.chunk_rows)):
+    table, chunk_rows = ranges[0].table, settings.etl.chunk_rows
+    rules = _rules(settings, table)
+    blocks = (block for each in ranges for block in read_blocks(each, chunk_rows, rules))
+    for chunk_number, of_chunk in groupby(blocks, key=_chunk_numbers(chunk_rows)):
         rows: ChunkRows | ChunkIds = (
             ChunkRows(settings, table) if isinstance(table, TableConfig) else ChunkIds(settings, table)
         )

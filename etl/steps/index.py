@@ -141,7 +141,7 @@ def write_partition(
         names = (name for batch in entity_index.iter_part(*place) for name in batch.to_pylist())
         entity_counts.write_entity_names(*place, names, checksums)
     if settings.etl.graphstorm_maps:
-        id_maps.write_raw_id_map(*place, first_id, entity_index.iter_part(*place))
+        id_maps.write_raw_id_map(*place, first_id, entity_index.iter_part(*place), checksums)
     return checksums
 
 
@@ -154,9 +154,12 @@ def _partition_ids(settings: TaskSettings, partition: Partition, shards: list[Sh
 
 
 def static_relations(settings: TaskSettings, chunks: list[Chunk]) -> IndexedRelations:
-    """Count the relations of the configuration."""
+    """Count the relations of the configuration; PBG's export reads their names beside those of entities."""
     names = [each.name for each in settings.relations]
-    return _indexed_relations(names, len(rare_relations(settings, chunks)), {})
+    checksums: Checksums = {}
+    if settings.etl.entity_names:
+        entity_counts.write_relation_names(settings.folders.entities, names, checksums)
+    return _indexed_relations(names, len(rare_relations(settings, chunks)), checksums)
 
 
 def _indexed_relations(names: Collection[str], num_left_out: int, checksums: Checksums) -> IndexedRelations:

@@ -1,28 +1,22 @@
 """The hash that places raw ids: MurmurHash64A of their UTF-8 bytes, for whole columns at once.
 
-Partitions and indices follow from the hash, so it must never change. Its name is fixed here, and its seed is
-in the entity index's manifest. Hashes of Python, pandas or data frame libraries promise no stability. The
-hash need not be strong: strings that share a hash are ordered by the strings themselves.
-
-Source: Austin Appleby, MurmurHash2, 64-bit version for 64-bit processors (public domain).
+The hash need not be strong: strings that share a hash are ordered by the strings themselves. Without a
+compiler, `graphmill.formats.murmur` does the work.
 """
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from etl.strings import native
 from etl.strings.native import text_arguments
+from graphmill.formats import murmur
+from graphmill.formats.murmur import HASH_NAME, Hashes, scale
 from graphmill.machine.native import address
 
-HASH_NAME = "murmurhash64a"
-WORD_BYTES = 8
+__all__ = ["HASH_NAME", "MASK", "Hashes", "hash_strings", "mix", "scale"]
+
 MASK = (1 << 64) - 1
 """Bits of the hash that are kept. Tests keep fewer, to get equal hashes."""
-_M = np.uint64(0xC6A4A7935BD1E995)
-_R = np.uint64(47)
-
-Hashes = npt.NDArray[np.uint64]
 
 
 def hash_strings(strings: pa.Array, seed: int) -> Hashes:
@@ -36,38 +30,10 @@ def hash_strings(strings: pa.Array, seed: int) -> Hashes:
     if not len(strings):
         return np.zeros(0, np.uint64)
     if library is None:
-        return _hash_in_numpy(strings, seed) & np.uint64(MASK)
+        return murmur.hash_strings(strings, seed) & np.uint64(MASK)
     hashes = np.empty(len(strings), np.uint64)
     library.graphmill_hash(*text_arguments(strings), seed, address(hashes))
     return hashes & np.uint64(MASK)
-
-
-def _hash_in_numpy(strings: pa.Array, seed: int) -> Hashes:
-    """Hash all strings at once, word by word."""
-    offset_type = np.int64 if pa.types.is_large_string(strings.type) else np.int32
-    _, offset_buffer, text_buffer = strings.buffers()
-    offsets = np.frombuffer(offset_buffer, offset_type)[strings.offset :][: len(strings) + 1].astype(np.int64)
-    # The word at byte i is the eight bytes from i on, little-endian. Zeros follow the last string.
-    padded = np.zeros(offsets[-1] - offsets[0] + 2 * WORD_BYTES, np.uint8)
-    if offsets[-1] > offsets[0]:
-        padded[: -2 * WORD_BYTES] = np.frombuffer(text_buffer, np.uint8)[offsets[0] : offsets[-1]]
-    words = np.ndarray((len(padded) - WORD_BYTES + 1,), "<u8", buffer=padded, strides=(1,))
-    starts, lengths = offsets[:-1] - offsets[0], np.diff(offsets)
-    value = np.uint64(seed) ^ (lengths.astype(np.uint64) * _M)
-    for at in range(0, int(lengths.max()) - WORD_BYTES + 1, WORD_BYTES):
-        rows = np.flatnonzero(lengths >= at + WORD_BYTES)
-        word = words[starts[rows] + at] * _M
-        word ^= word >> _R
-        value[rows] = (value[rows] ^ (word * _M)) * _M
-    rows = np.flatnonzero(lengths % WORD_BYTES)
-    left = lengths[rows] % WORD_BYTES
-    past_bits = (64 - 8 * left).astype(np.uint64)  # bytes past the string's end are its neighbour's
-    rest = (words[starts[rows] + lengths[rows] - left] << past_bits) >> past_bits
-    value[rows] = (value[rows] ^ rest) * _M
-    value ^= value >> _R
-    value *= _M
-    hashes: Hashes = value ^ (value >> _R)
-    return hashes
 
 
 def mix(hashes: Hashes) -> Hashes:
@@ -78,9 +44,3 @@ def mix(hashes: Hashes) -> Hashes:
     mixed *= np.uint64(0xC4CEB9FE1A85EC53)
     mixed ^= mixed >> np.uint64(33)
     return mixed
-
-
-def scale(hashes: Hashes, num_slots: int) -> Hashes:
-    """Return the slot of each hash, 0 <= slot < num_slots < 2**32: equal ranges of the hash's upper half."""
-    slots: Hashes = ((hashes >> np.uint64(32)) * np.uint64(num_slots)) >> np.uint64(32)
-    return slots

@@ -136,7 +136,9 @@ def _refuse(field: str, wrong_N: Any, reason: str, detail: str) -> None:
         raise _BadRowsError(field, rows, reason, f"{detail} ({rows.size} in this block)")
 
 
-def _strings(column: pa.ChunkedArray, field: str, at: BlockPosition) -> pa.ChunkedArray:
+def _strings(
+    column: pa.ChunkedArray, field: str, at: BlockPosition, *, takes_empty: bool = False
+) -> pa.ChunkedArray:
     """Convert raw ids or relation names to strings."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -152,7 +154,7 @@ def _strings(column: pa.ChunkedArray, field: str, at: BlockPosition) -> pa.Chunk
     if of_bytes:
         column = _decoded(column, field)
     lengths = pc.binary_length(column)
-    if column.length() and pc.min(lengths).as_py() == 0:
+    if column.length() and not takes_empty and pc.min(lengths).as_py() == 0:
         _refuse(field, pc.equal(lengths, 0), "empty", "empty")
     return column.cast(pa.string())
 
@@ -192,14 +194,13 @@ def _is_ascii(strings: pa.Array) -> bool:
 
 
 def _features(column: pa.ChunkedArray, field: str, at: BlockPosition, delimiter: str) -> pa.ChunkedArray:
-    """Convert to lists of feature names."""
+    """Convert to lists of feature names; empty text is an empty list."""
     if column.null_count:
-        _refuse(field, column.is_null(), "null", "null; every row needs features")
+        _refuse(field, column.is_null(), "null", "null; a row without features has an empty list")
     if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
-        column = pc.split_pattern(_strings(column, field, at), delimiter)
+        column = _split(_strings(column, field, at, takes_empty=True), delimiter)
     lists = column.combine_chunks().cast(pa.list_(column.type.value_type))
     lengths = pc.list_value_length(lists).to_numpy()
-    _refuse(field, lengths == 0, "no feature", "a list without features")
     values = lists.flatten()
     try:
         names = _strings(pa.chunked_array([values]), field, at)
@@ -208,6 +209,11 @@ def _features(column: pa.ChunkedArray, field: str, at: BlockPosition, delimiter:
         raise _BadRowsError(field, rows, f"{error.reason} feature", f"a feature is {error.detail}") from error
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     return pa.chunked_array([pa.ListArray.from_arrays(offsets, pa.concat_arrays(names.chunks))])
+
+
+def _split(texts: pa.ChunkedArray, delimiter: str) -> pa.ChunkedArray:
+    lists = pc.split_pattern(texts, delimiter)
+    return pc.if_else(pc.equal(texts, ""), pa.scalar([], lists.type), lists)
 
 
 def _relations(column: pa.ChunkedArray, at: BlockPosition, rules: Rules) -> pa.ChunkedArray:

@@ -70,8 +70,9 @@ def _split(uri: str) -> tuple[str, list[str]]:
 
 def _written_below(config: Config, uri: str) -> list[str]:
     """List the folders below `uri` that this run writes."""
-    written = [config.output, config.entity_path, config.edge_root, config.checkpoint_path]
-    written += [config.embedding_path, config.section(EtlConfig).quarantine_path]
+    etl = config.section(EtlConfig)
+    written = [config.output, config.entity_path, config.split_root, config.checkpoint_path]
+    written += [config.embedding_path, etl.quarantine_path, *map(config.split_path, etl.splits())]
     return [place for root in written if root for place in storage.path_below(uri, root)]
 
 

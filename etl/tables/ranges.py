@@ -19,7 +19,13 @@ from graphmill import storage
 from graphmill.errors import RawTableError
 
 MIN_BALANCED_BYTES = 16 << 20
+MAX_GROUP_BYTES = 64 << 20
 _MAX_ROUNDS = 4
+
+
+def ranges_of_files(files: Sequence[tuple[str, Table, str]], chunk_rows: int) -> list[FileRange]:
+    """Find the ranges of files, each given as label, table and URI; see `find_ranges`."""
+    return [each for label, table, uri in files for each in find_ranges(label, table, uri, chunk_rows)]
 
 
 def find_ranges(label: str, table: Table, uri: str, chunk_rows: int) -> list[FileRange]:
@@ -122,6 +128,27 @@ def balanced(ranges: Sequence[FileRange], num_workers: int) -> list[FileRange]:
     return [
         each for of_file in files for each in (_recut(of_file, num_ranges) if of_file is largest else of_file)
     ]
+
+
+def grouped(ranges: Sequence[FileRange], num_workers: int, chunk_rows: int) -> list[list[FileRange]]:
+    """Group neighbouring ranges of a table that one task reads: small files make few tasks and few chunks.
+
+    A group has at most about `chunk_rows` rows and `MAX_GROUP_BYTES`, or one range. There are enough groups
+    to keep all workers busy.
+    """
+    num_groups = _MAX_ROUNDS * max(num_workers, 1)
+    max_rows = min(chunk_rows, sum(each.num_rows for each in ranges) // num_groups)
+    max_bytes = min(MAX_GROUP_BYTES, sum(each.num_bytes for each in ranges) // num_groups)
+    groups: list[list[FileRange]] = []
+    num_rows = num_bytes = 0
+    for each in ranges:
+        num_rows, num_bytes = num_rows + each.num_rows, num_bytes + each.num_bytes
+        if groups and groups[-1][0].table == each.table and num_rows <= max_rows and num_bytes <= max_bytes:
+            groups[-1].append(each)
+        else:
+            groups.append([each])
+            num_rows, num_bytes = each.num_rows, each.num_bytes
+    return groups
 
 
 def _range_bytes(of_file: Sequence[FileRange]) -> int:

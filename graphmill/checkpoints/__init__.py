@@ -11,6 +11,7 @@ from typing import Any, TypedDict, Unpack
 
 from graphmill import storage
 from graphmill.checkpoints.checkpoint import Checkpoint, Floats, ModelState, Rows
+from graphmill.checkpoints.id_maps import IdMaps
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.formats.pbg_legacy.index_base import IndexBase
@@ -43,7 +44,10 @@ _TABLE = {
         "graphstorm_model", "GraphStormModelCheckpoint", "model.bin (GraphStorm)", (r"model\.bin",)
     ),
     "recis": _Format(
-        "recis", "RecisCheckpoint", "index and *.safetensors (RecIS)", ("index", r".*\.safetensors")
+        "recis",
+        "RecisCheckpoint",
+        "index and *.safetensors, or checkpoint and ckpt_* (RecIS)",
+        (r"index|checkpoint", r".*\.safetensors|ckpt_.+"),
     ),
     "pbg-legacy": _Format(
         "pbg_legacy",
@@ -84,6 +88,8 @@ class Options(TypedDict, total=False):
     """Entity counts, for formats without partitions; by default one partition per type."""
     index_base: IndexBase
     """Number of the first partition in legacy names: 0, 1, or "auto" (default): from the names."""
+    id_maps: IdMaps | None
+    """Maps of ids, for tables with hashed ids (RecIS); by default the ids are 0 to N - 1."""
     allow_non_finite: bool
     """Read rows, sums and parameters that are NaN or infinite; by default an error."""
 

@@ -171,13 +171,19 @@ class Checkpoint(ABC):
         return []
 
     @property
+    def left_out(self) -> list[str]:
+        """Content of the files that the reader was told to leave out, a line each."""
+        return []
+
+    @property
     def num_partitions(self) -> dict[str, int]:
         """Number of partitions of each entity type."""
         return {entity_type: len(counts) for entity_type, counts in self.counts.items()}
 
     def _in_order(self, keys: Iterable[str]) -> list[str]:
         """The keys of parameters in the order of the model, in which optimizers number them."""
-        return in_order(list(keys), list((self.config or {}).get("entities", self.num_partitions)))
+        types = list((self.config or {}).get("entities", self.num_partitions))
+        return in_order(list(keys), types, self.config)
 
     def _place(self, entity_type: str, partition: Partition) -> str:
         return f"{self.uri}: {entity_type!r}, partition {partition}"

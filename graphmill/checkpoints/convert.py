@@ -13,11 +13,15 @@ from typing import Unpack
 import numpy as np
 
 from graphmill import checkpoints, storage
-from graphmill.checkpoints import Checkpoint, Floats, Options
+from graphmill.checkpoints import Checkpoint, Floats, Options, states
 from graphmill.errors import ConfigError, FormatError
+from graphmill.model.parameters import relations_without_order
 from graphmill.run.lock import NO_CLAIM, Claim
 
 log = logging.getLogger("graphmill")
+
+CHECKPOINT, ENTITIES = "checkpoint", "entities"
+"""Folders of the target where an id map gives raw ids to the rows."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,8 @@ def convert(
         target_format: its format.
         shard_num: shards of a RecIS target.
         claim: checked before the target is renamed.
-        options: of reading the source.
+        options: of reading the source. With `id_maps`, a RecIS source becomes TARGET_URI/checkpoint and
+            TARGET_URI/entities, and a RecIS target gets the ids of the raw ids in `entity_path`.
 
     Raises:
         ConfigError: the target holds files.
@@ -59,19 +64,84 @@ def convert(
     if storage.list_dir(target_uri) or storage.list_hidden(target_uri):
         raise ConfigError(f"{target_uri}: expected a folder that is empty or does not exist; name another")
     started = time.monotonic()
+    id_maps = _check_maps(source_uri, target_format, options)
     source = checkpoints.open_checkpoint(source_uri, **options)
     log.info("convert: %s is %s, %s", source_uri, source.format, described(source))
+    _check_order(source)
     storage.delete(target_uri)
+    route = _Route(source, target_format, id_maps, options.get("entity_path"))
     with storage.atomic_directory(target_uri) as temporary:
-        not_kept = checkpoints.module_of(target_format).write(source, temporary, shard_num=shard_num)
-        not_kept += [f"{name}, of which nothing is known here" for name in source.unread]
-        counts = None if set(source.num_partitions.values()) == {1} else options.get("entity_path")
-        written = checkpoints.open_checkpoint(temporary, entity_path=counts)
-        _check_same(source, written, temporary)
+        not_kept = route.write(temporary, storage.absolute(target_uri), shard_num)
         claim.check()
-    target = checkpoints.open_checkpoint(target_uri, entity_path=counts)
     num_bytes = sum(4 * count * dimension for _, _, (count, dimension) in source.partitions())
-    return Converted(source, target, not_kept, num_bytes, time.monotonic() - started)
+    return Converted(source, route.open(target_uri), not_kept, num_bytes, time.monotonic() - started)
+
+
+@dataclass(frozen=True)
+class _Route:
+    """What is written where: tables of RecIS may get raw ids, raw ids may become RecIS' ids."""
+
+    source: Checkpoint
+    target_format: str
+    id_maps: checkpoints.IdMaps | None
+    entity_path: str | None
+
+    @property
+    def to_raw_ids(self) -> bool:
+        return self.id_maps is not None and self.target_format != "recis"
+
+    @property
+    def to_hashed_ids(self) -> bool:
+        return self.id_maps is not None and self.target_format == "recis"
+
+    def write(self, folder: str, target_uri: str, shard_num: int) -> list[str]:
+        """Write into a temporary folder, which will be `target_uri`, and compare; return what is lost."""
+        source, write = self.source, checkpoints.module_of(self.target_format).write
+        if self.id_maps is not None and self.to_raw_ids:
+            _write_entities(source, folder, target_uri, self.id_maps)
+        maps = {"id_maps": self.id_maps, "entity_path": self.entity_path} if self.to_hashed_ids else {}
+        not_kept = [*source.left_out, *write(source, self._checkpoint(folder), shard_num=shard_num, **maps)]
+        keeps_all = source.format == self.target_format == "recis"
+        if not keeps_all:
+            not_kept += [f"{name}, of which nothing is known here" for name in source.unread]
+        written = self.open(folder)
+        if not self.to_hashed_ids:  # other ids, and rows may be left out
+            _check_same(source, written, folder, compare_rows=not keeps_all)
+        return not_kept
+
+    def open(self, folder: str) -> Checkpoint:
+        """Open the checkpoint that was written into the folder."""
+        counts = storage.join(folder, ENTITIES) if self.to_raw_ids else self.entity_path
+        if self.to_hashed_ids or set(self.source.num_partitions.values()) == {1}:
+            counts = None
+        return checkpoints.open_checkpoint(self._checkpoint(folder), entity_path=counts)
+
+    def _checkpoint(self, folder: str) -> str:
+        return storage.join(folder, CHECKPOINT) if self.to_raw_ids else folder
+
+
+def _check_maps(source_uri: str, target_format: str, options: Options) -> checkpoints.IdMaps | None:
+    """The maps of ids, which either reading the source or writing the target needs."""
+    id_maps = options.get("id_maps")
+    if id_maps is None:
+        return None
+    formats = checkpoints.recognise(source_uri), target_format
+    if formats.count("recis") != 1:
+        raise ConfigError(
+            f"--id-map: expected RecIS' format as the source or as the target, found {' to '.join(formats)}"
+        )
+    if target_format == "recis":
+        options["id_maps"] = None
+    return id_maps
+
+
+def _write_entities(source: Checkpoint, folder: str, target_uri: str, id_maps: checkpoints.IdMaps) -> None:
+    from graphmill.checkpoints.hashed import write_entities
+    from graphmill.checkpoints.recis import RecisCheckpoint
+
+    if isinstance(source, RecisCheckpoint):
+        write_entities(storage.join(folder, ENTITIES), source.translated, id_maps)
+        source.entity_path = storage.join(target_uri, ENTITIES)
 
 
 def described(checkpoint: Checkpoint) -> str:
@@ -84,13 +154,25 @@ def described(checkpoint: Checkpoint) -> str:
     return version + "; ".join(tables)
 
 
-def _check_same(source: Checkpoint, written: Checkpoint, where: str) -> None:
+def _check_order(source: Checkpoint) -> None:
+    """Refuse optimizer states whose order is unknown: they would go to the wrong parameters."""
+    model = source.read_model()
+    if model is None or not states.sums_of(model.optimizer_state):
+        return
+    if names := relations_without_order(model.parameters, source.config):
+        raise ConfigError(
+            f"{source.uri}: operator {names[0]!r} is a plug-in with several parameters, and their order is "
+            "that of its class, which is not known here; name its file with --plugins"
+        )
+
+
+def _check_same(source: Checkpoint, written: Checkpoint, where: str, *, compare_rows: bool) -> None:
     """Compare shapes, and the first and last rows of every type."""
     for name, counts in source.counts.items():
         if sum(written.counts.get(name, [])) != sum(counts):
             raise FormatError(f"{where}: {name!r}: {sum(counts)} rows were read, {written.counts} written")
         added = source.global_embedding(name) if written.has_added_globals else None
-        for end in (0, -1):
+        for end in (0, -1) if compare_rows else ():
             first, second = (_end_row(each, name, end) for each in (source, written))
             first = first if added is None else first + added
             if not np.array_equal(first, second, equal_nan=True):

@@ -46,9 +46,20 @@ class OrderedTable:
         open_pieces: Callable[[], AbstractContextManager[Sequence[Piece]]],
         shape: tuple[int, int],
         where: str,
+        *,
+        leaves_out: bool = False,
+        hint: str = "",
     ) -> None:
-        """`shape` is (N, D) of all pieces together; `where` names the table in messages."""
-        self.shape = shape
+        """Describe the table.
+
+        Args:
+            open_pieces: opens the pieces.
+            shape: (N, D) of all pieces together, without rows that are left out.
+            where: name of the table in messages.
+            leaves_out: rows with negative ids are left out.
+            hint: what to do about ids that are not 0 to N - 1, for the message.
+        """
+        self.shape, self._leaves_out, self._hint = shape, leaves_out, hint
         self._open_pieces, self._where = open_pieces, where
         self._is_sorted: bool | None = None
         self._copy: _SortedCopy | None = None
@@ -65,30 +76,33 @@ class OrderedTable:
             return
         with self._open_pieces() as pieces:
             if self._is_sorted is None:
-                self._is_sorted = _is_sorted(pieces, self.shape[0], self._where)
+                self._is_sorted = not self._leaves_out and _is_sorted(
+                    pieces, self.shape[0], self._where, self._hint
+                )
             if not self._is_sorted:
                 self._copy = _sorted_copy(pieces, self.shape, self._where)
             yield self._copy or _Merged(pieces, self.shape, self._where)
 
 
-def _is_sorted(pieces: Sequence[Piece], count: int, where: str) -> bool:
+def _is_sorted(pieces: Sequence[Piece], count: int, where: str, hint: str) -> bool:
     batch_rows = BATCH_BYTES // 8
     is_sorted = True
     for piece in pieces:
         last = -1
         for start in range(0, piece.num_rows, batch_rows):
             ids = piece.read_ids(start, min(start + batch_rows, piece.num_rows))
-            _check_range(ids, count, where)
+            _check_range(ids, count, where, hint)
             is_sorted = is_sorted and int(ids[0]) > last and bool((np.diff(ids) > 0).all())
             last = int(ids[-1])
     return is_sorted
 
 
-def _check_range(ids: Numbers, count: int, where: str) -> None:
+def _check_range(ids: Numbers, count: int, where: str, hint: str) -> None:
     outside = ids[(ids < 0) | (ids >= count)]
     if len(outside):
         raise FormatError(
             f"{where}: id {int(outside[0])} among {count} rows: expected the ids 0 to {count - 1}, each once"
+            + hint
         )
 
 
@@ -143,6 +157,8 @@ class _SortedCopy(NamedTuple):
 
 
 def _sorted_copy(pieces: Sequence[Piece], shape: tuple[int, int], where: str) -> _SortedCopy:
+    if not shape[0] * shape[1]:
+        return _SortedCopy(np.empty(shape, np.float32))
     with tempfile.TemporaryFile(prefix="graphmill-") as file:
         # A full disk is an error here. Without reserved space, a write to the map would kill the process.
         os.posix_fallocate(file.fileno(), 0, shape[0] * shape[1] * 4)
@@ -154,7 +170,10 @@ def _sorted_copy(pieces: Sequence[Piece], shape: tuple[int, int], where: str) ->
         for start in range(0, piece.num_rows, batch_rows):
             stop = min(start + batch_rows, piece.num_rows)
             ids = piece.read_ids(start, stop)
-            copy[ids] = piece.read(start, stop)
+            rows, is_kept = piece.read(start, stop), ids >= 0
+            if not is_kept.all():
+                ids, rows = ids[is_kept], rows[is_kept]
+            copy[ids] = rows
             found[ids] = True
             num_read += len(ids)
     _check_found(found, num_read, 0, where)

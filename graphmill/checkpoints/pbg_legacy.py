@@ -29,10 +29,13 @@ class LegacyCheckpoint(PartitionFilesCheckpoint):
         numbers = legacy.versions_of(uri).get(self.version)
         if not numbers:
             raise FormatError(f"{uri}: version {self.version} has no embeddings")
-        entities = (self.config or {}).get("entities", {})
-        declared = {name: entities[name]["num_partitions"] for name in numbers if name in entities}
+        declared = states.declared_partitions(self.config, set(numbers))
         self.index_base = bases.of_partitions(
-            numbers, index_base, uri, declared if declared.keys() == numbers.keys() else None
+            numbers,
+            index_base,
+            uri,
+            lambda name, number: legacy.embeddings_uri(uri, name, number, self.version),
+            declared if declared.keys() >= numbers.keys() else None,
         )
         states.check_complete({name: len(each) for name, each in numbers.items()}, self.config, uri)
         self._num_partitions = {name: declared.get(name, len(numbers[name])) for name in numbers}

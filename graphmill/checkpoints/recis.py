@@ -1,10 +1,10 @@
 """RecIS' checkpoints as `Checkpoint`: one table per entity type, with integer ids over all partitions.
 
     {type}@id, {type}@embedding                     rows
-    {type}@sparse_row_wise_adagrad_state_sum        [N, 1], the name of RecIS' own optimizer; or
-    {type}@sparse_adagrad_state_sum                 [N, D]
-    rhs_operators.0.real, global_embs.emb_user      dense: parameters, under PBG's keys
-    rhs_operators.0.real.optimizer.sum              dense: their Adagrad sums
+    {type}@sparse_row_wise_adagrad_state_sum        [N, 1], the slot of RecIS' optimizer since 1.2.18; or
+    {type}@sparse_adagrad_state_sum                 [N, D], likewise since 1.2
+    rhs_operators.0.real, global_embs.emb_user      dense: parameters, under PBG's keys (see `recis_names`)
+    optimizer.sum.rhs_operators.0.real              dense: their Adagrad sums
     graphmill_checkpoint.json                       content that the layout cannot keep: version,
                                                     partitions, configuration, iteration, scalars of
                                                     optimizers
@@ -12,33 +12,36 @@
 RecIS itself writes no graphmill_checkpoint.json. The tensors of such a checkpoint are its only content.
 """
 
-import json
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 from graphmill import storage
-from graphmill.checkpoints import states
+from graphmill.checkpoints import recis_write, states
 from graphmill.checkpoints.checkpoint import Checkpoint, ModelState
-from graphmill.checkpoints.ordered import OrderedTable, Piece
-from graphmill.checkpoints.recis_shard import OwnedIds, OwnedRows
-from graphmill.checkpoints.whole_tables import JoinedRows, JoinedSums, WholeTablesCheckpoint
+from graphmill.checkpoints.hashed import Translated
+from graphmill.checkpoints.id_maps import IdMaps
+from graphmill.checkpoints.ordered import Numbers, OrderedTable, Piece
+from graphmill.checkpoints.recis_names import parse_names
+from graphmill.checkpoints.recis_reshard import reshard
+from graphmill.checkpoints.recis_write import ELEMENT_SUMS, FORMAT_VERSION, ROW_SUMS, SIDE_FILE
+from graphmill.checkpoints.whole_tables import WholeTablesCheckpoint
 from graphmill.errors import FormatError
 from graphmill.formats.pbg_checkpoint import Iteration
-from graphmill.formats.recis import CheckpointReader, HashTable, Saver, slice_of
+from graphmill.formats.recis import CheckpointReader, newest
 from graphmill.formats.recis.layout import EMBEDDING_SLOT, ID_SLOT, tensor_name
-from graphmill.model.parameters import is_parameter_key
 from graphmill.vocab import Partition
 
-SIDE_FILE = "graphmill_checkpoint.json"
-FORMAT_VERSION = 1
-ROW_SUMS = "sparse_row_wise_adagrad_state_sum"
-ELEMENT_SUMS = "sparse_adagrad_state_sum"
+__all__ = ["SIDE_FILE", "RecisCheckpoint", "write"]
 
-_SUM_END = ".optimizer.sum"
-_WRITERS = 4
+log = logging.getLogger("graphmill")
+
+_HINT = (
+    "; hashed ids need a map: graphmill convert and remap with --id-map TYPE=FILE, or TYPE=int64 where the "
+    "raw ids are these integers"
+)
 
 
 class RecisCheckpoint(WholeTablesCheckpoint):
@@ -46,17 +49,37 @@ class RecisCheckpoint(WholeTablesCheckpoint):
 
     format = "recis"
 
-    def __init__(self, uri: str, entity_path: str | None = None, **_: object) -> None:
-        """Counts of partitions are in `entity_path`; by default in the checkpoint. FormatError on damage."""
+    def __init__(
+        self, uri: str, entity_path: str | None = None, id_maps: IdMaps | None = None, **_: object
+    ) -> None:
+        """Open the checkpoint, or the newest one of a training run.
+
+        Counts of partitions are in `entity_path`; by default in the checkpoint. With `id_maps`, the ids of
+        the tables become raw ids, which are placed in partitions; tables without a map are left out.
+
+        Raises:
+            ConfigError: there is a map of an unknown table.
+            FormatError: a file is damaged, or ids cannot be translated.
+        """
+        newest_uri = newest(uri)
+        if newest_uri != uri:
+            log.info("%s: the newest checkpoint is %s", uri, newest_uri)
+        uri = newest_uri
         self._reader = CheckpointReader(uri)
         self._recorded = _read_side_file(storage.join(uri, SIDE_FILE))
         self._slots = self._reader.table_slots()
         for name, slots in self._slots.items():
             if EMBEDDING_SLOT not in slots:
                 raise FormatError(f"{uri}: table {name!r} has no slot {EMBEDDING_SLOT!r}, only {slots}")
-        tables = {name: _ordered_table(self._reader, name, EMBEDDING_SLOT) for name in self._slots}
-        recorded = self._recorded
-        super().__init__(uri, recorded["version"], tables, recorded["counts"], entity_path)
+        self.translated: dict[str, Translated] = {}
+        self.entity_path: str | None = None  # where the raw ids of translated tables will be
+        if id_maps is not None:
+            id_maps.check_types(list(self._slots), uri)
+            self.translated = {name: Translated(self._reader, name, id_maps) for name in id_maps.maps}
+        names = list(self.translated or self._slots)
+        tables = {name: self._ordered_table(name, EMBEDDING_SLOT) for name in names}
+        counts = {name: table.counts for name, table in self.translated.items()} or self._recorded["counts"]
+        super().__init__(uri, self._recorded["version"], tables, counts, entity_path)
         self._sums_tables: dict[str, OrderedTable] = {}
 
     def _read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
@@ -72,34 +95,50 @@ class RecisCheckpoint(WholeTablesCheckpoint):
         sums = {}
         if plain["state"] and slot is not None:
             if entity_type not in self._sums_tables:
-                self._sums_tables[entity_type] = _ordered_table(self._reader, entity_type, slot)
+                self._sums_tables[entity_type] = self._ordered_table(entity_type, slot)
             with self._open_partition(self._sums_tables[entity_type], entity_type, partition) as rows:
                 found = torch.from_numpy(rows.read(0, rows.shape[0]))
             sums[0] = found.reshape(-1) if slot == ROW_SUMS else found
         return states.with_sums(plain, sums)
 
     def _read_model(self) -> ModelState | None:
-        found = [name for name in self._reader.dense_names() if is_parameter_key(name)]
+        found, sum_names = parse_names(self._reader.dense_names())
         if not found and self._recorded["table_states"] is None:
             return None
         keys = self._in_order(found)
-        parameters = {key: self._reader.read_tensor(key).float() for key in keys}
+        parameters = {key: self._reader.read_tensor(found[key]).float() for key in keys}
         plain = self._recorded["model_state"]
         if plain is None:
             return ModelState(parameters, None)
-        dense = set(self._reader.dense_names())
         sums = {
-            number: self._reader.read_tensor(key + _SUM_END)
+            number: self._reader.read_tensor(sum_names[key])
             for number, key in enumerate(keys)
-            if key + _SUM_END in dense
+            if key in sum_names
         }
         return ModelState(parameters, states.with_sums(plain, sums) if plain["param_groups"] else {})
 
     @property
+    def reader(self) -> CheckpointReader:
+        """The reader of the files."""
+        return self._reader
+
+    @property
     def config(self) -> dict[str, Any] | None:
-        """The configuration in graphmill_checkpoint.json."""
+        """The configuration in graphmill_checkpoint.json, with the partitions of raw ids."""
         config: dict[str, Any] | None = self._recorded["config"]
-        return config
+        if config is None or not self.translated:
+            return config
+        nums = self.num_partitions
+        entities = {
+            name: {**entity, "num_partitions": nums.get(name, entity.get("num_partitions", 1))}
+            for name, entity in config["entities"].items()
+        }
+        return {**config, "entities": entities}
+
+    def described_config(self) -> dict[str, Any]:
+        """The configuration, with the place of the raw ids if a map of ids has given them."""
+        place = {} if self.entity_path is None else {"entity_path": self.entity_path}
+        return super().described_config() | place
 
     @property
     def iteration(self) -> Iteration | None:
@@ -110,12 +149,34 @@ class RecisCheckpoint(WholeTablesCheckpoint):
     @property
     def unread(self) -> list[str]:
         """Names of tensors that are no embeddings, sums or parameters."""
-        dense = [
-            name for name in self._reader.dense_names() if not is_parameter_key(name.removesuffix(_SUM_END))
-        ]
+        known_names = {name for names in parse_names(self._reader.dense_names()) for name in names.values()}
+        dense = [name for name in self._reader.dense_names() if name not in known_names]
         known = (EMBEDDING_SLOT, ROW_SUMS, ELEMENT_SUMS)
-        slots = [f"{name}@{slot}" for name, each in self._slots.items() for slot in each if slot not in known]
+        slots = [f"{name}@{slot}" for name in self.counts for slot in self._slots[name] if slot not in known]
         return dense + slots
+
+    @property
+    def left_out(self) -> list[str]:
+        """Tables without a map, and ids that their map or table lacks."""
+        without = [name for name in self._slots if self.translated and name not in self.translated]
+        lines = [f"table {name!r}: there is no --id-map of it" for name in without]
+        return lines + [line for table in self.translated.values() for line in table.left_out]
+
+    def _ordered_table(self, entity_type: str, slot: str) -> OrderedTable:
+        name = tensor_name(entity_type, slot)
+        shape, uri = self._reader.tensor_shape(name), self._reader.path
+        if len(shape) > 2 or not self._reader.tensor_dtype(name).is_floating_point:
+            raise FormatError(f"{uri}: {name!r}: expected floats (rows, dimension), found {shape}")
+        translated = self.translated.get(entity_type)
+        num_rows = shape[0] if translated is None else sum(translated.counts)
+        new_ids = None if translated is None else translated.new_ids
+        return OrderedTable(
+            partial(_open_pieces, self._reader, entity_type, slot, new_ids),
+            (num_rows, shape[1] if len(shape) == 2 else 1),
+            f"{uri}: {name}",
+            leaves_out=translated is not None,
+            hint=_HINT,
+        )
 
     def _recorded_state(self, entity_type: str, partition: Partition) -> Any:
         recorded = self._recorded["table_states"].get(entity_type)
@@ -125,15 +186,6 @@ class RecisCheckpoint(WholeTablesCheckpoint):
         return recorded[partition if len(recorded) == len(self.counts[entity_type]) else 0]
 
 
-def _ordered_table(reader: CheckpointReader, entity_type: str, slot: str) -> OrderedTable:
-    name = tensor_name(entity_type, slot)
-    shape = reader.tensor_shape(name)
-    if len(shape) > 2 or not reader.tensor_dtype(name).is_floating_point:
-        raise FormatError(f"{reader.path}: {name!r}: expected floats (rows, dimension), found {shape}")
-    shape_ND = shape[0], shape[1] if len(shape) == 2 else 1
-    return OrderedTable(partial(_open_pieces, reader, entity_type, slot), shape_ND, f"{reader.path}: {name}")
-
-
 # A checkpoint of RecIS itself records the sums alone.
 _UNKNOWN_STATE: dict[str, Any] = {
     "state": {"0": {"step": 0}},
@@ -141,79 +193,41 @@ _UNKNOWN_STATE: dict[str, Any] = {
 }
 
 
-def write(source: Checkpoint, target_uri: str, shard_num: int = 1) -> list[str]:
-    """Write `source` in `shard_num` shards, and return the lost content: nothing."""
-    table_states: dict[str, list[Any]] = {name: [] for name in source.counts}
-    sums_dims = dict.fromkeys(source.counts, 0)
-    for name, partition, shape in source.partitions():
-        state = source.read_optimizer_state(name, partition)
-        table_states[name].append(None if state is None else states.without_sums(state))
-        sums = states.table_sums(state or {}, shape, f"{source.uri}: {name}_{partition}")
-        if sums is not None:
-            sums_dims[name] = max(sums_dims[name], sums.dim())
-        del state, sums
-    model = source.read_model()
-    tensors = _dense_tensors(model) if model else {}
-    for shard in range(shard_num):
-        with ExitStack() as stack:
-            tables = {
-                name: _owned_table(source, name, sums_dims[name], shard, shard_num, stack)
-                for name in source.counts
-            }
-            Saver(shard, shard_num, _WRITERS, target_uri, tables, tensors).save()
-    content = {
-        "format_version": FORMAT_VERSION,
-        "version": source.version,
-        "counts": {name: list(counts) for name, counts in source.counts.items()},
-        "config": source.config,
-        "iteration": asdict(source.iteration) if source.iteration else None,
-        "table_states": table_states,
-        "model_state": _plain_model_state(model),
-    }
-    storage.write_text(storage.join(target_uri, SIDE_FILE), json.dumps(content, indent=1) + "\n")
-    return []
-
-
-def _plain_model_state(model: ModelState | None) -> dict[str, Any] | None:
-    if model is None or model.optimizer_state is None:
-        return None
-    return states.without_sums({"param_groups": [], **model.optimizer_state})
-
-
-def _dense_tensors(model: ModelState) -> dict[str, Any]:
-    tensors: dict[str, Any] = dict(model.parameters)
-    sums = states.sums_of(model.optimizer_state)
-    return tensors | {key + _SUM_END: sums[n] for n, key in enumerate(model.parameters) if n in sums}
-
-
-def _owned_table(
-    source: Checkpoint, name: str, sums_dim: int, shard: int, shard_num: int, stack: ExitStack
-) -> HashTable:
-    owned = slice_of(shard, shard_num)
-    rows = stack.enter_context(JoinedRows(source, name))
-    slots = {EMBEDDING_SLOT: OwnedRows(rows, owned)}
-    if sums_dim:
-        slot, width = (ROW_SUMS, 1) if sums_dim == 1 else (ELEMENT_SUMS, rows.shape[1])
-        slots[slot] = OwnedRows(JoinedSums(source, name, width), owned)
-    return HashTable(OwnedIds(rows.shape[0], owned), slots, shard, shard_num)
+def write(source: Checkpoint, target_uri: str, shard_num: int = 1, **options: Any) -> list[str]:
+    """Write `source` in `shard_num` shards, and return the lost content; see `recis_write.write`."""
+    if isinstance(source, RecisCheckpoint) and not source.translated:
+        return reshard(source.reader, target_uri, shard_num, allow_non_finite=source.allow_non_finite)
+    return recis_write.write(source, target_uri, shard_num, **options)
 
 
 @contextmanager
-def _open_pieces(reader: CheckpointReader, table: str, slot: str) -> Iterator[list[Piece]]:
-    """Open the blocks of a slot, and the blocks of its ids."""
+def _open_pieces(
+    reader: CheckpointReader, table: str, slot: str, new_ids: Numbers | None
+) -> Iterator[list[Piece]]:
+    """Open the blocks of a slot, and the blocks of its ids, which `new_ids` of all blocks may replace."""
     name = tensor_name(table, slot)
     id_blocks, row_blocks = reader.blocks(tensor_name(table, ID_SLOT)), reader.blocks(name)
     if [block.slots for block in id_blocks] != [block.slots for block in row_blocks]:
         raise FormatError(f"{reader.path}: {name!r}: its slices are not those of the ids")
-    pieces = []
+    pieces, first = [], 0
     with ExitStack() as stack:
         for ids, rows in zip(id_blocks, row_blocks, strict=True):
             if reader.entry(ids).shape != reader.entry(rows).shape[:1]:
                 raise FormatError(f"{reader.path}: {rows.key!r}: has not as many rows as {ids.key!r}")
-            read_ids = partial(stack.enter_context(reader.open_file(ids)).read, ids.key)
+            num_rows = reader.entry(ids).shape[0]
+            read_ids: Callable[[int, int], Any]
+            if new_ids is None:
+                read_ids = partial(stack.enter_context(reader.open_file(ids)).read, ids.key)
+            else:
+                read_ids = partial(_cut, new_ids[first : first + num_rows])
             read_rows = partial(_read_floats, stack.enter_context(reader.open_file(rows)), rows.key)
-            pieces.append(Piece(reader.entry(ids).shape[0], read_ids, read_rows))
+            pieces.append(Piece(num_rows, read_ids, read_rows))
+            first += num_rows
         yield pieces
+
+
+def _cut(ids: Numbers, start: int, stop: int) -> Numbers:
+    return ids[start:stop]
 
 
 def _read_floats(file: Any, key: str, start: int, stop: int) -> Any:

@@ -1,6 +1,6 @@
 """States of optimizers, which number a model's parameters in the order of `graphmill.model.parameters`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from graphmill.checkpoints.finite import check_finite
@@ -133,15 +133,25 @@ def check_complete(num_partitions: Mapping[str, int], config: Mapping[str, Any] 
     Raises:
         FormatError: a partition is missing.
     """
-    declared, relations = ((config or {}).get(key) for key in ("entities", "relations"))
-    if not isinstance(declared, Mapping) or not isinstance(relations, list):
-        return
-    sides = [relation.get(side) for relation in relations if isinstance(relation, Mapping) for side in Side]
-    for name in sorted(each for each in set(sides) & declared.keys() if isinstance(each, str)):
-        entity = declared[name]
-        wanted = entity.get("num_partitions", 1) if isinstance(entity, Mapping) else 1
+    for name, wanted in declared_partitions(config).items():
         if num_partitions.get(name, 0) < wanted:
             raise FormatError(
                 f"{where}: expected embeddings of {name!r} in {wanted} partitions, as the configuration "
                 f"beside says, found {num_partitions.get(name, 0)}"
             )
+
+
+def declared_partitions(config: Mapping[str, Any] | None, others: Iterable[str] = ()) -> dict[str, int]:
+    """Partitions of each type of a relation, and of `others`, as far as a checkpoint's configuration says."""
+    declared, relations = ((config or {}).get(key) for key in ("entities", "relations"))
+    if not isinstance(declared, Mapping):
+        return {}
+    listed = relations if isinstance(relations, list | tuple) else []
+    sides = [relation.get(side) for relation in listed if isinstance(relation, Mapping) for side in Side]
+    names = {each for each in (*sides, *others) if isinstance(each, str)} & declared.keys()
+    entities = {name: declared[name] for name in sorted(names)}
+    counts = {
+        name: each.get("num_partitions", 1) if isinstance(each, Mapping) else 1
+        for name, each in entities.items()
+    }
+    return {name: count for name, count in counts.items() if type(count) is int}

@@ -6,12 +6,11 @@ import click
 
 from graphmill import config
 from graphmill.cli import exit_codes
-from graphmill.cli.options import run_options
+from graphmill.cli.options import run_argument, run_options
 from graphmill.config import Config, defaults
-from graphmill.config.stages import STAGES
 from graphmill.display import terminal
 from graphmill.errors import NotFoundError
-from graphmill.run.job import job_of
+from graphmill.run.job import job_of, stages_of
 from graphmill.run.outlook import GraphSize
 from graphmill.run.output_checks import check_outputs
 from graphmill.run.record import read_record
@@ -21,10 +20,12 @@ from graphmill.vocab import TRAIN_SPLIT
 @click.command(
     "check", context_settings=exit_codes.CONTEXT, epilog="Example: graphmill check --conf conf/demo.yaml"
 )
+@run_argument
 @run_options
 def command(conf: str | None, overrides: tuple[str, ...], master: str | None) -> None:
     """Check a configuration and its tables, and print what a run would take; start nothing."""
-    show_plan(config.load(conf, overrides), list(STAGES))
+    settings = config.load(conf, overrides)
+    show_plan(settings, stages_of(settings))
 
 
 def show_plan(settings: Config, stages: Sequence[str]) -> None:

@@ -7,8 +7,10 @@ import click
 
 from graphmill import checkpoints
 from graphmill.checkpoints import convert as conversion
+from graphmill.checkpoints.id_maps import IdMaps, parse_id_maps
 from graphmill.cli import exit_codes
-from graphmill.cli.options import output_options
+from graphmill.cli.options import id_map_options, output_options
+from graphmill.config.plugins import read_plugins
 from graphmill.config.stages import named
 from graphmill.display import terminal
 from graphmill.run import lock
@@ -57,6 +59,20 @@ _index_base_option = click.option(
 )
 
 
+def _with_id_maps(
+    *,
+    id_maps: tuple[str, ...],
+    id_map_columns: str | None,
+    leave_out: bool | None,
+    num_partitions: int,
+    seed: int,
+    **options: Any,
+) -> dict[str, Any]:
+    """Options of a conversion, with those of maps of ids as one."""
+    maps = parse_id_maps(id_maps, id_map_columns)
+    return options | {"id_maps": IdMaps(maps, num_partitions, seed, bool(leave_out)) if maps else None}
+
+
 @command.command()
 @click.argument("source_uri")
 @click.argument("target_uri")
@@ -67,6 +83,22 @@ _index_base_option = click.option(
     type=click.Choice(checkpoints.FORMATS),
     help="Format to write; GraphMill recognises the format of SOURCE_URI.",
 )
+@id_map_options
+@click.option(
+    "--partitions",
+    "num_partitions",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="With --id-map: partitions of each entity type.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    default=0,
+    show_default=True,
+    help="With --id-map: seed of the hash that places raw ids, the key seed of later runs.",
+)
 @click.option("--version", type=click.IntRange(min=0), help="Version to read (default: the committed one).")
 @click.option("--entity-path", metavar="URI", help="Entity counts, if the source has no partitions.")
 @_index_base_option
@@ -74,9 +106,14 @@ _index_base_option = click.option(
     "--shards", "shard_num", type=click.IntRange(min=1), default=1, help="Shards of a RecIS target."
 )
 @click.option("--allow-non-finite", is_flag=True, help="Write NaN and infinity too, else an error.")
-def convert(source_uri: str, target_uri: str, target_format: str, **options: Any) -> None:
+@click.option("--plugins", multiple=True, metavar="FILE", help="File of the operators that are plug-ins.")
+def convert(
+    source_uri: str, target_uri: str, target_format: str, plugins: tuple[str, ...], **options: Any
+) -> None:
     """Write the checkpoint at SOURCE_URI as another format to TARGET_URI."""
+    read_plugins(plugins)
     with lock.held(whole=[target_uri]) as claim:
+        options = _with_id_maps(**options)
         done = conversion.convert(source_uri, target_uri, target_format, **options, claim=claim)
     click.echo(f"source  {done.source.format:<10} {conversion.described(done.source)}")
     click.echo(f"target  {done.target.format:<10} {conversion.described(done.target)}")

@@ -60,14 +60,38 @@ conf_option = click.option(
     help="Configuration: YAML, local or on HDFS; graphmill:NAME for an example of the installation; or a PBG "
     f"config ending in .py; sets ${CONF_VARIABLE}.",
 )
-set_option = click.option(
-    "--set", "overrides", multiple=True, metavar="KEY.PATH=VALUE", help="Override one setting; repeatable."
-)
-OF_A_RUN = "RUN: the output of a run, whose settings count then, instead of --conf."
-run_argument = click.argument("run", required=False)
+OF_A_RUN = "RUN: the output of a run, whose settings count then; or CONFIG, a file as for --conf."
+run_argument = click.argument("run", required=False, metavar="[RUN | CONFIG]")
+_SUFFIXES = (".py", ".yaml", ".yml")
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Check, print what the run would take, and start nothing."
 )
+
+
+def set_option(command: Command) -> Command:
+    """Add --set, and -p of PBG's commands; the function gets both as `overrides`, those of -p first."""
+
+    @click.option(
+        "--set",
+        "overrides",
+        multiple=True,
+        metavar="KEY.PATH=VALUE",
+        help="Override one setting; repeatable.",
+    )
+    @click.option(
+        "-p",
+        "--param",
+        "params",
+        multiple=True,
+        metavar="KEY=VALUE",
+        callback=lambda context, option, given: tuple(map(config.as_override, given)),
+        help="Override one key of PyTorch-BigGraph, in its form: -p edge_paths=a,b; repeatable.",
+    )
+    @functools.wraps(command)
+    def with_overrides(overrides: tuple[str, ...], params: tuple[str, ...], **others: Any) -> Any:
+        return command(overrides=(*params, *overrides), **others)
+
+    return with_overrides
 
 
 def output_options(command: Command) -> Command:
@@ -155,7 +179,7 @@ def run_options(command: Command) -> Command:
 
 
 def conf_of(run: str | None, conf: str | None) -> str | None:
-    """The configuration: of the finished run at `run`, a folder or its run.json; else of `conf`.
+    """Find the configuration: `run`, the file or the output of a run, with or without run.json; else `conf`.
 
     Raises:
         click.UsageError: both are given.
@@ -165,4 +189,35 @@ def conf_of(run: str | None, conf: str | None) -> str | None:
     context = click.get_current_context()
     if context.get_parameter_source("conf") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--conf: a finished run has its own configuration; give RUN or --conf")
-    return run if storage.name(run) == RECORD else storage.join(run, RECORD)
+    return run if storage.name(run) == RECORD or is_configuration(run) else storage.join(run, RECORD)
+
+
+def is_configuration(word: str) -> bool:
+    """Whether a word of a command line names the file of a configuration, by its suffix."""
+    return word.endswith(_SUFFIXES)
+
+
+def id_map_options(command: Command) -> Command:
+    """Add the options of a map from raw ids to int64 ids."""
+    for option in (
+        click.option(
+            "--leave-out",
+            is_flag=True,
+            default=None,
+            help="Leave out ids that the maps cannot translate, else an error.",
+        ),
+        click.option(
+            "--id-map-columns",
+            metavar="RAW,ID",
+            help="Columns of raw ids and int64 ids in the maps (default: by their types).",
+        ),
+        click.option(
+            "--id-map",
+            "id_maps",
+            multiple=True,
+            metavar="TYPE=FILE",
+            help="Raw ids of a RecIS table's ids: parquet, or int64 for the ids themselves; repeatable.",
+        ),
+    ):
+        command = option(command)
+    return command

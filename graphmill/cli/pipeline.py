@@ -7,17 +7,14 @@ import click
 from graphmill import config, storage
 from graphmill.cli import exit_codes
 from graphmill.cli.check import show_plan
-from graphmill.cli.options import dry_run_option, run_options
+from graphmill.cli.options import dry_run_option, run_argument, run_options
 from graphmill.cli.session import session
 from graphmill.config import Config
-from graphmill.config.stages import STAGES
 from graphmill.display import terminal
-from graphmill.errors import ConfigError
 from graphmill.run import dates
-from graphmill.run.job import job_of
+from graphmill.run.job import job_of, stages_of
 from graphmill.run.settled import settled
 from graphmill.run.summaries import summary
-from graphmill.vocab import TRAIN_SPLIT
 
 
 @click.command(
@@ -32,6 +29,7 @@ from graphmill.vocab import TRAIN_SPLIT
     metavar="YYYY-MM-DD",
     help="Date of the run: fills {date} and {previous_date} in the configuration.",
 )
+@run_argument
 @run_options
 @dry_run_option
 def command(
@@ -45,17 +43,17 @@ def command(
             return
     else:
         settings = config.load(conf, overrides, transform=dates.refuse_places)
-    _check_train_split(settings)
+    stages = stages_of(settings)
     if dry_run:
-        show_plan(settings, list(STAGES))
+        show_plan(settings, stages)
         return
-    first, *others = STAGES
+    first, *others = stages
     coming = [*job_of(first).output_uris(settings), settings.checkpoint_path]
     planned = settled(settings)
-    for stage in STAGES:  # reports a wrong setting of the last stage before the first stage runs
+    for stage in stages:  # reports a wrong setting of the last stage before the first stage runs
         job_of(stage).fingerprint(planned)
         job_of(stage).check(planned, coming)
-    with session(settings, master, list(STAGES)) as run:
+    with session(settings, master, stages) as run:
         if day:
             template = config.read_raw(conf, overrides)["output"]
             dates.hold_previous(settings, template, run.record.save)
@@ -77,18 +75,6 @@ def _finish(settings: Config, conf: str | None, overrides: tuple[str, ...]) -> N
     storage.write_marker(settings.output, schedule.model_dump(include={"date", "previous_date"}))
     if schedule.keep:
         dates.retire(config.read_raw(conf, overrides)["output"], schedule.keep)
-
-
-def _check_train_split(settings: Config) -> None:
-    """Refuse to train on other edges than those that etl writes.
-
-    Raises:
-        ConfigError: the train split is not among `edge_paths`.
-    """
-    written = settings.split_path(TRAIN_SPLIT)
-    if written not in settings.edge_paths:
-        read = ", ".join(settings.edge_paths)
-        raise ConfigError(f"edge_paths: etl writes {written}, training reads {read}; let them agree")
 
 
 if __name__ == "__main__":

@@ -26,13 +26,20 @@ def stage_command(name: str) -> click.Command:
     @run_options
     @dry_run_option
     def command(conf: str | None, overrides: tuple[str, ...], master: str | None, dry_run: bool) -> None:
-        settings = config.load(conf, overrides)
-        if dry_run:
-            show_plan(settings, [name])
-            return
-        job_of(name).check(settled(settings))
-        with session(settings, master, [name]) as run:
-            entry = run(name, resume=False)
-        terminal.show_table(name, summary({name: entry}))
+        run_stage(name, conf, overrides, master, dry_run=dry_run)
 
     return command
+
+
+def run_stage(
+    name: str, conf: str | None, overrides: tuple[str, ...], master: str | None, *, dry_run: bool
+) -> None:
+    """Run the stage `name` alone, or show what it takes."""
+    settings = config.load(conf, overrides)
+    if dry_run:
+        show_plan(settings, [name])
+        return
+    job_of(name).check(settled(settings))
+    with session(settings, master, [name]) as run:
+        entry = run(name, resume=False)
+    terminal.show_table(name, summary({name: entry}))

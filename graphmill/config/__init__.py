@@ -1,6 +1,8 @@
 """The configuration: YAML or a PBG Python config -> one frozen, typed `Config`."""
 
-from graphmill.config.reading import from_mapping, load, place_now, read_raw
+from graphmill.config.pbg_values import as_override, bare, from_python
+from graphmill.config.plugins import NO_PLUGINS, PluginList, Plugins
+from graphmill.config.reading import apply_override, from_mapping, load, place_now, read_raw
 from graphmill.config.schema import (
     Config,
     Count,
@@ -10,13 +12,15 @@ from graphmill.config.schema import (
     PbgConfig,
     Positive,
     RelationConfig,
+    RelationName,
     Strings,
     TypeName,
 )
-from graphmill.config.section import Effect, Fixed, Neutral, Section, Tunable, validated
+from graphmill.config.section import Effect, Fixed, Neutral, Section, Tunable, check_known, validated
 from graphmill.config.yaml_text import parsed as parsed_yaml
 
 __all__ = [
+    "NO_PLUGINS",
     "Config",
     "Count",
     "Effect",
@@ -26,13 +30,21 @@ __all__ = [
     "Name",
     "Neutral",
     "PbgConfig",
+    "PluginList",
+    "Plugins",
     "Positive",
     "RelationConfig",
+    "RelationName",
     "Section",
     "Strings",
     "Tunable",
     "TypeName",
+    "apply_override",
+    "as_override",
+    "bare",
+    "check_known",
     "from_mapping",
+    "from_python",
     "load",
     "parsed_yaml",
     "place_now",

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from graphmill import storage
-from graphmill.config import defaults, yaml_text
+from graphmill.config import defaults, pbg_values, splits, yaml_text
+from graphmill.config.plugins import check_recorded, plugins_of
 from graphmill.config.schema import Config
 from graphmill.config.section import Section, validated
 from graphmill.config.stages import SECTIONS, named
 from graphmill.errors import ConfigError
+from graphmill.model.registry import has_registered, running
 from graphmill.vocab import RECORD, TRAIN_SPLIT
 
 _MAX_DEPTH = 50
@@ -21,6 +23,9 @@ _WITHOUT_CONF = (
     "--conf: missing; name the configuration, as in --conf FILE.yaml, or an example of the installation, as "
     "in --conf graphmill:triples.yaml; `graphmill init TABLE...` writes one for your tables"
 )
+
+# Of version 1, of February 2019, and of January.
+_PBG_FUNCTIONS = ("get_torchbiggraph_config", "get_torchbiggraph_conf", "getConf")
 
 Transform = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -46,8 +51,8 @@ def load(
         if conf_uri is None and "relations" not in given:
             raise ConfigError(_WITHOUT_CONF)
         if conf_uri and _has_own_defaults(conf_uri, given):
-            given, chosen = defaults.applied(_with_pbg_names(given))
-        settings = from_mapping(given)
+            given, chosen = defaults.applied(pbg_values.with_v1_names(given))
+        settings = _evaluated(from_mapping(given), conf_uri)
     except ConfigError as error:
         raise ConfigError(_with_lines(str(error), conf_uri, overrides)) from error
     # Workers may have another current folder than the command.
@@ -62,8 +67,10 @@ def read_raw(conf_uri: str | None, overrides: Sequence[str] = ()) -> dict[str, A
         ConfigError: the file or an override cannot be parsed.
     """
     raw = _read(conf_uri) if conf_uri else {}
+    if conf_uri and storage.name(conf_uri) == RECORD and not any(map(_sets_plugins, overrides)):
+        check_recorded(raw, storage.parent(conf_uri))
     for override in overrides:
-        _apply(raw, override)
+        apply_override(raw, override)
     return raw
 
 
@@ -92,10 +99,11 @@ def from_mapping(raw: Mapping[str, Any]) -> Config:
     Raises:
         ConfigError: a key is unknown, missing, or of the wrong type, or two of them contradict.
     """
-    filled = _with_pbg_names(raw)
+    filled = pbg_values.with_v1_names(raw)
     if filled.get("dynamic_relations") is True:
         filled.setdefault("global_emb", False)  # PBG's default is true, and forbidden here
     _fill_paths(filled)
+    plugins_of(filled)  # the names of plug-ins are known before they are checked
     sections = {name: filled.pop(name) for name in SECTIONS if name in filled}
     settings = validated(Config, filled)
     typed: dict[str, Section] = {
@@ -106,21 +114,30 @@ def from_mapping(raw: Mapping[str, Any]) -> Config:
     return settings.model_copy(update=typed)
 
 
+def _evaluated(settings: Config, conf_uri: str | None) -> Config:
+    """Have a `.py` configuration without held-out edges evaluate its last edge path, as PBG does."""
+    if not (conf_uri and conf_uri.endswith(".py")):
+        return settings
+    evaluate = settings.section(named(SECTIONS["evaluate"]))
+    folder = settings.split_path(evaluate.split)
+    written = settings.section(named(SECTIONS["etl"])).splits() if settings.etl else ()
+    is_there = folder in settings.edge_paths or evaluate.split in written or storage.is_dir(folder)
+    if is_there or "split" in evaluate.model_fields_set:
+        return settings
+    last = splits.names_of(settings.edge_paths)[-1]
+    given = evaluate.model_dump(exclude_unset=True)
+    return settings.with_section(type(evaluate).model_validate({**given, "split": last}))
+
+
+def _sets_plugins(override: str) -> bool:
+    return _place(override.partition("=")[0])[:2] == ("train", "plugins")
+
+
 def _has_own_defaults(conf_uri: str, raw: Mapping[str, Any]) -> bool:
     """Whether `defaults` fill in what the file leaves out; runs of earlier releases have PBG's values."""
     if storage.name(conf_uri) == RECORD:
         return bool(raw.get("defaults") == "graphmill")
     return not conf_uri.endswith(".py")
-
-
-def _with_pbg_names(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mapping with the names of PBG's version 1 in place of older ones."""
-    filled = {_OLD_NAMES.get(key) or _snake(key): value for key, value in raw.items()}
-    if isinstance(filled.get("entities"), Mapping):
-        filled["entities"] = {name: _snake_keys(entity) for name, entity in filled["entities"].items()}
-    if isinstance(filled.get("relations"), Sequence) and not isinstance(filled["relations"], str):
-        filled["relations"] = [_snake_keys(relation) for relation in filled["relations"]]
-    return filled
 
 
 def _with_lines(message: str, conf_uri: str | None, overrides: Sequence[str]) -> str:
@@ -145,8 +162,6 @@ def _place(path: str) -> yaml_text.Place:
     """Split `etl.tables[0].lhs`, or `etl.tables.0.lhs`."""
     return tuple(re.sub(r"\[(\d+)\]", r".\1", path.strip()).split("."))
 
-
-_OLD_NAMES = {"outdir": "checkpoint_path", "loadPath": "init_path"}  # before PBG's version 1
 
 # Names of folders under `output`.
 _DEFAULT_FOLDERS = {
@@ -223,38 +238,40 @@ def _read_pbg_python(conf_uri: str) -> dict[str, Any]:
     if path is None or not Path(path).is_file():
         raise ConfigError(f"{conf_uri}: a Python configuration must be a local file")
     try:
-        function = runpy.run_path(path).get("get_torchbiggraph_config")
-        raw = dict(function()) if callable(function) else None
+        with running(path):
+            content = runpy.run_path(path)
+        function = next((content[name] for name in _PBG_FUNCTIONS if callable(content.get(name))), None)
+        raw = None if function is None else dict(function())
     except Exception as error:  # of the user's own code
         raise ConfigError(f"{conf_uri}: cannot be run: {type(error).__name__}: {error}") from error
     if raw is None:
-        raise ConfigError(f"{conf_uri}: expected a function get_torchbiggraph_config(), found none")
+        raise ConfigError(f"{conf_uri}: expected a function {_PBG_FUNCTIONS[0]}(), found none")
+    raw = pbg_values.from_python(raw)
     if isinstance(section := raw.get("train", {}), Mapping):  # a lower lr resumes the checkpoint, as in PBG
         raw["train"] = {"on_change": "resume", **section}
+        if has_registered(path):  # its plug-ins, which every process needs
+            raw["train"]["plugins"] = [path, *raw["train"].get("plugins", [])]
     return raw
 
 
-def _apply(raw: dict[str, Any], override: str) -> None:
-    """Set one `key.path=value`; a number in the path (`relations[0].operator`) is a position in a list."""
+def apply_override(raw: dict[str, Any], override: str) -> None:
+    """Set one `key.path=value`; a number in the path (`relations[0].operator`) is a position in a list.
+
+    Raises:
+        ConfigError: the value cannot be parsed, or there is no such place.
+    """
     path, equals, text = override.partition("=")
     keys = _place(path)
     if not equals or not all(keys) or len(keys) > _MAX_DEPTH:
         raise ConfigError(f"--set {override}: expected key.path=value")
     value = yaml_text.parsed(text, f"--set {override}")
     node: Any = raw
+    types: Any = raw.get("entities") or None
     try:
         for key in keys[:-1]:
+            if node is types and key not in types:
+                raise LookupError  # not a new type, but a wrong name
             node = node[int(key)] if isinstance(node, list) else node.setdefault(key, {})
         node[int(keys[-1]) if isinstance(node, list) else keys[-1]] = value
-    except (AttributeError, IndexError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise ConfigError(f"--set {override}: the configuration has no such place") from error
-
-
-def _snake(key: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda match: "_" + match[1].lower(), key)
-
-
-def _snake_keys(mapping: Any) -> Any:
-    if not isinstance(mapping, Mapping):
-        return mapping
-    return {_snake(key) if isinstance(key, str) else key: value for key, value in mapping.items()}

@@ -129,7 +129,7 @@ def _default(name: str, field: FieldInfo, own: Any) -> str:
 
 
 def _json(value: Any) -> str:
-    return f"`{json.dumps(value, ensure_ascii=False)}`"
+    return f"`{json.dumps(value, ensure_ascii=False, default=list)}`"
 
 
 def _type(schema: Schema) -> str:

@@ -12,11 +12,13 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, PrivateAttr, field_serializer, model_validator
 
 from graphmill import storage
-from graphmill.config import defaults
+from graphmill.config import defaults, splits
+from graphmill.config.plugins import NO_PLUGINS, Plugins
 from graphmill.config.section import AnySection, Fixed, Neutral, Section, Tunable, validated
 from graphmill.config.stages import SECTIONS
-from graphmill.model.operators import OperatorName, operator_of
-from graphmill.vocab import RECORD, Side
+from graphmill.model import registry
+from graphmill.model.operators import operator_of
+from graphmill.vocab import RECORD, TRAIN_SPLIT, Side
 
 _MAX_NAME_BYTES = 200
 
@@ -38,10 +40,27 @@ Name = Annotated[
     AfterValidator(_fits_file_name),
 ]
 TypeName = Annotated[Name, Field(pattern=r"^[^:]*$", description="Without colons, which HDFS refuses.")]
+RelationName = Annotated[
+    str, Field(min_length=1, description="Any text: `storage.file_name` makes file names.")
+]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(gt=0, lt=2**63)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Strings = Annotated[tuple[str, ...], Field(strict=False)]
+
+
+# Names: built-in ones, or those of plug-ins, which docs/how_to/plug_ins.md explains.
+OperatorName = Annotated[
+    Literal["none", "diagonal", "translation", "linear", "affine", "complex_diagonal", "rotation"] | str,
+    AfterValidator(registry.check_operator),
+]
+ComparatorName = Annotated[
+    Literal["dot", "cos", "l2", "squared_l2"] | str, AfterValidator(registry.COMPARATORS.check)
+]
+LossName = Annotated[
+    Literal["ranking", "logistic", "softmax"] | str, AfterValidator(registry.LOSS_FUNCTIONS.check)
+]
+RegularizerName = Annotated[Literal["N3"] | str, AfterValidator(registry.REGULARIZERS.check)]
 
 
 class EntityConfig(Section):
@@ -62,14 +81,14 @@ class EntityConfig(Section):
 class RelationConfig(Section):
     """One relation; its position in the list is its number in the bucket files."""
 
-    name: Fixed[Name] = Field(description="Name of the relation, as tables of edges have it.")
+    name: Fixed[RelationName] = Field(description="Name of the relation, as tables of edges have it.")
     lhs: Fixed[Name] = Field(description="Entity type of the left-hand side.")
     rhs: Fixed[Name] = Field(description="Entity type of the right-hand side.")
     weight: Tunable[float] = Field(1.0, gt=0, description="Factor of the loss of this relation's edges.")
     operator: Fixed[OperatorName] = Field(
         "none",
-        description="Transformation of the right-hand side before scores are computed. PBG has no "
-        "`rotation` and cannot read such a checkpoint.",
+        description="Transformation of the right-hand side before scores are computed; or a plug-in. PBG "
+        "has no `rotation` and cannot read such a checkpoint.",
     )
     all_negs: Tunable[bool] = Field(False, description="Use all entities of the partition as negatives.")
 
@@ -92,22 +111,24 @@ class PbgConfig(Section):
         True, description="Add one trained vector per entity type to each of its embeddings."
     )
     # Fixed: vectors that are close by one measure are not by another.
-    comparator: Fixed[Literal["dot", "cos", "l2", "squared_l2"]] = Field(
-        "cos", description="Similarity of two vectors, which is an edge's score."
+    comparator: Fixed[ComparatorName] = Field(
+        "cos", description="Similarity of two vectors, which is an edge's score; or a plug-in."
     )
     bias: Fixed[bool] = Field(
         False, description="Use the first element of each embedding as a bias of the score."
     )
-    loss_fn: Tunable[Literal["ranking", "logistic", "softmax"]] = Field(
-        "ranking", description="Loss of an edge's score against the scores of its negatives."
+    loss_fn: Tunable[LossName] = Field(
+        "ranking", description="Loss of an edge's score against the scores of its negatives; or a plug-in."
     )
     margin: Tunable[float] = Field(0.1, description="Margin of the ranking loss.")
     regularization_coef: Tunable[float] = Field(0.0, ge=0, description="Weight of the regularizer; 0: none.")
-    regularizer: Tunable[Literal["N3"]] = Field(
-        "N3", description="Regularizer: the cube of the vectors' elements (arXiv:1806.07297)."
+    regularizer: Tunable[RegularizerName] = Field(
+        "N3", description="Regularizer: the cube of the vectors' elements (arXiv:1806.07297), or a plug-in."
     )
     entity_path: Neutral[str] = Field(description="Folder of entity counts and the entity index.")
-    edge_paths: Neutral[Strings] = Field(description="Folders of bucket files to train on.")
+    edge_paths: Neutral[Strings] = Field(
+        description="Folders of bucket files to train on; `etl` writes those whose names its splits have."
+    )
     checkpoint_path: Neutral[str] = Field(description="Folder of the checkpoint.")
     init_path: Neutral[str | None] = Field(None, description="Checkpoint to start from; null: random values.")
     checkpoint_preservation_interval: Neutral[Positive | None] = Field(
@@ -188,16 +209,16 @@ class PbgConfig(Section):
             raise ValueError(f"relations: two relations are named {twice!r}; names must differ")
         for side in Side:
             self._check_partitions(side)
+        if self.disable_lhs_negs and self.disable_rhs_negs:
+            raise ValueError(
+                "disable_rhs_negs: cannot be used with disable_lhs_negs, as nothing would be trained"
+            )
         if self.dynamic_relations and len(self.relations) != 1:
             raise ValueError(
                 f"relations: dynamic_relations allows exactly one entry, found {len(self.relations)}"
             )
         if self.dynamic_relations and self.global_emb:
             raise ValueError("global_emb: cannot be used with dynamic_relations; set global_emb: false")
-        if self.loss_fn == "logistic" and self.comparator == "cos":
-            raise ValueError(
-                "loss_fn: logistic cannot be used with comparator cos, whose scores lie in [-1, 1]"
-            )
         return self
 
     def _check_partitions(self, side: Side) -> None:
@@ -222,6 +243,10 @@ class PbgConfig(Section):
         lhs_dim, rhs_dim = (self.entity_dimension(relation.entity_type(side)) for side in Side)
         if lhs_dim != rhs_dim:
             raise ValueError(f"{where}: lhs has dimension {lhs_dim} and rhs {rhs_dim}; they must be equal")
+        try:
+            registry.check_kind(relation.operator, self.dynamic_relations)
+        except ValueError as error:
+            raise ValueError(f"{where}.operator: {error}") from error
         if operator_of(relation.operator).is_complex and rhs_dim % 2:
             raise ValueError(
                 f"{where}.operator: {relation.operator} needs an even dimension, found {rhs_dim}"
@@ -237,7 +262,9 @@ class Config(PbgConfig):
         None, description="Root folder of all outputs whose paths are not set."
     )
     input: Neutral[str | None] = Field(None, description="Root folder of relative paths of raw tables.")
-    edge_root: Neutral[str] = Field(description="Folder with one folder of bucket files per split.")
+    edge_root: Neutral[str] = Field(
+        description="Folder with one folder of bucket files per split that is not among `edge_paths`."
+    )
     embedding_path: Neutral[str] = Field(description="Folder of the embeddings by raw id.")
     seed: Tunable[int] = Field(0, ge=0, lt=2**63, description="Seed of all random numbers.")
     defaults: Neutral[Literal["graphmill", "pbg"]] = Field(
@@ -303,6 +330,12 @@ class Config(PbgConfig):
         found = getattr(self, model.key)
         return found if isinstance(found, model) else validated(model, {}, prefix=(model.key,))
 
+    @property
+    def plugins(self) -> Plugins:
+        """Files and modules that register plug-ins."""
+        found = getattr(self.train, "plugins", NO_PLUGINS)
+        return found if isinstance(found, Plugins) else NO_PLUGINS
+
     def with_section(self, section: Section) -> Self:
         """Return the same configuration with another `section`."""
         return self.model_copy(update={section.key: section})
@@ -312,8 +345,14 @@ class Config(PbgConfig):
         return self.model_dump(mode="json", include=set(PbgConfig.model_fields))
 
     def split_path(self, split: str) -> str:
-        """Folder of the bucket files of `split`."""
-        return storage.join(self.edge_root, split)
+        """Folder of the bucket files of `split`: one of `edge_paths`, or one in `edge_root`."""
+        return splits.folder_of(split, self.edge_paths, self.edge_root)
+
+    @property
+    def split_root(self) -> str | None:
+        """Folder that holds the splits of this graph alone, under their names; None beside PBG's folders."""
+        is_ours = self.split_path(TRAIN_SPLIT) == storage.join(self.edge_root, TRAIN_SPLIT)
+        return self.edge_root if is_ours else None
 
     def record_uri(self, default_root: str) -> str:
         """URI of run.json: under `output`, else under `default_root`."""

@@ -56,6 +56,9 @@ class Section(BaseModel):
 
 AnySection = TypeVar("AnySection", bound=Section)
 
+# Types of problems: a key, and a value that is none of the choices or that a check of its own refuses.
+_UNKNOWN = ("extra_forbidden", "literal_error", "value_error")
+
 
 def validated(model: type[AnySection], raw: Any, prefix: tuple[str, ...] = ()) -> AnySection:
     """Return `raw` as a `model`; `prefix` is its path in the configuration.
@@ -69,6 +72,21 @@ def validated(model: type[AnySection], raw: Any, prefix: tuple[str, ...] = ()) -
         problems = error.errors(include_url=False)
         lines = [_explain(model, each, prefix) for each in problems if not _is_result(each, problems)]
         raise ConfigError("\n".join(lines)) from error
+
+
+def check_known(model: type[Section], raw: Any) -> None:
+    """Check that a part of a configuration has only keys and choices that are known; it may lack others.
+
+    Raises:
+        ConfigError: a key is unknown, or its value is none of the choices.
+    """
+    try:
+        model.model_validate(raw)
+    except ValidationError as error:
+        problems = error.errors(include_url=False)
+        unknown = [each for each in problems if each["loc"] and each["type"] in _UNKNOWN]
+        if unknown:
+            raise ConfigError("\n".join(_explain(model, each, ()) for each in unknown)) from error
 
 
 def _is_result(problem: Any, problems: Sequence[Any]) -> bool:

@@ -26,6 +26,8 @@ class Stage:
     """Whether the next run continues with the work of a run that was stopped."""
     tables: str = ""
     """Function that lists the user's tables, which no stage may replace."""
+    shared: str = ""
+    """Function that lists the folders that the stage writes and that may hold files of others."""
 
 
 STAGES = {
@@ -39,6 +41,7 @@ STAGES = {
             command="etl.__main__:command",
             keeps_work=True,
             tables="etl.tables.files:table_roots",
+            shared="etl.run.outputs:shared_uris",
         ),
         Stage(
             "train",

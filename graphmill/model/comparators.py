@@ -7,7 +7,8 @@
 
 With `bias`, the first coordinate of each vector is added to the score and left out of the comparison.
 `prepare` runs once for each vector, however many vectors it is compared with. Formulas take tensors of torch
-and arrays of numpy. Source: docs/formats/pbg_v1.md.
+and arrays of numpy. Comparators of users are found by name in `registry`; they may tell the sides apart.
+Source: docs/formats/pbg_v1.md.
 
 Shapes: D dimension, P queries, N candidates, `...` any number of leading dimensions.
 """
@@ -15,46 +16,72 @@ Shapes: D dimension, P queries, N candidates, `...` any number of leading dimens
 from typing import Any
 
 from graphmill.model.arrays import Array, library
+from graphmill.model.registry import COMPARATORS
 
 SMALLEST_SQUARE = 1e-30  # keeps the gradients of norms and distances finite at zero
 
 
 def prepare(comparator: str, bias: bool, vectors: Array) -> Array:
     """Make vectors [..., D] ready for the scores below: for cos, scale them to length 1."""
-    if comparator != "cos":
+    is_built_in = comparator in COMPARATORS.built_in
+    if is_built_in and comparator != "cos":
         return vectors
-    if not bias:
-        return _unit(vectors)
-    prepared: Array = library(vectors).concatenate([vectors[..., :1], _unit(vectors[..., 1:])], -1)
-    return prepared
-
-
-def edge_scores(comparator: str, bias: bool, a: Array, b: Array) -> Array:
-    """Score pairs of prepared vectors: [..., D] and [..., D] -> [...]."""
     if bias:
-        return edge_scores(comparator, False, a[..., 1:], b[..., 1:]) + a[..., 0] + b[..., 0]
+        compared = prepare(comparator, False, vectors[..., 1:])
+        prepared: Array = library(vectors).concatenate([vectors[..., :1], compared], -1)
+        return prepared
+    if is_built_in:
+        return _unit(vectors)
+    made: Array = _plug_ins().prepare(comparator, vectors)
+    return made
+
+
+def edge_scores(comparator: str, bias: bool, a: Array, b: Array, *, candidates_are_lhs: bool = True) -> Array:
+    """Score pairs of prepared vectors, queries `a` and candidates `b`: [..., D] and [..., D] -> [...]."""
+    roles = {"candidates_are_lhs": candidates_are_lhs}
+    if bias:
+        return edge_scores(comparator, False, a[..., 1:], b[..., 1:], **roles) + a[..., 0] + b[..., 0]
+    if comparator not in COMPARATORS.built_in:
+        found: Array = _plug_ins().edge_scores(comparator, a, b, **roles)
+        return found
     if comparator in ("dot", "cos"):
         return _sum(a * b)
     return _negative_distance(comparator, _sum(_square(a - b)))
 
 
 def matrix_scores(
-    comparator: str, bias: bool, queries: Array, candidates: Array, *, half: bool = False
+    comparator: str,
+    bias: bool,
+    queries: Array,
+    candidates: Array,
+    *,
+    half: bool = False,
+    candidates_are_lhs: bool = True,
 ) -> Array:
     """Score every query against every candidate: prepared [..., P, D] and [..., N, D] -> [..., P, N].
 
     With `half`, for tensors alone, the matrix product and its gradients take operands in bfloat16 (8 bits of
     precision). The result is a new array that no gradient refers to: a caller may overwrite it.
     """
+    roles = {"candidates_are_lhs": candidates_are_lhs}
     if bias:
-        scores = matrix_scores(comparator, False, queries[..., 1:], candidates[..., 1:], half=half)
+        scores = matrix_scores(comparator, False, queries[..., 1:], candidates[..., 1:], half=half, **roles)
         return scores + queries[..., :1] + candidates[..., 0][..., None, :]
+    if comparator not in COMPARATORS.built_in:
+        found: Array = _plug_ins().matrix_scores(comparator, queries, candidates, **roles)
+        return found
     product = _half_product(queries, candidates) if half else queries @ candidates.mT
     if comparator in ("dot", "cos"):
         return product
     query_squares = _sum(_square(queries))[..., None]
     square = query_squares + _sum(_square(candidates))[..., None, :] - 2 * product
     return _negative_distance(comparator, square)
+
+
+def _plug_ins() -> Any:
+    from graphmill.model import plug_ins  # imports torch
+
+    return plug_ins
 
 
 def _half_product(queries: Any, candidates: Any) -> Any:

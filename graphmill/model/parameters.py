@@ -3,14 +3,16 @@
     {side}_operators.{relation}.{parameter}     rhs_operators.0.real
     global_embs.emb_{entity type}               global_embs.emb_user
 
-Order: operators of lhs, then of rhs, each by relation; the parameters of an operator as PBG defines them;
-then global embeddings in the order of the entity types. Source: docs/formats/pbg_v1.md.
+Order: operators of lhs, then of rhs, each by relation; the parameters of an operator as PBG, or the class of
+a plug-in, defines them; then global embeddings in the order of the entity types. Files have no order: that of
+a plug-in with several parameters is known where its class is. Source: docs/formats/pbg_v1.md.
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from graphmill.errors import ConfigError
 from graphmill.model import operators
 from graphmill.vocab import Side
 
@@ -53,14 +55,61 @@ def is_parameter_key(key: str) -> bool:
     return bool(_OPERATOR_KEY.match(key) or _GLOBAL_KEY.match(key))
 
 
-def in_order(keys: Iterable[str], entity_types: Sequence[str]) -> list[str]:
-    """Sort keys into the order in which the optimizer numbers the parameters."""
+def in_order(
+    keys: Iterable[str], entity_types: Sequence[str], config: Mapping[str, Any] | None = None
+) -> list[str]:
+    """Sort keys into the order in which the optimizer numbers the parameters.
+
+    The operators of plug-ins are those of `config`, a PBG configuration.
+    """
     types = {name: number for number, name in enumerate(entity_types)}
+    orders = _orders(config or {})
 
     def place(key: str) -> tuple[int, str, int, int, str]:
         if found := parse_operator_key(key):
-            return 0, found.side, found.relation, operators.position(found.parameter), found.parameter
+            own = orders.get(found.relation, ())
+            at = own.index(found.parameter) if found.parameter in own else operators.position(found.parameter)
+            return 0, found.side, found.relation, at, found.parameter
         entity_type = parse_global_key(key) or key
         return 1, "", types.get(entity_type, len(types)), 0, entity_type
 
     return sorted(keys, key=place)
+
+
+def relations_without_order(keys: Iterable[str], config: Mapping[str, Any] | None) -> list[str]:
+    """Operators of several parameters among the keys, whose order needs a class that is not there."""
+    known = _orders(config or {})
+    found: dict[tuple[Side, int], int] = {}
+    for key in keys:
+        if (parsed := parse_operator_key(key)) and operators.position(parsed.parameter) == operators.UNKNOWN:
+            found[parsed[:2]] = found.get(parsed[:2], 0) + 1
+    return sorted(
+        {
+            str(_operator(config or {}, number))
+            for (_, number), count in found.items()
+            if count > 1 and number not in known
+        }
+    )
+
+
+def _orders(config: Mapping[str, Any]) -> dict[int, tuple[str, ...]]:
+    """Parameters of each relation whose operator is a plug-in that is there, in their order."""
+    relations = config.get("relations")
+    numbers = range(len(relations)) if isinstance(relations, list | tuple) else range(0)
+    dimension, dynamic = config.get("dimension"), bool(config.get("dynamic_relations"))
+    orders: dict[int, tuple[str, ...]] = {}
+    for number in numbers:
+        name = _operator(config, number)
+        if isinstance(name, str) and name not in operators.OPERATORS and isinstance(dimension, int):
+            try:
+                orders[number] = operators.parameter_names(name, dynamic, dimension)
+            except ConfigError:  # the plug-in is not there
+                continue
+    return orders
+
+
+def _operator(config: Mapping[str, Any], number: int) -> Any:
+    relations = config.get("relations")
+    is_known = isinstance(relations, list | tuple) and number < len(relations)
+    relation = relations[number] if is_known and relations else None
+    return relation.get("operator") if isinstance(relation, Mapping) else None

@@ -6,10 +6,13 @@ from typing import Any, Protocol, cast
 
 from distributed import Client
 
+from graphmill import storage
 from graphmill.config import Config
 from graphmill.config.stages import STAGES
+from graphmill.formats.edge_buckets import bucket_uri
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.outlook import GraphSize, Outlook
+from graphmill.vocab import Bucket
 
 
 class Job(Protocol):
@@ -38,6 +41,12 @@ class Job(Protocol):
 
     def check_outputs(self, config: Config) -> None:
         """Refuse folders with files that the stage must not replace."""
+
+
+def stages_of(config: Config) -> list[str]:
+    """List the stages of a whole run: without etl where the configuration has buckets in place of tables."""
+    has_buckets = storage.exists(bucket_uri(config.edge_paths[0], Bucket(0, 0)))
+    return [name for name in STAGES if name != "etl" or config.etl is not None or not has_buckets]
 
 
 def job_of(stage: str) -> Job:

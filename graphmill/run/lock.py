@@ -106,9 +106,10 @@ def held(*folders: str, whole: Iterable[str] = ()) -> Iterator[Claim]:
         locks.release()
 
 
-def holder(folder: str) -> str | None:
-    """Describe another process that writes the run at `folder`; None if there is none."""
-    link = lock_file.last_of(storage.join(_resolved(folder), NAME))
+def holder(folder: str, *, whole: bool = False) -> str | None:
+    """Describe another process that writes the run at `folder`, or `whole` folder; None if there is none."""
+    folder = _resolved(folder)
+    link = lock_file.last_of(_beside(folder) if whole else storage.join(folder, NAME))
     if link is None:
         return None
     is_there = processes.is_alive(link.owner)

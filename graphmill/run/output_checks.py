@@ -1,6 +1,7 @@
 """Checks of the folders that a run writes: they hold no table, and no files of other programs.
 
     output/     run.json, or files that only our stages or PBG write; otherwise only names that a run writes
+    shared      folders in which a stage writes beside files of others: the stage itself checks them
 
 A run makes these checks before it writes its first file, a lock.
 """
@@ -38,13 +39,11 @@ def check_outputs(config: Config, stages: Sequence[str], *, is_chosen: bool = Tr
     Raises:
         ConfigError: a folder that the stages write holds such files.
     """
-    written = [(f"the output of {name}", uri) for name in stages for uri in job_of(name).written_uris(config)]
+    written = [(f"the output of {name}", uri) for name in stages for uri in _replaced(name, config)]
     if config.output is not None:
         written.insert(0, ("output", config.output))
-    tables = [uri for stage in STAGES.values() if stage.tables for uri in named(stage.tables)(config)]
     for setting, uri in written:
-        inside = next((table for table in tables if storage.contains(uri, table)), None)
-        if inside is not None:
+        for inside in tables_in(config, uri):
             raise ConfigError(
                 f"{setting}: a table is read from {inside}, which is {uri} or lies in it; results go to a "
                 "folder of their own, beside the tables or below them"
@@ -52,6 +51,18 @@ def check_outputs(config: Config, stages: Sequence[str], *, is_chosen: bool = Tr
     _check_output(config, is_chosen=is_chosen)
     for name in stages:
         job_of(name).check_outputs(config)
+
+
+def tables_in(config: Config, uri: str) -> list[str]:
+    """List the tables, files and folders, that are a folder or lie in it."""
+    tables = [each for stage in STAGES.values() if stage.tables for each in named(stage.tables)(config)]
+    return [table for table in tables if storage.contains(uri, table)]
+
+
+def _replaced(name: str, config: Config) -> list[str]:
+    """List the folders that a stage writes, and in which it keeps no files of others."""
+    shared = named(stage.shared)(config) if (stage := STAGES[name]).shared else []
+    return [uri for uri in job_of(name).written_uris(config) if uri not in shared]
 
 
 def _check_output(config: Config, *, is_chosen: bool) -> None:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import platform
+import re
 import sys
 import time
 import traceback
@@ -32,6 +33,7 @@ from graphmill.vocab import RECORD
 LIBRARIES = ("graphmill", "dask", "distributed", "h5py", "numpy", "pyarrow", "torch")
 
 _ABSENT = object()
+_OF_GRAPH = re.compile(r"(entity_count|entity_names|dynamic_rel|edges)_")
 
 log = logging.getLogger("graphmill")
 
@@ -293,10 +295,16 @@ def _describe(uri: str) -> dict[str, Any]:
         digest = hashlib.sha256(json.dumps(marker, sort_keys=True).encode()).hexdigest()
         return {"name": storage.name(uri), "made_from": digest[:16]}
     found = storage.status(uri)
-    entries = storage.list_dir(uri, recursive=True) if found and found.is_dir else [found] if found else []
+    entries = [found] if found and not found.is_dir else _entries(uri)
     files = [each for each in entries if not each.is_dir and not storage.name(each.uri).startswith("_")]
     sizes = {each.uri.removeprefix(uri): [each.size_bytes, each.mtime_ns] for each in files}
     return {"uri": uri, "files": sizes}
+
+
+def _entries(uri: str) -> list[storage.FileStatus]:
+    """List what is below a folder; of a folder of PBG's input only that: a checkpoint may lie there too."""
+    of_graph = [each for each in storage.list_dir(uri) if _OF_GRAPH.match(storage.name(each.uri))]
+    return of_graph or storage.list_dir(uri, recursive=True)
 
 
 def _brief(value: Any) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from graphmill import storage
 from graphmill.config import Config, Effect, PbgConfig, RelationConfig, from_mapping
+from graphmill.config.stages import SECTIONS
 from graphmill.errors import ConfigError, FormatError, GraphMillError, NotFoundError
 from graphmill.formats import pbg_checkpoint
 from graphmill.run import record
@@ -49,7 +50,9 @@ def changes_since_training(config: Config) -> list[str]:
 def saved_settings(checkpoint_path: str) -> dict[str, Any]:
     """Read PBG's part of the configuration of a checkpoint's training; empty if there is none to be read."""
     try:
-        return from_mapping(pbg_checkpoint.read_config(checkpoint_path)).pbg()
+        saved = pbg_checkpoint.read_config(checkpoint_path)
+        # A checkpoint may come from anybody: it names no plug-ins to run.
+        return from_mapping({key: saved[key] for key in saved if key not in SECTIONS}).pbg()
     except (NotFoundError, FormatError, ConfigError):  # such as keys of another release: PBG does not look
         return {}
 

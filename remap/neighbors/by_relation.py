@@ -46,6 +46,6 @@ def _score(relation: Relation, side: Side, vector_D: Floats) -> Score:
     query_1D = relation.queries(side, vector_D[None])
 
     def score(rows_ND: Floats) -> Floats:
-        return relation.edge_scores(query_1D, relation.candidates(side, rows_ND))[:, None]
+        return relation.edge_scores(side, query_1D, relation.candidates(side, rows_ND))[:, None]
 
     return score

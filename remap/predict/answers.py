@@ -154,7 +154,7 @@ class _Search:
         for (rows, query_PD), best in zip(self._blocks, self._best, strict=True):
             keep = None if known is None else partial(_is_new, known, rows.start, base)
             for first, candidate_ND in blocks:
-                score_PN = self.asked.relation.matrix_scores(query_PD, candidate_ND)
+                score_PN = self.asked.relation.matrix_scores(self.asked.side, query_PD, candidate_ND)
                 best.add(score_PN[: rows.stop - rows.start, : last - first], base + first, keep)
             best.shrink()
 

@@ -36,7 +36,7 @@ class KnownEdges:
     @classmethod
     def of_run(cls, config: Config, relation: Relation, side: Side) -> "KnownEdges":
         """All splits: the folders of training, and the folders of buckets beside them."""
-        folders = [*config.edge_paths, *edge_buckets.folders(config.edge_root)]
+        folders = [*config.edge_paths, *edge_buckets.folders(config.edge_root, config.entity_path)]
         grid = {each: config.num_side_partitions(each) for each in Side}
         return cls(tuple(dict.fromkeys(each.rstrip("/") for each in folders)), relation.number, side, grid)
 

@@ -98,5 +98,5 @@ def _scores(asked: AskedPairs, relation: Relation, pairs: pa.Table) -> tuple[Flo
             vectors_ED[start : start + HEIGHT] = tile[: len(vectors_ED) - start]
         made[each] = vectors_ED
     score_E = np.zeros(len(pairs), np.float32)
-    score_E[is_known_E] = relation.edge_scores(made[side.other], made[side])
+    score_E[is_known_E] = relation.edge_scores(side, made[side.other], made[side])
     return score_E, is_known_E

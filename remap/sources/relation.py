@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphmill.checkpoints import Checkpoint, Floats
-from graphmill.config import Config
+from graphmill.config import NO_PLUGINS, Config, Plugins
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import entity_counts
 from graphmill.model import comparators, operators
@@ -40,6 +40,8 @@ class Relation:
     comparator: str
     bias: bool
     transforms: Mapping[Side, list[Floats]]
+    is_dynamic: bool = False
+    plugins: Plugins = NO_PLUGINS
 
     @property
     def is_two_sided(self) -> bool:
@@ -54,17 +56,23 @@ class Relation:
         """Make candidates for `side` from vectors of that side, [N, D]."""
         return self._prepared(side, vectors_ND, not self.is_two_sided and side is Side.RHS)
 
-    def matrix_scores(self, queries_PD: Floats, candidates_ND: Floats) -> Floats:
-        """Score every query against every candidate, [P, N]."""
-        return comparators.matrix_scores(self.comparator, self.bias, queries_PD, candidates_ND)
+    def matrix_scores(self, side: Side, queries_PD: Floats, candidates_ND: Floats) -> Floats:
+        """Score every query against every candidate for `side`, [P, N]."""
+        roles = {"candidates_are_lhs": self._candidates_are_lhs(side)}
+        return comparators.matrix_scores(self.comparator, self.bias, queries_PD, candidates_ND, **roles)
 
-    def edge_scores(self, queries_PD: Floats, candidates_PD: Floats) -> Floats:
-        """Score pairs of a query and a candidate, [P]."""
-        return comparators.edge_scores(self.comparator, self.bias, queries_PD, candidates_PD)
+    def edge_scores(self, side: Side, queries_PD: Floats, candidates_PD: Floats) -> Floats:
+        """Score pairs of a query and a candidate for `side`, [P]."""
+        roles = {"candidates_are_lhs": self._candidates_are_lhs(side)}
+        return comparators.edge_scores(self.comparator, self.bias, queries_PD, candidates_PD, **roles)
+
+    def _candidates_are_lhs(self, side: Side) -> bool:
+        return self.is_two_sided or side is Side.LHS
 
     def _prepared(self, side: Side, vectors: Floats, is_transformed: bool) -> Floats:
         if is_transformed:
-            vectors = operators.apply(self.operator, vectors, self.transforms[side])
+            own = self.transforms[side]
+            vectors = operators.apply_one(self.operator, vectors, own, dynamic=self.is_dynamic)
         return comparators.prepare(self.comparator, self.bias, vectors)
 
 
@@ -118,7 +126,8 @@ def relation_of(
     position, row = (0, number) if config.dynamic_relations else (number, None)
     entry = config.relations[position]
     keys = [operator_key(position, Side.LHS, name) for name in _parameter_names(config, position)]
-    sides = list(Side) if any(key in parameters for key in keys) else [Side.RHS]
+    is_two_sided = config.dynamic_relations or any(key in parameters for key in keys)
+    sides = list(Side) if is_two_sided else [Side.RHS]
     return Relation(
         names[number],
         number,
@@ -127,11 +136,15 @@ def relation_of(
         config.comparator,
         config.bias,
         {side: _transform(config, parameters, position, row, side, where) for side in sides},
+        config.dynamic_relations,
+        config.plugins,
     )
 
 
 def _parameter_names(config: Config, position: int) -> tuple[str, ...]:
-    return operators.parameter_names(config.relations[position].operator, config.dynamic_relations)
+    entry = config.relations[position]
+    dimension = config.entity_dimension(entry.rhs)
+    return operators.parameter_names(entry.operator, config.dynamic_relations, dimension)
 
 
 def _transform(

@@ -73,10 +73,10 @@ def _run(command: list[str]) -> str:
 
 
 class Pbg:
-    """PBG's commands, run on configurations that are written as PBG reads them."""
+    """PBG's commands, run on configurations that are written as PBG reads them; `code` stands before them."""
 
-    def __init__(self, python: Path, folder: Path) -> None:
-        self._python, self._folder = python, folder
+    def __init__(self, python: Path, folder: Path, code: str = "") -> None:
+        self._python, self._folder, self._code = python, folder, code
 
     def train(self, settings: Mapping[str, Any]) -> None:
         """`torchbiggraph_train`."""
@@ -91,11 +91,20 @@ class Pbg:
         return {name.strip(): float(figure) for name, figure in pairs}
 
     def _call(self, module: str, settings: Mapping[str, Any]) -> str:
+        return self.call(module, str(self.written(settings)))
+
+    def written(self, settings: Mapping[str, Any]) -> Path:
+        """A configuration file of PBG's with these settings."""
         self._folder.mkdir(parents=True, exist_ok=True)
         config = self._folder / "config.py"
-        config.write_text(f"def get_torchbiggraph_config():\n    return {_released(settings)!r}\n")
+        function = f"def get_torchbiggraph_config():\n    return {_released(settings)!r}\n"
+        config.write_text(self._code + function)
+        return config
+
+    def call(self, module: str, *arguments: str) -> str:
+        """The output of one of PBG's commands."""
         done = subprocess.run(
-            [str(self._python), "-m", module, str(config)],
+            [str(self._python), "-m", module, *arguments],
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,

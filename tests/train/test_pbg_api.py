@@ -1,23 +1,43 @@
 """train, do_eval and the schema do as PyTorch-BigGraph's functional tests demand, over a similar graph."""
 
+import gzip
 import json
 import multiprocessing
+import pickle
+import tarfile
 from pathlib import Path
 
+import attr
 import h5py
 import numpy as np
 import pytest
 
-from graphmill.errors import ConfigError, NotFoundError
+from graphmill.config import from_mapping
+from graphmill.errors import ConfigError, NotFoundError, RawTableError
 from tests import DATA
+from train.evaluation import evaluate
 from train.pbg_api import (
     BucketOrder,
+    ConfigFileLoader,
     ConfigSchema,
+    DeepTypeError,
     EntitySchema,
+    FilteredRankingEvaluator,
     Operator,
+    RankingEvaluator,
     RelationSchema,
+    Stats,
+    SubprocessInitializer,
+    TSVEdgelistReader,
+    convert_input_data,
     do_eval,
+    do_eval_and_report_stats,
+    download_url,
     evolve,
+    extract_gzip,
+    extract_tar,
+    override_config_dict,
+    parse_config,
     run_partition_server,
     train,
 )
@@ -248,9 +268,11 @@ def test_distributed(tmp_path, base):
     other.start()
     try:
         train(config, rank=0)
-        other.join(600)
+        other.join(300)
         assert other.exitcode == 0
-        assert server.is_alive()
+        assert server.is_alive()  # PBG's programs see the trainers end first
+        server.join(300)
+        assert server.exitcode == 0
     finally:
         server.terminate()
         server.join()
@@ -278,14 +300,10 @@ def test_dynamic_relations(tmp_path, base):
 def test_the_schema_is_that_of_pbg():
     """A dict that PBG wrote passes through the schema unchanged."""
     written = json.loads((DATA / "pbg_v1_static/checkpoint/config.json").read_text())
-    config = ConfigSchema.from_dict(
-        written
-        | {
-            "entities": {name: EntitySchema(**entity) for name, entity in written["entities"].items()},
-            "relations": [RelationSchema(**relation) for relation in written["relations"]],
-            "bucket_order": BucketOrder(written["bucket_order"]),
-        }
-    )
+    config = ConfigSchema.from_dict(written)
+    assert config.bucket_order is BucketOrder.INSIDE_OUT
+    assert config.relations[0] == RelationSchema(**written["relations"][0])
+    assert config.entities["concept"] == EntitySchema(num_partitions=2)
     assert config.to_dict() == written
     assert list(config.to_dict()) == list(written)
 
@@ -313,8 +331,8 @@ def test_values_are_checked_when_they_are_used(base, tmp_path):
     with pytest.raises(ConfigError, match="entity_path"):
         train(base)
     graph = Graph(tmp_path, base, [0.4])
-    with pytest.raises(ConfigError, match="comparator"):
-        train(on(graph, base, 0, comparator="cosine"))
+    with pytest.raises(ConfigError, match="two relations are named 'r'"):
+        train(on(graph, base, 0, relations=base.relations * 2))
     with pytest.raises(NotFoundError, match="no checkpoint to evaluate"):
         do_eval(on(graph, base, 0))
 
@@ -327,3 +345,276 @@ def test_another_rate_goes_on_and_another_model_does_not(tmp_path, base):
     assert (tmp_path / "checkpoint" / "checkpoint_version.txt").read_text() == f"{config.num_epochs + 1}\n"
     with pytest.raises(ConfigError, match=r"train\.on_change: .* settings\.comparator"):
         train(evolve(config, comparator="dot"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"comparator": "cosine"}, "comparator: .*'cosine'"),
+        ({"dimension": 0}, "dimension: input should be greater than 0"),
+        ({"bucket_order": "zigzag"}, "bucket_order: input should be 'random'"),
+        ({"relations": [{"name": "r", "lhs": "e", "rhs": "x"}]}, r"relations\[0\]\.rhs: 'x' is not among"),
+        ({"relations": [{"name": "r", "lhs": "e"}]}, "rhs: missing"),
+        ({"entities": {"e": {"num_partitions": -1}}}, "num_partitions: input should be greater than 0"),
+        ({"disable_lhs_negs": True, "disable_rhs_negs": True}, "nothing would be trained"),
+    ],
+)
+def test_a_schema_is_checked_when_it_is_made(base, changes, message):
+    for error in (ConfigError, TypeError, ValueError):  # the last two are those of PBG's schema
+        with pytest.raises(error, match=message):
+            evolve(base, **changes)
+
+
+def test_from_dict_takes_keys_and_words_of_any_release(tmp_path):
+    config = ConfigSchema.from_dict(
+        {
+            "entities": {"userId": {"numPartitions": 2}},
+            "relations": [{"name": "r", "lhs": "userId", "rhs": "userId", "allNegs": 1}],
+            "dimension": 4,
+            "entityPath": "entities",
+            "edgePaths": ["edges"],
+            "outdir": "model",
+            "bucket_order": "OUTSIDE_IN",
+            "global_emb": "no",
+        }
+    )
+    assert config.entities["userId"] == EntitySchema(num_partitions=2)
+    assert config.relations == [RelationSchema(name="r", lhs="userId", rhs="userId", all_negs=True)]
+    assert (config.checkpoint_path, config.bucket_order, config.global_emb) == ("model", "outside_in", False)
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert attr.asdict(config)["dimension"] == config.entity_dimension("userId") == 4
+    for raw in ({"dimension": 4}, {**config.to_dict(), "colour": 1}, {"model": "mine"}, []):
+        with pytest.raises(DeepTypeError, match=r"missing|colour: unknown key|model: expected|a mapping"):
+            ConfigSchema.from_dict(raw)
+
+
+def test_dimensions_of_types_differ(base):
+    wide = evolve(base, entities={**base.entities, "wide": EntitySchema(num_partitions=1, dimension=20)})
+    assert (wide.entity_dimension("e"), wide.entity_dimension("wide")) == (10, 20)
+
+
+def test_help_tells_all_keys():
+    lines = ConfigSchema.help()
+    for schema in (EntitySchema, RelationSchema, ConfigSchema):
+        place = lines.index(f"{schema.NAME}:")
+        named = [line.split()[0] for line in lines[place:] if line.startswith("  ")]
+        assert named[: len(attr.fields(schema))] == [field.name for field in attr.fields(schema)]
+    for line in (
+        "entities ({str: entity})",
+        "relations ([relation])",
+        "max_norm (?float)",
+        "edge_paths ([str])",
+    ):
+        assert f"  {line}" in lines
+    assert "  bucket_order ((random|affinity|inside_out|outside_in))" in lines
+
+
+class Counting(RankingEvaluator):
+    """Keeps what it is given, as a user's own evaluator may."""
+
+    def __init__(self):
+        self.batches = []
+
+    def eval(self, scores, batch_edges):
+        self.batches.append((scores, batch_edges))
+        found = super().eval(scores, batch_edges)
+        return Stats(count=found.count, mine=3.0 * found.count, **found.metrics)
+
+
+def test_the_user_s_evaluator_gets_scores_and_edges(tmp_path, base):
+    base = evolve(base, entities={"e": EntitySchema(num_partitions=2)}, batch_size=40, num_batch_negs=7)
+    base = evolve(base, num_uniform_negs=9)
+    graph = Graph(tmp_path, base, [0.4, 0.3, 0.1])
+    train(on(graph, base, 0))
+    evaluator, started = Counting(), []
+    initializer = SubprocessInitializer()
+    initializer.register(started.append, 1)
+    reported = list(do_eval_and_report_stats(on(graph, base, 1, 2), None, evaluator, initializer))
+    assert started == [1]
+    places = [(path, bucket) for path, bucket, _ in reported]
+    buckets = [(lhs, rhs) for lhs in range(2) for rhs in range(2)]
+    assert places == [
+        *((0, each) for each in buckets),
+        (0, None),
+        *((1, each) for each in buckets),
+        (1, None),
+        (None, None),
+    ]
+    assert sum(stats.count for _, bucket, stats in reported if bucket) == reported[-1][2].count
+    assert reported[-1][2].metrics["mine"] == 3
+    for scores, edges in evaluator.batches:
+        assert 0 < len(edges) <= 40
+        assert scores.lhs_pos.shape == scores.rhs_pos.shape == (len(edges),)
+        assert scores.lhs_neg.shape[1] == 7 + 9 or len(edges) < 7
+    one_sided = Counting()
+    do_eval(on(graph, base, 1, disable_lhs_negs=True), evaluator=one_sided)
+    assert all(scores.lhs_neg.shape[1] == 0 < scores.rhs_neg.shape[1] for scores, _ in one_sided.batches)
+    with pytest.raises(ConfigError, match="no negatives to rank"):
+        do_eval(on(graph, base, 1, num_batch_negs=0, num_uniform_negs=0))
+
+
+def test_filtered_ranking_is_that_of_evaluate(tmp_path, base):
+    """The evaluator of PBG's name, and our own stage, which other tests hold against an oracle."""
+    everyone = RelationSchema(name="r", lhs="e", rhs="e", operator="diagonal", all_negs=True)
+    base = evolve(base, relations=[everyone], num_epochs=5, lr=0.1, batch_size=50, global_emb=False)
+    graph = Graph(tmp_path, base, [0.6, 0.2])
+    train(on(graph, base, 0))
+    config = on(graph, base, 1)
+    found = do_eval(config, evaluator=FilteredRankingEvaluator(config, graph.edge_paths))
+    theirs = evaluate.evaluate(
+        from_mapping(
+            config.to_dict()
+            | {
+                "edge_root": str(tmp_path),
+                "edge_paths": graph.edge_paths[:1],
+                "evaluate": {"split": "edges1", "filter_paths": graph.edge_paths},
+            }
+        )
+    )
+    assert found["metrics"]["mrr"] == pytest.approx(theirs["metrics"]["mrr_pessimistic"], rel=1e-5)
+    assert found["metrics"]["mrr"] > do_eval(config)["metrics"]["mrr"]
+    with pytest.raises(ConfigError, match="one relation with all_negs"):
+        FilteredRankingEvaluator(evolve(config, relations=[evolve(everyone, all_negs=False)]), [])
+
+
+def test_what_training_does_not_take_is_refused(tmp_path, base):
+    graph = Graph(tmp_path, base, [0.4])
+    for name in ("model", "trainer", "evaluator"):
+        with pytest.raises(ConfigError, match=f"train: {name}: expected None, found Counting"):
+            train(on(graph, base, 0), **{name: Counting()})
+    with pytest.raises(ConfigError, match="do_eval: model: expected None"):
+        do_eval(on(graph, base, 0), model=Counting())
+
+
+@pytest.mark.slow
+def test_text_is_imported_beside_the_files_of_the_user(tmp_path, base):
+    """The folder of the text becomes entity_path, and contains the edge paths, as in PBG's example."""
+    data = tmp_path / "data"
+    data.mkdir()
+    lines = [f"{n} {word}" for n in range(30) for word in (f"likes {n + 1}", f"knows {n // 2}")]
+    for name, chosen in (("train", lines[:40]), ("test", lines[40:])):
+        (data / f"{name}.txt").write_text("".join(f"{line}\n" for line in chosen))
+    config = evolve(
+        base,
+        entities={"e": EntitySchema(num_partitions=2)},
+        relations=[RelationSchema(name=name, lhs="e", rhs="e") for name in ("likes", "knows")],
+        entity_path=str(data),
+        edge_paths=[str(data / "train_out"), str(data / "test_out")],
+    )
+    inputs = [data / "train.txt", data / "test.txt"]
+    given = (config.entities, config.relations, config.entity_path, config.edge_paths, inputs)
+    convert_input_data(*given, 0, 2, 1)
+    written = contents(data)
+    assert {"train.txt", "test.txt", "entity_count_e_0.txt"} <= {path.name for path in written}
+    assert not (tmp_path / "data.importing").exists()
+    assert imported_edges(data, config, "train_out") == {tuple(line.split()) for line in lines[:40]}
+    convert_input_data(*given, TSVEdgelistReader(0, 2, 1))
+    assert contents(data) == written
+    train(evolve(config, edge_paths=config.edge_paths[:1]))
+    assert do_eval(evolve(config, edge_paths=config.edge_paths[1:]))["count"] == 20
+    (data / "train_out" / "edges_0_0.h5").unlink()  # as after a kill: the import is done again
+    convert_input_data(*given, 0, 2, 1)
+    assert contents(data) == written
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def imported_edges(data, config, folder):
+    """The edges by raw id, read as PBG reads its own files."""
+    ids = [json.loads((data / f"entity_names_e_{part}.json").read_text()) for part in range(2)]
+    found = set()
+    for lhs, rhs in ((lhs, rhs) for lhs in range(2) for rhs in range(2)):
+        with h5py.File(data / folder / f"edges_{lhs}_{rhs}.h5") as hdf5:
+            for edge in zip(hdf5["lhs"], hdf5["rel"], hdf5["rhs"], strict=True):
+                found.add((ids[lhs][edge[0]], config.relations[edge[1]].name, ids[rhs][edge[2]]))
+    return found
+
+
+def test_wrong_imports_are_refused(tmp_path, base):
+    text = tmp_path / "edges.txt"
+    text.write_text("a b\nc\n")
+    given = (base.entities, base.relations, str(tmp_path / "entities"), [str(tmp_path / "out")], [text])
+    with pytest.raises(RawTableError, match=r"edges\.txt: line 2: expected 2 columns, found 1"):
+        convert_input_data(*given, 0, 1)
+    with pytest.raises(ConfigError, match="expected one output for each input"):
+        convert_input_data(*given[:3], [], [text], 0, 1)
+    with pytest.raises(ConfigError, match="lhs_col, rhs_col: missing"):
+        convert_input_data(*given)
+    with pytest.raises(ConfigError, match="expected 1, which keeps all"):
+        convert_input_data(*given, 0, 1, entity_min_count=2)
+
+
+def test_a_file_and_the_texts_of_p_make_a_schema(tmp_path, base):
+    path = tmp_path / "config.py"
+    raw = {**base.to_dict(), "entity_path": "data", "edge_paths": ["one"]}
+    path.write_text(f"def get_torchbiggraph_config():\n    return {raw!r}\n")
+    loader = ConfigFileLoader()
+    assert Path(loader.config_dir.name).is_dir()
+    assert loader.load_config(str(path)) == evolve(base, entity_path="data", edge_paths=["one"])
+    texts = ["num_epochs=7", "edge_paths=one,two", "bucket_order=RANDOM", "entities.e.num_partitions=3"]
+    for overrides in (texts, iter(texts), [texts[:2], texts[2:]]):  # as release 1.0.0 and HEAD pass them
+        config = loader.load_config(str(path), overrides)
+        assert (config.num_epochs, config.edge_paths, config.bucket_order) == (7, ["one", "two"], "random")
+        assert config.entities["e"].num_partitions == 3
+    assert parse_config(override_config_dict(raw, ["lr=1"])).lr == 1
+    with pytest.raises(ConfigError, match="-p colour=1: PyTorch-BigGraph has no such key"):
+        loader.load_config(str(path), ["colour=1"])
+    path.write_text(f"def get_torchbiggraph_config():\n    return {raw | {'train': {'patience': 3}}!r}\n")
+    with pytest.raises(ConfigError, match="train: only graphmill's commands take this section"):
+        loader.load_config(str(path))
+    folder = Path(loader.config_dir.name)
+    del loader
+    assert not folder.exists()
+
+
+def test_downloads_are_kept_and_unpacked_beside_themselves(tmp_path):
+    packed = tmp_path / "there" / "words.txt.gz"
+    packed.parent.mkdir()
+    packed.write_bytes(gzip.compress(b"a b\n"))
+    path = download_url(packed.as_uri(), tmp_path / "new")
+    assert path == tmp_path / "new" / "words.txt.gz"
+    packed.unlink()
+    assert download_url(packed.as_uri(), tmp_path / "new") == path
+    assert extract_gzip(path).read_text() == "a b\n"
+    (tmp_path / "new" / "words.txt").write_text("mine")
+    assert extract_gzip(path, remove_finished=True).read_text() == "mine"
+    assert not path.exists()
+    with tarfile.open(tmp_path / "a.tgz", "w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("../outside.txt"))
+    with pytest.raises(tarfile.OutsideDestinationError):
+        extract_tar(tmp_path / "a.tgz")
+
+
+PLUGGED = """
+from train.pbg_api import COMPARATORS, AbstractComparator
+
+@COMPARATORS.register_as("of_a_python_program")
+class Dot(AbstractComparator):
+    def prepare(self, embs):
+        return embs
+
+    def forward(self, lhs_pos, rhs_pos, lhs_neg, rhs_neg):
+        pairs = (lhs_pos * rhs_pos).sum(-1)
+        return pairs, rhs_pos @ lhs_neg.transpose(1, 2), lhs_pos @ rhs_neg.transpose(1, 2)
+
+def get_torchbiggraph_config():
+    return RAW
+"""
+
+
+def test_a_plug_in_that_the_file_registers(tmp_path, base):
+    graph = Graph(tmp_path, base, [0.4, 0.2])
+    raw = on(graph, base, 0).to_dict() | {"num_epochs": 2}
+    path = tmp_path / "plugged.py"
+    path.write_text(PLUGGED.replace("RAW", repr(raw | {"comparator": "of_a_python_program"})))
+    config = ConfigFileLoader().load_config(str(path))
+    assert config.comparator == "of_a_python_program"
+    train(config)
+    other = evolve(config, comparator="dot", checkpoint_path=str(tmp_path / "dot"))
+    train(other)
+    found = do_eval(evolve(config, edge_paths=graph.edge_paths[1:]))["metrics"]
+    assert found["mrr"] == pytest.approx(
+        do_eval(evolve(other, edge_paths=graph.edge_paths[1:]))["metrics"]["mrr"], rel=1e-3
+    )

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -199,6 +200,35 @@ def test_without_edges_held_out_evaluation_is_left_out_and_remap_runs(triples: P
     assert refused.returncode == 2
     assert "settings.lr: 0.1 -> 0.2" in " ".join(refused.stderr.split())
     assert (files(str(tmp_path / "out")), run_json(tmp_path / "out")) == (before, content)
+
+
+def test_a_configuration_with_buckets_and_no_tables_runs_the_other_stages(tmp_path: Path) -> None:
+    """PBG's user has imported the edges with PBG, whose files stay as they are."""
+    golden = REPOSITORY / "tests" / "data" / "pbg_v1_dyn"
+    folder = tmp_path / "pbg"
+    shutil.copytree(golden, folder, ignore=shutil.ignore_patterns("checkpoint"))
+    before = files(str(folder))
+
+    def graphmill(*words: str) -> subprocess.CompletedProcess[str]:
+        program = str(Path(sys.executable).with_name("graphmill"))
+        given = [program, *words, "--conf", "config.py", "--set", "num_epochs=1"]
+        return subprocess.run(given, capture_output=True, text=True, timeout=600, check=False, cwd=folder)
+
+    checked = graphmill("check")
+    assert checked.returncode == 0, checked.stderr
+    assert files(str(folder)) == before
+    done = graphmill("pipeline", "--master", "local[1]", "--set", "evaluate.split=edges")
+    assert done.returncode == 0, done.stderr
+    names = json.loads((folder / "entities" / "entity_names_concept_0.json").read_text())
+    table = pq.read_table(folder / "embeddings" / "concept")
+    assert table["id"].to_pylist() == names
+    assert before.items() <= files(str(folder)).items()
+    assert run_json(folder / "checkpoint")["stages"].keys() == {"train", "evaluate", "remap"}
+
+    shutil.rmtree(folder / "edges")
+    refused = graphmill("pipeline")
+    assert refused.returncode == 2
+    assert "etl.tables: missing" in refused.stderr
 
 
 @pytest.mark.parametrize(

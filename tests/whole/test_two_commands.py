@@ -6,6 +6,7 @@ import random
 import re
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -71,8 +72,8 @@ def test_later_commands_need_only_the_run(output: Path) -> None:
     assert len(json.loads(found.output)["neighbors"]) == 3
     along = invoke("neighbors", output / "run.json", "--id", "u7", "--relation", "ratings", "--json")
     assert json.loads(along.output)["type"] == "film"
-    for name in ("train", "evaluate", "remap"):
-        planned = invoke(name, output, "--dry-run")
+    for name, place in product(("train", "evaluate", "remap"), (output, "ratings.yaml")):
+        planned = invoke(name, place, "--dry-run")
         assert planned.exit_code == 0, planned.output
         assert "plan" in planned.output
     refused = invoke("evaluate", output, "--conf", "ratings.yaml")
@@ -83,8 +84,8 @@ def test_later_commands_need_only_the_run(output: Path) -> None:
 def test_a_plan_comes_before_the_run_and_changes_nothing(output: Path, tmp_path: Path) -> None:
     before = sorted(Path.cwd().rglob("*"))
     for words in (
-        ["check", "--conf", "ratings.yaml"],
-        ["pipeline", "--conf", "ratings.yaml", "--dry-run", "--output", tmp_path / "new"],
+        ["check", "ratings.yaml"],
+        ["pipeline", "ratings.yaml", "--dry-run", "--output", tmp_path / "new"],
         ["etl", "--conf", "ratings.yaml", "--dry-run"],
     ):
         planned = invoke(*words)

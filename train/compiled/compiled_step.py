@@ -22,6 +22,8 @@ from graphmill.machine import native
 from graphmill.model.parameters import global_key
 from graphmill.vocab import Side
 from train.edges.negative_sampling import Batch, Block, Sampling
+from train.model import regularizers
+from train.model.frozen import Frozen
 from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.step.plain import StepFigures
@@ -98,6 +100,12 @@ def obstacle(config: Config) -> str | None:
     for relation in config.relations:
         if relation.operator not in _OPERATORS:
             return f"operator {relation.operator!r} of relation {relation.name!r}"
+    if config.comparator not in _COMPARATORS:
+        return f"comparator {config.comparator!r}"
+    if config.loss_fn not in _LOSSES:
+        return f"loss_fn {config.loss_fn!r}"
+    if regularizers.is_plug_in(config):
+        return f"regularizer {config.regularizer!r}"
     return "bias" if config.bias else None
 
 
@@ -114,6 +122,7 @@ class CompiledStep:
         self.adagrad = adagrad
         self.library = library
         self.sampling = Sampling.of_training(config)
+        self.frozen = Frozen.of(config)
         self.lr_scale = 1.0
         self.half = config.half_precision and bool(library.graphmill_has_half())
         self._itemsize: int = library.graphmill_bytes_of_real()
@@ -143,7 +152,8 @@ class CompiledStep:
                 "num_batch_negs or num_uniform_negs"
             )
         for key in self.model.keys_of(batch.relation):
-            self.adagrad.steps[key] += batch.num_steps
+            if key not in self.adagrad.frozen:
+                self.adagrad.steps[key] += batch.num_steps
         return StepFigures(
             *torch.tensor([figures.loss, figures.reg, *figures.violators], dtype=torch.float64).unbind()
         )
@@ -184,21 +194,23 @@ class CompiledStep:
             raise TrainingError(
                 f"the compiled step takes {self._itemsize * 8}-bit numbers, the table has others"
             )
-        key = global_key(self.config.relations[relation].entity_type(side))
+        entity_type = self.config.relations[relation].entity_type(side)
+        is_frozen, key = entity_type in self.frozen.types, global_key(entity_type)
         value, sums = self.model.parameters.get(key), self.adagrad.sums.get(key)
         return _Table(
             embeddings=_address(table.embeddings_ND),
-            sums=_address(table.sums),
+            sums=None if is_frozen else _address(table.sums),
             element_wise=table.sums.dim() == 2,
             global_value=None if value is None else _address(value),
-            global_sum=None if sums is None else _address(sums),
+            global_sum=None if sums is None or is_frozen else _address(sums),
         )
 
     def _relations(self, relation: int, side: Side) -> _Relations:
         relations = _Relations()
         for number, key in enumerate(self.model.operator_keys(relation, side)):
             relations.values[number] = _address(self.model.parameters[key])
-            relations.sums[number] = _address(self.adagrad.sums[key])
+            if key not in self.adagrad.frozen:
+                relations.sums[number] = _address(self.adagrad.sums[key])
         return relations
 
 

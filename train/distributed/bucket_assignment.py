@@ -11,6 +11,7 @@ out of one partition and lie in one space.
 Source: PyTorch-BigGraph's lock server (arXiv:1903.12287, section 4.2).
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from graphmill.vocab import Bucket
@@ -20,30 +21,36 @@ PartitionsOf = Callable[[Bucket], set[PartitionKey]]  # partitions that only one
 
 
 class Dynamic:
-    """Hands out buckets as workers ask for them."""
+    """Hands out buckets as workers ask for them.
+
+    A grant costs time for the buckets of the partitions that it takes or frees, not for all buckets.
+    """
 
     publish_group: Sequence[Bucket] = ()  # buckets do not wait for each other
 
     def __init__(self, order: Sequence[Bucket], keys: PartitionsOf, *, from_one: bool) -> None:
         """`from_one` makes all but the first bucket wait for a partition that has been trained."""
-        self._keys = keys
-        self._left = list(order)
+        self._keys = {bucket: frozenset(keys(bucket)) for bucket in order}
+        self._rank = {bucket: number for number, bucket in enumerate(order)}
         self._taken: set[Bucket] = set()
         self._trained: set[PartitionKey] | None = set() if from_one else None
+        # Of the buckets that are left: those of a partition, what each of them waits for, those that wait
+        # for nothing.
+        self._left_of: dict[PartitionKey, set[Bucket]] = defaultdict(set)
+        self._num_waits: dict[Bucket, int] = {}
+        self._free: set[Bucket] = set()
+        for bucket in order:
+            self._leave(bucket)
 
     def next_bucket(self, last: Bucket | None) -> Bucket | None:
         """Take the free bucket that shares the most partitions with `last`; None if none is free."""
-        busy = {key for bucket in self._taken for key in self._keys(bucket)}
-        free = [bucket for bucket in self._left if busy.isdisjoint(self._keys(bucket))]
-        if self._trained is not None and (self._trained or self._taken):
-            grown = [bucket for bucket in free if not self._trained.isdisjoint(self._keys(bucket))]
-            free = grown or (free if not self._taken else [])
+        free = self._free if self._free or self._taken else self._num_waits.keys()
         if not free:
             return None
-        known = self._keys(last) if last is not None else set()
-        bucket = max(free, key=lambda each: len(known & self._keys(each)))
-        self._left.remove(bucket)
-        self._taken.add(bucket)
+        known = self._keys[last] if last is not None else frozenset()
+        near = {each for key in known for each in self._left_of[key] if each in free}
+        bucket = min(near or free, key=lambda each: (-len(known & self._keys[each]), self._rank[each]))
+        self._take(bucket)
         return bucket
 
     def may_publish(self, bucket: Bucket) -> bool:
@@ -52,20 +59,60 @@ class Dynamic:
 
     def commit(self, bucket: Bucket) -> bool:
         """Note that a bucket is done; returns whether buckets now start from newer shared state: always."""
-        self._taken.remove(bucket)
+        self._release(bucket)
         if self._trained is not None:
-            self._trained |= self._keys(bucket)
+            for key in self._keys[bucket]:
+                self._note_trained(key, self._trained)
         return True
 
     def give_back(self, bucket: Bucket) -> None:
         """Hand out the bucket next: its worker was lost."""
-        self._taken.remove(bucket)
-        self._left.insert(0, bucket)
+        self._release(bucket)
+        self._rank[bucket] = min(self._rank.values()) - 1
+        self._leave(bucket)
 
     @property
     def finished(self) -> bool:
         """Whether no bucket is left or taken."""
-        return not self._left and not self._taken
+        return not self._num_waits and not self._taken
+
+    def _leave(self, bucket: Bucket) -> None:
+        """Add a bucket to those that are left; none of its partitions is in training."""
+        for key in self._keys[bucket]:
+            self._left_of[key].add(bucket)
+        waits_to_grow = self._trained is not None and self._trained.isdisjoint(self._keys[bucket])
+        self._num_waits[bucket] = int(waits_to_grow)
+        if not waits_to_grow:
+            self._free.add(bucket)
+
+    def _take(self, bucket: Bucket) -> None:
+        self._taken.add(bucket)
+        del self._num_waits[bucket]
+        self._free.discard(bucket)
+        for key in self._keys[bucket]:
+            self._left_of[key].discard(bucket)
+            for other in self._left_of[key]:
+                self._num_waits[other] += 1
+            self._free -= self._left_of[key]
+
+    def _release(self, bucket: Bucket) -> None:
+        self._taken.remove(bucket)
+        for key in self._keys[bucket]:
+            for other in self._left_of[key]:
+                self._has_one_less(other)
+
+    def _note_trained(self, key: PartitionKey, trained: set[PartitionKey]) -> None:
+        if key not in trained:
+            for other in self._left_of[key]:
+                if trained.isdisjoint(self._keys[other]):
+                    self._has_one_less(other)
+            trained.add(key)
+
+    def _has_one_less(self, bucket: Bucket) -> None:
+        """Note that the bucket waits for one thing less."""
+        self._num_waits[bucket] -= 1
+        if not self._num_waits[bucket]:
+            self._free.add(bucket)
 
 
 class Tournament:
@@ -126,19 +173,23 @@ def rounds_of(
     first: dict[int, int] = {}
     for number, bucket in enumerate(order):
         first.setdefault(sum(bucket) % num_diagonals, number)
-    left = sorted(order, key=lambda bucket: first[sum(bucket) % num_diagonals])
+    held = {bucket: frozenset(keys(bucket)) for bucket in order}
+    left = dict.fromkeys(sorted(order, key=lambda bucket: first[sum(bucket) % num_diagonals]))
     rounds: list[list[Bucket]] = []
     trained: set[PartitionKey] = set()
     while left:
         together: list[Bucket] = []
         busy: set[PartitionKey] = set()
         for bucket in left:
-            grown = not from_one or (not rounds and not together) or not trained.isdisjoint(keys(bucket))
-            if grown and len(together) < size and busy.isdisjoint(keys(bucket)):
+            grown = not from_one or (not rounds and not together) or not trained.isdisjoint(held[bucket])
+            if grown and busy.isdisjoint(held[bucket]):
                 together.append(bucket)
-                busy |= keys(bucket)
-        together = together or left[:1]  # this part of the grid shares nothing with the rest
-        trained |= {key for bucket in together for key in keys(bucket)}
-        left = [bucket for bucket in left if bucket not in together]
+                busy |= held[bucket]
+                if len(together) == size:
+                    break
+        together = together or [next(iter(left))]  # this part of the grid shares nothing with the rest
+        for bucket in together:
+            trained |= held[bucket]
+            del left[bucket]
         rounds.append(together)
     return rounds

@@ -18,6 +18,7 @@ from graphmill.formats.pbg_checkpoint import Iteration
 from train.distributed.collective import Collective
 from train.distributed.messages import ReduceGroup
 from train.edges.partitions import Location, PartitionKey, all_keys, is_shared
+from train.model.frozen import Frozen
 from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.step.table import Table
@@ -54,6 +55,7 @@ class SharedState:
     def __init__(self, context: RunContext, model: Model, adagrad: Adagrad) -> None:
         self.context, self.model, self.adagrad = context, model, adagrad
         self.files = PartitionFiles(context)
+        self._frozen_types = Frozen.of(context.config).types
         self.tables: dict[PartitionKey, Table] = {}  # types with one partition
         self._revision: int | None = None  # of this copy; None once training has changed it
         self._base_revision = 0
@@ -109,16 +111,23 @@ class SharedState:
         model, adagrad = self.context.load_model(location.path, location.version)
         theirs = dict(_parameters(model, adagrad))
         for name, state in _parameters(self.model, self.adagrad):
-            state.merge_(theirs[name], self._base[name])
-            self.adagrad.steps[name] += adagrad.steps[name] - self._base_steps[name]
+            if name not in self.adagrad.frozen:
+                state.merge_(theirs[name], self._base[name])
+                self.adagrad.steps[name] += adagrad.steps[name] - self._base_steps[name]
         for key, table in self.tables.items():
+            if key[0] in self._frozen_types:
+                continue
             loaded = self.files.load(key, location.version, location.path)
             _State.of(table).merge_(_State.of(loaded), self._base[key])
 
     def _states(self) -> Iterator[tuple[str | PartitionKey, _State]]:
-        yield from _parameters(self.model, self.adagrad)
+        """All that moves."""
+        for name, state in _parameters(self.model, self.adagrad):
+            if name not in self.adagrad.frozen:
+                yield name, state
         for key, table in self.tables.items():
-            yield key, _State.of(table)
+            if key[0] not in self._frozen_types:
+                yield key, _State.of(table)
 
 
 def _parameters(model: Model, adagrad: Adagrad) -> Iterator[tuple[str, _State]]:

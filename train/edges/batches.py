@@ -20,11 +20,12 @@ from graphmill.config import Config, PbgConfig
 from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges
-from graphmill.formats.edge_buckets.features import Indices
+from graphmill.formats.edge_buckets.features import Indices, empty_lists
 from graphmill.vocab import Bucket, Side
 from train.config import TrainConfig
 from train.edges.negative_sampling import Batch, popularity
 from train.edges.one_vs_all import QueryBatch, group_by_query
+from train.model import regularizers
 from train.model.features import Bags, distinct
 
 SPAN_EDGES = 16_384  # edges of the batches that go together
@@ -85,13 +86,13 @@ def read(
         _check_type(config, edges, relation_E, uri, rows[0], side, num_rows[side])
         index[side] = torch.from_numpy(getattr(edges, side))
         for name, chosen in _featurized(config, relation_E, side):
-            features = edges.features(side)
-            if features is None or not features.counts[chosen].all():
+            if len(wrong := chosen[getattr(edges, side)[chosen] >= 0]):
                 raise FormatError(
-                    f"{uri}: expected a list of features for every {side} entity of the featurized type "
-                    f"{name!r}, found an edge without"
+                    f"{uri}: {side}[{rows[0] + wrong[0]}] is {getattr(edges, side)[wrong[0]]}, expected -1 "
+                    f"and a list of features: the type {name!r} is featurized"
                 )
-            bags[side, name], numbers = distinct(features, chosen)
+            lists = edges.features(side) or empty_lists(len(edges))
+            bags[side, name], numbers = distinct(lists, chosen)
             index[side][torch.from_numpy(chosen)] = numbers
         if len(edges) and int(index[side].min()) < 0:
             row = int(index[side].argmin())
@@ -168,7 +169,8 @@ def cut_for_training(
     power = config.section(TrainConfig).negative_power
     if power and config.num_uniform_negs:
         edges = replace(edges, popularity=_popularity(config, edges, num_rows, power))
-    return _pieces(config, edges, generator, config.loss_fn == "softmax")
+    grouped = config.loss_fn == "softmax" and not regularizers.is_plug_in(config)
+    return _pieces(config, edges, generator, grouped)
 
 
 def cut(config: PbgConfig, edges: EdgeTensors, generator: torch.Generator) -> Iterator[Batch]:

@@ -2,9 +2,9 @@
 
 The edges of a chunk (train.chunk_edges of a batch) share their negatives. On each side, the negatives of a
 chunk are the entities of its first num_batch_negs edges (edges come in random order), and num_uniform_negs
-entities drawn from the partition (uniformly, or by train.negative_power). With all_negs, negatives are all
-entities of the partition. The score of an edge's own entity is masked. The last chunk of a batch may be
-smaller. PBG's chunks have num_batch_negs edges.
+entities drawn from the partition (uniformly, by train.negative_power, or by a plug-in). With all_negs,
+negatives are all entities of the partition. The score of an edge's own entity is masked. The last chunk of a
+batch may be smaller. PBG's chunks have num_batch_negs edges.
 Source: docs/formats/pbg_v1.md.
 
 Shapes: B edges of a batch, S steps, C chunks of all steps, P positives per chunk, K candidates of a chunk
@@ -18,6 +18,10 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config, PbgConfig
+from graphmill.errors import ConfigError
+from graphmill.model.abstract import AbstractNegativeSampler, ChunkedEdges
+from graphmill.model.plug_ins import made
+from graphmill.model.registry import NEGATIVE_SAMPLERS
 from graphmill.vocab import Side
 from train.config import TrainConfig
 from train.model.features import Bags
@@ -77,13 +81,17 @@ class Sampling:
     num_uniform_negs: int
     disabled: frozenset[Side] = frozenset()
     chunk_edges: int = 1  # at least so many edges share their negatives
+    sampler: AbstractNegativeSampler | None = None
 
     @classmethod
     def of_training(cls, config: Config) -> "Sampling":
         """The numbers of training."""
-        disabled = frozenset(Side) - set(sides_with_negatives(config))
-        chunk_edges = config.section(TrainConfig).chunk_edges
-        return cls(config.num_batch_negs, config.num_uniform_negs, disabled, chunk_edges)
+        settings = config.section(TrainConfig)
+        sampler = None
+        if settings.negative_sampler is not None:
+            sampler = made(NEGATIVE_SAMPLERS, settings.negative_sampler, config.num_uniform_negs)
+        num_negs = config.num_batch_negs, config.num_uniform_negs
+        return cls(*num_negs, _disabled(config), settings.chunk_edges, sampler)
 
     @classmethod
     def of_evaluation(cls, config: PbgConfig) -> "Sampling":
@@ -92,6 +100,7 @@ class Sampling:
         return cls(
             config.num_batch_negs if batch is None else batch,
             config.num_uniform_negs if uniform is None else uniform,
+            _disabled(config),
         )
 
     def chunk_size(self, num_edges: int) -> int:
@@ -129,7 +138,13 @@ class Sampling:
         for side in Side:
             positives_CP = chunks(batch.index[side])
             drawn = 0 if side in self.disabled or all_negs else self.num_uniform_negs
-            drawn_CN = _draw(num_rows[side], (num_chunks, drawn), batch.popularity.get(side), generator)
+            if self.sampler is None or side in self.disabled or all_negs:
+                drawn_CN = _draw(num_rows[side], (num_chunks, drawn), batch.popularity.get(side), generator)
+            else:
+                index = {each: chunks(batch.index[each]) for each in Side}
+                rel = None if batch.rel_B is None else chunks(batch.rel_B)
+                chunked = ChunkedEdges(index[Side.LHS], index[Side.RHS], rel, weight_CP, batch.relation)
+                drawn_CN = sample(self.sampler, chunked, side, num_rows[side], generator)
             if all_negs and side not in self.disabled:
                 drawn_CN = torch.arange(num_rows[side]).expand(num_chunks, -1)
             in_batch = 0 if all_negs or side in self.disabled else self.num_batch_negs
@@ -138,6 +153,35 @@ class Sampling:
             rows[side] = torch.cat([positives_CP, repeated_CP, drawn_CN.to(positives_CP.device)], dim=1)
         rel_CP = None if batch.rel_B is None else chunks(batch.rel_B)
         return Block(batch.relation, rel_CP, weight_CP, rows, first, batch.num_steps)
+
+
+def sample(
+    sampler: AbstractNegativeSampler,
+    edges: ChunkedEdges,
+    side: Side,
+    num_rows: int,
+    generator: torch.Generator,
+) -> Tensor:
+    """Draw negatives by a plug-in: int64 [C, K].
+
+    Raises:
+        ConfigError: it has drawn something else.
+    """
+    drawn_CK = sampler.sample(edges, side, num_rows, generator)
+    found = type(drawn_CK).__name__
+    if isinstance(drawn_CK, Tensor):
+        found = f"{drawn_CK.dtype} {tuple(drawn_CK.shape)}"
+    if not found.startswith(f"torch.int64 ({len(edges.lhs)}, ") or drawn_CK.dim() != 2:
+        raise ConfigError(
+            f"train.negative_sampler: {type(sampler).__name__}: expected rows of torch.int64 and shape "
+            f"({len(edges.lhs)}, K), found {found}"
+        )
+    if drawn_CK.numel() and not (int(drawn_CK.min()) >= 0 and int(drawn_CK.max()) < num_rows):
+        raise ConfigError(
+            f"train.negative_sampler: {type(sampler).__name__}: expected rows from 0 to {num_rows - 1}, "
+            f"found {int(drawn_CK.min())} to {int(drawn_CK.max())}"
+        )
+    return drawn_CK
 
 
 def in_batch_negatives(num_batch_negs: int, chunk: int) -> tuple[int, int]:
@@ -152,6 +196,10 @@ def sides_with_negatives(config: PbgConfig) -> list[Side]:
     """The sides whose negatives are not disabled."""
     off = {Side.LHS: config.disable_lhs_negs, Side.RHS: config.disable_rhs_negs}
     return [side for side in Side if not off[side]]
+
+
+def _disabled(config: PbgConfig) -> frozenset[Side]:
+    return frozenset(Side) - set(sides_with_negatives(config))
 
 
 def popularity(index_E: Tensor, num_rows: int, power: float) -> Tensor:

@@ -59,12 +59,19 @@ def filter_paths(config: Config) -> list[str]:
         return []
     if settings.filter_paths is not None:
         return list(settings.filter_paths)
-    paths = [*config.edge_paths, *edge_buckets.folders(config.edge_root), config.split_path(settings.split)]
+    paths = [
+        *config.edge_paths,
+        *edge_buckets.folders(config.edge_root, config.entity_path),
+        config.split_path(settings.split),
+    ]
     return list(dict.fromkeys(path.rstrip("/") for path in paths))
 
 
 def _existing_splits(config: Config) -> str:
-    splits = ", ".join(storage.name(each) for each in edge_buckets.folders(config.edge_root)) or "none"
+    splits = (
+        ", ".join(storage.name(each) for each in edge_buckets.folders(config.edge_root, config.entity_path))
+        or "none"
+    )
     return f"splits there: {splits}"
 
 

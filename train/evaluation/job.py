@@ -36,6 +36,11 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         legacy = import_legacy_inputs(config)
         figures = cluster.run_task(client, evaluate, legacy, True, description="evaluate")
     warn_of_unranked(figures)
+    if (path := config.split_path(config.section(EvaluateConfig).split)) in config.edge_paths:
+        log.warning(
+            f"evaluate: {path} is one of edge_paths: if the checkpoint was trained on these edges, the "
+            "metrics do not tell how it does on others; train with the other edge_paths"
+        )
     return figures
 
 
@@ -94,6 +99,7 @@ def fingerprint(config: Config) -> dict[str, Any]:
     return {
         "evaluate": settings.result_settings(),
         "model": score_settings(config.pbg()),
+        **({"plugins": config.plugins.checksums()} if config.plugins else {}),
         "inputs": describe_inputs(dict.fromkeys([*inputs, *filter_paths(config)])),
     }
 

@@ -80,10 +80,10 @@ class TrainedGraph:
         return rows_ND if added_D is None else rows_ND + added_D
 
     def edge_types(self) -> list[EdgeType]:
-        """(lhs type, relation, rhs type) of every relation."""
-        names, relations = self.context.relation_names(), self.config.relations
+        """(lhs type, relation, rhs type) of every relation, as folders are named."""
+        names, relations = map(storage.file_name, self.context.relation_names()), self.config.relations
         if self.config.dynamic_relations:
-            relations = relations * len(names)
+            relations = relations * self.context.num_relations
         return [(each.lhs, name, each.rhs) for each, name in zip(relations, names, strict=True)]
 
 
@@ -129,7 +129,7 @@ def _scores(trained: TrainedGraph, triples: Triples) -> Tensor:
         lhs_ED, rhs_ED = (vectors[side][mine][:, :dimension] for side in Side)
         queries_ED = trained.model.query(relation, Side.RHS, lhs_ED, rel)
         candidates_ED = trained.model.candidates(relation, Side.RHS, rhs_ED)
-        score_E[mine] = trained.model.edge_scores(queries_ED, candidates_ED)
+        score_E[mine] = trained.model.edge_scores(queries_ED, candidates_ED, Side.RHS)
     return score_E
 
 

@@ -30,6 +30,7 @@ from train.step.runtime import cpu_threads
 from train.step.threads import Threads
 
 BLOCKS_PER_TASK = 4
+_WITHOUT_MATRICES = ("none", "diagonal", "translation", "complex_diagonal", "rotation")
 Load = Callable[[str, Partition], Tensor]  # gives the embeddings of a partition, [count, D]
 Report = Callable[[int, int], None]  # called with the scores counted so far, and all that there are
 
@@ -147,8 +148,8 @@ class _SideRanking:
         config = self.model.config
         for group in self.queries.groups:
             dimension, step = self._dimension(group), self.queries.height
-            if config.dynamic_relations and config.relations[0].operator in ("linear", "affine"):
-                step = max(1, step * self.slots.width // dimension**2)  # each query needs a matrix
+            if config.dynamic_relations and config.relations[0].operator not in _WITHOUT_MATRICES:
+                step = max(1, step * self.slots.width // dimension**2)  # each query may need a matrix
             rel = self.queries.rel[group.start : group.stop]
             changes = [] if config.dynamic_relations else (np.flatnonzero(np.diff(rel)) + 1).tolist()
             runs = [group.start + each for each in (0, *changes, len(rel))]
@@ -197,7 +198,9 @@ class _SideRanking:
                     pair = query_PD.contiguous(), candidate_ND.contiguous()
                     score_E[chunk] = self.kernels.pair_scores(*pair, row_C, column_C)
                 else:
-                    score_E[chunk] = self.model.matrix_scores(query_PD, candidate_ND)[row_C, column_C]
+                    score_E[chunk] = self.model.matrix_scores(query_PD, candidate_ND, self.side)[
+                        row_C, column_C
+                    ]
             return 0
 
         self.threads.run(
@@ -242,7 +245,7 @@ class _SideRanking:
             if self.kernels is not None:
                 self._count_fused(self.kernels, block, query_PD, candidate_ND, number)
                 continue
-            score_PN = self.model.matrix_scores(query_PD, candidate_ND)
+            score_PN = self.model.matrix_scores(query_PD, candidate_ND, self.side)
             score_PN[:, len(rows_ND) :] = -torch.inf
             flat = score_PN.view(-1)
             which, position = self.queries.within(self.own, block.number, number)

@@ -22,6 +22,7 @@ from train.config import TrainConfig
 from train.edges.negative_sampling import in_batch_negatives
 from train.gpu import reference
 from train.gpu.reference import Comparison, Edges, Sample, Source
+from train.model.frozen import Frozen
 from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.step.plain import StepFigures
@@ -65,7 +66,8 @@ class OperatorRows:
                 for key, part in zip(self.keys, own.chunk(len(self.keys), dim=-1), strict=True):
                     target[key].copy_(part.reshape(target[key].shape))
         for key in self.keys:
-            adagrad.steps[key] += num_steps
+            if key not in adagrad.frozen:
+                adagrad.steps[key] += num_steps
 
     def _rows(self, values: dict[str, Tensor]) -> Tensor | None:
         if not self.keys:
@@ -103,6 +105,7 @@ class FusedStep:
         self.update_rows = kernels.update_rows if settings.deterministic else kernels.update_rows_fast
         self.clock_2 = torch.zeros(2, dtype=torch.int64, device=device)
         self.sums = torch.zeros(len(StepFigures._fields), dtype=torch.float64, device=device)
+        self.frozen = Frozen.of(config)
         self.lr_scale = 1.0
 
     def relation_parameters(self, relation: int) -> Parameters:
@@ -129,7 +132,8 @@ class FusedStep:
         sources = [self._source(side, shape, sample, parameters[side], tables) for side in range(2)]
         relations = [self._side(side, first, sample, sources[side], tables, parts) for side in range(2)]
         self._update_touched(shape, sample, tables, gradient_TD)
-        self._update_relations(parameters, relations, sample.rel_CP.flatten())
+        if shape.group.relation not in self.frozen.relations:
+            self._update_relations(parameters, relations, sample.rel_CP.flatten())
         self.clock_2[1] += shape.num_edges
 
     def _source(self, side: int, shape: Shape, sample: Sample, own: OperatorRows, tables: Sides) -> Source:
@@ -149,7 +153,7 @@ class FusedStep:
         """Compute score, loss, gradients of one side; return the gradients of edges' relations [C, P, D]."""
         candidate_gradient_CKD, entity_gradient_CPD = parts[2 * side], parts[2 * (1 - side) + 1]
         comparison = Comparison(
-            loss=self.config.loss_fn,
+            loss=self.config.loss_fn,  # type: ignore[arg-type]
             margin=self.config.margin,
             query_CPD=self.kernels.query(source, self.dtype),
             candidate_CKD=self.kernels.stage(tables[side].embeddings_ND, sample.rows[side], self.dtype),
@@ -182,7 +186,10 @@ class FusedStep:
         rows_T, lr = torch.cat(rows), self.config.lr * self.lr_scale
         half = len(rows_T) // 2
         parts = [slice(0, None)] if tables[0] is tables[1] else [slice(0, half), slice(half, None)]
-        for table, part in zip(tables, parts, strict=False):
+        frozen = self.frozen.sides(self.config, shape.group.relation)
+        for side, table, part in zip(Side, tables, parts, strict=False):
+            if side in frozen:
+                continue
             self.update_rows(table.embeddings_ND, table.sums, rows_T[part], gradient_TD[part], lr)
 
     def _update_relations(

@@ -6,7 +6,8 @@ import torch
 
 from graphmill.config import Config
 from train.config import TrainConfig
-from train.gpu.reference import Operator
+from train.gpu.reference import Loss, Operator
+from train.model import regularizers
 
 MAX_DIMENSION = 1024  # of which a tile of rows and its sums fit in the registers of a block
 
@@ -25,6 +26,9 @@ def obstacle(config: Config) -> str | None:
         f"comparator {config.comparator!r}": config.comparator != "dot",
         "translations of static relations": not two_sided
         and any(relation.operator == "translation" for relation in config.relations),
+        f"loss_fn {config.loss_fn!r}": config.loss_fn not in get_args(Loss),
+        f"regularizer {config.regularizer!r}": regularizers.is_plug_in(config),
+        f"train.negative_sampler {settings.negative_sampler!r}": settings.negative_sampler is not None,
         "bias": config.bias,
         "train.optimizer adagrad": settings.optimizer == "adagrad",
         "train.negative_power": settings.negative_power > 0,

@@ -17,7 +17,6 @@ import copy
 from collections.abc import Mapping
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from graphmill.checkpoints.finite import check_finite
@@ -109,9 +108,8 @@ class Model:
         """Keys of the operator that transforms entities of `side`; empty for a side without operator."""
         if side is Side.LHS and not self.two_sided:
             return ()
-        names = operators.parameter_names(
-            self.config.relations[relation].operator, self.config.dynamic_relations
-        )
+        entry, dynamic = self.config.relations[relation], self.config.dynamic_relations
+        names = operators.parameter_names(entry.operator, dynamic, self.config.entity_dimension(entry.rhs))
         return tuple(operator_key(relation, side, name) for name in names)
 
     def keys_of(self, relation: int) -> tuple[str, ...]:
@@ -140,17 +138,31 @@ class Model:
         is_transformed = not self.two_sided and side is Side.RHS
         return self._vectors(relation, side, embeddings, None, is_transformed=is_transformed)
 
-    def edge_scores(self, queries: Tensor, candidates: Tensor) -> Tensor:
-        """Score pairs of a query and a candidate: [..., D] and [..., D] -> [...]."""
-        return comparators.edge_scores(self.config.comparator, self.config.bias, queries, candidates)
+    def edge_scores(self, queries: Tensor, candidates: Tensor, side: Side = Side.LHS) -> Tensor:
+        """Score pairs of a query and a candidate for `side`: [..., D] and [..., D] -> [...]."""
+        comparator, bias = self.config.comparator, self.config.bias
+        are_lhs = self._candidates_are_lhs(side)
+        return comparators.edge_scores(comparator, bias, queries, candidates, candidates_are_lhs=are_lhs)
 
-    def matrix_scores(self, queries: Tensor, candidates: Tensor, *, half: bool = False) -> Tensor:
-        """Score all queries against all candidates: [..., P, D] and [..., N, D] -> [..., P, N].
+    def matrix_scores(
+        self, queries: Tensor, candidates: Tensor, side: Side = Side.LHS, *, half: bool = False
+    ) -> Tensor:
+        """Score all queries against all candidates for `side`: [..., P, D] and [..., N, D] -> [..., P, N].
 
         `half` computes the matrix product in bfloat16: for training, not for ranking.
         """
-        comparator, bias = self.config.comparator, self.config.bias
-        return comparators.matrix_scores(comparator, bias, queries, candidates, half=half)
+        return comparators.matrix_scores(
+            self.config.comparator,
+            self.config.bias,
+            queries,
+            candidates,
+            half=half,
+            candidates_are_lhs=self._candidates_are_lhs(side),
+        )
+
+    def _candidates_are_lhs(self, side: Side) -> bool:
+        """Whether a comparator takes the candidates as its lhs, as PBG does with an operator on each side."""
+        return self.two_sided or side is Side.LHS
 
     def _vectors(
         self, relation: int, side: Side, embeddings: Tensor, rel: Tensor | None, *, is_transformed: bool
@@ -160,12 +172,5 @@ class Model:
             embeddings = embeddings + self.parameters[global_key(entry.entity_type(side))]
         if is_transformed:
             own = [self.parameters[key] for key in self.operator_keys(relation, side)]
-            if rel is not None:
-                own = [_rows(parameter, rel) for parameter in own]
-            embeddings = operators.apply(entry.operator, embeddings, own)
+            embeddings = operators.apply(entry.operator, embeddings, own, rel)
         return comparators.prepare(self.config.comparator, self.config.bias, embeddings)
-
-
-def _rows(parameter: Tensor, rel: Tensor) -> Tensor:
-    """Gather a parameter's row of each edge's relation: [R, ...] and [*E] -> [*E, ...]."""
-    return F.embedding(rel, parameter.flatten(1)).view(*rel.shape, *parameter.shape[1:])

@@ -147,11 +147,14 @@ def _group(lr: float, num_parameters: int) -> dict[str, Any]:
 
 
 class Adagrad:
-    """Element-wise Adagrad of named parameters, in place."""
+    """Element-wise Adagrad of named parameters, in place; those of `frozen` do not move."""
 
-    def __init__(self, parameters: dict[str, Tensor], lr: float) -> None:
+    def __init__(
+        self, parameters: dict[str, Tensor], lr: float, frozen: frozenset[str] = frozenset()
+    ) -> None:
         self.parameters = parameters
         self.lr = lr
+        self.frozen = frozen
         self.sums = {key: torch.zeros_like(value) for key, value in parameters.items()}
         self.steps = dict.fromkeys(parameters, 0)
 
@@ -159,7 +162,7 @@ class Adagrad:
         """Take one step by the gradients of `leaves`: copies of whole parameters, or of distinct rows."""
         lr = self.lr * lr_scale
         for key, leaf in leaves.items():
-            if (gradient := leaf.grad) is None:
+            if (gradient := leaf.grad) is None or key in self.frozen:
                 continue
             self.steps[key] += 1
             if rows_U is None:

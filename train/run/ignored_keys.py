@@ -1,11 +1,11 @@
-"""PBG's keys without effect here: training accepts them, and logs once per run what replaces them."""
+"""PBG's keys without effect here, and a pair without sense: training accepts them, and says so once."""
 
 import logging
 
 from graphmill.config import PbgConfig
 
 _FILES = "partitions are files of the checkpoint, which the workers read and write themselves"
-_REPLACED = {
+REPLACED = {
     "num_machines": "train.num_workers sets how many Dask workers share the buckets",
     "num_partition_servers": _FILES,
     "num_groups_for_partition_server": _FILES,
@@ -23,7 +23,9 @@ log = logging.getLogger("graphmill")
 
 def log_ignored_keys(config: PbgConfig) -> None:
     """Log the keys without effect that differ from their default."""
-    for key, instead in _REPLACED.items():
+    for key, instead in REPLACED.items():
         value = getattr(config, key)
         if value != type(config).model_fields[key].default:
             log.info("training: %s: %s has no effect: %s", key, value, instead)
+    if config.loss_fn == "logistic" and config.comparator == "cos":
+        log.warning("training: logistic learns little with comparator cos, whose scores lie in [-1, 1]")

@@ -16,12 +16,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from graphmill.config import PbgConfig
+from graphmill.config import Config
 from graphmill.model import operators
 from graphmill.vocab import Side
 from train.edges.negative_sampling import sides_with_negatives
 from train.edges.one_vs_all import QueryBatch
 from train.model import losses, optimizer
+from train.model.frozen import Frozen
 from train.model.model import Model
 from train.step.plain import StepFigures, gradient_of, touched_parameters
 from train.step.table import Table
@@ -45,10 +46,11 @@ class GroupedStep:
         lr_scale: multiplies `lr` and `relation_lr`.
     """
 
-    def __init__(self, config: PbgConfig, model: Model, adagrad: optimizer.Adagrad) -> None:
+    def __init__(self, config: Config, model: Model, adagrad: optimizer.Adagrad) -> None:
         self.config = config
         self.model = model
         self.adagrad = adagrad
+        self.frozen = Frozen.of(config)
         self.lr_scale = 1.0
         # Without an operator for each side the edge is one example, and both its queries regularise it.
         self._share = (2 if model.two_sided else 1) / max(1, len(sides_with_negatives(config)))
@@ -106,7 +108,7 @@ class GroupedStep:
     def _compare_any(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
         """Compute scores by any comparator: autograd carries their gradient to the vectors."""
         leaves = query_QD.requires_grad_(), candidate_ND.requires_grad_()
-        score_QN = self.model.matrix_scores(*leaves, half=self.config.half_precision)
+        score_QN = self.model.matrix_scores(*leaves, batch.side, half=self.config.half_precision)
         query_A = torch.repeat_interleave(batch.count_Q)
         loss, violators, gradient_QN = _cross_entropy(score_QN.detach(), query_A, batch)
         weight_Q = gradient_QN.new_zeros(len(query_QD)).index_add_(0, query_A, batch.weight_A)
@@ -143,12 +145,14 @@ class GroupedStep:
     ) -> None:
         answer_table, query_table = tables[batch.side], tables[batch.side.other]
         settings = self.config.lr * self.lr_scale, self.config.max_norm
+        frozen = self.frozen.sides(self.config, batch.relation)
         if answer_table is query_table:
             gradient_ND.index_add_(0, batch.entity_Q, gradient_QD)
-        else:
+        elif batch.side.other not in frozen:
             rows_U, gradient_UD = optimizer.sum_duplicates(batch.entity_Q, gradient_QD)
             optimizer.update_rows(query_table.embeddings_ND, query_table.sums, rows_U, gradient_UD, *settings)
-        optimizer.update_table(answer_table.embeddings_ND, answer_table.sums, gradient_ND, *settings)
+        if batch.side not in frozen:
+            optimizer.update_table(answer_table.embeddings_ND, answer_table.sums, gradient_ND, *settings)
 
 
 def _cross_entropy(score_QN: Tensor, query_A: Tensor, batch: QueryBatch) -> tuple[Tensor, Tensor, Tensor]:

@@ -19,7 +19,8 @@ from graphmill.errors import TrainingError
 from graphmill.model import operators
 from graphmill.vocab import Side
 from train.edges.negative_sampling import Batch, Block, Sampling
-from train.model import losses, optimizer
+from train.model import losses, optimizer, regularizers
+from train.model.frozen import Frozen
 from train.model.model import Model
 from train.step.table import Table
 
@@ -54,6 +55,9 @@ class PlainStep:
         self.model = model
         self.adagrad = adagrad
         self.sampling = Sampling.of_training(config)
+        self.frozen = Frozen.of(config)
+        # None: N3 in closed form
+        self.regularizer = regularizers.regularizer_of(config) if regularizers.is_plug_in(config) else None
         self.lr_scale = 1.0
 
     def step(self, batch: Batch, blocks: Sequence[Block], tables: Mapping[Side, Table]) -> StepFigures:
@@ -67,7 +71,7 @@ class PlainStep:
             violators = [_num_violators(scored[side]) for side in Side]
             loss, score_gradients = self._loss(scored, block)
             torch.autograd.backward([each for side in Side for each in scored[side]], score_gradients)
-            reg = self._regularise_entities(block, embeddings)
+            reg = self._regularise_entities(model, block, embeddings)
             figures.append(StepFigures(loss, reg, *violators))
             for side in Side:
                 found = block.rows[side].flatten(), gradient_of(embeddings[side]).flatten(0, 1)
@@ -75,7 +79,7 @@ class PlainStep:
                     batch.bags[side].feature_gradients(*found) if side in batch.bags else found
                 )
         reg = self._regularise_operators(model, batch.relation, blocks)
-        self._update_rows(tables, row_gradients)
+        self._update_rows(tables, row_gradients, self.frozen.sides(self.config, batch.relation))
         self.adagrad.update(model.parameters, rel_U, self.lr_scale)
         total = _summed(figures)
         return total._replace(reg=total.reg + reg)
@@ -96,11 +100,18 @@ class PlainStep:
         )
         return lhs.loss_CP.sum() + rhs.loss_CP.sum(), [lhs.pos_CP, lhs.neg_CPM, rhs.pos_CP, rhs.neg_CPM]
 
-    def _regularise_entities(self, block: Block, embeddings: Mapping[Side, Tensor]) -> Tensor:
-        """Add N3 of the edges' entities to their gradients; return the cost."""
+    def _regularise_entities(self, model: Model, block: Block, embeddings: Mapping[Side, Tensor]) -> Tensor:
+        """Add the penalty of the edges' entities to their gradients; return the cost."""
         reg = block.weight_CP.new_zeros(())
         if not self.config.regularization_coef:
             return reg
+        if self.regularizer is not None:
+            own = {side: each[:, : block.num_positives].flatten(0, 1) for side, each in embeddings.items()}
+            rel_E = None if block.rel_CP is None else block.rel_CP.flatten()
+            cost = regularizers.penalty(self.regularizer, model, block.relation, own, rel_E)
+            if cost.requires_grad:
+                cost.backward()  # type: ignore[no-untyped-call]
+            return cost.detach()
         # With an operator for each side, an edge has two scores: each is an example.
         examples = 2 if self.model.two_sided else 1
         operator = self.config.relations[block.relation].operator
@@ -115,7 +126,7 @@ class PlainStep:
         """Add N3 of the operators' parameters to their gradients, once per edge; return the cost."""
         weight_B = torch.cat([block.weight_CP.flatten() for block in blocks])
         reg = weight_B.new_zeros(())
-        if not self.config.regularization_coef:
+        if not self.config.regularization_coef or self.regularizer is not None:
             return reg
         operator, rel_B = self.config.relations[relation].operator, _relations_of(blocks)
         coefficient_B = torch.full_like(weight_B, self.config.regularization_coef)
@@ -124,10 +135,14 @@ class PlainStep:
             reg += losses.n3_of_operator(operator, leaves, coefficient_B, rel_B)
         return reg
 
-    def _update_rows(self, tables: Mapping[Side, Table], row_gradients: RowGradients) -> None:
+    def _update_rows(
+        self, tables: Mapping[Side, Table], row_gradients: RowGradients, frozen: frozenset[Side]
+    ) -> None:
         lr, max_norm = self.config.lr * self.lr_scale, self.config.max_norm
         one_table = tables[Side.LHS] is tables[Side.RHS]
         for sides in [tuple(Side)] if one_table else [(side,) for side in Side]:
+            if sides[0] in frozen:
+                continue
             rows, gradients = zip(*(each for side in sides for each in row_gradients[side]), strict=True)
             rows_U, gradient_UD = optimizer.sum_duplicates(torch.cat(rows), torch.cat(gradients))
             table = tables[sides[0]]
@@ -158,9 +173,9 @@ def scores(model: Model, block: Block, embeddings: Mapping[Side, Tensor]) -> dic
             query_CPD = model.query(block.relation, side, others_CPD, block.rel_CP)
         else:  # these candidates have gone through the operator already
             query_CPD = candidates[side.other][:, :chunk]
-        pos_CP = model.edge_scores(query_CPD, candidates[side][:, :chunk])
+        pos_CP = model.edge_scores(query_CPD, candidates[side][:, :chunk], side)
         first, half = block.first_negative[side], model.config.half_precision
-        neg_CPM = model.matrix_scores(query_CPD, candidates[side][:, first:], half=half)
+        neg_CPM = model.matrix_scores(query_CPD, candidates[side][:, first:], side, half=half)
         losses.mask_own(neg_CPM, block.rows[side], chunk, first)
         scored[side] = Scores(pos_CP, neg_CPM)
     return scored
@@ -172,12 +187,13 @@ def touched_parameters(
     """Copy the parameters that edges touch into another model, as leaves of the gradient.
 
     With dynamic relations, return (model with the rows `rel_U`, rel_U, position of each edge's relation in
-    rel_U); otherwise (model, None, None).
+    rel_U); otherwise, and for operators that take whole parameters alone, (model, None, `rel`).
     """
     keys = model.keys_of(relation)
-    if rel is None:
+    operator = operators.operator_of(model.config.relations[relation].operator)
+    if rel is None or not operator.takes_rows:
         leaves = {key: model.parameters[key].detach().requires_grad_() for key in keys}
-        return model.with_parameters(leaves), None, None
+        return model.with_parameters(leaves), None, rel
     rel_U, position = torch.unique(rel, return_inverse=True)
     leaves = {key: model.parameters[key][rel_U].requires_grad_() for key in keys}
     return model.with_parameters(leaves), rel_U, position

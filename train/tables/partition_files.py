@@ -21,6 +21,7 @@ from train.config import TrainConfig
 from train.edges import seeds
 from train.edges.partitions import PartitionKey
 from train.model import optimizer
+from train.model.frozen import Frozen
 from train.step.table import Table
 from train.tables.run_context import RunContext
 from train.tables.warm_start import WarmStart
@@ -34,6 +35,7 @@ class PartitionFiles:
     def __init__(self, context: RunContext) -> None:
         self.context, self.config = context, context.config
         self.optimizer = self.config.section(TrainConfig).optimizer
+        self.frozen = Frozen.of(context.config).types
 
     def load(self, key: PartitionKey, version: int, path: str | None = None) -> Table:
         """The table in the files of `version` in the folder `path`; with version 0 a new table.
@@ -49,7 +51,7 @@ class PartitionFiles:
         else:
             embeddings_ND = self._draw(key)
             sums = optimizer.fresh_sums(self.optimizer, embeddings_ND)
-        max_norm = self.config.max_norm
+        max_norm = None if key[0] in self.frozen else self.config.max_norm
         if max_norm is not None and (embeddings_ND.norm(dim=1) > max_norm * (1 + _ROUNDING)).any():
             embeddings_ND = optimizer.shortened(embeddings_ND, max_norm)
         return Table(embeddings_ND.to(self.context.device), sums.to(self.context.device))

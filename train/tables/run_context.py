@@ -17,6 +17,7 @@ from graphmill.storage import Checksums
 from train.config import TrainConfig
 from train.edges import seeds
 from train.edges.schedule import Schedule, plan
+from train.model.frozen import Frozen
 from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.tables.warm_start import WarmStart
@@ -131,7 +132,8 @@ class RunContext:
             state, optimizer_state, ended = pbg_checkpoint.read_model(path, version)
             model.load_state(state, uri)
             self.schedule.check_resumed(ended, version)
-        adagrad = Adagrad(model.to(self.device).parameters, lr)
+        frozen = Frozen.of(config).keys(model.parameters)
+        adagrad = Adagrad(model.to(self.device).parameters, lr, frozen)
         if optimizer_state:
             adagrad.load_state_dict(optimizer_state, uri)
         return model, adagrad

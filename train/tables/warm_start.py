@@ -21,6 +21,7 @@ from graphmill.errors import FormatError, GraphMillError, NotFoundError
 from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
 from graphmill.model.parameters import in_order, operator_key, parse_global_key, parse_operator_key
 from graphmill.vocab import Partition
+from train.model.frozen import Frozen
 from train.model.model import Model
 from train.model.optimizer import Adagrad
 
@@ -82,11 +83,13 @@ class WarmStart:
             self._check_relations(state, model.num_relations)
         current = self._current_keys(state)
         model.load_state({current[key]: state[key] for key in state if key in current}, uri, grown=grown)
-        adagrad = Adagrad(model.parameters, lr)
+        adagrad = Adagrad(model.parameters, lr, Frozen.of(self.config).keys(model.parameters))
         saved = (optimizer_state or {}).get("state", {})
         if saved:
             # the optimizer numbers the parameters: both sides' operators, then global embeddings
-            former_keys = in_order(state, list(self.former.get("entities", self.config.entities)))
+            former_keys = in_order(
+                state, list(self.former.get("entities", self.config.entities)), self.former
+            )
             numbered = {key: saved.get(number) for number, key in enumerate(former_keys)}
             states = {current[key]: each for key, each in numbered.items() if key in current}
             adagrad.load_states(states, uri, grown=grown)

@@ -24,7 +24,7 @@ SkipRow = Callable[[pacsv.InvalidRow], str]
 
 @dataclass(frozen=True)
 class FileRange:
-    """Input of one task: a file of a table, or a range of the file."""
+    """A file of a table, or a range of the file."""
 
     table: Table
     uri: str

@@ -14,6 +14,7 @@ chunked. Source: docs/formats/pbg_v1.md.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import h5py
 import numpy as np
@@ -28,6 +29,7 @@ from graphmill.formats.edge_buckets.features import (
     Indices,
     check_fits,
     check_not_negative,
+    empty_lists,
     features_name,
     offsets_name,
     read_features,
@@ -66,10 +68,23 @@ def bucket_uri(edge_path: str, bucket: Bucket) -> str:
     return storage.join(edge_path, f"edges_{bucket.lhs}_{bucket.rhs}.h5")
 
 
-def folders(edge_root: str) -> list[str]:
-    """The folders of bucket files in `edge_root`, one for each split."""
+def folders(edge_root: str, entity_path: str) -> list[str]:
+    """The folders of bucket files in `edge_root`, one for each split; none of another graph.
+
+    A folder is of another graph if its marker tells of other tables or settings than that of `entity_path`.
+    """
     found = [entry.uri for entry in storage.list_dir(edge_root) if entry.is_dir]
-    return [each for each in found if storage.exists(bucket_uri(each, Bucket(0, 0)))]
+    found = [each for each in found if storage.exists(bucket_uri(each, Bucket(0, 0)))]
+    ours = storage.read_marker(entity_path)
+    return [each for each in found if ours is None or _marker(each, ours) == ours]
+
+
+def _marker(folder: str, otherwise: dict[str, Any]) -> dict[str, Any]:
+    """What the folder was made from, as its marker says; `otherwise` without a marker."""
+    try:
+        return storage.read_marker(folder) or otherwise
+    except FormatError:  # of another program
+        return {}
 
 
 class BucketWriter:
@@ -188,13 +203,15 @@ def read_bucket(
         stop = max(start, stop)
         weight = read_rows(datasets[WEIGHT], start, stop, np.float32) if WEIGHT in datasets else None
         lhs, rel, rhs = (read_rows(datasets[column], start, stop, np.int64) for column in COLUMNS)
-        features = {str(side): read_features(datasets, side, start, stop, uri) for side in Side}
-        edges = Edges(lhs, rel, rhs, weight, features[Side.LHS], features[Side.RHS])
+        features: dict[str, Features | None] = {
+            side: read_features(datasets, side, start, stop, uri) for side in Side
+        }
+    for side, values in ((Side.LHS, lhs), (Side.RHS, rhs)):
+        if takes_features and features[side] is None and (values == -1).any():
+            features[side] = empty_lists(len(values))  # PBG writes no lists where all are empty
+    edges = Edges(lhs, rel, rhs, weight, features[Side.LHS], features[Side.RHS])
     for column in COLUMNS:
-        values, lists = getattr(edges, column), features.get(column)
-        if lists is not None:
-            values = np.where((values == -1) & (lists.counts > 0), 0, values)
-        check_not_negative(values, column, uri, start)
+        check_not_negative(getattr(edges, column), column, uri, start, -1 if features.get(column) else 0)
     if weight is not None and not np.isfinite(weight).all():
         row = int(np.flatnonzero(~np.isfinite(weight))[0])
         raise FormatError(f"{uri}: {WEIGHT}[{start + row}] is {weight[row]}; expected a finite number")

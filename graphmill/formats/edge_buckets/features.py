@@ -2,7 +2,8 @@
 
         edges_{lhs}_{rhs}.h5        beside the columns of edge_buckets
             lhsd_offsets            integer [N + 1]: edge k has the features
-            lhsd_data               integer [M]: lhsd_data[offsets[k]:offsets[k + 1]], and lhs[k] = -1;
+            lhsd_data               integer [M]: lhsd_data[offsets[k]:offsets[k + 1]], and lhs[k] = -1; the
+                                    list may be empty: its embedding is zero;
                                     an edge of a type without features has none there, and its index in lhs
             rhsd_offsets, rhsd_data the same of the other side
 
@@ -22,7 +23,7 @@ from graphmill.vocab import Side
 
 Indices = npt.NDArray[np.int64] | npt.NDArray[np.int32]
 
-_REMARK = " (-1 stands for a list of features, and is allowed where the edge has one)"
+_REMARK = " (-1 stands for a list of features)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +37,13 @@ class Features:
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
-        """[N] features of each edge; 0: the edge has an entity of its own."""
+        """[N] features of each edge; 0: an empty list, or an entity of its own."""
         return np.diff(self.offsets)
+
+
+def empty_lists(num_edges: int) -> Features:
+    """Return a list without features for each edge."""
+    return Features(np.zeros(num_edges + 1, np.int64), np.zeros(0, np.int64))
 
 
 def offsets_name(side: Side) -> str:

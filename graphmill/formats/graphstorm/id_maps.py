@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats.parquet import bounds, iter_columns, open_parquet
+from graphmill.storage import Checksums
 
 FOLDER = "raw_id_mappings"
 SCHEMA = pa.schema([("orig", pa.string()), ("new", pa.int64())])
@@ -99,14 +100,20 @@ def _measure(uri: str) -> MapFile:
 
 
 def write_raw_id_map(
-    root: str, entity_type: str, partition: int, first_id: int, batches: Iterable[pa.Array]
+    root: str,
+    entity_type: str,
+    partition: int,
+    first_id: int,
+    batches: Iterable[pa.Array],
+    checksums: Checksums | None = None,
 ) -> None:
     """Write the map of one partition below `root`: batches of raw ids in the order of their indices.
 
-    `first_id` is the integer id of the first entity.
+    `first_id` is the integer id of the first entity; `checksums` gets the checksum of the file.
     """
     uri = storage.join(root, FOLDER, entity_type, f"part-{partition:05d}.parquet")
-    with storage.atomic_output(uri) as stream, pq.ParquetWriter(stream, SCHEMA) as parquet:
+    output = storage.atomic_output(uri, checksums=checksums)
+    with output as stream, pq.ParquetWriter(stream, SCHEMA) as parquet:
         for ids in batches:
             new = pa.array(np.arange(first_id, first_id + len(ids)))
             parquet.write_table(pa.Table.from_arrays([ids, new], schema=SCHEMA))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from graphmill import storage
-from graphmill.errors import FormatError, NotFoundError
+from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats._partition_numbers import numbers_by_type
 from graphmill.formats.pbg_legacy import names
 from graphmill.formats.torch_files import read as torch_files
@@ -134,7 +134,13 @@ def read_metadata(checkpoint_path: str, version: int) -> Metadata | None:
     if not isinstance(content, tuple) or len(content) not in (2, 5) or not isinstance(content[0], Mapping):
         found = f"{type(content).__name__} of {len(content)}" if isinstance(content, tuple) else type(content)
         raise FormatError(f"{uri}: expected (config, edge paths, chunk, model, optimizer), found {found}")
-    config = names.v1_config(content[0])
+    try:
+        config = names.v1_config(content[0])
+    except ConfigError as error:
+        raise FormatError(
+            f"{uri}: its configuration has no counterpart in PyTorch-BigGraph's version 1; change it with "
+            f"torch.load and torch.save\n{error}"
+        ) from error
     if len(content) == 2:
         return Metadata(config)
     match content[1:]:

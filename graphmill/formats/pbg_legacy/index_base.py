@@ -5,13 +5,15 @@ PBG read both, and guessed from the names of the files. This module makes the sa
 that fit both bases or neither: an off-by-one makes every row wrong, and no row shows it.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
+from itertools import islice
 from typing import Literal
 
 from graphmill.errors import FormatError
 
 IndexBase = Literal["auto", 0, 1]
 
+_SHOWN = 3
 _REMEDY = "set index_base to 0 or 1"
 
 
@@ -19,22 +21,25 @@ def of_partitions(
     numbers: Mapping[str, Set[int]],
     index_base: IndexBase,
     where: str,
+    file_of: Callable[[str, int], str],
     num_partitions: Mapping[str, int] | None = None,
 ) -> int:
     """Number of the first partition, from the partition numbers in the names of each type's files.
 
-    `where` is the folder, for messages. `num_partitions` is of each type, where known; by default all files
-    count.
+    `where` is the folder, for messages, and `file_of` the file of a type's number. `num_partitions` is of
+    each type, where known; by default all files count.
 
     Raises:
-        FormatError: the names fit neither base, or both, or lack one; or the types disagree.
+        FormatError: a partition is lost; the names fit neither base, or both; or the types disagree.
     """
     counts = dict(num_partitions or {name: len(found) for name, found in numbers.items()})
     fits = {
         base
         for base in (0, 1)
-        if all(numbers.get(name, set()) >= set(range(base, base + num)) for name, num in counts.items())
+        if all(_has_all(numbers.get(name, set()), range(base, base + num)) for name, num in counts.items())
     }
+    if not fits & ({0, 1} if index_base == "auto" else {index_base}):
+        _check_none_is_lost(numbers, index_base, file_of, num_partitions)
     found = "; ".join(f"{name}: {', '.join(map(str, sorted(each)))}" for name, each in numbers.items())
     if index_base != "auto":
         if index_base not in fits:
@@ -44,6 +49,48 @@ def of_partitions(
         fit = "fits numbering from 0 and from 1" if fits else "fits neither numbering from 0 nor from 1"
         raise FormatError(f"{where}: cannot tell the index base: {fit}; found partitions {found}; {_REMEDY}")
     return fits.pop()
+
+
+def _check_none_is_lost(
+    numbers: Mapping[str, Set[int]],
+    index_base: IndexBase,
+    file_of: Callable[[str, int], str],
+    num_partitions: Mapping[str, int] | None,
+) -> None:
+    """Refuse names that lack a partition, by each base that they may have."""
+    lost: list[str] = []
+    for base in (0, 1) if index_base == "auto" else (index_base,):
+        files = (
+            f"{file_of(name, number)} (partition {number - base + 1} of {len(wanted)} of {name!r})"
+            for name, wanted in _wanted(numbers, base, num_partitions).items()
+            for number in wanted
+            if number not in numbers.get(name, set())
+        )
+        lost += filter(None, [", ".join(islice(files, _SHOWN))])
+    if lost:
+        raise FormatError(
+            f"{', or '.join(lost)}: this partition is lost, there is no such file; copy it from where the "
+            "others came from, or use a version or a copy that is complete"
+        )
+
+
+def _has_all(found: Set[int], wanted: range) -> bool:
+    return len(found) >= len(wanted) and all(number in found for number in wanted)
+
+
+def _wanted(
+    numbers: Mapping[str, Set[int]], base: int, num_partitions: Mapping[str, int] | None
+) -> dict[str, range]:
+    """Numbers that each type should have by this base; none if a number shows that the base is another one.
+
+    Without `num_partitions`, only gaps show that a partition is lost.
+    """
+    if num_partitions is None:
+        is_other = 1 - base in map(min, numbers.values())
+        return {} if is_other else {name: range(base, max(found) + 1) for name, found in numbers.items()}
+    wanted = {name: range(base, base + num) for name, num in num_partitions.items()}
+    has_others = any(number not in wanted[name] for name in wanted for number in numbers.get(name, ()))
+    return {} if has_others else wanted
 
 
 def of_buckets(buckets: Set[tuple[int, int]], index_base: IndexBase, where: str) -> int:

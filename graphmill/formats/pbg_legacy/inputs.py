@@ -6,6 +6,7 @@ Readers return indices from 0. An index below the index base is an error: it sho
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import h5py
 import numpy as np
@@ -44,7 +45,10 @@ def find_index_base(entity_path: str, edge_paths: Sequence[str], index_base: Ind
     Raises:
         FormatError: the names fit no base, or disagree.
     """
-    bases_by_uri = {entity_path: of_partitions(_partition_numbers(entity_path), index_base, entity_path)}
+    base = of_partitions(
+        _partition_numbers(entity_path), index_base, entity_path, partial(count_uri, entity_path)
+    )
+    bases_by_uri = {entity_path: base}
     for edge_path in edge_paths:
         bases_by_uri[edge_path] = of_buckets(_bucket_numbers(edge_path), index_base, edge_path)
     if len(set(bases_by_uri.values())) > 1:

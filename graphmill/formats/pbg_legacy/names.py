@@ -6,13 +6,14 @@ rotation(s)             linear_transformation(s), transposed: the operator multi
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
+from graphmill.config import PbgConfig, check_known, from_python
+
 _KEYS = {"checkpoint_path": "outdir", "init_path": "loadPath"}
-_V1_KEYS = {legacy: key for key, legacy in _KEYS.items()}
 _ROTATION = re.compile(r"^((?:lhs|rhs)_operators\.\d+\.)rotation(s?)$")
 _LINEAR = re.compile(r"^((?:lhs|rhs)_operators\.\d+\.)linear_transformation(s?)$")
 
@@ -22,34 +23,36 @@ Renamed = tuple[dict[str, Tensor], dict[str, Any] | None]
 
 def legacy_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """PBG v1's configuration with the legacy keys."""
-    return _renamed_keys(
-        config, lambda key: _KEYS.get(key) or re.sub(r"_([a-z])", lambda match: match[1].upper(), key)
-    )
 
-
-def v1_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A legacy configuration with PBG v1's keys."""
-    return _renamed_keys(
-        config,
-        lambda key: (
-            _V1_KEYS.get(key) or re.sub(r"(?<=[a-z0-9])([A-Z])", lambda match: "_" + match[1].lower(), key)
-        ),
-    )
-
-
-def _renamed_keys(config: Mapping[str, Any], rename: Callable[[str], str]) -> dict[str, Any]:
     def inner(section: Any) -> Any:
-        if not isinstance(section, Mapping):
-            return section
-        return {rename(key): value for key, value in section.items()}
+        return (
+            {_camel(key): value for key, value in section.items()}
+            if isinstance(section, Mapping)
+            else section
+        )
 
-    renamed = {rename(key): value for key, value in config.items()}
+    renamed = {_KEYS.get(key) or _camel(key): value for key, value in config.items()}
     entities, relations = renamed.get("entities"), renamed.get("relations")
     if isinstance(entities, Mapping):  # the keys are names of types
         renamed["entities"] = {name: inner(each) for name, each in entities.items()}
     if isinstance(relations, list | tuple):
         renamed["relations"] = [inner(each) for each in relations]
     return renamed
+
+
+def _camel(key: str) -> str:
+    return re.sub(r"_([a-z])", lambda match: match[1].upper(), key)
+
+
+def v1_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A legacy configuration, or a part of one, with the keys and values of PBG v1.
+
+    Raises:
+        ConfigError: a key or a value has no counterpart.
+    """
+    found = from_python(config)
+    check_known(PbgConfig, found)
+    return found
 
 
 def legacy_parameters(parameters: Mapping[str, Tensor], optimizer_state: OptimizerState) -> Renamed:

@@ -1,7 +1,7 @@
 """RecIS' safetensors checkpoints: tables of rows by id, divided into shards, and dense tensors.
 
     checkpoint/
-      model-000000-of-000002.safetensors    blocks; number = shard * writers + writer; gaps are legal
+      model-000000-of-000002.safetensors    blocks; numbered from 0 on, without gaps
       tensorkey.json                        which slice of which table a block is
       torch_rank_weights_embs_table_multi_shard.json    one entry per embedding block or dense tensor
       index                                 which block lies in which file; written last
@@ -11,7 +11,7 @@ Modules: `saver`, `reader`; `tables` (for saving and loading), `layout` (names, 
 Source: docs/formats/recis.md.
 """
 
-from graphmill.formats.recis.layout import Slice, UnknownTensorError, hash_slot, slice_of
+from graphmill.formats.recis.layout import Slice, UnknownTensorError, hash_slot, newest, slice_of
 from graphmill.formats.recis.reader import CheckpointReader, Loader
 from graphmill.formats.recis.safetensors import Rows
 from graphmill.formats.recis.saver import Saver, WriteBlock
@@ -27,5 +27,6 @@ __all__ = [
     "UnknownTensorError",
     "WriteBlock",
     "hash_slot",
+    "newest",
     "slice_of",
 ]

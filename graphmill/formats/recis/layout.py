@@ -17,11 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from graphmill import storage
-from graphmill.errors import FormatError
+from graphmill.errors import FormatError, NotFoundError
 
 INDEX = "index"
 TENSOR_KEYS = "tensorkey.json"
 MULTI_SHARD = "torch_rank_weights_embs_table_multi_shard.json"
+
+RUN_FILE = "checkpoint"
 
 ID_SLOT = "id"
 EMBEDDING_SLOT = "embedding"
@@ -102,10 +104,25 @@ class Index:
     """`table@slot^slice` of each block of a table."""
     multi_shard: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def update(self, other: "Index") -> None:
-        """Add the content of another shard."""
-        for name, entries in vars(self).items():
-            entries.update(getattr(other, name))
+    def append(self, other: "Index") -> None:
+        """Add the content of the next shard, whose files get the next numbers."""
+        first = len(self.file_index)
+        for numbers, added in (
+            (self.block_index, other.block_index),
+            (self.file_index, other.file_index),
+        ):
+            numbers.update({key: number + first for key, number in added.items()})
+        self.tensor_keys.update(other.tensor_keys)
+        self.multi_shard.update(other.multi_shard)
+
+    def number_files(self) -> dict[str, str]:
+        """Name the files by their numbers; return the new name of each old name."""
+        total = len(self.file_index)
+        names = {
+            name: f"model-{number:06d}-of-{total:06d}.safetensors" for name, number in self.file_index.items()
+        }
+        self.file_index = {names[name]: number for name, number in self.file_index.items()}
+        return names
 
     def blocks(self, where: str) -> dict[str, list[Stored]]:
         """The blocks of each tensor in the order of slots, by name: `table@slot`, or a dense tensor's.
@@ -155,6 +172,34 @@ def _parsed_slice(text: str, where: str) -> Slice:
     if not begin <= end <= size:
         raise FormatError(f"{where}: expected a slice of {size}, found {text!r}")
     return Slice(begin, end)
+
+
+def newest(path: str) -> str:
+    """The folder of a checkpoint: `path`, or the newest checkpoint of a training run in the folder `path`.
+
+    RecIS adds a line with the folder's name to the file `checkpoint` when it has saved a checkpoint.
+
+    Raises:
+        NotFoundError: the newest checkpoint is missing or unfinished; RecIS does not go back to another.
+        FormatError: a name is not that of a folder in the same folder.
+    """
+    run_uri = storage.join(path, RUN_FILE)
+    if storage.exists(storage.join(path, INDEX)) or not storage.exists(run_uri) or storage.is_dir(run_uri):
+        return path
+    names = [line.strip() for line in storage.read_text(run_uri).splitlines() if line.strip()]
+    for each in names:
+        if storage.name(each) != each or each in (".", ".."):
+            raise FormatError(f"{run_uri}: expected names of folders in the same folder, found {each!r:.80}")
+    if not names:
+        raise FormatError(f"{run_uri}: expected the name of a checkpoint in each line, found none")
+    found = storage.join(path, names[-1])
+    if not storage.exists(storage.join(found, INDEX)):
+        others = f"; or name another: {', '.join(names[:-1][-5:])}" if names[:-1] else ""
+        raise NotFoundError(
+            f"{found}: {run_uri} calls it the newest checkpoint, but it has no {INDEX!r}: its save is "
+            f"unfinished, or it was deleted; save again{others}"
+        )
+    return found
 
 
 def read_index(path: str) -> Index:

@@ -1,7 +1,8 @@
 """Saving of one shard or all shards in RecIS' layout.
 
 Every shard writes its files of tensors, and then a note with their content. The shard that finds the notes
-of all shards joins them and writes `index` last. A folder holds one checkpoint: a second save is refused.
+of all shards numbers the files from 0 on without gaps, gives them their names, and writes `index` last.
+RecIS' reader has a vector with one place per file. A folder holds one checkpoint: a second save is refused.
 Empty the folder after a killed save: its notes would be joined with the notes of the next save.
 """
 
@@ -96,7 +97,7 @@ class Saver:
         storage.delete(note_uri)
         by_writer = _spread(self._filter_func(self._blocks()), self._parallel)
         with ThreadPoolExecutor(self._parallel, "recis-writer") as pool:
-            uris = [storage.join(self._path, self._file_name(writer)) for writer in by_writer]
+            uris = [storage.join(self._path, self._unnumbered(writer)) for writer in by_writer]
             list(pool.map(safetensors.write, uris, by_writer.values()))
         layout.write_note(note_uri, self._index(by_writer))
         self._commit_if_complete()
@@ -112,10 +113,10 @@ class Saver:
         return blocks
 
     def _index(self, by_writer: Mapping[int, Blocks]) -> Index:
+        """The content of the shard's note; its files are numbered within the shard."""
         written = Index()
-        for writer, blocks in by_writer.items():
-            number = self._shard_index * self._parallel + writer
-            written.file_index[self._file_name(writer)] = number
+        for number, (writer, blocks) in enumerate(sorted(by_writer.items())):
+            written.file_index[self._unnumbered(writer)] = number
             for block in blocks:
                 written.block_index[block.key] = number
                 if block.slots is not None:
@@ -125,20 +126,30 @@ class Saver:
         return written
 
     def _commit_if_complete(self) -> None:
-        merged = Index()
         notes = [self._note_uri(shard) for shard in range(self._shard_num)]
         try:
-            for note in notes:
-                merged.update(layout.read_note(note))
+            written = [layout.read_note(note) for note in notes]
         except NotFoundError:
             return  # the last of the other shards will
+        merged = Index()
+        for each in written:
+            merged.append(each)
+        for before, after in merged.number_files().items():
+            self._rename(storage.join(self._path, before), storage.join(self._path, after))
         layout.write_index(self._path, merged)
         for note in notes:
             storage.delete(note)
 
-    def _file_name(self, writer: int) -> str:
-        number, total = self._shard_index * self._parallel + writer, self._shard_num * self._parallel
-        return f"model-{number:06d}-of-{total:06d}.safetensors"
+    def _rename(self, before: str, after: str) -> None:
+        """Rename a file, unless another shard does it now, or did it before it was killed."""
+        try:
+            storage.move(before, after)
+        except NotFoundError:
+            if not storage.exists(after):
+                raise
+
+    def _unnumbered(self, writer: int) -> str:
+        return f"shard-{self._shard_index:06d}-of-{self._shard_num:06d}-{writer:06d}.safetensors"
 
     def _note_uri(self, shard: int) -> str:
         return storage.join(self._path, f"shard-{shard:06d}-of-{self._shard_num:06d}.json")

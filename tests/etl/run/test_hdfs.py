@@ -12,7 +12,7 @@ from etl.config import EtlConfig
 from etl.steps import spill
 from graphmill import storage
 from graphmill.errors import NotFoundError, RawTableError
-from tests.etl.graphs import config_of, files_under, write_parquet
+from tests.etl.graphs import config_of, files_under, read_raw_edges, write_parquet
 from tests.hadoop.cluster import MiniHdfs
 
 pytestmark = pytest.mark.hdfs
@@ -69,7 +69,27 @@ def test_the_same_bytes_as_on_local_disk(
             job.run(config, hdfs_client)
     on_hdfs = files_at(f"{hdfs_uri}/out")
     assert on_hdfs == files_under(tmp_path / "out")
-    assert len(on_hdfs) == 2 * 4 + 3 * 4 + 1 + 3  # the last are checksums
+    assert len(on_hdfs) == 2 * 4 + 3 * 4 + 1 + 1 + 3  # the last are names of relations, and checksums
+
+
+def test_beside_files_of_the_user(hdfs_client: distributed.Client, hdfs_uri: str) -> None:
+    """Edges in a folder of the entities, then in the same folder, as PBG's examples have them."""
+    for name in ("graph/t.tsv", "graph/train/notes.txt"):
+        with storage.atomic_output(f"{hdfs_uri}/{name}") as stream:
+            stream.write(b"l\tt\na\tb\n")
+    table = {"path": f"{hdfs_uri}/graph/t.tsv", "lhs": "l", "rhs": "t", "relation": "to"}
+    for entity_path in ("graph", "graph/train"):
+        places = {"entity_path": f"{hdfs_uri}/{entity_path}", "edge_root": f"{hdfs_uri}/graph"}
+        config = config_of(
+            f"{hdfs_uri}/out", [table], entities={"n": 1}, relations=[("to", "n", "n")], top=places
+        )
+        for _ in range(2):
+            job.run(config, hdfs_client)
+        files = files_at(f"{hdfs_uri}/graph")
+        assert files["t.tsv"] == files["train/notes.txt"] == b"l\tt\na\tb\n"
+        assert sum(map(len, read_raw_edges(config, "train").values())) == 1
+        assert "train/edges_0_0.h5" in files
+        assert not [name for name in files if "/." in f"/{name}"]
 
 
 def test_intermediate_files_are_compressed_and_replicated(hdfs_uri: str) -> None:

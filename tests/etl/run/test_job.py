@@ -401,3 +401,32 @@ def test_nothing_is_left_behind(near_client: distributed.Client, tmp_path: Path)
         job.run(failing, near_client)
     assert files_under(tmp_path / "out") == before
     assert not list((tmp_path / "work").iterdir())
+
+
+@pytest.mark.slow
+def test_small_files_share_chunks(near_client: distributed.Client, tmp_path: Path) -> None:
+    """Many files give the same files as one table of all their rows, bad rows included."""
+    rows = [(f"u{n % 50}", "follows", f"u{n * 7 % 60}") for n in range(400)]
+    rows[123] = ("u1", "follows", "")
+    few, many = tmp_path / "few.csv", tmp_path / "many"
+    many.mkdir()
+    few.write_text("".join(f"{','.join(row)}\n" for row in rows))
+    for number in range(100):
+        part = rows[4 * number : 4 * number + 4]
+        (many / f"part-{number:03d}.csv").write_text("".join(f"{','.join(row)}\n" for row in part))
+    outputs, figures = [], []
+    for path in (few, many):
+        config = config_of(
+            tmp_path / f"out-{path.stem}",
+            [{"path": str(path), "header": False, "lhs": 0, "relation_column": 1, "rhs": 2}],
+            entities={"user": 2},
+            relations=RELATIONS[:1],
+            on_bad_row="quarantine",
+            max_bad_fraction=0.1,
+        )
+        figures.append(job.run(config, near_client))
+        outputs.append(files_under(config.edge_root) | files_under(config.entity_path))
+    assert outputs[0] == outputs[1]
+    assert figures[1]["num_chunks"] < 20
+    assert figures[0]["num_rows"] == figures[1]["num_rows"] == 400
+    assert figures[0]["quarantined"] == figures[1]["quarantined"] != {}

@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from etl.config import TableConfig
 from etl.tables import ranges
 from etl.tables.check_rows import Rules
-from etl.tables.ranges import FileRange, balanced, find_ranges
+from etl.tables.ranges import FileRange, balanced, find_ranges, grouped
 from etl.tables.read import read_blocks
 
 NUM_ROWS = 100_000
@@ -53,3 +55,39 @@ def test_balanced_ranges_stay_as_they_are(
     assert balanced(sources, num_workers) == sources
     assert balanced([], num_workers) == []
     assert balanced(sources[3:], 3) == sources[3:]
+
+
+def ranges_of(*sizes: tuple[str, int, int]) -> list[FileRange]:
+    """Ranges of tables with these numbers of rows and bytes."""
+    tables = {name: TableConfig(path=name, lhs=0, rhs=1, relation=name) for name, _, _ in sizes}
+    return [
+        FileRange(tables[name], f"{name}/{number}", {}, num_rows=num_rows, num_bytes=num_bytes)
+        for number, (name, num_rows, num_bytes) in enumerate(sizes)
+    ]
+
+
+@given(
+    sizes=st.lists(
+        st.tuples(st.sampled_from("ab"), st.integers(0, 300), st.integers(0, 1 << 27)), max_size=50
+    ),
+    num_workers=st.integers(0, 5),
+    chunk_rows=st.integers(1, 1000),
+)
+def test_groups_are_small_and_hold_neighbours_of_one_table(
+    sizes: list[tuple[str, int, int]], num_workers: int, chunk_rows: int
+) -> None:
+    sources = ranges_of(*sizes)
+    groups = grouped(sources, num_workers, chunk_rows)
+    assert [each for group in groups for each in group] == sources
+    for group in groups:
+        assert len({each.table for each in group}) == 1
+        assert len(group) == 1 or sum(each.num_rows for each in group) <= chunk_rows
+        assert len(group) == 1 or sum(each.num_bytes for each in group) <= ranges.MAX_GROUP_BYTES
+
+
+def test_ten_thousand_small_files_are_few_groups_and_keep_all_workers_busy() -> None:
+    small = ranges_of(*[("a", 1000, 1 << 14)] * 10_000)
+    assert len(grouped(small, 4, 2_000_000)) == 16
+    assert len(grouped(small, 4, 100_000)) == 100
+    assert len(grouped(small, 4, 10)) == 10_000
+    assert len(grouped(small[:16], 4, 2_000_000)) == 16

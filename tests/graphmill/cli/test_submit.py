@@ -118,7 +118,6 @@ def test_an_unknown_script_is_refused(tmp_path: Path) -> None:
         (["--colour", "red"], "No such option"),
         (["--quiet", "--set", "dimension=x", "etl.py", "--conf", "c.yaml"], "dimension"),
         (["pipeline.py", "--conf", "c.yaml", "--set", "remap.colour=red"], "remap.colour: unknown key"),
-        (["pipeline.py", "--conf", "c.yaml", "--set", "edge_paths=[e/a]"], "let them agree"),
         (["--master", "local[1]", "--py-files", "𠮷.py", "etl.py", "--conf", "c.yaml"], "𠮷.py: cannot open"),
         (["--master", "spark://x", "etl.py", "--conf", "c.yaml"], "--master spark://x: expected local"),
     ],

@@ -127,7 +127,7 @@ def test_pbg_python_config_gives_what_pbg_wrote() -> None:
             {"entities": {"user": {"num_partitions": 1, "dimension": 4}, "item": {"num_partitions": 1}}},
             "dimension 4",
         ),
-        ({"loss_fn": "logistic", "comparator": "cos"}, "logistic"),
+        ({"disable_lhs_negs": True, "disable_rhs_negs": True}, "disable_rhs_negs: cannot be used with"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_path(changes: dict[str, Any], message: str) -> None:
@@ -231,9 +231,11 @@ def test_an_error_names_the_line_in_the_file(tmp_path: Path) -> None:
 
 def test_the_line_of_a_key_that_contradicts_another(tmp_path: Path) -> None:
     conf = tmp_path / "c.yaml"
-    conf.write_text(json.dumps(raw(comparator="cos", loss_fn="logistic"), indent=1))
-    line = next(at for at, text in enumerate(conf.read_text().splitlines(), 1) if "loss_fn" in text)
-    with pytest.raises(ConfigError, match=rf"^{re.escape(str(conf))}:{line}: loss_fn: logistic cannot"):
+    conf.write_text(json.dumps(raw(disable_lhs_negs=True, disable_rhs_negs=True), indent=1))
+    line = next(at for at, text in enumerate(conf.read_text().splitlines(), 1) if "disable_rhs" in text)
+    with pytest.raises(
+        ConfigError, match=rf"^{re.escape(str(conf))}:{line}: disable_rhs_negs: cannot be used"
+    ):
         config.load(str(conf))
 
 
@@ -256,7 +258,10 @@ def test_a_nested_key_gets_the_closest_known_one(section: dict[str, Any], messag
         config.from_mapping(raw(etl=section))
 
 
-@pytest.mark.parametrize("override", ["lr", "=3", "a..b=1", "relations[7].name=x", "lr.deep=3", "lr=[1"])
+@pytest.mark.parametrize(
+    "override",
+    ["lr", "=3", "a..b=1", "relations[7].name=x", "lr.deep=3", "lr=[1", "entities.usr.num_partitions=2"],
+)
 def test_an_override_that_fits_nowhere_is_refused(tmp_path: Path, override: str) -> None:
     conf = tmp_path / "c.yaml"
     conf.write_text(json.dumps(raw(lr=0.5)))

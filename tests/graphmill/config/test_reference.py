@@ -37,7 +37,6 @@ def test_the_examples_fit_the_schema_and_name_it(conf: Path) -> None:
         {"dimension": "8"},
         {"entities": {"entity": {"num_partitions": 0}}},
         {"entities": {"entity": {"num_partitions": "many"}}},
-        {"relations": [{"name": "r", "lhs": "entity", "rhs": "entity", "operator": "x"}]},
         {"etl": {"tables": [{"path": 3, "lhs": 0, "rhs": 1, "relation": "r"}]}},
         {"train": {"optimizer": "adam"}},
         {"cluster": {"hdfs_driver": "http"}},

@@ -52,7 +52,7 @@ def test_json_logs_are_json_to_the_last_line(conf: Path) -> None:
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert all({"time", "level", "message"} <= line.keys() for line in lines)
     progress = next(line for line in lines if line.get("description") == "etl: encode")
-    assert (progress["done"], progress["total"], progress["unit"]) == (1, 1, "ranges")
+    assert (progress["done"], progress["total"], progress["unit"]) == (1, 1, "tasks")
     assert lines[-1]["edges, train"] == "50"
     assert done.stdout == ""
 

@@ -299,3 +299,21 @@ def test_disk_full(tmp_path: Path) -> None:
     assert "File too large" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == [URI]
     assert (tmp_path / URI).read_bytes() == before
+
+
+def test_folders_of_other_graphs_are_no_splits(tmp_path: Path) -> None:
+    """Folders with another marker than that of the entities; folders without one belong to the graph."""
+    for name in ("train", "test", "byhand", "other", "foreign", "empty"):
+        (tmp_path / "edges" / name).mkdir(parents=True)
+        if name != "empty":
+            (tmp_path / "edges" / name / "edges_0_0.h5").touch()
+    (tmp_path / "entities").mkdir()
+    for place in ("entities", "edges/train", "edges/test"):
+        storage.write_marker(str(tmp_path / place), {"seed": 0})
+    storage.write_marker(str(tmp_path / "edges/other"), {"seed": 1})
+    (tmp_path / "edges/foreign/_SUCCESS").write_text("spark")
+    edge_root, entities = str(tmp_path / "edges"), str(tmp_path / "entities")
+    names = [storage.name(each) for each in edge_buckets.folders(edge_root, entities)]
+    assert names == ["byhand", "test", "train"]
+    storage.delete_marker(entities)  # of entities that others made
+    assert len(edge_buckets.folders(edge_root, entities)) == 5

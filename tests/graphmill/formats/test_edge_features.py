@@ -14,6 +14,8 @@ from graphmill.formats.edge_buckets.features import Features
 from graphmill.vocab import Side
 from tests.graphmill.formats.foreign_buckets import BUCKET, URI, foreign, replaced
 
+EMPTY = Features(np.zeros(4, np.int64), np.zeros(0, np.int64))
+
 
 def featurized_edges() -> Edges:
     """Three edges: features (7, 7), a plain entity, feature 2."""
@@ -50,7 +52,7 @@ def test_features_come_back(tmp_path: Path, start: int, stop: int) -> None:
         (replaced("lhsd_offsets", [1, 1, 1, 1, 2]), "from 0"),
         (replaced("lhsd_offsets", [0, 0, 0, 0, 4]), "up to 3"),
         (replaced("lhsd_data", [0, -1, 2]), r"lhsd_data\[1\] is -1"),
-        (replaced("lhs", [-1, -1, 1, 1]), r"lhs\[1\] is -1"),
+        (replaced("lhs", [-1, -2, 1, 1]), r"lhs\[1\] is -2"),
         (lambda hdf5: hdf5.pop("lhsd_data"), "expected a dataset 'lhsd_data'"),
     ],
 )
@@ -66,6 +68,30 @@ def test_features_that_are_wrong(tmp_path: Path, change: Callable[[h5py.File], N
 
     with pytest.raises(FormatError, match=rf"edges_1_2\.h5: .*{message}"):
         edge_buckets.read_bucket(foreign(tmp_path, featurized), BUCKET, takes_features=True)
+
+
+def test_empty_lists_come_back(tmp_path: Path) -> None:
+    lists = Features(np.array([0, 0, 0, 1]), np.array([4]))
+    edges = Edges(np.array([-1, 5, -1]), np.zeros(3, int), np.array([-1] * 3), None, lists, EMPTY)
+    edge_buckets.write_bucket(str(tmp_path), BUCKET, edges)
+    found = edge_buckets.read_bucket(str(tmp_path), BUCKET, takes_features=True)
+    for side in Side:
+        features, expected = found.features(side), edges.features(side)
+        assert features is not None
+        assert expected is not None
+        np.testing.assert_array_equal(features.offsets, expected.offsets)
+        np.testing.assert_array_equal(features.indices, expected.indices)
+    assert (found.lhs.tolist(), found.rhs.tolist()) == ([-1, 5, -1], [-1] * 3)
+
+
+def test_pbg_writes_no_lists_where_all_are_empty(tmp_path: Path) -> None:
+    folder = foreign(tmp_path, replaced("lhs", [-1, 1, -1, 1]))
+    found = edge_buckets.read_bucket(folder, BUCKET, 1, 4, takes_features=True)
+    assert found.lhs_features is not None
+    assert found.lhs_features.offsets.tolist() == [0, 0, 0, 0]
+    assert found.rhs_features is None
+    with pytest.raises(FormatError, match=r"lhs\[0\] is -1"):
+        edge_buckets.read_bucket(folder, BUCKET)
 
 
 def test_features_are_refused_unless_the_caller_takes_them(tmp_path: Path) -> None:

@@ -65,6 +65,60 @@ def test_index_base_is_not_guessed(tmp_path: Path) -> None:
         assert _rows(tmp_path, "user", 1, index_base=base)[0, 0] == base + 1
 
 
+LOST = {
+    "the second of three": ({"user": (1, 3)}, {"user": 3}, r"user_2\.pt\.7 \(partition 2 of 3 of 'user'\)"),
+    "the first of three": ({"user": (2, 3)}, {"user": 3}, r"user_1\.pt\.7 \(partition 1 of 3 of 'user'\)"),
+    "the last of three": (
+        {"user": (1, 2), "item": (1,)},
+        {"user": 3, "item": 1},
+        r"user_3\.pt\.7 \(partition 3 of 3 of 'user'\)",
+    ),
+    "the first or the last": ({"user": (1, 2)}, {"user": 3}, r"user_0\.pt\.7 .*, or .*/user_3\.pt\.7"),
+    "two": (
+        {"user": (1, 4)},
+        {"user": 4},
+        r"user_2\.pt\.7 .*, .*user_3\.pt\.7 \(partition 3 of 4 of 'user'\)",
+    ),
+    "a whole type": (
+        {"user": (1,)},
+        {"user": 1, "item": 2},
+        r"item_1\.pt\.7 \(partition 1 of 2 of 'item'\), .*item_2\.pt\.7",
+    ),
+    "one by a gap": ({"user": (0, 2), "item": (0, 1)}, None, r"user_1\.pt\.7 \(partition 2 of 3 of 'user'\)"),
+    "one of very many": (
+        {"user": (1, 3)},
+        {"user": 10**15},
+        r"user_2\.pt\.7 \(partition 2 of 10{15} of 'user'\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_a_lost_partition_is_called_so(tmp_path: Path, name: str) -> None:
+    numbers, declared, message = LOST[name]
+    for entity_type, found in numbers.items():
+        for number in found:
+            torch.save((torch.zeros(2, 2), None), tmp_path / f"{entity_type}_{number}.pt.7")
+    if declared:
+        config = {
+            "entities": {each: {"numPartitions": count} for each, count in declared.items()},
+            "relations": [{"name": each, "lhs": "user", "rhs": each} for each in declared],
+        }
+        torch.save((config, 0), tmp_path / "METADATA_1.pt.7")
+    with pytest.raises(
+        FormatError, match=f"{message}.*: this partition is lost, there is no such file; copy"
+    ):
+        open_checkpoint(str(tmp_path))
+
+
+def test_a_lost_count_is_called_so(tmp_path: Path) -> None:
+    for number in (1, 3):
+        torch.save(2, tmp_path / f"entity_count_user_{number}.pt")
+    (tmp_path / "edges").mkdir()
+    with pytest.raises(FormatError, match=r"entity_count_user_2\.pt \(partition 2 of 3 .* is lost"):
+        inputs.find_index_base(str(tmp_path), [str(tmp_path / "edges")], "auto")
+
+
 def test_load_path_needs_nothing_but_embeddings(tmp_path: Path) -> None:
     """METADATA, CHECKPOINT_VERSION and the suffix are all optional."""
     torch.save((torch.nn.Parameter(torch.from_numpy(ROWS)), None), tmp_path / "user_1.pt")
@@ -236,6 +290,60 @@ def test_config_keys() -> None:
     assert not any("_" in key for key in camel)
     assert camel["relations"][0].keys() >= {"allNegs"}
     assert names.v1_config(camel) == config
+
+
+JANUARY = {
+    "model": "f2_model",
+    "metric": "dot",
+    "partitionOrder": "inside_out",
+    "bias": 1,
+    "entities": {"user": {"numPartitions": 1, "featurized": 0}},
+    "relations": [{"name": "r", "lhs": "user", "rhs": "user", "operator": "affine_rhs", "all_rhs_negs": 1}],
+    "numDynamicRels": 0,
+}
+
+
+def _save_with(config: dict[str, Any], folder: Path) -> None:
+    folder.mkdir()
+    _save_as_2019((torch.from_numpy(ROWS), None), folder / "user_1.pt.3")
+    _save_as_2019((config, 3, 0, {}, None), folder / "METADATA_1.pt.3")
+    (folder / "CHECKPOINT_VERSION").write_text("3")
+
+
+def test_the_configuration_of_january_is_converted_to_keys_of_today(tmp_path: Path) -> None:
+    _save_with(JANUARY, tmp_path / "old")
+    command.main(
+        ["convert", str(tmp_path / "old"), str(tmp_path / "new"), "--format", "pbg"], standalone_mode=False
+    )
+    assert v1.read_config(str(tmp_path / "new")) == {
+        "comparator": "dot",
+        "bucket_order": "inside_out",
+        "bias": True,
+        "entities": {"user": {"num_partitions": 1, "featurized": False}},
+        "relations": [{"name": "r", "lhs": "user", "rhs": "user", "operator": "affine", "all_negs": True}],
+        "disable_lhs_negs": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "my_model"}, "model: expected 'f2_model'.*found 'my_model'"),
+        ({"shoeSize": 4}, "shoe_size: unknown key"),
+        ({"metric": "manhattan"}, "comparator: .*'manhattan'"),
+        ({"entities": {"user": {"numPartitions": 1, "colour": 3}}}, "entities.user.colour: unknown key"),
+    ],
+)
+def test_a_configuration_without_a_counterpart_is_not_converted(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    _save_with(JANUARY | changes, tmp_path / "old")
+    with pytest.raises(FormatError, match=rf"METADATA_1\.pt\.3: .*version 1; change it(?s:.*){message}"):
+        command.main(
+            ["convert", str(tmp_path / "old"), str(tmp_path / "new"), "--format", "pbg"],
+            standalone_mode=False,
+        )
+    assert not (tmp_path / "new").exists()
 
 
 def _write_input(root: Path, base: int, counts: dict[str, list[int]]) -> list[tuple[np.ndarray, ...]]:

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from graphmill.checkpoints import open_checkpoint
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats.recis import CheckpointReader, HashTable, Loader, Saver, hash_slot, slice_of
+from tests.graphmill.formats.recis_rules import RecisReader
 
 DTYPES = [
     torch.float64,
@@ -168,13 +169,81 @@ def test_every_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
     assert torch.equal(loaded.slots["embedding"], values)
 
 
-def test_fewer_blocks_than_writers_and_gaps(tmp_path: Path) -> None:
-    """RecIS never returns from this; here writers without a block write no file."""
+def test_fewer_blocks_than_writers(tmp_path: Path) -> None:
+    """RecIS never returns from this; here writers without a block write no file, and take no number."""
     Saver(0, 1, 8, str(tmp_path), tensors={"a": torch.ones(2)}).save()
     index = json.loads((tmp_path / "index").read_text())
-    assert index["file_index"] == {"model-000000-of-000008.safetensors": 0}
+    assert index["file_index"] == {"model-000000-of-000001.safetensors": 0}
     assert len(list(tmp_path.glob("*.safetensors"))) == 1
     assert torch.equal(CheckpointReader(str(tmp_path)).read_tensor("a"), torch.ones(2))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=25)
+@given(
+    shards=st.integers(1, 6),
+    parallel=st.integers(1, 9),
+    num_tables=st.integers(0, 3),
+    num_tensors=st.integers(0, 4),
+    order=st.randoms(use_true_random=False),
+)
+def test_files_are_numbered_without_gaps(
+    tmp_path_factory: pytest.TempPathFactory,
+    shards: int,
+    parallel: int,
+    num_tables: int,
+    num_tensors: int,
+    order: Any,
+) -> None:
+    """RecIS' reader has one place for each file; whichever shard comes last, the files are the same."""
+    ids = np.arange(-3, 300_000, 7919)
+    tensors = {f"dense_{number}": torch.full((number + 1,), 1.0 + number) for number in range(num_tensors)}
+    folders = [tmp_path_factory.mktemp("recis"), tmp_path_factory.mktemp("again")]
+    for folder in folders:
+        numbers = list(range(shards))
+        order.shuffle(numbers)
+        for shard in numbers:
+            owned = ids[slice_of(shard, shards).owns(ids)]
+            tables = {
+                f"t{number}": HashTable(owned, {"embedding": _rows_of(owned) + number}, shard, shards)
+                for number in range(num_tables)
+            }
+            Saver(shard, shards, parallel, str(folder), tables, tensors).save()
+    first, second = ({each.name: each.read_bytes() for each in folder.iterdir()} for folder in folders)
+    assert first == second
+    index = json.loads(first["index"])
+    total = len(index["file_index"])
+    assert index["file_index"] == {
+        f"model-{number:06d}-of-{total:06d}.safetensors": number for number in range(total)
+    }
+    assert len(first) == total + 3
+    reader = RecisReader(folders[0])
+    for name, value in tensors.items():
+        assert torch.equal(reader.read(name), value)
+    for number in range(num_tables):
+        table = reader.table(f"t{number}")
+        assert sorted(table) == sorted(ids.tolist())
+        for each, row in table.items():
+            np.testing.assert_array_equal(row, _rows_of(np.array([each]))[0] + number)
+
+
+def test_a_save_that_was_killed_while_it_named_files_is_finished_by_the_next(tmp_path: Path) -> None:
+    """Every shard has written; some files have their names already, and `index` is missing."""
+    ids = np.array([7, 40000])
+    path = str(tmp_path / "saved")
+    _save_shards(path, "t", ids, 2, embedding=_rows_of(ids))
+    killed = tmp_path / "killed"
+    for shard in range(2):
+        owned = ids[slice_of(shard, 2).owns(ids)]
+        table = HashTable(owned, {"embedding": _rows_of(owned)}, shard, 2)
+        saver = Saver(shard, 2, 1, str(killed), {"t": table}, {"fc.weight": torch.ones(1, 2)})
+        if shard == 0:
+            saver.save()
+    named = killed / "model-000000-of-000002.safetensors"
+    (killed / "shard-000000-of-000002-000000.safetensors").rename(named)
+    saver.save()
+    for each in (tmp_path / "saved").iterdir():
+        assert (killed / each.name).read_bytes() == each.read_bytes()
+    assert len(list(killed.iterdir())) == len(list((tmp_path / "saved").iterdir()))
 
 
 def test_names_are_matched_whole(tmp_path: Path) -> None:

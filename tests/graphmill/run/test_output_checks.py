@@ -67,15 +67,10 @@ def test_an_output_over_tables_is_refused(folder: Path, output: str, paths: list
     assert tree(folder) == before
 
 
-@pytest.mark.parametrize(
-    "key", ["entity_path", "edge_root", "checkpoint_path", "embedding_path", "quarantine"]
-)
+@pytest.mark.parametrize("key", ["checkpoint_path", "embedding_path", "quarantine"])
 def test_other_folders_over_tables_are_refused(folder: Path, key: str) -> None:
     own = {"etl": {"on_bad_row": "quarantine", "quarantine_path": "tables"}} if key == "quarantine" else None
-    # A split is a folder below edge_root.
-    (folder / "tables" / "train").mkdir()
-    path = "tables/train/day.csv" if key == "edge_root" else "tables/day.csv"
-    chosen = settings("out", [path], **(own or {key: "tables"}))
+    chosen = settings("out", ["tables/day.csv"], **(own or {key: "tables"}))
     with pytest.raises(ConfigError, match="a table is read from"):
         output_checks.check_outputs(chosen, ALL)
     assert not (folder / "out").exists()
@@ -105,10 +100,7 @@ FOREIGN = {
     "hidden": [".bashrc"],
     "own names among others": ["edges/train/roads.h5", "entities/people.txt", "thesis.tex"],
     "another program's embeddings": ["embeddings/model.safetensors"],
-    "another program's entities": ["entities/people.csv"],
     "another program's checkpoint": ["checkpoint/config.json", "checkpoint/pytorch_model.bin"],
-    "another program's edges": ["edges/train/roads.shp"],
-    "a hidden file that would be replaced": ["entities/.git/config"],
 }
 
 
@@ -152,6 +144,7 @@ OURS = {
     ],
     "a finished run": [
         *("_SUCCESS", "report.html", "entities/_SUCCESS", "entities/entity_index/manifest.json"),
+        *("entities/entity_count_a_0.txt", "edges/train/edges_0_0.h5"),
         *("edges/train/_SUCCESS", "checkpoint/graphmill.json", "checkpoint.stale/config.json"),
         *("checkpoint.stale-2/config.json", "checkpoint.adopted/init/_SUCCESS", "tensorboard/events"),
         *("embeddings/a/part-00000.parquet", "embeddings/_relations.parquet", "embeddings/_SUCCESS"),
@@ -166,6 +159,11 @@ def test_outputs_of_earlier_runs_are_accepted(folder: Path, name: str) -> None:
     for path in OURS[name]:
         (folder / "out" / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / "out" / path).write_text("")
+    output_checks.check_outputs(settings("out"), ALL[1:])
+    for place in ("entities", "edges/train"):
+        files = [path.removeprefix(f"{place}/") for path in OURS[name] if path.startswith(f"{place}/")]
+        if files:
+            storage.write_checksums(f"out/{place}/checksums.xxh128", dict.fromkeys(files, "0" * 32))
     output_checks.check_outputs(settings("out"), ALL)
 
 
@@ -180,12 +178,12 @@ def test_other_files_beside_our_run_json_are_accepted(folder: Path) -> None:
 
 
 def test_a_stage_looks_at_its_own_places_only(folder: Path) -> None:
-    (folder / "out" / "entities").mkdir(parents=True)
-    (folder / "out" / "entities" / "people.csv").write_text("mine")
-    for name in ("train", "evaluate", "remap"):
-        output_checks.check_outputs(settings("out"), [name])
-    with pytest.raises(ConfigError, match=r"people\.csv"):
-        output_checks.check_outputs(settings("out"), ["etl"])
+    (folder / "out" / "checkpoint").mkdir(parents=True)
+    (folder / "out" / "checkpoint" / "pytorch_model.bin").write_text("mine")
+    for name in ("etl", "evaluate", "remap"):
+        output_checks.check_outputs(settings("out", checkpoint_path="out/checkpoint"), [name])
+    with pytest.raises(ConfigError, match="pytorch_model"):
+        output_checks.check_outputs(settings("out"), ["train"])
 
 
 def test_refused_commands_write_nothing(

@@ -40,7 +40,7 @@ def cases(draw):
     comparator = draw(st.sampled_from(["dot", "cos", "l2", "squared_l2"]))
     dynamic = draw(st.booleans())
     one_type = draw(st.booleans())
-    loss_fn = draw(st.sampled_from(["ranking", "softmax"] + ["logistic"] * (comparator != "cos")))
+    loss_fn = draw(st.sampled_from(["ranking", "softmax", "logistic"]))
     raw = {
         "entities": {"user": {"num_partitions": 1}, "item": {"num_partitions": 1}},
         "relations": [

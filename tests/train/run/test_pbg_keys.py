@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from graphmill.errors import ConfigError
 from graphmill.formats import pbg_checkpoint
 from tests.train.graphs import embeddings, make_config, random_triples, write_graph
 from train import job
 from train.evaluation import evaluate
+from train.run.ignored_keys import log_ignored_keys
 
 
 def two_types(root, **more):
@@ -73,7 +75,7 @@ def test_without_negatives_of_one_side(tmp_path, rng, side):
 
 
 def test_evaluation_takes_the_negatives_of_training_where_it_has_none_of_its_own(tmp_path, rng):
-    """auc is over the candidates compared with: with one of them it is 0 or 1 for each edge."""
+    """With one candidate the rank is 1 or 2."""
     config = make_config(
         tmp_path, eval_num_batch_negs=None, eval_num_uniform_negs=None, eval_fraction=0.5, num_epochs=1,
         num_batch_negs=0, num_uniform_negs=1,
@@ -117,3 +119,35 @@ def test_reciprocal_relations_are_evaluated_as_they_were_trained(tmp_path, rng, 
     write_graph(config, {"node": 30}, triples, path=config.split_path("test"))
     job.train(config)
     assert (evaluate.evaluate(config)["metrics"]["mrr"] > 0.85) is reciprocal
+
+
+@pytest.mark.parametrize("loss_fn", ["ranking", "softmax", "logistic"])
+def test_edges_without_negatives(tmp_path, rng, loss_fn):
+    """Only logistic learns from them, as in PBG; the others are refused rather than train nothing."""
+    config = make_config(tmp_path, num_epochs=1, num_batch_negs=0, num_uniform_negs=0, loss_fn=loss_fn)
+    if loss_fn != "logistic":
+        with pytest.raises(ConfigError, match=r"found 0 for both, and no relation with all_negs"):
+            job.check(config)
+        relation = {"name": "r", "lhs": "node", "rhs": "node", "all_negs": True}
+        config = make_config(
+            tmp_path,
+            num_epochs=1,
+            num_batch_negs=0,
+            num_uniform_negs=0,
+            loss_fn=loss_fn,
+            relations=[relation],
+        )
+    job.check(config)
+    write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 60))
+    job.train(config)
+    rows, _ = pbg_checkpoint.read_embeddings(config.checkpoint_path, "node", 0, 1)
+    assert np.linalg.norm(rows) > 0.5  # of the first rows: 0.01
+
+
+def test_logistic_with_cos_trains_with_a_warning(tmp_path, caplog):
+    """PBG warns too: scores between -1 and 1 are hardly probabilities."""
+    log_ignored_keys(make_config(tmp_path, loss_fn="logistic", comparator="cos"))
+    assert "logistic learns little with comparator cos" in caplog.text
+    caplog.clear()
+    log_ignored_keys(make_config(tmp_path, loss_fn="logistic", comparator="dot"))
+    assert not caplog.text

@@ -6,13 +6,13 @@
 extern "C" {
 
 struct Table {
-    Real *embeddings, *sums;
+    Real *embeddings, *sums;          // without sums the rows do not move
     int64_t element_wise;             // sums are [N, D], else [N]
-    Real *global_value, *global_sum;  // [D], or null
+    Real *global_value, *global_sum;  // [D], or null; without a sum it does not move
 };
 
 struct Relations {  // the operator of one side; static relations have one row, and only those of the rhs unless
-                    // they are two-sided
+                    // they are two-sided; without sums they do not move
     Real *values[2], *sums[2];
 };
 

@@ -28,7 +28,7 @@ class Update {
     // The gradient of what is added to all rows of a type is the sum of theirs.
     void move_global(int side, Slots& touched) {
         const Table& table = tables_[side];
-        if (!table.global_value) return;
+        if (!table.global_sum) return;
         const bool shared = !s_.same_table && tables_[0].global_value == tables_[1].global_value;
         if (!shared || side == 0) global_pull_.assign(s_.dimension, 0);
         for (size_t u = 0; u < touched.rows.size(); u++)
@@ -45,16 +45,17 @@ class Update {
             if (u + AHEAD < touched.rows.size()) {
                 const int64_t next = touched.rows[u + AHEAD];
                 prefetch(table.embeddings + next * dimension, dimension);
-                prefetch(table.sums + next * num_sums, num_sums);
+                if (table.sums) prefetch(table.sums + next * num_sums, num_sums);
             }
             Real* gradient = touched.gradient(int(u));
             Real* value = table.embeddings + touched.rows[u] * dimension;
-            Real* sums = table.sums + touched.rows[u] * num_sums;
             if (coefficient != 0 && touched.counts[u])
                 figures_.reg += s_.op == COMPLEX_DIAGONAL
                                     ? n3(dimension / 2, value, value + dimension / 2, coefficient * touched.counts[u],
                                          gradient, gradient + dimension / 2)
                                     : n3(dimension, value, nullptr, coefficient * touched.counts[u], gradient, nullptr);
+            if (!table.sums) continue;
+            Real* sums = table.sums + touched.rows[u] * num_sums;
             if (table.element_wise)
                 adagrad(dimension, value, sums, gradient, Real(s_.lr));
             else
@@ -72,7 +73,7 @@ class Update {
             if (s_.regularization > 0)
                 figures_.reg += n3(width, values[0] + at, num_parts == 2 ? values[1] + at : nullptr,
                                    Real(s_.regularization) * touched.counts[u], gradient, gradient + width);
-            for (int part = 0; part < num_parts; part++)
+            for (int part = 0; part < num_parts && relations.sums[part]; part++)
                 adagrad(width, values[part] + at, relations.sums[part] + at, gradient + part * width,
                         Real(s_.relation_lr));
         }

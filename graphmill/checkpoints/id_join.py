@@ -1,0 +1,247 @@
+"""Joins of raw ids and int64 ids that may be larger than memory: both sides are divided into files first.
+
+    {folder}/{name}-{number}.arrow      rows whose keys have one hash, on the local disk
+
+Every pair of files is joined in memory. Ids that lack a partner are counted; the caller decides.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphmill import storage
+from graphmill.errors import FormatError
+from graphmill.formats.id_maps import IdMap, Numbers
+from graphmill.formats.murmur import Hashes, hash_strings, scale
+
+PIECE_BYTES = 256 << 20
+"""Rows of one side that are joined or sorted at once."""
+
+MOST_FILES = 256  # two sets of files may be open at once, of 1024 open files
+
+_NUM_EXAMPLES = 5
+_SEED = 0
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_PAIRS = pa.schema([("raw", pa.string()), ("id", pa.int64())])
+_ROWS = pa.schema([("id", pa.int64()), ("row", pa.int64())])
+_NAMES = pa.schema([("raw", pa.string()), ("row", pa.int64())])
+
+
+@dataclass
+class Unpaired:
+    """Ids without a partner: their number, and the first few."""
+
+    num: int = 0
+    examples: list[Any] = field(default_factory=list)
+
+    def add(self, ids: pa.Array) -> None:
+        """Count some ids."""
+        self.num += len(ids)
+        self.examples += ids[: max(0, _NUM_EXAMPLES - len(self.examples))].to_pylist()
+
+    def __str__(self) -> str:
+        shown = ", ".join(map(repr, self.examples))
+        return f"{self.num} ({shown}{', ...' if self.num > len(self.examples) else ''})"
+
+
+@dataclass
+class Misses:
+    """Ids that a join could not translate.
+
+    Attributes:
+        unmapped: ids of the rows that the map lacks.
+        shared: raw ids of the map whose int64 id another raw id has as well.
+        without_row: raw ids of the map that have no row.
+    """
+
+    unmapped: Unpaired = field(default_factory=Unpaired)
+    shared: Unpaired = field(default_factory=Unpaired)
+    without_row: Unpaired = field(default_factory=Unpaired)
+
+
+class Files:
+    """Rows divided into Arrow files by number; to be filled, then read."""
+
+    def __init__(self, folder: str, name: str, num: int, schema: pa.Schema) -> None:
+        self._uris = [storage.join(folder, f"{name}-{number}.arrow") for number in range(num)]
+        self._schema, self._stack = schema, ExitStack()
+        streams = [self._stack.enter_context(storage.open_output(uri)) for uri in self._uris]
+        self._writers = [self._stack.enter_context(pa.ipc.new_stream(each, schema)) for each in streams]
+
+    def __len__(self) -> int:
+        return len(self._uris)
+
+    def add(self, columns: list[Any], numbers: Numbers) -> None:
+        """Append each row to the file of its number."""
+        batch = pa.record_batch([pa.array(each) for each in columns], schema=self._schema)
+        batch = batch.take(pa.array(np.argsort(numbers, kind="stable")))
+        ends = np.cumsum(np.bincount(numbers, minlength=len(self)))
+        for number in np.unique(numbers):
+            start = ends[number - 1] if number else 0
+            self._writers[number].write_batch(batch.slice(start, ends[number] - start))
+
+    def close(self) -> None:
+        """End the writing."""
+        self._stack.close()
+
+    def read(self, number: int) -> pa.Table:
+        """The rows of one file; it is deleted."""
+        with storage.open_input(self._uris[number]) as stream, pa.ipc.open_stream(stream) as reader:
+            found = reader.read_all().combine_chunks()
+        storage.delete(self._uris[number])
+        return found
+
+    def batches(self, number: int) -> Iterator[pa.RecordBatch]:
+        """The rows of one file, batch by batch."""
+        with storage.open_input(self._uris[number]) as stream, pa.ipc.open_stream(stream) as reader:
+            yield from reader
+
+
+def num_files(num_bytes: int) -> int:
+    """Files into which so many bytes are divided, so that each fits `PIECE_BYTES`."""
+    return min(MOST_FILES, max(1, -(-num_bytes // PIECE_BYTES)))
+
+
+def raw_ids_of(
+    ids: Iterable[Numbers], num_ids: int, id_map: IdMap, folder: str, misses: Misses, where: str
+) -> Iterator[tuple[pa.Array, Numbers]]:
+    """Translate the int64 ids of a table's rows: batches of raw ids (string [n]) and their rows [n].
+
+    Rows count over all batches of `ids`. Batches come in any order; ids that cannot be translated are left
+    out, and counted in `misses`.
+
+    Raises:
+        FormatError: the table has an id twice, or the map is not one.
+    """
+    num = num_files(24 * num_ids + (0 if id_map.is_integers else id_map.estimate_bytes()))
+    rows, first = Files(folder, "rows", num, _ROWS), 0
+    for batch in ids:
+        rows.add([batch, np.arange(first, first + len(batch))], _by_id(batch, num))
+        first += len(batch)
+    rows.close()
+    pairs = Files(folder, "map", num, _PAIRS)
+    for raw, batch in () if id_map.is_integers else id_map.batches():
+        pairs.add([raw, batch], _by_id(batch, num))
+    pairs.close()
+    for number in range(num):
+        found = rows.read(number).sort_by("id")
+        wanted, row = found["id"].to_numpy(), found["row"].to_numpy()
+        again = np.flatnonzero(wanted[1:] == wanted[:-1])
+        if len(again):
+            raise FormatError(f"{where}: id {wanted[again[0]]} stands in two rows; expected each id once")
+        if id_map.is_integers:
+            yield pc.cast(pa.array(wanted), pa.string()), row
+        else:
+            yield _join_by_id(pairs.read(number), wanted, row, misses)
+
+
+def _join_by_id(pairs: pa.Table, wanted: Numbers, row: Numbers, misses: Misses) -> tuple[pa.Array, Numbers]:
+    known = _distinct_pairs(pairs)
+    raw, ids = known["raw"].combine_chunks(), known["id"].to_numpy()
+    is_shared = _has_equal_neighbour(ids)
+    misses.shared.add(raw.filter(pa.array(is_shared)))
+    is_unmapped = ~np.isin(wanted, ids)
+    misses.unmapped.add(pa.array(wanted[is_unmapped]))
+    raw, ids = raw.filter(pa.array(~is_shared)), ids[~is_shared]
+    misses.without_row.add(raw.filter(pa.array(~np.isin(ids, wanted))))
+    if not len(ids):
+        return raw, np.empty(0, np.int64)
+    at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+    hit = ids[at] == wanted
+    return raw.take(pa.array(at[hit])), row[hit]
+
+
+def ids_of(
+    raw_ids: Iterable[pa.Array], num_rows: int, id_map: IdMap, folder: str, misses: Misses, where: str
+) -> Iterator[tuple[Numbers, Numbers]]:
+    """Translate the raw ids of rows, the inverse of `raw_ids_of`: batches of int64 ids [n] and rows [n].
+
+    Raises:
+        FormatError: a raw id has two int64 ids, or the map is not one.
+    """
+    num = num_files(24 * num_rows + (40 * num_rows if id_map.is_integers else id_map.estimate_bytes()))
+    names, first = Files(folder, "names", num, _NAMES), 0
+    for raw in raw_ids:
+        names.add([raw, np.arange(first, first + len(raw))], _by_raw_id(raw, num))
+        first += len(raw)
+    names.close()
+    pairs = Files(folder, "map", num, _PAIRS)
+    for raw, batch in () if id_map.is_integers else id_map.batches():
+        pairs.add([raw, batch], _by_raw_id(raw, num))
+    pairs.close()
+    translated = Files(folder, "ids", num, _ROWS)
+    for number in range(num):
+        found = names.read(number)
+        raw, row = found["raw"].combine_chunks(), found["row"].to_numpy()
+        ids = _parsed(raw) if id_map.is_integers else _join_by_raw_id(pairs.read(number), raw, misses, where)
+        is_known = pc.is_valid(ids).to_numpy(zero_copy_only=False)
+        misses.unmapped.add(raw.filter(pa.array(~is_known)))
+        known = ids.drop_null().to_numpy()
+        translated.add([known, row[is_known]], _by_id(known, num))
+    translated.close()
+    yield from _without_shared(translated, misses)
+
+
+def _join_by_raw_id(pairs: pa.Table, raw: pa.Array, misses: Misses, where: str) -> pa.Array:
+    known = _distinct_pairs(pairs).sort_by("raw")
+    values, ids = known["raw"].combine_chunks(), known["id"].combine_chunks()
+    again = np.flatnonzero(pc.equal(values[1:], values[:-1]).to_numpy(zero_copy_only=False))
+    if len(again):
+        at = int(again[0])
+        raise FormatError(
+            f"{where}: raw id {values[at].as_py()!r} has the ids {ids[at]} and {ids[at + 1]} in the map; "
+            "expected one"
+        )
+    misses.without_row.add(values.filter(pc.invert(pc.is_in(values, value_set=raw))))
+    return ids.take(pc.index_in(raw, value_set=values))
+
+
+def _without_shared(translated: Files, misses: Misses) -> Iterator[tuple[Numbers, Numbers]]:
+    """Leave out rows with one int64 id."""
+    for number in range(len(translated)):
+        found = translated.read(number).sort_by("id")
+        ids, row = found["id"].to_numpy(), found["row"].to_numpy()
+        is_shared = _has_equal_neighbour(ids)
+        misses.shared.add(pa.array(ids[is_shared]))
+        yield ids[~is_shared], row[~is_shared]
+
+
+def _distinct_pairs(pairs: pa.Table) -> pa.Table:
+    """The pairs once each, sorted by int64 id, then by raw id."""
+    distinct = pairs.group_by(["id", "raw"]).aggregate([])
+    return distinct.sort_by([("id", "ascending"), ("raw", "ascending")])
+
+
+def _has_equal_neighbour(ids: Numbers) -> Any:
+    same = np.zeros(len(ids) + 1, np.bool_)
+    same[1:-1] = ids[1:] == ids[:-1]
+    return same[1:] | same[:-1]
+
+
+def _parsed(raw: pa.Array) -> pa.Array:
+    """int64 ids in decimal digits; null where a raw id is none, or another spelling of one."""
+    looks = pc.match_substring_regex(raw, r"^(0|-?[1-9][0-9]{0,18})$")
+    fits = pc.if_else(looks, raw, None)
+    try:
+        return pc.cast(fits, pa.int64())
+    except pa.ArrowInvalid:  # some have 19 digits, but 64 bits are not enough
+        return pa.array([_int64(each) for each in fits.to_pylist()], pa.int64())
+
+
+def _int64(text: str | None) -> int | None:
+    number = None if text is None else int(text)
+    return number if number is not None and -(2**63) <= number < 2**63 else None
+
+
+def _by_id(ids: Numbers, num: int) -> Numbers:
+    mixed: Hashes = ids.view(np.uint64) * _GOLDEN
+    return scale(mixed, num).astype(np.int64)
+
+
+def _by_raw_id(raw: pa.Array, num: int) -> Numbers:
+    return scale(hash_strings(raw, _SEED), num).astype(np.int64)

@@ -1,0 +1,178 @@
+"""Writing of any checkpoint in RecIS' layout: an entity type is a table, with the ids 0 to N - 1 or a map's.
+
+Source: docs/formats/recis.md.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from graphmill import storage
+from graphmill.checkpoints import states
+from graphmill.checkpoints.checkpoint import Checkpoint, Floats, ModelState, Rows
+from graphmill.checkpoints.hashed import Keyed
+from graphmill.checkpoints.id_maps import IdMaps
+from graphmill.checkpoints.ordered import Numbers, OrderedTable, Piece
+from graphmill.checkpoints.recis_names import check_table_names, parameter_names, sum_name
+from graphmill.checkpoints.recis_shard import OwnedIds, OwnedRows
+from graphmill.checkpoints.whole_tables import JoinedRows, JoinedSums
+from graphmill.errors import ConfigError
+from graphmill.formats.recis import HashTable, Saver, slice_of
+from graphmill.formats.recis.layout import EMBEDDING_SLOT
+
+SIDE_FILE = "graphmill_checkpoint.json"
+FORMAT_VERSION = 1
+ROW_SUMS = "sparse_row_wise_adagrad_state_sum"
+ELEMENT_SUMS = "sparse_adagrad_state_sum"
+NUM_WRITERS = 4
+
+
+def write(
+    source: Checkpoint,
+    target_uri: str,
+    shard_num: int = 1,
+    id_maps: IdMaps | None = None,
+    entity_path: str | None = None,
+) -> list[str]:
+    """Write `source` in `shard_num` shards, and return the lost content.
+
+    With `id_maps`, the ids of the tables are those of the raw ids in `entity_path`; else 0 to N - 1.
+
+    Raises:
+        ConfigError: there is no `entity_path` for the maps, or a type has no map.
+        FormatError: the source is damaged, or ids cannot be translated.
+    """
+    check_table_names(source.counts)
+    keyed = None if id_maps is None else _keyed(source, id_maps, entity_path, shard_num)
+    names = list(source.counts if keyed is None else keyed)
+    table_states: dict[str, list[Any]] = {name: [] for name in names}
+    sums_dims = dict.fromkeys(names, 0)
+    for name, partition, shape in source.partitions():
+        if name not in names:
+            continue
+        state = source.read_optimizer_state(name, partition)
+        table_states[name].append(None if state is None else states.without_sums(state))
+        sums = states.table_sums(state or {}, shape, f"{source.uri}: {name}_{partition}")
+        if sums is not None:
+            sums_dims[name] = max(sums_dims[name], sums.dim())
+        del state, sums
+    model = source.read_model()
+    tensors = _dense_tensors(model) if model else {}
+    ordered = {name: _ordered(source, name, sums_dims[name], each) for name, each in (keyed or {}).items()}
+    for shard in range(shard_num):
+        with ExitStack() as stack:
+            tables = {
+                name: _owned_table(source, name, sums_dims[name], shard, shard_num, stack)
+                if keyed is None
+                else _keyed_table(keyed[name], ordered[name], shard, shard_num, stack)
+                for name in names
+            }
+            Saver(shard, shard_num, NUM_WRITERS, target_uri, tables, tensors).save()
+    content = {
+        "format_version": FORMAT_VERSION,
+        "version": source.version,
+        "counts": {
+            name: list(source.counts[name]) if keyed is None else [len(keyed[name].ids)] for name in names
+        },
+        "config": source.config,
+        "iteration": asdict(source.iteration) if source.iteration else None,
+        "table_states": table_states,
+        "model_state": _plain_model_state(model),
+    }
+    storage.write_text(storage.join(target_uri, SIDE_FILE), json.dumps(content, indent=1) + "\n")
+    if keyed is None:
+        return []
+    without = [
+        f"entity type {name!r}: there is no --id-map of it" for name in source.counts if name not in keyed
+    ]
+    return without + [line for each in keyed.values() for line in each.left_out]
+
+
+def _plain_model_state(model: ModelState | None) -> dict[str, Any] | None:
+    if model is None or model.optimizer_state is None:
+        return None
+    return states.without_sums({"param_groups": [], **model.optimizer_state})
+
+
+def _dense_tensors(model: ModelState) -> dict[str, Any]:
+    names = parameter_names(model.parameters)
+    sums = states.sums_of(model.optimizer_state)
+    tensors: dict[str, Any] = {names[key]: value for key, value in model.parameters.items()}
+    return tensors | {sum_name(names[key]): sums[n] for n, key in enumerate(model.parameters) if n in sums}
+
+
+def _owned_table(
+    source: Checkpoint, name: str, sums_dim: int, shard: int, shard_num: int, stack: ExitStack
+) -> HashTable:
+    owned = slice_of(shard, shard_num)
+    rows = stack.enter_context(JoinedRows(source, name))
+    slots = {EMBEDDING_SLOT: OwnedRows(rows, owned)}
+    if sums_dim:
+        slot, width = _sums_slot(sums_dim, rows.shape[1])
+        slots[slot] = OwnedRows(JoinedSums(source, name, width), owned)
+    return HashTable(OwnedIds(rows.shape[0], owned), slots, shard, shard_num)
+
+
+def _sums_slot(sums_dim: int, dimension: int) -> tuple[str, int]:
+    """Name and width of the slot of Adagrad sums."""
+    return (ROW_SUMS, 1) if sums_dim == 1 else (ELEMENT_SUMS, dimension)
+
+
+def _keyed(source: Checkpoint, id_maps: IdMaps, entity_path: str | None, shard_num: int) -> dict[str, Keyed]:
+    if entity_path is None:
+        raise ConfigError("--entity-path: missing; the raw ids of the checkpoint's rows are there")
+    id_maps.check_types(list(source.counts), source.uri)
+    return {name: Keyed(source, name, entity_path, id_maps, shard_num) for name in id_maps.maps}
+
+
+def _ordered(source: Checkpoint, name: str, sums_dim: int, keyed: Keyed) -> dict[str, OrderedTable]:
+    """The slots of a table, with rows in the order of the shards; sorted once, in a temporary file."""
+    dimension = source.dimensions[name]
+    joined = {EMBEDDING_SLOT: (JoinedRows, dimension)}
+    if sums_dim:
+        slot, width = _sums_slot(sums_dim, dimension)
+        joined[slot] = JoinedSums, width
+    return {
+        slot: OrderedTable(
+            partial(_open_piece, partial(kind, source, name, width), keyed.places),
+            (len(keyed.ids), width),
+            f"{source.uri}: {name!r}",
+            leaves_out=len(keyed.ids) < len(keyed.places),
+        )
+        for slot, (kind, width) in joined.items()
+    }
+
+
+@contextmanager
+def _open_piece(join: Callable[[], JoinedRows], places: Numbers) -> Iterator[list[Piece]]:
+    with join() as rows:
+        yield [Piece(len(places), lambda start, stop: places[start:stop], rows.read)]
+
+
+def _keyed_table(
+    keyed: Keyed, slots: dict[str, OrderedTable], shard: int, shard_num: int, stack: ExitStack
+) -> HashTable:
+    start, stop = keyed.starts[shard : shard + 2]
+    rows = {
+        slot: _RowsBetween(stack.enter_context(table.open()), start, stop) for slot, table in slots.items()
+    }
+    return HashTable(keyed.ids[start:stop], rows, shard, shard_num)
+
+
+class _RowsBetween:
+    """The rows [start, stop) of a table."""
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, rows: Rows, start: int, stop: int) -> None:
+        self._rows, self._start = rows, start
+        self.shape = stop - start, rows.shape[1]
+
+    def __getitem__(self, rows: slice) -> Floats:
+        start, stop, _ = rows.indices(self.shape[0])
+        return self._rows.read(self._start + start, self._start + stop)

@@ -1,0 +1,286 @@
+"""Registries of plug-ins: operators, comparators and other parts of a model that users write.
+
+A class is registered under a name by a decorator, as in PyTorch-BigGraph:
+
+    @OPERATORS.register_as("my_operator")
+    class MyOperator(AbstractOperator): ...
+
+The decorator runs when its file runs. Files come from `train.plugins` (`offer`), modules of installed
+packages from the entry points of the group `graphmill.plugins`. They run when a name is asked for that is not
+built in: a process that needs no plug-in runs none. This module needs no torch.
+"""
+
+import hashlib
+import importlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from types import ModuleType
+from typing import TypeVar
+
+from graphmill.errors import ConfigError, GraphMillError
+
+GROUP = "graphmill.plugins"
+PAGE = "docs/how_to/plug_ins.md"
+
+AnyClass = TypeVar("AnyClass", bound=type)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file or a module that registers plug-ins.
+
+    Attributes:
+        name: URI of the file, or dotted name of the module.
+        text: text of the file; None: a module, which each process imports.
+    """
+
+    name: str
+    text: str | None = None
+
+    @property
+    def checksum(self) -> str:
+        """Checksum of the file's text; the name of a module."""
+        return self.name if self.text is None else hashlib.blake2b(self.text.encode()).hexdigest()[:32]
+
+
+class Registry:
+    """Plug-ins of one kind by name.
+
+    Attributes:
+        kind: what a message calls such a class.
+        built_in: names that plug-ins cannot take.
+        registry: the plug-ins.
+    """
+
+    def __init__(self, kind: str, built_in: Iterable[str] = ()) -> None:
+        self.kind, self.built_in = kind, tuple(built_in)
+        self.registry: dict[str, type] = {}
+        self._origins: dict[str, str] = {}
+        _REGISTRIES.append(self)
+
+    def register(self, name: str, class_: type) -> None:
+        """Register a class. The same file may register a name again, such as when it is edited.
+
+        Raises:
+            ConfigError: the name is taken.
+        """
+        origin = _file.get() or class_.__module__
+        if name in self.built_in:
+            raise ConfigError(f"{self.kind} {name!r} is built in: register {class_.__name__} by another name")
+        held = self._origins.get(name, origin)
+        if held != origin and (held in _offered) != (origin in _offered) and held in _run:
+            _forget(held)  # a file of other settings, which runs again when it is offered again
+        elif held != origin:
+            raise _ConflictError(
+                f"{self.kind} {name!r}: expected one class of this name, found {class_.__name__} of {origin} "
+                f"and {self.registry[name].__name__} of {held}"
+            )
+        self.registry[name], self._origins[name] = class_, origin
+
+    def register_as(self, name: str) -> Callable[[AnyClass], AnyClass]:
+        """Return a decorator that registers a class."""
+
+        def decorator(class_: AnyClass) -> AnyClass:
+            self.register(name, class_)
+            return class_
+
+        return decorator
+
+    def find(self, name: str) -> type | None:
+        """Look up a plug-in, after all files that are offered have run.
+
+        Raises:
+            ConfigError: two of them have one name; or one cannot be run, and the others lack this name.
+        """
+        if name in self.built_in:
+            return None
+        _run_offered()
+        if name not in self.registry:
+            _run_packages()
+        for failure in list(_failures.values()):
+            if name not in self.registry or isinstance(failure, _ConflictError):
+                raise failure
+        return self.registry.get(name)
+
+    def get_class(self, name: str) -> type:
+        """Look up a plug-in.
+
+        Raises:
+            ConfigError: the name is unknown.
+        """
+        found = self.find(name)
+        if found is None:
+            raise ConfigError(self.unknown(name))
+        return found
+
+    def check(self, name: str) -> str:
+        """Return the name.
+
+        Raises:
+            ValueError: it is neither that of a plug-in nor built in.
+        """
+        if name not in self.built_in and self.find(name) is None:
+            raise ValueError(self.unknown(name))
+        return name
+
+    def unknown(self, name: str, others: Iterable[str] = ()) -> str:
+        """Say that there is no such name, which names there are, and how to add one."""
+        known = ", ".join([*self.built_in, *sorted({*self.registry, *others})]) or "none"
+        return (
+            f"{self.kind} {name!r}: expected one of {known}; a plug-in needs its file or module in "
+            f"train.plugins, as in --set 'train.plugins=[my_plugins.py]' ({PAGE})"
+        )
+
+
+class _ConflictError(ConfigError):
+    """Two classes of one name."""
+
+
+_REGISTRIES: list[Registry] = []
+_LOCK = threading.RLock()
+_file: ContextVar[str] = ContextVar("file", default="")  # that runs; none: a class has its module's name
+_offered: dict[str, Source] = {}
+_run: dict[str, str] = {}  # checksums of the files and modules that have run
+_running: set[str] = set()
+_failures: dict[str, ConfigError] = {}
+
+OPERATOR_NAMES = ("none", "diagonal", "translation", "linear", "affine", "complex_diagonal", "rotation")
+
+OPERATORS = Registry("operator", OPERATOR_NAMES)
+DYNAMIC_OPERATORS = Registry("operator", OPERATOR_NAMES)
+COMPARATORS = Registry("comparator", ("dot", "cos", "l2", "squared_l2"))
+LOSS_FUNCTIONS = Registry("loss_fn", ("ranking", "logistic", "softmax"))
+REGULARIZERS = Registry("regularizer", ("N3",))
+NEGATIVE_SAMPLERS = Registry("negative sampler")
+
+
+def offer(sources: Iterable[Source]) -> None:
+    """Make files and modules known, which run when a name is asked for.
+
+    They take the place of those that were offered before; the text of a file, that of its former text.
+    """
+    given = {source.name: source for source in sources}
+    if not given:
+        return
+    with _LOCK:
+        _offered.clear()
+        _offered.update(given)
+        for name in _failures:
+            _run.pop(name, None)
+        _failures.clear()
+        for source in given.values():
+            if source.name not in _run and has_registered(source.name):  # a Python configuration has just run
+                _run[source.name] = source.checksum
+            elif _run.get(source.name, source.checksum) != source.checksum:
+                _forget(source.name)
+
+
+def _forget(origin: str) -> None:
+    """Forget that a file has run, and what it has registered."""
+    del _run[origin]
+    for each in _REGISTRIES:
+        for name in [name for name, place in each._origins.items() if place == origin]:
+            del each.registry[name], each._origins[name]
+
+
+def check_operator(name: str) -> str:
+    """Return the name of an operator.
+
+    Raises:
+        ValueError: it is neither that of a plug-in, for static or dynamic relations, nor built in.
+    """
+    if name in OPERATORS.built_in or OPERATORS.find(name) or DYNAMIC_OPERATORS.find(name):
+        return name
+    raise ValueError(OPERATORS.unknown(name, DYNAMIC_OPERATORS.registry))
+
+
+def check_kind(name: str, dynamic: bool) -> str:
+    """Return the name of an operator.
+
+    Raises:
+        ValueError: it is a plug-in for the other kind of relations, static or dynamic, alone.
+    """
+    registry, other = (DYNAMIC_OPERATORS, "OPERATORS") if dynamic else (OPERATORS, "DYNAMIC_OPERATORS")
+    if name in registry.built_in or registry.find(name):
+        return name
+    kind, needed = ("dynamic", "DYNAMIC_OPERATORS") if dynamic else ("static", "OPERATORS")
+    raise ValueError(
+        f"operator {name!r} is registered with {other}, and not for {kind} relations; register a class with "
+        f"{needed} too"
+    )
+
+
+@contextmanager
+def running(name: str) -> Iterator[None]:
+    """Take the classes that the block registers for those of a file: it may run again, or be edited."""
+    token = _file.set(_absolute(name))
+    try:
+        yield
+    finally:
+        _file.reset(token)
+
+
+def has_registered(path: str) -> bool:
+    """Whether a local file has registered a plug-in."""
+    return any(_absolute(path) in registry._origins.values() for registry in _REGISTRIES)
+
+
+def _run_offered() -> None:
+    if all(name in _run for name in list(_offered)):
+        return
+    with _LOCK:
+        for source in _offered.values():
+            _run_once(source)
+
+
+def _run_packages() -> None:
+    with _LOCK:
+        for name in _modules_of_packages():
+            _run_once(Source(name))
+
+
+@cache
+def _modules_of_packages() -> tuple[str, ...]:
+    return tuple(entry.module for entry in entry_points(group=GROUP))
+
+
+def _run_once(source: Source) -> None:
+    """Run a file or a module; a failure is kept, since it matters only where a name is missing."""
+    if source.name in _run or source.name in _running:
+        return
+    _running.add(source.name)
+    try:
+        if source.text is None:
+            importlib.import_module(source.name)
+        else:
+            with running(source.name):
+                _run_file(source.name, source.text)
+    except GraphMillError as error:
+        _failures[source.name] = error if isinstance(error, ConfigError) else ConfigError(str(error))
+    except Exception as error:  # of the user's own code
+        remedy = "" if source.text else "; every process of the run imports it: install it where they run"
+        _failures[source.name] = ConfigError(
+            f"train.plugins: {source.name} cannot be run: {type(error).__name__}: {error}{remedy}"
+        )
+        _failures[source.name].__cause__ = error
+    _running.discard(source.name)
+    _run[source.name] = source.checksum
+
+
+def _run_file(name: str, text: str) -> None:
+    """Run a file as a module of its own, which the methods of its classes find by its name."""
+    module = ModuleType(f"graphmill_plugin_{hashlib.blake2b(name.encode()).hexdigest()[:16]}")
+    module.__file__ = name
+    sys.modules[module.__name__] = module
+    exec(compile(text, name, "exec"), module.__dict__)
+
+
+def _absolute(name: str) -> str:
+    return name if "://" in name else os.path.abspath(name)  # noqa: PTH100 (no resolving of links)

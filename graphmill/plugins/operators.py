@@ -1,0 +1,131 @@
+"""Checks of operators, of static and of dynamic relations.
+
+Shapes: D dimension, R relations, C chunks, P positives, N negatives, `...` any.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from graphmill.model import operators
+from graphmill.plugins.numbers import Failures, differentiable, normal, same, shape
+
+RELATIONS = 4
+
+
+def static_operator(
+    class_: type, reference: Any, dimension: int, draw: torch.Generator, arguments: dict[str, Any]
+) -> Failures:
+    """Check an operator of static relations."""
+    module = class_(dimension, **arguments).double()
+    parameters = yield from _drawn(module, draw)
+    vectors = normal(draw, 2, 3, dimension)
+
+    def apply(vectors: Tensor, *own: Tensor) -> Tensor:
+        return _called(module, parameters, own, vectors)
+
+    own = tuple(parameters.values())
+    yield from vector_wise(apply, vectors, own)
+    yield from differentiable(apply, vectors, *own)
+    yield from _unused(parameters, apply(vectors, *own))
+    if reference is not None:
+        yield from same(
+            f"the operator {reference}", apply(vectors, *own), operators.apply(reference, vectors, own)
+        )
+
+
+def dynamic_operator(
+    class_: type, reference: Any, dimension: int, draw: torch.Generator, arguments: dict[str, Any]
+) -> Failures:
+    """Check an operator of dynamic relations."""
+    module = class_(dimension, RELATIONS, **arguments).double()
+    parameters = yield from _drawn(module, draw)
+    for name, value in parameters.items():
+        if not value.dim() or len(value) != RELATIONS:
+            rows = f"a row for each of {RELATIONS} relations"
+            yield f"parameter {name!r}: expected {rows}, found {shape(value)}"
+            return
+    vectors = normal(draw, 2, 3, dimension)
+    rel = torch.tensor([[0, 2, 2], [3, 0, 2]])  # relation 1 has no edge
+
+    def apply(vectors: Tensor, *own: Tensor) -> Tensor:
+        return _called(module, parameters, own, vectors, rel)
+
+    own = tuple(parameters.values())
+    found = apply(vectors, *own)
+    if found.shape != vectors.shape:
+        yield f"forward: expected the shape {shape(vectors)} of the vectors, found {shape(found)}"
+        return
+    yield from differentiable(apply, vectors, *own)
+    yield from _unused(parameters, found)
+    yield from _rows_of_relations(class_, module, reference, vectors, rel, found, arguments)
+
+
+def _rows_of_relations(
+    class_: type,
+    module: nn.Module,
+    reference: Any,
+    vectors: Tensor,
+    rel: Tensor,
+    found: Tensor,
+    arguments: dict[str, Any],
+) -> Failures:
+    """Relation k depends on row k alone: a module of this one relation gives the same."""
+    dimension, own = vectors.shape[-1], dict(module.named_parameters())
+    for relation in sorted(set(rel.flatten().tolist())):
+        row = {name: value.detach()[relation : relation + 1] for name, value in own.items()}
+        alone = class_(dimension, 1, **arguments).double()
+        mine = vectors[rel == relation]
+        expected = functional_call(alone, row, (mine, torch.zeros(len(mine), dtype=torch.int64)))
+        yield from same(f"relation {relation} by itself", found[rel == relation], expected)
+        if reference is None:
+            continue
+        values = [value[0] for value in row.values()]
+        if isinstance(reference, str):
+            static = operators.apply(reference, mine, values)
+        else:
+            other = reference(dimension, **arguments).double()
+            static = _called(other, dict(other.named_parameters()), values, mine)
+        name = reference if isinstance(reference, str) else reference.__name__
+        yield from same(f"relation {relation} of {name}", found[rel == relation], static)
+
+
+def _drawn(module: nn.Module, draw: torch.Generator) -> Any:
+    """Fill the parameters with random numbers; return them by name."""
+    for name, value in module.named_parameters():
+        if "." in name:
+            yield f"parameter {name!r}: expected one of the operator itself, found one of a module inside"
+        with torch.no_grad():
+            value.copy_(torch.randn(value.shape, generator=draw, dtype=torch.float64))
+    return dict(module.named_parameters())
+
+
+def _called(module: nn.Module, names: Any, values: Sequence[Tensor], *arguments: Tensor) -> Tensor:
+    found: Tensor = functional_call(module, dict(zip(names, values, strict=True)), arguments)
+    return found
+
+
+def vector_wise(apply: Callable[..., Tensor], vectors: Tensor, own: tuple[Tensor, ...]) -> Failures:
+    """Check that each vector is transformed by itself, whatever the shape of the batch."""
+    before, whole = vectors.clone(), apply(vectors, *own)
+    if not torch.equal(before, vectors):
+        yield "forward: expected the vectors unchanged, found that it overwrites them"
+    for part in (vectors, vectors[0], vectors[0, 0]):
+        found = apply(part, *own)
+        if found.shape != part.shape:
+            yield f"forward: expected the shape {shape(part)} of the vectors, found {shape(found)}"
+            return
+    yield from same("one vector by itself", whole[1, 2], apply(vectors[1, 2], *own))
+    yield from same("a second call", apply(vectors, *own), whole)
+
+
+def _unused(parameters: dict[str, Tensor], found: Tensor) -> Failures:
+    if not parameters:
+        return
+    gradients = torch.autograd.grad(found.square().sum(), list(parameters.values()), allow_unused=True)
+    for name, gradient in zip(parameters, gradients, strict=True):
+        if gradient is None:
+            yield f"parameter {name!r}: expected a gradient, found that the result does not depend on it"

@@ -1,0 +1,88 @@
+"""Raw ids of RecIS' tables by a map of ids: the tables are first sorted by raw id, beside the output.
+
+.embeddings.by_raw_id.tmp-*/     deleted in the end
+    checkpoint/                  PBG v1
+    entities/                    raw ids of its rows
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from graphmill import storage
+from graphmill.checkpoints import convert, recognise
+from graphmill.checkpoints.id_maps import IdMaps
+from graphmill.config import Config
+from graphmill.errors import ConfigError
+from graphmill.formats.id_maps import IdMap
+from remap.config import RemapConfig
+from remap.sources.inputs import Inputs, find_inputs, select_types
+
+log = logging.getLogger("graphmill")
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Inputs of a run, the partitions of each type, and lines about ids that are left out."""
+
+    inputs: Inputs
+    num_partitions: dict[str, int]
+    left_out: list[str]
+
+
+@contextmanager
+def open_sources(config: Config, settings: RemapConfig) -> Iterator[Sources]:
+    """Find the inputs; with maps of ids, make them for the time of the block.
+
+    Raises:
+        NotFoundError: there is no checkpoint, no map, or no raw ids.
+        ConfigError: the checkpoint lacks the requested version, or the map of a type is missing.
+        FormatError: the checkpoint is not RecIS', is damaged, or has ids that cannot be translated.
+    """
+    num_partitions = select_types(config, settings)
+    if not settings.id_maps:
+        yield Sources(find_inputs(config, settings), num_partitions, [])
+        return
+    check_maps(config, settings)
+    num = max(num_partitions.values())
+    maps = {name: IdMap(settings.id_maps[name], settings.id_map_columns) for name in num_partitions}
+    beside = f"{config.embedding_path.rstrip('/')}.by_raw_id"
+    storage.recover(beside)
+    folder = storage.temporary_sibling(beside)
+    try:
+        done = convert.convert(
+            config.checkpoint_path,
+            folder,
+            "pbg",
+            id_maps=IdMaps(maps, num, config.seed, settings.leave_out_ids),
+            allow_non_finite=settings.allow_non_finite,
+        )
+        for line in done.source.left_out:
+            log.warning("remap: not written: %s", line)
+        entity_path = storage.join(folder, convert.ENTITIES)
+        checkpoint_path = storage.join(folder, convert.CHECKPOINT)
+        version = max(done.target.version, 1)
+        inputs = Inputs(entity_path, "entity_index", checkpoint_path, version, settings.allow_non_finite)
+        yield Sources(inputs, dict.fromkeys(num_partitions, num), done.source.left_out)
+    finally:
+        storage.delete(folder)
+
+
+def check_maps(config: Config, settings: RemapConfig) -> None:
+    """Refuse maps of ids for another format than RecIS', or for some of the types alone.
+
+    Raises:
+        ConfigError: a map is missing, or the checkpoint has another format.
+    """
+    if (found := recognise(config.checkpoint_path)) != "recis":
+        raise ConfigError(
+            f"remap.id_maps: expected a checkpoint of RecIS, found the format {found} in "
+            f"{config.checkpoint_path}"
+        )
+    for name in select_types(config, settings):
+        if name not in settings.id_maps:
+            raise ConfigError(
+                f"remap.id_maps: there is no map of {name!r}; add --id-map {name}=FILE, or leave the type "
+                "out with remap.entity_types"
+            )

@@ -1,0 +1,290 @@
+"""Bucket files in `edge_paths`, where PBG's configurations have them, among the user's own files."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import distributed
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from etl import job
+from etl.__main__ import command
+from graphmill import config as configuration
+from graphmill import storage
+from graphmill.config import Config
+from graphmill.errors import ConfigError
+from graphmill.formats import edge_buckets
+from graphmill.run import output_checks
+from graphmill.storage import checksums
+from graphmill.vocab import Bucket
+from tests import REPOSITORY
+from tests.etl.graphs import files_under
+from tests.processes import DEADLINE_S
+
+SPLITS = ("train", "valid", "test")
+# PBG's example for FB15k: the tables lie in entity_path, and so do the edge paths.
+FB15K = {
+    "entity_path": "data/FB15k",
+    "edge_paths": [f"data/FB15k/freebase-{split}_partitioned" for split in SPLITS],
+    "checkpoint_path": "model/fb15k",
+    "entities": {"all": {"num_partitions": 1}},
+    "relations": [{"name": "all_edges", "lhs": "all", "rhs": "all", "operator": "diagonal"}],
+    "dynamic_relations": True,
+    "global_emb": False,
+    "dimension": 4,
+}
+# PBG's example for LiveJournal: other files lie beside the edge paths.
+LIVEJOURNAL = {
+    **FB15K,
+    "entity_path": "data/livejournal",
+    "edge_paths": ["data/train_partitioned", "data/test_partitioned"],
+}
+# PBG's example of an export from SQL: one folder for all.
+FROM_SQL = {**FB15K, "entity_path": "data/all", "edge_paths": ["data/all"]}
+LAYOUTS = {"fb15k": FB15K, "livejournal": LIVEJOURNAL, "sql": FROM_SQL}
+
+# Runs the stage in one process, and ends it like a power cut at the given renaming, counted from the first
+# into a folder of the user.
+KILLED = """
+import os, signal, sys
+import distributed
+from etl import job
+from graphmill import storage
+from graphmill.storage import fs
+from tests.etl.run.test_beside import settings_of
+really_move, left = fs.move, [int(sys.argv[2])]
+def move(source, target):
+    left[0] -= "/." not in target
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    really_move(source, target)
+if __name__ == "__main__":
+    storage.move = fs.move = move
+    with distributed.Client(processes=False, threads_per_worker=1, dashboard_address=":0") as client:
+        job.run(settings_of(sys.argv[1], 1), client)
+"""
+
+
+def settings_of(layout: str, number: int = 0, **more: Any) -> Config:
+    """Graph `number` in the current folder, in PBG's layout, with its tables."""
+    raw = LAYOUTS[layout]
+    tables = []
+    for path in raw["edge_paths"]:
+        split = next((each for each in SPLITS if each in path), "train")
+        file = Path(raw["entity_path"], f"{number}-{split}.txt")
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            ids = np.random.default_rng(number).integers(0, 40, (60, 2))
+            file.write_text(
+                "".join(f"{number}/{a}\t/people/r{a % 3}\t{number}/{b}\n" for a, b in ids.tolist())
+            )
+        form = {"header": False, "lhs": 0, "relation_column": 1, "rhs": 2}
+        tables.append({"path": str(file.absolute()), "split": split, **form})
+    Path("config.py").write_text(f"def get_torchbiggraph_config():\n    return {raw | more!r}\n")
+    return configuration.load("config.py", [f"etl.tables={json.dumps(tables)}"])
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def own(folder: Path) -> dict[str, bytes]:
+    """Files of the user in and beside all folders that a run writes."""
+    for place in (
+        "data/FB15k/fb15k.tgz",
+        "data/FB15k/entity_index.md",
+        "data/FB15k/.hidden",
+        "data/FB15k/freebase-train_partitioned/notes.txt",
+        "data/FB15k/freebase-train_partitioned/deep/er/notes.txt",
+        "data/FB15k/thesis/edges_0_0.h5",
+        "data/soc-LiveJournal1.txt.gz",
+        "data/train_partitioned/README",
+        "data/livejournal/README",
+        "data/other_partitioned/edges_0_0.h5",
+        "data/other_partitioned/_SUCCESS",
+        "data/all/export.sql",
+    ):
+        Path(place).parent.mkdir(parents=True, exist_ok=True)
+        Path(place).write_text("mine" if not place.endswith("_SUCCESS") else '{"mine": 1}')
+    for layout in LAYOUTS:
+        settings_of(layout, 0), settings_of(layout, 1)
+    return files_under("data")
+
+
+def written(own: dict[str, bytes]) -> dict[str, bytes]:
+    """All files but the user's, after a check that these are as they were."""
+    now = files_under("data")
+    assert {name: now.get(name) for name in own} == own
+    return {name: content for name, content in now.items() if name not in own}
+
+
+def edges_of(config: Config) -> list[int]:
+    return [edge_buckets.count_edges(path, Bucket(0, 0)) for path in config.edge_paths]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_files_go_where_the_configuration_names_them_and_none_of_the_user_changes(
+    near_client: distributed.Client, own: dict[str, bytes], layout: str
+) -> None:
+    config = settings_of(layout, 0)
+    for _ in range(2):
+        output_checks.check_outputs(config, ["etl", "train"])
+        job.run(config, near_client)
+        first = written(own)
+    assert edges_of(config) == [60] * len(config.edge_paths)
+    names = {str(Path(path).relative_to(Path.cwd() / "data")) for path in config.edge_paths}
+    assert {str(Path(name).parent) for name in first if name.endswith(".h5")} == names
+    other = settings_of(layout, 1, entities={"all": {"num_partitions": 2}})  # more files, then fewer again
+    job.run(other, near_client)
+    assert any("edges_1_1.h5" in name for name in written(own))
+    job.run(config, near_client)
+    assert written(own) == first
+    assert not [name for name in first if name.rpartition("/")[2].startswith(".")]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_checksums_name_all_files(
+    near_client: distributed.Client, own: dict[str, bytes], layout: str
+) -> None:
+    config = settings_of(layout)
+    job.run(config, near_client)
+    for uri in {config.entity_path, *config.edge_paths}:
+        for path, checksum in storage.read_checksums(storage.manifest_of(uri).uri).items():
+            assert checksums.of_file(f"{uri}/{path}") == checksum
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("layout", "rename"), [("fb15k", 2), ("fb15k", 5), ("sql", 1), ("sql", 4)])
+def test_killed_while_files_take_their_places(
+    near_client: distributed.Client, own: dict[str, bytes], layout: str, rename: int
+) -> None:
+    job.run(settings_of(layout, 0), near_client)
+    command = [sys.executable, "-c", KILLED, layout, str(rename)]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    killed = subprocess.run(
+        command, capture_output=True, text=True, timeout=DEADLINE_S, check=False, env=environment
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    written(own)
+    number = rename % 2  # with the same settings, or with others
+    job.run(settings_of(layout, number), near_client)
+    after_kill = written(own)
+    job.run(settings_of(layout, 1 - number), near_client)
+    job.run(settings_of(layout, number), near_client)
+    assert after_kill == written(own)
+
+
+@pytest.mark.parametrize(
+    ("layout", "name"),
+    [
+        ("fb15k", "entity_names_all_0.json"),
+        ("fb15k", "freebase-test_partitioned/edges_3_3.h5"),
+        ("livejournal", "entity_count_all_0.txt"),
+        ("sql", "edges_0_0.h5"),
+        ("fb15k", "_SUCCESS"),
+    ],
+)
+def test_files_of_an_import_by_pbg_are_not_replaced(
+    near_client: distributed.Client, folder: Path, layout: str, name: str
+) -> None:
+    config = settings_of(layout)
+    file = Path(config.entity_path, name)
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("theirs")
+    before = files_under("data")
+    for refused in (
+        lambda: output_checks.check_outputs(config, ["etl"]),
+        lambda: job.run(config, near_client),
+    ):
+        with pytest.raises(ConfigError, match=f"holds {file.name}, which etl has not written"):
+            refused()
+    assert files_under("data") == before
+    output_checks.check_outputs(config, ["train"])
+
+
+def test_a_manifest_of_others_deletes_nothing(near_client: distributed.Client, own: dict[str, bytes]) -> None:
+    config = settings_of("fb15k")
+    job.run(config, near_client)
+    lines = (
+        "thesis/edges_0_0.h5",
+        "entity_index/../fb15k.tgz",
+        "../other_partitioned/edges_0_0.h5",
+        "entity_index.md",
+    )
+    manifest = Path(config.entity_path, "checksums.xxh128")
+    manifest.write_text(manifest.read_text() + "".join(f"{'0' * 32}  {path}\n" for path in lines))
+    job.run(config, near_client)
+    assert len(written(own)) > 5
+
+
+def test_a_folder_that_holds_our_files_alone_is_replaced_at_once(
+    near_client: distributed.Client, folder: Path
+) -> None:
+    config = settings_of("livejournal")
+    job.run(config, near_client)
+    before = Path("data/train_partitioned").stat().st_ino
+    job.run(config, near_client)
+    assert Path("data/train_partitioned").stat().st_ino != before
+
+
+def test_a_folder_of_tables_among_the_outputs_is_refused(folder: Path) -> None:
+    config = settings_of("fb15k")
+    tables = [{"path": f"{folder}/data/FB15k/*.txt", "lhs": 0, "relation_column": 1, "rhs": 2}]
+    config = configuration.load("config.py", [f"etl.tables={json.dumps(tables)}"])
+    with pytest.raises(ConfigError, match="name its files one by one"):
+        output_checks.check_outputs(config, ["etl"])
+
+
+def test_two_splits_in_one_folder_are_refused(folder: Path) -> None:
+    config = settings_of("fb15k", edge_paths=["data/edges"])
+    tables = [
+        {"path": "x.tsv", "split": split, "lhs": 0, "relation_column": 1, "rhs": 2}
+        for split in ("train", "edges")
+    ]
+    config = configuration.load("config.py", [f"etl.tables={json.dumps(tables)}"])
+    with pytest.raises(ConfigError, match="the splits train and edges would both be"):
+        output_checks.check_outputs(config, ["etl"])
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner(env={"GRAPHMILL_MASTER": "local[1]"}).invoke(command, arguments)
+
+
+@pytest.mark.slow
+def test_files_on_the_command_line_go_to_the_edge_paths_in_their_order(folder: Path) -> None:
+    settings_of("fb15k")
+    files = [f"data/FB15k/0-{split}.txt" for split in SPLITS]
+    Path(files[1]).write_text("a\tr\tb\n")
+    result = run("config.py", "-l", "0", "-r", "2", "--rel-col", "1", *files)
+    assert result.exit_code == 0, result.output + str(result.exception)
+    assert edges_of(configuration.load("config.py")) == [60, 1, 60]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["-l", "0", "-r", "2", "--rel-col", "1", "x.txt"],
+            "expected a file for each of edge_paths, which are 3",
+        ),
+        (["-l", "0", "--rel-col", "1", "x.txt"], "expected both --lhs-col and --rhs-col"),
+        (["-l", "0", "-r", "2", "a", "b", "c"], "--rel-col: dynamic relations"),
+        (["a", "b", "c"], "the options --lhs-col and --rhs-col are missing"),
+    ],
+)
+def test_wrong_files_on_the_command_line_are_refused(
+    folder: Path, arguments: list[str], message: str
+) -> None:
+    settings_of("fb15k")
+    result = run("config.py", *arguments)
+    assert result.exit_code == 2
+    assert message in result.output

@@ -1,0 +1,389 @@
+"""Tables of RecIS with hashed ids: raw ids by a map, there and back, and what a map can lack."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from graphmill import storage
+from graphmill.checkpoints import id_join
+from graphmill.checkpoints.convert import convert
+from graphmill.checkpoints.id_maps import IdMaps
+from graphmill.cli import exit_codes
+from graphmill.cli.main import command
+from graphmill.errors import ConfigError, FormatError
+from graphmill.formats import entity_counts, entity_index
+from graphmill.formats.id_maps import IdMap
+from graphmill.formats.recis import HashTable, Loader, Saver, slice_of
+from tests.etl.graphs import hash_of
+from tests.graphmill.formats.recis_rules import RecisReader
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+ANY = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+
+
+def _rows_of(ids: np.ndarray, dimension: int = 3) -> np.ndarray:
+    return (ids[:, None] % 10007 + np.arange(dimension) / 16).astype(np.float32)
+
+
+def _save(path: Path | str, tables: dict[str, np.ndarray], shards: int = 1, **dense: torch.Tensor) -> None:
+    """A checkpoint as RecIS saves it, with row-wise Adagrad."""
+    for shard in range(shards):
+        content = {}
+        for name, ids in tables.items():
+            own = ids[slice_of(shard, shards).owns(ids)]
+            slots = {"embedding": _rows_of(own), "sparse_row_wise_adagrad_state_sum": _rows_of(own, 1)}
+            content[name] = HashTable(own, slots, shard, shards)
+        Saver(shard, shards, 2, str(path), content, dense).save()
+
+
+def _write_map(path: Path, raw: list[str], ids: list[int], **columns: Any) -> str:
+    pq.write_table(pa.table({**columns, "name": raw, "hash": pa.array(ids, pa.int64())}), path)
+    return str(path)
+
+
+@pytest.mark.slow
+@settings(suppress_health_check=ANY, max_examples=10)
+@given(
+    ids=st.lists(INT64, unique=True, min_size=1, max_size=40),
+    partitions=st.integers(1, 4),
+    shards=st.integers(1, 4),
+    piece_bytes=st.sampled_from([500, 3000, 256 << 20]),
+    seed=st.integers(0, 3),
+)
+def test_a_map_gives_rows_to_raw_ids_and_back(
+    tmp_path_factory: pytest.TempPathFactory,
+    ids: list[int],
+    partitions: int,
+    shards: int,
+    piece_bytes: int,
+    seed: int,
+) -> None:
+    """RecIS to PBG and back: partitions and indices are those of etl, rows and sums are the same bits."""
+    root = tmp_path_factory.mktemp("map")
+    raw = [f"id-{number}-é" for number in range(len(ids))]
+    _save(root / "recis", {"user": np.array(ids), "item": np.array(ids)}, 3)
+    maps = {
+        "user": IdMap(_write_map(root / "map.parquet", raw, ids)),
+        "item": IdMap("int64"),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(id_join, "PIECE_BYTES", piece_bytes)
+        id_maps = IdMaps(maps, partitions, seed)
+        done = convert(str(root / "recis"), str(root / "pbg"), "pbg", id_maps=id_maps)
+        entities = str(root / "pbg" / "entities")
+        back = convert(
+            str(root / "pbg" / "checkpoint"),
+            str(root / "back"),
+            "recis",
+            shard_num=shards,
+            id_maps=id_maps,
+            entity_path=entities,
+        )
+    assert done.not_kept == back.not_kept == []
+    assert done.target.config is not None
+    assert done.target.config["entity_path"] == entities
+    assert done.target.num_partitions == {"item": partitions, "user": partitions}
+    names = {"user": dict(zip(raw, ids, strict=True)), "item": {str(each): each for each in ids}}
+    manifest = entity_index.read_manifest(entities)
+    assert (manifest.hash_name, manifest.seed) == ("murmurhash64a", seed)
+    for name, id_of in names.items():
+        num_found = 0
+        for partition in range(partitions):
+            found = entity_index.read_part(entities, name, partition).to_pylist()
+            assert found == sorted(found, key=lambda each: (hash_of(each, seed), each.encode()))
+            assert all((hash_of(each, seed) >> 32) * partitions >> 32 == partition for each in found)
+            assert entity_counts.read_count(entities, name, partition) == len(found)
+            own = np.array([id_of[each] for each in found], np.int64)
+            np.testing.assert_array_equal(done.target.read_embeddings(name, partition), _rows_of(own))
+            state = done.target.read_optimizer_state(name, partition)
+            assert state is not None
+            np.testing.assert_array_equal(state["state"][0]["sum"], _rows_of(own, 1)[:, 0])
+            num_found += len(found)
+        assert num_found == len(ids)
+    before, after = RecisReader(root / "recis"), RecisReader(root / "back")
+    for name in names:
+        for slot in ("embedding", "sparse_row_wise_adagrad_state_sum"):
+            old, new = before.table(name, slot), after.table(name, slot)
+            assert new.keys() == old.keys()
+            assert all(torch.equal(new[each], old[each]) for each in ids)
+        owned = [after.owned(name, rank, shards) for rank in range(shards)]
+        assert set().union(*owned) == set(ids)
+
+
+def test_maps_and_checkpoints_on_any_storage(tmp_path: Path, root: str) -> None:
+    ids = [2**63 - 1, -(2**63), 0, 40000]
+    map_uri = storage.join(root, "map.parquet")
+    local = _write_map(tmp_path / "map.parquet", ["a", "b", "c", "d"], ids)
+    with storage.atomic_output(map_uri) as stream:
+        stream.write(Path(local).read_bytes())
+    _save(storage.join(root, "recis"), {"user": np.array(ids)}, 2)
+    maps = IdMaps({"user": IdMap(map_uri)}, 2)
+    done = convert(storage.join(root, "recis"), storage.join(root, "pbg"), "pbg", id_maps=maps)
+    assert sum(done.target.counts["user"]) == 4
+    entities = storage.join(root, "pbg", "entities")
+    back = convert(done.target.uri, storage.join(root, "back"), "recis", id_maps=maps, entity_path=entities)
+    table = HashTable.empty({"embedding": ("float32", 3)})
+    Loader(back.target.uri, {"user": table}).load()
+    assert set(table.ids.tolist()) == set(ids)
+    np.testing.assert_array_equal(table.slots["embedding"], _rows_of(table.ids))
+
+
+def test_words_are_no_integers(tmp_path: Path) -> None:
+    """Only int64 in decimal digits, in their one spelling."""
+    good = ["0", "-1", "9223372036854775807", "-9223372036854775808"]
+    bad = ["", "a", "007", "+1", "-0", "1.0", " 1", "9223372036854775808", "1e3"]
+    misses = id_join.Misses()
+    raw = pa.array([*good, *bad])
+    found = list(id_join.ids_of([raw], len(raw), IdMap("int64"), str(tmp_path), misses, "here"))
+    ids, rows = (np.concatenate(each).tolist() for each in zip(*found, strict=True))
+    assert dict(zip(rows, ids, strict=True)) == {row: int(text) for row, text in enumerate(good)}
+    assert misses.unmapped.num == len(bad)
+
+
+def test_tables_without_a_map_are_left_out(tmp_path: Path) -> None:
+    ids = np.array([5, -7, 2**62])
+    _save(tmp_path / "recis", {"user": ids, "query": ids}, 2, sparse_adam_step=torch.tensor([3]))
+    maps = IdMaps({"user": IdMap("int64")})
+    done = convert(str(tmp_path / "recis"), str(tmp_path / "pbg"), "pbg", id_maps=maps)
+    assert done.not_kept == [
+        "table 'query': there is no --id-map of it",
+        "sparse_adam_step, of which nothing is known here",
+    ]
+    assert done.target.counts == {"user": [3]}
+    with pytest.raises(ConfigError, match=r"--id-map buyer=\.\.\.: .* has no 'buyer', only query, user"):
+        convert(
+            str(tmp_path / "recis"), str(tmp_path / "x"), "pbg", id_maps=IdMaps({"buyer": IdMap("int64")})
+        )
+
+
+@pytest.mark.parametrize(
+    ("raw", "ids", "message"),
+    [
+        (["a", "b"], [1, 2], r"1 \(3\) ids of 'user' that its map lacks"),
+        (["a", "b", "c", "d"], [1, 2, 3, 3], r"2 \('c', 'd'\) ids of 'user' that share one int64 id"),
+    ],
+)
+def test_ids_that_cannot_be_translated(tmp_path: Path, raw: list[str], ids: list[int], message: str) -> None:
+    """An error with their number and examples, or left out and told."""
+    _save(tmp_path / "recis", {"user": np.array([1, 2, 3])})
+    uri = _write_map(tmp_path / "map.parquet", [*raw, "seen nowhere"], [*ids, 9])
+
+    def run(leave_out: bool) -> Any:
+        maps = IdMaps({"user": IdMap(uri)}, leave_out=leave_out)
+        return convert(str(tmp_path / "recis"), str(tmp_path / "pbg"), "pbg", id_maps=maps)
+
+    with pytest.raises(FormatError, match=message + r": complete the map, or leave .* with --leave-out"):
+        run(leave_out=False)
+    assert not (tmp_path / "pbg").exists()
+    done = run(leave_out=True)
+    assert done.target.counts == {"user": [2]}
+    np.testing.assert_array_equal(
+        np.sort(done.target.read_embeddings("user", 0), axis=0), _rows_of(np.array([1, 2]))
+    )
+    assert entity_index.read_part(str(tmp_path / "pbg/entities"), "user", 0).to_pylist() in (
+        ["a", "b"],
+        ["b", "a"],
+    )
+    assert any("raw ids of the map of 'user', which have no row" in line for line in done.not_kept)
+    assert len(done.not_kept) == 2
+
+
+def test_raw_ids_that_cannot_become_int64(tmp_path: Path) -> None:
+    """On the way to RecIS: a map that lacks raw ids, two raw ids with one id, and words as integers."""
+    _save(tmp_path / "recis", {"user": np.array([1, 2, 3])})
+    full = _write_map(tmp_path / "full.parquet", ["a", "b", "c"], [1, 2, 3])
+    two = IdMaps({"user": IdMap(full)}, num_partitions=2)
+    convert(str(tmp_path / "recis"), str(tmp_path / "pbg"), "pbg", id_maps=two)
+
+    def back(id_map: IdMap, target: str, leave_out: bool = False) -> Any:
+        return convert(
+            str(tmp_path / "pbg/checkpoint"),
+            str(tmp_path / target),
+            "recis",
+            id_maps=IdMaps({"user": id_map}, leave_out=leave_out),
+            entity_path=str(tmp_path / "pbg/entities"),
+        )
+
+    assert RecisReader(Path(back(IdMap(full), "full").target.uri)).table("user").keys() == {1, 2, 3}
+    fewer = IdMap(_write_map(tmp_path / "fewer.parquet", ["a", "b"], [1, 2]))
+    with pytest.raises(FormatError, match=r"1 \('c'\) ids of 'user' that its map lacks"):
+        back(fewer, "fewer")
+    assert RecisReader(Path(back(fewer, "fewer", leave_out=True).target.uri)).table("user").keys() == {1, 2}
+    shared = IdMap(_write_map(tmp_path / "shared.parquet", ["a", "b", "c"], [1, 7, 7]))
+    with pytest.raises(FormatError, match=r"2 \(7, 7\) ids of 'user' that share one int64 id"):
+        back(shared, "shared")
+    assert RecisReader(Path(back(shared, "shared", leave_out=True).target.uri)).table("user").keys() == {1}
+    twice = IdMap(_write_map(tmp_path / "twice.parquet", ["a", "a", "b", "c"], [1, 4, 2, 3]))
+    with pytest.raises(FormatError, match=r"raw id 'a' has the ids 1 and 4 in the map"):
+        back(twice, "twice")
+    with pytest.raises(FormatError, match=r"3 \('.'.*\) ids of 'user' that its map lacks"):
+        back(IdMap("int64"), "words")
+    with pytest.raises(ConfigError, match="--entity-path: missing"):
+        convert(
+            str(tmp_path / "pbg/checkpoint"),
+            str(tmp_path / "no"),
+            "recis",
+            id_maps=IdMaps({"user": IdMap(full)}),
+        )
+
+
+def test_a_raw_id_with_two_ids_and_an_id_in_two_rows_are_refused(tmp_path: Path) -> None:
+    _save(tmp_path / "recis", {"user": np.array([1, 2])})
+    twice = _write_map(tmp_path / "map.parquet", ["a", "a", "a"], [1, 2, 2])
+    with pytest.raises(FormatError, match="raw id 'a' has two ids in the map"):
+        convert(str(tmp_path / "recis"), str(tmp_path / "x"), "pbg", id_maps=IdMaps({"user": IdMap(twice)}))
+    rows = np.zeros((3, 2), np.float32)
+    Saver(0, 1, 1, str(tmp_path / "again"), {"t": HashTable(np.array([4, 7, 4]), {"embedding": rows})}).save()
+    with pytest.raises(FormatError, match="id 4 stands in two rows"):
+        convert(str(tmp_path / "again"), str(tmp_path / "x"), "pbg", id_maps=IdMaps({"t": IdMap("int64")}))
+
+
+def test_columns_of_a_map_are_found_by_type_or_named(tmp_path: Path) -> None:
+    """A column of strings and one of integers, in a file or a folder; dictionaries, int32 and uint64 too."""
+    plain = IdMap(_write_map(tmp_path / "plain.parquet", ["a", "b"], [1, -2], score=[0.5, 1.5]))
+    assert [(raw.to_pylist(), ids.tolist()) for raw, ids in plain.batches()] == [(["a", "b"], [1, -2])]
+    uri = _write_map(tmp_path / "two.parquet", ["a"], [1], other=["x"], number=[5])
+    with pytest.raises(FormatError, match=r"expected one column of strings, found other, name: name the col"):
+        list(IdMap(uri).batches())
+    assert [ids.tolist() for _, ids in IdMap(uri, ("other", "number")).batches()] == [[5]]
+    with pytest.raises(FormatError, match=r"expected a column 'other' of integers, found number, hash"):
+        list(IdMap(uri, ("name", "other")).batches())
+    (tmp_path / "folder" / "part").mkdir(parents=True)
+    for number, kind in enumerate((pa.uint64(), pa.int32())):
+        table = {"raw": pa.array([f"r{number}"]).dictionary_encode(), "id": pa.array([7], kind)}
+        if kind == pa.uint64():
+            table["id"] = pa.array([2**64 - 3], kind)
+        pq.write_table(pa.table(table), tmp_path / "folder" / "part" / f"{number}.parquet")
+    found = list(IdMap(str(tmp_path / "folder")).batches())
+    assert [(raw.to_pylist(), ids.tolist()) for raw, ids in found] == [(["r0"], [-3]), (["r1"], [7])]
+
+
+def test_the_command_converts_hashed_ids(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ids = [2**62 + 1, -5, 17]
+    _save(tmp_path / "run" / "ckpt_20", {"user": np.array(ids), "item": np.array(ids)}, 2)
+    (tmp_path / "run" / "checkpoint").write_text("ckpt_20\n")
+    uri = _write_map(tmp_path / "user.parquet", ["ann", "bob", "cem"], ids, also=["x", "y", "z"])
+    run, pbg, back = (str(tmp_path / each) for each in ("run", "pbg", "back"))
+    maps = ["--id-map", f"user={uri}", "--id-map", "item=int64", "--id-map-columns", "name,hash"]
+
+    def call(*arguments: str) -> tuple[int, str]:
+        code = exit_codes.exit_code(lambda: command.main(["convert", *arguments], standalone_mode=False))
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
+
+    code, said = call(run, pbg, "--format", "pbg")
+    assert code == 2
+    assert "hashed ids need a map: graphmill convert and remap with --id-map TYPE=FILE" in said
+    code, said = call(run, pbg, "--format", "pbg", "--partitions", "2", *maps)
+    assert code == 0, said
+    assert "target  pbg        version 1, item: 3 rows of 3 in 2 partition(s)" in said
+    entities = str(tmp_path / "pbg" / "entities")
+    arguments = ["--format", "recis", "--shards", "2", "--entity-path", entities, *maps]
+    code, said = call(str(tmp_path / "pbg" / "checkpoint"), back, *arguments)
+    assert code == 0, said
+    assert RecisReader(tmp_path / "back").table("user").keys() == set(ids)
+    for wrong, message in (
+        (["--id-map", "user"], "expected TYPE=FILE or TYPE=int64, found 'user'"),
+        (["--id-map", "user=a", "--id-map", "user=b"], "expected each type once, found 'user' again"),
+        ([*maps, "--id-map-columns", "a"], "--id-map-columns: expected RAW,ID"),
+        (["--id-map", f"user={tmp_path}/none.parquet"], "none.parquet"),
+    ):
+        code, said = call(run, str(tmp_path / "new"), "--format", "pbg", *wrong)
+        assert (code, message in said) == (2, True), said
+    code, said = call(run, str(tmp_path / "new"), "--format", "recis", *maps)
+    assert code == 2
+    assert "expected RecIS' format as the source or as the target, found recis to recis" in said
+    assert not (tmp_path / "new").exists()
+    code, said = call(run, str(tmp_path / "four"), "--format", "recis", "--shards", "4")
+    assert code == 0, said  # hashed ids need no map from RecIS to RecIS
+    assert RecisReader(tmp_path / "four").table("item").keys() == set(ids)
+
+
+def test_half_precision_becomes_float32(tmp_path: Path) -> None:
+    ids = np.array([3, -4])
+    half = torch.tensor([[1.5, -2.0], [0.25, 4.0]], dtype=torch.bfloat16)
+    Saver(0, 1, 1, str(tmp_path / "half"), {"t": HashTable(ids, {"embedding": half})}).save()
+    maps = IdMaps({"t": IdMap("int64")})
+    convert(str(tmp_path / "half"), str(tmp_path / "pbg"), "pbg", id_maps=maps)
+    there, entities = str(tmp_path / "pbg/checkpoint"), str(tmp_path / "pbg/entities")
+    convert(there, str(tmp_path / "back"), "recis", id_maps=maps, entity_path=entities)
+    found = RecisReader(tmp_path / "back").table("t")
+    assert {each: row.dtype for each, row in found.items()} == {3: torch.float32, -4: torch.float32}
+    assert (found[3].tolist(), found[-4].tolist()) == ([1.5, -2.0], [0.25, 4.0])
+
+
+def test_embeddings_of_several_dimensions_are_refused(tmp_path: Path) -> None:
+    rows = np.zeros((2, 3, 4), np.float32)
+    table = HashTable(np.array([3, -4]), {"embedding": rows})
+    Saver(0, 1, 1, str(tmp_path / "recis"), {"t": table}).save()
+    with pytest.raises(
+        FormatError, match=r"'t@embedding': expected floats \(rows, dimension\), found \(2, 3, 4\)"
+    ):
+        convert(str(tmp_path / "recis"), str(tmp_path / "x"), "pbg", id_maps=IdMaps({"t": IdMap("int64")}))
+
+
+# Raw ids of 100 MB and a table of 100 MB, there and back, in pieces of 8 MB; only memory of no file counts.
+# Copies of both would take more than 300 MB.
+_BOUNDED = """
+import os, sys, threading
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from graphmill.checkpoints import id_join
+from graphmill.checkpoints.convert import convert
+from graphmill.checkpoints.id_maps import IdMaps
+from graphmill.formats.id_maps import IdMap
+from graphmill.formats.recis import HashTable, Saver
+from tests.graphmill.formats.memory import anonymous_bytes
+id_join.PIECE_BYTES = 8 << 20
+def save(root, count):
+    os.makedirs(root)
+    ids = np.arange(count) * 6364136223846793005
+    schema = pa.schema([("raw", pa.string()), ("id", pa.int64())])
+    with pq.ParquetWriter(root + "/map.parquet", schema) as writer:
+        for start in range(0, count, 1 << 16):
+            some = ids[start : start + (1 << 16)]
+            raw = [f"https://example.org/an/id/of/sixty/characters/{each:020d}" for each in some.tolist()]
+            writer.write_table(pa.table({"raw": raw, "id": some}))
+    rows = np.broadcast_to(np.float32(1), (count, 16))
+    Saver(0, 1, 1, root + "/recis", {"user": HashTable(ids, {"embedding": rows})}).save()
+def there_and_back(root):
+    maps = IdMaps({"user": IdMap(root + "/map.parquet")}, 2)
+    convert(root + "/recis", root + "/pbg", "pbg", id_maps=maps)
+    source, target, entities = (root + each for each in ("/pbg/checkpoint", "/back", "/pbg/entities"))
+    convert(source, target, "recis", shard_num=2, id_maps=maps, entity_path=entities)
+save(sys.argv[1] + "/small", 50_000)  # warm up
+there_and_back(sys.argv[1] + "/small")
+save(sys.argv[1] + "/large", 1_500_000)
+before, peak, done = anonymous_bytes(), 0, threading.Event()
+def watch():
+    global peak
+    while not done.wait(0.01):
+        peak = max(peak, anonymous_bytes() - before)
+threading.Thread(target=watch, daemon=True).start()
+there_and_back(sys.argv[1] + "/large")
+done.set()
+print(peak)
+"""
+
+
+@pytest.mark.slow
+def test_maps_and_tables_may_be_larger_than_memory(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _BOUNDED, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 192 << 20

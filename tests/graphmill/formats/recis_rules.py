@@ -1,0 +1,59 @@
+"""A reader of RecIS checkpoints by the rules of RecIS' own reader, the strict ones of all its versions.
+
+RecIS has a vector with one place per file of `index`, and looks a file up by its number. It finds the blocks
+of a tensor by the beginning of their names: in 1.0.0 a longer name counts as well, since 1.2 only that name.
+Tables are read shard by shard, with the ids that a rank owns by `uint64(id) % 65536`.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+CARET, SLOTS = "^", 65536
+
+
+class RecisReader:
+    """Tensors by name: `fc.weight`, or `table@slot` over all shards in the order of their slices."""
+
+    def __init__(self, path: Path) -> None:
+        index = json.loads((path / "index").read_text())
+        renamed = json.loads((path / "tensorkey.json").read_text())
+        self._files: list[dict[str, torch.Tensor] | None] = [None] * len(index["file_index"])
+        for name, number in index["file_index"].items():
+            found = load_file(path / name)
+            self._files[number] = {renamed.get(key, key): tensor for key, tensor in found.items()}
+        self._file_of = {renamed.get(key, key): number for key, number in index["block_index"].items()}
+
+    def names(self) -> list[str]:
+        found = set()
+        for block in self._file_of:
+            name, _ = block.split(CARET)  # RecIS refuses another number of carets
+            found.add(name)
+        return sorted(found)
+
+    def read(self, name: str, prefix: str = "") -> torch.Tensor:
+        """RecIS 1.0.0 looks for the name alone, since 1.2 with the prefix `^` of slices."""
+        slices = sorted(block.split(CARET)[1] for block in self._file_of if block.startswith(name + prefix))
+        pieces = [self._block(f"{name}{CARET}{each}") for each in slices]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+    def table(self, table: str, slot: str = "embedding") -> dict[int, Any]:
+        """Rows of a slot by id."""
+        ids, rows = self.read(f"{table}@id").tolist(), self.read(f"{table}@{slot}", CARET)
+        assert len(ids) == len(rows) == len(set(ids))
+        return dict(zip(ids, rows, strict=True))
+
+    def owned(self, table: str, rank: int, num_ranks: int) -> set[int]:
+        """The ids of a table that a rank loads."""
+        share, rest = divmod(SLOTS, num_ranks)
+        begin = rank * share + min(rank, rest)
+        end = begin + share + (rank < rest)
+        return {each for each in self.table(table) if begin <= each % SLOTS < end}
+
+    def _block(self, block: str) -> torch.Tensor:
+        file = self._files[self._file_of[block]]
+        assert file is not None
+        return file[block]

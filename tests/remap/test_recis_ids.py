@@ -1,0 +1,88 @@
+"""Embeddings by raw id from RecIS' tables with hashed ids, in one command."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from graphmill.errors import ConfigError
+from graphmill.formats.recis import HashTable, Saver, slice_of
+from remap.config import RemapConfig
+from remap.sources.from_flags import load_settings
+from remap.sources.id_map import check_maps
+
+Cli = Callable[..., int]
+IDS = np.array([2**62 + 1, -5, 17, 40000, -(2**63)])
+
+
+def _run(root: Path, ids: np.ndarray = IDS) -> str:
+    """The folder of a training run of RecIS."""
+    for shard in range(2):
+        own = ids[slice_of(shard, 2).owns(ids)]
+        rows = (own[:, None] % 10007 + np.arange(3) / 16).astype(np.float32)
+        tables = {name: HashTable(own, {"embedding": rows}, shard, 2) for name in ("user", "item", "query")}
+        Saver(shard, 2, 2, str(root / "run" / "ckpt_5"), tables).save()
+    (root / "run" / "checkpoint").write_text("ckpt_5\n")
+    return str(root / "run")
+
+
+def _map(root: Path, **columns: list[str]) -> str:
+    pq.write_table(pa.table({"name": [f"u{n}" for n in range(len(IDS))], "hash": IDS}), root / "user.parquet")
+    return str(root / "user.parquet")
+
+
+def _read(folder: Path, name: str) -> dict[str, list[float]]:
+    table = pa.concat_tables(pq.read_table(each) for each in sorted((folder / name).glob("*.parquet")))
+    return dict(zip(table["id"].to_pylist(), table["embedding"].to_pylist(), strict=True))
+
+
+@pytest.mark.slow
+def test_hashed_ids_become_raw_ids_in_one_command(tmp_path: Path, cli: Cli) -> None:
+    checkpoint, out = _run(tmp_path), tmp_path / "out" / "embeddings"
+    maps = ["--id-map", f"user={_map(tmp_path)}", "--id-map", "item=int64"]
+    assert cli("--checkpoint-path", checkpoint, "--output-dir", str(out), *maps) == 0
+    vectors = {int(each): [int(each % 10007) + n / 16 for n in range(3)] for each in IDS}
+    assert _read(out, "user") == {f"u{n}": vectors[int(each)] for n, each in enumerate(IDS)}
+    assert _read(out, "item") == {str(each): vector for each, vector in vectors.items()}
+    assert {each.name for each in out.iterdir()} == {"user", "item", "_SUCCESS"}
+    assert not [each.name for each in out.parent.iterdir() if "by_raw_id" in each.name]
+    stage = json.loads((out.parent / "run.json").read_text())["stages"]["remap"]
+    assert "table 'query': there is no --id-map of it" in json.dumps(stage)
+
+
+def test_ids_without_a_raw_id(tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    """An error that keeps the old output, or left out, with the number in run.json."""
+    checkpoint, out = _run(tmp_path, np.append(IDS, 99)), tmp_path / "out" / "embeddings"
+    call = ["--checkpoint-path", checkpoint, "--output-dir", str(out), "--id-map", f"user={_map(tmp_path)}"]
+    assert cli(*call) == 2
+    assert "1 (99) ids of 'user' that its map lacks: complete the map, or leave" in capsys.readouterr().err
+    assert not out.exists()
+    assert cli(*call, "--leave-out") == 0
+    assert len(_read(out, "user")) == len(IDS)
+    assert "1 (99) ids of 'user' that its map lacks" in (out.parent / "run.json").read_text()
+
+
+def test_without_a_map_the_error_says_what_to_do(
+    tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = _run(tmp_path)
+    assert cli("--checkpoint-path", checkpoint) == 2
+    assert "or, for hashed ids of RecIS' tables, --id-map TYPE=FILE" in capsys.readouterr().err
+    assert cli("--node-emb-dir", checkpoint, "--id-map", "user=int64") == 2
+    assert "they are for a run of ours" in capsys.readouterr().err
+    assert cli("--checkpoint-path", checkpoint, "--id-map", "buyer=int64") == 2
+    assert "has no 'buyer', only item, query, user" in capsys.readouterr().err
+
+
+def test_maps_are_for_recis_and_for_all_types(tmp_path: Path) -> None:
+    checkpoint = _run(tmp_path)
+    given = {"checkpoint_path": checkpoint, "id_maps": ("user=int64", "item=int64")}
+    config = load_settings(None, [], given)
+    check_maps(config, config.section(RemapConfig))
+    fewer = RemapConfig(id_maps={"user": "int64"})
+    with pytest.raises(ConfigError, match="there is no map of 'item'"):
+        check_maps(config, fewer)

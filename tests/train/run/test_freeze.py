@@ -1,0 +1,229 @@
+"""`train.freeze`: types and relations that do not move, to the last bit, with every engine."""
+
+import logging
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from graphmill.errors import ConfigError
+from graphmill.formats import pbg_checkpoint
+from tests.train.graphs import make_config, write_graph
+from train import job
+from train.compiled import compiled_step
+from train.config import TrainConfig
+from train.model.frozen import Frozen
+
+TYPES = {"user": {"num_partitions": 1}, "item": {"num_partitions": 1}}
+QUERIES = ({"engine": "plain", "optimizer": "adagrad"}, {"all_negs": True, "max_norm": 0.5})
+# A configuration of each engine; each epoch is one step.
+ENGINES = {
+    "compiled": ({"engine": "auto"}, {"max_norm": 0.5, "global_emb": True}),
+    "plain": ({"engine": "plain"}, {"max_norm": 0.5, "global_emb": True, "comparator": "cos"}),
+    "plain, two-sided": ({"engine": "plain", "reciprocal_relations": True}, {"global_emb": False}),
+    "grouped, rhs": (QUERIES[0], QUERIES[1] | {"disable_lhs_negs": True}),
+    "grouped, lhs": (QUERIES[0], QUERIES[1] | {"disable_rhs_negs": True}),
+    "fused": ({"engine": "fused"}, {"global_emb": False}),
+    "dynamic": ({"engine": "auto"}, {"global_emb": False, "dynamic_relations": True}),
+    "fused, dynamic": ({"engine": "fused"}, {"global_emb": False, "dynamic_relations": True}),
+}
+
+
+def configured(root, engine, freeze=(), **more):
+    train, settings = ENGINES[engine]
+    settings = dict(settings)
+    all_negs = settings.pop("all_negs", False)
+    relations = [
+        {"name": "likes", "lhs": "user", "rhs": "item", "operator": "diagonal", "all_negs": all_negs}
+    ]
+    return make_config(
+        root,
+        **{"entities": TYPES, "relations": relations, "num_epochs": 1, "batch_size": 1000, "init_scale": 1.0},
+        **({"regularization_coef": 0.01} | settings | more),
+        train=train | {"freeze": list(freeze)},
+    )
+
+
+def write(config, rng):
+    rel = rng.integers(2, size=200) if config.dynamic_relations else np.zeros(200, np.int64)
+    triples = np.stack([rng.integers(30, size=200), rel, rng.integers(20, size=200)], 1)
+    write_graph(config, {"user": 30, "item": 20}, triples)
+
+
+def state_of(config, version=None):
+    """All rows, sums, parameters, and their optimizer's states, by type and by relation."""
+    version = version or pbg_checkpoint.read_version(config.checkpoint_path)
+    found = {}
+    for name, entity in config.entities.items():
+        found[name] = []
+        for part in range(entity.num_partitions):
+            rows, state = pbg_checkpoint.read_embeddings(config.checkpoint_path, name, part, version)
+            found[name] += [torch.from_numpy(rows), state["state"][0]["sum"]]
+    parameters, states, _ = pbg_checkpoint.read_model(config.checkpoint_path, version)
+    moments = dict(zip(sorted(parameters), range(len(parameters)), strict=True))
+    assert len(moments) == len(states["state"])
+    by_key = {}
+    keys = [key for key in parameters if "operators" in key] + [
+        f"global_embs.emb_{t}" for t in config.entities
+    ]
+    for number, key in enumerate(key for key in keys if key in parameters):
+        by_key[key] = [
+            parameters[key],
+            states["state"][number]["sum"],
+            torch.tensor(float(states["state"][number]["step"])),
+        ]
+    for name in config.entities:
+        found[name] += by_key.pop(f"global_embs.emb_{name}", [])
+    found["likes"] = [each for values in by_key.values() for each in values]
+    return found
+
+
+def same(ours, theirs):
+    return all(a.numpy().tobytes() == b.numpy().tobytes() for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_is_frozen_stays_and_the_rest_moves_as_ever(tmp_path, rng, engine):
+    """One step from a trained checkpoint: parts that are not frozen move as without `freeze`."""
+    first = configured(tmp_path / "first", engine)
+    write(first, rng)
+    job.train(first)
+    before = state_of(first)
+
+    def continued(*freeze):
+        config = configured(
+            tmp_path / ("-".join(freeze) or "free"), engine, freeze, init_path=first.checkpoint_path
+        )
+        for folder in ("entities", "edges"):
+            shutil.copytree(tmp_path / "first" / folder, f"{config.output}/{folder}")
+        figures = job.train(config)
+        expected = engine.partition(",")[0]
+        assert figures["plan"]["engine"] == {"grouped": "plain", "dynamic": "compiled"}.get(
+            expected, expected
+        )
+        return state_of(config)
+
+    free = continued()
+    for freeze in (("user",), ("item",), ("likes",), ("user", "likes")):
+        after = continued(*freeze)
+        for name in ("user", "item", "likes"):
+            assert same(after[name], (before if name in freeze else free)[name]), (freeze, name)
+            assert not same(before[name], free[name])
+
+
+@pytest.mark.parametrize("engine", ["compiled", "plain"])
+def test_with_partitions_and_types_on_both_sides(tmp_path, rng, engine):
+    """A frozen type may be on both sides of one relation; a lower max_norm does not shorten its rows."""
+    relations = [
+        {"name": "knows", "lhs": "user", "rhs": "user", "operator": "translation"},
+        {"name": "likes", "lhs": "user", "rhs": "item", "operator": "diagonal"},
+    ]
+    first = make_config(
+        tmp_path / "first",
+        entities={"user": {"num_partitions": 2}, "item": {"num_partitions": 2}},
+        relations=relations,
+        init_scale=1.0,
+    )
+    triples = np.stack([rng.integers(20, size=300), rng.integers(2, size=300), rng.integers(20, size=300)], 1)
+    write_graph(first, {"user": 20, "item": 20}, triples)
+    job.train(first)
+    config = first.model_copy(
+        update={
+            "checkpoint_path": str(tmp_path / "then"),
+            "init_path": first.checkpoint_path,
+            "max_norm": 0.1,
+        }
+    ).with_section(TrainConfig(freeze=["user", "knows"], engine="auto" if engine == "compiled" else "plain"))
+    job.train(config)
+    for part in range(2):
+        rows = [
+            pbg_checkpoint.read_embeddings(each.checkpoint_path, "user", part, 2)[0]
+            for each in (first, config)
+        ]
+        assert rows[0].tobytes() == rows[1].tobytes()
+        rows = [
+            pbg_checkpoint.read_embeddings(each.checkpoint_path, "item", part, 2)[0]
+            for each in (first, config)
+        ]
+        assert not (rows[0] == rows[1]).any()
+    before, after = (pbg_checkpoint.read_model(each.checkpoint_path, 2)[0] for each in (first, config))
+    assert torch.equal(before["rhs_operators.0.translation"], after["rhs_operators.0.translation"])
+    assert not torch.equal(before["rhs_operators.1.diagonal"], after["rhs_operators.1.diagonal"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("assignment", ["dynamic", "tournament"])
+def test_several_workers_average_nothing_that_is_frozen(tmp_path, rng, client, assignment):
+    """-0.0 in a row would become 0.0 by a weighted mean with itself."""
+    types = {"user": {"num_partitions": 4}, "city": {"num_partitions": 1}}
+    relations = [
+        {"name": "knows", "lhs": "user", "rhs": "user", "operator": "translation"},
+        {"name": "lives", "lhs": "user", "rhs": "city", "operator": "diagonal"},
+    ]
+    train = {"num_workers": 2, "bucket_assignment": assignment}
+    common = {"entities": types, "relations": relations, "global_emb": True}
+    first = make_config(tmp_path / "first", **common)
+    triples = np.stack([rng.integers(40, size=300), rng.integers(2, size=300), rng.integers(40, size=300)], 1)
+    triples[triples[:, 1] == 1, 2] %= 4
+    write_graph(first, {"user": 40, "city": 4}, triples)
+    job.train(first)
+    rows, state = pbg_checkpoint.read_embeddings(first.checkpoint_path, "city", 0, 2)
+    rows[0] = -0.0
+    shutil.copytree(first.checkpoint_path, tmp_path / "changed")
+    path = str(tmp_path / "changed")
+    (tmp_path / "changed/checksums.v2.xxh128").unlink()
+    (tmp_path / "changed/embeddings_city_0.v2.h5").unlink()
+    pbg_checkpoint.write_embeddings(path, "city", 0, 2, rows, state, first.pbg(), None)
+    section = TrainConfig(freeze=["city", "knows"], **train)
+    update = {"checkpoint_path": str(tmp_path / "then"), "init_path": path}
+    config = first.model_copy(update=update).with_section(section)
+    figures = job.run(config, client)
+    after, sums = pbg_checkpoint.read_embeddings(config.checkpoint_path, "city", 0, figures["version"])
+    assert after.tobytes() == rows.tobytes()
+    assert torch.equal(sums["state"][0]["sum"], state["state"][0]["sum"])
+    before, then = (pbg_checkpoint.read_model(each, 2)[0] for each in (path, config.checkpoint_path))
+    for key, value in before.items():
+        frozen = key in ("rhs_operators.0.translation", "global_embs.emb_city")
+        assert torch.equal(value, then[key]) == frozen, key
+
+
+@pytest.mark.parametrize(
+    ("freeze", "message"),
+    [
+        (["usre"], r"train\.freeze\[0\]: no entity type or relation 'usre'; did you mean 'user'\?"),
+        (
+            ["likes", "zzz"],
+            r"train\.freeze\[1\]: no entity type or relation 'zzz'; there are user, item, likes",
+        ),
+        (["user", "item", "likes"], "nothing is left to train"),
+    ],
+)
+def test_names_are_checked_before_anything_starts(tmp_path, freeze, message):
+    with pytest.raises(ConfigError, match=message):
+        job.check(configured(tmp_path, "plain", freeze))
+
+
+def test_all_types_frozen_while_a_relation_moves(tmp_path):
+    assert Frozen.of(configured(tmp_path, "plain", ["user", "item"])).types == {"user", "item"}
+    unused = configured(tmp_path, "plain", ["likes"])
+    assert Frozen.of(unused).relations == {0}
+
+
+def test_a_type_from_nowhere_is_told_of(tmp_path, rng, client, caplog):
+    config = configured(tmp_path, "plain", ["item"])
+    write(config, rng)
+    with caplog.at_level(logging.WARNING, "graphmill"):
+        job.warn_of_drawn(config)
+    assert "train.freeze: item: there is no init_path, so the vectors stay as they are drawn" in caplog.text
+
+
+def test_an_unused_key_leaves_older_checkpoints_as_they_are(tmp_path):
+    assert "freeze" not in configured(tmp_path, "plain").section(TrainConfig).result_settings()
+    assert configured(tmp_path, "plain", ["item"]).section(TrainConfig).result_settings()["freeze"] == [
+        "item"
+    ]
+
+
+def test_the_compiled_step_is_there():
+    assert compiled_step.library() is not None

@@ -1,0 +1,151 @@
+"""Plug-ins in a training step: a built-in written again as a plug-in trains to the same numbers."""
+
+from itertools import product
+
+import pytest
+import torch
+
+import tests.train.plug_ins as written  # registers them
+from graphmill.errors import ConfigError
+from graphmill.model.registry import COMPARATORS as REGISTERED
+from graphmill.vocab import Side
+from tests.train.step.test_plain import COMPARATORS, LOSSES, OPERATORS, Scene, settings
+from train.edges.negative_sampling import Batch
+from train.run.bucket import BatchStep
+from train.step.plain import PlainStep
+
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}  # Adagrad's first steps are large even where gradients are tiny
+
+
+def trained(operator, comparator, loss_fn, dynamic, *, relation=0, **more):
+    """Figures of a step, and all rows, sums and parameters after it."""
+    scene = Scene(settings(operator, comparator, loss_fn, dynamic, **more), relation)
+    step = BatchStep(scene.config, scene.model, scene.adagrad, "plain")
+    figures = step(scene.batch, scene.side_tables, torch.Generator().manual_seed(5))
+    tables = [part for each in scene.tables.values() for part in (each.embeddings_ND, each.sums)]
+    return [*figures, *tables, *scene.model.parameters.values(), *scene.adagrad.sums.values()]
+
+
+def check_same(ours, theirs):
+    assert len(ours) == len(theirs)
+    for found, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(found.double(), expected.double(), **CLOSE)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("regularization", [0.0, 0.1])
+def test_an_operator(operator, dynamic, regularization):
+    more = {"regularization_coef": regularization}
+    expected = trained(operator, "dot", "softmax", dynamic, **more)
+    check_same(trained(f"my_{operator}", "dot", "softmax", dynamic, **more), expected)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("comparator", COMPARATORS)
+def test_a_comparator(comparator, dynamic, bias):
+    expected = trained("affine", comparator, "ranking", dynamic, bias=bias)
+    check_same(trained("affine", f"my_{comparator}", "ranking", dynamic, bias=bias), expected)
+
+
+@pytest.mark.parametrize("loss_fn", LOSSES)
+@pytest.mark.parametrize("disabled", [False, True])
+def test_a_loss(loss_fn, disabled):
+    more = {"disable_lhs_negs": disabled, "margin": 0.7}
+    expected = trained("diagonal", "dot", loss_fn, False, **more)
+    check_same(trained("diagonal", "dot", f"my_{loss_fn}", False, **more), expected)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("reciprocal", [False, True])
+def test_a_regularizer(operator, dynamic, reciprocal):
+    if dynamic and reciprocal:
+        return
+    more = {
+        "regularization_coef": 0.2,
+        "train": {"chunk_edges": 1, "engine": "plain", "reciprocal_relations": reciprocal},
+    }
+    expected = trained(operator, "dot", "softmax", dynamic, **more)
+    check_same(trained(operator, "dot", "softmax", dynamic, regularizer="my_N3", **more), expected)
+
+
+def test_a_sampler():
+    sampled = {"chunk_edges": 1, "engine": "plain", "negative_sampler": "my_uniform"}
+    expected = trained("diagonal", "dot", "softmax", False)
+    check_same(trained("diagonal", "dot", "softmax", False, train=sampled), expected)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_all_at_once_with_all_entities_as_negatives(dynamic):
+    def relations(operator):
+        return [{"name": "likes", "lhs": "user", "rhs": "item", "operator": operator, "all_negs": True}]
+
+    expected = trained("affine", "l2", "softmax", dynamic, relations=relations("affine"), max_norm=2.0)
+    ours = trained(
+        "my_affine", "my_l2", "my_softmax", dynamic, relations=relations("my_affine"), max_norm=2.0
+    )
+    check_same(ours, expected)
+
+
+def test_a_comparator_that_tells_the_sides_apart():
+    """Each side's scores are those of the edge with this side replaced."""
+    scene = Scene(settings("none", "order", "ranking", False, global_emb=False))
+    lhs, rhs = torch.randn(3, 4), torch.randn(5, 4)
+    expected = -(lhs.unsqueeze(1) - rhs).clamp_min(0).pow(2).sum(-1)
+    torch.testing.assert_close(scene.model.matrix_scores(lhs, rhs, Side.RHS), expected)
+    torch.testing.assert_close(scene.model.matrix_scores(rhs, lhs, Side.LHS), expected.T)
+    torch.testing.assert_close(scene.model.edge_scores(lhs, rhs[:3], Side.RHS), expected[:, :3].diagonal())
+    torch.testing.assert_close(scene.model.edge_scores(rhs[:3], lhs, Side.LHS), expected[:, :3].diagonal())
+    assert REGISTERED.get_class("order") is written.Order
+
+
+def test_a_loss_of_release_1_has_the_weight_of_its_relation():
+    scene = Scene(settings("none", "dot", "of_release_1", False))
+    with pytest.raises(ConfigError, match=r"of_release_1.*the edges have weights.*third argument"):
+        step(scene, scene.batch)
+    ours, theirs = (Scene(settings("none", "dot", loss, False)) for loss in ("of_release_1", "logistic"))
+    for each in (ours, theirs):
+        even = Batch(0, each.batch.index, None, torch.full_like(each.batch.weight_B, 1.5))
+        step(each, even)
+    torch.testing.assert_close(ours.tables["user"].embeddings_ND, theirs.tables["user"].embeddings_ND)
+
+
+def step(scene, batch):
+    PlainStep(scene.config, scene.model, scene.adagrad)(
+        batch, scene.side_tables, torch.Generator().manual_seed(1)
+    )
+
+
+class Wrong(written.Uniform):
+    """Draws what the test puts into `drawn`."""
+
+    drawn = None
+
+    def sample(self, edges, side, num_rows, generator):
+        return type(self).drawn(edges, num_rows)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "message"),
+    [
+        (lambda edges, num: torch.full((len(edges.lhs), 2), num), "expected rows from 0 to"),
+        (lambda edges, num: torch.zeros(len(edges.lhs), 2), "found torch.float32"),
+        (lambda edges, num: torch.zeros(len(edges.lhs) + 1, 2, dtype=torch.int64), "shape"),
+        (lambda edges, num: [1, 2], "found list"),
+    ],
+)
+def test_what_a_sampler_draws_is_checked(drawn, message):
+    if "wrong" not in written.NEGATIVE_SAMPLERS.registry:
+        written.NEGATIVE_SAMPLERS.register("wrong", Wrong)
+    Wrong.drawn = staticmethod(drawn)
+    sampled = {"chunk_edges": 1, "engine": "plain", "negative_sampler": "wrong"}
+    with pytest.raises(ConfigError, match=message):
+        trained("none", "dot", "softmax", False, train=sampled)
+
+
+def test_the_products_of_names_are_all_registered():
+    names = {f"my_{name}" for name in (*OPERATORS, *COMPARATORS, *LOSSES)}
+    registered = product([written.OPERATORS, written.COMPARATORS, written.LOSS_FUNCTIONS], names)
+    assert {name for registry, name in registered if name in registry.registry} == names

@@ -1,0 +1,77 @@
+"""Entity types and relations that do not move: `train.freeze`.
+
+    a type       its rows, their sums, its global embedding
+    a relation   the parameters of its operators, their sums and steps; of dynamic relations, all together
+
+No import of torch: commands check the names before anything starts.
+"""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Self
+
+from graphmill.config import Config
+from graphmill.errors import ConfigError
+from graphmill.model.parameters import parse_global_key, parse_operator_key
+from graphmill.vocab import Side
+from train.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """What does not move.
+
+    Attributes:
+        types: names of entity types.
+        relations: positions in the configuration's list.
+    """
+
+    types: frozenset[str] = frozenset()
+    relations: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """Find what the configuration freezes. A name of both a type and a relation freezes both.
+
+        Raises:
+            ConfigError: a name is neither a type's nor a relation's, or nothing is left to train.
+        """
+        given = config.section(TrainConfig).freeze
+        known = [*config.entities, *(relation.name for relation in config.relations)]
+        for number, name in enumerate(given):
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known[:20])}"
+                raise ConfigError(f"train.freeze[{number}]: no entity type or relation {name!r}; {hint}")
+        relations = [number for number, each in enumerate(config.relations) if each.name in given]
+        found = cls(frozenset(given) & config.entities.keys(), frozenset(relations))
+        if given:
+            found._check_rest(config)
+        return found
+
+    def __bool__(self) -> bool:
+        return bool(self.types or self.relations)
+
+    def sides(self, config: Config, relation: int) -> frozenset[Side]:
+        """The sides of a relation whose entities do not move."""
+        entry = config.relations[relation]
+        return frozenset(side for side in Side if entry.entity_type(side) in self.types)
+
+    def keys(self, parameters: Iterable[str]) -> frozenset[str]:
+        """The keys among those of `parameters` that do not move."""
+        return frozenset(key for key in parameters if self._has(key))
+
+    def _has(self, key: str) -> bool:
+        if found := parse_operator_key(key):
+            return found.relation in self.relations
+        return parse_global_key(key) in self.types
+
+    def _check_rest(self, config: Config) -> None:
+        used = {relation.entity_type(side) for relation in config.relations for side in Side}
+        moving = [each for number, each in enumerate(config.relations) if number not in self.relations]
+        if used <= self.types and all(relation.operator == "none" for relation in moving):
+            raise ConfigError(
+                "train.freeze: nothing is left to train: expected an entity type, or a relation with an "
+                "operator, that is not frozen"
+            )

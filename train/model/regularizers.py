@@ -1,0 +1,175 @@
+"""Regularizers of users, and N3 on operators of users: autograd carries their gradients.
+
+A penalty is that of edges, as at PBG's HEAD: once with the operator of each side that has one.
+The closed form of N3 on built-in operators is in `train.model.losses`.
+
+Shapes: E edges, D dimension, P edges.
+"""
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphmill.config import Config
+from graphmill.model import operators
+from graphmill.model.abstract import AbstractDynamicOperator, AbstractOperator, AbstractRegularizer
+from graphmill.model.parameters import parse_operator_key
+from graphmill.model.plug_ins import PlugInOperator, made, with_parameters
+from graphmill.model.registry import REGULARIZERS
+from graphmill.vocab import Side
+from train.model.model import Model
+
+
+class N3(AbstractRegularizer):
+    """Sum of the cubes, of moduli for complex numbers (arXiv:1806.07297)."""
+
+    def forward(self, src_pos: Tensor, dst_pos: Tensor, operator: Any) -> Tensor:
+        """Compute the penalty of edges of a static relation: [P, D] twice -> []."""
+        own = operator.get_operator_params_for_reg()
+        return self._cost(
+            src_pos, dst_pos, operator, None if own is None else own.pow(3).sum() * len(src_pos)
+        )
+
+    def forward_dynamic(self, src_pos: Tensor, dst_pos: Tensor, operator: Any, rel_idxs: Tensor) -> Tensor:
+        """Compute the penalty of edges of dynamic relations `rel_idxs` [P]."""
+        own = operator.get_operator_params_for_reg(rel_idxs)
+        return self._cost(src_pos, dst_pos, operator, None if own is None else own.pow(3).sum())
+
+    def _cost(self, src_pos: Tensor, dst_pos: Tensor, operator: Any, of_operator: Tensor | None) -> Tensor:
+        total = src_pos.new_zeros(()) if of_operator is None else of_operator
+        for vectors in (src_pos, dst_pos):
+            total = total + operator.prepare_embs_for_reg(vectors).pow(3).sum()
+        return total * self.weight
+
+
+def is_plug_in(config: Config) -> bool:
+    """Whether autograd computes the penalties of this configuration."""
+    if not config.regularization_coef:
+        return False
+    names = {relation.operator for relation in config.relations}
+    return config.regularizer not in REGULARIZERS.built_in or not names <= operators.OPERATORS.keys()
+
+
+def regularizer_of(config: Config) -> AbstractRegularizer:
+    """Make the regularizer of the configuration."""
+    if config.regularizer in REGULARIZERS.built_in:
+        return N3(config.regularization_coef)
+    found: AbstractRegularizer = made(REGULARIZERS, config.regularizer, config.regularization_coef)
+    return found
+
+
+def penalty(
+    regularizer: AbstractRegularizer,
+    model: Model,
+    relation: int,
+    vectors: dict[Side, Tensor],
+    rel_E: Tensor | None,
+) -> Tensor:
+    """Compute the penalty of edges, whose entities have the vectors [E, D] of each side."""
+    total = vectors[Side.LHS].new_zeros(())
+    for side in Side:
+        if side is Side.RHS or model.two_sided:
+            total = total + _of_side(regularizer, model, relation, side, vectors, rel_E)
+    return total
+
+
+def _of_side(
+    regularizer: AbstractRegularizer,
+    model: Model,
+    relation: int,
+    side: Side,
+    vectors: dict[Side, Tensor],
+    rel_E: Tensor | None,
+) -> Tensor:
+    parameters = {key: model.parameters[key] for key in model.operator_keys(relation, side)}
+    names = {key: parsed.parameter for key in parameters if (parsed := parse_operator_key(key))}
+    own = {names[key]: value for key, value in parameters.items()}
+    src, dst = vectors[side.other], vectors[side]
+    name, dimension = model.config.relations[relation].operator, src.shape[1]
+    num_relations = None if rel_E is None else max((len(each) for each in own.values()), default=1)
+    module = _module(name, dimension, num_relations, src.device)
+
+    def compute(operator: Any) -> Tensor:
+        if rel_E is None:
+            return regularizer.forward(src, dst, operator)
+        return regularizer.forward_dynamic(src, dst, operator, rel_E)
+
+    return with_parameters(module, own, compute)
+
+
+def _module(
+    name: str, dimension: int, num_relations: int | None, device: torch.device
+) -> AbstractOperator | AbstractDynamicOperator:
+    operator = operators.operator_of(name)
+    if isinstance(operator, PlugInOperator):
+        return operator.module(dimension, num_relations, device)  # type: ignore[return-value]
+    return _built_in(name, dimension, num_relations is not None)
+
+
+@cache
+def _built_in(name: str, dimension: int, dynamic: bool) -> AbstractOperator | AbstractDynamicOperator:
+    return BuiltInDynamic(name, dimension) if dynamic else BuiltInStatic(name, dimension)
+
+
+class _BuiltIn:
+    """What a regularizer asks a built-in operator."""
+
+    name: str
+
+    def _numbers(self, own: list[Tensor]) -> Tensor | None:
+        """Numbers [..., any] of parameters [..., any]; angles have no length."""
+        if not own or self.name == "rotation":
+            return None
+        if self.name == "complex_diagonal":
+            return _modulus(own[0], own[1])
+        return torch.cat(own, -1).abs()
+
+    def prepare_embs_for_reg(self, embs: Tensor) -> Tensor:
+        """Return absolute values, or moduli of complex numbers."""
+        parts = operators.parts(self.name, embs)
+        return embs.abs() if len(parts) == 1 else _modulus(*parts)
+
+
+class BuiltInStatic(_BuiltIn, AbstractOperator):
+    """A built-in operator of a static relation as a module."""
+
+    def __init__(self, name: str, dim: int) -> None:
+        super().__init__(dim)
+        self.name = name
+        fresh = operators.initial(name, dim, None, "identity", 0.0, torch.Generator())
+        for key, value in fresh.items():
+            self.register_parameter(key, torch.nn.Parameter(value))
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """Transform vectors [..., D]."""
+        return operators.apply(self.name, embeddings, list(self.parameters()))
+
+    def get_operator_params_for_reg(self) -> Tensor | None:
+        """Return the numbers of all parameters."""
+        return self._numbers([each.flatten() for each in self.parameters()])
+
+
+class BuiltInDynamic(_BuiltIn, AbstractDynamicOperator):
+    """A built-in operator of dynamic relations as a module."""
+
+    def __init__(self, name: str, dim: int, num_operations: int = 1) -> None:
+        super().__init__(dim, num_operations)
+        self.name = name
+        fresh = operators.initial(name, dim, num_operations, "identity", 0.0, torch.Generator())
+        for key, value in fresh.items():
+            self.register_parameter(key, torch.nn.Parameter(value))
+
+    def forward(self, embeddings: Tensor, operator_idxs: Tensor) -> Tensor:
+        """Transform vectors [..., D] by their relations [...]."""
+        return operators.apply(self.name, embeddings, list(self.parameters()), operator_idxs)
+
+    def get_operator_params_for_reg(self, operator_idxs: Tensor) -> Tensor | None:
+        """Return the numbers of the relations of `operator_idxs`."""
+        return self._numbers([each[operator_idxs].flatten(1) for each in self.parameters()])
+
+
+def _modulus(real: Tensor, imag: Tensor) -> Tensor:
+    square = real.square() + imag.square()
+    return square.clamp_min(1e-30).sqrt()  # a finite gradient at zero

@@ -1,0 +1,125 @@
+"""The Python functions of PyTorch-BigGraph that its users call, on top of this trainer.
+
+    from train.pbg_api import ConfigSchema, EntitySchema, RelationSchema, do_eval, train
+
+    train(config)     as torchbiggraph.train.train: goes on from checkpoint_path up to num_epochs
+    do_eval(config)   as torchbiggraph.eval.do_eval: ranks the edges of edge_paths bucket by bucket, among
+                      the number of candidates in the configuration, unfiltered; or calls `evaluator`
+
+A program for PBG needs other import lines only: all names are here. Keys, defaults and `to_dict()` are
+those of PBG's schema. Dask replaces machines, ranks and partition servers.
+
+    schema       ConfigSchema, EntitySchema, RelationSchema, enums
+    loading      ConfigFileLoader, `-p`, log lines
+    converters   text -> buckets, by etl; downloads
+    training     train, run_partition_server
+    evaluation   do_eval, evaluators, Stats
+"""
+
+from attr import evolve
+
+from graphmill.plugins import (
+    COMPARATORS,
+    DYNAMIC_OPERATORS,
+    LOSS_FUNCTIONS,
+    NEGATIVE_SAMPLERS,
+    OPERATORS,
+    REGULARIZERS,
+    AbstractComparator,
+    AbstractDynamicOperator,
+    AbstractLossFunction,
+    AbstractNegativeSampler,
+    AbstractOperator,
+    AbstractRegularizer,
+)
+from train.pbg_api.converters import (
+    EdgelistReader,
+    TSVEdgelistReader,
+    convert_input_data,
+    download_url,
+    extract_gzip,
+    extract_tar,
+)
+from train.pbg_api.evaluation import (
+    EdgeList,
+    EntityList,
+    FilteredRankingEvaluator,
+    RankingEvaluator,
+    Scores,
+    SerializedStats,
+    Stats,
+    do_eval,
+    do_eval_and_report_stats,
+)
+from train.pbg_api.loading import (
+    ConfigFileLoader,
+    SubprocessInitializer,
+    add_to_sys_path,
+    call_one_after_the_other,
+    override_config_dict,
+    parse_config,
+    set_logging_verbosity,
+    setup_logging,
+)
+from train.pbg_api.schema import (
+    BucketOrder,
+    Comparator,
+    ConfigSchema,
+    DeepTypeError,
+    EntitySchema,
+    LossFunction,
+    Operator,
+    RelationSchema,
+    Schema,
+)
+from train.pbg_api.training import run_partition_server, train
+
+__all__ = [
+    "COMPARATORS",
+    "DYNAMIC_OPERATORS",
+    "LOSS_FUNCTIONS",
+    "NEGATIVE_SAMPLERS",
+    "OPERATORS",
+    "REGULARIZERS",
+    "AbstractComparator",
+    "AbstractDynamicOperator",
+    "AbstractLossFunction",
+    "AbstractNegativeSampler",
+    "AbstractOperator",
+    "AbstractRegularizer",
+    "BucketOrder",
+    "Comparator",
+    "ConfigFileLoader",
+    "ConfigSchema",
+    "DeepTypeError",
+    "EdgeList",
+    "EdgelistReader",
+    "EntityList",
+    "EntitySchema",
+    "FilteredRankingEvaluator",
+    "LossFunction",
+    "Operator",
+    "RankingEvaluator",
+    "RelationSchema",
+    "Schema",
+    "Scores",
+    "SerializedStats",
+    "Stats",
+    "SubprocessInitializer",
+    "TSVEdgelistReader",
+    "add_to_sys_path",
+    "call_one_after_the_other",
+    "convert_input_data",
+    "do_eval",
+    "do_eval_and_report_stats",
+    "download_url",
+    "evolve",
+    "extract_gzip",
+    "extract_tar",
+    "override_config_dict",
+    "parse_config",
+    "run_partition_server",
+    "set_logging_verbosity",
+    "setup_logging",
+    "train",
+]

@@ -1,0 +1,218 @@
+"""PBG's import: edges in local files -> entity counts and bucket files, made by the stage etl; and downloads.
+
+{entity_path}.importing/     while the import runs; a killed import is done again
+    {number}.parquet         what the reader has read of each file
+"""
+
+import gzip
+import logging
+import shutil
+import tarfile
+import urllib.request
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from graphmill import cluster, storage
+from graphmill.config import Config, from_mapping
+from graphmill.config.splits import names_of
+from graphmill.errors import ConfigError, RawTableError
+from graphmill.formats import edge_buckets, entity_counts
+from graphmill.run import lock
+from graphmill.run.job import job_of
+from graphmill.vocab import TRAIN_SPLIT, Bucket
+
+_BATCH_ROWS = 1 << 18
+_COLUMNS = ("lhs", "rhs", "relation")
+
+log = logging.getLogger("graphmill")
+
+Row = tuple[str, str, str | None]
+
+
+class EdgelistReader(ABC):
+    """Reads edges; a subclass may read any format."""
+
+    @abstractmethod
+    def read(self, path: Path) -> Iterable[Row]:
+        """Yield (lhs, rhs, relation) of each edge; the relation may be None."""
+
+
+class TSVEdgelistReader(EdgelistReader):
+    """Reads text with one edge per line; columns count from 0."""
+
+    def __init__(self, lhs_col: int, rhs_col: int, rel_col: int | None, delimiter: str | None = None) -> None:
+        """Without a delimiter, any white space divides columns."""
+        self.lhs_col, self.rhs_col, self.rel_col, self.delimiter = lhs_col, rhs_col, rel_col, delimiter
+
+    def read(self, path: Path) -> Iterator[Row]:
+        """Yield the edges of a file.
+
+        Raises:
+            RawTableError: a line has too few columns.
+        """
+        needed = max(self.lhs_col, self.rhs_col, self.rel_col or 0) + 1
+        with Path(path).open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                words = line.rstrip("\n").split(self.delimiter)
+                if len(words) < needed:
+                    raise RawTableError(
+                        f"{path}: line {number}: expected {needed} columns, found {len(words)}"
+                    )
+                relation = None if self.rel_col is None else words[self.rel_col]
+                yield words[self.lhs_col], words[self.rhs_col], relation
+
+
+def convert_input_data(
+    entity_configs: Mapping[str, Any],
+    relation_configs: Sequence[Any],
+    entity_path: str,
+    edge_paths_out: Sequence[str],
+    edge_paths_in: Sequence[Path],
+    lhs_col: int | EdgelistReader | None = None,
+    rhs_col: int | None = None,
+    rel_col: int | None = None,
+    entity_min_count: int = 1,
+    relation_type_min_count: int = 1,
+    dynamic_relations: bool = False,
+    *,
+    edgelist_reader: EdgelistReader | None = None,
+) -> None:
+    """Import each of `edge_paths_in` into the folder with the same place in `edge_paths_out`.
+
+    Nothing is done where the files of the graph are there already. Columns are as in PBG's release 1.0.0;
+    a reader, also in the place of `lhs_col`, is as in PBG's repository.
+
+    Raises:
+        ConfigError: the numbers of paths differ, or files of another program are in the way.
+        RawTableError: a line has too few columns, or names an unknown relation.
+    """
+    if len(edge_paths_in) != len(edge_paths_out):
+        raise ConfigError(
+            f"expected one output for each input, found {list(map(str, edge_paths_in))} and "
+            f"{list(map(str, edge_paths_out))}"
+        )
+    if max(entity_min_count, relation_type_min_count) > 1:
+        raise ConfigError(
+            "entity_min_count, relation_type_min_count: expected 1, which keeps all, found more; use "
+            "`graphmill etl` with etl.min_entity_count, etl.min_relation_count"
+        )
+    reader = lhs_col if isinstance(lhs_col, EdgelistReader) else edgelist_reader
+    if reader is None and isinstance(lhs_col, int) and rhs_col is not None:
+        reader = TSVEdgelistReader(lhs_col, rhs_col, rel_col)
+    if reader is None:
+        raise ConfigError("lhs_col, rhs_col: missing, as is a reader; give one or the other")
+    raw: dict[str, Any] = {
+        "entity_path": storage.absolute(str(entity_path)).rstrip("/"),
+        "edge_paths": [storage.absolute(str(path)) for path in edge_paths_out],
+        "entities": {name: {"num_partitions": each.num_partitions} for name, each in entity_configs.items()},
+        "relations": [{"name": each.name, "lhs": each.lhs, "rhs": each.rhs} for each in relation_configs],
+        "dynamic_relations": dynamic_relations,
+        "dimension": 1,  # of no consequence for etl, as is the checkpoint
+    }
+    temporary = f"{raw['entity_path']}.importing"
+    settings = from_mapping(raw | {"checkpoint_path": temporary})
+    if not storage.exists(temporary) and _is_there(settings):
+        log.info("importing: the graph is in %s and its edge paths already", settings.entity_path)
+        return
+    with lock.held(whole=[temporary]):
+        tables = _write_raw(reader, edge_paths_in, settings, temporary)
+        etl = {"tables": tables, "entity_names": True}
+        _run_etl(from_mapping(raw | {"checkpoint_path": temporary, "etl": etl}))
+        storage.delete(temporary)
+
+
+def download_url(url: str, root: Path, filename: str | None = None) -> Path:
+    """Download a file into the folder `root`, unless it is there; returns its path."""
+    path = Path(root).expanduser() / (filename or Path(urlparse(url).path).name)
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.download")
+        urllib.request.urlretrieve(url, temporary)
+        temporary.replace(path)
+    return path
+
+
+def extract_tar(fpath: Path) -> None:
+    """Unpack a .tar.gz beside itself; names that lead elsewhere are refused."""
+    with tarfile.open(fpath, "r:gz") as archive:
+        archive.extractall(Path(fpath).parent, filter="data")
+
+
+def extract_gzip(gzip_path: Path, remove_finished: bool = False) -> Path:
+    """Unpack NAME.gz as NAME, unless that is there; returns its path."""
+    path = Path(gzip_path)
+    if path.suffix != ".gz":
+        raise ConfigError(f"{path}: expected a name that ends with .gz")
+    target = path.with_suffix("")
+    if not target.exists():
+        temporary = target.with_name(f".{target.name}.unpacking")
+        with gzip.open(path) as packed, temporary.open("wb") as unpacked:
+            shutil.copyfileobj(packed, unpacked)
+        temporary.replace(target)
+    if remove_finished:
+        path.unlink()
+    return target
+
+
+def _is_there(settings: Config) -> bool:
+    """Whether the graph is there: counts of all types, and the first bucket of each edge path."""
+    uris = [edge_buckets.bucket_uri(path, Bucket(0, 0)) for path in settings.edge_paths]
+    uris += [
+        entity_counts.count_uri(settings.entity_path, name, partition)
+        for name, entity in settings.entities.items()
+        for partition in range(entity.num_partitions)
+    ]
+    return all(map(storage.exists, uris))
+
+
+def _run_etl(settings: Config) -> None:
+    etl = job_of("etl")
+    with (
+        lock.held(whole=etl.written_uris(settings)) as claim,
+        cluster.connect(None, settings.section(cluster.ClusterConfig)) as client,
+    ):
+        etl.run(settings, client, claim)
+
+
+def _write_raw(
+    reader: EdgelistReader, inputs: Sequence[Path], settings: Config, folder: str
+) -> list[dict[str, Any]]:
+    """Write what is in the input files as tables of etl, each with the split of its edge path.
+
+    Edges without relations are of the first one, as in PBG.
+    """
+    outputs = settings.edge_paths
+    train = settings.split_path(TRAIN_SPLIT)
+    tables = []
+    for number, (path, output, name) in enumerate(zip(inputs, outputs, names_of(outputs), strict=True)):
+        raw = storage.join(folder, f"{number}.parquet")
+        has_relation = _write_parquet(reader.read(Path(path)), raw)
+        relation = (
+            {"relation_column": "relation"} if has_relation else {"relation": settings.relations[0].name}
+        )
+        split = TRAIN_SPLIT if output == train else name
+        tables.append({"path": raw, "lhs": "lhs", "rhs": "rhs", "split": split, **relation})
+    return tables
+
+
+def _write_parquet(edges: Iterable[Row], uri: str) -> bool:
+    """Write edges as parquet; returns whether they have relations."""
+    rows = iter(edges)
+    batch = list(islice(rows, _BATCH_ROWS))
+    has_relation = bool(batch) and batch[0][2] is not None
+    columns = _COLUMNS if has_relation else _COLUMNS[:2]
+    schema = pa.schema([(name, pa.string()) for name in columns])
+    with storage.atomic_output(uri) as stream, pq.ParquetWriter(stream, schema) as parquet:
+        while batch:
+            values = list(zip(*batch, strict=True))[: len(columns)]
+            arrays = [pa.array(each, pa.string()) for each in values]
+            parquet.write_batch(pa.record_batch(arrays, schema=schema))
+            batch = list(islice(rows, _BATCH_ROWS))
+    return has_relation
