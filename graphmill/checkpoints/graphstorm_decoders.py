@@ -118,7 +118,8 @@ def comparator_of(decoder_name: str, settings: Mapping[str, Any], where: str) ->
         raise FormatError(
             f"{where}: the decoder {decoder_name!r} has no operator here; expected {', '.join(_COMPARATORS)}"
         )
-    is_normal = settings.get("lp_embed_normalizer") == "l2_norm"
+    loss_norm = "l2_norm" if settings.get("lp_loss_func") == "contrastive" else ""  # GraphStorm's default
+    is_normal = str(settings.get("lp_embed_normalizer") or loss_norm).lower() == "l2_norm"
     if is_normal and decoder_name != DOT:
         raise FormatError(f"{where}: lp_embed_normalizer has no equal here with the decoder {decoder_name!r}")
     return "cos" if is_normal else _COMPARATORS[decoder_name][0]

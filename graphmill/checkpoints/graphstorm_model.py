@@ -103,7 +103,9 @@ class GraphStormModelCheckpoint(WholeTablesCheckpoint):
                 f"{self.uri}: expected a weight of {kind} of shape {(len(edge_types), width)}, for "
                 f"{len(edge_types)} edge types, found {tuple(weight.shape)}"
             )
-        gamma = float(settings.get("gamma") or GAMMA)
+        gamma = settings.get("gamma") or GAMMA
+        if not isinstance(gamma, int | float):
+            raise FormatError(f"{self.uri}: gamma: expected a number, found {gamma!r:.80}")
         return Decoder(kind, edge_types, None if weight is None else weight.float(), gamma), comparator
 
     @cached_property

@@ -166,6 +166,11 @@ def edit_settings(folder: Path, **task: Any) -> None:
             "lp_embed_normalizer has no eq",
         ),
         (
+            lambda folder: edit_settings(folder, lp_loss_func="contrastive"),
+            "lp_embed_normalizer has no equal",
+        ),
+        (lambda folder: edit_settings(folder, gamma="much"), "gamma: expected a number"),
+        (
             lambda folder: (folder / saved_models.RELATIONS).write_text(json.dumps({"x": 0, "y": 1})),
             r"the text of \(source type",
         ),
