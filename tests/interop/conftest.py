@@ -7,10 +7,20 @@ import pytest
 from tests.interop import pbg
 
 
+@pytest.fixture(scope="session")
+def python() -> Path:
+    """The interpreter of an environment with the release on PyPI."""
+    return _installed(pbg.RELEASES[0])
+
+
 @pytest.fixture(scope="session", params=pbg.RELEASES)
-def python(request: pytest.FixtureRequest) -> Path:
-    """The interpreter of an environment with PBG."""
+def any_python(request: pytest.FixtureRequest) -> Path:
+    """The interpreter of an environment with this release, or with a checkout of the repository."""
+    return _installed(request.param)
+
+
+def _installed(release: str) -> Path:
     try:
-        return pbg.install(request.param)
+        return pbg.install(release)
     except pbg.NotInstallableError as error:
-        pytest.skip(f"no PyTorch-BigGraph {request.param}: {error}")
+        pytest.skip(f"no PyTorch-BigGraph {release}: {error}")

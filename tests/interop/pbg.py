@@ -109,7 +109,7 @@ class Pbg:
         """A configuration file of PBG's with these settings."""
         self._folder.mkdir(parents=True, exist_ok=True)
         config = self._folder / "config.py"
-        function = f"def get_torchbiggraph_config():\n    return {_released(settings, self._python)!r}\n"
+        function = f"def get_torchbiggraph_config():\n    return {known_to(self._python, settings)!r}\n"
         config.write_text(self._code + function)
         return config
 
@@ -126,7 +126,7 @@ class Pbg:
         return done.stdout + done.stderr
 
 
-def _released(settings: Mapping[str, Any], python: Path) -> dict[str, Any]:
+def known_to(python: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that this release knows; it refuses others."""
     keys = _known_keys(python)
     known = {key: value for key, value in settings.items() if key in keys["config"]}

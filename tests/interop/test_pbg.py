@@ -97,10 +97,10 @@ def _same_figures(config: Config, theirs: Mapping[str, float]) -> dict[str, floa
 
 @pytest.mark.parametrize("raw", [DYNAMIC, STATIC], ids=["dynamic", "static"])
 def test_pbg_trains_on_our_buckets_and_both_measure_the_same(
-    tmp_path: Path, client: distributed.Client, python: Path, raw: dict[str, Any]
+    tmp_path: Path, client: distributed.Client, any_python: Path, raw: dict[str, Any]
 ) -> None:
     config = _graph(raw, tmp_path / "run", client)
-    theirs = Pbg(python, tmp_path / "pbg")
+    theirs = Pbg(any_python, tmp_path / "pbg")
     theirs.train(config.pbg())
     assert pbg_checkpoint.read_version(config.checkpoint_path) == 2
     found = _same_figures(config, theirs.evaluate(_all_negs(config)))
@@ -109,17 +109,17 @@ def test_pbg_trains_on_our_buckets_and_both_measure_the_same(
 
 @pytest.mark.parametrize("raw", [DYNAMIC, STATIC], ids=["dynamic", "static"])
 def test_both_measure_our_checkpoint_the_same(
-    tmp_path: Path, client: distributed.Client, python: Path, raw: dict[str, Any]
+    tmp_path: Path, client: distributed.Client, any_python: Path, raw: dict[str, Any]
 ) -> None:
     config = _graph(raw, tmp_path / "run", client)
     train_job.run(config, client)
-    found = _same_figures(config, Pbg(python, tmp_path / "pbg").evaluate(_all_negs(config)))
+    found = _same_figures(config, Pbg(any_python, tmp_path / "pbg").evaluate(_all_negs(config)))
     assert found["mrr"] > 2 * 0.045
 
 
 @pytest.mark.parametrize("raw", [DYNAMIC, STATIC], ids=["dynamic", "static"])
 def test_pbg_and_graphmill_resume_each_other_s_training(
-    tmp_path: Path, client: distributed.Client, python: Path, raw: dict[str, Any]
+    tmp_path: Path, client: distributed.Client, any_python: Path, raw: dict[str, Any]
 ) -> None:
     """Two partitions: ours trains 2 epochs, PBG 2 more, ours the last 2; optimizer states included."""
     config = _graph(raw, tmp_path / "run", client, num_partitions=2)
@@ -127,7 +127,7 @@ def test_pbg_and_graphmill_resume_each_other_s_training(
     for num_epochs in (2, 4, 6):
         config = config.model_copy(update={"num_epochs": num_epochs})
         if num_epochs == 4:
-            Pbg(python, tmp_path / "pbg").train(config.pbg())
+            Pbg(any_python, tmp_path / "pbg").train(config.pbg())
         else:
             train_job.run(config, client)
         assert pbg_checkpoint.read_version(config.checkpoint_path) == num_epochs
@@ -152,12 +152,12 @@ def _vectors_of(config: Config, path: str) -> dict[tuple[str, int], bytes]:
 
 
 def test_epochs_that_pbg_has_preserved_stay_readable(
-    tmp_path: Path, client: distributed.Client, python: Path
+    tmp_path: Path, client: distributed.Client, any_python: Path
 ) -> None:
     """PBG preserves an epoch by absolute symbolic links to the files of its version."""
     raw = {**DYNAMIC, "num_epochs": 3, "checkpoint_preservation_interval": 1}
     config = _graph(raw, tmp_path / "run", client, num_partitions=2)
-    Pbg(python, tmp_path / "pbg").train(config.pbg())
+    Pbg(any_python, tmp_path / "pbg").train(config.pbg())
     epochs = [pbg_checkpoint.epoch_path(config.checkpoint_path, epoch) for epoch in (1, 2, 3)]
     assert all(link.is_symlink() for epoch in epochs for link in Path(epoch).glob("*.h5"))
     before = [_vectors_of(config, epoch) for epoch in epochs]

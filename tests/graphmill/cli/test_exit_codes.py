@@ -139,9 +139,9 @@ def test_a_name_that_no_file_can_have(name: str) -> None:
         "output": "o",
         "dimension": 2,
         "entities": {name: {"num_partitions": 1}},
-        "relations": [{"name": name, "lhs": name, "rhs": name}],
+        "relations": [{"name": "any\n/name", "lhs": name, "rhs": name}],
     }
-    with pytest.raises(ConfigError, match=r"relations\[0\]\.name"):
+    with pytest.raises(ConfigError, match=r"entities\..*\n?.*\nrelations\[0\]\.lhs"):
         config.from_mapping(graph)
 
 
