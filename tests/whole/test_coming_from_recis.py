@@ -3,7 +3,6 @@
 RecIS itself installs from no registry: a reader by the rules of its C++ reader takes its place.
 """
 
-import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -60,15 +59,3 @@ def test_a_user_of_recis_gets_vectors_and_returns(tmp_path: Path) -> None:
             old, new = before.table(table, slot), same.table(table, slot)
             assert all(torch.equal(old[each], new[each]) for each in old)
             assert old.keys() == new.keys()
-
-
-def test_every_line_of_what_does_not_carry_over_has_its_test() -> None:
-    section = PAGE.read_text().partition("## What does not carry over")[2]
-    lines = [line for line in section.splitlines() if line.startswith("| ")][2:]
-    assert len(lines) > 5
-    for line in lines:
-        named = re.findall(r"`(test_\w+)::(test_\w+)`", line)
-        assert named, line
-        for file, function in named:
-            texts = [path.read_text() for path in (REPOSITORY / "tests").rglob(f"{file}.py")]
-            assert any(f"def {function}(" in text for text in texts), f"{file}::{function}"

@@ -14,6 +14,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -245,3 +246,21 @@ def test_every_test_in_the_table_of_promises_exists() -> None:
         paths = [path for path in (REPOSITORY / "tests").rglob(f"{file}.py") if {*folders} <= {*path.parts}]
         assert paths, name
         assert any(f"def {function}" in path.read_text() for path in paths), f"{name}::{function}"
+
+
+@pytest.mark.parametrize("program", ["pbg", "graphstorm", "recis"])
+def test_every_line_of_what_does_not_carry_over_has_its_test(program: str) -> None:
+    page = (REPOSITORY / "docs" / "how_to" / f"coming_from_{program}.md").read_text()
+    section = page.partition("## What does not carry over\n")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")][2:]
+    assert len(lines) > 5
+    tests: dict[str, str] = defaultdict(str)
+    for path in (REPOSITORY / "tests").rglob("test_*.py"):
+        tests[path.stem] += path.read_text()
+    functions = set(re.findall(r"def (test_\w+)\(", "\n".join(tests.values())))
+    for line in lines:
+        named = re.findall(r"`(test_\w+)(?:\.py)?(?:::(test_\w+))?`", line)
+        assert named, line
+        for first, function in named:
+            assert first in functions or first in tests, line
+            assert not function or f"def {function}(" in tests[first], line
