@@ -11,8 +11,6 @@ from graphmill import config, storage
 from graphmill.cli import exit_codes
 from graphmill.cli.options import OF_A_RUN, Command, dry_run_option, is_configuration, run_options
 from graphmill.cli.stage_command import run_stage
-from graphmill.config.splits import names_of
-from graphmill.vocab import TRAIN_SPLIT
 
 _HELP = f"""Run the stage etl, even if it has finished before.
 
@@ -91,14 +89,9 @@ def _tables(
         columns["relation"] = settings.relations[0].name
     else:
         columns["relation_column"] = _column(relation)
-    train = settings.split_path(TRAIN_SPLIT)
-    splits = [
-        TRAIN_SPLIT if path == train else name
-        for path, name in zip(settings.edge_paths, names_of(settings.edge_paths), strict=True)
-    ]
     return [
         {"path": storage.absolute(file), "split": split, **columns, **_text_form(file, lhs, delimiter)}
-        for file, split in zip(files, splits, strict=True)
+        for file, split in zip(files, settings.edge_path_splits, strict=True)
     ]
 
 

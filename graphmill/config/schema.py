@@ -349,6 +349,13 @@ class Config(PbgConfig):
         return splits.folder_of(split, self.edge_paths, self.edge_root)
 
     @property
+    def edge_path_splits(self) -> list[str]:
+        """The split that each of `edge_paths` holds."""
+        train = self.split_path(TRAIN_SPLIT)
+        names = zip(self.edge_paths, splits.names_of(self.edge_paths), strict=True)
+        return [TRAIN_SPLIT if path == train else name for path, name in names]
+
+    @property
     def split_root(self) -> str | None:
         """Folder that holds the splits of this graph alone, under their names; None beside PBG's folders."""
         is_ours = self.split_path(TRAIN_SPLIT) == storage.join(self.edge_root, TRAIN_SPLIT)

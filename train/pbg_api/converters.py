@@ -21,12 +21,11 @@ import pyarrow.parquet as pq
 
 from graphmill import cluster, storage
 from graphmill.config import Config, from_mapping
-from graphmill.config.splits import names_of
 from graphmill.errors import ConfigError, RawTableError
 from graphmill.formats import edge_buckets, entity_counts
 from graphmill.run import lock
 from graphmill.run.job import job_of
-from graphmill.vocab import TRAIN_SPLIT, Bucket
+from graphmill.vocab import Bucket
 
 _BATCH_ROWS = 1 << 18
 _COLUMNS = ("lhs", "rhs", "relation")
@@ -188,16 +187,13 @@ def _write_raw(
 
     Edges without relations are of the first one, as in PBG.
     """
-    outputs = settings.edge_paths
-    train = settings.split_path(TRAIN_SPLIT)
     tables = []
-    for number, (path, output, name) in enumerate(zip(inputs, outputs, names_of(outputs), strict=True)):
+    for number, (path, split) in enumerate(zip(inputs, settings.edge_path_splits, strict=True)):
         raw = storage.join(folder, f"{number}.parquet")
         has_relation = _write_parquet(reader.read(Path(path)), raw)
         relation = (
             {"relation_column": "relation"} if has_relation else {"relation": settings.relations[0].name}
         )
-        split = TRAIN_SPLIT if output == train else name
         tables.append({"path": raw, "lhs": "lhs", "rhs": "rhs", "split": split, **relation})
     return tables
 
