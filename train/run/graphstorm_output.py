@@ -82,7 +82,9 @@ def _save_model(checkpoint: PbgCheckpoint, model_path: str, claim: Claim) -> Non
     with storage.atomic_directory(storage.join(model_path, name)) as folder:
         lost = graphstorm_model.write(checkpoint, folder)
         claim.check()
-    log.info("train: saved %s/%s; GraphStorm's model has no place for: %s", model_path, name, "; ".join(lost))
+    log.info("train: saved %s/%s for GraphStorm", model_path, name)
+    for each in lost:
+        log.info("train: not kept: %s", each)
 
 
 def _ends_epoch(iteration: pbg_checkpoint.Iteration) -> bool:
