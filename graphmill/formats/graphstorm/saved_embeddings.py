@@ -55,10 +55,13 @@ def read_emb_info(embed_path: str) -> EmbInfo:
     uri = emb_info_uri(embed_path)
     content, world_size = saved_ranks.read_info(uri, ("pytorch", "hdf5"))
     is_hdf5 = content.get("format") == "hdf5"
-    names = [*(content.get("emb_dim") or {})] if is_hdf5 else content.get("emb_name")
+    key = "emb_dim" if is_hdf5 else "emb_name"
+    names = content.get(key)
+    if is_hdf5 and isinstance(names, dict):
+        names = [*names]
     listed = [names] if isinstance(names, str) else names
     if not isinstance(listed, list) or not listed:
-        raise FormatError(f"{uri}: emb_name: expected a type's name or a list of them, found {names!r}")
+        raise FormatError(f"{uri}: {key}: expected a type's name or a list of them, found {names!r}")
     types = tuple(checked_name(each, f"{uri}: emb_name") for each in listed)
     if len(set(types)) < len(types):
         raise FormatError(f"{uri}: emb_name: expected each type once, found {', '.join(types)}")

@@ -159,8 +159,16 @@ FAULTS: dict[str, tuple[Callable[[Tree], Any], str]] = {
         r"emb_info\.json: emb_name: expected a name that can be a folder's, found '\.\./x'",
     ),
     "another format": (
+        lambda t: (t.emb / "emb_info.json").write_text('{"format": "wholegraph", "emb_name": ["user"]}'),
+        r"emb_info\.json: expected the format 'pytorch' or 'hdf5', found 'wholegraph'",
+    ),
+    "HDF5 without types": (
         lambda t: (t.emb / "emb_info.json").write_text('{"format": "hdf5", "emb_name": ["user"]}'),
-        r"emb_info\.json: expected the format 'pytorch', found 'hdf5'",
+        r"emb_info\.json: emb_dim: expected a type's name or a list of them, found None",
+    ),
+    "HDF5 with another emb_dim": (
+        lambda t: (t.emb / "emb_info.json").write_text('{"format": "hdf5", "emb_dim": 7}'),
+        r"emb_info\.json: emb_dim: expected a type's name or a list of them, found 7",
     ),
     "no emb_info": (lambda t: (t.emb / "emb_info.json").unlink(), r"emb_info\.json: cannot open"),
 }
