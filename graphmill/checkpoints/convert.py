@@ -79,7 +79,7 @@ def convert(
 
 @dataclass(frozen=True)
 class _Route:
-    """What is written where: tables of RecIS may get raw ids, raw ids may become RecIS' ids."""
+    """Places of the output: tables of RecIS may get raw ids, raw ids may become RecIS' ids."""
 
     source: Checkpoint
     target_format: str

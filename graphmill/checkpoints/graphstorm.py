@@ -76,7 +76,7 @@ def lost_operators(keys: Iterable[str]) -> list[str]:
 
 
 def not_kept(source: Checkpoint, lost_parameters: list[str]) -> list[str]:
-    """What GraphStorm's files have no place for: it trains by Adam, and saves no state of embeddings."""
+    """Name the content without a place in GraphStorm's files, which keep no state of embeddings."""
     source, lost = _allowing_all(source), []
     if any(source.read_optimizer_state(name, partition) for name, partition, _ in source.partitions()):
         lost.append("optimizer state of the embeddings")

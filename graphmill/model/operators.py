@@ -32,7 +32,7 @@ Init = Literal["identity", "random", "small"]
 
 
 class Operator(Protocol):
-    """What built-in operators and those of users offer."""
+    """Interface of built-in operators and of those of users."""
 
     @property
     def is_complex(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a plug-in needs: registries and base classes, as in PyTorch-BigGraph, and checks of a plug-in.
+"""Registries and base classes of plug-ins, as in PyTorch-BigGraph, and checks of a plug-in.
 
 docs/how_to/plug_ins.md has examples.
 """

@@ -1,4 +1,4 @@
-"""What all checks share: equal numbers, gradients, random vectors."""
+"""Pieces of all checks: equal numbers, gradients, random vectors."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

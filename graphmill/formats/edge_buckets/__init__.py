@@ -80,7 +80,7 @@ def folders(edge_root: str, entity_path: str) -> list[str]:
 
 
 def _marker(folder: str, otherwise: dict[str, Any]) -> dict[str, Any]:
-    """What the folder was made from, as its marker says; `otherwise` without a marker."""
+    """Settings and inputs of the folder, as its marker says; `otherwise` without a marker."""
     try:
         return storage.read_marker(folder) or otherwise
     except FormatError:  # of another program

@@ -31,14 +31,14 @@ PAGE = REPOSITORY / "docs" / "how_to" / "coming_from_pbg.md"
 
 
 class BucketOrder(Enum):
-    """As PBG has it."""
+    """A configuration as PBG has it."""
 
     INSIDE_OUT = "inside_out"
     OUTSIDE_IN = "outside_in"
 
 
 class PartitionOrder(Enum):
-    """As PBG had it in January 2019."""
+    """A configuration as PBG had it in January 2019."""
 
     CHAINED_SYMMETRIC_PAIRS = "chained_symmetric_pairs"
 
