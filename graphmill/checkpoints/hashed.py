@@ -7,15 +7,12 @@ Arrays of N rows lie in mapped temporary files; `id_join` limits the rest to pie
 Source: docs/how_to/convert.md.
 """
 
-import os
 import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,6 +20,7 @@ from graphmill import storage
 from graphmill.checkpoints.checkpoint import Checkpoint
 from graphmill.checkpoints.id_join import MOST_FILES, Files, Misses, ids_of, num_files, raw_ids_of
 from graphmill.checkpoints.id_maps import IdMaps
+from graphmill.checkpoints.ordered import mapped_array
 from graphmill.errors import FormatError
 from graphmill.formats import entity_counts, entity_index
 from graphmill.formats.id_maps import Numbers
@@ -61,7 +59,7 @@ class Translated:
             ordered.add([hashes, raw, row], scale(hashes, num * ranges).astype(np.int64))
         ordered.close()
         self.left_out = maps.checked(table, misses, where)
-        self.new_ids = mapped_array(folder, num_rows)
+        self.new_ids = mapped_array((num_rows,), np.int64, folder)
         self.new_ids[:] = LEFT_OUT
         self.counts = [0] * num
         self._raw_ids = Files(folder, "raw", num, _RAW)
@@ -127,7 +125,7 @@ class Keyed:
             for partition in range(len(counts))
             for ids in entity_index.iter_part(entity_path, name, partition)
         )
-        ids, self.places = mapped_array(folder, sum(counts)), mapped_array(folder, sum(counts))
+        ids, self.places = (mapped_array((sum(counts),), np.int64, folder) for _ in range(2))
         self.places[:] = LEFT_OUT
         for found, row in ids_of(raw_ids, sum(counts), maps.maps[name], folder, misses, entity_path):
             ids[row], self.places[row] = found, 0
@@ -138,7 +136,7 @@ class Keyed:
         for batch in batches:
             sizes += np.bincount(_shards(ids[batch][self.places[batch] == 0], ends), minlength=shard_num)
         self.starts = [0, *np.cumsum(sizes).tolist()]
-        self.ids = mapped_array(folder, self.starts[-1])
+        self.ids = mapped_array((self.starts[-1],), np.int64, folder)
         free = np.array(self.starts[:-1])
         for batch in batches:
             is_known = self.places[batch] == 0
@@ -181,12 +179,3 @@ def _folder_of(owner: object) -> str:
     path = tempfile.mkdtemp(dir=run_folder.path())
     weakref.finalize(owner, shutil.rmtree, path, ignore_errors=True)
     return path
-
-
-def mapped_array(folder: str, count: int) -> npt.NDArray[Any]:
-    """int64 [count] in a mapped temporary file; a full disk is an error now, not when it is written."""
-    if not count:
-        return np.empty(0, np.int64)
-    with tempfile.TemporaryFile(dir=folder) as file:
-        os.posix_fallocate(file.fileno(), 0, 8 * count)
-        return np.memmap(file, np.int64, "r+", shape=(count,))

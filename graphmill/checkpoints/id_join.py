@@ -5,7 +5,7 @@
 Every pair of files is joined in memory. Ids that lack a partner are counted; the caller decides.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -107,6 +107,16 @@ def num_files(num_bytes: int) -> int:
     return min(MOST_FILES, max(1, -(-num_bytes // PIECE_BYTES)))
 
 
+def _numbered(files: Files, batches: Iterable[Any], place: Callable[[Any, int], Numbers]) -> Files:
+    """Fill the files with rows and their numbers, which count over all batches; `place` chooses the file."""
+    first = 0
+    for batch in batches:
+        files.add([batch, np.arange(first, first + len(batch))], place(batch, len(files)))
+        first += len(batch)
+    files.close()
+    return files
+
+
 def raw_ids_of(
     ids: Iterable[Numbers], num_ids: int, id_map: IdMap, folder: str, misses: Misses, where: str
 ) -> Iterator[tuple[pa.Array, Numbers]]:
@@ -119,11 +129,7 @@ def raw_ids_of(
         FormatError: the table has an id twice, or the map is not one.
     """
     num = num_files(24 * num_ids + (0 if id_map.is_integers else id_map.estimate_bytes()))
-    rows, first = Files(folder, "rows", num, _ROWS), 0
-    for batch in ids:
-        rows.add([batch, np.arange(first, first + len(batch))], _by_id(batch, num))
-        first += len(batch)
-    rows.close()
+    rows = _numbered(Files(folder, "rows", num, _ROWS), ids, _by_id)
     pairs = Files(folder, "map", num, _PAIRS)
     for raw, batch in () if id_map.is_integers else id_map.batches():
         pairs.add([raw, batch], _by_id(batch, num))
@@ -165,11 +171,7 @@ def ids_of(
         FormatError: a raw id has two int64 ids, or the map is not one.
     """
     num = num_files(24 * num_rows + (40 * num_rows if id_map.is_integers else id_map.estimate_bytes()))
-    names, first = Files(folder, "names", num, _NAMES), 0
-    for raw in raw_ids:
-        names.add([raw, np.arange(first, first + len(raw))], _by_raw_id(raw, num))
-        first += len(raw)
-    names.close()
+    names = _numbered(Files(folder, "names", num, _NAMES), raw_ids, _by_raw_id)
     pairs = Files(folder, "map", num, _PAIRS)
     for raw, batch in () if id_map.is_integers else id_map.batches():
         pairs.add([raw, batch], _by_raw_id(raw, num))

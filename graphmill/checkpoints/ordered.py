@@ -7,6 +7,7 @@ Shapes: N rows of a table, D dimension.
 """
 
 import bisect
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -157,12 +158,7 @@ class _SortedCopy(NamedTuple):
 
 
 def _sorted_copy(pieces: Sequence[Piece], shape: tuple[int, int], where: str) -> _SortedCopy:
-    if not shape[0] * shape[1]:
-        return _SortedCopy(np.empty(shape, np.float32))
-    with tempfile.TemporaryFile(prefix="graphmill-") as file:
-        # A full disk is an error here. Without reserved space, a write to the map would kill the process.
-        os.posix_fallocate(file.fileno(), 0, shape[0] * shape[1] * 4)
-        copy = np.memmap(file, np.float32, "r+", shape=shape)
+    copy = mapped_array(shape, np.float32)
     found = np.zeros(shape[0], bool)
     num_read = 0
     batch_rows = rows_of_batch(shape[1])
@@ -178,6 +174,16 @@ def _sorted_copy(pieces: Sequence[Piece], shape: tuple[int, int], where: str) ->
             num_read += len(ids)
     _check_found(found, num_read, 0, where)
     return _SortedCopy(copy)
+
+
+def mapped_array(shape: tuple[int, ...], dtype: npt.DTypeLike, folder: str | None = None) -> npt.NDArray[Any]:
+    """Make an array in a mapped temporary file, in `folder` or where temporary files are."""
+    if not math.prod(shape):
+        return np.empty(shape, dtype)
+    with tempfile.TemporaryFile(prefix="graphmill-", dir=folder) as file:
+        # A full disk is an error here. Without reserved space, a write to the map would kill the process.
+        os.posix_fallocate(file.fileno(), 0, math.prod(shape) * np.dtype(dtype).itemsize)
+        return np.memmap(file, dtype, "r+", shape=shape)
 
 
 def _check_found(found: npt.NDArray[np.bool_], num_read: int, first_id: int, where: str) -> None:

@@ -56,7 +56,7 @@ def _install() -> Path:
 
 
 def run(command: list[Any]) -> str:
-    """What a command prints.
+    """Run a command, and return its output.
 
     Raises:
         NotInstallableError: it failed, or took too long.

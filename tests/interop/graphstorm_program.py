@@ -23,7 +23,7 @@ DECODERS = {
 
 
 class Table:
-    """What GraphStorm needs of DGL's DistEmbedding, which needs servers."""
+    """The part of DGL's DistEmbedding that GraphStorm uses, without servers."""
 
     def __init__(self, num_rows: int, dimension: int) -> None:
         self.num_embeddings = num_rows
@@ -94,7 +94,7 @@ def scores(graph: Any, layer: Any, decoder: Any) -> dict[str, list[float]]:
 
 
 def read_back(graph: str, vectors: str) -> dict[str, Any]:
-    """What the graph holds that GraphStorm's gconstruct made: ids of its nodes by raw id, their features."""
+    """Content of the graph that GraphStorm's gconstruct made: ids of its nodes by raw id, their features."""
     import dgl
 
     rows = dgl.distributed.load_partition(f"{graph}/g.json", 0)[1]

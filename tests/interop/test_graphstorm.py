@@ -159,7 +159,7 @@ def trained(operator: str, comparator: str, *, with_globals: bool = True) -> Mem
 
 
 def rows_of(checkpoint: Any) -> dict[str, torch.Tensor]:
-    """What represents each entity, by integer id."""
+    """The vectors of all entities, by integer id."""
     rows = {}
     for name, counts in checkpoint.counts.items():
         parts = [checkpoint.read_embeddings(name, part) for part in range(len(counts))]

@@ -1,4 +1,4 @@
-"""What a user of PyTorch-BigGraph has works here: its examples, its import, its export; all by itself."""
+"""PyTorch-BigGraph's users bring its examples, its import, its export; each works here by itself."""
 
 import subprocess
 from pathlib import Path

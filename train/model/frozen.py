@@ -20,7 +20,7 @@ from train.config import TrainConfig
 
 @dataclass(frozen=True)
 class Frozen:
-    """What does not move.
+    """Types and relations that do not move.
 
     Attributes:
         types: names of entity types.

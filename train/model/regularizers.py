@@ -114,7 +114,7 @@ def _built_in(name: str, dimension: int, dynamic: bool) -> AbstractOperator | Ab
 
 
 class _BuiltIn:
-    """What a regularizer asks a built-in operator."""
+    """The answers of a built-in operator to a regularizer."""
 
     name: str
 

@@ -1,4 +1,4 @@
-"""What GraphStorm's own remap command takes and its own tests ask for."""
+"""Inputs that GraphStorm's own remap command takes, and that its own tests ask for."""
 
 import json
 import logging
