@@ -53,8 +53,7 @@ def read_plugins(names: Iterable[str]) -> Plugins:
 
 def plugins_of(raw: Any) -> Plugins:
     """Read and offer the files and modules that the section `train` of a mapping names."""
-    train = raw.get("train") if isinstance(raw, Mapping) else None
-    given = train.get("plugins") if isinstance(train, Mapping) else None
+    given = _named_by(raw)
     return _read(given) if isinstance(given, list | tuple) else NO_PLUGINS
 
 
@@ -80,8 +79,7 @@ def check_recorded(raw: Any, folder: str) -> None:
     Raises:
         ConfigError: a file lies in the run's folder, or is not on this machine.
     """
-    train = raw.get("train") if isinstance(raw, Mapping) else None
-    given = train.get("plugins") if isinstance(train, Mapping) else None
+    given = _named_by(raw)
     for name in given if isinstance(given, list) else ():
         is_file = isinstance(name, str) and _is_file(name)
         if is_file and (storage.local_path(name) is None or storage.within(folder, name)):
@@ -89,6 +87,12 @@ def check_recorded(raw: Any, folder: str) -> None:
                 f"train.plugins: {name} is named by the run.json of {folder}, and lies in that folder or on "
                 f"another machine: it is not run unless you name it: --set 'train.plugins=[{name}]'"
             )
+
+
+def _named_by(raw: Any) -> Any:
+    """Look up `train.plugins` in an unchecked mapping."""
+    train = raw.get("train") if isinstance(raw, Mapping) else None
+    return train.get("plugins") if isinstance(train, Mapping) else None
 
 
 def _is_file(name: str) -> bool:
