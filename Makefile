@@ -8,7 +8,7 @@ DEMO_OUTPUT ?= demo-output
 PARALLEL ?= --numprocesses 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast check format docs reference bench bench-gpu constraints release clean
+.PHONY: help install demo test test-fast test-image check format docs reference bench bench-gpu constraints release clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,7 +28,10 @@ test: check ## the whole suite; parts that need java and mvn skip without them
 	$(BIN)/pytest $(PARALLEL)
 
 test-fast: $(INSTALLED) ## the quick tests, without servers; under three minutes on two cores
-	$(BIN)/pytest $(PARALLEL) -m "not slow and not hdfs and not yarn and not interop and not gpu"
+	$(BIN)/pytest $(PARALLEL) -m "not slow and not hdfs and not yarn and not interop and not gpu and not image"
+
+test-image: $(INSTALLED) ## build the Dockerfile and run its image, as root, with debootstrap and buildah; minutes
+	$(BIN)/pytest -m image tests/whole/test_image.py
 
 check: $(INSTALLED) ## style, types, and the layers of the house
 	$(BIN)/ruff format --check --quiet .

@@ -21,19 +21,36 @@ from graphmill.cluster import num_cores
 
 BUSY_LOAD = 0.7
 NAMES = ("etl", "train", "evaluate", "remap")
-ON_REQUEST = ("gpu",)
+ON_REQUEST = ("gpu", "billion", "exchange")
+STAGES = ("etl", "train", "evaluate", "remap")
 
 
 @click.command("python -m bench")
 @click.argument("names", nargs=-1, type=click.Choice(NAMES + ON_REQUEST))
-@click.option("--rows", type=click.IntRange(1000), help="Edges of the tables of etl, or embeddings of remap.")
+@click.option(
+    "--rows",
+    "--edges",
+    "rows",
+    type=click.IntRange(1000),
+    help="Edges of the tables of etl and billion, or embeddings of remap.",
+)
 @click.option("--large", is_flag=True, help="etl: also a table with five times the rows (50 M).")
 @click.option(
     "--triples",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="train, evaluate: a folder with train.txt, valid.txt, test.txt (default: a synthetic graph).",
 )
-@click.option("--peers/--no-peers", default=True, help="Also run the other programs.")
+@click.option(
+    "--peers/--no-peers", default=None, help="Also run the other programs (default: yes; of billion no)."
+)
+@click.option(
+    "--stage",
+    "stages",
+    multiple=True,
+    type=click.Choice(STAGES),
+    help="billion: this stage, on the work kept.",
+)
+@click.option("--kill", is_flag=True, help="billion: kill every stage once in its middle, and go on.")
 @click.option(
     "--workers", "num_workers", type=click.IntRange(1), help="Worker processes (default: all cores)."
 )
@@ -57,7 +74,9 @@ def command(
     rows: int | None,
     large: bool,
     triples: Path | None,
-    peers: bool,
+    peers: bool | None,
+    stages: tuple[str, ...],
+    kill: bool,
     num_workers: int | None,
     work: Path | None,
     cases: tuple[str, ...],
@@ -67,7 +86,8 @@ def command(
 ) -> None:
     """Measure each stage against the limits of the machine and against other programs, in one run.
 
-    NAMES are etl, train, evaluate, remap (default: these four), or gpu. Keep the machine idle.
+    NAMES are etl, train, evaluate, remap (default: these four), gpu, billion, or exchange. Keep the machine
+    idle.
     """
     console = Console(width=None if Console().is_terminal else 170)
     found = {"started": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine()}
@@ -81,10 +101,12 @@ def command(
             num_workers=num_workers or num_cores(),
             num_rows=rows,
             large=large,
-            peers=peers,
+            peers=names != ("billion",) if peers is None else peers,
             triples=triples.resolve() if triples else None,
             cases=cases,
             pbg_python=pbg_python,
+            stages=stages,
+            kill=kill,
         )
         reports = (
             json.loads(json_path.read_text())["reports"] if add and json_path and json_path.exists() else {}

@@ -2,7 +2,7 @@
 
 As a program, it does one kind of work and prints the seconds:
 
-    python -m bench.floor encode|copy|rewrite SHARES    one process per share, all at once
+    python -m bench.floor encode|copy|rewrite|move|multiply SHARES    one process per share, all at once
     python -m bench.floor product QUERIES CANDIDATES DIMENSION THREADS
 """
 
@@ -23,6 +23,7 @@ from bench.pbg import REPOSITORY
 CHUNK_ROWS = 2_000_000
 BLOCK_BYTES = 8 << 20
 BLOCK_ROWS, BLOCK_COLUMNS = 512, 4096  # scores of 8 MiB
+NUM_PLACES, PLACES_AT_ONCE = 1 << 20, 1 << 10
 
 
 def encode(paths: Sequence[str]) -> float:
@@ -106,7 +107,29 @@ def product(num_queries: str, num_candidates: str, dimension: str, num_threads: 
     return time.perf_counter() - start
 
 
-def seconds(work: str, shares: Sequence[Sequence[str | Path]]) -> tuple[float, measure.Measured]:
+def move(sizes: Sequence[str]) -> float:
+    """Read and write NUM_PLACES rows at random places of a table of `sizes` (rows, dimension); seconds."""
+    import torch
+
+    torch.set_num_threads(1)
+    table = torch.randn(*map(int, sizes))
+    places = torch.randint(len(table), (NUM_PLACES,))
+    found = table.index_select(0, places[:PLACES_AT_ONCE])
+    start = time.perf_counter()
+    for first in range(0, NUM_PLACES, PLACES_AT_ONCE):
+        some = places[first : first + PLACES_AT_ONCE]
+        torch.index_select(table, 0, some, out=found)
+        table.index_copy_(0, some, found)
+    return time.perf_counter() - start
+
+
+def multiply(sizes: Sequence[str]) -> float:
+    """Run `product` of `sizes` (queries, candidates, dimension) in one thread; seconds."""
+    num_queries, num_candidates, dimension = sizes
+    return product(num_queries, num_candidates, dimension, "1")
+
+
+def seconds(work: str, shares: Sequence[Sequence[str | Path | int]]) -> tuple[float, measure.Measured]:
     """Do `work` on all shares at once; seconds of the slowest share, without start-up."""
     arguments = json.dumps([[str(each) for each in share] for share in shares])
     measured = measure.run([sys.executable, "-m", "bench.floor", work, arguments], cwd=REPOSITORY)
@@ -135,6 +158,8 @@ def main(work: str, *arguments: str) -> None:
         "encode": encode,
         "copy": copy,
         "rewrite": rewrite,
+        "move": move,
+        "multiply": multiply,
     }
     shares = json.loads(arguments[0])
     with multiprocessing.get_context("spawn").Pool(len(shares)) as pool:

@@ -1,11 +1,12 @@
-"""The cost of a command: wall and CPU seconds of its process tree, and the memory of each process."""
+"""The cost of a command: seconds and memory of its process tree, bytes on the disk."""
 
 import os
+import signal
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,24 @@ import click
 import psutil  # type: ignore[import-untyped]
 
 INTERVAL_S = 0.1
+DISK_INTERVAL_S = 1.0
 KILL_S = 10
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Further things to watch while a command runs.
+
+    Attributes:
+        folders: `Measured.disk_peak_bytes` is the most that they take together at one moment.
+        kill_when: the command and its process group get SIGKILL when it is true for the first time.
+    """
+
+    folders: Sequence[Path] = ()
+    kill_when: Callable[[], bool] | None = None
+
+
+NOTHING = Watch()
 
 
 @dataclass(frozen=True)
@@ -33,10 +51,16 @@ class Measured:
     total_peak_bytes: int
     stdout: str = field(repr=False)
     stderr: str = field(repr=False)
+    disk_peak_bytes: int = 0
+    is_killed: bool = False  # by Watch.kill_when
 
 
 def run(
-    command: Sequence[str | Path], *, cwd: Path | None = None, environment: Mapping[str, str] | None = None
+    command: Sequence[str | Path],
+    *,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    watch: Watch = NOTHING,
 ) -> Measured:
     """Run a command to its end, and end all processes that it started.
 
@@ -51,8 +75,9 @@ def run(
             env=os.environ | (environment or {}),
             stdout=stdout,
             stderr=stderr,
+            start_new_session=watch.kill_when is not None,
         )
-        tree = _Tree(process.pid)
+        tree = _Tree(process.pid, watch)
         try:
             # Not Popen.wait: only wait4 returns the usage of the process and its children.
             _, status, usage = os.wait4(process.pid, 0)
@@ -67,7 +92,7 @@ def run(
         for stream in (stdout, stderr):
             stream.seek(0)
             texts.append(stream.read().decode(errors="replace"))
-    if process.returncode:
+    if process.returncode and not tree.is_killed:
         typed = " ".join(str(word) for word in command)
         raise click.ClickException(
             f"{typed}\nended with {process.returncode}:\n{(texts[1] or texts[0])[-3000:]}"
@@ -82,15 +107,37 @@ def run(
         total_peak_bytes=max(tree.total_peak_bytes, *map(tree.peak_bytes, [process.pid, *tree.workers()])),
         stdout=texts[0],
         stderr=texts[1],
+        disk_peak_bytes=tree.disk_peak_bytes,
+        is_killed=tree.is_killed,
     )
+
+
+def disk_bytes(folders: Sequence[Path]) -> int:
+    """Bytes that the files of folders take on the disk now."""
+    return sum(_file_bytes(folder) for folder in folders)
+
+
+def _file_bytes(folder: Path | str) -> int:
+    total = 0
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:  # which others may remove meanwhile
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                if entry.is_dir(follow_symlinks=False):
+                    total += _file_bytes(entry.path)
+                else:
+                    total += entry.stat(follow_symlinks=False).st_blocks * 512
+    return total
 
 
 class _Tree:
     """Samples a process and its descendants in a thread, until `finish`."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, watch: Watch) -> None:
         self.pid = pid
-        self.total_peak_bytes = 0
+        self.total_peak_bytes = self.disk_peak_bytes = 0
+        self.is_killed = False
+        self._watched = watch
+        self._disk_due_s = 0.0
         self._peak: dict[int, int] = {}
         self._cpu: dict[int, float] = {}
         self._seen: set[psutil.Process] = set()
@@ -127,8 +174,22 @@ class _Tree:
                 # Keep processes whose parent has ended: they are descendants no more.
                 self._seen |= {root, *root.children(recursive=True)}
             self.total_peak_bytes = max(self.total_peak_bytes, sum(map(self._sample, self._seen)))
+            self._look_at_disk()
+            self._kill_in_time()
             if self._done.wait(INTERVAL_S):
                 return
+
+    def _look_at_disk(self) -> None:
+        if self._watched.folders and time.monotonic() >= self._disk_due_s:
+            self.disk_peak_bytes = max(self.disk_peak_bytes, disk_bytes(self._watched.folders))
+            self._disk_due_s = time.monotonic() + DISK_INTERVAL_S
+
+    def _kill_in_time(self) -> None:
+        kill_when = self._watched.kill_when
+        if kill_when is not None and not self.is_killed and kill_when():
+            with suppress(ProcessLookupError):  # it has just ended
+                os.killpg(self.pid, signal.SIGKILL)
+                self.is_killed = True
 
     def _sample(self, process: psutil.Process) -> int:
         """Record one process; its resident bytes now."""

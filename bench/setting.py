@@ -28,6 +28,8 @@ class Setting:
     triples: Path | None = None
     cases: tuple[str, ...] = ()  # of gpu
     pbg_python: Path | None = None  # a Python that has PBG with its GPU mode
+    stages: tuple[str, ...] = ()  # of billion
+    kill: bool = False  # each stage of billion once
 
     @property
     def graphs(self) -> Path:
@@ -50,26 +52,32 @@ class Setting:
         command = [sys.executable, "-m", "graphmill.cli.submit", *self._master(), "pipeline.py"]
         return self._run([*command, "--conf", config_path, *options])
 
-    def submit(self, script: str, config_path: Path) -> measure.Measured:
+    def submit(
+        self, script: str, config_path: Path, watch: measure.Watch = measure.NOTHING
+    ) -> measure.Measured:
         """Run `dask-submit --master local[N] SCRIPT --conf ...`."""
         dask_submit = Path(sys.executable).with_name("dask-submit")
-        return self._run([dask_submit, *self._master(), script, "--conf", config_path])
+        return self._run([dask_submit, *self._master(), script, "--conf", config_path], watch)
 
     def evaluate(self, config_path: Path) -> tuple[measure.Measured, dict[str, float]]:
         """Run `python -m train evaluate --json --split test`; its metrics."""
-        command = [sys.executable, "-m", "train", "evaluate", *self._master(), "--json", "--split", "test"]
-        measured = self._run([*command, "--conf", config_path])
+        measured = self.submit_evaluate(config_path)
         return measured, json.loads(measured.stdout.splitlines()[-1])
+
+    def submit_evaluate(self, config_path: Path, watch: measure.Watch = measure.NOTHING) -> measure.Measured:
+        """Run `python -m train evaluate --json --split test`."""
+        command = [sys.executable, "-m", "train", "evaluate", *self._master(), "--json", "--split", "test"]
+        return self._run([*command, "--conf", config_path], watch)
 
     def remap(self, *arguments: str | Path) -> tuple[measure.Measured, dict[str, Any]]:
         """Run `python -m remap` with GraphStorm's flags; its figures."""
         measured = self._run([sys.executable, "-m", "remap", *self._master(), *arguments])
         return measured, json.loads(measured.stdout.splitlines()[-1])
 
-    def _run(self, command: Sequence[str | Path]) -> measure.Measured:
+    def _run(self, command: Sequence[str | Path], watch: measure.Watch = measure.NOTHING) -> measure.Measured:
         # Use the packages of this repository, installed or not.
         path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-        return measure.run(command, cwd=REPOSITORY, environment={"PYTHONPATH": path})
+        return measure.run(command, cwd=REPOSITORY, environment={"PYTHONPATH": path}, watch=watch)
 
     def _master(self) -> list[str]:
         return ["--master", f"local[{self.num_workers}]"]

@@ -2,18 +2,23 @@
 
 Edge tables have the columns lhs, rel, rhs. Id frequencies follow a bounded power law: the k-th most frequent
 id has a frequency in proportion to k ** -0.75. This is close to social and web graphs, and flat enough that
-ten rows per id include nearly all ids. Memory: all ids (about 25 bytes each) and one row group.
+ten rows per id include nearly all ids. Memory: one row group per process, and a bit per id.
 
-    {root}/edges-{rows}-{ids}-{types}-{seed}/parquet/part-{file}.parquet     eight files, row groups of 1 M
+    {root}/edges-{rows}-{ids}-{types}-{seed}/parquet/part-{file}.parquet     row groups of 1 M
     {root}/edges-{rows}-{ids}-{types}-{seed}/edges.tsv                       the same rows in the same order
+    {root}/edges-{rows}-{ids}-{types}-{seed}/counts.json                     rows by relation, ids by type
     {root}/triples-{entities}-{seed}/train.txt, valid.txt, test.txt          head, relation, tail
 """
 
+import json
+import multiprocessing
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +33,7 @@ EXPONENT = 0.75
 SCHEMA = pa.schema([("lhs", pa.string()), ("rel", pa.string()), ("rhs", pa.string())])
 GROUP_ROWS = 1_000_000
 NUM_FILES = 8
+COUNTS = "counts.json"
 ROWS_PER_ID = 10
 TAB = pacsv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
 
@@ -41,14 +47,25 @@ RELATIONS = (
 )
 
 
+Relations = tuple[tuple[str, str, str], ...]
+
+
 @dataclass(frozen=True)
 class Edges:
-    """A synthetic edge table."""
+    """A synthetic edge table.
+
+    Attributes:
+        short_ids: ids of 16 bytes instead of 17 to 22.
+    """
 
     num_rows: int
     num_ids: int
     num_types: int = 2
     seed: int = 0
+    num_files: int = NUM_FILES
+    short_ids: bool = False
+    compression: str = "snappy"
+    all_relations: Relations = RELATIONS
 
     @classmethod
     def of(cls, num_rows: int) -> "Edges":
@@ -59,41 +76,61 @@ class Edges:
     def name(self) -> str:
         return f"edges-{self.num_rows}-{self.num_ids}-{self.num_types}-{self.seed}"
 
-    def relations(self) -> tuple[tuple[str, str, str], ...]:
+    @property
+    def num_ids_of_type(self) -> int:
+        """Ids of each type that rows are drawn from."""
+        return self.num_ids // self.num_types
+
+    def relations(self) -> Relations:
         """(name, lhs type, rhs type) of every relation."""
-        return RELATIONS if self.num_types == 2 else tuple((name, "user", "user") for name, *_ in RELATIONS)
+        if self.num_types == 2:
+            return self.all_relations
+        return tuple((name, "user", "user") for name, *_ in self.all_relations)
 
     def ids(self, entity_type: str) -> pa.Array:
-        """All ids of a type, most frequent first: strings of 17 to 22 bytes."""
-        rank = np.arange(self.num_ids // self.num_types, dtype=np.uint64)
+        """All ids of a type, most frequent first."""
+        return self.ids_at(entity_type, np.arange(self.num_ids_of_type))
+
+    def ids_at(self, entity_type: str | pa.Array, rank: Int64) -> pa.Array:
+        """The ids of these ranks among those of a type, or of a type for each."""
         # An odd factor permutes the numbers below 2 ** 39, so ids are distinct; they have at most 12 digits.
-        number = rank * np.uint64(0x9E3779B97F4A7C15) % np.uint64(1 << 39)
-        digits = pa.array(number).cast(pa.string())
-        padded = [pc.utf8_lpad(digits, 12 + more, padding="0") for more in range(6)]
-        return pc.binary_join_element_wise(
-            f"{entity_type}_", pc.choose(pa.array(rank % 6, pa.int64()), *padded), ""
-        )
+        number = rank.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) % np.uint64(1 << 39)
+        digits = pc.utf8_lpad(pa.array(number).cast(pa.string()), 12, padding="0")
+        if self.short_ids:
+            return pc.binary_join_element_wise(pc.utf8_slice_codeunits(entity_type, 0, 4), digits, "")
+        zeros = pa.array(["", "0", "00", "000", "0000", "00000"]).take(pa.array(rank % 6))
+        return pc.binary_join_element_wise(entity_type, "_", zeros, digits, "")
 
     def tables(self) -> Iterator[tuple[int, pa.Table]]:
         """Give the rows by row groups, with the file number of each group."""
-        ids = {entity_type: self.ids(entity_type) for _, *types in self.relations() for entity_type in types}
-        names = pa.array([name for name, *_ in self.relations()])
-        for file in range(NUM_FILES):
-            start, stop = (self.num_rows * each // NUM_FILES for each in (file, file + 1))
-            for first in range(start, stop, GROUP_ROWS):
-                rng = np.random.default_rng([self.seed, first])
-                count = min(GROUP_ROWS, stop - first)
-                rel = rng.integers(len(names), size=count)
-                columns = [self._side(rng, rel, side, ids) for side in (1, 2)]
-                yield file, pa.table([columns[0], names.take(pa.array(rel)), columns[1]], schema=SCHEMA)
+        for file in range(self.num_files):
+            for rel, *sides in self.groups(file):
+                yield file, self.table(rel, *sides)
 
-    def _side(self, rng: np.random.Generator, rel: Int64, side: int, ids: dict[str, pa.Array]) -> pa.Array:
-        """Draw one endpoint per row, of the type of its relation on `side` (1 lhs, 2 rhs)."""
-        rank = pa.array(power_law(rng, self.num_ids // self.num_types, len(rel)))
-        if len(ids) == 1:
-            return ids["user"].take(rank)
-        is_item = np.array([relation[side] == "item" for relation in self.relations()])[rel]
-        return pc.if_else(pa.array(is_item), ids["item"].take(rank), ids["user"].take(rank))
+    def groups(self, file: int) -> Iterator[tuple[Int64, Int64, Int64]]:
+        """Draw the rows of a file by row groups: number of the relation, and ranks of both endpoints."""
+        start, stop = (self.num_rows * each // self.num_files for each in (file, file + 1))
+        for first in range(start, stop, GROUP_ROWS):
+            rng = np.random.default_rng([self.seed, first])
+            count = min(GROUP_ROWS, stop - first)
+            rel = rng.integers(len(self.all_relations), size=count)
+            lhs, rhs = (power_law(rng, self.num_ids_of_type, count) for _ in range(2))
+            yield rel, lhs, rhs
+
+    def table(self, rel: Int64, lhs: Int64, rhs: Int64) -> pa.Table:
+        """The rows of a group as strings."""
+        names = pa.array([name for name, *_ in self.all_relations])
+        columns = [self._side(rel, 1, lhs), names.take(pa.array(rel)), self._side(rel, 2, rhs)]
+        return pa.table(columns, schema=SCHEMA)
+
+    def is_of(self, entity_type: str, rel: Int64, side: int) -> npt.NDArray[np.bool_]:
+        """Which rows have this type on `side` (1 lhs, 2 rhs)."""
+        return np.array([relation[side] == entity_type for relation in self.relations()])[rel]
+
+    def _side(self, rel: Int64, side: int, rank: Int64) -> pa.Array:
+        """One endpoint per row, of the type of its relation on `side` (1 lhs, 2 rhs)."""
+        types = pa.array([relation[side] for relation in self.relations()])
+        return self.ids_at(types.take(pa.array(rel)), rank)
 
 
 def power_law(rng: np.random.Generator, num_ranks: int, count: int) -> Int64:
@@ -104,21 +141,57 @@ def power_law(rng: np.random.Generator, num_ranks: int, count: int) -> Int64:
     return ranks
 
 
-def parquet_edges(root: Path, edges: Edges) -> Path:
+def parquet_edges(root: Path, edges: Edges, num_workers: int = 1) -> Path:
     """The folder of the parquet files of the table, written on first use."""
 
     def write(folder: Path) -> None:
         folder.mkdir(parents=True)
-        writers = [
-            pq.ParquetWriter(folder / f"part-{file}.parquet", SCHEMA, use_dictionary=["rel"])
-            for file in range(NUM_FILES)
-        ]
-        for file, table in edges.tables():
-            writers[file].write_table(table, row_group_size=GROUP_ROWS)
-        for writer in writers:
-            writer.close()
+        write_file, files = partial(_write_file, edges, folder), range(edges.num_files)
+        if num_workers == 1:
+            counts = list(map(write_file, files))
+        else:
+            with multiprocessing.get_context("spawn").Pool(num_workers) as pool:
+                counts = list(pool.imap(write_file, files))
+        (folder.parent / COUNTS).write_text(json.dumps(_sum(edges, counts)))
 
     return _once(root / edges.name / "parquet", write)
+
+
+def read_counts(root: Path, edges: Edges) -> dict[str, dict[str, int]]:
+    """`rows` by relation and distinct `ids` by type of a table that parquet_edges has written."""
+    counts: dict[str, dict[str, int]] = json.loads((root / edges.name / COUNTS).read_text())
+    return counts
+
+
+_Counts = tuple[Int64, dict[str, npt.NDArray[np.uint8]]]  # rows by relation; bits of the ids by type
+
+
+def _write_file(edges: Edges, folder: Path, file: int) -> _Counts:
+    types = {each for _, *types in edges.relations() for each in types}
+    seen = {entity_type: np.zeros(edges.num_ids_of_type, bool) for entity_type in types}
+    num_rows = np.zeros(len(edges.all_relations), np.int64)
+    options: dict[str, Any] = {"use_dictionary": ["rel"], "compression": edges.compression}
+    with pq.ParquetWriter(folder / f"part-{file}.parquet", SCHEMA, **options) as writer:
+        for rel, lhs, rhs in edges.groups(file):
+            writer.write_table(edges.table(rel, lhs, rhs), row_group_size=GROUP_ROWS)
+            num_rows += np.bincount(rel, minlength=len(num_rows))
+            for entity_type, of_type in seen.items():
+                for side, rank in ((1, lhs), (2, rhs)):
+                    of_type[rank[edges.is_of(entity_type, rel, side)]] = True
+    return num_rows, {entity_type: np.packbits(of_type) for entity_type, of_type in seen.items()}
+
+
+def _sum(edges: Edges, counts: list[_Counts]) -> dict[str, dict[str, int]]:
+    names = [name for name, *_ in edges.all_relations]
+    rows = sum(num_rows for num_rows, _ in counts)
+    seen = {
+        entity_type: np.bitwise_or.reduce([seen[entity_type] for _, seen in counts])
+        for entity_type in counts[0][1]
+    }
+    return {
+        "rows": dict(zip(names, np.asarray(rows).tolist(), strict=True)),
+        "ids": {entity_type: int(np.bitwise_count(bits).sum()) for entity_type, bits in seen.items()},
+    }
 
 
 def tsv_edges(root: Path, edges: Edges) -> Path:

@@ -23,22 +23,26 @@ from etl.run import doubts, figures
 from etl.run.check_config import check_config
 from etl.run.outputs import check_outputs, hide_outputs, output_uris, quarantine_uri
 from etl.run.work import Work, kept_work
-from etl.steps import index, merge
-from etl.steps.encode import Chunk, Encoded, encode_ranges
+from etl.steps import exchange, index, merge
+from etl.steps.chunks import Chunk, Encoded, IdCounts
+from etl.steps.encode import encode_ranges, no_ids
+from etl.steps.exchange import Exchange
 from etl.steps.index_previous import as_before, file_previous, num_previous_ids, previous_counts
-from etl.steps.index_shard import index_shard
+from etl.steps.index_shard import IndexPlan, index_shard, rows_name
 from etl.steps.sizes import cut_types, memory_of_workers
 from etl.steps.task_settings import TaskSettings
-from etl.steps.translate import Numbering, Translated, translate
+from etl.steps.translate import Translated, TranslatePlan, features_suffix, translate
 from etl.strings.hashing import HASH_NAME
 from etl.survey import outlook as estimates
-from etl.tables.files import files_of
+from etl.tables.files import files_of, table_roots
 from etl.tables.formats import FileRange
 from etl.tables.ranges import balanced, grouped, ranges_of_files
 from graphmill import storage
 from graphmill.config import Config, Effect
 from graphmill.config.defaults import AUTO
 from graphmill.errors import FormatError, RawTableError
+from graphmill.formats.edge_buckets import bucket_uri
+from graphmill.formats.edge_buckets.counts import write_counts
 from graphmill.formats.entity_index import Manifest, write_manifest
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
@@ -90,18 +94,21 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         num_rows = sum(file_range.num_rows for file_range in ranges)
         num_ids = 2 * num_rows + num_previous_ids(etl.previous_entity_path)
         settings = TaskSettings.of(config, work.folders, num_ids)
-        encoded = work.step("encode", list[Encoded], lambda: _encode(work, config, settings, ranges, claim))
+        encoded, counts = work.step(
+            "encode", tuple[list[Encoded], IdCounts], lambda: _encode(work, config, settings, ranges, claim)
+        )
         chunks = [chunk for of_range in encoded for chunk in of_range.chunks]
         _check_places(made_from, settings, ranges, chunks)
         memory_bytes = memory_of_workers(client)
         num_partitions = work.step(
-            "partitions", dict[str, int], lambda: cut_types(config, settings, chunks, memory_bytes)
+            "partitions", dict[str, int], lambda: cut_types(config, settings, counts.smallest, memory_bytes)
         )
         settings = settings.cut(num_partitions)
-        indexed = work.step("index", index.Index, lambda: _index(work, settings, chunks))
+        indexed = work.step("index", index.Index, lambda: _index(work, settings, chunks, counts))
         figures.warn_if_crowded(settings, indexed)
+        rare = index.rare_relations(settings, counts.relation_counts)
         translated = work.step(
-            "translate", list[Translated], lambda: _translate(work, settings, chunks, indexed)
+            "translate", Translated, lambda: _translate(work, settings, chunks, indexed, rare)
         )
         num_edges, checksums = work.step(
             "merge", tuple[Int64, Checksums], lambda: _merge(work, settings, chunks, translated)
@@ -109,7 +116,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         checksums |= indexed.checksums
         manifest = Manifest(HASH_NAME, config.seed, settings.num_partitions)
         write_manifest(work.folders.entities, manifest, checksums)
-        _write_checksums(settings, checksums)
+        _write_checksums(settings, num_edges, checksums)
         _sweep(work)
         found = figures.figures(settings, ranges, encoded, indexed, translated, num_edges)
         figures.warn_if_uneven(settings, num_edges)
@@ -122,6 +129,12 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
 def outlook(config: Config, size: GraphSize | None) -> Outlook:
     """Estimate what the stage takes, from the beginnings of the tables."""
     return estimates.outlook(config)
+
+
+def input_uris(config: Config) -> list[str]:
+    """Return the tables, by their folders, and the ids of an earlier run."""
+    previous = config.section(EtlConfig).previous_entity_path
+    return [*table_roots(config), *([storage.absolute(previous)] if previous else [])]
 
 
 def fingerprint(config: Config) -> dict[str, Any]:
@@ -174,7 +187,7 @@ def _check_places(
     """
     inputs = {each.get("uri") for each in made_from["inputs"]}
     found = [file_range.uri for file_range in ranges if file_range.uri not in inputs]
-    found += [chunk.uri for chunk in chunks if storage.parent(chunk.uri) != settings.folders.work]
+    found += [chunk.name for chunk in chunks if "/" in chunk.name]
     if found:
         raise FormatError(
             f"{settings.folders.work}: the journal of an earlier run names {found[0]}, which is none of this "
@@ -184,10 +197,18 @@ def _check_places(
 
 def _encode(
     work: Work, config: Config, settings: TaskSettings, ranges: list[FileRange], claim: Claim
-) -> list[Encoded]:
+) -> tuple[list[Encoded], IdCounts]:
     groups = grouped(ranges, work.num_threads, settings.etl.chunk_rows)
-    tasks = [(settings, group, number) for number, group in enumerate(groups)]
-    encoded = work.run_tasks(encode_ranges, tasks, "encode")
+    shared = work.share("encode", settings, len(groups))
+    tasks = [(shared, group, number) for number, group in enumerate(groups)]
+    counts = no_ids(settings)
+
+    def add(result: tuple[Encoded, IdCounts]) -> Encoded:
+        nonlocal counts
+        counts += result[1]
+        return result[0]
+
+    encoded = work.run_tasks(encode_ranges, tasks, "encode", keep=add)
     if settings.folders.quarantine is not None:
         uri = storage.absolute(quarantine_uri(config))
         try:
@@ -201,25 +222,29 @@ def _encode(
         raise RawTableError(
             "etl.tables: the tables hold no rows that become edges; a graph needs at least one"
         )
-    return encoded
+    return encoded, counts
 
 
-def _index(work: Work, settings: TaskSettings, chunks: list[Chunk]) -> index.Index:
+def _index(work: Work, settings: TaskSettings, chunks: list[Chunk], counts: IdCounts) -> index.Index:
     num_previous = previous_counts(settings)
     known = [number for number, count in enumerate(num_previous) if count]
     tasks: list[tuple[Any, ...]] = [(settings, settings.partitions[number]) for number in known]
     filed = work.run_tasks(file_previous, tasks, "read the earlier index")
     previous = dict(zip(known, filed, strict=True))
-    num_ids: Int64 = np.array([chunk.num_ids for chunk in chunks]).sum(axis=0, dtype=np.int64)
-    id_bytes: Int64 = np.array([chunk.id_bytes for chunk in chunks]).sum(axis=0, dtype=np.int64)
-    for number, (ids, sizes) in enumerate(zip(*map(settings.by_partition, (num_ids, id_bytes)), strict=True)):
-        for block in previous.get(number, []):
-            ids += block.num_ids
-            sizes += block.id_bytes
+    num_ids, id_bytes = counts.num_ids.copy(), counts.id_bytes.copy()
+    for number, blocks in previous.items():
+        for block in blocks:
+            settings.by_partition(num_ids)[number][:] += block.num_ids
+            settings.by_partition(id_bytes)[number][:] += block.id_bytes
     shards = index.plan_shards(settings, num_ids, id_bytes)
-    uris = [chunk.uri for chunk in chunks]
-    tasks = [(settings, shard, uris, previous.get(shard.partition_number, [])) for shard in shards]
+    bounds = index.shard_bounds(settings, shards)
+    ids = _exchange(settings, "ids", [f"{chunk.name}.ids" for chunk in chunks], bounds)
+    work.combine([ids], settings.etl)
+    uris = {number: [block.uri for block in blocks] for number, blocks in previous.items()}
+    shared = work.share("index", IndexPlan(settings, shards, ids, uris), len(shards))
+    tasks = [(shared, number) for number in range(len(shards))]
     indexed = work.run_tasks(index_shard, tasks, "index entities", "shards")
+    work.remove_combined([ids])
     num_entities = index.count_entities(shards, indexed, num_previous)
     first = zip(settings.partitions, index.first_ids(settings, num_entities), strict=True)
     tasks = [
@@ -227,12 +252,16 @@ def _index(work: Work, settings: TaskSettings, chunks: list[Chunk]) -> index.Ind
         for number, (partition, first_id) in enumerate(first)
     ]
     written = work.run_tasks(index.write_partition, tasks, "write the entity index", "partitions")
-    relations = index.static_relations(settings, chunks)
+    relations = index.static_relations(settings, counts.relation_counts)
     if settings.dynamic:
-        tasks = [(settings, [chunk.uri for chunk in chunks if chunk.num_edges])]
+        tasks = [(settings, [chunk.name for chunk in chunks if chunk.num_edges])]
         (relations,) = work.run_tasks(index.index_relations, tasks, "number relations")
     checksums = _joined([*written, relations.checksums])
     return index.Index(shards, indexed, num_previous, num_entities, relations, checksums)
+
+
+def _exchange(settings: TaskSettings, name: str, sources: list[str], bounds: Int64) -> Exchange:
+    return exchange.plan(settings.folders.work, name, sources, bounds, settings.etl.max_opens)
 
 
 def _joined(parts: list[Checksums]) -> Checksums:
@@ -240,43 +269,64 @@ def _joined(parts: list[Checksums]) -> Checksums:
 
 
 def _translate(
-    work: Work, settings: TaskSettings, chunks: list[Chunk], indexed: index.Index
-) -> list[Translated]:
-    first = index.first_indices(indexed)
-    rare = index.rare_relations(settings, chunks)
+    work: Work, settings: TaskSettings, chunks: list[Chunk], indexed: index.Index, rare: list[int]
+) -> Translated:
+    names = [rows_name(settings, shard) for shard in indexed.shards]
+    rows = _exchange(settings, "rows", names, np.arange(len(chunks) + 1))
+    work.combine([rows], settings.etl)
+    partition_numbers = np.array([shard.partition_number for shard in indexed.shards])
+    first = np.array(index.first_indices(indexed))
     num_relations = indexed.relations.num_relations
+    plan = TranslatePlan(settings, rows, partition_numbers, first, num_relations, rare)
+    shared = work.share("translate", plan, len(chunks))
     tasks = []
     first_relation = 0
-    for chunk, ranges in zip(chunks, index.id_ranges(settings, chunks, indexed.shards), strict=True):
+    for number, chunk in enumerate(chunks):
         if chunk.num_edges:
-            numbering = Numbering(indexed.shards, first, ranges, first_relation, num_relations, rare)
-            tasks.append((settings, chunk, numbering))
+            tasks.append((shared, number, chunk, first_relation))
             first_relation += chunk.num_relations
-    return work.run_tasks(translate, tasks, "translate", "chunks")
+    total: list[Translated] = []
+
+    def add(result: Translated) -> None:
+        total[:] = [total[0] + result if total else result]
+
+    work.run_tasks(translate, tasks, "translate", "chunks", keep=add)
+    work.remove_combined([rows])
+    return total[0]
 
 
 def _merge(
-    work: Work, settings: TaskSettings, chunks: list[Chunk], translated: list[Translated]
+    work: Work, settings: TaskSettings, chunks: list[Chunk], translated: Translated
 ) -> tuple[Int64, Checksums]:
     """Return the edges per bucket of each split, [splits x buckets], and checksums of all bucket files."""
-    with_edges = [chunk for chunk in chunks if chunk.num_edges]
-    num_edges = np.array([each.num_edges for each in translated])
-    num_features = {
-        side: np.sum([each.num_features[side] for each in translated], axis=0)
-        for side in settings.feature_sides
-    }
-    tasks = []
-    for run_of_buckets in merge.plan_runs(settings, num_edges.sum(axis=0), num_features):
-        flat = run_of_buckets.flat
-        holding = np.flatnonzero(num_edges[:, flat.start : flat.stop].sum(axis=1))
-        tasks.append((settings, run_of_buckets, [with_edges[number].uri for number in holding]))
+    runs = merge.plan_runs(settings, translated.num_edges, translated.num_features)
+    suffixes = {"edges": ".edges.i32"} | {side: features_suffix(side) for side in settings.feature_sides}
+    edges = [
+        _exchange(
+            settings,
+            name,
+            [f"{chunk.name}{suffix}" for chunk in chunks if chunk.num_edges],
+            merge.run_bounds(runs),
+        )
+        for name, suffix in suffixes.items()
+    ]
+    work.combine(edges, settings.etl)
+    shared = work.share("merge", merge.MergePlan(settings, edges), len(runs))
+    tasks = [(shared, number, run) for number, run in enumerate(runs)]
     written = work.run_tasks(merge.merge, tasks, "write buckets", "runs")
+    work.remove_combined(edges)
     num_written = np.array([count for counts, _ in written for count in counts], np.int64)
     return num_written, _joined([checksums for _, checksums in written])
 
 
-def _write_checksums(settings: TaskSettings, checksums: Checksums) -> None:
-    """Write a manifest of its files into each folder."""
+def _write_checksums(settings: TaskSettings, num_edges: Int64, checksums: Checksums) -> None:
+    """Write a manifest of its files into each folder, and the edges of its buckets, [splits x buckets]."""
+    counts: dict[str, dict[str, int]] = {split: {} for split in settings.splits}
+    for number, count in enumerate(num_edges.tolist()):
+        split, bucket = settings.bucket_at(number)
+        counts[split][bucket_uri(settings.folders.splits[split], bucket)] = count
+    for split, of_split in counts.items():
+        write_counts(settings.folders.splits[split], of_split, checksums)
     for folder in (settings.folders.entities, *settings.folders.splits.values()):
         inside = {uri: each for uri, each in checksums.items() if uri.startswith(folder + "/")}
         storage.write_checksums(storage.manifest_of(folder).uri, inside)

@@ -113,6 +113,17 @@ def _run(
     }
 
 
+def input_uris(config: Config) -> list[str]:
+    """The checkpoint, and where the raw ids come from."""
+    settings = config.section(RemapConfig)
+    return [
+        *([] if settings.id_maps else [config.entity_path]),
+        config.checkpoint_path,
+        *([settings.ids_path] if settings.ids_path else []),
+        *(each for each in settings.id_maps.values() if each != INTEGERS),
+    ]
+
+
 def fingerprint(config: Config) -> dict[str, Any]:
     """Describe the settings and inputs that the embeddings depend on."""
     settings = config.section(RemapConfig)
@@ -123,14 +134,7 @@ def fingerprint(config: Config) -> dict[str, Any]:
             entity_type: {"num_partitions": num, "dimension": config.entity_dimension(entity_type)}
             for entity_type, num in num_partitions.items()
         },
-        "inputs": record.describe_inputs(
-            [
-                *([] if settings.id_maps else [config.entity_path]),
-                config.checkpoint_path,
-                *([settings.ids_path] if settings.ids_path else []),
-                *(each for each in settings.id_maps.values() if each != INTEGERS),
-            ]
-        ),
+        "inputs": record.describe_inputs(input_uris(config)),
     }
 
 

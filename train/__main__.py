@@ -58,18 +58,19 @@ def evaluate(
 
     RUN: the output of a run, whose settings count then; or CONFIG, a file as for --conf.
     """
-    chosen = [f"evaluate.split={split}"] if split is not None else []
+    chosen = ["evaluate.enabled=true", *([f"evaluate.split={split}"] if split is not None else [])]
     chosen += [f"evaluate.filtered={str(filtered).lower()}"] if filtered is not None else []
     settings = config.load(conf, (*overrides, *chosen))
     if dry_run:
         show_plan(settings, ["evaluate"])
         return
     with session(settings, master, ["evaluate"]) as run:
-        metrics = run("evaluate", resume=False)["metrics"]
+        entry = run("evaluate", resume=False)
     if as_json:
-        click.echo(json.dumps(metrics))
+        intervals = {"intervals": entry["intervals"]} if "intervals" in entry else {}
+        click.echo(json.dumps(entry["metrics"] | intervals))
     else:
-        Console().print(_table(metrics))
+        Console().print(_table(entry["metrics"], entry.get("intervals", {})))
 
 
 @command.command()
@@ -120,11 +121,15 @@ def _predict(name: str, arguments: tuple[Any, ...]) -> dict[str, Any]:
     return figures
 
 
-def _table(metrics: dict[str, Any]) -> Table:
-    table = Table("metric", "realistic ties", "pessimistic ties", title=f"{metrics['num_edges']} edges")
+def _table(metrics: dict[str, Any], intervals: dict[str, Any]) -> Table:
+    of_edges = f" of {metrics['of_edges']}" if metrics["sampled"] else ""
+    columns = ["metric", "realistic ties", "pessimistic ties", *(["95 % interval"] if intervals else [])]
+    table = Table(*columns, title=f"{metrics['num_edges']}{of_edges} edges")
     for name, value in metrics.items():
         if f"{name}_pessimistic" in metrics:
-            table.add_row(name, f"{value:.4f}", f"{metrics[f'{name}_pessimistic']:.4f}")
+            interval = " to ".join(f"{each:.4f}" for each in intervals.get(name, ()))
+            cells = [name, f"{value:.4f}", f"{metrics[f'{name}_pessimistic']:.4f}", interval]
+            table.add_row(*cells[: len(columns)])
     return table
 
 

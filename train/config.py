@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, field_validator
 
 from graphmill.config import (
     NO_PLUGINS,
@@ -18,6 +18,7 @@ from graphmill.config import (
 from graphmill.model import registry
 
 SamplerName = Annotated[str, AfterValidator(registry.NEGATIVE_SAMPLERS.check)]
+Share = Annotated[float, Field(gt=0)]
 _RARE = ("freeze", "plugins", "negative_sampler")  # not written where not used: older checkpoints lack them
 
 
@@ -105,11 +106,24 @@ class TrainConfig(Section):
         description="Assignment of buckets to several workers. dynamic gives each worker the next free "
         "bucket; tournament goes in rounds, waits at their ends, and repeats to the last byte.",
     )
-    all_reduce: Neutral[Literal["auto", "files", "nccl", "gloo"]] = Field(
+    exchange_bytes: Neutral[int | None] = Field(
+        None,
+        ge=0,
+        description="Memory of each of several workers for partitions that no bucket of it needs now, which "
+        "other workers fetch from there, in bytes. null: half of the worker's memory without what a bucket "
+        "needs; 0: they read files.",
+    )
+    all_reduce: Neutral[Literal["auto", "shards", "nccl", "gloo"]] = Field(
         "auto",
-        description="Exchange of relations and unpartitioned types between several workers. files merges "
-        "them in the checkpoint's storage, bucket by bucket; nccl and gloo sum them at the end of a round; "
-        "auto: nccl for GPUs in a tournament, else files.",
+        description="Exchange of relations and unpartitioned types between several workers. shards pushes "
+        "and pulls the rows that change, to and from shards on all workers; nccl and gloo sum up all rows at "
+        "the end of a round; auto: nccl for GPUs in a tournament, else shards.",
+    )
+    shared_interval_s: Neutral[float] = Field(
+        5.0,
+        gt=0,
+        description="Seconds between two exchanges with the shards while a bucket is trained; not in a "
+        "tournament. At most a tenth of the time goes into exchanges.",
     )
     engine: Neutral[Literal["auto", "plain", "fused"]] = Field(
         "auto",
@@ -150,6 +164,12 @@ class TrainConfig(Section):
         None, description="Plug-in that draws num_uniform_negs negatives per chunk; null: uniformly."
     )
 
+    @field_validator("all_reduce", mode="before")
+    @classmethod
+    def _replace_files(cls, value: object) -> object:
+        """Read the former value `files`, for which shards do the same by messages."""
+        return "shards" if value == "files" else value
+
     def result_settings(self) -> dict[str, Any]:
         """The settings that change the result; plug-ins by checksum, and not the keys that are not in use."""
         found = super().result_settings() | {"plugins": self.plugins.checksums()}
@@ -161,6 +181,9 @@ class EvaluateConfig(Section):
 
     key = "evaluate"
 
+    enabled: Neutral[bool] = Field(
+        True, description="Evaluate in a run of all stages; false leaves the stage out."
+    )
     split: Fixed[str] = Field(
         "test", description="Split whose edges are ranked: one of edge_paths, or under edge_root."
     )
@@ -170,6 +193,24 @@ class EvaluateConfig(Section):
     )
     checkpoint_version: Fixed[Positive | None] = Field(
         None, description="Version of the checkpoint to evaluate; null: the latest."
+    )
+    sample: Fixed[Positive | None] = Field(
+        None, description="Edges to rank, drawn from the split; null: as many as evaluate.budget allows."
+    )
+    candidates: Fixed[Positive | None] = Field(
+        None,
+        description="Entities of a type that each edge is ranked among, drawn at random; metrics are then "
+        "estimates for all entities. null: all.",
+    )
+    budget: Fixed[Share | Literal["unlimited"]] = Field(
+        0.1,
+        description="Scores of a ranking, as a share of those that training computes; 10^13 products of two "
+        "numbers, minutes of work, are always allowed. A larger split is sampled. unlimited: rank all edges.",
+    )
+    precision: Neutral[Literal["auto", "bfloat16", "float32"]] = Field(
+        "auto",
+        description="Products on a CPU. bfloat16 computes again in float32 what is too close to tell, so the "
+        "ranks are the same; auto: bfloat16 where the CPU has instructions for it (AMX, AVX512-BF16).",
     )
     block_bytes: Neutral[Positive | None] = Field(
         None, ge=1 << 10, description="Memory of scores per thread, in bytes; null: 4 MiB, on a GPU 256 MiB."

@@ -27,7 +27,7 @@ from train.distributed.coordinator import Coordinator
 from train.model.frozen import Frozen
 from train.plan import outlook as estimates
 from train.plan.plan import all_reduce_of, announced
-from train.run.claim import check_claim, claim_checkpoint, moved_aside, trained_with
+from train.run.claim import check_claim, claim_checkpoint, inputs_of, moved_aside, trained_with
 from train.run.ignored_keys import log_ignored_keys
 from train.tables.legacy_inputs import import_legacy_inputs
 
@@ -91,7 +91,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     changes = claim_checkpoint(config)
     with announced(client), changes_in_errors(config):
         if config.section(TrainConfig).num_workers > 1:
-            figures = Coordinator(config, client, claim).run()
+            figures = Coordinator.on(client, config, claim).run()
         else:
             in_task = claim.of(config.checkpoint_path)
             figures = cluster.run_task(client, train, config, in_task, description="training")
@@ -139,6 +139,11 @@ def one_worker_per_gpu(config: Config) -> Config:
     if config.num_gpus > 1 and "num_workers" not in settings.model_fields_set:
         return config.with_section(settings.model_copy(update={"num_workers": config.num_gpus}))
     return config
+
+
+def input_uris(config: Config) -> list[str]:
+    """The files and folders that the stage reads."""
+    return inputs_of(config)
 
 
 def fingerprint(config: Config) -> dict[str, Any]:

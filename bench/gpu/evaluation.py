@@ -11,7 +11,8 @@ from graphmill.cluster import num_cores
 from graphmill.config import from_mapping
 from train.evaluation import ranking
 from train.evaluation.metrics import Ranks, concatenated
-from train.evaluation.queries import Slots, Triples
+from train.evaluation.queries import Slots, Triples, block_sizes
+from train.evaluation.ranking import Ranker
 from train.model.model import Model
 from train.plan.decide import can_rank
 
@@ -30,21 +31,13 @@ def measure(setting: Setting, machine: Machine, report: Report) -> None:
         rng.integers(num_entities, size=num_edges),
     )
     counts = {"node": [num_entities]}
-    height, width = ranking.block_sizes(256 << 20, counts["node"])
+    height, width = block_sizes(256 << 20, counts["node"])
     slots = Slots(config, counts, synthetic.NUM_RELATIONS, width)
 
     def rank(_: int) -> Ranks:
-        by_side = ranking.rank(
-            model,
-            slots,
-            lambda name, partition: table_ND,
-            edges,
-            [edges],
-            height=height,
-            num_threads=num_cores(),
-            device=machine.device,
-            fused=can_rank(config, machine.device),
-        )
+        fused = can_rank(config, machine.device)
+        ranker = Ranker(model, machine.device, num_threads=num_cores(), fused=fused)
+        by_side = ranking.rank(ranker, slots, {("node", 0): table_ND}, edges, edges, height)
         return concatenated(list(by_side.values()))
 
     seconds = machine.median_s(rank, repeats=2)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from etl.steps import degrees
-from etl.steps.encode import Encoded
+from etl.steps.chunks import Encoded
 from etl.steps.index import Index
 from etl.steps.index_shard import IndexedShard, sum_counts
 from etl.steps.task_settings import TaskSettings
@@ -95,7 +95,7 @@ def figures(
     ranges: list[FileRange],
     encoded: list[Encoded],
     index: Index,
-    translated: list[Translated],
+    translated: Translated,
     num_edges: Int64,
 ) -> dict[str, Any]:
     """Return all figures of the stage for run.json; `num_edges` is [splits x buckets] as written."""
@@ -103,12 +103,11 @@ def figures(
     by_reason = _by_reason(encoded)
     folders = [settings.folders.entities, *settings.folders.splits.values()]
     written = [entry for folder in folders for entry in storage.list_dir(folder, recursive=True)]
-    num_translated = int(sum(each.num_edges.sum() for each in translated))
     left_out = {
         "self_loops": sum(each.num_self_loops for each in encoded),
-        "min_relation_count": sum(each.num_rare_relation for each in translated),
-        "min_entity_count": sum(each.num_rare_entity for each in translated),
-        "duplicates": num_translated - int(num_edges.sum()),
+        "min_relation_count": translated.num_rare_relation,
+        "min_entity_count": translated.num_rare_entity,
+        "duplicates": int(translated.num_edges.sum() - num_edges.sum()),
     }
     found: dict[str, Any] = {
         "num_rows": sum(each.num_rows for each in encoded),
@@ -131,8 +130,8 @@ def figures(
     }
     if index.relations.names is not None:
         # Counted before duplicates are dropped.
-        edges = np.sum([each.relation_counts for each in translated], axis=0)
-        found["num_edges_by_relation"] = dict(zip(index.relations.names, edges.tolist(), strict=True))
+        edges = translated.relation_counts.tolist()
+        found["num_edges_by_relation"] = dict(zip(index.relations.names, edges, strict=True))
     return found
 
 

@@ -4,7 +4,7 @@
         journal.json                settings and inputs of the work; its token
         files-{token}/
             plan.json encode.json   a finished step: its time, duration, files and result
-            ...                     intermediate files
+            ...                     intermediate files, deleted when no later step reads them
     .entities.tmp-{token}/          beside each output: the output so far
 
 The next run continues after the last step whose files are all there, with the same checksums. If settings or
@@ -28,7 +28,9 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from etl.config import EtlConfig
 from etl.run.outputs import output_uris, put, shared_uris
-from etl.steps import spill
+from etl.steps import exchange, spill
+from etl.steps.exchange import Exchange
+from etl.steps.shared import Shared, Value, share
 from etl.steps.task_settings import Folders
 from graphmill import storage
 from graphmill.cluster import run_tasks
@@ -40,6 +42,8 @@ from graphmill.storage import Checksums
 from graphmill.storage.checksums import of_bytes
 
 _JOURNAL = "journal.json"
+_COMPARISONS_PER_THREAD = 8
+_NUM_DELETIONS = 16
 
 Result = TypeVar("Result")
 Model = TypeVar("Model", bound=BaseModel)
@@ -53,6 +57,8 @@ STEPS = {
     "translate": ("translate",),
     "merge": (),
 }
+
+IDS_OF_CHUNKS = ".ids"  # of step encode, read by step index alone; half of what encode writes
 
 log = logging.getLogger("graphmill")
 
@@ -142,7 +148,7 @@ class Work:
         )
         self.wait()
         text = self._steps[name].sealed().model_dump_json()
-        self._note = self._notes.submit(storage.write_text, self._step_uri(name), text)
+        self._note = self._notes.submit(self._finish, name, text)
         return result
 
     def wait(self) -> None:
@@ -160,13 +166,40 @@ class Work:
         arguments: Sequence[tuple[Any, ...]],
         description: str,
         unit: str = "tasks",
-    ) -> list[Result]:
-        """Run tasks on the cluster, and record the files that they write."""
-        task = spill.Tracked(function)
-        done = run_tasks(self._client, task, arguments, description=f"etl: {description}", unit=unit)
-        for _, written in done:
+        keep: Callable[[Result], Any] = lambda result: result,
+    ) -> list[Any]:
+        """Run tasks on the cluster, and record the files that they write; `keep`: see `cluster.run_tasks`."""
+
+        def record(done: tuple[Result, Checksums]) -> Any:
+            result, written = done
             self._checksums |= {storage.name(uri): checksum for uri, checksum in written.items()}
-        return [result for result, _ in done]
+            return keep(result)
+
+        return run_tasks(
+            self._client,
+            spill.Tracked(function),
+            arguments,
+            description=f"etl: {description}",
+            unit=unit,
+            keep=record,
+        )
+
+    def combine(self, exchanges: Sequence[Exchange], etl: EtlConfig) -> None:
+        """Write the combined files of exchanges, if they have any; no later step needs them."""
+        for each in exchanges:
+            shared = self.share(f"exchange-{each.name}", each, len(each.blocks))
+            tasks = [(shared, block, etl) for block in each.blocks]
+            if tasks:
+                description = "etl: combine intermediate files"
+                run_tasks(self._client, exchange.combine, tasks, description=description, unit="files")
+
+    def remove_combined(self, exchanges: Sequence[Exchange]) -> None:
+        """Delete the combined files of exchanges, which no later step reads."""
+        _delete_files([each.uri(block) for each in exchanges for block in each.blocks])
+
+    def share(self, name: str, value: Value, num_tasks: int) -> Shared[Value]:
+        """Return `value` as each of `num_tasks` tasks gets it; a repeated step gives the same value."""
+        return share(storage.join(self.folders.work, f"{name}.shared"), value, num_tasks)
 
     def find_steps(self) -> tuple[str, str] | None:
         """Find the steps to keep, and delete the records of the others; return the last one and its time."""
@@ -189,26 +222,40 @@ class Work:
         for uri in (self.folders.work, *self.outputs.values()):
             storage.make_dir(uri)
 
+    def _finish(self, name: str, text: str) -> None:
+        """Put a step in the journal; then delete the files that no later step reads."""
+        storage.write_text(self._step_uri(name), text)
+        before = list(STEPS)[list(STEPS).index(name) - 1]
+        unneeded = self._needed_after(before).keys() - self._needed_after(name).keys()
+        _delete_files([storage.join(self.folders.work, storage.name(file)) for file in unneeded])
+
+    def _needed_after(self, name: str) -> Checksums:
+        """Names and checksums of the intermediate files that are read after step `name`."""
+        return {
+            file: checksum
+            for needed in STEPS[name]
+            for file, checksum in self._steps[needed].checksums.items()
+            if not (name == "index" and file.endswith(IDS_OF_CHUNKS))
+        }
+
     def _can_continue_after(self, name: str, sizes: dict[str, int]) -> bool:
         if not self._steps[name].sizes.items() <= sizes.items():
             log.info("etl: files of step %s are gone; repeating the step", name)
             return False
+        needed = self._needed_after(name).items()
         checksums = {
-            storage.join(self.folders.work, storage.name(file)): checksum
-            for needed in STEPS[name]
-            for file, checksum in self._steps[needed].checksums.items()
+            storage.join(self.folders.work, storage.name(file)): checksum for file, checksum in needed
         }
-        intact = run_tasks(
-            self._client,
-            spill.is_intact,
-            list(checksums.items()),
-            description="etl: compare intermediate files",
-            unit="files",
+        files = list(checksums.items())
+        num_tasks = min(len(files), _COMPARISONS_PER_THREAD * self.num_threads)
+        tasks = [(dict(files[number::num_tasks]),) for number in range(num_tasks)]
+        found = run_tasks(
+            self._client, spill.first_damaged, tasks, description="etl: compare intermediate files"
         )
-        if not all(intact):
-            uri = list(checksums)[intact.index(False)]
-            log.warning("etl: %s is damaged or gone; cannot continue after step %s", uri, name)
-        return all(intact)
+        damaged = [uri for uri in found if uri is not None]
+        if damaged:
+            log.warning("etl: %s is damaged or gone; cannot continue after step %s", damaged[0], name)
+        return not damaged
 
     def _step_uri(self, name: str) -> str:
         return storage.join(self.folders.work, f"{name}.json")
@@ -291,6 +338,11 @@ def _remove(uri: str, outputs: Sequence[str]) -> None:
     storage.delete(uri)
     for output in outputs:
         storage.recover(output)
+
+
+def _delete_files(uris: Sequence[str]) -> None:
+    with ThreadPoolExecutor(_NUM_DELETIONS) as pool:
+        list(pool.map(storage.delete_file, uris))
 
 
 def _read(model: type[Model], uri: str) -> Model | None:

@@ -5,5 +5,7 @@
     translate.py    3  numbered edges -> edges sorted by bucket, chunk by chunk
     merge.py        4  sorted edges of all chunks -> bucket files
 
-All steps share task_settings.py (settings that every task gets) and spill.py (intermediate files).
+All steps share task_settings.py (settings of a run), chunks.py (names and counts), spill.py (intermediate
+files), exchange.py (how these files get from the tasks of one step to those of the next) and shared.py
+(values that all tasks of a step read).
 """

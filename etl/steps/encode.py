@@ -3,8 +3,8 @@
 Only this step reads all strings: later steps read distinct ids and integers. Files of a chunk, in the work
 folder:
 
-    {chunk}.ids.arrow        id: string, train_count: int32 (edges of the train split with the id; -1: the id
-                             is from a table of entities); one batch per slot of each partition of each type
+    {chunk}.ids              id: string, train_count: int32 (edges of the train split with the id; -1: the id
+                             is from a table of entities); a section per slot of each partition of each type
     {chunk}.relations.arrow  name: string, train_count: int64; with dynamic relations only
     {chunk}.codes.arrow      lhs, rhs, rel: int32, positions in the files above (rel: in the configuration,
                              with static relations); split: uint8; weight: float32, if there are weights;
@@ -13,9 +13,7 @@ folder:
     {chunk}.{side}_features.i32   positions of the features of all edges, edge after edge
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
@@ -24,7 +22,9 @@ import pyarrow as pa
 
 from etl.config import Table, TableConfig
 from etl.steps import spill
+from etl.steps.chunks import NUM_SMALLEST, Chunk, Encoded, IdCounts
 from etl.steps.encode_rows import ChunkIds, ChunkRows, EncodedRows
+from etl.steps.shared import Shared
 from etl.steps.task_settings import TaskSettings
 from etl.strings import hashing
 from etl.strings.hashing import Hashes
@@ -41,46 +41,14 @@ CHUNK_BYTES = 512 << 20  # a chunk with long ids ends at this size
 IDS_SCHEMA = pa.schema([("id", pa.string()), ("train_count", pa.int32())])
 RELATIONS_SCHEMA = pa.schema([("name", pa.string()), ("train_count", pa.int64())])
 LISTED = -1
-NUM_SMALLEST = 1024
-"""Hashes of a chunk and type from which the number of ids is estimated: 3 % off, in the mean."""
 
 
-@dataclass(frozen=True, eq=False)
-class Chunk:
-    """An encoded chunk, as later steps need it; its content is in its files."""
-
-    uri: str
-    """Beginning of the URIs of its files."""
-    num_ids: Int32
-    """[slots of all partitions] distinct ids."""
-    id_bytes: Int32
-    """[slots of all partitions] bytes of these ids."""
-    num_edges: int = 0
-    num_relations: int = 0
-    """Distinct relation names, with dynamic relations."""
-    relation_counts: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Train edges of each relation, with static relations."""
-    smallest: dict[str, list[int]] = field(default_factory=dict)
-    """Smallest hashes of the ids of each type that may be cut, to estimate its number of ids."""
-
-
-@dataclass
-class Encoded:
-    """Chunks and counts of a group of file ranges."""
-
-    chunks: list[Chunk] = field(default_factory=list)
-    num_rows: int = 0
-    num_self_loops: int = 0
-    """Dropped self-loops."""
-    num_bad: Counter[str] = field(default_factory=Counter)
-    """Bad rows in quarantine, by reason."""
-    num_unknown: Counter[str] = field(default_factory=Counter)
-    """Bad rows in quarantine by unknown relation."""
-
-
-def encode_ranges(settings: TaskSettings, ranges: Sequence[FileRange], number: int) -> Encoded:
+def encode_ranges(
+    shared: Shared[TaskSettings], ranges: Sequence[FileRange], number: int
+) -> tuple[Encoded, IdCounts]:
     """Encode the rows of file ranges of one table, chunk by chunk; a chunk may span several ranges."""
-    found = Encoded()
+    settings = shared.read()
+    found, counts = Encoded(), no_ids(settings)
     table, chunk_rows = ranges[0].table, settings.etl.chunk_rows
     rules = _rules(settings, table)
     blocks = (block for each in ranges for block in read_blocks(each, chunk_rows, rules))
@@ -101,9 +69,17 @@ def encode_ranges(settings: TaskSettings, ranges: Sequence[FileRange], number: i
             found.num_bad += quarantine.count_by_reason(all_bad)
             quarantine.count_unknown_relations(all_bad, found.num_unknown)
         if num_kept:
-            uri = storage.join(settings.folders.work, f"{number:06d}-{chunk_number:06d}")
-            found.chunks.append(_write_chunk(settings, table, rows.finish(), uri))
-    return found
+            name = f"{number:06d}-{chunk_number:06d}"
+            chunk, of_chunk_ids = _write_chunk(settings, table, rows.finish(), name)
+            found.chunks.append(chunk)
+            counts += of_chunk_ids
+    return found, counts
+
+
+def no_ids(settings: TaskSettings) -> IdCounts:
+    """Return counts of nothing, to which those of chunks are added."""
+    none, num_relations = np.zeros(settings.first_slots[-1], np.int64), len(settings.relations)
+    return IdCounts(none, none, np.zeros(0 if settings.dynamic else num_relations, np.int64), {})
 
 
 def _chunk_numbers(chunk_rows: int) -> Callable[[Block], int]:
@@ -138,10 +114,15 @@ def _rules(settings: TaskSettings, table: Table) -> Rules:
     )
 
 
-def _write_chunk(settings: TaskSettings, table: Table, rows: EncodedRows, uri: str) -> Chunk:
+def _write_chunk(
+    settings: TaskSettings, table: Table, rows: EncodedRows, name: str
+) -> tuple[Chunk, IdCounts]:
+    uri = storage.join(settings.folders.work, name)
+    none = no_ids(settings)
     if not isinstance(table, TableConfig):
         counts = np.full(sum(map(len, rows.ids)), LISTED, np.int32)
-        return Chunk(uri, *_write_ids(settings, rows, counts, uri), smallest=_smallest(settings, rows))
+        ids = _write_ids(settings, rows, counts, uri)
+        return Chunk(name), IdCounts(*ids, none.relation_counts, _smallest(settings, rows))
     rel_N = rows.columns["rel"]
     split_N = np.full(len(rel_N), settings.splits.index(table.split), np.uint8)
     columns = dict(rows.columns)
@@ -154,7 +135,7 @@ def _write_chunk(settings: TaskSettings, table: Table, rows: EncodedRows, uri: s
             columns["edge_hash"] = edge_hash_N
     columns["split"] = split_N
     train_N = split_N == settings.splits.index(TRAIN_SPLIT)
-    num_ids, id_bytes = _write_ids(settings, rows, _count_ids(rows, train_N), uri)
+    ids = _write_ids(settings, rows, _count_ids(rows, train_N), uri)
     for side, positions in rows.features.items():
         with spill.new_file(_features_uri(uri, side), settings.etl) as stream:
             stream.write(positions)
@@ -162,29 +143,18 @@ def _write_chunk(settings: TaskSettings, table: Table, rows: EncodedRows, uri: s
     batch = pa.record_batch({name: pa.array(column) for name, column in columns.items()})
     spill.write_batches(f"{uri}.codes.arrow", batch.schema, [batch], settings.etl)
     if not settings.dynamic:
-        return Chunk(
-            uri,
-            num_ids,
-            id_bytes,
-            len(rel_N),
-            relation_counts=relation_counts,
-            smallest=_smallest(settings, rows),
-        )
+        return Chunk(name, len(rel_N)), IdCounts(*ids, relation_counts, _smallest(settings, rows))
     names = pa.array(rows.relations, pa.string())
     batch = pa.record_batch([names, pa.array(relation_counts)], schema=RELATIONS_SCHEMA)
     spill.write_batches(f"{uri}.relations.arrow", RELATIONS_SCHEMA, [batch], settings.etl)
-    return Chunk(uri, num_ids, id_bytes, len(rel_N), len(rows.relations), smallest=_smallest(settings, rows))
+    of_chunk = Chunk(name, len(rel_N), len(rows.relations))
+    return of_chunk, IdCounts(*ids, none.relation_counts, _smallest(settings, rows))
 
 
-def _smallest(settings: TaskSettings, rows: EncodedRows) -> dict[str, list[int]]:
-    """Select the smallest hashes of the ids of each type that may be cut, in order."""
-    found = {}
-    for name, ids in zip(settings.entity_types, rows.ids, strict=True):
-        if name in settings.uncut:
-            is_long = len(ids.hashes) > NUM_SMALLEST
-            first = np.partition(ids.hashes, NUM_SMALLEST)[:NUM_SMALLEST] if is_long else ids.hashes
-            found[name] = np.sort(first).tolist()
-    return found
+def _smallest(settings: TaskSettings, rows: EncodedRows) -> dict[str, Hashes]:
+    """Select the smallest hashes of the ids of each type that may be cut."""
+    by_type = zip(settings.entity_types, rows.ids, strict=True)
+    return {name: ids.hashes[:NUM_SMALLEST] for name, ids in by_type if name in settings.uncut}
 
 
 def _draw_splits(settings: TaskSettings, edge_hash_N: Hashes) -> npt.NDArray[np.uint8]:
@@ -235,7 +205,7 @@ def _count_ids(rows: EncodedRows, train_N: npt.NDArray[np.bool_]) -> Int32:
     return counts.astype(np.int32)
 
 
-def _write_ids(settings: TaskSettings, rows: EncodedRows, counts: Int32, uri: str) -> tuple[Int32, Int32]:
+def _write_ids(settings: TaskSettings, rows: EncodedRows, counts: Int32, uri: str) -> tuple[Int64, Int64]:
     """Write the chunk's ids slot by slot; return the ids per slot, and their bytes."""
     slot_counts = []
     for entity_type, found in zip(settings.entity_types, rows.ids, strict=True):
@@ -244,14 +214,13 @@ def _write_ids(settings: TaskSettings, rows: EncodedRows, counts: Int32, uri: st
         slot_counts.append(spill.count_slots(found.strings, slots, num_slots))
     num_ids, id_bytes = zip(*slot_counts, strict=True)
 
-    def batches() -> Iterator[pa.RecordBatch]:
+    def sorted_ids() -> Iterator[tuple[pa.RecordBatch, Int64]]:
         start = 0
         for found, of_type in zip(rows.ids, num_ids, strict=True):
             stop = start + len(found)
             columns = [found.strings.cast(pa.string()), pa.array(counts[start:stop])]
-            batch = pa.record_batch(columns, schema=IDS_SCHEMA)
-            yield from spill.slot_batches(batch, of_type)
+            yield pa.record_batch(columns, schema=IDS_SCHEMA), of_type
             start = stop
 
-    spill.write_batches(f"{uri}.ids.arrow", IDS_SCHEMA, batches(), settings.etl)
+    spill.write_slots(f"{uri}.ids", IDS_SCHEMA, sorted_ids(), settings.etl)
     return np.concatenate(num_ids), np.concatenate(id_bytes)

@@ -17,10 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.steps import spill
-from etl.steps.encode import Chunk
 from etl.steps.index_passes import num_passes
 from etl.steps.index_previous import previous_ids, previous_relations
-from etl.steps.index_shard import LEFT_OUT, ROW_GROUP_ROWS, IndexedShard, Shard, shard_uri
+from etl.steps.index_shard import LEFT_OUT, ROW_GROUP_ROWS, IndexedShard, Shard, new_ids_uri
 from etl.steps.task_settings import ID_OVERHEAD_BYTES, Partition, TaskSettings
 from etl.strings.table import distinct
 from etl.tables.blocks import cut, ranges_within
@@ -150,16 +149,19 @@ def _partition_ids(settings: TaskSettings, partition: Partition, shards: list[Sh
     for ids in previous_ids(settings, partition):
         yield pa.table({"id": ids})
     for shard in shards:
-        yield from spill.iter_batches(f"{shard_uri(settings, shard)}.arrow")
+        yield from spill.iter_batches(new_ids_uri(settings, shard))
 
 
-def static_relations(settings: TaskSettings, chunks: list[Chunk]) -> IndexedRelations:
-    """Count the relations of the configuration; PBG's export reads their names beside those of entities."""
+def static_relations(settings: TaskSettings, counts: Int64) -> IndexedRelations:
+    """Count the relations of the configuration; PBG's export reads their names beside those of entities.
+
+    `counts` [relations] are their train edges.
+    """
     names = [each.name for each in settings.relations]
     checksums: Checksums = {}
     if settings.etl.entity_names:
         entity_counts.write_relation_names(settings.folders.entities, names, checksums)
-    return _indexed_relations(names, len(rare_relations(settings, chunks)), checksums)
+    return _indexed_relations(names, len(rare_relations(settings, counts)), checksums)
 
 
 def _indexed_relations(names: Collection[str], num_left_out: int, checksums: Checksums) -> IndexedRelations:
@@ -167,12 +169,13 @@ def _indexed_relations(names: Collection[str], num_left_out: int, checksums: Che
     return IndexedRelations(len(names), num_left_out, shown, checksums)
 
 
-def index_relations(settings: TaskSettings, chunk_uris: list[str]) -> IndexedRelations:
+def index_relations(settings: TaskSettings, chunk_names: list[str]) -> IndexedRelations:
     """Number all relation names in the order of their UTF-8 bytes; write them and their count.
 
     Relations of an earlier index come first, with their old numbers.
     """
-    table = pa.concat_tables(spill.read_batches(f"{uri}.relations.arrow") for uri in chunk_uris)
+    uris = [storage.join(settings.folders.work, f"{name}.relations.arrow") for name in chunk_names]
+    table = pa.concat_tables(map(spill.read_batches, uris))
     found, codes = distinct(table["name"], settings.seed)
     counts = np.bincount(codes, table["train_count"].to_numpy(), minlength=len(found))
     names = found.strings.to_pylist()
@@ -193,22 +196,16 @@ def index_relations(settings: TaskSettings, chunk_uris: list[str]) -> IndexedRel
     return _indexed_relations(number_of, num_left_out, checksums)
 
 
-def rare_relations(settings: TaskSettings, chunks: list[Chunk]) -> list[int]:
+def rare_relations(settings: TaskSettings, counts: Int64) -> list[int]:
     """Return the numbers of static relations with too few train edges."""
-    if settings.dynamic or not settings.etl.min_relation_count:
+    if settings.dynamic:
         return []
-    counts = np.sum([chunk.relation_counts for chunk in chunks if chunk.num_edges], axis=0)
     rare: list[int] = np.flatnonzero(counts < settings.etl.min_relation_count).tolist()
     return rare
 
 
-def id_ranges(settings: TaskSettings, chunks: list[Chunk], shards: list[Shard]) -> Int64:
-    """Return offset and count of each chunk's ids in each shard's rows file.
-
-    Returns:
-        int64 [chunks, shards, 2].
-    """
+def shard_bounds(settings: TaskSettings, shards: list[Shard]) -> Int64:
+    """Return the first slot of each shard, among those of all partitions, and the number of all slots."""
     first_slots = settings.first_slots
     starts = [first_slots[shard.partition_number] + shard.slots.start for shard in shards]
-    counts = np.array([np.add.reduceat(chunk.num_ids, starts, dtype=np.int64) for chunk in chunks])
-    return np.stack([np.cumsum(counts, axis=0) - counts, counts], axis=2)
+    return np.array([*starts, first_slots[-1]], np.int64)

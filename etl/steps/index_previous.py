@@ -2,7 +2,7 @@
 
 Its ids are written slot by slot, as those of a chunk:
 
-    previous-{type}-{partition}-{block}.arrow   id: string, index: int32; one batch per slot of the partition
+    previous-{type}-{partition}-{block}.ids   id: string, index: int32; a section per slot of the partition
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from graphmill.config import Config
 from graphmill.config.defaults import ENTITIES
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import entity_counts, entity_index
-from graphmill.storage.as_json import Int32
+from graphmill.storage.as_json import Int64
 
 SCHEMA = pa.schema([("id", pa.string()), ("index", pa.int32())])
 
@@ -32,9 +32,9 @@ class PreviousBlock:
     """Ids of one partition of the earlier index."""
 
     uri: str
-    num_ids: Int32
+    num_ids: Int64
     """[slots of the partition]."""
-    id_bytes: Int32
+    id_bytes: Int64
     """[slots of the partition]."""
 
 
@@ -137,10 +137,10 @@ def file_previous(settings: TaskSettings, partition: Partition) -> list[Previous
         order = np.argsort(slots, kind="stable")
         index = np.arange(num_earlier, num_earlier + len(ids), dtype=np.int32)[order]
         batch = pa.record_batch([ids.take(pa.array(order)), pa.array(index)], schema=SCHEMA)
-        name = f"previous-{partition.entity_type}-{partition.number}-{len(blocks):06d}.arrow"
+        name = f"previous-{partition.entity_type}-{partition.number}-{len(blocks):06d}.ids"
         uri = storage.join(settings.folders.work, name)
         blocks.append(PreviousBlock(uri, *spill.count_slots(ids, slots, num_slots)))
-        spill.write_batches(uri, SCHEMA, spill.slot_batches(batch, blocks[-1].num_ids), settings.etl)
+        spill.write_slots(uri, SCHEMA, [(batch, blocks[-1].num_ids)], settings.etl)
         num_earlier += len(ids)
     return blocks
 

@@ -5,8 +5,8 @@ slot do not fit, for example because they share a hash, they are sorted in sever
 folder:
 
     {type}-{partition}-{shard}.arrow      id: string; the shard's new ids, in the order of their indices
-    {type}-{partition}-{shard}.rows.i32   per chunk, per id: r >= 0, the r-th new id of the shard; -1, left
-                                          out; else -2 - index of an id of the earlier index
+    {type}-{partition}-{shard}.rows.i32   a section per chunk; per id: r >= 0, the r-th new id of the shard;
+                                          -1, left out; else -2 - index of an id of the earlier index
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,12 +17,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from etl.steps import spill
+from etl.steps import exchange, spill
 from etl.steps.degrees import DegreeCounts, count_degrees, merge_counts
 from etl.steps.encode import IDS_SCHEMA, LISTED
+from etl.steps.exchange import Exchange
 from etl.steps.index_passes import KeyRange, key_ranges
 from etl.steps.index_previous import SCHEMA as PREVIOUS_SCHEMA
-from etl.steps.index_previous import PreviousBlock
+from etl.steps.shared import Shared
 from etl.steps.task_settings import TaskSettings
 from etl.strings.native import take
 from etl.strings.table import Distinct, distinct
@@ -62,29 +63,50 @@ class IndexedShard:
     """[slots of the shard] distinct ids."""
 
 
-def rows_uri(settings: TaskSettings, shard: Shard) -> str:
-    """URI of the file of the rows of each chunk's ids in the shard."""
-    return f"{shard_uri(settings, shard)}.rows.i32"
+@dataclass(frozen=True, eq=False)
+class IndexPlan:
+    """Values that all tasks of the step share."""
+
+    settings: TaskSettings
+    shards: list[Shard]
+    ids: Exchange
+    """From chunks to shards."""
+    previous: dict[int, list[str]]
+    """URIs of the blocks of the earlier index, by partition."""
 
 
-def shard_uri(settings: TaskSettings, shard: Shard) -> str:
-    """Beginning of the URIs of the shard's files."""
+def rows_name(settings: TaskSettings, shard: Shard) -> str:
+    """Name of the file of the rows of each chunk's ids in the shard."""
+    return f"{_shard_name(settings, shard)}.rows.i32"
+
+
+def new_ids_uri(settings: TaskSettings, shard: Shard) -> str:
+    """URI of the file of the shard's new ids."""
+    return storage.join(settings.folders.work, f"{_shard_name(settings, shard)}.arrow")
+
+
+def _shard_name(settings: TaskSettings, shard: Shard) -> str:
     entity_type, number = settings.partitions[shard.partition_number]
-    return storage.join(settings.folders.work, f"{entity_type}-{number}-{shard.number}")
+    return f"{entity_type}-{number}-{shard.number}"
 
 
-def index_shard(
-    settings: TaskSettings, shard: Shard, chunk_uris: list[str], previous: list[PreviousBlock]
-) -> IndexedShard:
+def index_shard(shared: Shared[IndexPlan], shard_number: int) -> IndexedShard:
     """Sort the ids of one shard, and write its two files."""
-    first_slot = settings.first_slots[shard.partition_number]
-    slots = [first_slot + slot for slot in shard.slots]
+    plan = shared.read()
+    settings, shard = plan.settings, plan.shards[shard_number]
+    num_by_chunk: list[int] = []
 
     def earlier() -> Iterator[pa.Table]:
-        return (spill.read_batches(block.uri, shard.slots) for block in previous)  # of this partition alone
+        num_slots = settings.num_slots[settings.partitions[shard.partition_number].entity_type]
+        for uri in plan.previous.get(shard.partition_number, []):
+            yield spill.read_slots(uri, PREVIOUS_SCHEMA, shard.slots, num_slots)
 
     def chunks() -> Iterator[pa.Table]:
-        return (spill.read_batches(f"{uri}.ids.arrow", slots) for uri in chunk_uris)
+        num_by_chunk.clear()
+        for _, content in exchange.pieces(plan.ids, shard_number):
+            table = spill.slot_table(content, IDS_SCHEMA)
+            num_by_chunk.append(len(table))
+            yield table
 
     blocks = (table["id"].combine_chunks() for table in chain(earlier(), chunks()))
     ranges = key_ranges(blocks, shard.num_passes, settings.seed)
@@ -104,9 +126,10 @@ def index_shard(
                 strings = new.slice(at, ROW_GROUP_ROWS).cast(pa.string())
                 yield pa.record_batch([strings], schema=_SHARD_SCHEMA)
 
-    spill.write_batches(f"{shard_uri(settings, shard)}.arrow", _SHARD_SCHEMA, new_ids(), settings.etl)
-    with spill.new_file(rows_uri(settings, shard), settings.etl) as stream:
-        stream.write(row_of)
+    spill.write_batches(new_ids_uri(settings, shard), _SHARD_SCHEMA, new_ids(), settings.etl)
+    starts = np.cumsum([0, *num_by_chunk], dtype=np.int64)
+    rows_uri = storage.join(settings.folders.work, rows_name(settings, shard))
+    spill.write_records(rows_uri, starts, row_of, settings.etl)
     return sum_counts(passes, np.sum([each.num_by_slot for each in passes], axis=0))
 
 

@@ -1,15 +1,16 @@
 """Step 4: sorted edges of all chunks -> bucket files, each task a run of adjacent buckets."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from etl.steps import spill
+from etl.steps import exchange
+from etl.steps.exchange import Exchange, Piece
+from etl.steps.shared import Shared
 from etl.steps.task_settings import TaskSettings
-from etl.steps.translate import features_uri
 from etl.strings import hashing
 from etl.tables.blocks import ranges_within
 from graphmill.formats import edge_buckets
@@ -22,9 +23,8 @@ from graphmill.vocab import Side
 # Closing a file on HDFS waits half a second for its datanode: these waits overlap.
 _NUM_WRITERS = 8
 
-Piece = list[tuple[Int64, Int32]]
-"""Edges of a run of buckets from one chunk: starts of the buckets, and records; then the same of the features
-of each featurized side."""
+Records = list[Int32]
+"""Records [n, W] of the edges of a bucket from one chunk; then [m] the features of each featurized side."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,15 @@ class Run:
     """Numbers of the buckets among all buckets of all splits."""
     num_edges: list[int]
     num_features: dict[Side, list[int]]
+
+
+@dataclass(frozen=True, eq=False)
+class MergePlan:
+    """Values that all tasks of the step share."""
+
+    settings: TaskSettings
+    edges: list[Exchange]
+    """From chunks to runs: of the edges, then of the features of each featurized side."""
 
 
 def plan_runs(settings: TaskSettings, num_edges: Int64, num_features: dict[Side, Int64]) -> list[Run]:
@@ -59,42 +68,49 @@ def plan_runs(settings: TaskSettings, num_edges: Int64, num_features: dict[Side,
     ]
 
 
-def merge(settings: TaskSettings, run: Run, chunk_uris: list[str]) -> tuple[list[int], Checksums]:
-    """Write the bucket files of one run from the chunks that have edges for it.
+def run_bounds(runs: Sequence[Run]) -> Int64:
+    """Return the first bucket of each run, and the number of all buckets."""
+    return np.array([0, *(run.flat.stop for run in runs)], np.int64)
+
+
+def merge(shared: Shared[MergePlan], number: int, run: Run) -> tuple[list[int], Checksums]:
+    """Write the bucket files of one run, which has this number among all runs.
 
     Returns:
         the number of edges of each bucket, and the checksums of the files.
     """
+    plan = shared.read()
     checksums: Checksums = {}
     # A single bucket may be larger than memory: its chunks are read one by one, on every pass.
-    loaded = list(_read(settings, run, chunk_uris)) if len(run.flat) > 1 else None
+    loaded = list(_pieces(plan, number)) if len(run.flat) > 1 else None
 
-    def write(number: int) -> int:
-        def read() -> Iterator[list[Int32]]:
-            for piece in loaded or _read(settings, run, chunk_uris):
-                yield [records[starts[number] : starts[number + 1]] for starts, records in piece]
+    def write(place: int) -> int:
+        def read() -> Iterator[Records]:
+            for of_chunk in loaded or _pieces(plan, number):
+                edges, *features = (_values(piece, place) for piece in of_chunk)
+                yield [edges.reshape(-1, len(plan.settings.record_fields)), *features]
 
-        return _write(settings, run, number, read, checksums)
+        return _write(plan.settings, run, place, read, checksums)
 
     with ThreadPoolExecutor(_NUM_WRITERS) as pool:
         return list(pool.map(write, range(len(run.flat)))), checksums
 
 
-def _read(settings: TaskSettings, run: Run, chunk_uris: list[str]) -> Iterator[Piece]:
-    for uri in chunk_uris:
-        widths = {f"{uri}.edges.i32": len(settings.record_fields)}
-        widths |= {features_uri(uri, side): 1 for side in settings.feature_sides}
-        yield [
-            spill.read_sorted_edges(file_uri, run.flat, settings.num_split_buckets, width)
-            for file_uri, width in widths.items()
-        ]
+def _pieces(plan: MergePlan, number: int) -> Iterator[tuple[Piece, ...]]:
+    """Read a run from each chunk: its edges, and the features of each featurized side."""
+    return zip(*(exchange.pieces(each, number) for each in plan.edges), strict=True)
+
+
+def _values(piece: Piece, place: int) -> Int32:
+    starts, content = piece
+    return np.frombuffer(content[starts[place] : starts[place + 1]], np.int32)
 
 
 def _write(
     settings: TaskSettings,
     run: Run,
     number: int,
-    read: Callable[[], Iterable[list[Int32]]],
+    read: Callable[[], Iterable[Records]],
     checksums: Checksums,
 ) -> int:
     """Write one bucket, which may be read several times; return its number of edges."""
@@ -127,7 +143,7 @@ def _edges(settings: TaskSettings, records: Int32, features: list[Int32]) -> Edg
     lists: dict[Side, Features] = {}
     for side, indices in zip(settings.feature_sides, features, strict=True):
         starts = np.concatenate([[0], np.cumsum(column[f"{side}_features"], dtype=np.int64)])
-        lists[side] = Features(starts, indices[:, 0])
+        lists[side] = Features(starts, indices)
     weight = column["weight"].view(np.float32) if settings.weighted else None
     return Edges(
         column["lhs"], column["rel"], column["rhs"], weight, lists.get(Side.LHS), lists.get(Side.RHS)

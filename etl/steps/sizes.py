@@ -5,22 +5,24 @@ k / n. Source: Bar-Yossef et al., Counting distinct elements in a data stream (R
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from distributed import Client, system
 
-from etl.steps.encode import NUM_SMALLEST, Chunk
-from etl.steps.task_settings import TaskSettings
+from etl.steps.chunks import NUM_SMALLEST
+from etl.steps.task_settings import MAX_UNCUT_PARTITIONS, TaskSettings
 from graphmill import cluster
 from graphmill.config import Config, defaults
+from graphmill.storage.as_json import UInt64
 
 log = logging.getLogger("graphmill")
 
 
-def estimate(parts: Iterable[list[int]]) -> int:
+def estimate(parts: Iterable[Sequence[int] | UInt64]) -> int:
     """Estimate the number of distinct ids from the smallest hashes of each part; few ids are counted."""
-    first = np.unique(np.array([each for part in parts for each in part], np.uint64))[:NUM_SMALLEST]
+    found = [np.asarray(part, np.uint64) for part in parts]
+    first = np.unique(np.concatenate([np.zeros(0, np.uint64), *found]))[:NUM_SMALLEST]
     if len(first) < NUM_SMALLEST:
         return len(first)
     return int((NUM_SMALLEST - 1) / (int(first[-1]) / 2**64))
@@ -34,14 +36,16 @@ def memory_of_workers(client: Client) -> int:
 
 
 def cut_types(
-    config: Config, settings: TaskSettings, chunks: Iterable[Chunk], memory_bytes: int
+    config: Config, settings: TaskSettings, smallest: Mapping[str, UInt64], memory_bytes: int
 ) -> dict[str, int]:
-    """Choose the number of partitions of each type that the configuration leaves out; return those of all."""
+    """Choose the number of partitions of each type that the configuration leaves out; return those of all.
+
+    `smallest` has the smallest hashes of the ids of each of these types.
+    """
     uncut = [name for name in settings.uncut if name not in settings.featurized]
     if not uncut:
         return settings.num_partitions
-    parts = list(chunks)
-    num_ids = {name: estimate(chunk.smallest.get(name, []) for chunk in parts) for name in uncut}
+    num_ids = {name: estimate([smallest.get(name, [])]) for name in uncut}
     table_bytes = {
         name: defaults.embedding_bytes(count, config.entity_dimension(name))
         for name, count in num_ids.items()
@@ -51,7 +55,7 @@ def cut_types(
         memory_bytes,
         given=max(settings.num_partitions.values()),
         least=_needed_by_workers(config),
-        most=min(settings.num_slots[name] for name in uncut),
+        most=min(MAX_UNCUT_PARTITIONS, *(settings.num_slots[name] for name in uncut)),
     )
     for name, count in found.items():
         if count > 1:

@@ -3,14 +3,20 @@
 The module that writes a file describes its content. A file is written under a temporary name and renamed, so
 that a task may run twice. A task returns the checksums of the files that it has written; a run that continues
 a failed run compares them.
+
+A file of sections, from which a task reads adjacent ones with one open:
+
+    section 0, section 1, ...       bytes; the module that writes the file says what
+    int64 [sections + 1]            where each section starts in the file, and where the last one ends
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.ipc as ipc
@@ -49,12 +55,12 @@ class Tracked:
 def new_file(uri: str, etl: EtlConfig) -> Iterator[pa.NativeFile]:
     """Open a stream that becomes the file at `uri`, without fsync: the checksum shows a lost file."""
     temporary = storage.temporary_sibling(uri)
-    if not storage.is_dir(storage.parent(uri)):  # opening the file would create the folder again
-        raise StorageError(f"{storage.parent(uri)}: the work folder is gone: the run that made it has ended")
-    with (
-        explained("write", temporary),
-        storage.open_output(temporary, replication=etl.work_replication) as stream,
-    ):
+    try:  # without its folder, which a late task of a run that has ended must not make again
+        stream = storage.open_output(temporary, replication=etl.work_replication, make_parents=False)
+    except NotFoundError as error:
+        gone = f"{storage.parent(uri)}: the work folder is gone: the run that made it has ended"
+        raise StorageError(gone) from error
+    with explained("write", temporary), stream:
         hashed = HashedOutput(stream)
         with pa.BufferedOutputStream(pa.PythonFile(hashed, "w"), _BLOCK_BYTES) as buffered:
             yield buffered
@@ -62,8 +68,12 @@ def new_file(uri: str, etl: EtlConfig) -> Iterator[pa.NativeFile]:
     _written.get({})[uri] = hashed.checksum()
 
 
-def is_intact(uri: str, checksum: str) -> bool:
-    """Whether the file exists and still has its checksum."""
+def first_damaged(checksums: Checksums) -> str | None:
+    """Return the first of these files that is gone or has another checksum; None if all are intact."""
+    return next((uri for uri, checksum in checksums.items() if not _is_intact(uri, checksum)), None)
+
+
+def _is_intact(uri: str, checksum: str) -> bool:
     try:
         with storage.open_input(uri) as stream:
             return HashedInput(stream).checksum(uri) == checksum
@@ -79,18 +89,42 @@ def write_batches(uri: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
             writer.write_batch(batch)
 
 
-def count_slots(ids: pa.Array, slots: Int64, num_slots: int) -> tuple[Int32, Int32]:
+def count_slots(ids: pa.Array, slots: Int64, num_slots: int) -> tuple[Int64, Int64]:
     """Count the ids of each slot [num_slots], and their bytes; `slots` has the slot of each id."""
     lengths = pc.binary_length(ids).to_numpy()
     num_ids = np.bincount(slots, minlength=num_slots)
     id_bytes = np.bincount(slots, weights=lengths, minlength=num_slots)
-    return num_ids.astype(np.int32), id_bytes.astype(np.int32)
+    return num_ids, id_bytes.astype(np.int64)
 
 
-def slot_batches(batch: pa.RecordBatch, num_ids: Int32) -> Iterator[pa.RecordBatch]:
-    """Cut ids that are sorted by slot into one batch per slot."""
-    starts = np.cumsum(num_ids) - num_ids
-    return (batch.slice(*each) for each in zip(starts.tolist(), num_ids.tolist(), strict=True))
+def write_slots(
+    uri: str, schema: pa.Schema, sorted_ids: Iterable[tuple[pa.RecordBatch, Int64]], etl: EtlConfig
+) -> None:
+    """Write ids slot by slot; a section is the Arrow message of a slot.
+
+    `sorted_ids` has batches of ids in the order of their slots, each with the ids of each of its slots.
+    """
+    options = ipc.IpcWriteOptions(compression=_codec(uri, etl), use_threads=False)
+    with (
+        new_sections(uri, etl) as sections,
+        ipc.new_stream(sections.stream, schema, options=options) as writer,
+    ):
+        for batch, num_ids in sorted_ids:
+            starts = np.cumsum(num_ids) - num_ids
+            for start, count in zip(starts.tolist(), num_ids.tolist(), strict=True):
+                writer.write_batch(batch.slice(start, count))
+                sections.end_section()
+
+
+def slot_table(content: bytes | memoryview, schema: pa.Schema) -> pa.Table:
+    """Return the ids of adjacent slots, as one batch each."""
+    stream = pa.BufferReader(content)
+    batches = []
+    while stream.tell() < len(content):
+        message = ipc.read_message(stream)
+        if message.type == "record batch":  # the first section has the schema too
+            batches.append(ipc.read_record_batch(message, schema))
+    return pa.Table.from_batches(batches, schema)
 
 
 def _codec(uri: str, etl: EtlConfig) -> str | None:
@@ -116,11 +150,10 @@ def _reading(uri: str) -> Iterator[pa.NativeFile]:
         raise StorageError(f"{uri}: this intermediate file is damaged ({error}); {_AGAIN}") from error
 
 
-def read_batches(uri: str, numbers: Sequence[int] | None = None) -> pa.Table:
-    """Read the batches `numbers` of an Arrow file, or all."""
+def read_batches(uri: str) -> pa.Table:
+    """Read an Arrow file."""
     with _reading(uri) as stream, ipc.open_file(stream) as reader:
-        wanted = range(reader.num_record_batches) if numbers is None else numbers
-        return pa.Table.from_batches([reader.get_batch(number) for number in wanted], reader.schema)
+        return reader.read_all()
 
 
 def iter_batches(uri: str) -> Iterator[pa.Table]:
@@ -136,20 +169,78 @@ def read_values(uri: str, offset: int, count: int) -> Int32:
         return np.frombuffer(_read_at(stream, 4 * offset, 4 * count), np.int32)
 
 
-def write_sorted_edges(uri: str, starts: Int64, records: Int32, etl: EtlConfig) -> None:
-    """Write records [N, W] in the order of buckets; bucket b has rows starts[b] to starts[b + 1]."""
+class SectionsWriter:
+    """Writes a new file, and notes where its sections start."""
+
+    def __init__(self, stream: pa.NativeFile) -> None:
+        self.stream = stream
+        self._lengths: list[Int64] = []
+        self._num_bytes = 0
+
+    def append(self, content: memoryview, lengths: Int64) -> None:
+        """Write sections of these lengths."""
+        self.stream.write(content)
+        self._lengths.append(lengths)
+        self._num_bytes += len(content)
+
+    def end_section(self) -> None:
+        """End the section that the bytes written to `stream` since the last section make."""
+        self._lengths.append(np.array([self.stream.tell() - self._num_bytes]))
+        self._num_bytes = self.stream.tell()
+
+    @property
+    def starts(self) -> Int64:
+        """[sections + 1]."""
+        return np.cumsum(np.concatenate([np.zeros(1, np.int64), *self._lengths]), dtype=np.int64)
+
+
+@contextmanager
+def new_sections(uri: str, etl: EtlConfig) -> Iterator[SectionsWriter]:
+    """Open a new file of sections, for writing within the block."""
     with new_file(uri, etl) as stream:
-        stream.write(np.ascontiguousarray(starts))
+        writer = SectionsWriter(stream)
+        yield writer
+        stream.write(writer.starts)
+
+
+def write_records(uri: str, starts: Int64, records: npt.NDArray[Any], etl: EtlConfig) -> None:
+    """Write records [N, W]; section b is those from starts[b] to starts[b + 1]."""
+    with new_file(uri, etl) as stream:
         stream.write(np.ascontiguousarray(records))
+        stream.write(starts * np.int64(records.itemsize * (records.shape[1] if records.ndim > 1 else 1)))
 
 
-def read_sorted_edges(uri: str, buckets: range, num_buckets: int, width: int) -> tuple[Int64, Int32]:
-    """Read starts [len(buckets) + 1], from 0, and records [N, width] of a run of buckets."""
+class SectionsReader:
+    """Reads adjacent sections of an open file."""
+
+    def __init__(self, stream: pa.NativeFile, num_sections: int) -> None:
+        self._stream = stream
+        self._index_at = stream.size() - 8 * (num_sections + 1)
+        if self._index_at < 0:
+            raise ValueError(f"expected the starts of {num_sections} sections, found less")
+
+    def starts(self, sections: range) -> Int64:
+        """Read where each of the sections starts, and where the last one ends: [len(sections) + 1]."""
+        at = self._index_at + 8 * sections.start
+        return np.frombuffer(_read_at(self._stream, at, 8 * (len(sections) + 1)), np.int64)
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Read the bytes [start, stop) of the file."""
+        return _read_at(self._stream, start, stop - start)
+
+
+@contextmanager
+def open_sections(uri: str, num_sections: int) -> Iterator[SectionsReader]:
+    """Open a file of `num_sections` sections."""
     with _reading(uri) as stream:
-        starts = np.frombuffer(_read_at(stream, 8 * buckets.start, 8 * (len(buckets) + 1)), np.int64)
-        at = 8 * (num_buckets + 1) + 4 * width * int(starts[0])
-        body = _read_at(stream, at, 4 * width * int(starts[-1] - starts[0]))
-    return starts - starts[0], np.frombuffer(body, np.int32).reshape(-1, width)
+        yield SectionsReader(stream, num_sections)
+
+
+def read_slots(uri: str, schema: pa.Schema, slots: range, num_slots: int) -> pa.Table:
+    """Read the ids of adjacent slots of a file that `write_slots` has written."""
+    with open_sections(uri, num_slots) as reader:
+        starts = reader.starts(slots)
+        return slot_table(reader.read(int(starts[0]), int(starts[-1])), schema)
 
 
 def _read_at(stream: pa.NativeFile, offset: int, num_bytes: int) -> bytes:

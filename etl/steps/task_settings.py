@@ -16,7 +16,8 @@ from graphmill.storage.as_json import Int64
 from graphmill.vocab import Bucket, Side
 
 MIN_SLOTS = 16
-MAX_SLOTS = 1024
+MAX_SLOTS = 1 << 14
+MAX_UNCUT_PARTITIONS = 1024
 IDS_OF_UNCUT_SLOT = 1 << 16
 # Memory for sorting an id, besides three copies of its bytes: read, distinct, sorted.
 ID_OVERHEAD_BYTES = 64
@@ -55,10 +56,10 @@ class Folders:
 
 @dataclass(frozen=True)
 class TaskSettings:
-    """Settings of a run; small, and sent to every task."""
+    """Settings of a run; small, and known to every task."""
 
     etl: EtlConfig
-    """Without tables, which may be many: a task gets its own."""
+    """Without most tables, which may be many: a task gets its own."""
     num_partitions: dict[str, int]
     """By entity type, in the configuration's order."""
     num_slots: dict[str, int]
@@ -89,10 +90,12 @@ class TaskSettings:
         counts = {name: entity.num_partitions for name, entity in config.entities.items()}
         relations = tuple(Relation(each.name, each.lhs, each.rhs) for each in config.relations)
         return cls(
-            etl=etl.model_copy(update={"tables": (), "entities": (), "previous_entity_path": previous}),
+            etl=etl.model_copy(
+                update={"tables": etl.tables[:1], "entities": (), "previous_entity_path": previous}
+            ),
             num_partitions=counts,
             num_slots={
-                name: _uncut_slots(num_ids)
+                name: _uncut_slots(num_ids, num_slots)
                 if name in config.uncut_types
                 else min(max(num_slots // n, MIN_SLOTS), MAX_SLOTS)
                 for name, n in counts.items()
@@ -213,6 +216,7 @@ def _grid(relations: tuple[Relation, ...], num_partitions: Mapping[str, int]) ->
     return Bucket(*(max(num_partitions[each.entity_type(side)] for each in relations) for side in Side))
 
 
-def _uncut_slots(num_ids: int) -> int:
+def _uncut_slots(num_ids: int, num_slots: int) -> int:
     """Slots of a type that may be cut: a power of two, so that its partitions have as many slots each."""
-    return min(max(1 << (num_ids // IDS_OF_UNCUT_SLOT).bit_length(), MIN_SLOTS), MAX_SLOTS)
+    for_partitions = min(num_ids // IDS_OF_UNCUT_SLOT, MAX_UNCUT_PARTITIONS - 1)
+    return min(max(1 << max(for_partitions, num_slots).bit_length(), MIN_SLOTS), MAX_SLOTS)

@@ -1,6 +1,6 @@
-"""Loops over strings and numbers in C++: strings.cpp, compiled on this machine when first used.
+"""Loops over strings and numbers in C++: strings.cpp, built into the wheel or compiled when first used.
 
-Without a compiler, numpy and pyarrow do the same work, more slowly.
+Without either, numpy and pyarrow do the same work, more slowly.
 """
 
 import ctypes
@@ -41,7 +41,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """Return the compiled loops, or None without a compiler; the log says why, once per process."""
+    """Load the compiled loops; None without a build and a compiler, and the log says why, once a process."""
     return native.library(SOURCE, _FUNCTIONS, name="etl", instead="numpy and pyarrow do its part")
 
 

@@ -1,15 +1,17 @@
 """The command `graphmill`, which has all commands."""
 
 import json
+import sys
 from typing import Any, Literal
 
 import click
 
-from graphmill import checkpoints
+from graphmill import checkpoints, config
 from graphmill.checkpoints import convert as conversion
 from graphmill.checkpoints.id_maps import IdMaps, parse_id_maps
 from graphmill.cli import exit_codes
-from graphmill.cli.options import id_map_options, output_options
+from graphmill.cli.options import conf_option, id_map_options, output_options, set_option
+from graphmill.cluster import ClusterConfig, deploy
 from graphmill.config.plugins import read_plugins
 from graphmill.config.stages import named
 from graphmill.display import terminal
@@ -48,6 +50,20 @@ class _Group(click.Group):
 @click.version_option(package_name="graphmill")
 def command() -> None:
     """Turn raw edges with string ids into embeddings under the same ids."""
+
+
+@command.command(epilog="Example: graphmill follow application_1795176752464_0017")
+@click.argument("application")
+@conf_option
+@set_option
+def follow(application: str, conf: str | None, overrides: tuple[str, ...]) -> None:
+    """Show the output of a driver that runs in a YARN container, and end with its exit code.
+
+    APPLICATION is what a command with --deploy-mode cluster has named. --conf and --set are needed only for
+    cluster.yarn_classpath.
+    """
+    raw = config.read_raw(conf, overrides).get("cluster", {})
+    sys.exit(deploy.follow(application, config.validated(ClusterConfig, raw, prefix=("cluster",))))
 
 
 _index_base_option = click.option(

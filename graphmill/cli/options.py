@@ -2,13 +2,14 @@
 
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from graphmill import config, storage
+from graphmill.cli import in_a_container
 from graphmill.cluster import ClusterConfig
 from graphmill.cluster.kinds import FORMS
 from graphmill.display import terminal
@@ -30,7 +31,11 @@ _CLUSTER = (
     "name",
     "archive",
     "python",
+    "metrics_port",
+    "driver_memory",
 )
+
+OF_A_CLUSTER = (*_CLUSTER, "py_files", "yarn_options", "deploy")
 
 # Options of spark-submit, and what they are called here.
 _OF_SPARK = {
@@ -38,10 +43,9 @@ _OF_SPARK = {
     "--executor-cores": "--worker-cores",
     "--executor-memory": "--worker-memory",
     "--total-executor-cores": "--num-workers and --worker-cores",
-    "--driver-memory": "nothing: the command itself holds no data",
     "--driver-cores": "nothing: the command itself does no work",
-    "--deploy-mode": "nothing: the command runs where it is started",
     "--archives": "--archive",
+    **dict.fromkeys(("--keytab", "--principal"), "nothing: tickets come from kinit, in client mode"),
     "--properties-file": "--conf FILE, in YAML",
     "--jars": "--py-files",
     "--files": "--py-files",
@@ -129,9 +133,23 @@ def cluster_options(command: Command) -> Command:
         callback=lambda context, option, lists: [file for each in lists for file in each.split(",")] or None,
         help="Modules and wheels for the workers; repeatable.",
     )(command)
+    command = click.option(
+        "--yarn-option",
+        "yarn_options",
+        metavar="KEY=VALUE",
+        multiple=True,
+        callback=lambda context, option, given: _yarn_options(given) or None,
+        help="Option of the distributed shell's client, as node_label_expression=gpu; repeatable.",
+    )(command)
+    command = click.option(
+        "--deploy-mode",
+        "deploy",
+        type=click.Choice(["client", "cluster"]),
+        help=ClusterConfig.model_fields["deploy"].description,
+    )(command)
     for key in reversed(_CLUSTER):
         field = ClusterConfig.model_fields[key]
-        kind = int if isinstance(field.default, int) else str
+        kind = int if field.annotation in (int, int | None) else str
         option = f"--{key.replace('_', '-')}"
         command = click.option(option, type=kind, help=field.description)(command)
     return command
@@ -143,9 +161,26 @@ def _refuse(context: click.Context, option: click.Parameter, given: Any, ours: s
     raise click.UsageError(f"{option.opts[0]} is an option of spark-submit; here it is {ours}")
 
 
+def _yarn_options(given: Sequence[str]) -> dict[str, str | bool | list[str]]:
+    """Read KEY=VALUE, KEY of a flag, and repeated keys such as shell_env=NAME=VALUE."""
+    found: dict[str, str | bool | list[str]] = {}
+    for each in given:
+        key, equals, value = each.partition("=")
+        before = found.get(key)
+        if not equals:
+            found[key] = True
+        elif isinstance(before, str | list):
+            found[key] = [*([before] if isinstance(before, str) else before), value]
+        else:
+            found[key] = value
+    return found
+
+
 def as_overrides(settings: Mapping[str, Any]) -> tuple[str, ...]:
     """Settings of the section `cluster` that are given, as for --set."""
     given = {key: value for key, value in settings.items() if value is not None}
+    options = given.pop("yarn_options", {})  # each on its own: the configuration may have others
+    given |= {f"yarn_options.{key}": value for key, value in options.items()}
     return tuple(f"cluster.{key}={json.dumps(value, ensure_ascii=False)}" for key, value in given.items())
 
 
@@ -165,14 +200,16 @@ def run_options(command: Command) -> Command:
         run: str | None = None,
         **others: Any,
     ) -> Any:
-        chosen = {key: others.pop(key) for key in (*_CLUSTER, "py_files")}
+        chosen = {key: others.pop(key) for key in OF_A_CLUSTER}
         overrides = (*overrides, *as_overrides(chosen))
         if output is not None:
             overrides = (*overrides, f"output={json.dumps(output, ensure_ascii=False)}")
         conf = conf_of(run, conf)
         section = config.read_raw(conf, overrides).get("cluster")
-        driver = section.get("hdfs_driver") if isinstance(section, Mapping) else None
-        with hdfs.use_driver(driver):
+        given = section if isinstance(section, Mapping) else {}
+        with hdfs.use_driver(given.get("hdfs_driver")):
+            if given.get("deploy") == "cluster" and in_a_container.is_deployed(others):
+                raise SystemExit(in_a_container.run_command(conf, overrides, others))
             return command(conf=conf, overrides=overrides, **others)
 
     return conf_option(set_option(master_option(cluster_options(output_options(with_settings)))))

@@ -14,6 +14,8 @@ from graphmill.config import Config
 from graphmill.config.stages import STAGES
 from graphmill.display import progress
 from graphmill.errors import ConfigError, GraphMillError, LockedError
+from graphmill.monitoring import lineage
+from graphmill.monitoring import server as metrics
 from graphmill.run import lock, record
 from graphmill.run.job import job_of
 from graphmill.run.output_checks import check_outputs
@@ -59,14 +61,15 @@ def session(
     if not outputs:  # run.json is in the checkpoint, which a stage may move aside
         written.append(settings.checkpoint_path)
     losses = cluster.Losses()
-    with lock.held(*outputs, whole=written) as claim:
-        uri = settings.record_uri(settings.checkpoint_path)
-        run = record.RunRecord(uri, settings, claim, keeps_config=keeps_config)
+    uri = settings.record_uri(settings.checkpoint_path)
+    with lock.held(*outputs, whole=written) as claim, lineage.told(settings, uri) as observer:
+        run = record.RunRecord(uri, settings, claim, keeps_config=keeps_config, observer=observer)
         options = settings.section(cluster.ClusterConfig)
         try:
             with (
                 ThreadPoolExecutor(1) as writer,
                 progress.displayed(),
+                metrics.served(options, run, losses),
                 cluster.connect(master, options, [STAGES[stages[0]].job]) as client,
                 losses.counted(client),
             ):

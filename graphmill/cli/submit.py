@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from graphmill import cluster, config
-from graphmill.cli import exit_codes
+from graphmill.cli import exit_codes, in_a_container
 from graphmill.cli.options import (
     CONF_VARIABLE,
     MASTER_VARIABLE,
@@ -20,10 +20,11 @@ from graphmill.cli.options import (
     conf_option,
     master_option,
 )
-from graphmill.cluster import ClusterConfig
+from graphmill.cluster import ClusterConfig, deploy
 from graphmill.config.stages import STAGES, named
 from graphmill.display import progress, terminal
 from graphmill.errors import ConfigError
+from graphmill.monitoring import server as metrics
 
 log = logging.getLogger("graphmill")
 
@@ -100,11 +101,14 @@ def _run_script(
     script: str, arguments: tuple[str, ...], master: str | None, conf: str | None, chosen: dict[str, Any]
 ) -> None:
     given = config.load(conf).model_dump()["cluster"] if conf else {}
-    settings = config.validated(ClusterConfig, given | chosen, prefix=("cluster",))
+    options = {"yarn_options": given.get("yarn_options", {}) | chosen.get("yarn_options", {})}
+    settings = config.validated(ClusterConfig, given | chosen | options, prefix=("cluster",))
+    if settings.deploy == "cluster" and not deploy.is_driver():
+        sys.exit(in_a_container.run_script(script, arguments, master, conf, chosen, settings))
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).resolve().parent))
     terminal.options.debug = True  # the errors of the user's own script need their traceback
-    with progress.displayed(), cluster.connect(master, settings):
+    with progress.displayed(), metrics.served(settings), cluster.connect(master, settings):
         runpy.run_path(script, run_name="__main__")
 
 

@@ -6,18 +6,36 @@ import os
 import re
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from graphmill import storage
 from graphmill.cluster import hadoop
-from graphmill.errors import GraphMillError
+from graphmill.errors import ClusterError, ConfigError, GraphMillError
 
 log = logging.getLogger("graphmill")
 
 _POLL_S = 0.5
 _ID_TIMEOUT_S = 20
+
+
+def home_uri() -> str:
+    """Return the folder of this user on HDFS, where YARN's client uploads the files of containers."""
+    return f"hdfs:///user/{os.environ.get('HADOOP_USER_NAME') or getpass.getuser()}"
+
+
+def shell_words(options: Mapping[str, bool | int | str | Sequence[str]]) -> list[str]:
+    """Return options of the distributed shell's client as words: True is a flag, a list is repeated."""
+    words = []
+    for key, value in options.items():
+        if isinstance(value, bool):
+            words += [f"-{key}"] if value else []
+        else:
+            values = [str(value)] if isinstance(value, int | str) else value
+            words += [word for each in values for word in (f"-{key}", each)]
+    return words
 
 
 @dataclass
@@ -71,7 +89,8 @@ class Application:
             re.DOTALL,
         )
         if not reports or self.id is None:
-            lines = [line for line in output.splitlines() if not re.match(r"\s+(at |\.\.\. )", line)]
+            # Without stack traces, and the usage that follows a wrong option.
+            lines = [line for line in output.splitlines() if not re.match(r"\s|usage: ", line)]
             tail = "\n".join(line[:500] for line in lines[-12:])
             return f"YARN's client wrote:\n{tail}"
         diagnostics, queue, state, final, url = reports[-1]
@@ -79,6 +98,18 @@ class Application:
             f"{self.id} in queue {queue} is {state}, {final}; diagnostics: {diagnostics.strip() or 'none'}\n"
             f"see {url} and `yarn logs -applicationId {self.id}`"
         )
+
+    def failure(self, what: str) -> GraphMillError:
+        """Return the error of an application that does not do what it should; `what` begins its message."""
+        if refused := re.search(r"UnrecognizedOptionException: (.*)", self._output()):
+            return ConfigError(f"cluster.yarn_options: the client of YARN's distributed shell: {refused[1]}")
+        return ClusterError(f"--master yarn: {what}: {self.diagnosis()}")
+
+    def leave(self) -> None:
+        """End the client, but not the application, which is submitted first."""
+        self._wait_for_id()
+        self._client.kill()
+        self._client.wait()
 
     def end(self, wait_s: float) -> None:
         """Kill the application, unless it ends by itself within `wait_s`.
@@ -101,9 +132,8 @@ class Application:
     def _delete_files(self) -> None:
         """Delete the files that YARN's client uploaded: a killed application master leaves them."""
         with suppress(GraphMillError, KeyError, OSError):  # remaining files harm nobody
-            user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
             if self.id:
-                storage.delete(f"hdfs:///user/{user}/{self.name}/{self.id}")
+                storage.delete(storage.join(home_uri(), self.name, self.id))
 
     def _wait_for_id(self) -> None:
         """Wait until a client that is submitting has submitted: an end before leaves the outcome unknown."""

@@ -42,7 +42,8 @@ def connect(master: str | None, settings: ClusterConfig, imports: Sequence[str] 
         try:
             keys = stack.enter_context(_in_a_file(_keys(master, kind, settings)))
             preload = {"distributed.worker.preload": list(imports)} if kind.has_own_workers else {}
-            stack.enter_context(dask.config.set(pre_spawn_environment(ENVIRONMENT) | preload))
+            pages = dashboard.tls(settings.dashboard_address, keys)
+            stack.enter_context(dask.config.set(pre_spawn_environment(ENVIRONMENT) | preload | pages))
             start = starter_of(kind)
             cluster = stack.enter_context(start(master, settings, keys)) if start else master
             security = keys and keys.security()
@@ -54,7 +55,7 @@ def connect(master: str | None, settings: ClusterConfig, imports: Sequence[str] 
         prepare(client, kind, settings.py_files)
         variables = {hdfs.DRIVER_VARIABLE: hdfs.chosen_driver()}
         client.register_plugin(Environment(variables, ignores_interrupts=kind.has_own_workers))
-        _announce(client, master)
+        _announce(client, master, keys)
         yield client
 
 
@@ -101,8 +102,8 @@ def _in_a_file(keys: Keys | None) -> Iterator[Keys | None]:
         yield Keys.of_file(file.name, keys.text)
 
 
-def _announce(client: Client, master: str) -> None:
+def _announce(client: Client, master: str, keys: Keys | None) -> None:
     log.info("cluster: %s, %d workers", master, len(worker_addresses(client)))
-    address = dashboard.address(client, is_here=kind_of(master).has_own_scheduler)
-    if address and not progress.footer(f"dashboard: {address}"):
-        log.info("dashboard: %s", address)
+    place = dashboard.described(client, kind_of(master), keys)
+    if place and not progress.footer(f"dashboard: {place}"):
+        log.info("dashboard: %s", place)

@@ -1,10 +1,11 @@
-"""The script that starts a Dask worker in a YARN container, and the files that the script needs.
+"""The scripts that start a Dask worker or a driver in a YARN container, and the files that they need.
 
     the container's folder, filled by YARN
         ExecScript.sh                          the script
         core-site.xml  hdfs-site.xml  ...      the submitter's HADOOP_CONF_DIR
         env.tar.gz                             `archive`, unpacked once per node and application
         keys.pem                               keys of this run, readable by the container's user alone
+        tmp/  cache/                           TMPDIR; compiled code. YARN deletes them with the folder
 
 Secrets are in files (TLS keys) or in YARN's own tokens: the script holds paths only.
 """
@@ -21,7 +22,14 @@ from dask.utils import parse_bytes
 
 from graphmill import storage
 from graphmill.cluster.keys import Keys
-from graphmill.cluster.settings import CORES_VARIABLE, ENVIRONMENT, FACING, LOOPBACK, ClusterConfig
+from graphmill.cluster.settings import (
+    CORES_VARIABLE,
+    DRIVER_VARIABLE,
+    ENVIRONMENT,
+    FACING,
+    LOOPBACK,
+    ClusterConfig,
+)
 from graphmill.errors import ConfigError
 
 DEFAULT_MEMORY = "4GiB"
@@ -33,16 +41,14 @@ _COPY_BYTES = 8 << 20
 _KEYS_FILE = "keys.pem"
 _SITE_FILES = ("core-site.xml", "hdfs-site.xml")
 _PASSED_ON = ("HADOOP_USER_NAME", "KRB5_CONFIG")
-_NOT_PASSED_ON = ("GRAPHMILL_MASTER", "GRAPHMILL_CONF")
+_NOT_PASSED_ON = ("GRAPHMILL_MASTER", "GRAPHMILL_CONF", DRIVER_VARIABLE)
 SCHEDULER_GONE_S = 15
 SETTLE_S = 2  # a scheduler that closes first ends its workers
 
 _TEMPLATE = """\
 #!/bin/bash
 # YARN starts this in the container's folder, and restarts it unless it exits with 0: the scheduler is gone.
-set -u
-{exports}
-{unpack}
+{start}
 scheduler_answers() {{ (exec 3<>/dev/tcp/{host}/{port}) 2>/dev/null; }}
 gone_since=$SECONDS
 until scheduler_answers; do
@@ -59,6 +65,25 @@ sleep {settle_s}
 scheduler_answers || exit 0
 exit 1  # never the exit code of a signal: YARN does not restart those
 """
+
+_START = """\
+set -u
+{exports}
+mkdir -p {folders}
+{unpack}"""
+
+# Folders of each container on the disks of YARN: a container has no home, and may not fill /tmp of its node.
+_FOLDERS = {
+    "TMPDIR": "tmp",
+    "XDG_CACHE_HOME": "cache",
+    "MPLCONFIGDIR": "cache/matplotlib",
+    "NUMBA_CACHE_DIR": "cache/numba",
+    "TRITON_CACHE_DIR": "cache/triton",
+    "TORCHINDUCTOR_CACHE_DIR": "cache/inductor",
+    "TORCH_EXTENSIONS_DIR": "cache/torch",
+    "CUPY_CACHE_DIR": "cache/cupy",
+    "CUDA_CACHE_PATH": "cache/cuda",
+}
 
 _UNPACK = """\
 # Once per node: beside the file that YARN has localized for all containers of the application.
@@ -85,10 +110,20 @@ def memory_mib(settings: ClusterConfig) -> tuple[int, int]:
         ConfigError: `worker_memory` is 0: YARN has no containers without a limit.
     """
     asked = DEFAULT_MEMORY if settings.worker_memory == "auto" else settings.worker_memory
-    worker = parse_bytes(asked) // _MIB
-    if worker < 1:
-        raise ConfigError(f"cluster.worker_memory: expected at least 1 MiB, found {asked!r}")
+    worker = mib("worker_memory", asked)
     return worker, worker + max(_OVERHEAD_MIN_MIB, int(worker * _OVERHEAD_SHARE))
+
+
+def mib(key: str, asked: str) -> int:
+    """Return the memory that the setting `key` asks for, in MiB.
+
+    Raises:
+        ConfigError: the setting is 0.
+    """
+    size = int(parse_bytes(asked)) // _MIB
+    if size < 1:
+        raise ConfigError(f"cluster.{key}: expected at least 1 MiB, found {asked!r}")
+    return size
 
 
 def localized_files(settings: ClusterConfig, folder: Path, keys: Keys | None) -> list[str]:
@@ -121,14 +156,8 @@ def localized_files(settings: ClusterConfig, folder: Path, keys: Keys | None) ->
 def script(settings: ClusterConfig, scheduler: str, name: str, keys: Keys | None) -> str:
     """Return the text of the script; `scheduler` is an address, the worker's name begins with `name`."""
     address = urlsplit(scheduler)
-    exports = [f"export {key}={shlex.quote(value)}" for key, value in sorted(_environment(settings).items())]
-    exports.append('export HADOOP_CONF_DIR="$PWD"')
-    unpack = f"python={shlex.quote(settings.python or sys.executable)}"
-    if settings.archive:
-        unpack = _UNPACK.format(name=shlex.quote(storage.name(settings.archive)))
     return _TEMPLATE.format(
-        exports="\n".join(exports),
-        unpack=unpack,
+        start=start_of(settings),
         host=address.hostname,
         port=address.port,
         facing=FACING,
@@ -136,6 +165,17 @@ def script(settings: ClusterConfig, scheduler: str, name: str, keys: Keys | None
         settle_s=SETTLE_S,
         worker=_worker_command(settings, scheduler, name, keys),
     )
+
+
+def start_of(settings: ClusterConfig) -> str:
+    """Return the first lines of a container's script: its environment, its folders, and $python."""
+    exports = [f"export {key}={shlex.quote(value)}" for key, value in sorted(_environment(settings).items())]
+    exports += [f'export {key}="$PWD/{folder}"' for key, folder in _FOLDERS.items()]
+    exports.append('export HADOOP_CONF_DIR="$PWD"')
+    unpack = f"python={shlex.quote(settings.python or sys.executable)}"
+    if settings.archive:
+        unpack = _UNPACK.format(name=shlex.quote(storage.name(settings.archive)))
+    return _START.format(exports="\n".join(exports), folders=" ".join(_FOLDERS.values()), unpack=unpack)
 
 
 def _worker_command(settings: ClusterConfig, scheduler: str, name: str, keys: Keys | None) -> str:

@@ -3,8 +3,11 @@
 The dashboard needs Bokeh, and the import of Bokeh takes longer than a short run.
 """
 
+import hashlib
 import importlib.util
+import os
 import socket
+import ssl
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
 from urllib.parse import urlsplit
@@ -12,8 +15,11 @@ from urllib.parse import urlsplit
 from distributed import Client, Scheduler
 from tornado import web
 
-from graphmill.cluster.settings import LOOPBACK
+from graphmill.cluster.keys import Keys
+from graphmill.cluster.kinds import Kind
+from graphmill.cluster.settings import DRIVER_VARIABLE, LOOPBACK
 
+_TLS = "distributed.scheduler.dashboard.tls"
 _TIMEOUT_S = 5.0
 _NOT_FOUND = 404
 
@@ -29,6 +35,39 @@ def offer(scheduler: Scheduler) -> None:
         scheduler.http_application.add_application(
             web.Application([(r".*", _Maker, {"scheduler": scheduler})])
         )
+
+
+def tls(listens_at: str, keys: Keys | None) -> dict[str, str]:
+    """Return Dask's settings for a dashboard by https, with the certificate of the run.
+
+    A dashboard at the loopback address needs none.
+    """
+    if keys is None or listens_at.rpartition(":")[0].strip("[]") in (LOOPBACK, "::1", "localhost"):
+        return {}
+    return {f"{_TLS}.cert": keys.cert, f"{_TLS}.key": keys.key}
+
+
+def described(client: Client, kind: Kind, keys: Keys | None) -> str | None:
+    """Return how to look at the dashboard from the network of this machine; None if that is not possible.
+
+    The scheduler of a cluster of other machines may listen at the loopback address of this machine: then the
+    way is through ssh, but not into a container.
+    """
+    is_open = address(client, is_here=kind.has_own_workers)
+    if is_open or not kind.has_own_scheduler or DRIVER_VARIABLE in os.environ:
+        is_own = is_open and is_open.startswith("https:") and keys and keys.text
+        return f"{is_open} (certificate: SHA-256 {_fingerprint(keys)})" if is_own and keys else is_open
+    if (link := address(client, is_here=True)) is None:
+        return None
+    port = urlsplit(link).port
+    return f"ssh -L {port}:{LOOPBACK}:{port} {socket.getfqdn()}, then {link}"
+
+
+def _fingerprint(keys: Keys) -> str:
+    """Return what a browser shows of the certificate that it cannot check otherwise."""
+    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+    text = (keys.text or "").partition(end)[0].partition(begin)[2]
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(f"{begin}{text}{end}")).hexdigest()
 
 
 def address(client: Client, *, is_here: bool) -> str | None:

@@ -18,9 +18,11 @@ from graphmill.errors import ClusterError, ConfigError
 CONF_VARIABLE = "HADOOP_CONF_DIR"
 SHELL_CLIENT = "org.apache.hadoop.yarn.applications.distributedshell.Client"
 APPLICATION_CLI = "org.apache.hadoop.yarn.client.cli.ApplicationCLI"
+LOGS_CLI = "org.apache.hadoop.yarn.client.cli.LogsCLI"
 
 _SHELL_JAR = "hadoop-yarn-applications-distributedshell*.jar"
 _COMMAND_TIMEOUT_S = 120
+_LOGS_TIMEOUT_S = 30
 _CORE_SITE = "core-site.xml"
 
 
@@ -47,15 +49,50 @@ class YarnClient:
         start = [SHELL_CLIENT] if self.by_java else ["jar", self.shell_jar_path, SHELL_CLIENT]
         return [*self.prefix, *start, "-jar", self.shell_jar_path, *arguments]
 
+    def is_over(self, application_id: str) -> bool:
+        """Tell whether the application has ended.
+
+        Raises:
+            ClusterError: YARN does not answer, or does not know the application.
+        """
+        output = _output([*self._command("application", "-status"), application_id], f"{application_id}:")
+        state = re.search(r"^\s*State : (\w+)", output, re.MULTILINE)
+        return state is not None and state[1] in ("FINISHED", "FAILED", "KILLED")
+
+    def master_logs(self, application_id: str) -> str:
+        """Return the logs of all attempts of the application master.
+
+        Raises:
+            ClusterError: YARN does not have them, or does not give them.
+        """
+        start = [LOGS_CLI] if self.by_java else ["logs"]
+        options = ["-applicationId", application_id, "-am", "ALL", "-log_files", "AppMaster.stderr"]
+        command = [*self.prefix, *start, *options]
+        return _output(command, f"yarn logs: {application_id}:", timeout_s=_LOGS_TIMEOUT_S)
+
     def kill(self, application_id: str) -> None:
         """Kill the application if it still runs.
 
         Raises:
             ClusterError: YARN did not kill the application.
         """
-        start = [APPLICATION_CLI] if self.by_java else []
-        command = [*self.prefix, *start, "application", "-kill", application_id]
+        command = [*self._command("application", "-kill"), application_id]
         _output(command, f"{application_id} may still be running: `yarn application -kill`")
+
+    def _command(self, *words: str) -> list[str]:
+        start = [APPLICATION_CLI] if self.by_java else []
+        return [*self.prefix, *start, *words]
+
+
+def application_of(container: str) -> tuple[str, int]:
+    """Return the application of a container, and the attempt of its master, by the container's id.
+
+    An id is such as `container_1795176752464_0001_01_000002`, or `container_e17_...` after restarts of YARN.
+    """
+    found = re.fullmatch(r"container_(?:e\d+_)?(\d+_\d+)_(\d+)_\d+", container)
+    if found is None:
+        raise ValueError(f"expected the id of a container of YARN, found {container!r}")
+    return f"application_{found[1]}", int(found[2])
 
 
 def find(classpath: str | None, folder: Path) -> YarnClient:
@@ -72,16 +109,16 @@ def find(classpath: str | None, folder: Path) -> YarnClient:
         )
     if classpath:
         jar_path = _shell_jar(classpath)
-        private = _private_conf(Path(conf_dir), folder)
+        private = private_conf(Path(conf_dir), folder)
         java_home = os.environ.get("JAVA_HOME")
         java = str(Path(java_home, "bin", "java")) if java_home else "java"
         return YarnClient((java, "-cp", f"{private}:{classpath}"), jar_path, private)
     yarn = _yarn_command()
     jar_path = _shell_jar(_output([yarn, "classpath"], f"--master yarn: `{yarn} classpath`"))
-    return YarnClient((yarn,), jar_path, _private_conf(Path(conf_dir), folder))
+    return YarnClient((yarn,), jar_path, private_conf(Path(conf_dir), folder))
 
 
-def _private_conf(conf_dir: Path, folder: Path) -> str:
+def private_conf(conf_dir: Path, folder: Path) -> str:
     """Copy HADOOP_CONF_DIR to `folder`, with a umask that gives new files on HDFS to their owner alone.
 
     The distributed shell uploads the files of containers, among them keys. Only the umask of its
@@ -127,13 +164,13 @@ def _shell_jar(classpath: str) -> str:
     raise ConfigError(f"--master yarn: no {_SHELL_JAR} on YARN's class path: {classpath.strip()[:500]}")
 
 
-def _output(command: Sequence[str], description: str) -> str:
+def _output(command: Sequence[str], description: str, *, timeout_s: float = _COMMAND_TIMEOUT_S) -> str:
     try:
         done = subprocess.run(
             command,
             capture_output=True,
             text=True,
-            timeout=_COMMAND_TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
             start_new_session=True,  # a terminal sends Ctrl-C to this command alone
         )

@@ -1,6 +1,7 @@
 """The section `cluster`, and the environment of worker processes."""
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -15,6 +16,9 @@ from graphmill.errors import ConfigError
 
 CORES_VARIABLE = "GRAPHMILL_NUM_CORES"
 LOOPBACK = "127.0.0.1"
+DRIVER_VARIABLE = "GRAPHMILL_DRIVER"  # set in the container of a driver (`cluster.deploy: cluster`)
+
+NEVER_MS = 2**31 - 1  # of an application; the distributed shell's default is ten minutes
 
 # Prints the address of this machine that faces the scheduler (host and port); workers listen on it.
 FACING = "import socket, sys; print(socket.create_connection((sys.argv[1], sys.argv[2])).getsockname()[0])"
@@ -31,6 +35,22 @@ ENVIRONMENT = {
     # trained at a tenth of the speed.
     "OMP_WAIT_POLICY": "PASSIVE",
 }
+
+# Options of the distributed shell's client that follow from settings, and those settings.
+OWN_YARN_OPTIONS = {
+    "appname": "cluster.name",
+    "num_containers": "cluster.num_workers",
+    "container_memory": "cluster.worker_memory",
+    "container_vcores": "cluster.worker_cores",
+    "container_resources": "cluster.worker_gpus",
+    "container_resource_profile": "cluster.worker_memory, worker_cores and worker_gpus",
+    "queue": "cluster.queue",
+    "localize_files": "cluster.archive and cluster.py_files",
+    **dict.fromkeys(("jar", "shell_script", "shell_command", "shell_args"), "dask-submit SCRIPT"),
+    **dict.fromkeys(("timeout", "container_retry_policy"), "nothing: containers live as long as the run"),
+}
+
+YarnOptions = dict[str, bool | int | str | Strings]
 
 _MIN_MEMORY_BYTES = 1 << 20
 
@@ -68,6 +88,16 @@ class ClusterConfig(Section):
     worker_gpus: Annotated[int, Field(ge=0)] = Field(0, description="GPUs (yarn.io/gpu) per YARN container.")
     queue: str | None = Field(None, description="YARN queue; null: YARN's default.")
     name: str = Field("graphmill", pattern=r"^[\w.-]+$", description="Name of the YARN application.")
+    deploy: Literal["client", "cluster"] = Field(
+        "client",
+        description="Where scheduler and driver run on YARN: in this process, or in a container.",
+    )
+    driver_memory: str = Field("2GiB", description="Memory of the driver's container (deploy: cluster).")
+    yarn_options: YarnOptions = Field(
+        {},
+        description="Further options of the client of YARN's distributed shell, such as "
+        "node_label_expression; shell_env: a list of NAME=VALUE.",
+    )
     archive: str | None = Field(
         None, description="Packed Python environment (.tar.gz, local or on HDFS), unpacked on the nodes."
     )
@@ -84,6 +114,12 @@ class ClusterConfig(Section):
     )
     replace_after_s: Positive = Field(60, description="Seconds until a missing YARN worker is replaced.")
     dashboard_address: str = Field(f"{LOOPBACK}:0", description="Dask's dashboard; `:8787` opens it to all.")
+    metrics_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="Port of the run's metrics for Prometheus, on dashboard_address's host; 0: any.",
+    )
     tls: Literal["auto", "off"] | TlsConfig = Field(
         "auto",
         description="TLS between processes. auto: every run has keys of its own; off: anybody may connect.",
@@ -94,7 +130,17 @@ class ClusterConfig(Section):
         "native", description="HDFS client; libhdfs needs a JVM and libhdfs.so."
     )
 
-    @field_validator("worker_memory")
+    @field_validator("yarn_options")
+    @classmethod
+    def _check_yarn_options(cls, given: YarnOptions) -> YarnOptions:
+        for key in given:
+            if key in OWN_YARN_OPTIONS:
+                raise ValueError(f"{key}: GraphMill sets this option; use {OWN_YARN_OPTIONS[key]}")
+            if not re.fullmatch(r"\w+", key):
+                raise ValueError(f"expected names of options as node_label_expression, found {key!r}")
+        return given
+
+    @field_validator("worker_memory", "driver_memory")
     @classmethod
     def _check_memory(cls, asked: str) -> str:
         if asked == "auto":

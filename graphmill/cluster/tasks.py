@@ -32,8 +32,12 @@ def run_tasks(
     *,
     description: str,
     unit: str = "tasks",
-) -> list[Result]:
+    keep: Callable[[Result], Any] | None = None,
+) -> list[Any]:
     """Run `function(*each)` for each of `arguments` as a Dask task; return the results in the same order.
+
+    `keep` is called with each result as it arrives; what it returns takes the place of the result. It can add
+    up large results, of which this process then holds one at a time.
 
     A task may run more than once: its function must write the same files each time. Dask runs the tasks of a
     dead worker again. A task with a StorageError runs again a few times, unless a path is wrong or a disk is
@@ -46,37 +50,40 @@ def run_tasks(
         ClusterError: a task killed several workers, or the cluster went away.
     """
     progress.tell(description, 0, len(arguments), unit)
-    futures: list[Future] = [client.submit(function, *each, pure=False) for each in arguments]
-    number_of = {future.key: number for number, future in enumerate(futures)}
-    delays = [iter(RETRY_DELAYS_S) for _ in futures]
-    completed = as_completed(futures)
+    number_of: dict[Future, int] = {
+        client.submit(function, *each, pure=False): number for number, each in enumerate(arguments)
+    }
+    delays = [iter(RETRY_DELAYS_S) for _ in arguments]
+    completed = as_completed(list(number_of))
+    results: list[Any] = [None] * len(arguments)
     num_done = 0
     try:
         for future in completed:
-            number = number_of[future.key]
+            number = number_of.pop(future)
             try:
-                _result(future, description)
+                result = _result(future, description)
             except StorageError as error:
                 delay_s = next(delays[number], None) if _may_pass(error) else None
                 if delay_s is None:
                     raise
                 log.warning("%s: trying again in %g s: %s", description, delay_s, error)
                 again = client.submit(_later, delay_s, function, *arguments[number], pure=False)
-                futures[number], number_of[again.key] = again, number
+                number_of[again] = number
                 completed.add(again)
             else:
+                results[number] = result if keep is None else keep(result)
                 num_done += 1
                 progress.tell(description, num_done, len(arguments), unit)
-        return [_result(future, description) for future in futures]
+        return results
     except Exception:
-        unfinished = {future.key for future in futures if not future.done()}
-        client.cancel(futures)
+        unfinished = {future.key for future in number_of if not future.done()}
+        client.cancel(list(number_of))
         with suppress(OSError):  # the cluster and its tasks are gone
             while any(client.run(_holds, unfinished, on_error="ignore").values()):
                 time.sleep(_POLL_S)
         raise
     finally:
-        client.cancel(futures)
+        client.cancel(list(number_of))
 
 
 def _may_pass(error: StorageError) -> bool:

@@ -11,6 +11,7 @@ all containers that are missing.
 """
 
 import logging
+import os
 import re
 import tempfile
 import threading
@@ -19,15 +20,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from distributed.utils import get_ip
 
 from graphmill.cluster import container, hadoop
-from graphmill.cluster.application import Application
+from graphmill.cluster.application import Application, shell_words
+from graphmill.cluster.container_news import ContainerNews
 from graphmill.cluster.keys import Keys
 from graphmill.cluster.local import scheduler_here
-from graphmill.cluster.settings import ClusterConfig
+from graphmill.cluster.settings import DRIVER_VARIABLE, NEVER_MS, ClusterConfig, YarnOptions
 from graphmill.errors import ClusterError, GraphMillError
 from graphmill.machine import run_folder
 from graphmill.machine.interrupt import interruptible
@@ -40,7 +42,13 @@ _MASTER_MIB = 512
 _MAX_IN_VAIN = 3
 _MAX_RETRIES = 10
 _RETRIES_WITHIN_MS = 600_000
-_NEVER_MS = 2**31 - 1  # the distributed shell's default is ten minutes
+
+
+class _Place(NamedTuple):
+    """Number of the application of a container, and its host."""
+
+    application: int
+    host: str
 
 
 @dataclass
@@ -57,6 +65,7 @@ class Containers:
         self._yarn = hadoop.find(self.settings.yarn_classpath, self.folder)
         self._localized = container.localized_files(self.settings, self.folder, self.keys)
         self._applications: list[Application] = []
+        self._news = ContainerNews(self._yarn)
         self._ending = threading.Event()
         self._keeper = threading.Thread(target=self._keep, daemon=True, name="yarn-containers")
 
@@ -79,7 +88,7 @@ class Containers:
                 break
             if late or application.ended:
                 waited = f"within {timeout_s} s" if late else "before the application ended"
-                raise ClusterError(f"--master yarn: no worker came {waited}: {application.diagnosis()}")
+                raise application.failure(f"no worker came {waited}")
             time.sleep(_POLL_S)
         application.announce()
         self._keeper.start()
@@ -110,15 +119,15 @@ class Containers:
 
     def _shell_arguments(self, num_containers: int, script_path: Path) -> list[str]:
         settings = self.settings
-        options = {
+        options: YarnOptions = {
             "appname": settings.name,
             "num_containers": num_containers,
             "container_memory": container.memory_mib(settings)[1],
             "container_vcores": settings.worker_cores,
             "master_memory": _MASTER_MIB,
             "master_vcores": 1,
-            "shell_script": script_path,
-            "timeout": _NEVER_MS,
+            "shell_script": str(script_path),
+            "timeout": NEVER_MS,
             "container_retry_policy": 1,  # RETRY_ON_ALL_ERRORS; the option takes the number only
             "container_max_retries": _MAX_RETRIES,
             "container_retry_interval": 1000,
@@ -130,15 +139,15 @@ class Containers:
             options["queue"] = settings.queue
         if settings.worker_gpus:
             options["container_resources"] = f"yarn.io/gpu={settings.worker_gpus}"
-        return [word for key, value in options.items() for word in (f"-{key}", str(value))]
+        return shell_words(options | settings.yarn_options)
 
-    def _present(self) -> dict[str, int]:
-        """Return the containers that have a worker, with the numbers of their applications."""
+    def _present(self) -> dict[str, _Place]:
+        """Return the containers that have a worker."""
         name = re.compile(rf"{re.escape(self.settings.name)}-(\d+)-(container_\w+)")
         # The scheduler's thread changes this dict: copy it in one step, which its sorted view does not do.
         workers = list(dict.values(self.cluster.scheduler.workers))
-        matches = (name.match(str(worker.name)) for worker in workers)
-        return {match[2]: int(match[1]) for match in matches if match}
+        matches = ((worker, name.match(str(worker.name))) for worker in workers)
+        return {match[2]: _Place(int(match[1]), worker.host) for worker, match in matches if match}
 
     def _keep(self) -> None:
         """Replace missing containers. The wait doubles while that does not help; in the end the run fails."""
@@ -148,6 +157,7 @@ class Containers:
         while not self._ending.wait(_POLL_S):
             present = self._present()
             num_missing = self.settings.num_workers - len(present)
+            self._news.see({container: place.host for container, place in present.items()})
             num_in_vain = 0 if present else num_in_vain
             now = time.monotonic()
             self._applications[-1].announce()
@@ -166,11 +176,12 @@ class Containers:
                 self._replace(num_missing)
                 missing_since, grace_s, num_in_vain = None, grace_s * 2, num_in_vain + 1
 
-    def _is_pending(self, present: dict[str, int]) -> bool:
+    def _is_pending(self, present: dict[str, _Place]) -> bool:
         """Tell whether containers of the last application may still start."""
         number = len(self._applications) - 1
         last = self._applications[number]
-        last.was_complete |= list(present.values()).count(number) >= last.num_containers
+        num_present = sum(place.application == number for place in present.values())
+        last.was_complete |= num_present >= last.num_containers
         waited_s = time.monotonic() - last.submitted
         return not last.was_complete and not last.ended and waited_s < self.settings.start_timeout_s
 
@@ -178,6 +189,8 @@ class Containers:
         text = "yarn: %d of %d workers are missing, asking for others; %s"
         log.warning(text, num_missing, self.settings.num_workers, self._applications[-1].diagnosis())
         self._submit(num_missing)
+        if missing := self._news.missing():
+            log.warning("yarn: missing are %s", missing)
 
 
 @contextmanager
@@ -188,10 +201,12 @@ def yarn_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Ite
         ConfigError: this machine has no YARN client, or a setting is wrong.
         ClusterError: no worker has started in time.
     """
+    # In a container, cluster.host would be that of the machine that has submitted the driver.
+    host = get_ip() if DRIVER_VARIABLE in os.environ else settings.host or get_ip()
     with (
         interruptible() as interrupt,
         tempfile.TemporaryDirectory(dir=run_folder.path()) as folder,
-        scheduler_here(settings, keys, host=settings.host or get_ip(), n_workers=0) as cluster,
+        scheduler_here(settings, keys, host=host, n_workers=0) as cluster,
     ):
         containers = Containers(settings, keys, cluster, Path(folder), interrupt)
         try:

@@ -6,7 +6,7 @@ terminal shows bars. Elsewhere progress becomes log lines, so that the log of a 
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Protocol
@@ -32,13 +32,17 @@ log = logging.getLogger("graphmill")
 
 @dataclass(frozen=True)
 class Tick:
-    """Progress of one piece of work: `done` of `total` units."""
+    """Progress of one piece of work: `done` of `total` units.
+
+    Attributes:
+        fields: texts for people, and numbers, which are metrics too.
+    """
 
     description: str
     done: float
     total: float
     unit: str
-    fields: dict[str, str] = field(default_factory=dict)
+    fields: dict[str, str | float] = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:
@@ -62,7 +66,7 @@ _latest_work: list[str] = []
 _displays: list[Display] = []
 
 
-def tell(description: str, done: float, total: float, unit: str, **fields: str) -> None:
+def tell(description: str, done: float, total: float, unit: str, **fields: str | float) -> None:
     """Report the progress of the work called `description`; frequent calls are cheap.
 
     Raises:
@@ -82,9 +86,9 @@ def tell(description: str, done: float, total: float, unit: str, **fields: str) 
         worker.log_event(TOPIC, asdict(tick))
 
 
-def work_on(description: str, **fields: str) -> None:
+def work_on(description: str, **fields: str | float) -> None:
     """Note what this process works on, for the page "Workers" of Dask's dashboard."""
-    _latest_work[:] = [", ".join([description, *(f"{name} {value}" for name, value in fields.items())])]
+    _latest_work[:] = [", ".join([description, *_texts(fields)])]
 
 
 def worked_on(worker: Worker) -> str:
@@ -106,8 +110,8 @@ def stop_if_cancelled() -> None:
 
 def show(tick: Tick) -> None:
     """Show progress that has arrived in this process."""
-    if _displays and tick.total:
-        _displays[-1].show(tick)
+    for display in _displays if tick.total else ():
+        display.show(tick)
 
 
 def footer(text: str) -> bool:
@@ -142,7 +146,7 @@ def displayed() -> Iterator[None]:
 
 @contextmanager
 def shown_by(display: Display) -> Iterator[None]:
-    """Send progress to `display` during the block."""
+    """Send progress to `display` too during the block."""
     _displays.append(display)
     try:
         yield
@@ -150,20 +154,24 @@ def shown_by(display: Display) -> Iterator[None]:
         _displays.remove(display)
 
 
-class _Clock:
+class Clock:
     """Measures the rate of each piece of work from its first tick on."""
 
     def __init__(self) -> None:
         self._first: dict[str, tuple[float, float]] = {}
 
-    def rate_and_time_left(self, tick: Tick) -> tuple[list[str], list[str]]:
-        """Return the rate and the time left, as far as they are known."""
+    def rate(self, tick: Tick) -> float:
+        """Return the units per second; 0 while the rate is unknown."""
         now = time.monotonic()
         first_done, first_time = self._first.get(tick.description, (0.0, 0.0))
         if not first_time or tick.done < first_done:
             self._first[tick.description] = (tick.done, now)
-            return [], []
-        rate = (tick.done - first_done) / max(now - first_time, 1e-9)
+            return 0.0
+        return (tick.done - first_done) / max(now - first_time, 1e-9)
+
+    def rate_and_time_left(self, tick: Tick) -> tuple[list[str], list[str]]:
+        """Return the rate and the time left as texts, as far as they are known."""
+        rate = self.rate(tick)
         if rate <= 0:
             return [], []
         left_s = round((tick.total - tick.done) / rate)
@@ -181,7 +189,7 @@ class Bars:
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self._clock = _Clock()
+        self._clock = Clock()
         self._unfinished: dict[str, tuple[Tick, list[str]]] = {}
         self._finished: list[str] = []
         self._live: Live | None = None
@@ -203,7 +211,7 @@ class Bars:
             return
         self._finished = [each for each in self._finished if each != name]
         rate, left = self._clock.rate_and_time_left(tick)
-        figures = [*left, *(f"{name} {value}" for name, value in tick.fields.items()), *rate]
+        figures = [*left, *_texts(tick.fields), *rate]
         is_new = name not in self._unfinished
         self._unfinished[name] = tick, figures
         if is_new and self._live:
@@ -272,13 +280,13 @@ class _Lines:
     """Log lines, one per description every ten seconds, and one at its end."""
 
     def __init__(self) -> None:
-        self._clock = _Clock()
+        self._clock = Clock()
         self._shown: dict[str, float] = {}
 
     def show(self, tick: Tick) -> None:
         rate, left = self._clock.rate_and_time_left(tick)
-        figures = (f"{name} {value}" for name, value in tick.fields.items())
-        texts = [f"{_short(tick.done)} of {_short(tick.total)} {tick.unit}", *rate, *left, *figures]
+        parts = f"{_short(tick.done)} of {_short(tick.total)} {tick.unit}"
+        texts = [parts, *rate, *left, *_texts(tick.fields)]
         now = time.monotonic()
         if not tick.finished and now - self._shown.setdefault(tick.description, now) < LINE_INTERVAL_S:
             return
@@ -286,6 +294,13 @@ class _Lines:
         fields = {name: getattr(tick, name) for name in ("description", "done", "total", "unit")}
         extra = {terminal.FIELDS: fields | tick.fields}
         log.info("%s: %s", tick.description, ", ".join(texts), extra=extra)
+
+
+def _texts(fields: Mapping[str, str | float]) -> list[str]:
+    return [
+        f"{name.replace('_', ' ')} {value if isinstance(value, str) else f'{value:.4g}'}"
+        for name, value in fields.items()
+    ]
 
 
 def _short(number: float) -> str:

@@ -1,9 +1,13 @@
-"""GraphMill's C++ as shared objects, compiled once per source, compiler and processor.
+"""GraphMill's C++ as shared objects: built into the wheel, or compiled once per source and processor.
 
-~/.cache/graphmill/{name}-{fingerprint}-{checksum}.so      or under $XDG_CACHE_HOME
+{source}.{variant}.so                                      beside the source, where the wheel holds them
+~/.cache/graphmill/{name}-{fingerprint}-{checksum}.so      compiled here; or under $XDG_CACHE_HOME
 
-A process loads a shared object only if nobody else can have changed it: file and folder belong to this user,
-only this user can write to them, and the checksum matches. Without such a folder every process compiles.
+Both are the variant of graphmill/machine/variants.py that fits the processor best, made by the same options.
+
+A process loads what was compiled here only if nobody else can have changed it: file and folder belong to
+this user, only this user can write to them, and the checksum matches. Without such a folder every process
+compiles.
 """
 
 import ctypes
@@ -24,14 +28,23 @@ from typing import Any
 import numpy.typing as npt
 
 from graphmill.machine.private_folders import make_private
+from graphmill.machine.variants import command, installed_path, variants_here
 
-# No -ffast-math: sums keep their order, so that the same input gives the same output.
-FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 TIME_LIMIT_S = 300
 _WORK = ".compile-"
 _WRITABLE_BY_OTHERS = 0o022
 
 log = logging.getLogger("graphmill")
+
+
+class Library(ctypes.CDLL):
+    """A loaded shared object.
+
+    Attributes:
+        origin: its variant, and where it was compiled; for the log.
+    """
+
+    origin = ""
 
 
 def library(
@@ -40,34 +53,27 @@ def library(
     *,
     name: str,
     instead: str,
-    flags: Sequence[str] = FLAGS,
-) -> ctypes.CDLL | None:
-    """Return the shared object of a source, or None and a log line if it cannot be compiled.
+    flags: Sequence[str] = (),
+) -> Library | None:
+    """Return the shared object of a source; None and a log line if there is none and none can be compiled.
 
     Args:
         source_path: the file to compile; all files beside it count as included.
         functions: ctypes types of result and arguments, by function name without its prefix `graphmill_`.
         name: Owner of the source, for the log and the name of the file.
         instead: Consequence for the log if there is no shared object.
-        flags: Options of the compiler.
+        flags: More options of the compiler; with some, the code is compiled here.
     """
-    compiler = shutil.which(os.environ.get("CXX") or "g++") or shutil.which("c++")
-    if compiler is None:
-        log.info("%s: no C++ compiler (g++) on this machine: %s, which takes longer", name, instead)
+    found = (None if flags else _installed(source_path, name)) or _made_here(
+        source_path, name, instead, flags
+    )
+    if found is None:
         return None
-    try:
-        with _compiled(source_path, compiler, flags, name) as path:
-            found = ctypes.CDLL(str(path))
-        for function_name, (result, arguments) in functions.items():
-            function = getattr(found, f"graphmill_{function_name}")
-            function.restype, function.argtypes = result, arguments
-        return found
-    except subprocess.CalledProcessError as error:
-        reason = error.stderr.decode(errors="replace").strip().splitlines()[-1:] or [str(error)]
-    except (OSError, subprocess.TimeoutExpired) as error:
-        reason = [str(error)]
-    log.warning("%s: no compiled code (%s): %s", name, reason[0], instead)
-    return None
+    log.debug("%s: compiled code for %s", name, found.origin)
+    for function_name, (result, arguments) in functions.items():
+        function = getattr(found, f"graphmill_{function_name}")
+        function.restype, function.argtypes = result, arguments
+    return found
 
 
 def address(values: npt.NDArray[Any]) -> int:
@@ -77,20 +83,58 @@ def address(values: npt.NDArray[Any]) -> int:
     return values.ctypes.data
 
 
+def _installed(source_path: Path, name: str) -> Library | None:
+    """Load the best variant that the installation holds, if any."""
+    for variant in variants_here():
+        path = installed_path(source_path, variant)
+        if path.exists():
+            try:
+                return _loaded(path, f"{variant}, of the installation")
+            except OSError as error:  # built for a newer C library
+                log.warning("%s: the installation's compiled code does not load: %s", name, error)
+                return None
+    return None
+
+
+def _made_here(source_path: Path, name: str, instead: str, flags: Sequence[str]) -> Library | None:
+    """Load the best variant that the compiler of this machine makes; None and a log line without any."""
+    compiler = shutil.which(os.environ.get("CXX") or "g++") or shutil.which("c++")
+    if compiler is None:
+        log.info("%s: no C++ compiler (g++) on this machine: %s, which takes longer", name, instead)
+        return None
+    reason = ""
+    for variant in variants_here():
+        try:
+            with _compiled([*command(compiler, variant), *flags], source_path, name) as path:
+                return _loaded(path, f"{variant}, compiled on this machine")
+        except subprocess.CalledProcessError as error:  # an old compiler does not know all levels
+            reason = (error.stderr.decode(errors="replace").strip().splitlines() or [str(error)])[-1]
+        except (OSError, subprocess.TimeoutExpired) as error:
+            reason = str(error)
+            break
+    log.warning("%s: no compiled code (%s): %s", name, reason, instead)
+    return None
+
+
+def _loaded(path: Path, origin: str) -> Library:
+    found = Library(str(path))
+    found.origin = origin
+    return found
+
+
 @contextmanager
-def _compiled(source_path: Path, compiler: str, flags: Sequence[str], name: str) -> Iterator[Path]:
-    """Yield the path of the shared object; the file may be deleted after the block."""
-    stem = f"{name}-{_fingerprint(source_path, compiler, flags)}"
-    command = [compiler, *flags, str(source_path)]
+def _compiled(words: list[str], source_path: Path, name: str) -> Iterator[Path]:
+    """Yield the path of what a compiler makes of a source; the file may be deleted after the block."""
+    stem = f"{name}-{_fingerprint(words, source_path)}"
     try:
         root = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
         folder = root / "graphmill"
         make_private(folder, forbidden_mode=_WRITABLE_BY_OTHERS)
-        path = _kept(folder, stem) or _compile(command, folder, stem)
+        path = _kept(folder, stem) or _compile([*words, str(source_path)], folder, stem)
     except (OSError, RuntimeError) as error:  # no private folder, or no home: each process compiles
         log.debug("%s: compiled code cannot be kept: %s", name, error)
         with tempfile.TemporaryDirectory(prefix="graphmill-") as own:
-            yield _compile(command, Path(own), stem)
+            yield _compile([*words, str(source_path)], Path(own), stem)
     else:
         yield path
 
@@ -114,7 +158,7 @@ def name_of(stem: str, path: Path) -> str:
         return f"{stem}-{hashlib.file_digest(file, _digest).hexdigest()}.so"
 
 
-def _compile(command: list[str], folder: Path, stem: str) -> Path:
+def _compile(words: list[str], folder: Path, stem: str) -> Path:
     """Compile to `folder`, and return the path of the shared object."""
     log.info("%s: compiling, once on this machine", stem.partition("-")[0])
     for leftover in folder.glob(f"{_WORK}*"):
@@ -124,7 +168,7 @@ def _compile(command: list[str], folder: Path, stem: str) -> Path:
     with tempfile.TemporaryDirectory(prefix=_WORK, dir=folder) as work:
         made = Path(work, "made.so")
         subprocess.run(
-            [*command, "-o", str(made)],
+            [*words, "-o", str(made)],
             check=True,
             capture_output=True,
             timeout=TIME_LIMIT_S,
@@ -150,13 +194,13 @@ def _digest() -> "hashlib.blake2b":
     return hashlib.blake2b(digest_size=12)
 
 
-def _fingerprint(source_path: Path, compiler: str, flags: Sequence[str]) -> str:
+def _fingerprint(words: list[str], source_path: Path) -> str:
     """Hash everything that the machine code depends on."""
-    version = subprocess.run([compiler, "--version"], check=True, capture_output=True, timeout=60).stdout
+    version = subprocess.run([words[0], "--version"], check=True, capture_output=True, timeout=60).stdout
     digest = _digest()
     for path in sorted(each for each in source_path.parent.iterdir() if each.is_file()):
         digest.update(path.read_bytes())
-    for part in (version, " ".join(flags).encode(), platform.machine().encode(), _processor()):
+    for part in (version, " ".join(words[1:]).encode(), platform.machine().encode(), _processor()):
         digest.update(part + b"\0")
     return digest.hexdigest()
 

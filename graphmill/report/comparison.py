@@ -91,7 +91,7 @@ def _both_sides(band: Mapping[str, Any]) -> float:
 def _best(key: str, values: Sequence[float | None]) -> int | None:
     """Position of the best value; None where no value is better than the others."""
     known = [value for value in values if value is not None]
-    if key == "num_edges" or len(known) < 2 or len(set(known)) == 1:
+    if key in ("num_edges", "of_edges", "sampled") or len(known) < 2 or len(set(known)) == 1:
         return None
     return values.index(min(known) if key in SMALL_IS_GOOD else max(known))
 

@@ -20,6 +20,8 @@ def ranking(entry: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[Blo
     metrics = mapping(entry, "metrics")
     yield verdict(entry, before)
     split = f"split {entry.get('split')}, {'filtered' if entry.get('filtered') else 'unfiltered'}"
+    if metrics.get("sampled"):
+        split += f", drawn from {number(metrics.get('of_edges'))}"
     shown = [name for name in ("mrr", "hits@1", "hits@10", "mean_rank") if name in metrics]
     tiles = [Tile(name, number(metrics[name])) for name in shown]
     ranked = Tile("edges ranked", number(metrics.get("num_edges")), split)
@@ -38,7 +40,7 @@ def ranking(entry: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[Blo
             "Short bars at many edges are bad: more epochs or a larger dimension may help."
         )
         yield Bars("degrees", title, "MRR", labels, _sides(list(bands.values())), note=note)
-    yield _metrics(columns, same_edges(entry, before))
+    yield _metrics(columns, same_edges(entry, before), mapping(entry, "intervals"))
     by_name = [(str(each.get("relation")), each) for each in relations]
     note = "High figures are good. A relation with few ranked edges says little."
     yield from _table("Metrics by relation", "relation", by_name, note)
@@ -73,20 +75,29 @@ def _compared(columns: Mapping[str, Mapping[str, Any]]) -> Iterator[Block]:
         yield Bars("baselines", "MRR beside simple rankings", "MRR", list(found), bars, note=note)
 
 
-def _metrics(columns: Mapping[str, Mapping[str, Any]], is_same: bool) -> Block:
+def _metrics(columns: Mapping[str, Mapping[str, Any]], is_same: bool, intervals: Mapping[str, Any]) -> Block:
     metrics = columns.get("this run", {})
     names = [name for name in metrics if name + PESSIMISTIC in metrics]
     rows = [
         [name, *(number(each.get(name)) for each in columns.values()), number(metrics[name + PESSIMISTIC])]
         for name in names
     ]
+    heads = ["metric", *columns, "this run, all equal first"]
+    if intervals:
+        heads.append("95 % interval")
+        rows = [
+            [*row, " to ".join(map(number, intervals.get(name, ())))]
+            for name, row in zip(names, rows, strict=True)
+        ]
     note = (
         "High figures are good, but a low mean_rank. Of equal scores, half count as better. Bad: a last "
         "column much worse than the first, because then the model gives many candidates the same score."
     )
     if "run before" in columns and not is_same:
         note += " The run before ranked other edges, so its column does not compare."
-    return Table("Metrics", ["metric", *columns, "this run, all equal first"], rows, note=note)
+    if intervals:
+        note += " The interval tells how far the metrics of all edges and all candidates may be from these."
+    return Table("Metrics", heads, rows, note=note)
 
 
 def _by_relation(relations: Sequence[Mapping[str, Any]], num_all: int) -> Block:

@@ -30,6 +30,9 @@ class Job(Protocol):
     def fingerprint(self, config: Config) -> dict[str, Any]:
         """Return all that the output depends on, as JSON types."""
 
+    def input_uris(self, config: Config) -> list[str]:
+        """Return the files and folders that the stage reads."""
+
     def output_uris(self, config: Config) -> list[str]:
         """Return the folders that are marked as finished."""
 

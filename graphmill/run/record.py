@@ -13,7 +13,7 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -31,6 +31,9 @@ from graphmill.storage.redaction import redacted
 from graphmill.vocab import RECORD
 
 LIBRARIES = ("graphmill", "dask", "distributed", "h5py", "numpy", "pyarrow", "torch")
+
+Observer = Callable[[str, Mapping[str, Any]], None]
+"""Gets the name of a stage and its entry whenever that is written; at the end of a run "", and run.json."""
 
 _ABSENT = object()
 _OF_GRAPH = re.compile(r"(entity_count|entity_names|dynamic_rel|edges)_")
@@ -51,9 +54,16 @@ class RunRecord:
     """
 
     def __init__(
-        self, uri: str, config: Config, claim: Claim = NO_CLAIM, *, keeps_config: bool = False
+        self,
+        uri: str,
+        config: Config,
+        claim: Claim = NO_CLAIM,
+        *,
+        keeps_config: bool = False,
+        observer: Observer | None = None,
     ) -> None:
         self.uri = uri
+        self._observer = observer
         self.claim = claim
         self.is_begun = False
         storage.recover(uri)
@@ -90,11 +100,17 @@ class RunRecord:
         if "metrics" in entry:
             self.content["metrics"] = entry["metrics"]
         self.save()
+        self._observe(name, entry)
 
     def finish(self, status: str, error: str | None = None, *, workers_lost: int = 0) -> None:
         """Record the end of the run, and save."""
         self.content |= {"status": status, "finished": _now(), "error": error, "workers_lost": workers_lost}
         self.save()
+        self._observe("", self.content)
+
+    def _observe(self, name: str, content: Mapping[str, Any]) -> None:
+        if self._observer is not None:
+            self._observer(name, content)
 
     def save(self) -> None:
         """Write run.json atomically, without the secrets of URIs.

@@ -21,13 +21,13 @@ def settled(config: Config) -> Config:
         return config
     try:
         counts = entity_counts.list_counts(config.entity_path)
-        num_edges = sum(map(_num_edges, config.edge_paths))
+        total = sum(map(num_edges, config.edge_paths))
     except (BadInputError, NotFoundError):
         return config
     num_entities = {name: counts[name] for name in config.entities if name in counts}
     has_operators = any(relation.operator != "none" for relation in config.relations)
     return config.with_chosen(
-        defaults.decided(config.chosen, num_entities, num_edges, has_operators=has_operators)
+        defaults.decided(config.chosen, num_entities, total, has_operators=has_operators)
     )
 
 
@@ -35,15 +35,15 @@ def describe(config: Config) -> str:
     """Tell in one line what was chosen for the keys that the configuration leaves out, and why."""
     partitions = {name: entity.num_partitions for name, entity in config.entities.items()}
     num_entities = entity_counts.read_counts(config.entity_path, partitions)
-    return defaults.told(config.chosen, num_entities, sum(map(_num_edges, config.edge_paths)))
+    return defaults.told(config.chosen, num_entities, sum(map(num_edges, config.edge_paths)))
 
 
-def _num_edges(edge_path: str) -> int:
+def num_edges(edge_path: str) -> int:
     """Count the edges of a folder; of many buckets some are counted, and stand for the others."""
     if not storage.is_dir(edge_path):
         return 0
     names = (_BUCKET_NAME.fullmatch(storage.name(entry.uri)) for entry in storage.list_dir(edge_path))
     buckets = sorted(Bucket(int(found[1]), int(found[2])) for found in names if found)
     counted = buckets[:: -(-len(buckets) // _COUNTED_BUCKETS) or 1]
-    num_edges = sum(edge_buckets.count_edges(edge_path, bucket) for bucket in counted)
-    return num_edges * len(buckets) // max(len(counted), 1)
+    num_counted = sum(edge_buckets.count_all(edge_path, counted).values())
+    return num_counted * len(buckets) // max(len(counted), 1)

@@ -49,8 +49,14 @@ def train(entry: Entry) -> Iterator[tuple[str, str]]:
 
 def evaluate(entry: Entry) -> Iterator[tuple[str, str]]:
     """Yield the figures of evaluate."""
+    intervals = entry.get("intervals", {})
     for name, value in entry.get("metrics", {}).items():
-        if not name.endswith("_pessimistic"):
+        if name in intervals:
+            yield (
+                name,
+                f"{number(value)} (95 %: {number(intervals[name][0])} to {number(intervals[name][1])})",
+            )
+        elif not name.endswith("_pessimistic") and name not in ("of_edges", "sampled"):
             yield name, number(value)
     for name, metrics in entry.get("baselines", {}).items():
         yield f"mrr, {name.replace('_', ' ')}", number(metrics.get("mrr"))

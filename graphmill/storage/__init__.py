@@ -31,6 +31,7 @@ from graphmill.storage.fs import (
     FileStatus,
     check_moves_folders,
     delete,
+    delete_file,
     exists,
     filesystem,
     is_dir,
@@ -43,6 +44,8 @@ from graphmill.storage.fs import (
     open_output,
     read_bytes,
     read_text,
+    replicate,
+    replicates,
     resolved,
     status,
 )

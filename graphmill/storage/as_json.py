@@ -38,6 +38,7 @@ def _read_type(found: Any) -> pa.DataType:
 
 Int32 = Annotated[npt.NDArray[np.int32], PlainValidator(_read_array), PlainSerializer(_write_array)]
 Int64 = Annotated[npt.NDArray[np.int64], PlainValidator(_read_array), PlainSerializer(_write_array)]
+UInt64 = Annotated[npt.NDArray[np.uint64], PlainValidator(_read_array), PlainSerializer(_write_array)]
 Range = Annotated[
     range, PlainValidator(lambda found: range(*found)), PlainSerializer(lambda each: [each.start, each.stop])
 ]

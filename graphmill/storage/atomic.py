@@ -106,6 +106,8 @@ def _written_back(path: str) -> Iterator[None]:
 def replace_file(temporary: str, uri: str) -> None:
     """Rename a finished temporary file over `uri`; on local disks the file is synced first."""
     _sync_local(temporary)
+    if local_path(uri) is None and fs.move_new(temporary, uri):
+        return  # on HDFS one call, where most files are new
     fs.copy_permissions(uri, temporary)
     fs.move(temporary, uri)
 

@@ -133,16 +133,35 @@ _NO_FILES = (
 )
 
 
-def open_output(uri: str, *, replication: int | None = None) -> pa.NativeFile:
-    """Open a new file for writing, and make its parents. Not atomic: see `atomic.atomic_output`.
+def open_output(uri: str, *, replication: int | None = None, make_parents: bool = True) -> pa.NativeFile:
+    """Open a new file for writing. Not atomic: see `atomic.atomic_output`.
 
-    `replication` is the number of copies on HDFS (None: its default); other storage ignores it.
+    Args:
+        uri: Name of the file.
+        replication: Number of copies on HDFS (None: its default); other storage ignores it.
+        make_parents: Make the folders above the file, where they are missing.
     """
     file_system, path = filesystem(uri)
+    metadata = {hdfs.REPLICATION: str(replication)} if replication else {}
     with explained("create", uri):
-        file_system.create_dir(path.rpartition("/")[0] or "/", recursive=True)
-        metadata = {hdfs.REPLICATION: str(replication)} if replication else None
-        return file_system.open_output_stream(path, metadata=metadata)
+        if make_parents and not hdfs.makes_parents(file_system):
+            file_system.create_dir(path.rpartition("/")[0] or "/", recursive=True)
+        elif make_parents:
+            metadata[hdfs.PARENTS] = "make"
+        return file_system.open_output_stream(path, metadata=metadata or None)
+
+
+def replicates(uri: str) -> bool:
+    """Whether the storage keeps as many copies of a file as `open_output` is told: HDFS does."""
+    return scheme(uri) == "hdfs"
+
+
+def replicate(uri: str) -> None:
+    """Give a file that was written with fewer copies the default number, in the background."""
+    if replicates(uri):
+        file_system, path = filesystem(uri)
+        with explained("set the number of copies", uri):
+            hdfs.replicate(file_system, path)
 
 
 def read_bytes(uri: str) -> bytes:
@@ -306,6 +325,13 @@ def delete(uri: str) -> None:
             (file_system.delete_dir if found.is_dir else file_system.delete_file)(path)
             return
         # Another process has deleted a file of the folder, and Arrow has left the others.
+
+
+def delete_file(uri: str) -> None:
+    """Delete the file, if it exists: one call on HDFS, where `delete` first asks what it is."""
+    file_system, path = filesystem(uri)
+    with suppress(NotFoundError), explained("delete", uri):
+        file_system.delete_file(path)
 
 
 def _status(found: pafs.FileInfo, uri: str) -> FileStatus:

@@ -42,6 +42,25 @@ def client_defaults() -> dict[str, str]:
     return {key: value for key, value in _CLIENT_DEFAULTS.items() if key not in settings}
 
 
+def default_fs() -> str:
+    """Return `fs.defaultFS` of this process's configuration, which hdfs:///path means; else "hdfs://".
+
+    Raises:
+        ConfigError: a file is not XML.
+    """
+    return _settings(os.environ.get(VARIABLE) or "").get("fs.defaultFS", "hdfs://")
+
+
+def uses_kerberos() -> bool:
+    """Whether the configuration of this process asks for Kerberos tickets.
+
+    Raises:
+        ConfigError: a file is not XML.
+    """
+    settings = _settings(os.environ.get(VARIABLE) or "")
+    return settings.get("hadoop.security.authentication", "").lower() == "kerberos"
+
+
 def new_files() -> NewFiles:
     """`dfs.replication`, `dfs.blocksize` and `fs.permissions.umask-mode` of this process's configuration.
 

@@ -21,7 +21,9 @@ DRIVER_VARIABLE = "GRAPHMILL_HDFS_DRIVER"
 DRIVERS = ("native", "libhdfs")
 TIMEOUT_VARIABLE = "GRAPHMILL_HDFS_TIMEOUT_S"
 DEFAULT_TIMEOUT_S = 20.0
-REPLICATION = "replication"  # key of a stream's metadata
+REPLICATION = "replication"  # keys of a stream's metadata
+PARENTS = "parents"
+DEFAULT_REPLICATION = 3  # dfs.replication, where the configuration does not say
 
 
 def chosen_driver() -> str:
@@ -103,6 +105,19 @@ def copy_permissions(file_system: pafs.FileSystem, source: str, target: str) -> 
         patiently(lambda: client.set_owner(target, None, old.group))
 
 
+def makes_parents(file_system: pafs.FileSystem) -> bool:
+    """Whether a file may be opened for writing with `PARENTS`, which saves a call for each file."""
+    return isinstance(file_system, pafs.PyFileSystem) and isinstance(file_system.handler, _Handler)
+
+
+def replicate(file_system: pafs.FileSystem, path: str) -> None:
+    """Have the namenode make the default number of copies of a file, in the background."""
+    copies = hadoop_conf.new_files().replication or DEFAULT_REPLICATION
+    if isinstance(file_system, pafs.HadoopFileSystem):
+        return  # pyarrow's libhdfs writes the default number from the start
+    patiently(lambda: file_system.handler.fs.client.set_replication(path, copies))
+
+
 def move_new(file_system: pafs.FileSystem, source: str, target: str) -> bool:
     """Rename in one step unless `target` exists; True if the file was renamed."""
     try:
@@ -160,8 +175,16 @@ class _Handler(pafs.FSSpecHandler):  # type: ignore[misc]  # pyarrow ships no ty
             replication=int((metadata or {}).get(REPLICATION, 0)) or ours.replication,
             block_size=ours.block_size_bytes,
             permission=0o666 & ~ours.umask,
+            create_parent=False,
         )
-        return pa.PythonFile(open_new(self._cluster, path, options), mode="w")
+        try:
+            file = open_new(self._cluster, path, options)
+        except FileNotFoundError:
+            if PARENTS not in (metadata or {}):
+                raise
+            self.create_dir(path.rpartition("/")[0] or "/", recursive=True)
+            file = open_new(self._cluster, path, options)
+        return pa.PythonFile(file, mode="w")
 
     def create_dir(self, path: str, recursive: bool) -> None:
         permission = 0o777 & ~hadoop_conf.new_files().umask

@@ -1,12 +1,15 @@
 """HDF5 files on any storage; HDF5 needs a local path to write to."""
 
+import io
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import h5py
+import pyarrow as pa
 
 from graphmill.errors import DiskFullError, FormatError
 from graphmill.storage import atomic, fs
@@ -15,10 +18,11 @@ from graphmill.storage.checksums import Checksums, Manifest
 from graphmill.storage.uri import local_path, name
 
 COPY_BYTES = 8 << 20
+HEAD_BYTES = 16 << 10
 
 
 @contextmanager
-def _staged_output(uri: str, checksums: Checksums | None) -> Iterator[str]:
+def _staged_output(uri: str, checksums: Checksums | None, replication: int | None) -> Iterator[str]:
     """A local path; the file written there becomes the file at `uri`, atomically, when the block ends."""
     temporary = atomic.temporary_sibling(uri)
     final_path = local_path(temporary)
@@ -34,21 +38,24 @@ def _staged_output(uri: str, checksums: Checksums | None) -> Iterator[str]:
             checksums[uri] = hashing.of_file(path)
         if not final_path:
             with fs.explained("upload", uri), Path(path).open("rb") as source:  # noqa: SIM117
-                with fs.open_output(temporary) as target:
+                with fs.open_output(temporary, replication=replication) as target:
                     shutil.copyfileobj(source, target, COPY_BYTES)
         atomic.replace_file(temporary, uri)
 
 
 @contextmanager
-def create_hdf5(uri: str, checksums: Checksums | None = None) -> Iterator[h5py.File]:
+def create_hdf5(
+    uri: str, checksums: Checksums | None = None, *, replication: int | None = None
+) -> Iterator[h5py.File]:
     """Create an HDF5 file that becomes the file at `uri`, atomically, when the block ends.
 
-    `checksums` gets the checksum of the file.
+    `checksums` gets the checksum of the file. `replication` is the number of copies on HDFS (None: its
+    default); other storage ignores it.
 
     Raises:
         StorageError: the file cannot be written; for example, the disk is full.
     """
-    with _staged_output(uri, checksums) as path:
+    with _staged_output(uri, checksums, replication) as path:
         hdf5 = h5py.File(path, "w")
         try:
             yield hdf5
@@ -62,6 +69,40 @@ def create_hdf5(uri: str, checksums: Checksums | None = None) -> Iterator[h5py.F
             raise DiskFullError(f"{uri}: cannot write: {error}") from error
 
 
+class _ReadAhead(io.RawIOBase):
+    """A remote file whose first bytes, where most HDF5 files describe their datasets, are read at once.
+
+    h5py reads under a lock of its own: threads that open files would wait for each other's datanodes.
+    """
+
+    def __init__(self, source: pa.NativeFile) -> None:
+        self._source = source
+        self._size = source.size()
+        self._head = source.read(min(HEAD_BYTES, self._size))
+        self._at = 0
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Change the position."""
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        """The current position."""
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """Read the next bytes: as many as there are, since HDF5 does not ask again."""
+        view = memoryview(buffer).cast("B")
+        head = self._head[self._at : self._at + len(view)]
+        view[: len(head)] = head
+        size = len(head)
+        if size < len(view):
+            self._source.seek(self._at + size)
+            size += int(self._source.readinto(view[size:]))
+        self._at += size
+        return size
+
+
 @contextmanager
 def open_hdf5(uri: str, manifest: Manifest | None = None) -> Iterator[h5py.File]:
     """Open the HDF5 file at `uri`; with a `manifest`, compare the whole file with its checksum.
@@ -72,7 +113,7 @@ def open_hdf5(uri: str, manifest: Manifest | None = None) -> Iterator[h5py.File]
     """
     with hashing.open_compared(uri, manifest) as source:
         try:
-            hdf5 = h5py.File(local_path(uri) or source, "r")
+            hdf5 = h5py.File(local_path(uri) or _ReadAhead(source), "r")
         except OSError as error:
             raise FormatError(
                 f"{uri}: expected an HDF5 file, found something else or a part: {error}"

@@ -1,6 +1,6 @@
-"""Loops of gather.cpp, which this machine compiles at the first use.
+"""Loops of gather.cpp, built into the wheel or compiled at the first use.
 
-Without a compiler, pyarrow does the same work more slowly.
+Without either, pyarrow does the same work more slowly.
 """
 
 import ctypes
@@ -23,5 +23,5 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """Load the compiled loops; None without a compiler, and the log says why, once per process."""
+    """Load the compiled loops; None without a build and a compiler, and the log says why, once a process."""
     return native.library(SOURCE, _FUNCTIONS, name="remap", instead="pyarrow looks the ids up")

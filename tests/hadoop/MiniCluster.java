@@ -7,11 +7,16 @@ import java.io.OutputStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
+import java.util.List;
 import java.util.Properties;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.hdfs.MiniDFSCluster;
 import org.apache.hadoop.hdfs.MiniDFSNNTopology;
+import org.apache.hadoop.hdfs.server.datanode.DataNode;
 import org.apache.hadoop.hdfs.server.datanode.DataNodeFaultInjector;
+import org.apache.hadoop.metrics2.AbstractMetric;
+import org.apache.hadoop.metrics2.impl.MetricsCollectorImpl;
+import org.apache.hadoop.metrics2.lib.DefaultMetricsSystem;
 import org.apache.hadoop.minikdc.MiniKdc;
 import org.apache.hadoop.security.UserGroupInformation;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
@@ -30,10 +35,12 @@ import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
  * <p>Prints "READY hdfs://..." once clients can connect with the configuration in CONF_FOLDER, and ends
  * when its standard input does: a parent that dies, however it dies, closes it. A line on standard input
  * is a command, answered by "DONE command": "failover" stops the active namenode, and the other takes
- * over; "stop-datanode N" stops the datanode N; "applications" lists YARN's, a line each: id, name,
- * queue, state, final status.
+ * over; "stop-datanode N" stops the datanode N; "restart-datanode N" stops it and starts it again, as the
+ * last one; "applications" lists YARN's, a line each: id, name, queue, state, final status; "calls" lists
+ * how often each call of the namenode was answered, and how long that took.
  */
 public class MiniCluster {
+  private static final int START_TIMEOUT_MS = 60_000;
   private static final long LAST_ACKNOWLEDGEMENT_DELAY_MS = 10;
   private static final String NAME_SERVICE = "graphmill";
 
@@ -176,6 +183,11 @@ public class MiniCluster {
       hdfs.transitionToActive(activeNameNode);
     } else if (words[0].equals("stop-datanode")) {
       hdfs.stopDataNode(Integer.parseInt(words[1]));
+    } else if (words[0].equals("restart-datanode")) {
+      hdfs.restartDataNode(Integer.parseInt(words[1]), true);
+      // Not waitActive, which waits for a stopped namenode too.
+      List<DataNode> running = hdfs.getDataNodes();
+      hdfs.waitDatanodeFullyStarted(running.get(running.size() - 1), START_TIMEOUT_MS);
     } else if (words[0].equals("applications")) {
       for (RMApp app : yarn.getResourceManager().getRMContext().getRMApps().values()) {
         System.out.println(
@@ -186,6 +198,13 @@ public class MiniCluster {
                 app.getQueue(),
                 app.getState().toString(),
                 app.getFinalApplicationStatus().toString()));
+      }
+    } else if (words[0].equals("calls")) {
+      MetricsCollectorImpl found = new MetricsCollectorImpl();
+      String source = "RpcDetailedActivityForPort" + hdfs.getNameNodePort();
+      DefaultMetricsSystem.instance().getSource(source).getMetrics(found, true);
+      for (AbstractMetric metric : found.getRecords().get(0).metrics()) {
+        System.out.println(metric.name() + " " + metric.value());
       }
     } else {
       throw new IllegalArgumentException(command);

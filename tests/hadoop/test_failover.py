@@ -101,8 +101,10 @@ def run(
         )
 
 
-def test_a_run_survives_a_failover_of_the_namenode(available: MiniHdfs, tmp_path: Path) -> None:
-    """The active namenode is stopped, the other takes over, and the output is that of an undisturbed run."""
+def test_a_run_survives_a_rolling_restart_of_datanodes_and_a_failover_of_the_namenode(
+    available: MiniHdfs, tmp_path: Path
+) -> None:
+    """In etl and in training; the output is that of an undisturbed run."""
     roots = {"hdfs": f"{available.uri}/failover", "local": str(tmp_path / "undisturbed")}
     assert available.uri == "hdfs://graphmill"
     for root in roots.values():
@@ -110,9 +112,15 @@ def test_a_run_survives_a_failover_of_the_namenode(available: MiniHdfs, tmp_path
     undisturbed = run(available, tmp_path, roots["local"], tmp_path / "local.log")
     assert undisturbed.wait(400) == 0, (tmp_path / "local.log").read_text()
     log, sign = tmp_path / "hdfs.log", tmp_path / "held"
-    held = [sys.executable, "-m", "tests.held", "checkpoint_version.txt", "1", str(sign)]
+    held = [sys.executable, "-m", "tests.held", "checkpoint_version.txt", "12", str(sign)]
+    trained = f"{roots['hdfs']}/out/checkpoint/checkpoint_version.txt"
     with run(available, tmp_path, roots["hdfs"], log, held) as disturbed:
-        wait_until(sign.exists, "the first epoch")
+        wait_until(lambda: b"etl: starting" in log.read_bytes(), "the etl")
+        for has_begun in (lambda: True, lambda: storage.exists(trained)):
+            wait_until(has_begun, "the first epoch")
+            for _ in range(3):  # each of the three: the first is the one that has run for the longest time
+                available.tell("restart-datanode 0")
+        wait_until(sign.exists, "epoch 12")
         available.tell("failover")
         assert b"train: done" not in log.read_bytes()
         sign.unlink()

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import stat
 import subprocess
 import sys
 import tarfile
@@ -34,7 +33,7 @@ from tests.waiting import found_in
 
 pytestmark = [pytest.mark.yarn, pytest.mark.slow]
 
-DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
+DASK_SUBMIT, GRAPHMILL = (str(Path(sys.executable).with_name(name)) for name in ("dask-submit", "graphmill"))
 SMALL = ["--worker-memory", "1GiB"]
 
 
@@ -73,7 +72,24 @@ def demo_cut(uri: str, num_packages: int) -> list[str]:
     return list(packages.to_pylist())
 
 
-def test_the_demo_ends_well_although_its_containers_are_killed(yarn: MiniHdfs, tmp_path: Path) -> None:
+def follow(driver: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Follow a driver's application to its end."""
+    return subprocess.run(
+        [GRAPHMILL, "follow", driver],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=800,
+        check=False,
+    )
+
+
+def test_the_demo_in_containers_ends_well_although_workers_and_its_client_are_killed(
+    yarn: MiniHdfs, tmp_path: Path
+) -> None:
+    """--deploy-mode cluster: the driver has a container too, and needs its client only to be followed."""
+    home = yarn_command(tmp_path, yarn)
+    environment = rm.environment_of(yarn, HADOOP_HOME=str(home), TMPDIR=str(tmp_path))
     root = f"{yarn.uri}/demo"
     packages = demo_cut(f"{root}/in", 3000)
     settings = {
@@ -81,26 +97,61 @@ def test_the_demo_ends_well_although_its_containers_are_killed(yarn: MiniHdfs, t
         "output": f"{root}/out",
         "dimension": 16,
         "num_epochs": 30,
-        "cluster.host": "127.0.0.1",
-        "cluster.yarn_classpath": f"{ensure_jars()}/*",
         "cluster.replace_after_s": 3,
     }
     overrides = [f"--set={key}={value}" for key, value in settings.items()]
-    command = arguments("demo", num_workers=2)
+    # Nodes give HADOOP_HOME to their containers; there is no Hadoop on these "nodes".
+    deployed = [
+        "--deploy-mode",
+        "cluster",
+        "--driver-memory",
+        "1GiB",
+        "--yarn-option",
+        f"shell_env=HADOOP_HOME={home}",
+    ]
+    command = arguments("demo", *deployed, num_workers=2)
     command += ["pipeline.py", "--conf", str(REPOSITORY / "conf" / "demo.yaml"), *overrides]
+    wrong = [*command, "--set", f"input={root}/nowhere", "--output", f"{root}/wrong"]
+    refused = subprocess.Popen(
+        [*wrong, "--name", "wrong"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     with (
         (tmp_path / "log").open("w") as log,
-        subprocess.Popen(command, env=rm.environment_of(yarn), stdout=log, stderr=log) as run,
+        subprocess.Popen(command, env=environment, stdout=log, stderr=log) as run,
     ):
+        output, errors = refused.communicate(timeout=600)  # the driver of the demo begins meanwhile
+        assert (refused.returncode, output) == (2, "")
+        assert f"{root}/nowhere" in errors.partition("error: ")[2]
         trained = f"{root}/out/checkpoint/checkpoint_version.txt"
         rm.wait_until(lambda: storage.exists(trained) or run.poll() is not None, "the first epoch")
+        run.kill()
+        assert run.wait(300) == -signal.SIGKILL, (tmp_path / "log").read_text()
         first = sorted(rm.containers("demo"))
         assert len(first) == 2, (tmp_path / "log").read_text()
         for container in first:  # one of them is training
             for pid in rm.processes(container):
                 with suppress(ProcessLookupError):  # it ended with its parent
                     os.kill(pid, signal.SIGKILL)
-        assert run.wait(800) == 0, (tmp_path / "log").read_text()
+    (driver,) = re.findall(r"the driver is (application_\w+)", (tmp_path / "log").read_text())
+    with subprocess.Popen(
+        [GRAPHMILL, "follow", driver], env=environment, stderr=subprocess.PIPE
+    ) as first_try:
+        assert first_try.stderr is not None
+        assert first_try.stderr.readline()  # it shows the log from its beginning
+        first_try.send_signal(signal.SIGINT)
+        errors = first_try.communicate(timeout=300)[1].decode()
+        assert first_try.returncode == 130
+        assert f"{driver} goes on without this command" in errors
+    followed = follow(driver, environment)
+    assert followed.returncode == 0, followed.stderr
+    assert f"embeddings: {root}/out/embeddings" in followed.stdout
+    again = follow(driver, environment)
+    assert again.returncode == 1
+    assert f"{driver}: the driver has ended without an exit code, unless another command" in again.stderr
     record = json.loads(storage.read_text(f"{root}/out/run.json"))
     assert record["status"] == "done"
     parts = storage.list_dir(f"{root}/out/embeddings/package")
@@ -108,9 +159,12 @@ def test_the_demo_ends_well_although_its_containers_are_killed(yarn: MiniHdfs, t
     ids = {each for table in tables for each in table["id"].to_pylist()}
     assert ids == set(packages)
     assert len(rm.named(yarn, "demo")) >= 2  # the containers came back by a further application
-    assert "missing, asking for others" in (tmp_path / "log").read_text()
+    assert "missing, asking for others" in followed.stderr
+    assert re.search(rf"{first[0]} on \S+: exit status 137: ", followed.stderr)
+    assert re.search(rf"container_\w+ on \S+ replaces {first[0]} on ", followed.stderr)
     assert rm.is_over(yarn, "demo")
-    assert left_on_hdfs(yarn, "demo") == []
+    for name in ("demo", "demo-driver", "wrong-driver", ".graphmill"):
+        rm.wait_until(lambda name=name: left_on_hdfs(yarn, name) == [], f"{name}: its files are deleted")
 
 
 SLEEPER = """
@@ -131,12 +185,14 @@ def test_every_way_to_end_ends_the_application(yarn: MiniHdfs, tmp_path: Path) -
         "sigterm": (signal.SIGTERM, 143),
         "sigkill": (signal.SIGKILL, -9),
         "failing": (None, 7),
+        "deployed": (None, 7),  # the same, in a container
     }
     runs = {}
-    for way in ways:
-        script = "failing.py" if way == "failing" else "sleeper.py"
+    for way, (number, _) in ways.items():
+        script = "sleeper.py" if number else "failing.py"
+        mode = ["--deploy-mode", "cluster", "--driver-memory", "1GiB"] if way == "deployed" else []
         runs[way] = subprocess.Popen(
-            arguments(way, "--conf", conf, script),
+            arguments(way, *mode, "--conf", conf, script),
             cwd=tmp_path,
             env=rm.environment_of(yarn, TMPDIR=str(tmp_path)),  # a killed one leaves its folder
             stdout=subprocess.PIPE,
@@ -176,12 +232,13 @@ def left_on_hdfs(cluster: MiniHdfs, name: str) -> list[str]:
 def test_missing_workers_end_the_run_with_yarn_s_reason(yarn: MiniHdfs, tmp_path: Path) -> None:
     """The message quotes YARN, whether time is up or the application has ended by itself."""
     (tmp_path / "never.py").write_text("print('never')")
-    cases = {
-        "late": (20, ["--python", "/nonexistent/python"], "no worker came within 20 s"),
-        "refused": (600, ["--queue", "no-such-queue"], "no-such-queue"),
+    cases: dict[str, tuple[int, list[str], int, str]] = {
+        "late": (20, ["--python", "/nonexistent/python"], 1, "no worker came within 20 s"),
+        "refused": (600, ["--queue", "no-such-queue"], 1, "no-such-queue"),
+        "unknown": (600, ["--yarn-option", "colour=red"], 2, "Unrecognized option: -colour"),
     }
     runs = {}
-    for name, (timeout_s, options, _) in cases.items():
+    for name, (timeout_s, options, *_) in cases.items():
         (tmp_path / name).mkdir()
         conf = conf_of(tmp_path / name, start_timeout_s=timeout_s)
         command = arguments(name, *options, "--conf", conf, "never.py")
@@ -193,10 +250,10 @@ def test_missing_workers_end_the_run_with_yarn_s_reason(yarn: MiniHdfs, tmp_path
             stderr=subprocess.PIPE,
             text=True,
         )
-    for name, (*_, message) in cases.items():
+    for name, (*_, code, message) in cases.items():
         output, errors = runs[name].communicate(timeout=600)
-        assert (runs[name].returncode, output) == (1, "")
-        assert "error: --master yarn: no worker came" in errors
+        assert (runs[name].returncode, output) == (code, "")
+        assert code == 2 or "error: --master yarn: no worker came" in errors
         assert message in errors
     assert rm.is_over(yarn, "late")
 
@@ -259,16 +316,21 @@ ENVIRONMENT_SCRIPT = """
     from distributed import get_client
 
     def about(dask_worker):
-        import os, sys
-        return {"prefix": sys.prefix, "environment": dict(os.environ), "address": dask_worker.address}
+        import os, sys, tempfile
+        return {
+            "prefix": sys.prefix, "environment": dict(os.environ), "address": dask_worker.address,
+            "temporary": tempfile.gettempdir(), "scratch": dask_worker.local_directory,
+        }
 
     found = list(get_client().run(about).values())
     print(json.dumps(found))
 """
 
-# What Hadoop's own `yarn` does of it: three commands, by java with the class path of its jars.
+# What Hadoop's own `yarn` does of it: four commands, by java with the class path of its jars. `yarn logs`
+# takes the logs from web services, which this cluster lacks.
 YARN_COMMAND = """#!/bin/bash
 case "$1" in
+  logs) find {base} -path "*/$3/*" -name AppMaster.stderr -exec cat {{}} + ;;
   classpath) echo "{jars}/*" ;;
   jar) shift 2; exec java -cp "$HADOOP_CONF_DIR:{jars}/*" "$@" ;;
   *) exec java -cp "$HADOOP_CONF_DIR:{jars}/*" org.apache.hadoop.yarn.client.cli.ApplicationCLI "$@" ;;
@@ -279,10 +341,7 @@ esac
 def test_a_packed_environment_and_the_command_yarn(yarn: MiniHdfs, tmp_path: Path) -> None:
     """--archive on HDFS is unpacked on the nodes; HADOOP_HOME's client; containers get what they must."""
     hdfs_native.Client(yarn.uri).mkdirs("/user/alice", 0o777, create_parent=True)
-    command = tmp_path / "hadoop" / "bin" / "yarn"
-    command.parent.mkdir(parents=True)
-    command.write_text(YARN_COMMAND.format(jars=ensure_jars()))
-    command.chmod(command.stat().st_mode | stat.S_IXUSR)
+    home = yarn_command(tmp_path, yarn)
     archive = f"{yarn.uri}/environments/small.tar.gz"
     with storage.atomic_output(archive) as stream:
         stream.write(packed_environment(tmp_path))
@@ -290,11 +349,14 @@ def test_a_packed_environment_and_the_command_yarn(yarn: MiniHdfs, tmp_path: Pat
     conf = conf_of(tmp_path, yarn_classpath=None, tls=certificates(tmp_path))
     done = subprocess.run(
         arguments(
-            "packed", "--archive", archive, "--queue", "nightly", "--conf", conf, "about.py", num_workers=2
+            *("packed", "--archive", archive, "--queue", "nightly", "--conf", conf),
+            *("--yarn-option", "shell_env=COLOUR=red", "--yarn-option", "shell_env=SHAPE=round"),
+            *("--yarn-option", "debug", "about.py"),
+            num_workers=2,
         ),
         cwd=tmp_path,
         env=rm.environment_of(
-            yarn, HADOOP_HOME=str(command.parents[1]), GRAPHMILL_HDFS_TIMEOUT_S="17", HADOOP_USER_NAME="alice"
+            yarn, HADOOP_HOME=str(home), GRAPHMILL_HDFS_TIMEOUT_S="17", HADOOP_USER_NAME="alice"
         ),
         capture_output=True,
         text=True,
@@ -312,11 +374,26 @@ def test_a_packed_environment_and_the_command_yarn(yarn: MiniHdfs, tmp_path: Pat
         assert environment["GRAPHMILL_HDFS_TIMEOUT_S"] == "17"
         assert environment["HADOOP_USER_NAME"] == "alice"
         assert environment["GRAPHMILL_NUM_CORES"] == "1"
+        assert (environment["COLOUR"], environment["SHAPE"]) == ("red", "round")
+        own = f"{environment['LOCAL_DIRS']}/{environment['CONTAINER_ID']}/"
+        assert worker["temporary"] == f"{own}tmp"
+        for variable in ("XDG_CACHE_HOME", "MPLCONFIGDIR", "TRITON_CACHE_DIR", "NUMBA_CACHE_DIR"):
+            assert environment[variable].startswith(f"{own}cache")
+        assert worker["scratch"].startswith(own)
         assert worker["address"].startswith("tls://")
     application = rm.named(yarn, "packed")[0]
     assert application.queue.endswith("nightly")
     assert application.final_status == "SUCCEEDED"
     assert f"logs: yarn logs -applicationId {application.id}" in done.stderr
+
+
+def yarn_command(folder: Path, cluster: MiniHdfs) -> Path:
+    """A HADOOP_HOME with the command `yarn`."""
+    command = folder / "hadoop" / "bin" / "yarn"
+    command.parent.mkdir(parents=True)
+    command.write_text(YARN_COMMAND.format(jars=ensure_jars(), base=cluster.conf_dir.parent))
+    command.chmod(0o755)
+    return folder / "hadoop"
 
 
 def packed_environment(folder: Path) -> bytes:

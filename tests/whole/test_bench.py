@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from bench import floor, gpu, measure
+from bench import floor, gpu, measure, plan
 from bench.report import Report
 from bench.saved import Saved
 from bench.setting import Setting
@@ -75,11 +75,11 @@ def test_the_text_file_has_the_rows_of_the_parquet_files(tmp_path: Path) -> None
 def test_a_finished_graph_is_kept_and_a_partial_one_is_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(_: Edges) -> None:
+    def interrupted(_: Edges, __: int) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Edges, "tables", interrupted)
+        patched.setattr(Edges, "groups", interrupted)
         with pytest.raises(KeyboardInterrupt):
             parquet_edges(tmp_path, SMALL)
     assert not [path for path in tmp_path.rglob("*") if "parquet" in path.name]
@@ -275,3 +275,52 @@ def test_saved_files_can_be_remapped(tmp_path: Path) -> None:
         again = pq.read_table(f"{table}.again")
         assert again.equals(pq.read_table(table))
         assert len(set(again["nid"].to_pylist())) == 100
+
+
+def test_a_plan_counts_moves_of_partitions_and_bytes() -> None:
+    assert plan.moves(1) == 1
+    assert plan.moves(2) == 3  # the first bucket needs one partition, the last leaves one
+    assert plan.moves(8) == 33  # 64 buckets; each but the first swaps one partition or none
+    assert plan.distinct_per_edge(10, 100_000) == pytest.approx(10 / 100_000)
+    assert 1.8 < plan.distinct_per_edge(1_000_000_000, 1_000) <= 2
+    found = dict(plan.counts(1_000_000, 20_000, 8, 100_000, dimension=100, id_bytes=16))
+    assert found["chunks"] == "10"
+    assert found["partition of a type"] == "505 kB"
+    assert found["work and output at the end of merge"] == "24.0 B/edge, 24 MB"
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_a_billion_edges_runs_all_stages_at_a_small_size(tmp_path: Path) -> None:
+    json_path = tmp_path / "figures.json"
+    command = [sys.executable, "-m", "bench", "billion", "--edges", "60000", "--workers", "2"]
+    arguments = ["--work", str(tmp_path / "work"), "--json", str(json_path)]
+    subprocess.run([*command, *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    report = json.loads(json_path.read_text())["reports"]["billion"]
+    stages = ["etl", "train", "evaluate", "remap"]
+    assert [row["what"] for row in report["rows"]] == stages
+    for row in report["rows"]:
+        assert row["total_peak_bytes"] > row["worker_peak_bytes"] > 50 << 20
+        assert row["disk_peak_bytes"] > 60_000 * 12
+        assert 0 < row["stage_s"] < row["wall_s"]
+        assert row["share_of_floor"] == pytest.approx(row["floor_s"] / row["stage_s"])
+    by_name = {each["ratio"].split(" / ")[0]: each["value"] for each in report["ratios"]}
+    assert 0 < by_name["memory of all processes"] < 1
+    seconds = sum(row["wall_s"] for row in report["rows"])
+    assert by_name["seconds of all commands"] == pytest.approx(seconds / (2400 * 60_000 / 1e9))
+    assert not list((tmp_path / "work" / "runs").iterdir())
+
+
+def test_a_command_is_killed_in_its_middle_and_its_folders_are_measured(tmp_path: Path) -> None:
+    written, program = tmp_path / "written", tmp_path / "program.py"
+    program.write_text(
+        "import subprocess, sys, time\n"
+        f"open({str(written)!r}, 'wb').write(b'x' * {1 << 20})\n"
+        "time.sleep(600)\n"
+    )
+    watch = measure.Watch([tmp_path], written.exists)
+    found = measure.run([sys.executable, program], watch=watch)
+    assert found.is_killed
+    assert found.wall_s < 300
+    ended = measure.run([sys.executable, "-c", TO_BE_SEEN], watch=measure.Watch([tmp_path], lambda: False))
+    assert not ended.is_killed
+    assert 1 << 20 <= ended.disk_peak_bytes < 2 << 20

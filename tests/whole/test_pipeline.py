@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import re
 import shutil
 import signal
@@ -280,14 +281,54 @@ def assert_same_output(one_uri: str, two_uri: str, tmp_path: Path) -> None:
             assert one[name] == two[name], name
 
 
-def test_the_same_seed_gives_the_same_bytes_whatever_the_workers(
+def installation(folder: Path) -> Path:
+    """The wheel, built with its compiled code and installed in an environment without dependencies."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder / "dist")]
+    home = folder / "environment"
+    subprocess.run(build, cwd=REPOSITORY, check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(home),
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+    ]
+    subprocess.run([*pip, *map(str, (folder / "dist").glob("*.whl"))], check=True)
+    return home
+
+
+def test_the_same_seed_gives_the_same_bytes_whatever_the_workers_and_wherever_code_was_compiled(
     whole: Path, triples: Path, tmp_path: Path
 ) -> None:
+    """`whole` had two workers, and a compiler; an installed wheel needs none."""
+    home = installation(tmp_path)
+    (tmp_path / "cache").mkdir()
     arguments = command(str(triples), str(tmp_path / "out"))
+    arguments[0] = str(home / "bin" / "dask-submit")
     arguments[2] = "local[1]"
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=600, check=False)
+    environment = {
+        "PATH": str(home / "bin"),
+        "PYTHONPATH": str(Path(pytest.__file__).parents[1]),  # dependencies; .pth files do not count here
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
+    done = subprocess.run(
+        arguments, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert_same_output(str(whole), str(tmp_path / "out"), tmp_path)
+    if shutil.which("g++") and platform.machine() == "x86_64":
+        assert not list((tmp_path / "cache").rglob("*.so"))
+        there, here = (
+            str(run_json(folder)["stages"]["train"]["plan"]["reasons"])
+            for folder in (tmp_path / "out", whole)
+        )
+        assert "of the installation" in there
+        assert here == there.replace("of the installation", "compiled on this machine")
 
 
 @pytest.mark.hdfs

@@ -86,12 +86,12 @@ class _Figures(ctypes.Structure):
 
 
 @cache
-def library(*, double: bool = False) -> ctypes.CDLL | None:
-    """Build and load the code; None where a build is impossible, and then the log says why, once per process.
+def library(*, double: bool = False) -> native.Library | None:
+    """Load the code; None without a build and a compiler, and the log says why, once a process.
 
     With `double` the code computes in float64, for tests.
     """
-    flags = (*native.FLAGS, *(["-DDOUBLE"] if double else []))
+    flags = ["-DDOUBLE"] if double else []
     return native.library(SOURCE, _FUNCTIONS, name="training", instead="torch does the steps", flags=flags)
 
 

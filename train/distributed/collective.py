@@ -64,7 +64,7 @@ class Collective:
             self.close()
             raise ClusterError(
                 f"training: the all-reduce of {group['size']} workers failed: {error}; run it again: it "
-                "goes on from the last version. train.all_reduce: files survives lost workers"
+                "goes on from the last version. train.all_reduce: shards survives lost workers"
             ) from error
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ def check_backend(backend: str, device: torch.device) -> None:
     if not dist.is_available() or not is_available():
         raise ConfigError(
             f"train.all_reduce: this worker's torch {torch.__version__} is built without {backend}; "
-            "set train.all_reduce: files"
+            "set train.all_reduce: shards"
         )
     if backend == "nccl" and device.type != "cuda":
         raise ConfigError(
@@ -161,5 +161,5 @@ def check_openssl(names: Sequence[str]) -> None:
             return
     raise ConfigError(
         f"train.all_reduce: gloo encrypts by OpenSSL's library, and finds none on this worker's machine: "
-        f"{' or '.join(names)}; install libssl-dev (openssl-devel), or set train.all_reduce: files"
+        f"{' or '.join(names)}; install libssl-dev (openssl-devel), or set train.all_reduce: shards"
     )

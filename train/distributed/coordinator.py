@@ -3,19 +3,23 @@
     for each epoch: a long task on each worker
         for each iteration of the epoch:
             until all buckets are done: answer the workers, notice lost workers, start tasks on new ones
+            have the workers write the partitions that are in no file yet
             rename the newest files to be the next version; write the stats; commit
 
-A lost worker costs the bucket that it was training. Another worker trains that bucket, from the files that
-the last bucket of these partitions left. When Dask brings a worker back, the worker gets a task. If
-everything is killed, the next run starts from the last commit.
+A worker has a bucket, and often the promise of the bucket that follows: nobody else gets its partitions.
+
+A lost worker costs the bucket that it was training, and the buckets before it whose partitions only this
+worker had (`partition_locations`); other workers train them again. When Dask brings a worker back, the worker
+gets a task. If everything is killed, the next run starts from the last commit.
 """
 
 import logging
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
+from itertools import cycle
+from typing import Any, Literal, Self
 
 from distributed import Client
 
@@ -26,21 +30,25 @@ from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums
-from graphmill.vocab import Bucket
+from graphmill.vocab import Bucket, Side
 from train.config import TrainConfig
 from train.distributed.bucket_assignment import Assignment, Dynamic, Tournament, rounds_of
-from train.distributed.messages import Message, ReduceGroup
+from train.distributed.messages import Message, ReduceGroup, SavedFile
 from train.distributed.partition_locations import PartitionLocations
-from train.distributed.worker_pool import WorkerPool, WorkerTask
+from train.distributed.worker_pool import Loss, Pool, WorkerPool, WorkerTask
 from train.edges import schedule
 from train.edges.bucket_order import order_of
-from train.edges.partitions import PartitionKey, all_keys, is_shared, keys_of
+from train.edges.partitions import PartitionKey, all_buckets, is_shared, key_of
+from train.edges.schedule import Schedule
 from train.evaluation.job import evaluate
 from train.plan.plan import all_reduce_of
 from train.run.run_metrics import Visit
 from train.run.training_run import TrainingRun
+from train.run.validation import Rank
 
 MAX_LOSSES = 3  # workers that one bucket may cost
+LACKING_S = 600.0  # the run fails if a partition is nowhere for so long, and no worker counts as lost
+PARTITIONS_PER_PROMISE = 3  # a worker has two and reads one ahead: with fewer, promises would starve others
 
 log = logging.getLogger("graphmill")
 
@@ -48,52 +56,70 @@ log = logging.getLogger("graphmill")
 class Coordinator(TrainingRun):
     """A run of training on several workers."""
 
-    def __init__(self, config: Config, client: Client, claim: Claim = NO_CLAIM) -> None:
+    def __init__(
+        self, config: Config, schedule: Schedule, pool: Pool, evaluate: Rank, claim: Claim = NO_CLAIM
+    ) -> None:
         version = pbg_checkpoint.read_version(config.checkpoint_path)
-        on_worker = partial(cluster.run_task, client, evaluate, description="evaluate")
-        super().__init__(config, schedule.plan(config), version, claim, on_worker)
+        super().__init__(config, schedule, version, claim, evaluate)
         self.settings = config.section(TrainConfig)
         self.backend = all_reduce_of(config)
         self.locations = PartitionLocations(config, version)
-        self.pool = WorkerPool(client, config, self.schedule)
-        self._untouched: list[PartitionKey] = []  # partitions that no bucket needs: they are copied
-        self._grants = 0
+        self.pool = pool
         self.losses: Counter[Bucket] = Counter()
-        self._base = self.locations.shared  # state that buckets start from
-        self._checksums: Checksums = {}  # checksums of the next version's files, by name
+        self._own = _own_partitions(config)
+        num_partitions = len(frozenset().union(*self._own.values()))
+        self._promises = (
+            self.settings.prefetch and num_partitions >= PARTITIONS_PER_PROMISE * self.settings.num_workers
+        )
+        self._grants = 0
+        self._done: dict[int, Bucket] = {}  # buckets of the iteration that are done, by grant
+        self._lacking_since_s: dict[Bucket, float] = {}
+        # Tasks that wait, the longest first, and tasks that publish, by name.
+        self._idle: dict[str, WorkerTask] = {}
+        self._turns: dict[str, WorkerTask] = {}
+        self._publishing: set[str] = set()
+        self._checksums: Checksums = {}  # checksums of the next version's shared files, by name
+        self._moved: Counter[str] = Counter()  # for the commit
         self._worker_figures: dict[str, Any] = {}
         self._members: list[str] = []  # the last workers that reduced together, and the name of their group
         self._group = ""
 
+    @classmethod
+    def on(cls, client: Client, config: Config, claim: Claim = NO_CLAIM) -> Self:
+        """A run on the workers of a Dask cluster."""
+        plan = schedule.plan(config)
+        on_worker = partial(cluster.run_task, client, evaluate, description="evaluate")
+        return cls(config, plan, WorkerPool(client, config, plan), on_worker, claim)
+
     def iterate(self, iteration: Iteration) -> None:
         """Have the workers train all buckets, and commit; after an epoch the tasks end."""
         self.metrics.start_iteration(iteration)
-        order = order_of(self.config, iteration)
-        assignment = self._assignment(order)
-        used = {key for bucket in order for key in keys_of(self.config, bucket)}
-        others = [key for key in all_keys(self.config) if key not in used]
-        self._untouched = [key for key in others if not is_shared(self.config, key)]
-        self._base = self.locations.shared
-        while not assignment.finished:
-            for task in self.pool.poll(start_tasks=True):
-                self._lose(task, assignment)
+        assignment = self._assignment(order_of(self.config, iteration))
+        while not self._is_complete(assignment):
+            for loss in self.pool.poll(start_tasks=True):
+                self._lose(loss, assignment)
             self._answer(assignment)
             message = self.pool.receive()
             if message is not None:
                 self._handle(message, assignment)
         begun = time.monotonic()
         self.claim.check()
-        self.locations.complete()
+        self._checksums |= self.locations.complete()
+        self.metrics.arrange(assignment.order)
         self.commit(self._checksums)
         self.locations.committed()
-        self.metrics.end_iteration(wait_s=time.monotonic() - begun)
+        self._done.clear()
+        self.metrics.end_iteration(wait_s=time.monotonic() - begun, moved=self._moved)
+        self._moved.clear()
         if self.version % self.schedule.per_epoch == 0:
+            self._idle.clear()
             for task in list(self.pool.tasks.values()):
                 self._worker_figures = self.pool.finish(task) or self._worker_figures
 
     def close(self) -> None:
-        """End the workers' tasks."""
+        """End the workers' tasks; delete temporary files."""
         self.pool.shut_down()
+        self.locations.close()
 
     def own_figures(self) -> dict[str, Any]:
         """The figures of a worker, and the number of workers."""
@@ -102,13 +128,14 @@ class Coordinator(TrainingRun):
     def _assignment(self, order: Sequence[Bucket]) -> Assignment:
         from_one = not self.version and not self.config.init_path
         if self.settings.bucket_assignment == "dynamic":
-            return Dynamic(order, self._own_keys, from_one=from_one)
-        rounds = rounds_of(order, self._own_keys, self.settings.num_workers, from_one=from_one)
+            return Dynamic(order, self._own.__getitem__, from_one=from_one)
+        rounds = rounds_of(order, self._own.__getitem__, self.settings.num_workers, from_one=from_one)
         return Tournament(rounds)
 
-    def _own_keys(self, bucket: Bucket) -> set[PartitionKey]:
-        """The partitions that no other worker may have while the bucket is trained."""
-        return {key for key in keys_of(self.config, bucket) if not is_shared(self.config, key)}
+    def _is_complete(self, assignment: Assignment) -> bool:
+        """Whether all buckets are done, and all that they changed is in files of the next version."""
+        is_shared_saved = self.locations.shared_folder is not None
+        return assignment.finished and is_shared_saved and next(self.locations.unsaved(), None) is None
 
     def _handle(self, message: Message, assignment: Assignment) -> None:
         task = self.pool.tasks.get(message["task"])
@@ -117,61 +144,86 @@ class Coordinator(TrainingRun):
         bucket = task.bucket
         match message["kind"]:
             case "ready":
-                task.waits_for = "bucket"
+                self.pool.shards.add(task.address)
+                self._wait(task, "bucket")
             case "progress" if bucket is not None:
                 self.metrics.report(bucket, message["edges"], message["loss"])
+            case "lacking" if bucket is not None:
+                self._note_lacking(bucket)
+                self._give_back(task, assignment)
+                self._wait(task, "bucket")
             case "trained" if bucket is not None:
                 task.visit = Visit(bucket, worker=task.address, **message["visit"])
-                task.waits_for = "turn"
+                self._wait(task, "turn")
             case "published" if bucket is not None and task.visit is not None:
-                keys = [*self._own_keys(bucket), *task.untouched]
-                self.locations.publish(task.grant, keys, shares=task.leader == task.grant)
-                self._checksums |= {storage.name(uri): each for uri, each in message["checksums"].items()}
-                self.metrics.add(task.visit)
+                self._note_published(task, bucket, task.visit, message)
                 if assignment.commit(bucket):
-                    self._base = self.locations.shared
-                task.last, task.waits_for, task.publishing = bucket, "bucket", False
+                    self.pool.shards.end_round()
                 task.drop_bucket()
-                in_use = {each.base for each in self.pool.tasks.values() if each.base is not None}
-                self.locations.forget_shared(in_use | {self._base})
+                self._wait(task, "bucket")
+            case "saved":
+                self._note_files(message)
+            case "written":
+                self._note_files(message)
+                self._moved.update(message["moved"])
+                if task.writes_shared:
+                    self._checksums |= {storage.name(uri): each for uri, each in message["checksums"].items()}
+                    self.locations.shared_folder = message["folder"]
+                task.writes, task.writes_shared = (), False
+                self._wait(task, "bucket")
+
+    def _wait(self, task: WorkerTask, what: Literal["bucket", "turn"]) -> None:
+        task.waits_for = what
+        (self._idle if what == "bucket" else self._turns)[task.name] = task
+
+    def _note_published(self, task: WorkerTask, bucket: Bucket, visit: Visit, message: Message) -> None:
+        self._publishing.discard(task.name)
+        self._done[task.grant] = bucket
+        self._lacking_since_s.pop(bucket, None)
+        self.locations.publish(task.grant, self._own[bucket], task.holder, task.address)
+        self._note_files(message)
+        self.metrics.add(visit)
+
+    def _note_files(self, message: Message) -> None:
+        for name, partition, saved in message["files"]:
+            self.locations.saved((name, partition), SavedFile(*saved))
 
     def _answer(self, assignment: Assignment) -> None:
-        """Send waiting workers a bucket or their turn to publish, where there is one."""
-        tasks = self.pool.tasks.values()
-        if not any(each.publishing for each in tasks):
+        """Send waiting workers a bucket, or have them publish."""
+        if assignment.finished:
+            self._write_unsaved()
+            return
+        if not self._publishing or not assignment.publish_group:
             self._publish_next(assignment)
-        for task in tasks:
-            if task.waits_for == "bucket" and self._may_begin(assignment):
-                bucket = assignment.next_bucket(task.last)
+        if self._may_begin(assignment):
+            for task in list(self._idle.values()):
+                bucket = task.then or assignment.next_bucket(task.held)
                 if bucket is not None:
-                    self._grant(task, bucket)
-        stuck = self.backend is None and all(each.waits_for == "turn" for each in tasks)
-        if stuck and tasks and (bucket := assignment.next_bucket(None)) is not None:
-            # All workers wait for the turn of a bucket whose worker was lost: one gives up its own bucket.
-            task = next(iter(tasks))
-            self._give_back(task, assignment)
-            self._grant(task, bucket)
+                    self._grant(task, bucket, assignment)
 
     def _may_begin(self, assignment: Assignment) -> bool:
         """Whether to hand out buckets. A round that reduces begins when all workers wait.
 
         Then a group has the same members in every run, and adds up in the same order.
         """
-        tasks = self.pool.tasks.values()
-        begun = any(each.bucket in assignment.publish_group for each in tasks)
-        return self.backend is None or begun or all(each.waits_for == "bucket" for each in tasks)
+        if self.backend is None or len(self._idle) == len(self.pool.tasks):
+            return True
+        return any(each.bucket in assignment.publish_group for each in self.pool.tasks.values())
 
     def _publish_next(self, assignment: Assignment) -> None:
-        """Let one worker merge files; or start an all-reduce when all that a round can train is trained."""
-        tasks = self.pool.tasks.values()
-        waiting = {each.bucket: each for each in tasks if each.bucket and each.waits_for == "turn"}
-        if self.backend is None:
-            for task in [each for bucket, each in waiting.items() if assignment.may_publish(bucket)][:1]:
+        """Have workers publish: at once, or when all that a round can train is trained."""
+        if not assignment.publish_group:
+            for task in list(self._turns.values()):
                 self._publish(task, None)
             return
+        waiting = {each.bucket: each for each in self._turns.values() if each.bucket}
         group = [waiting[bucket] for bucket in assignment.publish_group if bucket in waiting]
-        is_whole = len(group) == len(assignment.publish_group) or len(waiting) == len(tasks)
+        is_whole = len(group) == len(assignment.publish_group) or len(waiting) == len(self.pool.tasks)
         if not group or not is_whole:
+            return
+        if self.backend is None:
+            for task in group:
+                self._publish(task, None)
             return
         members = [each.name for each in group]
         if len(group) > 1 and members != self._members:
@@ -181,50 +233,130 @@ class Coordinator(TrainingRun):
             self._publish(task, ReduceGroup(name=self._group, rank=rank, size=len(group), leader=leader))
 
     def _publish(self, task: WorkerTask, group: ReduceGroup | None) -> None:
-        task.waits_for, task.publishing = None, True
+        self._forget_waiting(task)
+        self._publishing.add(task.name)
         task.leader = task.grant if group is None else group["leader"]
-        task.send("publish", shared=list(self.locations.shared), group=group)
+        if task.leader == task.grant and task.bucket is not None:
+            self.pool.shards.publish(task.bucket, task.grant)
+        self.pool.send(task, "publish", group=group)
 
-    def _grant(self, task: WorkerTask, bucket: Bucket) -> None:
+    def _grant(self, task: WorkerTask, bucket: Bucket, assignment: Assignment) -> None:
+        """Have a worker train a bucket, and promise it the next one if no other worker is idle."""
+        self._forget_waiting(task)
         self._grants += 1
-        task.bucket, task.grant, task.waits_for = bucket, self._grants, None
-        task.base = self._base
-        task.untouched, self._untouched = tuple(self._untouched), []
-        task.send(
+        task.bucket, task.grant, task.then = bucket, self._grants, None
+        task.held = {key: task.held.get(key, self._grants) for key in self._own[bucket]}
+        then = None
+        if self._promises and not self._idle:
+            task.then = assignment.reserve(bucket, task.held)
+        if task.then is not None:
+            added = self._own[task.then] - self._own[bucket]
+            then = {"bucket": list(task.then), "partitions": self._sources(added)}
+        self.pool.send(
+            task,
             "train",
             bucket=list(bucket),
             version=self.version,
             grant=self._grants,
             folder=self.locations.folder(self._grants),
-            shared=list(self._base),
-            partitions=[[*key, list(self.locations.of(key))] for key in sorted(self._own_keys(bucket))],
-            untouched=[[*key, list(self.locations.of(key))] for key in task.untouched],
+            needs_files=assignment.needs_files,
+            partitions=self._sources(self._own[bucket]),
+            then=then,
         )
 
-    def _lose(self, task: WorkerTask, assignment: Assignment) -> None:
-        bucket = task.bucket
-        if bucket is None:
-            log.info("training: worker %s was lost", task.address)
+    def _sources(self, keys: Iterable[PartitionKey]) -> list[Any]:
+        return [[*key, list(self.locations.source(key))] for key in sorted(keys)]
+
+    def _write_unsaved(self) -> None:
+        """Have idle workers write what is in no file of the next version yet; one, the shared state too."""
+        idle = {task.holder: task for task in self._idle.values()}
+        if not idle:
             return
-        if task.publishing and self.backend is not None:
+        others = cycle(idle.values())
+        being_written = {key for task in self.pool.tasks.values() for key in task.writes}
+        busy = {task.holder for task in self.pool.tasks.values()} - idle.keys()
+        for key, source in list(self.locations.unsaved()):
+            if key not in being_written and source.holder not in busy:
+                task = idle.get(source.holder) or next(others)
+                task.writes += (key,)
+        if self.locations.shared_folder is None:
+            is_written = any(task.writes_shared for task in self.pool.tasks.values())
+            next(others).writes_shared |= not is_written
+        for task in idle.values():
+            if task.writes or task.writes_shared:
+                self._forget_waiting(task)
+                self._grants += 1
+                self.pool.send(
+                    task,
+                    "write",
+                    version=self.version,
+                    folder=self.locations.folder(self._grants),
+                    partitions=self._sources(task.writes),
+                    shared=task.writes_shared,
+                )
+
+    def _lose(self, loss: Loss, assignment: Assignment) -> None:
+        """Have other workers train what the lost worker trained, and what only it had."""
+        task = loss.task
+        bucket = None if task is None else task.bucket
+        if task is not None and task.name in self._publishing and self.backend is not None:
             raise ClusterError(
-                f"training: worker {task.address} was lost in an all-reduce; run it again: it goes on "
-                f"from version {self.version}. train.all_reduce: files survives lost workers"
+                f"training: worker {loss.address} was lost in an all-reduce; run it again: it goes on "
+                f"from version {self.version}. train.all_reduce: shards survives lost workers"
             )
-        log.info("training: worker %s was lost, bucket %s is trained again", task.address, bucket)
-        self._give_back(task, assignment)
+        if task is not None:
+            self._forget_waiting(task)
+            self._publishing.discard(task.name)
+            self._give_back(task, assignment)
+        grants = self.locations.lose(loss.holder) & self._done.keys()
+        undone = [self._done.pop(grant) for grant in sorted(grants)]
+        for each in undone:
+            assignment.give_back(each)
+            self.metrics.forget(each)
+            self.locations.shared_folder = None
+        again = [*([] if bucket is None else [bucket]), *undone]
+        text = "training: worker %s was lost; buckets that are trained again: %s"
+        log.info(text, loss.address, ", ".join(map(str, again)) or "none")
+        if bucket is not None:
+            self._count_loss(bucket, loss.address)
+
+    def _count_loss(self, bucket: Bucket, address: str) -> None:
         self.losses[bucket] += 1
         if self.losses[bucket] > MAX_LOSSES:
             raise ClusterError(
                 f"training: bucket {bucket} took {self.losses[bucket]} workers down with it, the last on "
-                f"{task.address}; a worker that exceeds its memory limit is killed: see "
-                "cluster.worker_memory"
+                f"{address}; a worker that exceeds its memory limit is killed: see cluster.worker_memory"
+            )
+
+    def _note_lacking(self, bucket: Bucket) -> None:
+        now = time.monotonic()
+        if now - self._lacking_since_s.setdefault(bucket, now) > LACKING_S:
+            raise ClusterError(
+                f"training: a partition of bucket {bucket} is in no file, and its worker has not answered "
+                f"for {LACKING_S:g} s; run it again: it goes on from version {self.version}"
             )
 
     def _give_back(self, task: WorkerTask, assignment: Assignment) -> None:
-        """Let another worker train the task's bucket; the task's work on it is void."""
-        if task.bucket is not None:
-            assignment.give_back(task.bucket)
-            self.metrics.forget(task.bucket)
-        self._untouched += task.untouched
+        """Let another worker train the task's buckets; the task's work on them is void."""
+        for bucket in (task.then, task.bucket):
+            if bucket is not None:
+                assignment.give_back(bucket)
+                self.pool.shards.give_up(bucket)
+                self.metrics.forget(bucket)
+        task.then = None
         task.drop_bucket()
+
+    def _forget_waiting(self, task: WorkerTask) -> None:
+        task.waits_for = None
+        self._idle.pop(task.name, None)
+        self._turns.pop(task.name, None)
+
+
+def _own_partitions(config: Config) -> dict[Bucket, frozenset[PartitionKey]]:
+    """The partitions of each bucket that no other worker may have while the bucket is trained."""
+    sides = {(relation.entity_type(side), side) for relation in config.relations for side in Side}
+    moving = [(name, side) for name, side in sorted(sides) if not is_shared(config, (name, 0))]
+    return {
+        bucket: frozenset(key_of(config, name, side, bucket) for name, side in moving)
+        for bucket in all_buckets(config)
+    }

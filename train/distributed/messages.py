@@ -3,31 +3,64 @@
     worker -> coordinator   Dask events of one topic, each with `task`, the name of the worker's task
       ready                 asks for a bucket
       progress              `edges` of the bucket are done; `loss` is the sum of their losses
-      trained               the bucket's partitions are written; `visit` holds its figures; asks to publish
-      published             all that the bucket changed is written; asks for the next bucket
+      lacking               a partition of the bucket is nowhere; asks for another bucket
+      trained               the bucket is trained; `visit` holds its figures; asks to publish
+      published             all that the bucket changed may be fetched, `files` may be read; asks for the
+                            next bucket
+      saved                 `files` of partitions that were written while others were trained
+      written               the `files` of a message `write`, and what moved; `checksums` of the shared
+                            state in `folder`, if it was to write it; asks for a bucket
     coordinator -> worker   a Dask queue per task
-      train                 `bucket`, `version`, `grant`, and the locations of `partitions` and `shared`; in
-                            answer to `trained`: drop the last bucket, another worker will train it again
-      publish               merge with the shared state at `shared`, and before that within `group`
+      train                 `bucket`, `version`, `grant`, the sources of `partitions`; `then`:
+                            the bucket that follows, and the sources of what it adds. In answer to `trained`:
+                            drop the last bucket, another worker will train it again
+      publish               push to the shards of the shared state, and before that reduce within `group`
+      write                 write `partitions`, and if `shared` the shared state, to `folder` with all copies
       finished              no bucket is left
 
-Embeddings never travel here: they move through the checkpoint's storage.
+Embeddings never travel here: workers fetch them from each other (partition_holder) or read them from files.
 """
 
 import asyncio
 import time
 from concurrent.futures import wait
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from distributed import Queue, get_client, get_worker
 
 from graphmill.display import progress
 
 Message = dict[str, Any]
-WORKER_ATTRIBUTE = "graphmill_training"  # of a Dask worker: holds what one task leaves for the next one
 
-_PROGRESS_S = 0.5  # between two messages of progress
+_PROGRESS_S = 0.5  # between two messages of progress of a few workers
+_MANY_WORKERS = 8  # more of them send fewer messages each
 _CANCEL_POLL_S = 2.0  # between two checks whether a waiting task is cancelled
+
+
+class Source(NamedTuple):
+    """The places to get a revision of a partition from: a worker's memory, a file, or both.
+
+    Attributes:
+        holder: the worker's PartitionHolder, at `address`; "" where there is none.
+        path: folder of the file.
+        version: version of the file; 0 where the first revision is still to be drawn, -1 without a file.
+    """
+
+    revision: int
+    holder: str
+    address: str
+    path: str
+    version: int
+
+
+class SavedFile(NamedTuple):
+    """A file that a worker has written: one revision of a partition, as of `version`."""
+
+    revision: int
+    folder: str
+    version: int
+    checksum: str
+    is_replicated: bool
 
 
 class ReduceGroup(TypedDict):
@@ -36,22 +69,24 @@ class ReduceGroup(TypedDict):
     name: str
     rank: int
     size: int
-    leader: int  # the grant of the first member, which writes the result
+    leader: int  # the grant of the first member, which pushes the result
 
 
 class WorkerChannel:
     """A task's end of the messages; the coordinator's end is `WorkerPool`."""
 
-    def __init__(self, topic: str, task: str) -> None:
+    def __init__(self, topic: str, task: str, num_workers: int) -> None:
         self.topic = topic
         self._task = task
+        self._worker = get_worker()
+        self._progress_s = _PROGRESS_S * max(1, num_workers / _MANY_WORKERS)
         self._client = get_client()
         self._queue = Queue(task, client=self._client)
         self._progress_sent_s = 0.0
 
     def send(self, kind: str, **content: Any) -> None:
-        """Send a message to the coordinator."""
-        get_worker().log_event(self.topic, {"kind": kind, "task": self._task, **content})
+        """Send a message to the coordinator; any thread may."""
+        self._worker.log_event(self.topic, {"kind": kind, "task": self._task, **content})
 
     def ask(self, kind: str, **content: Any) -> Message:
         """Send a message to the coordinator, and wait for its answer.
@@ -74,13 +109,13 @@ class WorkerChannel:
         return answer
 
     def report_progress(self, num_edges: int, loss: float) -> None:
-        """Send the bucket's progress, at most twice per second.
+        """Send the bucket's progress, at most twice per second, and less often with many workers.
 
         Raises:
             CancelledError: the task has been cancelled.
         """
         progress.stop_if_cancelled()
         now = time.monotonic()
-        if now - self._progress_sent_s >= _PROGRESS_S:
+        if now - self._progress_sent_s >= self._progress_s:
             self._progress_sent_s = now
             self.send("progress", edges=num_edges, loss=loss)

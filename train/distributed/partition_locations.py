@@ -1,86 +1,183 @@
-"""The newest file of every partition, and of the state that all buckets share.
+"""The copies of every partition, in workers' memory and in files; the files of the shared state.
 
     checkpoint_path/
       embeddings_{type}_{part}.v{V}.h5, model.v{V}.h5       the committed version
-      .spread.tmp-{run}/{grant}/                            files of one bucket, for version V + 1:
-        embeddings_{type}_{part}.v{V+1}.h5, model.v{V+1}.h5   its partitions, and the shared state
+      .spread.tmp-{run}/v{V+1}/{grant}/                     files of one grant, for version V + 1:
+        embeddings_{type}_{part}.v{V+1}.h5, model.v{V+1}.h5   partitions, and the shared state
 
-A grant is the permission to train a bucket once; its number is never used again. A worker's files count
-once the coordinator publishes them, all at once: a worker that is lost, or thought to be lost, leaves files
-that nobody reads. When all buckets are done, the newest files are renamed to be the next version.
+A grant is the permission to train a bucket once, or to write partitions; its number is never used again. The
+grant that trained a partition is the partition's revision. The newest revision is in the memory of the worker
+that trained it; a file of it follows, with one copy on HDFS. Older copies are kept until then: if the worker
+is lost first, the newest copy that is left counts, and the buckets trained since are trained again.
+
+A worker's files count once the coordinator has heard of them: a worker that is thought to be lost leaves
+files that nobody reads. When all buckets are done and all newest revisions are in files, these are renamed to
+be the next version.
 """
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.formats import pbg_checkpoint
+from graphmill.storage import Checksums
+from train.distributed.messages import SavedFile, Source
 from train.edges.partitions import Location, PartitionKey, all_keys, is_shared
+
+NUM_RENAMES = 8  # at a time
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Where one revision of a partition is: in a worker's memory, in a file, or both.
+
+    Attributes:
+        holder: the worker's PartitionHolder; "" where there is none.
+        address: its address.
+        file: location of the file; None where there is none yet.
+        checksum: checksum of the file, where it is one of the next version.
+        is_replicated: whether the file has all the copies that HDFS makes by default.
+    """
+
+    revision: int
+    holder: str = ""
+    address: str = ""
+    file: Location | None = None
+    checksum: str = ""
+    is_replicated: bool = True
+
+    def source(self) -> Source:
+        """The places to get the partition from, for a message."""
+        path, version = (self.file.path, self.file.version) if self.file else ("", -1)
+        return Source(self.revision, self.holder, self.address, path, version)
 
 
 class PartitionLocations:
-    """The locations of one run's newest files.
+    """The copies of one run's partitions.
 
     Attributes:
-        shared: location of the newest shared state.
+        shared_folder: folder of the shared state's files of the next version, once they are written.
     """
 
     def __init__(self, config: Config, version: int) -> None:
         self.checkpoint_path, self.version = config.checkpoint_path, version
         self._shared_keys = [key for key in all_keys(config) if is_shared(config, key)]
         self._folder = storage.join(self.checkpoint_path, f".spread.tmp-{uuid.uuid4().hex[:12]}")
-        self._committed = Location(0, self.checkpoint_path, version)
-        self._newest: dict[PartitionKey, Location] = {}
-        self._revision: dict[PartitionKey, int] = {}  # revisions of committed files
-        self.shared = self._committed
-        self._old_shared: set[Location] = set()
+        self.shared_folder: str | None = None
+        committed = Location(0, self.checkpoint_path, version)
+        # Of every partition, from the newest revision that is in a file to the newest revision.
+        self._copies: dict[PartitionKey, list[Copies]] = {
+            key: [Copies(0, file=committed)] for key in all_keys(config) if not is_shared(config, key)
+        }
+        self._held: dict[str, set[PartitionKey]] = {}  # partitions that a holder may have
+        self._storage = ThreadPoolExecutor(NUM_RENAMES, "checkpoint")
 
-    def of(self, key: PartitionKey) -> Location:
-        """The location of a partition."""
-        return self._newest.get(key) or self._committed._replace(revision=self._revision.get(key, 0))
+    def source(self, key: PartitionKey) -> Source:
+        """Where the newest revision of a partition is."""
+        return self._copies[key][-1].source()
 
     def folder(self, grant: int) -> str:
-        """The folder that a grant's bucket writes to."""
-        return storage.join(self._folder, str(grant))
+        """The folder that a grant's files are written to."""
+        return storage.join(self._folder, f"v{self.version + 1}", str(grant))
 
-    def publish(self, grant: int, keys: Iterable[PartitionKey], *, shares: bool = True) -> None:
-        """Make the files of a grant the newest: those of `keys`, and with `shares` the shared state."""
-        new = Location(grant, self.folder(grant), self.version + 1)
+    def publish(self, grant: int, keys: Iterable[PartitionKey], holder: str, address: str) -> None:
+        """Note the revision `grant` of partitions, in the memory of a worker."""
         for key in keys:
-            old = self._newest.get(key)
-            self._newest[key] = new
-            if old is not None:
-                storage.delete(pbg_checkpoint.embeddings_uri(old.path, *key, old.version))
-        if shares:
-            if self.shared.path != self.checkpoint_path:
-                self._old_shared.add(self.shared)
-            self.shared = new
+            self._copies[key].append(Copies(grant, holder, address))
+            self._held.setdefault(holder, set()).add(key)
 
-    def forget_shared(self, in_use: set[Location]) -> None:
-        """Delete shared states that a newer one has replaced, except those `in_use`."""
-        for location in self._old_shared - in_use:
-            for key in self._shared_keys:
-                storage.delete(pbg_checkpoint.embeddings_uri(location.path, *key, location.version))
-            storage.delete(pbg_checkpoint.model_uri(location.path, location.version))
-        self._old_shared &= in_use
+    def saved(self, key: PartitionKey, saved: SavedFile) -> None:
+        """Note that a revision is in a file; older copies are of no use any more."""
+        copies = self._copies[key]
+        number = next((n for n, each in enumerate(copies) if each.revision == saved.revision), None)
+        file = Location(saved.revision, saved.folder, saved.version)
+        if number is None:  # a newer one is in a file already, or the revision was given up
+            self._delete_file(key, file)
+            return
+        for old in copies[:number]:
+            self._delete_file(key, old.file)
+        if (before := copies[number].file) != file:
+            self._delete_file(key, before)
+        copies[number] = replace(
+            copies[number], file=file, checksum=saved.checksum, is_replicated=saved.is_replicated
+        )
+        del copies[:number]
 
-    def complete(self) -> None:
-        """Rename the newest files to be the next version, which is not committed yet."""
-        version = self.version + 1
-        locations = self._newest | dict.fromkeys(self._shared_keys, self.shared)
-        for key, location in sorted(locations.items()):
-            source = pbg_checkpoint.embeddings_uri(location.path, *key, version)
-            storage.move(source, pbg_checkpoint.embeddings_uri(self.checkpoint_path, *key, version))
-        source = pbg_checkpoint.model_uri(self.shared.path, version)
-        storage.move(source, pbg_checkpoint.model_uri(self.checkpoint_path, version))
+    def lose(self, holder: str) -> set[int]:
+        """Forget what a lost worker had in memory; returns the revisions that are lost.
+
+        A revision is lost if it was newer than all that is left of its partition.
+        """
+        lost: set[int] = set()
+        for key in self._held.pop(holder, set()):
+            copies = self._copies[key]
+            revisions = {each.revision for each in copies}
+            left = [
+                replace(each, holder="", address="") if each.holder == holder else each for each in copies
+            ]
+            left = [each for each in left if each.holder or each.file is not None]
+            self._copies[key] = left
+            lost |= {revision for revision in revisions if revision > left[-1].revision}
+        return lost
+
+    def unsaved(self) -> Iterator[tuple[PartitionKey, Source]]:
+        """The partitions whose newest revision is in no file of the next version, with all its copies.
+
+        A file with one copy is enough where no worker has the revision in memory any more, or where storage
+        does not replicate files.
+        """
+        replicates = storage.replicates(self.checkpoint_path)
+        for key, copies in self._copies.items():
+            newest = copies[-1]
+            is_next = newest.file is not None and newest.file.version > self.version
+            if not is_next or (replicates and newest.holder and not newest.is_replicated):
+                yield key, newest.source()
+
+    def complete(self) -> Checksums:
+        """Rename the newest files to be the next version, which is not committed yet.
+
+        Returns the checksums of the partitions' files, by name.
+        """
+        version, target = self.version + 1, self.checkpoint_path
+        files = {key: copies[-1] for key, copies in self._copies.items()}
+        names = {key: storage.name(pbg_checkpoint.embeddings_uri("", *key, version)) for key in files}
+        checksums = {name: files[key].checksum for key, name in names.items()}
+        shared = Copies(0, file=Location(0, self.shared_folder or target, version))
+        files |= dict.fromkeys(self._shared_keys, shared)
+        list(self._storage.map(self._rename, files.items()))
+        source = pbg_checkpoint.model_uri(self.shared_folder or target, version)
+        storage.move(source, pbg_checkpoint.model_uri(target, version))
+        return checksums
+
+    def _rename(self, entry: tuple[PartitionKey, Copies]) -> None:
+        key, copies = entry
+        if copies.file is not None:
+            source = pbg_checkpoint.embeddings_uri(copies.file.path, *key, self.version + 1)
+            target = pbg_checkpoint.embeddings_uri(self.checkpoint_path, *key, self.version + 1)
+            storage.move(source, target)
+            if not copies.is_replicated:
+                storage.replicate(target)
 
     def committed(self) -> None:
         """Note that the next version is committed."""
+        self._storage.submit(storage.delete, storage.parent(self.folder(0)))
         self.version += 1
-        self._revision |= {key: location.revision for key, location in self._newest.items()}
-        self._newest = {}
-        self._committed = Location(0, self.checkpoint_path, self.version)
-        self.shared = self._committed._replace(revision=self.shared.revision)
-        self._old_shared = set()
+        for copies in self._copies.values():
+            newest = copies[-1]
+            file = Location(newest.revision, self.checkpoint_path, self.version)
+            copies[:] = [replace(newest, file=file, checksum="", is_replicated=True)]
+        self.shared_folder = None
+
+    def close(self) -> None:
+        """Delete the files that no version has."""
+        self._storage.shutdown(wait=True)
         storage.delete(self._folder)
+
+    def _delete_file(self, key: PartitionKey, file: Location | None) -> None:
+        """Delete a file in the background, unless it is one of the committed version."""
+        if file is not None and file.path != self.checkpoint_path:
+            uri = pbg_checkpoint.embeddings_uri(file.path, *key, file.version)
+            self._storage.submit(storage.delete, uri)

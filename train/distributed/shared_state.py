@@ -1,135 +1,257 @@
 """State that all buckets change: relation parameters, global embeddings, types with one partition.
 
-A worker trains a bucket on a copy of its own, and merges the copy with the state that others have published
-meanwhile: each number becomes the mean of both, weighted by the squared gradients (Adagrad's sums) that each
-copy has seen since they parted. A row that only one worker touched is taken over as it is, and parameters
-that all buckets pull the same way are not pulled several times as far. The sums add up.
+Every worker trains on a copy of its own. The state itself is in shards on all workers (`shards`).
 
-Shapes: N rows, D dimension, `...` any.
+    dynamic        while a worker trains, a thread beside it pushes the rows that have moved and pulls those
+                   that others have moved, every few seconds; before and after a bucket too
+    tournament     a bucket begins with the state as of the end of the last round, to the last bit. What the
+                   buckets of a round have changed waits at the shards for the end of the round
+    all_reduce     the members of a round sum up their changes among themselves; the first pushes the result
+
+Source: the parameter server of PyTorch-BigGraph (arXiv:1903.12287, section 4.2), which sums changes; here
+copies are averaged.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any
+from zlib import crc32
 
 import torch
+from distributed import get_worker
 from torch import Tensor
 
+from graphmill.display import progress
 from graphmill.formats.pbg_checkpoint import Iteration
+from train.config import TrainConfig
+from train.distributed import shards
 from train.distributed.collective import Collective
 from train.distributed.messages import ReduceGroup
-from train.edges.partitions import Location, PartitionKey, all_keys, is_shared
+from train.distributed.shards import Array, Holder, Name, ShardLostError, ShardServer
+from train.distributed.shared_rows import STEPS, SharedRows, parameter_tables
+from train.edges.partitions import PartitionKey, all_keys, is_shared
 from train.model.frozen import Frozen
 from train.model.model import Model
 from train.model.optimizer import Adagrad
+from train.plan.plan import Plan
 from train.step.table import Table
 from train.tables.partition_files import PartitionFiles
 from train.tables.run_context import RunContext
 
+POLL_S = 0.1  # between two looks for a shard that was lost
+SHARE = 0.1  # of the time that exchanges may take beside training
 
-@dataclass(frozen=True)
-class _State:
-    """Trained numbers, and the sums of their squared gradients."""
-
-    values: Tensor  # [...] or [N, D]
-    sums: Tensor  # [...], or [N] of a row-wise optimizer
-
-    @classmethod
-    def of(cls, table: Table) -> "_State":
-        return cls(table.embeddings_ND, table.sums)
-
-    def merge_(self, other: "_State", base_sums: Tensor) -> None:
-        """Merge with another copy; both had `base_sums` when they parted."""
-        ours, theirs = self.sums - base_sums, other.sums - base_sums
-        share = (theirs / (ours + theirs)).nan_to_num_(nan=0.0)  # neither copy has moved: both are equal
-        self.values.lerp_(other.values, self.widened(share).expand_as(self.values))
-        self.sums.add_(theirs)
-
-    def widened(self, sums: Tensor) -> Tensor:
-        """Sums that multiply `values`: those of a row-wise optimizer get a dimension of one element."""
-        return sums if sums.dim() == self.values.dim() else sums.unsqueeze(-1)
+Exchange = Callable[..., None]
 
 
 class SharedState:
-    """A worker's copy of the shared state."""
+    """A worker's copy of the shared state.
 
-    def __init__(self, context: RunContext, model: Model, adagrad: Adagrad) -> None:
+    Attributes:
+        tables: the types with one partition.
+    """
+
+    def __init__(
+        self, context: RunContext, model: Model, adagrad: Adagrad, plan: Plan, server: ShardServer
+    ) -> None:
+        """Read the types with one partition, and offer the copy to this worker's server."""
         self.context, self.model, self.adagrad = context, model, adagrad
         self.files = PartitionFiles(context)
-        self._frozen_types = Frozen.of(context.config).types
-        self.tables: dict[PartitionKey, Table] = {}  # types with one partition
-        self._revision: int | None = None  # of this copy; None once training has changed it
-        self._base_revision = 0
-        self._base: dict[str | PartitionKey, Tensor] = {}
-        self._base_steps: dict[str, int] = {}
+        config, settings = context.config, context.config.section(TrainConfig)
+        self.in_rounds = settings.bucket_assignment == "tournament"
+        self.interval_s = settings.shared_interval_s
+        self.tables: dict[PartitionKey, Table] = {
+            key: self.files.load(key, context.version) for key in all_keys(config) if is_shared(config, key)
+        }
+        self.parts = self._parts(steps_have_copies=plan.engine == "fused")
+        self._num_bytes = 0
+        self._since: defaultdict[tuple[int, bool], int] = defaultdict(int)
+        self._own: defaultdict[int, set[int]] = defaultdict(set)  # revisions of pushes since the last pull
+        self._worker = get_worker()
+        self._server = server
+        server.copy = self
 
-    def begin(self, location: Location) -> None:
-        """Start a bucket from the state at `location`, which is read unless it is here already."""
-        if self._revision != location.revision:
-            self._read(location)
-        self._revision, self._base_revision = None, location.revision
-        self._base = {name: state.sums.clone() for name, state in self._states()}
-        self._base_steps = dict(self.adagrad.steps)
+    def begin(self) -> None:
+        """Before a bucket: take over what others have changed; in a tournament also undo what is left."""
+        for shard in self._order():
+            self._patiently(shard, self._pull, at_rest=True)
+        if self.in_rounds:
+            for part in self.parts.values():
+                part.reset()
+        self._put_steps()
+
+    @contextmanager
+    def exchanging(self) -> Iterator[None]:
+        """Exchange rows while the block trains; in a tournament, nothing moves."""
+        if self.in_rounds:
+            yield
+            return
+        stop = threading.Event()
+        with ThreadPoolExecutor(1, "exchange") as beside:
+            exchange = beside.submit(self._exchange_until, stop, self._order())
+            try:
+                yield
+            finally:
+                stop.set()
+        exchange.result()
 
     def reduce(self, collective: Collective, group: ReduceGroup) -> None:
-        """Merge the copies of all members of a group at once; the result is that of `merge` one by one."""
-        states = list(self._states())
-        seen = [state.sums - self._base[name] for name, state in states]
-        pulled = [state.values * state.widened(each) for each, (_, state) in zip(seen, states, strict=True)]
-        steps = torch.tensor([self.adagrad.steps[name] - count for name, count in self._base_steps.items()])
-        *totals, step_totals = collective.sum([*seen, *pulled, steps], group)
-        for number, (name, state) in enumerate(states):
-            total = state.widened(totals[number])
-            mean = totals[len(states) + number] / total
+        """Merge the copies of all members of a group at once; the result is that of pushing one by one."""
+        self._take_steps()
+        parts = [part for part in self.parts.values() if len(part)]
+        seen = [part.table.sums - part.base.sums for part in parts]
+        pulled = [
+            part.table.embeddings_ND * _widened(each, part) for part, each in zip(parts, seen, strict=True)
+        ]
+        totals = collective.sum([*seen, *pulled], group)
+        for number, part in enumerate(parts):
+            total = _widened(totals[number], part)
             # where no copy has moved, all are equal
-            state.values.copy_(torch.where(total > 0, mean, state.values))
-            state.sums.copy_(self._base[name] + totals[number])
-        for name, total in zip(self._base_steps, step_totals.tolist(), strict=True):
-            self.adagrad.steps[name] = self._base_steps[name] + int(total)
+            mean = torch.where(total > 0, totals[len(parts) + number] / total, part.table.embeddings_ND)
+            part.table.embeddings_ND.copy_(mean)
+            part.table.sums.copy_(part.base.sums + totals[number])
+        self._put_steps()
 
-    def merge(self, location: Location, revision: int) -> None:
-        """Merge with the state at `location`, unless this copy began with it; the result is `revision`."""
-        if location.revision != self._base_revision:
-            self._merge(location)
-        self._revision = revision
+    def push(self, grant: int) -> None:
+        """After a bucket: push what it has changed; in a tournament, under the number `grant`."""
+        self._take_steps()
+        for shard in self._order():
+            self._patiently(shard, self._push, at_rest=True, grant=grant if self.in_rounds else None)
 
     def write(self, path: str, version: int, iteration: Iteration) -> None:
-        """Write the state as of `version` to the folder `path`."""
+        """Write the state of the shards as of `version` to the folder `path`."""
+        self.begin()
         for key, table in self.tables.items():
             self.files.write(key, table, version, iteration, path)
         self.context.write_model(self.model, self.adagrad, version, iteration, path)
 
-    def _read(self, location: Location) -> None:
-        model, adagrad = self.context.load_model(location.path, location.version)
-        for name, state in _parameters(self.model, self.adagrad):
-            state.values.copy_(model.parameters[name])
-            state.sums.copy_(adagrad.sums[name])
-        self.adagrad.steps.update(adagrad.steps)
-        for key in (key for key in all_keys(self.context.config) if is_shared(self.context.config, key)):
-            self.tables[key] = self.files.load(key, location.version, location.path)
+    def moved(self) -> dict[str, int]:
+        """Bytes of rows pushed and pulled since the last call."""
+        moved, self._num_bytes = self._num_bytes, 0
+        return {"shared_bytes": moved}
 
-    def _merge(self, location: Location) -> None:
-        model, adagrad = self.context.load_model(location.path, location.version)
-        theirs = dict(_parameters(model, adagrad))
-        for name, state in _parameters(self.model, self.adagrad):
-            if name not in self.adagrad.frozen:
-                state.merge_(theirs[name], self._base[name])
-                self.adagrad.steps[name] += adagrad.steps[name] - self._base_steps[name]
-        for key, table in self.tables.items():
-            if key[0] in self._frozen_types:
-                continue
-            loaded = self.files.load(key, location.version, location.path)
-            _State.of(table).merge_(_State.of(loaded), self._base[key])
+    def names(self) -> Mapping[Name, int]:
+        """The number of rows of every name."""
+        return {name: len(part) for name, part in self.parts.items()}
 
-    def _states(self) -> Iterator[tuple[str | PartitionKey, _State]]:
-        """All that moves."""
-        for name, state in _parameters(self.model, self.adagrad):
-            if name not in self.adagrad.frozen:
-                yield name, state
-        for key, table in self.tables.items():
-            if key[0] not in self._frozen_types:
-                yield key, _State.of(table)
+    def num_bytes(self) -> int:
+        """Size of the state."""
+        return sum(len(part) * part.row_bytes for part in self.parts.values())
+
+    def knows(self, origin: int) -> int:
+        """The last revision that it has pulled of the shard with this origin."""
+        return self._since[origin, False]
+
+    def part_of(self, name: Name, first: int, last: int, *, is_shard: bool) -> tuple[Array, Array]:
+        """Values and sums of the rows first..last, which become a shard if `is_shard`."""
+        return self.parts[name].part(first, last, is_shard=is_shard)
+
+    def _parts(self, *, steps_have_copies: bool) -> dict[Name, SharedRows]:
+        frozen = Frozen.of(self.context.config).types
+        parts = {
+            key: SharedRows(table, self.in_rounds)
+            for key, table in self.tables.items()
+            if key[0] not in frozen
+        }
+        for name, table in parameter_tables(self.model, self.adagrad).items():
+            parts[name] = SharedRows(table, self.in_rounds, at_rest=steps_have_copies)
+        counts = torch.tensor(list(self.adagrad.steps.values()), dtype=torch.float64)
+        parts[STEPS] = SharedRows(
+            Table(counts.new_empty(len(counts), 0), counts), self.in_rounds, at_rest=True
+        )
+        return parts
+
+    def _take_steps(self) -> None:
+        counts = list(self.adagrad.steps.values())
+        self.parts[STEPS].table.sums.copy_(torch.tensor(counts, dtype=torch.float64))
+
+    def _put_steps(self) -> None:
+        self.adagrad.steps.update(
+            zip(self.adagrad.steps, map(int, self.parts[STEPS].table.sums), strict=True)
+        )
+
+    def _order(self) -> list[int]:
+        """All shards, another one first on each worker, so that not all ask the same server at a time."""
+        while not (num := len(self._server.holders)):
+            progress.stop_if_cancelled()
+            time.sleep(POLL_S)
+        first = crc32(self._worker.address.encode()) % num
+        return [(first + number) % num for number in range(num)]
+
+    def _patiently(self, shard: int, exchange: Exchange, **arguments: Any) -> None:
+        """Exchange with a shard; if it is lost, wait until another worker holds it.
+
+        Raises:
+            CancelledError: the task has been cancelled.
+        """
+        while True:
+            with suppress(ShardLostError):
+                return exchange(shard, **arguments)
+            progress.stop_if_cancelled()
+            time.sleep(POLL_S)
+
+    def _exchange_until(self, stop: threading.Event, order: list[int]) -> None:
+        """Exchange rows with one shard after another; a shard that is lost has its turn the next time."""
+        pause_s = self.interval_s
+        while not stop.wait(pause_s):
+            begun = time.monotonic()
+            for shard in order:
+                with suppress(ShardLostError):
+                    self._push(shard, at_rest=False, grant=None)
+                    self._pull(shard, at_rest=False)
+                if stop.is_set():
+                    return
+            pause_s = max(self.interval_s, (time.monotonic() - begun) * (1 / SHARE - 1))
+
+    def _push(self, shard: int, *, at_rest: bool, grant: int | None) -> None:
+        """Push the rows that have moved."""
+        holder = self._holder(shard)
+        moved = {
+            name: part.moved(*shards.range_of(shard, len(self._server.holders), len(part)))
+            for name, part in self.parts.items()
+            if at_rest or not part.at_rest
+        }
+        for number, batch in enumerate(self._batches(moved)):
+            pushed = [self.parts[name].push(name, rows) for name, rows in batch]
+            revision = self._call(holder, "push", pushed, grant, number)
+            self._num_bytes += sum(each.nbytes for each in pushed)
+            if grant is None:
+                self._own[holder.origin].add(revision)
+                for each in pushed:
+                    self.parts[each.name].pushed(each)
+
+    def _pull(self, shard: int, *, at_rest: bool) -> None:
+        """Take over the rows that others have changed."""
+        holder = self._holder(shard)
+        for resting in (False, True) if at_rest else (False,):
+            names = [name for name, part in self.parts.items() if part.at_rest == resting]
+            since = self._since[holder.origin, resting]
+            revision, changed = self._call(holder, "changed", names, since, self._own[holder.origin])
+            for batch in self._batches(changed):
+                found = self._call(holder, "read", batch)
+                for (name, rows), (values, sums) in zip(batch, found, strict=True):
+                    self.parts[name].pull(rows, values, sums)
+                    self._num_bytes += rows.nbytes + values.nbytes + sums.nbytes
+            self._since[holder.origin, resting] = revision
+        self._own[holder.origin].clear()
+
+    def _batches(self, wanted: Mapping[Name, Array]) -> Iterator[list[tuple[Name, Array]]]:
+        return shards.batches(wanted, {name: part.row_bytes for name, part in self.parts.items()})
+
+    def _holder(self, shard: int) -> Holder:
+        holder = self._server.holders[shard]
+        if holder is None:
+            raise ShardLostError(f"nobody holds shard {shard}")
+        return holder
+
+    def _call(self, holder: Holder, method: str, *arguments: Any) -> Any:
+        return shards.call_from_worker(self._worker, holder, method, *arguments)
 
 
-def _parameters(model: Model, adagrad: Adagrad) -> Iterator[tuple[str, _State]]:
-    for name, values in model.parameters.items():
-        yield name, _State(values, adagrad.sums[name])
+def _widened(sums: Tensor, part: SharedRows) -> Tensor:
+    """Sums that multiply values: those of a row-wise optimizer get a dimension of one element."""
+    return sums if sums.dim() == part.table.embeddings_ND.dim() else sums.unsqueeze(-1)

@@ -1,137 +1,208 @@
 """A worker's part: one long task that trains bucket after bucket until the coordinator has none left.
 
-    read the bucket's partitions and the shared state, unless their newest revision is in memory
-    train
-    write the partitions to the grant's folder                     several workers at a time
-    wait for the turn; merge with the shared state, and write it   one worker at a time
-    report to the coordinator, which makes the files count
+    take the bucket's partitions from memory, from other workers or from files; pull the shared state
+    train; meanwhile exchange rows of the shared state, read ahead for the bucket that follows, and write what
+    the last one left
+    leave the partitions in memory, where other workers may fetch them
+    push what it has changed of the shared state
+    report to the coordinator, which makes the bucket count
 
-A kill at any point costs one bucket: it leaves files that do not count.
+A kill at any point costs the bucket, and those before it whose partitions nobody else and no file has.
 """
 
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable
+from concurrent.futures import Future
 from typing import Any
 
 from distributed import get_worker
 
+from graphmill import storage
 from graphmill.cluster import num_cores
 from graphmill.config import Config
 from graphmill.display import progress
+from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.storage import Checksums
 from graphmill.vocab import Bucket
 from train.config import TrainConfig
 from train.distributed.collective import Collective
-from train.distributed.messages import WORKER_ATTRIBUTE, Message, WorkerChannel
+from train.distributed.messages import Message, ReduceGroup, SavedFile, Source, WorkerChannel
+from train.distributed.partition_exchange import ONE_COPY, PartitionExchange, PartitionLostError
+from train.distributed.partition_holder import PartitionHolder
+from train.distributed.shards import ShardServer
 from train.distributed.shared_state import SharedState
-from train.edges.partitions import Location, PartitionKey
-from train.edges.schedule import Schedule
+from train.edges.batches import EdgeTensors
+from train.edges.partitions import PartitionKey, all_keys, is_shared
 from train.plan.decide import decide, device_of
 from train.run.bucket import BucketTrainer
 from train.run.run_metrics import peak_bytes
 from train.step import runtime
-from train.step.table import Table
+from train.tables import memory
+from train.tables.background import Background
 from train.tables.partition_files import PartitionFiles
 from train.tables.run_context import RunContext
 
+LACKING_S = 1.0  # before a worker tells that a partition is nowhere: its loss will be noticed meanwhile
 
-def work(config: Config, plan: Schedule, topic: str, task: str, num_on_host: int) -> dict[str, Any]:
+log = logging.getLogger("graphmill")
+
+
+def work(
+    config: Config, holder_key: str, shards_key: str, topic: str, task: str, num_on_host: int
+) -> dict[str, Any]:
     """Run the task, one of `num_on_host` that share this machine's cores; returns figures."""
     runtime.keep_freed_memory()
-    attributes = vars(get_worker())
+    actors = get_worker().state.actors
+    holder: PartitionHolder = actors[holder_key]
+    channel = WorkerChannel(topic, task, config.section(TrainConfig).num_workers)
     with runtime.cpu_threads(config.workers or max(1, num_cores() // num_on_host)):
-        worker = attributes.pop(WORKER_ATTRIBUTE, None)  # gone if this task fails
-        if worker is None or worker.topic != topic:
-            worker = Worker(config, plan, topic)
-        figures: dict[str, Any] = worker.run(WorkerChannel(topic, task))
-        attributes[WORKER_ATTRIBUTE] = worker
+        worker = holder.worker or Worker(config, holder, actors[shards_key], num_on_host)
+        holder.worker = None  # gone if this task fails
+        figures: dict[str, Any] = worker.run(channel)
+        holder.worker = worker
         return figures
 
 
 class Worker:
     """Trains the buckets that the coordinator sends.
 
-    A worker lives as long as the run: the task of the next epoch finds its tables on the device.
+    A worker lives as long as the run: the task of the next epoch finds its partitions in memory.
     """
 
-    def __init__(self, config: Config, plan: Schedule, topic: str) -> None:
-        self.topic = topic
-        self.context = RunContext(config, plan, device=device_of(config))
+    def __init__(
+        self, config: Config, holder: PartitionHolder, shards: ShardServer, num_on_host: int
+    ) -> None:
+        self.context = RunContext(config, holder.schedule, device=device_of(config))
         model, adagrad = self.context.load_model()
         self.plan = decide(self.context, config.section(TrainConfig).num_workers)
         self.plan.announce()
         self.bucket = BucketTrainer(self.context, model, adagrad, self.plan)
-        self.files = PartitionFiles(self.context)
-        self.shared = SharedState(self.context, model, adagrad)
-        self.tables: dict[PartitionKey, Table] = {}
-        self.num_read = 0
-        self._revisions: dict[PartitionKey, int] = {}  # of the tables
+        self.shared = SharedState(self.context, model, adagrad, self.plan, shards)
+        self.holder = holder
+        self.budget_bytes = _budget_bytes(self.context, num_on_host)
+        self._edges: tuple[Bucket, Future[EdgeTensors]] | None = None  # of the bucket that follows
         backend = self.plan.all_reduce
         self.collective = None if backend is None else Collective(backend, self.context.device)
 
     def run(self, channel: WorkerChannel) -> dict[str, Any]:
         """Train until no bucket is left; returns the plan and the number of parameters."""
-        message = channel.ask("ready")
-        while message["kind"] == "train":
-            message = self._train(message, channel)
+        files = PartitionFiles(self.context)
+        self.channel = channel
+        self.exchange = PartitionExchange(files, self.holder, get_worker(), self._saved, self.budget_bytes)
+        self._ahead = Background()
+        try:
+            message = channel.ask("ready")
+            while message["kind"] != "finished":
+                message = self._write(message) if message["kind"] == "write" else self._train(message)
+        finally:
+            self._ahead.close()
+            self.exchange.close()
         if self.collective is not None:
             self.collective.close()
         num_parameters = self.context.num_parameters(self.shared.model)
         return {"device": self.plan.device, "plan": self.plan.figures(), "num_parameters": num_parameters}
 
-    def _train(self, message: Message, channel: WorkerChannel) -> Message:
-        """Train one bucket, write and publish it; returns the coordinator's next message."""
+    def _train(self, message: Message) -> Message:
+        """Train one bucket and publish it; returns the coordinator's next message."""
         bucket, grant, folder = Bucket(*message["bucket"]), message["grant"], message["folder"]
-        iteration = self.context.schedule.iteration(message["version"])
         version = message["version"] + 1
+        iteration = self.context.schedule.iteration(message["version"])
         progress.work_on("training", epoch=str(iteration.epoch_idx + 1), bucket=f"{bucket.lhs},{bucket.rhs}")
         begun = time.monotonic()
-        locations = _locations(message["partitions"])
-        read_before = self.num_read
-        self._hold(locations)
-        self.shared.begin(Location(*message["shared"]))
-        edges = self.bucket.read(bucket, iteration)
+        try:
+            own = self.exchange.take(_sources(message["partitions"]))
+        except PartitionLostError as error:
+            log.info("training: bucket %s waits: %s", bucket, error)
+            time.sleep(LACKING_S)
+            return self.channel.ask("lacking", grant=grant)
+        self.shared.begin()
+        edges = self._edges_of(bucket, iteration)
+        self._begin_moving(message, iteration)
         wait_s = time.monotonic() - begun
-        tables = self.tables | self.shared.tables
-        stats = self.bucket.train(bucket, iteration, edges, tables, channel.report_progress)
+        tables = own | self.shared.tables
+        with self.shared.exchanging():
+            stats = self.bucket.train(bucket, iteration, edges, tables, self.channel.report_progress)
         begun = time.monotonic()
-        self.context.checksums.clear()
-        for key in sorted(locations):
-            self.files.write(key, self.tables[key], version, iteration, folder)
-            self._revisions[key] = grant
-        for key, location in _locations(message["untouched"]).items():
-            self.files.write(key, self._load(key, location), version, iteration, folder)
+        self.exchange.put(own, grant, folder, version)
+        files: list[Any] = []
+        if message["needs_files"]:
+            sources = dict.fromkeys(own, Source(grant, "", "", "", -1))
+            saved = self.exchange.save(sources, folder, version, iteration, replication=ONE_COPY)
+            files = _listed(saved)
+        wait_s += time.monotonic() - begun
         visit = {
             "stats": stats,
-            "wait_s": wait_s + time.monotonic() - begun,
-            "partitions_read": self.num_read - read_before,
-            "partitions_written": len(locations),
+            "wait_s": wait_s,
             "peak_bytes": peak_bytes(),
+            **self.exchange.moved(),
+            **self.shared.moved(),
         }
-        answer = channel.ask("trained", grant=grant, visit=visit)
+        answer = self.channel.ask("trained", grant=grant, visit=visit)
         if answer["kind"] != "publish":
+            self.exchange.drop(own, grant)
             return answer  # this bucket goes to another worker
-        group = answer["group"]
+        self._publish(answer["group"], grant)
+        return self.channel.ask("published", grant=grant, files=files)
+
+    def _begin_moving(self, message: Message, iteration: Iteration) -> None:
+        """Begin to read what the following bucket adds, and to write what the last one left."""
+        if (then := message["then"]) is not None:
+            bucket = Bucket(*then["bucket"])
+            self.exchange.read_ahead(_sources(then["partitions"]))
+            self._edges = bucket, self._ahead.submit(self.bucket.read, bucket, iteration)
+        self.exchange.write_behind(message["version"], iteration)
+
+    def _edges_of(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
+        ahead, self._edges = self._edges, None
+        if ahead is not None and ahead[0] == bucket:
+            return self._ahead.result(ahead[1])
+        return self.bucket.read(bucket, iteration)
+
+    def _publish(self, group: ReduceGroup | None, grant: int) -> None:
+        """Push what the bucket has changed of the shared state; of a group, its leader does."""
         if self.collective is not None and group is not None and group["size"] > 1:
             self.shared.reduce(self.collective, group)
-        revision = grant if group is None else group["leader"]
-        self.shared.merge(Location(*answer["shared"]), revision)
-        if revision == grant:
-            self.shared.write(folder, version, iteration)
-        return channel.ask("published", grant=grant, checksums=dict(self.context.checksums))
+        if group is None or group["leader"] == grant:
+            self.shared.push(grant)
 
-    def _hold(self, locations: Mapping[PartitionKey, Location]) -> None:
-        """Read the partitions whose newest revision is not in memory; first drop all others."""
-        for key in list(self.tables):
-            if key not in locations or self._revisions[key] != locations[key].revision:
-                del self.tables[key]
-        for key in sorted(locations.keys() - self.tables.keys()):
-            self.tables[key] = self._load(key, locations[key])
-            self._revisions[key] = locations[key].revision
-            self.num_read += 1
+    def _write(self, message: Message) -> Message:
+        """Write partitions and the shared state for the commit; returns the coordinator's next message."""
+        iteration = self.context.schedule.iteration(message["version"])
+        sources, folder = _sources(message["partitions"]), message["folder"]
+        files: list[Any] = []
+        try:
+            files = _listed(self.exchange.save(sources, folder, message["version"] + 1, iteration))
+        except PartitionLostError as error:
+            log.info("training: the commit waits: %s", error)
+            time.sleep(LACKING_S)
+        checksums: Checksums = {}
+        if message["shared"]:
+            self.shared.write(folder, message["version"] + 1, iteration)
+            written = self.context.checksums
+            checksums = {uri: written.pop(uri) for uri in list(written) if storage.parent(uri) == folder}
+        moved = self.exchange.moved() | self.shared.moved()
+        return self.channel.ask("written", files=files, checksums=checksums, folder=folder, moved=moved)
 
-    def _load(self, key: PartitionKey, location: Location) -> Table:
-        return self.files.load(key, location.version, location.path)
+    def _saved(self, key: PartitionKey, saved: SavedFile) -> None:
+        """Report a file that was written behind."""
+        self.channel.send("saved", files=_listed([(key, saved)]))
 
 
-def _locations(listed: list[Any]) -> dict[PartitionKey, Location]:
-    return {(name, partition): Location(*location) for name, partition, location in listed}
+def _budget_bytes(context: RunContext, num_on_host: int) -> int:
+    """Memory for resting partitions: as chosen, or half of the worker's without what a bucket needs."""
+    chosen = context.config.section(TrainConfig).exchange_bytes
+    if chosen is not None:
+        return chosen
+    limit_bytes = get_worker().memory_manager.memory_limit or memory.host_free_bytes() // num_on_host
+    moving = [key for key in all_keys(context.config) if not is_shared(context.config, key)]
+    largest = max((memory.partition_bytes(context, key) for key in moving), default=0)
+    return max(0, limit_bytes // 2 - (memory.bucket_partitions(context) + 1) * largest)
+
+
+def _sources(listed: Iterable[Any]) -> dict[PartitionKey, Source]:
+    return {(name, partition): Source(*source) for name, partition, source in listed}
+
+
+def _listed(saved: Iterable[tuple[PartitionKey, SavedFile]]) -> list[Any]:
+    return [[*key, list(each)] for key, each in saved]

@@ -4,8 +4,8 @@ import logging
 import queue
 import time
 import uuid
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
 
 from distributed import Client, Future, Queue
 
@@ -14,8 +14,10 @@ from graphmill.config import Config
 from graphmill.errors import ClusterError
 from graphmill.vocab import Bucket
 from train.config import TrainConfig
-from train.distributed.messages import WORKER_ATTRIBUTE, Message
-from train.edges.partitions import Location, PartitionKey
+from train.distributed.messages import Message
+from train.distributed.partition_holder import PartitionHolder
+from train.distributed.shard_placement import ShardPlacement, Shards
+from train.edges.partitions import PartitionKey
 from train.edges.schedule import Schedule
 from train.run.run_metrics import Visit
 
@@ -30,38 +32,67 @@ class WorkerTask:
     """A worker's task, and the bucket that it has.
 
     Attributes:
-        queue: messages to the task.
+        holder: the worker's PartitionHolder.
         bucket: bucket that it trains under the permission number `grant`.
-        base: shared state that the bucket started from.
+        then: bucket that it has been promised next.
+        held: partitions of its last bucket, each with the grant that brought it here.
         visit: figures of the bucket, once it is trained.
         waits_for: "bucket", "turn" (to publish), or None.
-        last: bucket that it trained before.
-        untouched: partitions that no bucket needs and that this task copies to the next version.
-        leader: the grant that writes the shared state of its group.
+        leader: the grant that pushes the result of its group.
+        writes: partitions that it writes for the commit.
+        writes_shared: whether it writes the shared state for the commit.
     """
 
     name: str
     address: str
-    future: Future
-    queue: Queue
+    holder: str
     bucket: Bucket | None = None
     grant: int = 0
-    base: Location | None = None
+    then: Bucket | None = None
+    held: dict[PartitionKey, int] = field(default_factory=dict)
     visit: Visit | None = None
-    waits_for: str | None = None
-    last: Bucket | None = None
-    untouched: tuple[PartitionKey, ...] = ()
-    publishing: bool = False
+    waits_for: Literal["bucket", "turn"] | None = None
     leader: int = 0
-
-    def send(self, kind: str, **content: Any) -> None:
-        """Answer the task."""
-        self.queue.put({"kind": kind, **content})
+    writes: tuple[PartitionKey, ...] = ()
+    writes_shared: bool = False
 
     def drop_bucket(self) -> None:
         """Forget the bucket, which is published or goes back."""
-        self.bucket = self.visit = self.base = None
-        self.untouched = ()
+        self.bucket = self.visit = None
+
+
+class Loss(NamedTuple):
+    """A worker that was lost, with all that it held; `task` is None between two epochs."""
+
+    address: str
+    holder: str
+    task: WorkerTask | None
+
+
+class Pool(Protocol):
+    """The workers, as the coordinator sees them."""
+
+    tasks: dict[str, WorkerTask]
+    topic: str
+
+    @property
+    def shards(self) -> Shards:
+        """The state that all buckets change."""
+
+    def receive(self) -> Message | None:
+        """The next message of a worker, or None after a while."""
+
+    def send(self, task: WorkerTask, kind: str, **content: Any) -> None:
+        """Send a task a message."""
+
+    def poll(self, *, start_tasks: bool) -> list[Loss]:
+        """The workers that were lost; with `start_tasks`, give each free worker a task."""
+
+    def finish(self, task: WorkerTask) -> dict[str, Any]:
+        """End a task; returns its figures, which are empty if its worker is lost first."""
+
+    def shut_down(self) -> None:
+        """End all tasks."""
 
 
 class WorkerPool:
@@ -70,13 +101,20 @@ class WorkerPool:
     Attributes:
         tasks: the tasks by name.
         topic: topic of the workers' messages.
+        shards: where the shards of the shared state are.
     """
 
-    def __init__(self, client: Client, config: Config, plan: Schedule) -> None:
+    def __init__(self, client: Client, config: Config, schedule: Schedule) -> None:
         self.tasks: dict[str, WorkerTask] = {}
         self.topic = f"graphmill-train-{uuid.uuid4().hex[:12]}"
-        self._client, self._config, self._plan = client, config, plan
-        self._num_workers = config.section(TrainConfig).num_workers
+        self._client, self._config, self._schedule = client, config, schedule
+        settings = config.section(TrainConfig)
+        self._num_workers = settings.num_workers
+        in_rounds = settings.bucket_assignment == "tournament"
+        self.shards = ShardPlacement(client, self._num_workers, in_rounds=in_rounds)
+        self._running: dict[str, tuple[Future, Queue]] = {}  # of each task, by name
+        self._holders: dict[str, Future] = {}  # the actor of each worker, by address
+        self._lost: list[Loss] = []  # noticed while the coordinator did something else
         self._polled_s = 0.0
         self._worker_seen_s = time.monotonic()
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
@@ -89,6 +127,11 @@ class WorkerPool:
                 self._num_workers,
             )
 
+    def send(self, task: WorkerTask, kind: str, **content: Any) -> None:
+        """Send a task a message."""
+        if task.name in self._running:
+            self._running[task.name][1].put({"kind": kind, **content})
+
     def receive(self) -> Message | None:
         """The next message of a worker, or None after POLL_S."""
         try:
@@ -96,82 +139,95 @@ class WorkerPool:
         except queue.Empty:
             return None
 
-    def poll(self, *, start_tasks: bool) -> list[WorkerTask]:
-        """Return the tasks whose workers were lost; with `start_tasks`, give each free worker a task.
+    def poll(self, *, start_tasks: bool) -> list[Loss]:
+        """Return the workers that were lost; with `start_tasks`, give each free worker a task.
 
         Raises:
             ClusterError: the cluster has had no worker for NO_WORKER_S, or went away.
             Exception: a task has raised it.
         """
-        now = time.monotonic()
-        if now - self._polled_s < POLL_S:
-            return []
-        if now - self._polled_s > NO_WORKER_S:  # the coordinator did something else in between
-            self._worker_seen_s = now
-        self._polled_s = now
-        for task in self.tasks.values():
-            if task.future.status == "error":
-                task.future.result()
-        try:
-            present = cluster.worker_addresses(self._client)
-        except OSError as error:
-            if self._client.status == "running":
-                return []  # asked again at the next poll
-            raise ClusterError(f"training: the cluster went away: {error}") from error
-        lost = [task for task in self.tasks.values() if task.address not in present]
-        for task in lost:
-            self._client.cancel([task.future])
-            self._forget(task)
-        if self.tasks:
-            self._worker_seen_s = now
-        if start_tasks:
-            self._start_tasks(present)
+        self._look(start_tasks=start_tasks)
+        lost, self._lost = self._lost, []
         return lost
 
     def finish(self, task: WorkerTask) -> dict[str, Any]:
         """End a task; returns its figures, which are empty if its worker is lost first."""
-        if task.name in self.tasks:
-            task.send("finished")
-        while task.name in self.tasks and not task.future.done():
+        self.send(task, "finished")
+        while task.name in self.tasks and not self._running[task.name][0].done():
             self.receive()
-            self.poll(start_tasks=False)
+            self._look(start_tasks=False)
         if task.name not in self.tasks:
             return {}
-        figures: dict[str, Any] = task.future.result()
+        figures: dict[str, Any] = self._running[task.name][0].result()
         self._forget(task)
         return figures
 
     def shut_down(self) -> None:
-        """Cancel the tasks, each of which notices by itself; free what the workers keep between tasks."""
-        self._client.cancel([task.future for task in self.tasks.values()])
-        self._client.run(_free, on_error="ignore")
+        """Cancel the tasks, each of which notices by itself; free what the workers hold."""
+        self._client.cancel([future for future, _ in self._running.values()])
         self._client.unsubscribe_topic(self.topic)
         for task in list(self.tasks.values()):
             self._forget(task)
+        self._holders.clear()
+        self.shards.close()
+
+    def _look(self, *, start_tasks: bool) -> None:
+        now = time.monotonic()
+        if now - self._polled_s < POLL_S:
+            return
+        if now - self._polled_s > NO_WORKER_S:  # the coordinator did something else in between
+            self._worker_seen_s = now
+        self._polled_s = now
+        failed = [name for name, (future, _) in self._running.items() if future.status == "error"]
+        try:
+            present = cluster.worker_addresses(self._client)
+        except OSError as error:
+            if self._client.status == "running":
+                return  # asked again at the next poll
+            raise ClusterError(f"training: the cluster went away: {error}") from error
+        for address in [each for each in self._holders if each not in present]:
+            self._lose(address)
+        self.shards.tend(present)
+        for name in failed:
+            if name in self.tasks:
+                self._running[name][0].result()
+        if self.tasks:
+            self._worker_seen_s = now
+        if start_tasks:
+            self._start_tasks(present)
+
+    def _lose(self, address: str) -> None:
+        holder = self._holders.pop(address)
+        task = next((each for each in self.tasks.values() if each.address == address), None)
+        if task is not None:
+            self._client.cancel([self._running[task.name][0]])
+            self._forget(task)
+        self._lost.append(Loss(address, holder.key, task))
 
     def _forget(self, task: WorkerTask) -> None:
         del self.tasks[task.name]
-        task.queue.close()
+        self._running.pop(task.name)[1].close()
 
     def _start_tasks(self, present: set[str]) -> None:
         taken = {task.address for task in self.tasks.values()}
-        for address in sorted(present - taken)[: self._num_workers - len(taken)]:
+        # first the workers that have partitions in memory
+        free = sorted(present - taken, key=lambda address: (address not in self._holders, address))
+        for address in free[: self._num_workers - len(taken)]:
             name = f"graphmill-train-{uuid.uuid4().hex[:12]}"
             num_on_host = min(self._num_workers, sum(_host(each) == _host(address) for each in present))
             to_task = Queue(name, client=self._client)
-            future = self._client.submit(
-                _work,
-                self._config,
-                self._plan,
-                self.topic,
-                name,
-                num_on_host,
-                key=name,
-                workers=[address],
-                allow_other_workers=False,
-                pure=False,
-            )
-            self.tasks[name] = WorkerTask(name, address, future, to_task)
+            there = {"workers": [address], "allow_other_workers": False, "pure": False}
+            if address not in self._holders:
+                key = f"graphmill-partitions-{uuid.uuid4().hex[:12]}"
+                self._holders[address] = self._client.submit(
+                    PartitionHolder, self._schedule, key=key, actor=True, **there
+                )
+            actors = self._holders[address], self.shards.start(address)
+            keys = [actor.key for actor in actors]
+            arguments = actors, self._config, *keys, self.topic, name, num_on_host
+            future = self._client.submit(_work, *arguments, key=name, **there)
+            self.tasks[name] = WorkerTask(name, address, keys[0])
+            self._running[name] = future, to_task
         if not self.tasks and time.monotonic() - self._worker_seen_s > NO_WORKER_S:
             raise ClusterError(
                 f"training: no worker has been there for {NO_WORKER_S:.0f} s; a worker that exceeds its "
@@ -179,14 +235,11 @@ class WorkerPool:
             )
 
 
-def _work(*arguments: Any) -> dict[str, Any]:
+def _work(_: Any, *arguments: Any) -> dict[str, Any]:
+    """Work beside the actors that the first argument stands for, and which so exist before the task."""
     from train.distributed.worker import work  # imports torch: only workers need it
 
     return work(*arguments)
-
-
-def _free(dask_worker: Any) -> None:
-    vars(dask_worker).pop(WORKER_ATTRIBUTE, None)
 
 
 def _host(address: str) -> str:

@@ -1,9 +1,9 @@
 """Edges of a bucket: reading, checks, the held-out share, and batches.
 
 With static relations, a batch has one relation, and the operator applies to whole matrices. With dynamic
-relations, a batch has edges of any relation. With one relation, or dynamic relations, several batches travel
-together, each for its own step: the compiled step is as fast as the Python around it. With softmax, edges of
-relations with all_negs become batches of queries.
+relations, a batch has edges of any relation. Several batches of a relation travel together, each for its own
+step: the compiled step is as fast as the Python around it. With softmax, edges of relations with all_negs
+become batches of queries.
 
 Shapes: E edges of the bucket's chunk, B edges of a batch.
 """
@@ -183,16 +183,15 @@ def _pieces(
     config: PbgConfig, edges: EdgeTensors, generator: torch.Generator, grouped: bool
 ) -> Iterator[Batch | QueryBatch]:
     order_E = torch.randperm(len(edges), generator=generator).to(edges.lhs.device)
-    edges = edges[order_E]  # all at once, while no other thread uses the cores
     if len(config.relations) == 1 and not (grouped and config.relations[0].all_negs):
-        most = 1 if config.relations[0].all_negs else SPAN_EDGES // config.batch_size
-        for span, num_steps in _spans(len(order_E), config.batch_size, most):
+        edges = edges[order_E]  # all at once, while no other thread uses the cores
+        for span, num_steps in _spans(0, len(order_E), config.batch_size, _most_steps(config, 0)):
             yield _batch(config, 0, edges, span, num_steps)
         return
     relation_E = torch.zeros_like(edges.rel) if config.dynamic_relations else edges.rel
     counts = torch.bincount(relation_E, minlength=len(config.relations)).tolist()
-    # a stable sort keeps the random order within a relation
-    edges = edges[torch.sort(relation_E, stable=True).indices]
+    # a stable sort keeps the random order within a relation; only the result is gathered, once
+    edges = edges[order_E[torch.sort(relation_E[order_E], stable=True).indices]]
     pieces: list[Callable[[], Batch | QueryBatch]] = []
     stop = 0
     for relation, count in enumerate(counts):
@@ -204,18 +203,21 @@ def _pieces(
                 parts = queries.cut(config.batch_size, generator)
                 pieces += [partial(queries.select, part) for part in parts]
         else:
-            firsts = range(start, stop, config.batch_size)
-            spans = [slice(first, min(first + config.batch_size, stop)) for first in firsts]
-            pieces += [partial(_batch, config, relation, edges, span) for span in spans]
+            for span, num_steps in _spans(start, stop, config.batch_size, _most_steps(config, relation)):
+                pieces.append(partial(_batch, config, relation, edges, span, num_steps))
     for number in torch.randperm(len(pieces), generator=generator).tolist():
         yield pieces[number]()
 
 
-def _spans(num_edges: int, batch_size: int, most: int) -> Iterator[tuple[slice, int]]:
+def _most_steps(config: PbgConfig, relation: int) -> int:
+    """Batches that go together at most; with all_negs each holds a list of all entities."""
+    return 1 if config.relations[relation].all_negs else SPAN_EDGES // config.batch_size
+
+
+def _spans(start: int, end: int, batch_size: int, most: int) -> Iterator[tuple[slice, int]]:
     """Yield spans of at most `most` whole batches, shorter towards the end, and their numbers of batches."""
-    start = 0
-    while start < num_edges:
-        left = num_edges - start
+    while start < end:
+        left = end - start
         num_steps = max(1, min(left // (NUM_SPANS * batch_size), most))
         stop = start + min(num_steps * batch_size, left)
         yield slice(start, stop), num_steps

@@ -85,15 +85,15 @@ class Schedule:
 
 
 def plan(config: PbgConfig) -> Schedule:
-    """Plan a run. A missing bucket is an error before training: the plan opens every bucket file.
+    """Plan a run. A missing bucket is an error before training: the plan looks for every bucket file.
 
     Raises:
         FormatError: a bucket is missing or damaged.
     """
     num_edges = {
-        (number, bucket): edge_buckets.count_edges(edge_path, bucket)
+        (number, bucket): count
         for number, edge_path in enumerate(config.edge_paths)
-        for bucket in all_buckets(config)
+        for bucket, count in edge_buckets.count_all(edge_path, all_buckets(config)).items()
     }
     chunks = config.num_edge_chunks or math.ceil(max(num_edges.values()) / config.max_edges_per_chunk)
     return Schedule(config.num_epochs, config.edge_paths, max(1, chunks), num_edges)
@@ -105,7 +105,7 @@ def has_edges(config: PbgConfig, path: str) -> bool:
     Raises:
         FormatError: a bucket is missing or damaged.
     """
-    return any(edge_buckets.count_edges(path, bucket) for bucket in all_buckets(config))
+    return any(edge_buckets.count_all(path, all_buckets(config)).values())
 
 
 def featurized_types(config: PbgConfig) -> list[str]:

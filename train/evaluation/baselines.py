@@ -38,26 +38,6 @@ class Baselines:
     popular: Ranks
 
 
-def rank(
-    slots: Slots, edges: Triples, known: Iterable[Triples], trained_paths: Sequence[str]
-) -> dict[Side, Baselines]:
-    """Rank each side of every edge without a model; `known` edges do not count.
-
-    Reads the trained edges once per side. Memory: 8 bytes per known candidate of a query of these edges, and
-    about 50 bytes per pair of a relation and an entity in one row of buckets.
-    """
-    by_side = {side: Queries(slots, side, edges, height=1) for side in Side}
-    pairs: dict[Side, list[Numbers]] = {side: [np.empty(0, np.int64)] for side in Side}
-    for part in known:
-        for side, queries in by_side.items():
-            query_K, slot_K = queries.shared(part)
-            pairs[side].append(query_K * slots.end + slot_K)
-    return {
-        side: _of_side(queries, edges, np.unique(np.concatenate(pairs.pop(side))), trained_paths)
-        for side, queries in by_side.items()
-    }
-
-
 def metrics(parts: Sequence[Mapping[Side, Baselines]]) -> dict[str, dict[str, float]]:
     """Metrics of both baselines, as `Ranks.metrics`: means over both sides of all edges."""
     by_side = [each for part in parts for each in part.values()]
@@ -109,8 +89,12 @@ class _Degrees:
         return smaller
 
 
-def _of_side(queries: Queries, edges: Triples, known: Numbers, trained_paths: Sequence[str]) -> Baselines:
-    """The baselines in the order of the edges; `known`: distinct query x end + candidate, sorted."""
+def rank(queries: Queries, edges: Triples, known: Numbers, trained_paths: Sequence[str]) -> Baselines:
+    """Rank one side of every edge without a model, in the order of the edges.
+
+    `known` has pairs that do not count: distinct numbers query x end + candidate, sorted. Reads the trained
+    edges once. Memory: about 50 bytes per pair of a relation and an entity in one row of buckets.
+    """
     slots, side = queries.slots_of_types, queries.side
     query_E = np.empty(len(edges), np.int64)
     query_E[queries.order] = queries.of_edge

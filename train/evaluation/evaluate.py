@@ -1,31 +1,66 @@
-"""Evaluation of a checkpoint: ranks every edge of a split on both sides against all entities of the type.
+"""Evaluation of a checkpoint: ranks edges of a split on both sides against all entities of the type.
 
 Reads checkpoint_path/, entity_path/entity_count_*.txt (and dynamic_rel_count.txt), the split's bucket files
-and, for a filtered ranking, the bucket files of all known edges. Writes nothing: the metrics go to run.json.
+and, for a filtered ranking, the bucket files of all known edges. The metrics go to run.json; intermediate
+files (`work`) are in a folder that ends with the evaluation.
+
+The work is cut by (partition of the entities x range of queries), see `tasks`. Counts are whole numbers, so
+their sums are the same for every cut.
 """
 
+import logging
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise, product
+from typing import Any, TypeVar
 
-from graphmill import cluster, storage
+import numpy as np
+from distributed import get_worker
+
+from graphmill import storage
 from graphmill.config import Config
-from graphmill.display import progress
 from graphmill.errors import FormatError
+from graphmill.run.settled import num_edges
 from graphmill.vocab import Side
 from train.config import EvaluateConfig
-from train.evaluation import baselines, metrics, ranking
+from train.edges import seeds
+from train.edges.partitions import PartitionKey, all_buckets
+from train.evaluation import baselines, estimates, metrics, tasks, work
 from train.evaluation.baselines import Baselines
+from train.evaluation.drawing import QUERIES, Drawing, drawn_rows
+from train.evaluation.execution import COUNTING, Execution
+from train.evaluation.extent import Extent, extent_of, told
 from train.evaluation.inputs import check_folder, check_same_model, filter_paths
+from train.evaluation.known import Endpoints, Piece
 from train.evaluation.metrics import Ranks, concatenated
-from train.evaluation.queries import Slots, Triples
-from train.plan.decide import can_rank, device_of
-from train.tables.partition_files import load_embeddings_of
-from train.tables.run_context import RunContext
+from train.evaluation.queries import Numbers, Queries, Slots, Triples, block_sizes
+from train.evaluation.tasks import Graph, KnownFile, Part, Range, Share, Slice
+
+TOPIC = "graphmill-evaluate"
+_FEW_BUCKETS = 64  # up to here each is opened first, to cut the large ones
+_PIECE_EDGES = 1 << 24
+_TASK_QUERIES = 1 << 15
+_COUNT_BYTES = 32  # of an edge and a partition
+
+Item = TypeVar("Item")
+
+log = logging.getLogger("graphmill")
 
 
-def evaluate(config: Config, *, with_baselines: bool = False) -> dict[str, Any]:
-    """Evaluate in this process; `with_baselines` adds what other rankings of the same edges would give.
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """Results of edges that were ranked together."""
+
+    ranks: dict[Side, Ranks]
+    degrees: dict[Side, Numbers]
+    plain: dict[Side, Baselines]
+
+
+def evaluate(
+    config: Config, execution: Execution | None = None, *, with_baselines: bool = False
+) -> dict[str, Any]:
+    """Evaluate, by default in this process; `with_baselines` adds what simple rankings would give.
 
     Raises:
         NotFoundError: there is no checkpoint.
@@ -33,79 +68,237 @@ def evaluate(config: Config, *, with_baselines: bool = False) -> dict[str, Any]:
         FormatError: a file is damaged, or two files do not fit each other.
     """
     started = time.monotonic()
-    settings = config.section(EvaluateConfig)
-    device = device_of(config)
+    settings, execution = config.section(EvaluateConfig), execution or Execution()
     check_same_model(config)
-    context = RunContext.of_checkpoint(config, "evaluate", device=device, version=settings.checkpoint_version)
-    block_bytes = settings.block_bytes or (4 << 20 if device.type == "cpu" else 256 << 20)
-    counts = [count for rows in context.num_rows.values() for count in rows]
-    height, width = ranking.block_sizes(block_bytes, counts)
-    slots = Slots(config, context.num_rows, context.num_relations, width)
+    (graph,) = execution.run(tasks.look, [(config, settings.checkpoint_version)], "evaluate: graph")
     path = config.split_path(settings.split)
     check_folder(config, "evaluate.split", path)
-    edges = Triples.concatenated(list(slots.read_folders([path])))
-    if not len(edges):
-        raise FormatError(f"{path}: expected edges to rank, found none")
-    by_side = _rank_all(context, slots, edges, height)
-    trained = slots.read_folders(_trained_paths(config))
-    plain = _rank_plainly(context, slots, edges) if with_baselines else []
+    slots, height = _blocks(config, graph)
+    edges, extent = _edges_to_rank(execution, slots, path)
+    if extent.is_sampled:
+        tell(told(extent, settings.split))
+    drawing = _drawing(config, graph)
+    pieces = _pieces(execution, config)
+    parts = []
+    with execution.folder() as folder:
+        for first, some in _parts(config, edges, graph, drawing):
+            where = storage.join(folder, str(first))
+            part = Part(where, slots, graph.version, height, drawing, execution.sharers)
+            parts.append(_rank(execution, part, some, pieces, (first, len(edges)), with_baselines))
+    by_side = {side: concatenated([part.ranks[side] for part in parts]) for side in Side}
+    degrees = {side: np.concatenate([part.degrees[side] for part in parts]) for side in Side}
+    plain = [part.plain for part in parts if part.plain]
     popular = {side: concatenated([part[side].popular for part in plain]) for side in Side if plain}
-    breakdown = metrics.break_down(by_side, edges, slots, trained, context.relation_names(), popular)
+    is_estimated = extent.is_sampled or drawing is not None
+    intervals = estimates.intervals(by_side, len(edges) / extent.of_edges) if is_estimated else {}
+    breakdown = metrics.break_down(by_side, edges, degrees, graph.relation_names, popular)
     seconds = time.monotonic() - started
     return {
-        "metrics": concatenated(list(by_side.values())).metrics() | {"num_edges": len(edges)},
+        "metrics": concatenated(list(by_side.values())).metrics()
+        | {"num_edges": len(edges), "of_edges": extent.of_edges, "sampled": extent.is_sampled},
+        **({"intervals": intervals} if intervals else {}),
         **({"baselines": baselines.metrics(plain)} if plain else {}),
         **breakdown,
         "split": settings.split,
         "filtered": settings.filtered,
-        "checkpoint_version": context.version,
+        "checkpoint_version": graph.version,
         "edges_per_s": round(len(edges) / seconds, 1),
     }
 
 
-def _rank_all(context: RunContext, slots: Slots, edges: Triples, height: int) -> dict[Side, Ranks]:
-    """Rank the edges, in parts."""
-    config, model, load = context.config, context.load_trained_model(), load_embeddings_of(context)
-    known_paths = filter_paths(config)
-    parts: list[dict[Side, Ranks]] = []
-    for start, part in _parts(config, edges):
-
-        def report(done: int, total: int, first: int = start, size: int = len(part)) -> None:
-            progress.tell("evaluate", first + size * done / total, len(edges), "edges")
-
-        ranks = ranking.rank(
-            model,
-            slots,
-            load,
-            part,
-            slots.read_folders(known_paths),
-            height=height,
-            num_threads=config.workers or cluster.num_cores(),
-            device=context.device,
-            fused=can_rank(config, context.device),
-            report=report,
-        )
-        parts.append(ranks)
-    return {side: concatenated([part[side] for part in parts]) for side in Side}
+def tell(text: str) -> None:
+    """Log a line here, or inside a Dask task where the client subscribes to TOPIC."""
+    try:
+        get_worker().log_event(TOPIC, {"text": text})
+    except ValueError:  # no Dask task
+        log.info(text)
 
 
-def _rank_plainly(context: RunContext, slots: Slots, edges: Triples) -> list[dict[Side, Baselines]]:
-    """Rank the edges without the model, in the same parts."""
-    config = context.config
-    known_paths = filter_paths(config)
-    return [
-        baselines.rank(slots, part, slots.read_folders(known_paths), _trained_paths(config))
-        for _, part in _parts(config, edges)
-    ]
+def trained_paths(config: Config) -> list[str]:
+    """Folders of the edges that were trained on, as far as they are there."""
+    return [path.rstrip("/") for path in config.edge_paths if storage.is_dir(path)]
 
 
-def _trained_paths(config: Config) -> list[str]:
-    return [path for path in config.edge_paths if storage.is_dir(path)]
+def _blocks(config: Config, graph: Graph) -> tuple[Slots, int]:
+    """The slots of all entities, and the height of a block of queries."""
+    settings = config.section(EvaluateConfig)
+    block_bytes = settings.block_bytes or (256 << 20 if config.num_gpus else 4 << 20)
+    height, width = block_sizes(block_bytes, [count for rows in graph.num_rows.values() for count in rows])
+    height = height if settings.candidates is None else QUERIES
+    return Slots(config, graph.num_rows, graph.num_relations, width), height
 
 
-def _parts(config: Config, edges: Triples) -> Iterator[tuple[int, Triples]]:
+def _drawing(config: Config, graph: Graph) -> Drawing | None:
+    """The draw of candidates, if not all are ranked."""
+    num = config.section(EvaluateConfig).candidates
+    is_all = num is None or num >= max(map(sum, graph.num_rows.values()))
+    return None if num is None or is_all else Drawing(config.seed, num, graph.num_rows)
+
+
+def _edges_to_rank(execution: Execution, slots: Slots, path: str) -> tuple[Triples, Extent]:
+    """The edges of a split, or a sample of them.
+
+    Raises:
+        FormatError: there are none.
+    """
+    config = slots.config
+    groups = _grouped(all_buckets(config), _FEW_BUCKETS)
+    counts = execution.run(tasks.count_edges, [(path, each) for each in groups], "evaluate: counting edges")
+    total = sum(map(sum, counts))
+    if not total:
+        raise FormatError(f"{path}: expected edges to rank, found none")
+    num_entities = {name: sum(rows) for name, rows in slots.counts.items()}
+    extent = extent_of(config, total, num_entities, sum(map(num_edges, trained_paths(config))))
+    rows: list[Numbers | None] = [None] * len(all_buckets(config))
+    if extent.is_sampled:
+        seed = seeds.derived(config.seed, "evaluate")
+        rows = list(drawn_rows(seed, [each for group in counts for each in group], extent.num_edges))
+    chosen = dict(zip(all_buckets(config), rows, strict=True))
+    arguments = [(slots, path, [(each, chosen[each]) for each in group]) for group in groups]
+    return Triples.concatenated(execution.run(tasks.read_edges, arguments, "evaluate: reading edges")), extent
+
+
+def _pieces(execution: Execution, config: Config) -> list[list[Piece]]:
+    """All known and trained edges, for tasks of about the same size."""
+    known = [path.rstrip("/") for path in filter_paths(config)]
+    trained = trained_paths(config)
+    paths, buckets = list(dict.fromkeys([*known, *trained])), all_buckets(config)
+    if len(buckets) > _FEW_BUCKETS:
+        groups = _grouped(list(product(paths, buckets)), 4 * _FEW_BUCKETS)
+        return [
+            [Piece(*each, 0, None, each[0] in known, each[0] in trained) for each in group]
+            for group in groups
+        ]
+    counts = execution.run(tasks.count_edges, [(path, buckets) for path in paths], "evaluate: known edges")
+    grouped: list[list[Piece]] = [[]]
+    size = 0
+    for (path, bucket), count in zip(
+        product(paths, buckets), (n for each in counts for n in each), strict=True
+    ):
+        for start in range(0, max(count, 1), _PIECE_EDGES):
+            stop = min(start + _PIECE_EDGES, count)
+            if size + stop - start > _PIECE_EDGES:
+                grouped.append([])
+                size = 0
+            grouped[-1].append(Piece(path, bucket, start, stop, path in known, path in trained))
+            size += stop - start
+    return grouped
+
+
+def _grouped(items: Sequence[Item], num_groups: int) -> list[Sequence[Item]]:
+    """Neighbouring items in groups of one size, at most so many groups."""
+    size = -(-len(items) // num_groups)
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def _parts(
+    config: Config, edges: Triples, graph: Graph, drawing: Drawing | None
+) -> Iterator[tuple[int, Triples]]:
     """The edges, as many at a time as `query_bytes` allows, and the number of the first."""
     dimension = max(config.entity_dimension(entity_type) for entity_type in config.entities)
-    step = max(1, config.section(EvaluateConfig).query_bytes // (2 * 4 * dimension))
+    num_partitions = max(map(len, graph.num_rows.values()))
+    edge_bytes = max(2 * 4 * dimension, _COUNT_BYTES * num_partitions)
+    step = max(1, config.section(EvaluateConfig).query_bytes // edge_bytes)
+    step = step if drawing is None else len(edges)  # draws do not depend on the memory
     for start in range(0, len(edges), step):
         yield start, edges.part(start, start + step)
+
+
+def _rank(
+    execution: Execution,
+    part: Part,
+    edges: Triples,
+    pieces: Sequence[Sequence[Piece]],
+    place: tuple[int, int],
+    with_baselines: bool,
+) -> Ranked:
+    """Rank edges that fit in memory; `place`: the number of the first one, and of all."""
+    work.save(part.folder, "edges", np.stack([edges.lhs, edges.rel, edges.rhs]))
+    queries = {side: part.queries(side, edges) for side in Side}
+    arguments = [(part, each, number) for number, each in enumerate(pieces)]
+    found = execution.run(tasks.find_known, arguments, "evaluate: known edges")
+    keys = list(tasks.endpoint_rows(part.slots, edges))
+    execution.run(tasks.take_rows, [(part, key) for key in keys], "evaluate: vectors of the edges")
+    execution.run(tasks.make_queries, [(part, side) for side in Side], "evaluate: queries")
+    num_rows = 2 if part.drawing is None else 4
+    totals = {side: np.zeros((num_rows, len(edges)), np.int64) for side in Side}
+    for side, first, counts in _count(execution, part, queries, found, place):
+        totals[side][:, first : first + counts.shape[1]] += counts
+    ranks = {}
+    for side, total in totals.items():
+        position_E = np.argsort(queries[side].order)
+        greater, equal = total[:2, position_E]
+        ranks[side] = Ranks(greater, equal)
+        if part.drawing is not None:
+            drawn, there = total[2:, position_E]
+            ranks[side] = Ranks(greater, equal, drawn, there, queries[side].block_of_edges()[position_E])
+    plain = {}
+    if with_baselines:
+        asked = [(part, side, [each.number for each in found], trained_paths(part.config)) for side in Side]
+        plain = dict(
+            zip(Side, execution.run(tasks.rank_plainly, asked, "evaluate: simple rankings"), strict=True)
+        )
+    return Ranked(ranks, _degrees(part, edges, found), plain)
+
+
+def _count(
+    execution: Execution,
+    part: Part,
+    queries: dict[Side, Queries],
+    known: Sequence[KnownFile],
+    place: tuple[int, int],
+) -> Iterator[tasks.Counted]:
+    """Count in every partition, for ranges of queries."""
+    counts = part.slots.counts
+    keys = [(name, number) for name, rows in counts.items() for number, count in enumerate(rows) if count]
+    cuts = [
+        (key, ranges) for key in keys for ranges in _cut(queries, key[0], len(keys), execution.num_workers)
+    ]
+    sizes = [counts[name][number] * _num_queries(ranges) for (name, number), ranges in cuts]
+    num_edges, (first, total) = len(queries[Side.LHS].order), place
+    begins = first + num_edges * np.cumsum([0, *sizes]) / max(sum(sizes), 1)
+    arguments = [
+        (part, key, ranges, _slices(known, key, ranges), Share(float(begin), float(end - begin), total))
+        for (key, ranges), (begin, end) in zip(cuts, pairwise(begins), strict=True)
+    ]
+    return chain.from_iterable(execution.run(tasks.count, arguments, COUNTING))
+
+
+def _cut(
+    queries: Mapping[Side, Queries], entity_type: str, num_partitions: int, num_workers: int
+) -> Iterator[list[Range]]:
+    """Cut the queries that have candidates of a type, where blocks of queries end.
+
+    There are some tasks for each worker, and tasks stay so short that progress shows.
+    """
+    blocks = [block for side in Side for block in queries[side].blocks_of(entity_type)]
+    num_queries = sum(stop - start for _, start, stop in blocks)
+    wanted = 1 if num_workers == 1 else -(-2 * num_workers // num_partitions)
+    num_cuts = min(max(wanted, -(-num_queries // _TASK_QUERIES)), len(blocks))
+    for number in range(num_cuts):
+        own = blocks[number * len(blocks) // num_cuts : (number + 1) * len(blocks) // num_cuts]
+        by_side = {side: [each for each in own if each[0] == side] for side in Side}
+        yield [Range(side, each[0][1], each[-1][2]) for side, each in by_side.items() if each]
+
+
+def _num_queries(ranges: Sequence[Range]) -> int:
+    return sum(stop - start for _, start, stop in ranges)
+
+
+def _slices(known: Sequence[KnownFile], key: PartitionKey, ranges: Sequence[Range]) -> list[Slice]:
+    """Where the known cells of a partition are."""
+    found = []
+    for side, (number, begins, _) in product({each.side for each in ranges}, known):
+        start, stop = begins[side][key[0]][key[1] : key[1] + 2].tolist()
+        if start < stop:
+            found.append(Slice(side, number, start, stop))
+    return found
+
+
+def _degrees(part: Part, edges: Triples, found: Sequence[KnownFile]) -> dict[Side, Numbers]:
+    """Degree of the entity on each side: the number of trained edges that have it on either end, [E]."""
+    endpoints = Endpoints(part.slots, edges)
+    degrees = np.zeros(len(endpoints), np.int64)
+    for each in found:
+        degrees[each.degrees[0]] += each.degrees[1]
+    return {side: degrees[endpoints.numbers(edges, side)] for side in Side}

@@ -1,10 +1,11 @@
-"""The evaluation stage: checks in the command's process, which does without torch; ranks on a worker.
+"""The evaluation stage: checks and sums in the command's process, without torch; tasks rank on the workers.
 
 Reads the checkpoint, counts and edges (see `train.evaluation.evaluate`). The metrics go to run.json.
 """
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from distributed import Client
@@ -12,12 +13,16 @@ from distributed import Client
 from graphmill import cluster, storage
 from graphmill.config import Config
 from graphmill.display.readable import number
-from graphmill.formats import pbg_checkpoint
+from graphmill.formats import entity_counts, pbg_checkpoint
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.outlook import GraphSize, Outlook
 from graphmill.run.record import describe_inputs
+from graphmill.run.settled import num_edges
 from graphmill.run.trained_with import changes_in_errors
 from train.config import EvaluateConfig
+from train.evaluation import evaluate as evaluation
+from train.evaluation.execution import Execution
+from train.evaluation.extent import extent_of, scores_per_edge
 from train.evaluation.inputs import (
     check_folder,
     check_same_model,
@@ -27,14 +32,26 @@ from train.evaluation.inputs import (
 )
 from train.tables.legacy_inputs import import_legacy_inputs
 
+SMALL_PRODUCTS = 10**12  # products of two numbers: seconds
+SMALL_EDGES = 10**7
+_WORK = "evaluate"
+
 log = logging.getLogger("graphmill")
 
 
 def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
-    """Evaluate in one task of the cluster; returns the metrics and the evaluated version."""
-    with changes_in_errors(config):
+    """Evaluate on the cluster; returns the metrics and the evaluated version.
+
+    One worker does a small evaluation alone, with all its cores: others would only import torch. So does a
+    worker that shares its GPU with the others of its machine.
+    """
+    with changes_in_errors(config), _told(client):
         legacy = import_legacy_inputs(config)
-        figures = cluster.run_task(client, evaluate, legacy, True, description="evaluate")
+        execution = Execution.on(client, _work_uri(config))
+        if execution.num_workers == 1 or config.num_gpus or is_small(legacy):
+            figures = cluster.run_task(client, evaluate, legacy, True, description="evaluate")
+        else:
+            figures = evaluation.evaluate(legacy, execution, with_baselines=True)
     warn_of_unranked(figures)
     if (path := config.split_path(config.section(EvaluateConfig).split)) in config.edge_paths:
         log.warning(
@@ -44,22 +61,51 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     return figures
 
 
+def _work_uri(config: Config) -> str:
+    """A new work folder beside run.json; removes those of killed runs, if this run has locked the output."""
+    record_uri = config.record_uri(config.checkpoint_path)
+    if config.output is not None:
+        for leftover in storage.list_hidden(config.output):
+            if storage.name(leftover).startswith(f".{storage.name(record_uri)}.{_WORK}-"):
+                storage.delete(leftover)
+    return storage.temporary_sibling(record_uri, _WORK)
+
+
+def is_small(config: Config) -> bool:
+    """Whether an evaluation takes seconds, by the numbers of edges and entities."""
+    settings = config.section(EvaluateConfig)
+    num_ranked = num_edges(config.split_path(settings.split))
+    num_ranked = min(settings.sample or num_ranked, num_ranked)
+    num_entities = max(map(sum, entity_counts.list_counts(config.entity_path).values()), default=0)
+    products = 2 * num_ranked * num_entities * config.dimension
+    return products <= SMALL_PRODUCTS and sum(map(num_edges, config.edge_paths)) <= SMALL_EDGES
+
+
+@contextmanager
+def _told(client: Client) -> Iterator[None]:
+    """Log what an evaluation inside a task tells."""
+    client.subscribe_topic(evaluation.TOPIC, lambda event: log.info(event[1]["text"]))
+    try:
+        yield
+    finally:
+        client.unsubscribe_topic(evaluation.TOPIC)
+
+
 def warn_of_unranked(figures: dict[str, Any]) -> None:
     """Warn of relations without an edge in the split: the metrics say nothing about them."""
     if num := figures["num_relations_unranked"]:
         names = ", ".join(figures["relations_unranked"])
         more = ", ..." if num > len(figures["relations_unranked"]) else ""
+        place = "the sample of " if figures.get("metrics", {}).get("sampled") else ""
         log.warning(
-            f"evaluate: {num} relations have no edges in {figures['split']}, and the metrics say nothing "
-            f"about them: {names}{more}; hold out more edges (etl.holdout), or choose others"
+            f"evaluate: {num} relations have no edges in {place}{figures['split']}, and the metrics say "
+            f"nothing about them: {names}{more}; hold out more edges (etl.holdout), or choose others"
         )
 
 
 def evaluate(config: Config, with_baselines: bool = False) -> dict[str, Any]:
     """Evaluate in this process; see `train.evaluation.evaluate.evaluate`."""
-    from train.evaluation.evaluate import evaluate  # imports torch: only workers need it
-
-    return evaluate(config, with_baselines=with_baselines)
+    return evaluation.evaluate(config, with_baselines=with_baselines)
 
 
 def check(config: Config, coming: Collection[str] = ()) -> str:
@@ -70,6 +116,8 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
             checkpoint belongs to another model.
     """
     settings = config.section(EvaluateConfig)
+    if not settings.enabled:
+        return "evaluate.enabled is false"
     if config.checkpoint_path not in coming and pbg_checkpoint.read_version(config.checkpoint_path):
         check_same_model(config)
     path = config.split_path(settings.split)
@@ -83,24 +131,33 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
 
 def outlook(config: Config, size: GraphSize | None) -> Outlook:
     """Estimate the number of scores, which rank each edge against all entities on both sides."""
-    num_edges = size.num_edges.get(config.section(EvaluateConfig).split) if size else None
-    if size is None or not num_edges:
+    settings = config.section(EvaluateConfig)
+    of_edges = size.num_edges.get(settings.split) if size and settings.enabled else None
+    if size is None or not of_edges or not set(config.entities) <= set(size.num_entities):
         return Outlook({}, size)
-    largest = max(size.num_entities.values(), default=0)
-    num_scores = 2 * num_edges * largest
-    text = f"about {number(num_edges)} edges, {number(num_scores)} scores"
-    return Outlook({"evaluate": text}, size)
+    num_trained = sum(size.num_edges.get(storage.name(path), 0) for path in config.edge_paths)
+    extent = extent_of(config, of_edges, size.num_entities, num_trained)
+    num_scores = extent.num_edges * scores_per_edge(config, size.num_entities)
+    part = f" of {number(of_edges)}" if extent.is_sampled else ""
+    return Outlook(
+        {"evaluate": f"about {number(extent.num_edges)}{part} edges, {number(num_scores)} scores"}, size
+    )
+
+
+def input_uris(config: Config) -> list[str]:
+    """The checkpoint, the held-out edges, and the edges that are known."""
+    held_out = config.split_path(config.section(EvaluateConfig).split)
+    return list(dict.fromkeys([config.checkpoint_path, config.entity_path, held_out, *filter_paths(config)]))
 
 
 def fingerprint(config: Config) -> dict[str, Any]:
     """The settings and inputs that the metrics depend on."""
     settings = config.section(EvaluateConfig)
-    inputs = [config.checkpoint_path, config.entity_path, config.split_path(settings.split)]
     return {
         "evaluate": settings.result_settings(),
         "model": score_settings(config.pbg()),
         **({"plugins": config.plugins.checksums()} if config.plugins else {}),
-        "inputs": describe_inputs(dict.fromkeys([*inputs, *filter_paths(config)])),
+        "inputs": describe_inputs(input_uris(config)),
     }
 
 

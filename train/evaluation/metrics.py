@@ -6,15 +6,15 @@ the number of an entity's edges among the edges that were trained on.
 Shapes: E edges.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from graphmill.vocab import Side
-from train.evaluation.queries import Numbers, Slots, Triples
+from train.evaluation.queries import Numbers, Triples
 
 HITS = (1, 3, 10, 50)
 PESSIMISTIC = "_pessimistic"  # ends the names of metrics in which all ties count against the edge
@@ -27,37 +27,56 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """Counts per edge: other candidates that score higher, and those that score the same."""
+    """Counts per edge: other candidates that score higher, and those that score the same.
+
+    Attributes:
+        drawn, there: of edges that are ranked among drawn candidates, how many were drawn, and how many there
+            are to draw from; None where all are ranked. Ranks are then estimates, see `estimates`.
+        cluster: edges with the same number are ranked among the same drawn candidates.
+    """
 
     greater: Numbers
     equal: Numbers
+    drawn: Numbers | None = None
+    there: Numbers | None = None
+    cluster: Numbers | None = None
 
     @property
     def middle(self) -> Floats:
         """Ranks where half of the equal candidates come first: [E]."""
-        middle: Floats = 1.0 + self.greater + self.equal / 2
-        return middle
+        return self._ranks(self.greater + self.equal / 2)
 
     def metrics(self) -> dict[str, float]:
         """Means over all ranks. Half of the equal candidates come first; with `_pessimistic` all of them."""
         figures = {}
-        for suffix, ranks in (("", self.middle), (PESSIMISTIC, 1.0 + self.greater + self.equal)):
+        for suffix, ranks in (("", self.middle), (PESSIMISTIC, self._ranks(self.greater + self.equal))):
             figures[f"mrr{suffix}"] = float((1 / ranks).mean())
             figures[f"mean_rank{suffix}"] = float(ranks.mean())
             figures |= {f"hits@{k}{suffix}": float((ranks <= k).mean()) for k in HITS}
         return figures
 
+    def _ranks(self, before: npt.NDArray[Any]) -> Floats:
+        """Ranks of edges with so many better candidates among those that were counted."""
+        if self.drawn is None or self.there is None:
+            ranks: Floats = 1.0 + before
+            return ranks
+        estimated = 1.0 + before * (self.there / np.maximum(self.drawn, 1))
+        return np.where(self.drawn > 0, estimated, 1.0 + self.there / 2)
+
 
 def concatenated(parts: Sequence[Ranks]) -> Ranks:
     """The ranks of all parts."""
-    return Ranks(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("greater", "equal")))
+
+    columns = {field.name: [getattr(part, field.name) for part in parts] for field in fields(Ranks)}
+    is_there = {name: found[0] is not None for name, found in columns.items()}
+    joined: dict[str, Any] = {name: np.concatenate(columns[name]) for name in columns if is_there[name]}
+    return Ranks(**joined)
 
 
 def break_down(
     ranks: Mapping[Side, Ranks],
     edges: Triples,
-    slots: Slots,
-    trained: Iterable[Triples],
+    degree_of: Mapping[Side, Numbers],
     names: Sequence[str],
     popular: Mapping[Side, Ranks] | None = None,
 ) -> dict[str, Any]:
@@ -66,13 +85,11 @@ def break_down(
     Args:
         ranks: ranks of each side, in the order of the edges.
         edges: the ranked edges.
-        slots: slots of the entities.
-        trained: the edges that were trained on, in parts that fit in memory.
+        degree_of: trained edges of the entity on each side, in the order of the edges.
         names: names of the relations, by their number.
         popular: ranks of the same edges by the popularity of the candidates, for an MRR of each relation.
     """
     rank_of = {side: each.middle for side, each in ranks.items()}
-    degree_of = count_degrees(edges, slots, trained)
     numbers, counts = np.unique(edges.rel, return_counts=True)
     shown = np.argsort(-counts, kind="stable")[:MAX_RELATIONS]
     unranked = np.setdiff1d(np.arange(len(names)), numbers)
@@ -92,30 +109,6 @@ def break_down(
         "relations_unranked": [names[number] for number in unranked[:MAX_UNRANKED].tolist()],
         "metrics_by_degree": _by_degree(rank_of, degree_of),
     }
-
-
-def count_degrees(edges: Triples, slots: Slots, trained: Iterable[Triples]) -> dict[Side, Numbers]:
-    """Degree of the entity on each side: the number of trained edges that have it on either end, [E].
-
-    Memory: 16 bytes per entity of the edges, not of the graph.
-    """
-    keys = {side: _entity_keys(slots, edges, side) for side in Side}
-    asked = np.unique(np.concatenate(list(keys.values())))
-    counts = np.zeros(len(asked), np.int64)
-    for part in trained:
-        for side in Side:
-            keys_E = _entity_keys(slots, part, side)
-            position_E = np.minimum(np.searchsorted(asked, keys_E), len(asked) - 1)
-            counts += np.bincount(position_E[asked[position_E] == keys_E], minlength=len(asked))
-    return {side: counts[np.searchsorted(asked, key)] for side, key in keys.items()}
-
-
-def _entity_keys(slots: Slots, edges: Triples, side: Side) -> Numbers:
-    """Numbers that differ for different entities of any types: [E]."""
-    types = list(slots.counts)
-    type_of = np.array([types.index(each) for each in slots.types(side)])
-    keys: Numbers = type_of[slots.static(edges.rel)] * slots.end + edges.slots(side)
-    return keys
 
 
 def _by_degree(rank_of: Mapping[Side, Floats], degree_of: Mapping[Side, Numbers]) -> list[dict[str, Any]]:

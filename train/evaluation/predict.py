@@ -79,6 +79,10 @@ class TrainedGraph:
         added_D = self.model.parameters.get(global_key(entity_type))
         return rows_ND if added_D is None else rows_ND + added_D
 
+    def take(self, entity_type: str, partition: int, index: Numbers) -> Tensor:
+        """Embeddings of some of a partition's entities: [n, D]."""
+        return self.load(entity_type, partition)[torch.from_numpy(index)]
+
     def edge_types(self) -> list[EdgeType]:
         """(lhs type, relation, rhs type) of every relation, as folders are named."""
         names, relations = map(storage.file_name, self.context.relation_names()), self.config.relations
@@ -119,7 +123,7 @@ def predict_edges(config: Config, split: str, output: str, claim: Claim = NO_CLA
 def _scores(trained: TrainedGraph, triples: Triples) -> Tensor:
     """The scores of edges: [E]."""
     slots = trained.slots
-    vectors = {side: gather(slots, trained.load, side, triples.rel, triples.slots(side)) for side in Side}
+    vectors = {side: gather(slots, trained.take, side, triples.rel, triples.slots(side)) for side in Side}
     score_E = torch.empty(len(triples))
     relation_E = slots.static(triples.rel)
     for relation in np.unique(relation_E).tolist():

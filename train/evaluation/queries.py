@@ -20,7 +20,7 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from graphmill.config import PbgConfig
+from graphmill.config import Config
 from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
 from graphmill.vocab import Bucket, Partition, Side
@@ -59,11 +59,19 @@ class Triples:
         return cls(*(np.concatenate([empty, *(getattr(part, name) for part in parts)]) for name in names))
 
 
+def block_sizes(block_bytes: int, counts: Sequence[int]) -> tuple[int, int]:
+    """(height, width) of a block of scores of at most `block_bytes`; the width is a multiple of 64."""
+    largest = max(counts)
+    cells = block_bytes // 4
+    width = min(max(64, int(cells**0.5) // 64 * 64), -(-max(largest, 1) // 64) * 64)
+    return max(1, cells // width), width
+
+
 class Slots:
     """Slots of all entities: `counts` holds the rows of each partition of each type."""
 
     def __init__(
-        self, config: PbgConfig, counts: Mapping[str, Sequence[int]], num_relations: int, width: int
+        self, config: Config, counts: Mapping[str, Sequence[int]], num_relations: int, width: int
     ) -> None:
         self.config, self.counts = config, counts
         self.num_relations, self.width = num_relations, width
@@ -73,7 +81,7 @@ class Slots:
         }
         self.end = max(int(first[-1]) for first in self.first.values())
 
-    def static(self, rel: Numbers) -> Numbers:
+    def static(self, rel: Integers) -> Integers:
         """Positions in the configuration's list of relations."""
         return np.zeros_like(rel) if self.config.dynamic_relations else rel
 
@@ -81,26 +89,35 @@ class Slots:
         """Entity types on one side of the relations in the configuration's list."""
         return [relation.entity_type(side) for relation in self.config.relations]
 
-    def read_bucket(self, path: str, bucket: Bucket) -> Iterator[Triples]:
-        """Edges of a bucket file by slots, at most READ_EDGES at a time.
+    def read_checked(
+        self, path: str, bucket: Bucket, start: int = 0, stop: int | None = None
+    ) -> Iterator[edge_buckets.Edges]:
+        """Edges start..stop of a bucket file as they are there, at most READ_EDGES at a time.
 
         Raises:
             FormatError: the file is damaged, or an edge has a relation or an entity that does not exist.
         """
         uri = edge_buckets.bucket_uri(path, bucket)
-        for start in range(0, edge_buckets.count_edges(path, bucket), READ_EDGES):
-            edges = edge_buckets.read_bucket(path, bucket, start, start + READ_EDGES)
+        limits = {side: self.places(side, getattr(bucket, side.value))[1] for side in Side}
+        stop = edge_buckets.count_edges(path, bucket) if stop is None else stop
+        for first in range(start, stop, READ_EDGES):
+            edges = edge_buckets.read_bucket(path, bucket, first, min(first + READ_EDGES, stop))
+            _check("rel", edges.rel, None, np.array([self.num_relations]), uri, first)
+            relation = self.static(edges.rel)
+            for side, limit_R in limits.items():
+                _check(side.value, getattr(edges, side.value), relation, limit_R, uri, first)
+            yield edges
+
+    def read_bucket(
+        self, path: str, bucket: Bucket, start: int = 0, stop: int | None = None
+    ) -> Iterator[Triples]:
+        """Edges start..stop of a bucket file by slots, at most READ_EDGES at a time; see `read_checked`."""
+        first = {side: self.places(side, getattr(bucket, side.value))[0] for side in Side}
+        for edges in self.read_checked(path, bucket, start, stop):
             rel = edges.rel.astype(np.int64, copy=False)
-            _check("rel", rel, np.full_like(rel, self.num_relations), uri, start)
-            located = {}
-            for side, partition, index in (
-                (Side.LHS, bucket.lhs, edges.lhs),
-                (Side.RHS, bucket.rhs, edges.rhs),
-            ):
-                first, limit = self._partitions(side, rel, partition)
-                _check(side.value, index, limit, uri, start)
-                located[side] = first + index
-            yield Triples(located[Side.LHS], rel, located[Side.RHS])
+            relation = self.static(rel)
+            lhs, rhs = first[Side.LHS][relation] + edges.lhs, first[Side.RHS][relation] + edges.rhs
+            yield Triples(lhs, rel, rhs)
 
     def read_folders(self, paths: Iterable[str]) -> Iterator[Triples]:
         """Edges of all bucket files of folders by slots, in parts; raises as `read_bucket`."""
@@ -120,13 +137,11 @@ class Slots:
                 positions = chosen[partitions == partition]
                 yield entity_type, partition, positions, slots[positions] - first[partition]
 
-    def _partitions(self, side: Side, rel: Numbers, partition: Partition) -> tuple[Numbers, Numbers]:
-        """First slot of each edge's partition on one side, and the rows of the edges there: [E]."""
-        relation = self.static(rel)
+    def places(self, side: Side, partition: Partition) -> tuple[Numbers, Numbers]:
+        """First slot and rows of each static relation's partition, on one side of a bucket: [R], [R]."""
         keys = [(each, 0 if len(self.counts[each]) == 1 else partition) for each in self.types(side)]
         first = np.array([self.first[name][own] for name, own in keys])
-        limit = np.array([self.counts[name][own] for name, own in keys])
-        return first[relation], limit[relation]
+        return first, np.array([self.counts[name][own] for name, own in keys])
 
 
 @dataclass(frozen=True)
@@ -176,10 +191,22 @@ class Queries:
     def __len__(self) -> int:
         return len(self.rel)
 
+    def blocks_of(self, entity_type: str) -> Iterator[tuple[Side, int, int]]:
+        """Side, start and stop of each block of queries that has candidates of a type, in order."""
+        for group in self.groups:
+            if group.entity_type == entity_type:
+                for start in range(group.start, group.stop, self.height):
+                    yield self.side, start, min(start + self.height, group.stop)
+
     def num_scores(self) -> int:
-        """Scores in all blocks, padding included."""
-        ends = self.slots_of_types.first
-        return sum((group.stop - group.start) * int(ends[group.entity_type][-1]) for group in self.groups)
+        """Pairs of a query and a candidate."""
+        counts = self.slots_of_types.counts
+        return sum((group.stop - group.start) * sum(counts[group.entity_type]) for group in self.groups)
+
+    def block_of_edges(self) -> Numbers:
+        """The block of each edge's query, in the order of the queries: [E]."""
+        found: Numbers = self._block[self.of_edge]
+        return found
 
     def cells(self, query: Numbers, slot: Numbers) -> Numbers:
         """The cells of pairs of a query and a candidate."""
@@ -187,23 +214,23 @@ class Queries:
         product = self._block[query] * self._num_candidate_blocks + slot // width
         return (product * self.height + self.row[query]) * width + slot % width
 
-    def within(self, cells: Numbers, query_block: int, candidate_block: int) -> tuple[slice, Numbers]:
-        """The range of sorted `cells` in a block of scores, and their positions in the block, row by row."""
-        size = self.height * self.slots_of_types.width
-        first = (query_block * self._num_candidate_blocks + candidate_block) * size
-        start, stop = np.searchsorted(cells, [first, first + size])
-        return slice(start, stop), cells[start:stop] - first
+    def within(
+        self, cells: Numbers, query_block: int, first_slot: int, last_slot: int
+    ) -> tuple[Numbers, Numbers]:
+        """Rows and slots of those sorted `cells` of a query block that are in the blocks of these slots."""
+        width = self.slots_of_types.width
+        size, first_block = self.height * width, query_block * self._num_candidate_blocks
+        ends = (first_block + first_slot // width) * size, (first_block + last_slot // width + 1) * size
+        start, stop = np.searchsorted(cells, ends)
+        block, place = np.divmod(cells[start:stop], size)
+        row, column = np.divmod(place, width)
+        return row, (block - first_block) * width + column
 
-    def shared(self, edges: Triples) -> tuple[Numbers, Numbers]:
-        """Query and candidate of each of the edges that has one of these queries: [K]."""
-        keys = self._keys(edges)
+    def find(self, rel: Integers, slots: Numbers) -> Numbers:
+        """The query of each pair of a relation and the other side's entity, -1 for one without: [K]."""
+        keys = self._rank[rel] * self.slots_of_types.end + slots
         query = np.minimum(np.searchsorted(self._query_keys, keys), len(self) - 1)
-        shared = self._query_keys[query] == keys
-        return query[shared], edges.slots(self.side)[shared]
-
-    def shared_cells(self, edges: Triples) -> Numbers:
-        """The cells of the edges that have one of these queries: [K]."""
-        return self.cells(*self.shared(edges))
+        return np.where(self._query_keys[query] == keys, query, -1)
 
     def _keys(self, edges: Triples) -> Numbers:
         return self._rank[edges.rel] * self.slots_of_types.end + edges.slots(self.side.other)
@@ -237,11 +264,17 @@ class Queries:
             first_block += -(-(stop - start) // self.height)
 
 
-def _check(column: str, values: Integers, limits: Integers, uri: str, first_row: int) -> None:
-    wrong = np.flatnonzero(values >= limits)
+def _check(
+    column: str, values: Integers, relation: Integers | None, limits: Numbers, uri: str, first_row: int
+) -> None:
+    """Refuse values that reach the limit; `limits` has one for all, or one for each relation."""
+    if int(values.max(initial=-1)) < limits.min():
+        return
+    limit = np.broadcast_to(limits if relation is None else limits[relation], values.shape)
+    wrong = np.flatnonzero(values >= limit)
     if len(wrong):
         row = int(wrong[0])
         raise FormatError(
-            f"{uri}: {column}[{first_row + row}] is {values[row]}; expected less than {limits[row]}: "
+            f"{uri}: {column}[{first_row + row}] is {values[row]}; expected less than {limit[row]}: "
             "the bucket and the counts are not from the same run"
         )

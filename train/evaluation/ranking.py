@@ -1,17 +1,19 @@
-"""Exact ranking of edges against all entities of a type, by matrix products of bounded size.
+"""Exact ranking of edges against all entities of a type, or against some that are drawn.
 
-A tie and a near miss must differ to the last bit, and a matrix product may round differently at its edges.
-So all products have the same number of candidates (the last block is padded), and the score of an edge
-itself comes out of such a product too. Scores are never kept, only the counts of greater and of equal ones.
-Known edges are masked in each block of scores by the numbers of their cells. Threads work on different
-blocks, and each product runs on one thread, so the ranks do not depend on the number of threads.
+`prepare` makes the queries of one side and scores its edges; `Counting` counts, for a range of queries and
+the candidates of one partition, those that score higher or the same (see `comparison`). Counts of partitions
+add up to ranks, so partitions and ranges of queries can be counted anywhere and in any order. Scores are
+never kept. Known edges are left out by the numbers of their cells. Threads work on different blocks.
+
+Operators transform candidates in blocks of one shape, so that a linear operator rounds copies alike.
 
 Shapes: D dimension (the largest of all types; a narrower type uses the first columns), E edges,
 Q queries, P queries of a block, N candidates of a block, C edges of a block, K cells.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from types import ModuleType
@@ -23,275 +25,342 @@ from torch import Tensor
 
 from graphmill.errors import FormatError
 from graphmill.vocab import Partition, Side
+from train.evaluation.comparison import Comparison, Edges, Factors
+from train.evaluation.drawing import Drawing
 from train.evaluation.metrics import Ranks
 from train.evaluation.queries import Group, Numbers, Queries, Slots, Triples
 from train.model.model import Model
-from train.step.runtime import cpu_threads
-from train.step.threads import Threads
+from train.step.threads import Task, Threads
 
 BLOCKS_PER_TASK = 4
 _WITHOUT_MATRICES = ("none", "diagonal", "translation", "complex_diagonal", "rotation")
-Load = Callable[[str, Partition], Tensor]  # gives the embeddings of a partition, [count, D]
-Report = Callable[[int, int], None]  # called with the scores counted so far, and all that there are
+Report = Callable[[int], None]  # called with the number of scores so far
+Take = Callable[[str, Partition, Numbers], Tensor]  # gives rows of the embeddings of a partition, [n, D]
 
 
-def block_sizes(block_bytes: int, counts: Sequence[int]) -> tuple[int, int]:
-    """(height, width) of a block of scores of at most `block_bytes`; the width is a multiple of 64."""
-    largest = max(counts)
-    cells = block_bytes // 4
-    width = min(max(64, int(cells**0.5) // 64 * 64), -(-max(largest, 1) // 64) * 64)
-    return max(1, cells // width), width
-
-
-def rank(
-    model: Model,
-    slots: Slots,
-    load: Load,
-    edges: Triples,
-    known: Iterable[Triples],
-    *,
-    height: int,
-    num_threads: int = 1,
-    device: torch.device | str = "cpu",
-    fused: bool = False,
-    report: Report = lambda done, total: None,
-) -> dict[Side, Ranks]:
-    """Rank each side of every edge among all entities of the side's type; `known` edges do not count.
-
-    The known edges come in parts that fit in memory, and are read once.
-    Memory: the edges' queries and own candidates, 8 D bytes per edge; one partition; two blocks of scores per
-    thread. Torch's own number of threads is 1 meanwhile. `fused` counts with the kernels of train/gpu, which
-    keep no scores.
-
-    Raises:
-        FormatError: an edge's score is not finite.
-    """
-    by_side = {side: Queries(slots, side, edges, height) for side in Side}
-    cells: dict[Side, list[Numbers]] = {side: [np.empty(0, np.int64)] for side in Side}
-    for part in known:
-        for side, queries in by_side.items():
-            cells[side].append(queries.shared_cells(part))
-    total = sum(queries.num_scores() for queries in by_side.values())
-    threads = Threads(num_threads, lambda done: report(done, total))
-    kernels = import_module("train.gpu.kernels") if fused else None  # needs Triton
-    ranks = {}
-    with cpu_threads(1):
-        for side, queries in by_side.items():
-            known_cells = np.unique(np.concatenate(cells.pop(side)))
-            ranking = _SideRanking(model, queries, known_cells, load, torch.device(device), threads, kernels)
-            ranks[side] = ranking.run()
-    return ranks
-
-
-def gather(slots: Slots, load: Load, side: Side, rel: Numbers, ids: Numbers) -> Tensor:
+def gather(slots: Slots, take: Take, side: Side, rel: Numbers, ids: Numbers) -> Tensor:
     """Embeddings of the entities with the slots `ids` [E], on one side of the relations `rel` [E]: [E, D]."""
     dimension = max(slots.config.entity_dimension(each) for each in slots.counts)
     gathered_ED = torch.zeros(len(ids), dimension)
     for entity_type, partition, positions, index in slots.visits(side, rel, ids):
-        table = load(entity_type, partition)
-        gathered_ED[torch.from_numpy(positions), : table.shape[1]] = table[torch.from_numpy(index)]
+        rows_ND = take(entity_type, partition, index)
+        gathered_ED[torch.from_numpy(positions), : rows_ND.shape[1]] = rows_ND
     return gathered_ED
 
 
+class Ranker:
+    """How to rank: the model, on one device, with threads and perhaps the kernels of train/gpu."""
+
+    def __init__(
+        self, model: Model, device: torch.device, *, num_threads: int = 1, fused: bool = False
+    ) -> None:
+        """`fused` counts with the kernels, which keep no scores."""
+        self.model, self.device, self.num_threads = model, device, num_threads
+        self.lock = threading.Lock()
+        self.comparison = Comparison(model, device)
+        self.kernels: ModuleType | None = import_module("train.gpu.kernels") if fused else None  # Triton
+
+    def run(self, tasks: Iterator[Task], report: Report) -> None:
+        """Run tasks on all threads."""
+        Threads(self.num_threads, report).run(tasks)
+
+    def candidates(self, queries: Queries, group: Group, embeddings: Tensor) -> Tensor:
+        """Candidates of one block, padded with zeros to the width of a block: [<= N, D] -> [N, D].
+
+        Candidates are columns in memory, so the product of a linear operator rounds all of them alike.
+        """
+        dimension, width = self.model.config.entity_dimension(group.entity_type), queries.slots_of_types.width
+        padded_DN = torch.zeros(dimension, width, device=self.device)
+        padded_DN[:, : len(embeddings)] = embeddings[:, :dimension].T
+        return self.model.candidates(group.relation, queries.side, padded_DN.T)
+
+
+def prepare(ranker: Ranker, queries: Queries, take: Take) -> tuple[Tensor, Tensor]:
+    """Queries [Q, D], and the scores of the edges themselves [E] float64, in the order of the queries.
+
+    Raises:
+        FormatError: an edge's score is not finite.
+    """
+    slots, side = queries.slots_of_types, queries.side
+    vectors_QD = gather(slots, take, side.other, queries.rel, queries.slots)
+    _make_queries(ranker, queries, vectors_QD)
+    own_ED = gather(slots, take, side, queries.rel[queries.of_edge], queries.candidates)
+    return vectors_QD, _own_scores(ranker, queries, vectors_QD, own_ED)
+
+
+def _make_queries(ranker: Ranker, queries: Queries, vectors_QD: Tensor) -> None:
+    """Turn the embeddings into queries, in place, by blocks; a block has one relation if static."""
+    config, side = ranker.model.config, queries.side
+    for group in queries.groups:
+        dimension, step = config.entity_dimension(group.entity_type), queries.height
+        if config.dynamic_relations and config.relations[0].operator not in _WITHOUT_MATRICES:
+            # each query may need a matrix
+            step = max(1, step * queries.slots_of_types.width // dimension**2)
+        rel = queries.rel[group.start : group.stop]
+        changes = [] if config.dynamic_relations else (np.flatnonzero(np.diff(rel)) + 1).tolist()
+        runs = [group.start + each for each in (0, *changes, len(rel))]
+        for first, last in itertools.pairwise(runs):
+            for rows in chunks(slice(first, last), step):
+                rel_P = torch.from_numpy(queries.rel[rows]).to(ranker.device)
+                vectors_PD = vectors_QD[rows, :dimension].to(ranker.device)
+                relation = 0 if config.dynamic_relations else int(rel_P[0])
+                dynamic_P = rel_P if config.dynamic_relations else None
+                vectors_QD[rows, :dimension] = ranker.model.query(relation, side, vectors_PD, dynamic_P).cpu()
+
+
+def _own_scores(ranker: Ranker, queries: Queries, vectors_QD: Tensor, own_ED: Tensor) -> Tensor:
+    """Scores of the edges themselves: [E]."""
+    score_E = torch.empty(len(own_ED), dtype=torch.float64)
+    for group in queries.groups:
+        dimension = ranker.model.config.entity_dimension(group.entity_type)
+        first, last = np.searchsorted(queries.of_edge, [group.start, group.stop]).tolist()
+        for edges in chunks(slice(first, last), min(queries.slots_of_types.width, queries.height)):
+            candidate_ND = ranker.candidates(queries, group, own_ED[edges].to(ranker.device))
+            query_CD = vectors_QD[queries.of_edge[edges], :dimension].to(ranker.device)
+            if ranker.kernels is not None:
+                number_C = torch.arange(len(query_CD), device=ranker.device)
+                pair = query_CD.contiguous(), candidate_ND.contiguous()
+                score_C = ranker.kernels.pair_scores(*pair, number_C, number_C)
+            else:
+                score_C = ranker.comparison.own_scores(query_CD, candidate_ND, queries.side)
+            score_E[edges] = score_C.double().cpu()
+    if not bool((score_E.abs() <= torch.finfo(torch.float32).max).all()):
+        raise FormatError(
+            "an edge's score is not a finite number: the checkpoint's embeddings or parameters are "
+            "not finite, or too large for float32"
+        )
+    return score_E
+
+
 class _Block(NamedTuple):
-    """A block of queries: its number, its queries, their edges."""
+    """A block of queries: its number, its queries and their edges, both within the range that is counted."""
 
     number: int
     queries: slice
     edges: slice
 
+    @property
+    def num_queries(self) -> int:
+        """Queries of the block."""
+        return int(self.queries.stop) - int(self.queries.start)
 
-class _SideRanking:
-    """The ranking of one side: gathers vectors, scores the edges themselves, counts better candidates."""
+
+class Counting:
+    """Counts for a range of one side's queries, which ends where blocks of queries end.
+
+    Attributes:
+        edges: the edges of the range, in the order of the queries.
+    """
 
     def __init__(
         self,
-        model: Model,
+        ranker: Ranker,
         queries: Queries,
+        rows: slice,
+        vectors_QD: Tensor,
+        own_E: Tensor,
         known: Numbers,
-        load: Load,
-        device: torch.device,
-        threads: Threads,
-        kernels: ModuleType | None,
+        *,
+        drawn: bool,
     ) -> None:
-        self.model, self.queries, self.known, self.load = model, queries, known, load
-        self.device, self.threads, self.kernels = device, threads, kernels
-        self.slots, self.side = queries.slots_of_types, queries.side
-        own = queries.cells(queries.of_edge, queries.candidates)
-        by_cell = np.argsort(own, kind="stable")
-        self.own = own[by_cell]
-        self.edge_of_own = torch.from_numpy(by_cell).to(device)
-        position = np.minimum(np.searchsorted(known, own), max(len(known) - 1, 0))
-        self.own_is_known = known[position] == own if len(known) else np.zeros(len(own), bool)
-        self.row_E = torch.from_numpy(queries.row[queries.of_edge]).to(device)
+        """`vectors_QD` and `own_E` are those of the range; `known` has cells that do not count, sorted."""
+        self.ranker, self.queries, self.rows, self.known = ranker, queries, rows, known
+        first, last = np.searchsorted(queries.of_edge, [rows.start, rows.stop]).tolist()
+        self.edges = slice(first, last)
+        self._vectors_QD, self._own_E = vectors_QD, own_E.to(ranker.device)
+        self._row_E = torch.from_numpy(queries.row[queries.of_edge[self.edges]]).to(ranker.device)
+        self._candidates = queries.candidates[self.edges]
+        self._counts = torch.zeros(4 if drawn else 2, last - first, dtype=torch.int64, device=ranker.device)
+        self._factors: dict[int, Factors] = {}
 
-    def run(self) -> Ranks:
-        """The ranks, in the order of the edges."""
-        rel_E = self.queries.rel[self.queries.of_edge]
-        vectors_QD = gather(self.slots, self.load, self.side.other, self.queries.rel, self.queries.slots)
-        self._make_queries(vectors_QD)
-        own_ED = gather(self.slots, self.load, self.side, rel_E, self.queries.candidates)
-        self.score_E = self._own_scores(vectors_QD, own_ED)
-        del own_ED
-        self.greater_E = torch.zeros(len(rel_E), dtype=torch.int64, device=self.device)
-        self.at_least_E = torch.zeros_like(self.greater_E)
-        self._count(vectors_QD)
-        equal_E = (self.at_least_E - self.greater_E).cpu().numpy() - ~self.own_is_known  # no rival of itself
-        position_E = np.argsort(self.queries.order)
-        return Ranks(self.greater_E.cpu().numpy()[position_E], equal_E[position_E])
+    def counts(self) -> Numbers:
+        """Numbers of other candidates that score higher, and of those that score the same: [2, E].
 
-    def _dimension(self, group: Group) -> int:
-        return self.model.config.entity_dimension(group.entity_type)
+        Two more of drawn candidates: those that are drawn and count, and those that are there and count.
+        """
+        found: Numbers = self._counts.cpu().numpy()
+        return found
 
-    def _make_queries(self, vectors_QD: Tensor) -> None:
-        """Turn the embeddings into queries, in place, by blocks; a block has one relation if static."""
-        config = self.model.config
-        for group in self.queries.groups:
-            dimension, step = self._dimension(group), self.queries.height
-            if config.dynamic_relations and config.relations[0].operator not in _WITHOUT_MATRICES:
-                step = max(1, step * self.slots.width // dimension**2)  # each query may need a matrix
-            rel = self.queries.rel[group.start : group.stop]
-            changes = [] if config.dynamic_relations else (np.flatnonzero(np.diff(rel)) + 1).tolist()
-            runs = [group.start + each for each in (0, *changes, len(rel))]
-            for first, last in itertools.pairwise(runs):
-                for start in range(first, last, step):
-                    rows = slice(start, min(start + step, last))
-                    rel_P = torch.from_numpy(self.queries.rel[rows]).to(self.device)
-                    vectors_PD = vectors_QD[rows, :dimension].to(self.device)
-                    relation = 0 if config.dynamic_relations else int(rel_P[0])
-                    dynamic_P = rel_P if config.dynamic_relations else None
-                    query_PD = self.model.query(relation, self.side, vectors_PD, dynamic_P)
-                    vectors_QD[rows, :dimension] = query_PD.cpu()
+    def add(
+        self,
+        entity_type: str,
+        partition: Partition,
+        table_ND: Tensor,
+        drawing: Drawing | None,
+        report: Report,
+    ) -> None:
+        """Count the candidates of a partition, or those that are drawn for each block of queries.
+
+        `report` gets the number of scores so far.
+        """
+        if drawing is not None:
+            tasks = (
+                partial(self._count_drawn, group, block, partition, table_ND, drawing)
+                for group in self._groups(entity_type)
+                for block in self._blocks(group)
+            )
+        else:
+            slots = self.queries.slots_of_types
+            first_block = int(slots.first[entity_type][partition]) // slots.width
+            numbered = enumerate(torch.split(table_ND, slots.width), first_block) if len(table_ND) else ()
+            tasks = (
+                partial(self._count_span, group, blocks, rows_ND, number)
+                for number, rows_ND in numbered
+                for group in self._groups(entity_type)
+                for blocks in self._spans(group)
+            )
+        self.ranker.run(tasks, report)
+
+    def _groups(self, entity_type: str) -> list[Group]:
+        """The groups with candidates of a type, as far as they are in the range."""
+        return [
+            group
+            for group in self.queries.groups
+            if group.entity_type == entity_type
+            and group.start < self.rows.stop
+            and self.rows.start < group.stop
+        ]
 
     def _blocks(self, group: Group) -> Iterator[_Block]:
-        whole = slice(group.start, group.stop)
-        for number, queries in enumerate(_chunks(whole, self.queries.height), group.first_block):
-            edges = np.searchsorted(self.queries.of_edge, [queries.start, queries.stop]).tolist()
-            yield _Block(number, queries, slice(*edges))
+        for number, rows in enumerate(chunks(slice(group.start, group.stop), self.queries.height)):
+            if self.rows.start <= rows.start < self.rows.stop:
+                edges = np.searchsorted(self.queries.of_edge, [rows.start, rows.stop]) - self.edges.start
+                own = slice(rows.start - self.rows.start, rows.stop - self.rows.start)
+                yield _Block(group.first_block + number, own, slice(*edges.tolist()))
 
     def _spans(self, group: Group) -> Iterator[list[_Block]]:
         """Runs of blocks that compute their candidates once, short enough to keep all threads busy."""
         blocks = list(self._blocks(group))
-        for chunk in _chunks(slice(0, len(blocks)), BLOCKS_PER_TASK):
+        for chunk in chunks(slice(0, len(blocks)), BLOCKS_PER_TASK):
             yield blocks[chunk]
 
-    def _candidates(self, group: Group, embeddings: Tensor) -> Tensor:
-        """Candidates of one block, padded with zeros to the width: [<= N, D] -> [N, D].
-
-        Candidates are columns in memory, so the product of a linear operator rounds all of them alike.
-        """
-        padded_DN = torch.zeros(self._dimension(group), self.slots.width, device=self.device)
-        padded_DN[:, : len(embeddings)] = embeddings[:, : self._dimension(group)].T
-        return self.model.candidates(group.relation, self.side, padded_DN.T)
-
-    def _own_scores(self, vectors_QD: Tensor, own_ED: Tensor) -> Tensor:
-        """Scores of the edges themselves: [E], from products of the same shape as the other candidates'."""
-        score_E = torch.empty(len(own_ED), device=self.device)
-
-        def score(group: Group, block: _Block) -> int:
-            query_PD = vectors_QD[block.queries, : self._dimension(group)].to(self.device)
-            for chunk in _chunks(block.edges, self.slots.width):
-                candidate_ND = self._candidates(group, own_ED[chunk])
-                row_C = self.row_E[chunk]
-                column_C = torch.arange(len(row_C), device=self.device)
-                if self.kernels is not None:
-                    pair = query_PD.contiguous(), candidate_ND.contiguous()
-                    score_E[chunk] = self.kernels.pair_scores(*pair, row_C, column_C)
-                else:
-                    score_E[chunk] = self.model.matrix_scores(query_PD, candidate_ND, self.side)[
-                        row_C, column_C
-                    ]
-            return 0
-
-        self.threads.run(
-            partial(score, group, block) for group in self.queries.groups for block in self._blocks(group)
-        )
-        if not bool(torch.isfinite(score_E).all()):
-            raise FormatError(
-                "an edge's score is not a finite number: the checkpoint's embeddings or parameters are "
-                "not finite, or too large for float32"
-            )
-        return score_E
-
-    def _count(self, vectors_QD: Tensor) -> None:
-        """Compare every edge's score with those of all candidates."""
-        for entity_type in dict.fromkeys(group.entity_type for group in self.queries.groups):
-            groups = [group for group in self.queries.groups if group.entity_type == entity_type]
-            for partition, first_slot in enumerate(self.slots.first[entity_type][:-1].tolist()):
-                table = self.load(entity_type, partition)
-                if not len(table):  # torch.split would make one block of it
-                    continue
-                self.threads.run(
-                    partial(self._count_blocks, group, blocks, rows_ND, number, vectors_QD)
-                    for number, rows_ND in enumerate(
-                        torch.split(table, self.slots.width), first_slot // self.slots.width
-                    )
-                    for group in groups
-                    for blocks in self._spans(group)
-                )
-
-    def _count_blocks(
-        self, group: Group, blocks: Sequence[_Block], rows_ND: Tensor, number: int, vectors_QD: Tensor
-    ) -> int:
+    def _count_span(self, group: Group, blocks: Sequence[_Block], rows_ND: Tensor, number: int) -> int:
         """Count for some blocks of queries against one block of candidates; the number of scores."""
-        num_queries: int = blocks[-1].queries.stop - blocks[0].queries.start
-        candidate_ND = self._candidates(group, rows_ND)
-        if self.kernels is not None:
-            candidate_ND = candidate_ND[: len(rows_ND)].contiguous()
+        ranker, slots = self.ranker, self.queries.slots_of_types
+        candidate_ND = ranker.candidates(self.queries, group, rows_ND.to(ranker.device))
+        slot_N = np.arange(number * slots.width, number * slots.width + len(rows_ND))
+        if ranker.kernels is not None:
+            table_ND = candidate_ND[: len(rows_ND)].contiguous()
+            for block in blocks:
+                self._count_fused(ranker.kernels, group, block, table_ND, slot_N)
         else:
-            rival_PN = torch.empty(self.queries.height, self.slots.width, device=self.device)
-        for block in blocks:
-            query_PD = vectors_QD[block.queries, : self._dimension(group)].to(self.device)
-            if self.kernels is not None:
-                self._count_fused(self.kernels, block, query_PD, candidate_ND, number)
-                continue
-            score_PN = self.model.matrix_scores(query_PD, candidate_ND, self.side)
-            score_PN[:, len(rows_ND) :] = -torch.inf
-            flat = score_PN.view(-1)
-            which, position = self.queries.within(self.own, block.number, number)
-            flat[torch.from_numpy(position).to(self.device)] = self.score_E[self.edge_of_own[which]]
-            _, position = self.queries.within(self.known, block.number, number)
-            flat[torch.from_numpy(position).to(self.device)] = -torch.inf
-            for chunk in _chunks(block.edges, self.queries.height):
-                self._count_chunk(score_PN, rival_PN[: chunk.stop - chunk.start], chunk)
-        return num_queries * self.slots.width
+            candidates = ranker.comparison.candidates(candidate_ND)
+            for block in blocks:
+                self._compare(group, block, candidates, slot_N)
+        return sum(each.num_queries for each in blocks) * len(rows_ND)
+
+    def _count_drawn(
+        self, group: Group, block: _Block, partition: Partition, table_ND: Tensor, drawing: Drawing
+    ) -> int:
+        """Count for a block of queries against the candidates drawn for it; the number of scores."""
+        slots, ranker = self.queries.slots_of_types, self.ranker
+        first = int(slots.first[group.entity_type][partition])
+        drawn = drawing.rows(self.queries.side, group.entity_type, block.number, partition)
+        for part in chunks(slice(0, len(drawn)), slots.width):
+            rows_ND = table_ND[torch.from_numpy(drawn[part])].to(ranker.device)
+            candidate_ND = ranker.candidates(self.queries, group, rows_ND)
+            self._compare(group, block, ranker.comparison.candidates(candidate_ND), first + drawn[part])
+        for row, slot_N in ((2, first + drawn), (3, first + np.arange(len(table_ND)))):
+            self._counts[row, block.edges] += torch.from_numpy(self._num_rivals(block, slot_N)).to(
+                ranker.device
+            )
+        return block.num_queries * len(drawn)
+
+    def _num_rivals(self, block: _Block, slot_N: Numbers) -> Numbers:
+        """Candidates that count, for each edge of a block."""
+        num_edges = block.edges.stop - block.edges.start
+        left_out = self._left_out(block, slot_N)[0] if len(slot_N) else np.empty(0, np.int64)
+        return len(slot_N) - np.bincount(left_out, minlength=num_edges)
+
+    def _compare(self, group: Group, block: _Block, candidates: Factors, slot_N: Numbers) -> None:
+        """Count for a block of queries against candidates, whose slots are sorted."""
+        device, edges = self.ranker.device, block.edges
+        row_K, column_K = (torch.from_numpy(each).to(device) for each in self._known_pairs(block, slot_N))
+        column_C = torch.from_numpy(_positions(slot_N, self._candidates[edges])).to(device)
+        of_block = Edges(self._row_E[edges], self._own_E[edges], column_C, (row_K, column_K), len(slot_N))
+        queries = self._factors_of(group, block)
+        counts = self.ranker.comparison.count(of_block, queries, candidates, self.queries.side)
+        with self.ranker.lock:
+            self._counts[:2, edges] += counts
+
+    def _known_pairs(self, block: _Block, slot_N: Numbers) -> tuple[Numbers, Numbers]:
+        """Rows and columns of a block's known cells among candidates."""
+        row_K, slot_K = self.queries.within(self.known, block.number, int(slot_N[0]), int(slot_N[-1]))
+        column_K = _positions(slot_N, slot_K)
+        return row_K[column_K >= 0], column_K[column_K >= 0]
+
+    def _factors_of(self, group: Group, block: _Block) -> Factors:
+        """Factors of a block of queries, made once."""
+        if block.number not in self._factors:  # two threads may make the same
+            self._factors[block.number] = self.ranker.comparison.queries(self._query_rows(group, block))
+        return self._factors[block.number]
+
+    def _query_rows(self, group: Group, block: _Block) -> Tensor:
+        dimension = self.ranker.model.config.entity_dimension(group.entity_type)
+        return self._vectors_QD[block.queries, :dimension].to(self.ranker.device)
 
     def _count_fused(
-        self, kernels: ModuleType, block: _Block, query_PD: Tensor, table_ND: Tensor, number: int
+        self, kernels: ModuleType, group: Group, block: _Block, table_ND: Tensor, slot_N: Numbers
     ) -> None:
-        """Count for a block with the kernels, and subtract the known edges of its queries."""
-        row_E, score_E = self.row_E[block.edges], self.score_E[block.edges]
-        query_ED = query_PD[row_E].contiguous()
-        greater_E, equal_E = kernels.count_above(query_ED, table_ND, score_E)
-        _, position = self.queries.within(self.known, block.number, number)
-        cell = torch.from_numpy(position).to(self.device)
-        query_K, column_K = cell // self.slots.width, cell % self.slots.width
-        # edges are sorted by query, so the edges of a known cell's query are a range
-        first_K = torch.searchsorted(row_E, query_K)
-        count_K = torch.searchsorted(row_E, query_K, right=True) - first_K
-        column_T = column_K.repeat_interleave(count_K)
-        before_K = (count_K.cumsum(0) - count_K).repeat_interleave(count_K)
-        edge_T = torch.arange(len(column_T), device=self.device) - before_K
-        edge_T += first_K.repeat_interleave(count_K)
+        """Count for a block with the kernels, and subtract the candidates that do not count."""
+        edges, device = block.edges, self.ranker.device
+        row_E, score_E = self._row_E[edges], self._own_E[edges].float()
+        query_ED = self._query_rows(group, block)[row_E].contiguous()
+        counts = torch.stack(kernels.count_above(query_ED, table_ND, score_E))
+        edge_T, column_T = (torch.from_numpy(each).to(device) for each in self._left_out(block, slot_N))
         score_T = kernels.pair_scores(query_ED, table_ND, edge_T, column_T)
-        greater_E.index_add_(0, edge_T, (score_T > score_E[edge_T]).long(), alpha=-1)
-        equal_E.index_add_(0, edge_T, (score_T == score_E[edge_T]).long(), alpha=-1)
-        with self.threads.lock:
-            self.greater_E[block.edges] += greater_E
-            self.at_least_E[block.edges] += greater_E + equal_E
+        is_counted = torch.stack([score_T > score_E[edge_T], score_T == score_E[edge_T]])
+        counts.index_add_(1, edge_T, is_counted.long(), alpha=-1)
+        with self.ranker.lock:
+            self._counts[:, edges] += counts
 
-    def _count_chunk(self, score_PN: Tensor, rival_CN: Tensor, chunk: slice) -> None:
-        score_C1 = self.score_E[chunk].unsqueeze(1)
-        # Comparing in place gives 0.0 and 1.0, whose sums are vectorised, unlike those of booleans.
-        torch.index_select(score_PN, 0, self.row_E[chunk], out=rival_CN)
-        greater_C = rival_CN.gt_(score_C1).sum(1).long()
-        torch.index_select(score_PN, 0, self.row_E[chunk], out=rival_CN)
-        at_least_C = rival_CN.ge_(score_C1).sum(1).long()
-        with self.threads.lock:
-            self.greater_E[chunk] += greater_C
-            self.at_least_E[chunk] += at_least_C
+    def _left_out(self, block: _Block, slot_N: Numbers) -> tuple[Numbers, Numbers]:
+        """Pairs of an edge and a column, each once, that are known or the edge's own."""
+        row_E = self.queries.row[self.queries.of_edge[self.edges][block.edges]]
+        row_K, column_K = self._known_pairs(block, slot_N)
+        # edges are sorted by query, so the edges of a known cell's query are a range
+        first_K = np.searchsorted(row_E, row_K)
+        count_K = np.searchsorted(row_E, row_K, side="right") - first_K
+        before_K = np.cumsum(count_K) - count_K
+        edge_T = np.arange(count_K.sum()) + np.repeat(first_K - before_K, count_K)
+        own_E = _positions(slot_N, self._candidates[block.edges])
+        own = np.flatnonzero(own_E >= 0) * len(slot_N) + own_E[own_E >= 0]
+        pairs = np.unique(np.concatenate([edge_T * len(slot_N) + np.repeat(column_K, count_K), own]))
+        return np.divmod(pairs, len(slot_N))
 
 
-def _chunks(whole: slice, size: int) -> Iterator[slice]:
+def rank(
+    ranker: Ranker,
+    slots: Slots,
+    tables: Mapping[tuple[str, Partition], Tensor],
+    edges: Triples,
+    known: Triples,
+    height: int,
+) -> dict[Side, Ranks]:
+    """Rank each side of every edge, where all partitions and known edges are in memory."""
+    ranks = {}
+    for side in Side:
+        queries = Queries(slots, side, edges, height)
+        vectors_QD, own_E = prepare(
+            ranker, queries, lambda name, part, rows: tables[name, part][torch.from_numpy(rows)]
+        )
+        query_K = queries.find(known.rel, known.slots(side.other))
+        cells = np.unique(queries.cells(query_K, known.slots(side))[query_K >= 0])
+        every = slice(0, len(queries))
+        counting = Counting(ranker, queries, every, vectors_QD, own_E, cells, drawn=False)
+        for (name, part), table_ND in tables.items():
+            counting.add(name, part, table_ND, None, lambda done: None)
+        ranks[side] = Ranks(*counting.counts()[:, np.argsort(queries.order)])
+    return ranks
+
+
+def chunks(whole: slice, size: int) -> Iterator[slice]:
+    """The range, `size` at a time."""
     for start in range(whole.start, whole.stop, size):
         yield slice(start, min(start + size, whole.stop))
+
+
+def _positions(sorted_N: Numbers, wanted_K: Numbers) -> Numbers:
+    """Where each number is in `sorted_N`; -1 for one that is not there."""
+    position_K = np.minimum(np.searchsorted(sorted_N, wanted_K), len(sorted_N) - 1)
+    return np.where(sorted_N[position_K] == wanted_K, position_K, -1)

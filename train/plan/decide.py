@@ -68,7 +68,8 @@ def engine_of(config: Config, device: torch.device, reasons: list[str]) -> Engin
     if choice == "auto" and device.type != "cuda":
         if obstacle := compiled_step.obstacle(config):
             reasons.append(f"the compiled step cannot train {obstacle}")
-        elif compiled_step.library() is not None:
+        elif (library := compiled_step.library()) is not None:
+            reasons.append(f"the compiled step is for {library.origin}")
             return "compiled"
         else:
             reasons.append("the compiled step cannot be built here")
@@ -97,7 +98,7 @@ def _placement(
     """Choose where rows are, and how many partitions the device holds of a buffer."""
     settings = context.config.section(TrainConfig)
     if workers > 1:
-        exchange = f"{workers} workers exchange partitions through files"
+        exchange = f"{workers} workers hand partitions on to each other"
         if settings.resident == "always":
             ignored.append(f"train.resident: always has no effect: {exchange}")
         if settings.device_partitions:

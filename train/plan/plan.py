@@ -40,7 +40,7 @@ class Plan:
         threads: threads of the process.
         hogwild: whether each thread trains batches of its own; else all threads work on one batch.
         workers: number of workers.
-        all_reduce: backend that sums shared parameters over the workers; None: they merge files.
+        all_reduce: backend that sums shared parameters over the workers; None: they push to shards.
         reasons: sizes and obstacles that decided.
         ignored: settings that have no effect, and why.
     """
@@ -107,7 +107,7 @@ def announced(client: Client) -> Iterator[None]:
 
 
 def all_reduce_of(config: Config) -> AllReduce | None:
-    """Choose how several workers sum the changes of shared parameters; None if they merge them in files.
+    """Choose how several workers sum the changes of shared parameters; None if they push them to shards.
 
     Raises:
         ConfigError: train.all_reduce needs rounds.
@@ -116,7 +116,7 @@ def all_reduce_of(config: Config) -> AllReduce | None:
     in_rounds = settings.bucket_assignment == "tournament"
     if settings.all_reduce == "auto":
         return "nccl" if in_rounds and config.num_gpus else None
-    if settings.all_reduce == "files":
+    if settings.all_reduce == "shards":
         return None
     if not in_rounds:
         raise ConfigError(

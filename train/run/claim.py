@@ -35,12 +35,17 @@ class Former(NamedTuple):
     """Content of graphmill.json; for PBG's own checkpoint the `settings` of config.json."""
 
 
-def trained_with(config: Config) -> dict[str, Any]:
-    """Settings and inputs that the checkpoint of `config` is trained with."""
+def inputs_of(config: Config) -> list[str]:
+    """Return the files and folders that the checkpoint of `config` is trained with."""
     inputs = [config.entity_path, *config.edge_paths, *([config.init_path] if config.init_path else [])]
     if split := config.section(TrainConfig).validate_split:
         inputs.append(config.split_path(split))
-    return _settings(config) | {"inputs": record.describe_inputs(inputs)}
+    return inputs
+
+
+def trained_with(config: Config) -> dict[str, Any]:
+    """Settings and inputs that the checkpoint of `config` is trained with."""
+    return _settings(config) | {"inputs": record.describe_inputs(inputs_of(config))}
 
 
 def check_claim(config: Config, coming: Collection[str] = ()) -> None:

@@ -8,9 +8,13 @@ In run.json, under stages.train:
        loss, reg,                      means per edge
        mrr?,                           of the held-out edges, after training on their bucket (eval_fraction)
        swap_wait_s,                    seconds that workers waited for partitions and edges
-       partitions_read, partitions_written,
+       partitions_read, partitions_written,   from and to files (device memory)
+       fetched_bytes?,                 of partitions, from other workers' memory, where there are several
+       read_bytes?, written_bytes?,    of partitions, from and to files, where there are several workers
+       shared_bytes?,                  of rows of the state that all buckets change, pushed and pulled
        peak_bytes,                     resident memory of the largest worker's process so far
-       buckets?: [{lhs, rhs, edges, seconds, wait_s, loss, reg, mrr?, worker?}]}]
+       buckets?: [{lhs, rhs, edges, seconds, wait_s, loss, reg, mrr?, worker?,
+                   fetched_bytes?, read_bytes?, written_bytes?, shared_bytes?}]}]
 
 An epoch has one entry in `buckets` for each edge path, chunk and bucket, in the order of training. Old epochs
 have no `buckets`, so that there are at most MAX_BUCKETS entries; training_stats.json has them all. Epochs of
@@ -19,6 +23,7 @@ an earlier run of the same checkpoint come from training_stats.json, which has n
 
 import resource
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +38,11 @@ from train.edges.schedule import Schedule
 from train.run.tensorboard import Curves
 
 MAX_BUCKETS = 2000
+
+# Figures of what a bucket moves.
+PARTITIONS = ("partitions_read", "partitions_written")
+BYTES = ("fetched_bytes", "read_bytes", "written_bytes", "shared_bytes")
+NOTHING: Mapping[str, int] = {}
 
 Entry = dict[str, Any]
 
@@ -49,7 +59,11 @@ class Visit:
     Attributes:
         stats: `stats`, `eval_stats_before`, `eval_stats_after` as in training_stats.json; `seconds`.
         wait_s: seconds that the worker waited for partitions and edges.
-        worker: the worker, where there are several.
+        worker: the worker, where there are several; then also:
+        fetched_bytes: bytes of partitions that came from other workers' memory.
+        read_bytes: bytes of partitions that were read from files.
+        written_bytes: bytes of partitions that were written to files, of this bucket or earlier ones.
+        shared_bytes: bytes of rows of the shared state that were pushed and pulled.
     """
 
     bucket: Bucket
@@ -59,6 +73,10 @@ class Visit:
     partitions_written: int
     peak_bytes: int
     worker: str | None = None
+    fetched_bytes: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    shared_bytes: int = 0
 
     @property
     def num_edges(self) -> int:
@@ -68,7 +86,9 @@ class Visit:
     def entry(self) -> Entry:
         """The bucket's entry in run.json."""
         seconds = {"seconds": round(self.stats["seconds"], 3), "wait_s": round(self.wait_s, 3)}
-        worker = {} if self.worker is None else {"worker": self.worker}
+        worker: Entry = {}
+        if self.worker is not None:
+            worker = {"worker": self.worker} | {name: getattr(self, name) for name in BYTES}
         return {"lhs": self.bucket.lhs, "rhs": self.bucket.rhs, **_means([self.stats]), **seconds, **worker}
 
 
@@ -83,23 +103,27 @@ class RunMetrics:
         self._start_s = self._epoch_start_s = time.monotonic()
         self._epochs = _earlier(config, schedule, version)
         self._epoch: list[Visit] = []  # of this run only, where an epoch is resumed midway
-        self._iteration: list[Visit] = []
+        self._iteration: dict[Bucket, Visit] = {}  # in the order of training
+        self._done_edges, self._done_loss = 0, 0.0  # of the iteration's visits
         self._current: Iteration
         self._reported: dict[Bucket, tuple[int, float]] = {}
-        self._commit_wait_s, self._commit_written = 0.0, 0
+        self._wait_s = self._visit_s = 0.0  # of all finished visits
+        self._commit_wait_s = 0.0
+        self._commit_moved: Counter[str] = Counter()
         self._curves = Curves(config) if config.section(TrainConfig).tensorboard else None
 
     def start_iteration(self, iteration: Iteration) -> None:
         """Begin an iteration."""
-        self._current, self._iteration = iteration, []
+        self._current, self._iteration = iteration, {}
+        self._done_edges, self._done_loss = 0, 0.0
         if not self._epoch:
-            self._epoch_start_s, self._commit_wait_s, self._commit_written = time.monotonic(), 0.0, 0
+            self._epoch_start_s, self._commit_wait_s = time.monotonic(), 0.0
+            self._commit_moved.clear()
 
     def report(self, bucket: Bucket, num_edges: int, loss: float) -> None:
         """Show progress in a bucket: `num_edges` of its edges are done; `loss` is the sum of their losses."""
         self._reported[bucket] = num_edges, loss
-        done = sum(visit.num_edges for visit in self._iteration)
-        lost = sum(visit.num_edges * _metric(visit.stats, "loss") for visit in self._iteration)
+        done, lost = self._done_edges, self._done_loss
         for edges, losses in self._reported.values():
             done, lost = done + edges, lost + losses
         mrr = self._epochs[-1].get("mrr") if self._epochs else None
@@ -109,19 +133,23 @@ class RunMetrics:
             self.total_edges,
             "edges",
             epoch=f"{self._current.epoch_idx + 1}/{self._current.num_epochs}",
-            loss=f"{lost / max(done, 1):.4g}",
-            **({} if mrr is None else {"mrr": f"{mrr:.3f}"}),
+            loss=lost / max(done, 1),
+            **({} if mrr is None else {"mrr": mrr}),
+            **({"wait_share": self._wait_s / self._visit_s} if self._visit_s else {}),
             bucket=f"{bucket.lhs},{bucket.rhs}",
         )
 
     def forget(self, bucket: Bucket) -> None:
-        """Drop the progress of a bucket whose worker was lost."""
+        """Drop a bucket that is trained again: its worker was lost."""
         self._reported.pop(bucket, None)
+        if (visit := self._iteration.pop(bucket, None)) is not None:
+            self._count(visit, -1)
 
     def add(self, visit: Visit) -> None:
         """Add a finished bucket."""
         self._reported.pop(visit.bucket, None)
-        self._iteration.append(visit)
+        self._iteration[visit.bucket] = visit
+        self._count(visit, 1)
 
     def lines(self) -> list[dict[str, Any]]:
         """The iteration's lines of training_stats.json."""
@@ -136,17 +164,28 @@ class RunMetrics:
                 "edge_path_idx": now.edge_path_idx,
                 "edge_chunk_idx": now.edge_chunk_idx,
             }
-            for number, visit in enumerate(self._iteration)
+            for number, visit in enumerate(self._iteration.values())
         ]
 
-    def end_iteration(self, *, wait_s: float, partitions_written: int = 0) -> None:
-        """End an iteration that is committed: its last files took `wait_s` seconds of waiting."""
+    def arrange(self, order: Sequence[Bucket]) -> None:
+        """Give the iteration's buckets an order that they have in every run."""
+        for bucket in order:
+            self._iteration[bucket] = self._iteration.pop(bucket)
+
+    def end_iteration(
+        self, *, wait_s: float, partitions_written: int = 0, moved: Mapping[str, int] = NOTHING
+    ) -> None:
+        """End an iteration that is committed: its last files took `wait_s` seconds of waiting.
+
+        `moved` has what several workers moved for the commit, by the names of the figures of a visit.
+        """
         self.version += 1
-        self.num_edges += sum(visit.num_edges for visit in self._iteration)
-        self.step_s += sum(visit.stats["seconds"] for visit in self._iteration)
-        self._epoch += self._iteration
+        self.num_edges += self._done_edges
+        self.step_s += sum(visit.stats["seconds"] for visit in self._iteration.values())
+        self._epoch += self._iteration.values()
         self._commit_wait_s += wait_s
-        self._commit_written += partitions_written
+        self._commit_moved.update({"partitions_written": partitions_written})
+        self._commit_moved.update(moved)
         epoch, rest = divmod(self.version, self.schedule.per_epoch)
         if not rest:
             self._end_epoch(epoch)
@@ -173,8 +212,7 @@ class RunMetrics:
             "seconds": round(seconds, 3),
             "edges_per_s": round(num_edges / seconds),
             "swap_wait_s": round(sum(visit.wait_s for visit in visits) + self._commit_wait_s, 3),
-            "partitions_read": sum(visit.partitions_read for visit in visits),
-            "partitions_written": sum(visit.partitions_written for visit in visits) + self._commit_written,
+            **self._moved(visits),
             "peak_bytes": max(visit.peak_bytes for visit in visits),
             "buckets": [visit.entry() for visit in visits],
         }
@@ -186,6 +224,19 @@ class RunMetrics:
             num_left += len(each.get("buckets", ()))
             if num_left > MAX_BUCKETS:
                 each.pop("buckets", None)
+
+    def _count(self, visit: Visit, times: int) -> None:
+        self._done_edges += times * visit.num_edges
+        self._done_loss += times * visit.num_edges * _metric(visit.stats, "loss")
+        self._wait_s += times * visit.wait_s
+        self._visit_s += times * (visit.wait_s + visit.stats["seconds"])
+
+    def _moved(self, visits: Sequence[Visit]) -> dict[str, int]:
+        """Count what an epoch has moved; bytes only where there are several workers."""
+        names = PARTITIONS + (BYTES if any(visit.worker is not None for visit in visits) else ())
+        return {
+            name: sum(getattr(visit, name) for visit in visits) + self._commit_moved[name] for name in names
+        }
 
 
 def _metric(stats: Mapping[str, Any], name: str) -> float:

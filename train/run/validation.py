@@ -4,9 +4,10 @@
       validation.json     {split, epochs: [{epoch, version, mrr, hits@10}], best, ended}
       best/               the version with the best MRR so far, itself a checkpoint
 
-Every `validate_every` epochs the committed version is ranked, filtered, on every edge of the split. When the
-run ends, by `patience` or by num_epochs, the best version is committed again. A kill in between is harmless:
-the next run skips the steps that validation.json records.
+Every `validate_every` epochs the committed version is ranked, filtered, on the edges of the split; on a
+sample, always the same, where all would take more than `evaluate.budget` of those epochs' work. When the run
+ends, by `patience` or by num_epochs, the best version is committed again. A kill in between is harmless: the
+next run skips the steps that validation.json records.
 """
 
 import json
@@ -119,7 +120,9 @@ class Validation:
     def _validate(self, epoch: int, version: int) -> None:
         changes = {"split": self.settings.validate_split, "checkpoint_version": version, "filtered": True}
         section = self._config.section(EvaluateConfig).model_copy(update=changes)
-        metrics = self._rank(self._config.with_section(section))["metrics"]
+        # the budget is that of the epochs between two validations
+        config = self._config.model_copy(update={"num_epochs": self.settings.validate_every})
+        metrics = self._rank(config.with_section(section))["metrics"]
         entry = {"epoch": epoch, "version": version} | {key: metrics[key] for key in ("mrr", "hits@10")}
         self._epochs.append(entry)
         log.info("training: epoch %d: validation MRR %.4f", epoch, entry["mrr"])

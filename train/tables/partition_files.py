@@ -9,6 +9,7 @@ Shapes: R rows in the checkpoint of `init_path`, N rows of the partition, D dime
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -63,9 +64,18 @@ class PartitionFiles:
         return embeddings_ND
 
     def write(
-        self, key: PartitionKey, table: Table, version: int, iteration: Iteration, path: str | None = None
+        self,
+        key: PartitionKey,
+        table: Table,
+        version: int,
+        iteration: Iteration,
+        path: str | None = None,
+        *,
+        replication: int | None = None,
     ) -> None:
         """Write the table as of `version`, to the checkpoint or to another folder.
+
+        `replication` is the number of copies on HDFS (None: its default).
 
         Raises:
             TrainingError: training has made a row infinite.
@@ -87,6 +97,7 @@ class PartitionFiles:
             self.config.pbg(),
             iteration,
             self.context.checksums,
+            replication=replication,
         )
 
     def _take_over(self, key: PartitionKey, warm_start: WarmStart) -> tuple[Tensor, Tensor]:
@@ -115,8 +126,10 @@ class PartitionFiles:
 
     def _draw(self, key: PartitionKey) -> Tensor:
         generator = seeds.generator(self.config.seed, "embeddings", *key)
+        # numpy asks for huge pages, which random reads of rows want, and torch does not
+        rows = torch.from_numpy(np.empty(self._shape(key), np.float32))
         # in place: a partition may fill most of the memory
-        return torch.randn(self._shape(key), generator=generator).mul_(self.config.init_scale)
+        return rows.normal_(generator=generator).mul_(self.config.init_scale)
 
     def _shape(self, key: PartitionKey) -> tuple[int, int]:
         return self.context.num_rows[key[0]][key[1]], self.config.entity_dimension(key[0])

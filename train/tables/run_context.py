@@ -4,6 +4,7 @@ Training, evaluation, predictions and PBG's `do_eval` all load their model here.
 """
 
 import copy
+from collections.abc import Mapping
 from typing import Self
 
 import torch
@@ -48,11 +49,15 @@ class RunContext:
         *,
         device: torch.device = CPU,
         version: int | None = None,
+        num_rows: Mapping[str, list[int]] | None = None,
     ) -> None:
-        """By default the schedule is made from the bucket files, and the version is the committed one."""
+        """By default the schedule is made from the bucket files, and the version is the committed one.
+
+        `num_rows` spares reading the counts.
+        """
         self.config, self.claim, self.device = config, claim, device
         partitions = {name: entity.num_partitions for name, entity in config.entities.items()}
-        self.num_rows = entity_counts.read_counts(config.entity_path, partitions)
+        self.num_rows = num_rows or entity_counts.read_counts(config.entity_path, partitions)
         self.num_dynamic = (
             entity_counts.read_relation_count(config.entity_path) if config.dynamic_relations else None
         )
@@ -66,7 +71,13 @@ class RunContext:
 
     @classmethod
     def of_checkpoint(
-        cls, config: Config, purpose: str, *, device: torch.device = CPU, version: int | None = None
+        cls,
+        config: Config,
+        purpose: str,
+        *,
+        device: torch.device = CPU,
+        version: int | None = None,
+        num_rows: Mapping[str, list[int]] | None = None,
     ) -> Self:
         """The context of a checkpoint that is only read; by default of its committed version.
 
@@ -76,7 +87,7 @@ class RunContext:
         version = version or pbg_checkpoint.read_version(config.checkpoint_path)
         if not version:
             raise NotFoundError(f"{config.checkpoint_path}: there is no checkpoint to {purpose}; train first")
-        return cls(config, device=device, version=version)
+        return cls(config, device=device, version=version, num_rows=num_rows)
 
     @property
     def schedule(self) -> Schedule:

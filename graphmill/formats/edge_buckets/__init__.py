@@ -6,14 +6,17 @@
             lhs, rel, rhs           integer [N]: index of the entity in its partition, number of the relation
             weight                  optional, float32 [N]
             lhsd_offsets, ...       optional, of a featurized side: see features
+        num_edges.json              optional: see counts
 
 Written: contiguous int32 (int64 on request), float32 weights. Read: any integer dtype, contiguous or
 chunked. Source: docs/formats/pbg_v1.md.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import h5py
@@ -23,6 +26,7 @@ import numpy.typing as npt
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats._hdf5 import FORMAT_VERSION, DatasetWriter, checked_dataset, open_checked, read_rows
+from graphmill.formats.edge_buckets.counts import known_counts
 from graphmill.formats.edge_buckets.features import (
     Features,
     FeaturesWriter,
@@ -39,6 +43,8 @@ from graphmill.vocab import Bucket, Side
 
 COLUMNS = ("lhs", "rel", "rhs")
 WEIGHT = "weight"
+
+_NUM_COUNTING = 16  # threads, which wait for HDFS
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,6 +178,21 @@ def count_edges(edge_path: str, bucket: Bucket) -> int:
     """Number of edges in the bucket."""
     with _open_bucket(bucket_uri(edge_path, bucket)) as datasets:
         return len(datasets["lhs"])
+
+
+def count_all(edge_path: str, buckets: Sequence[Bucket]) -> dict[Bucket, int]:
+    """Count the edges of each bucket; a file is opened only if `counts` does not tell.
+
+    Raises:
+        FormatError: a bucket is missing or damaged.
+    """
+    present = {storage.name(entry.uri) for entry in storage.list_dir(edge_path)}
+    known = {name: count for name, count in known_counts(edge_path).items() if name in present}
+    names = {bucket: storage.name(bucket_uri(edge_path, bucket)) for bucket in buckets}
+    others = [bucket for bucket, name in names.items() if name not in known]
+    with ThreadPoolExecutor(_NUM_COUNTING) as pool:
+        counted = dict(zip(others, pool.map(partial(count_edges, edge_path), others), strict=True))
+    return {bucket: counted[bucket] if bucket in counted else known[names[bucket]] for bucket in buckets}
 
 
 def has_weights(edge_path: str, bucket: Bucket) -> bool:

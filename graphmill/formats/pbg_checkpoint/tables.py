@@ -91,11 +91,12 @@ def write_embeddings(
     checksums: Checksums | None = None,
     *,
     shape: tuple[int, int] | None = None,
+    replication: int | None = None,
 ) -> None:
     """Write one partition: embeddings [count, D], and the state_dict() of the optimizer if there is one.
 
     With `shape`, (count, D) of all rows, the embeddings come in batches [n, D]. The checksum of the file is
-    added to `checksums`.
+    added to `checksums`. `replication` is the number of copies on HDFS (None: its default).
 
     Raises:
         FormatError: the batches have fewer or more rows than `shape`.
@@ -104,7 +105,7 @@ def write_embeddings(
         whole = np.asarray(embeddings)
         shape, embeddings = (whole.shape[0], whole.shape[1]), [whole]
     uri = embeddings_uri(checkpoint_path, entity_type, partition, version)
-    with storage.create_hdf5(uri, checksums) as hdf5:
+    with storage.create_hdf5(uri, checksums, replication=replication) as hdf5:
         _write_attributes(hdf5, config, iteration)
         writer = DatasetWriter(hdf5, uri, shape[0], {_EMBEDDINGS: np.float32}, shape[1:])
         writer.fill({_EMBEDDINGS: batch} for batch in embeddings)

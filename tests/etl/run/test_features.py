@@ -85,7 +85,7 @@ def raw_edges(config: Config, num_partitions: int) -> Counter[Any]:
 def test_lists_come_back(
     near_client: distributed.Client, tmp_path: Path, rows: Rows, num_partitions: int, tight: bool
 ) -> None:
-    memory = {"chunk_rows": 4, "merge_bytes": 1, "index_bytes": 500} if tight else {}
+    memory = {"chunk_rows": 4, "merge_bytes": 1, "index_bytes": 500, "max_opens": 9} if tight else {}
     config = config_for(tmp_path, "out", rows, num_partitions, **memory)
     figures = job.run(config, near_client)
     expected: Counter[Any] = Counter()
@@ -105,7 +105,13 @@ def test_the_same_bytes_whatever_the_cut(
     made = []
     for memory in (
         {},
-        {"chunk_rows": 30, "merge_bytes": 500, "index_bytes": 500, "spill_compression": "none"},
+        {
+            "chunk_rows": 30,
+            "merge_bytes": 500,
+            "index_bytes": 500,
+            "spill_compression": "none",
+            "max_opens": 40,
+        },
     ):
         job.run(config_for(tmp_path, "out", rows, 2, holdout={"test": 0.3}, **memory), near_client)
         made.append(files_under(tmp_path / "out"))

@@ -40,8 +40,8 @@ def test_a_full_disk(near_client: distributed.Client, tmp_path: Path) -> None:
     before = folders(tmp_path)
     for limit, file in (
         (1_000, ".json"),
-        (6_000, "ids.arrow"),
-        (9_000, "ids.arrow|rows.i32|codes.arrow|parquet"),
+        (6_000, ".ids"),
+        (9_000, ".ids|rows.i32|codes.arrow|parquet"),
     ):
         command = [sys.executable, "-c", WITH_LIMIT, str(tmp_path), str(limit)]
         ended = subprocess.run(

@@ -69,7 +69,7 @@ def test_the_same_bytes_as_on_local_disk(
             job.run(config, hdfs_client)
     on_hdfs = files_at(f"{hdfs_uri}/out")
     assert on_hdfs == files_under(tmp_path / "out")
-    assert len(on_hdfs) == 2 * 4 + 3 * 4 + 1 + 1 + 3  # the last are names of relations, and checksums
+    assert len(on_hdfs) == 2 * 4 + 3 * 4 + 1 + 1 + 3 + 2  # the last: names of relations, checksums, counts
 
 
 def test_beside_files_of_the_user(hdfs_client: distributed.Client, hdfs_uri: str) -> None:

@@ -94,6 +94,7 @@ def test_every_edge_is_in_one_bucket_and_every_entity_has_one_index(
     cuts=st.lists(st.integers(0, 60), max_size=3),
     chunk_rows=st.integers(1, 70),
     tight=st.booleans(),
+    max_opens=st.sampled_from([1, 40, 100_000]),
 )
 @IN_A_WHILE
 def test_bytes_do_not_depend_on_how_rows_are_cut(
@@ -103,6 +104,7 @@ def test_bytes_do_not_depend_on_how_rows_are_cut(
     cuts: list[int],
     chunk_rows: int,
     tight: bool,
+    max_opens: int,
 ) -> None:
     def made(name: str, files: list[list[tuple[str, str, str]]], **settings: Any) -> dict[str, bytes]:
         folder = tmp_path / name
@@ -123,7 +125,8 @@ def test_bytes_do_not_depend_on_how_rows_are_cut(
     ends = [*sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
     parts = [rows[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     memory = {"index_bytes": 500, "merge_bytes": 1} if tight else {}
-    assert made("whole", [rows]) == made("cut", [p for p in parts if p], chunk_rows=chunk_rows, **memory)
+    cut = {"chunk_rows": chunk_rows, "max_opens": max_opens, **memory}
+    assert made("whole", [rows]) == made("cut", [part for part in parts if part], **cut)
 
 
 def test_a_compiler_makes_no_difference(

@@ -88,21 +88,22 @@ def _die_at(environment: dict[str, str], source: str, target: str, target_format
     """Convert, and die before change number `change` of a folder."""
     os.environ.update(environment)
     changes = 0
-    real = {name: getattr(storage.fs, name) for name in ("move", "delete")}
+    real = {name: getattr(storage.fs, name) for name in ("move", "move_new", "delete")}
 
     def counted(name: str) -> Any:
-        def change_of_a_folder(*args: str) -> None:
+        def change_of_a_folder(*args: str) -> Any:
             nonlocal changes
             if changes == change:
                 os.kill(os.getpid(), signal.SIGKILL)
             changes += 1
-            real[name](*args)
+            return real[name](*args)
 
         return change_of_a_folder
 
     for name in real:
         setattr(storage.fs, name, counted(name))
-        setattr(storage, name, counted(name))
+        if hasattr(storage, name):
+            setattr(storage, name, counted(name))
     convert(source, target, target_format)
 
 

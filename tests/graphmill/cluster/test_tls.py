@@ -1,8 +1,14 @@
 """TLS between Dask's processes, by configuration."""
 
+import hashlib
+import logging
 import os
+import queue
 import re
+import ssl
+from logging.handlers import QueueHandler
 from pathlib import Path
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import dask
@@ -12,7 +18,9 @@ from distributed.security import Security
 
 from graphmill import cluster
 from graphmill.cluster import ClusterConfig, TlsConfig, dashboard
+from graphmill.cluster.kinds import kind_of
 from graphmill.cluster.local import scheduler_here
+from graphmill.cluster.settings import DRIVER_VARIABLE
 from graphmill.errors import ClusterError, ConfigError
 from tests.graphmill.cluster.certificates import certificates
 
@@ -106,3 +114,42 @@ def test_the_dashboard_is_made_when_somebody_looks() -> None:
                 assert b"Dask" in answer.read()
         with urlopen(client.dashboard_link.replace("/status", "/"), timeout=300) as answer:
             assert answer.url == client.dashboard_link
+
+
+@pytest.mark.slow
+def test_a_dashboard_for_the_network_has_the_certificate_of_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = queue.SimpleQueue[logging.LogRecord]()
+    monkeypatch.setattr(logging.getLogger("graphmill"), "handlers", [QueueHandler(told)])
+    monkeypatch.setattr(logging.getLogger("graphmill"), "level", logging.INFO)
+    with cluster.connect("local[1]", ClusterConfig(dashboard_address=":0")) as client:
+        lines = [told.get().getMessage() for _ in range(told.qsize())]
+        (line,) = (line for line in lines if line.startswith("dashboard:"))
+        address, fingerprint = re.fullmatch(
+            r"dashboard: (https:\S+) \(certificate: SHA-256 (\w+)\)", line
+        ).groups()  # type: ignore[union-attr]
+        place = urlsplit(address)
+        pem = ssl.get_server_certificate((place.hostname or "", place.port or 0))
+        assert hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest() == fingerprint
+        trusting = ssl.create_default_context(cadata=pem)
+        trusting.check_hostname = False
+        with urlopen(address, timeout=300, context=trusting) as answer:
+            assert b"Dask" in answer.read()
+        of_the_run = client.security.get_connection_args("client")["ssl_context"]
+        assert of_the_run.get_ca_certs(binary_form=True) == [ssl.PEM_cert_to_DER_cert(pem)]
+
+
+def test_a_dashboard_behind_the_loopback_address_of_another_network_is_named_by_its_tunnel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The case of --master yarn; nobody has a tunnel into a container."""
+    with (
+        scheduler_here(ClusterConfig(tls="off"), None, host="127.0.0.2", n_workers=0) as here,
+        Client(here) as client,
+    ):
+        told = dashboard.described(client, kind_of("yarn"), None)
+        found = re.fullmatch(r"ssh -L (\d+):127.0.0.1:\1 \S+, then http://127.0.0.1:\1/status", told or "")
+        assert found, told
+        monkeypatch.setenv(DRIVER_VARIABLE, "1")
+        assert dashboard.described(client, kind_of("yarn"), None) is None

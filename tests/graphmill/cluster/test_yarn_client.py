@@ -1,6 +1,7 @@
 """Commands of the YARN client and the script of a container, without a YARN."""
 
 import os
+import re
 import socket
 import subprocess
 from pathlib import Path
@@ -9,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from graphmill.cluster import ClusterConfig, container, hadoop
+from graphmill.cluster.application import shell_words
 from graphmill.config import validated
 from graphmill.errors import ClusterError, ConfigError
 
@@ -187,3 +189,30 @@ def test_what_the_client_uploads_is_private_whatever_the_configuration_says(
     (conf_dir / "core-site.xml").write_text("<configuration>")
     with pytest.raises(ConfigError, match=r"core-site\.xml: expected Hadoop's configuration in XML"):
         hadoop.find(f"{tmp_path}/*", conf_dir)
+
+
+def test_further_options_become_words_of_the_client() -> None:
+    given = {"priority": 5, "debug": True, "enforce_execution_type": False, "shell_env": ["A=b", "C=d e"]}
+    settings = validated(ClusterConfig, {"yarn_options": given}, prefix=("cluster",))
+    words = ["-priority", "5", "-debug", "-shell_env", "A=b", "-shell_env", "C=d e"]
+    assert shell_words(settings.yarn_options) == words
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("container_memory", "container_memory: GraphMill sets this option; use cluster.worker_memory"),
+        ("shell_script", "shell_script: GraphMill sets this option; use dask-submit SCRIPT"),
+        ("-priority", "expected names of options as node_label_expression, found '-priority'"),
+    ],
+)
+def test_options_that_follow_from_settings_are_refused_with_these(key: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        validated(ClusterConfig, {"yarn_options": {key: "1"}}, prefix=("cluster",))
+
+
+def test_the_application_of_a_container() -> None:
+    for name in ("container_1795176752464_0001_02_000003", "container_e17_1795176752464_0001_02_000003"):
+        assert hadoop.application_of(name) == ("application_1795176752464_0001", 2)
+    with pytest.raises(ValueError, match="expected the id of a container"):
+        hadoop.application_of("container")

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from graphmill.machine import native
+from graphmill.machine.variants import command, installed_path, variants_here
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-FLAGS = ("-O0", "-shared", "-fPIC")
 STRANGER = 12345
 
 
@@ -24,6 +24,7 @@ class Machine:
 
     def __init__(self, root: Path) -> None:
         self.root, self.cache, self.loaded = root, root / "cache" / "graphmill", root / "loaded"
+        self.origin = ""
         self.source = root / "source" / "answer.cpp"
         self.source.parent.mkdir()
         self.source.write_text('extern "C" int graphmill_answer() { return 42; }\n')
@@ -34,14 +35,15 @@ class Machine:
             f'__attribute__((constructor)) static void load() {{ fclose(fopen("{self.loaded}", "w")); }}\n'
             'extern "C" int graphmill_answer() { return 666; }\n'
         )
-        subprocess.run(["g++", *FLAGS, str(evil_source), "-o", str(self.evil)], check=True)
+        subprocess.run(["g++", "-O0", "-shared", "-fPIC", str(evil_source), "-o", str(self.evil)], check=True)
         self.evil.chmod(0o700)
 
     def answer(self) -> int:
         """Load it as a process of the user does: from a copy, since a library is loaded once a process."""
         functions = {"answer": (ctypes.c_int, [])}
-        library = native.library(self.source, functions, name="answer", instead="nothing", flags=FLAGS)
+        library = native.library(self.source, functions, name="answer", instead="nothing")
         assert library is not None
+        self.origin = library.origin
         return int(library.graphmill_answer())
 
     def plant(self) -> Path:
@@ -170,3 +172,42 @@ def test_what_a_killed_compiler_left_goes_with_time(machine: Machine) -> None:
         os.utime(machine.cache / f".compile-{name}", (time.time() - age_s,) * 2)
     machine.answer()
     assert [path.name for path in machine.cache.iterdir() if path.is_dir()] == [".compile-new"]
+
+
+def test_the_installation_s_code_needs_no_compiler(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.source.write_text('extern "C" int graphmill_answer() { return 43; }\n')
+    best = variants_here()[0]
+    compiled = [*command("g++", best), str(machine.source), "-o", str(installed_path(machine.source, best))]
+    subprocess.run(compiled, check=True)
+    monkeypatch.setenv("PATH", str(machine.root))
+    assert machine.answer() == 43
+    assert machine.origin == f"{best}, of the installation"
+    assert not machine.cache.exists()
+
+
+def test_an_installation_s_code_that_does_not_load_is_compiled_here(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    installed_path(machine.source, variants_here()[0]).write_bytes(b"for another C library")
+    assert machine.answer() == 42
+    assert machine.origin == f"{variants_here()[0]}, compiled on this machine"
+    assert "does not load" in caplog.text
+
+
+def test_an_old_compiler_compiles_for_this_processor_alone(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = machine.root / "old-g++"
+    compiler.write_text('#!/bin/sh\ncase "$*" in *x86-64-v*) exit 1;; esac\nexec g++ "$@"\n')
+    compiler.chmod(0o700)
+    monkeypatch.setenv("CXX", str(compiler))
+    assert machine.answer() == 42
+    assert machine.origin == "native, compiled on this machine"
+
+
+def test_pytorch_s_limit_holds_here_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
+    ours = variants_here()
+    assert ours[-1] == "native"
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
+    assert variants_here() == [each for each in ours if "v4" not in each]

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 
 from graphmill.config import from_mapping
-from graphmill.machine import native
+from graphmill.machine import variants
 from graphmill.vocab import Side
 from tests.train.graphs import make_config, random_triples, write_graph
 from train import job
@@ -183,6 +183,19 @@ def test_single_precision(half):
     assert not rough or error.max() > 1e-5  # bfloat16 was really used
 
 
+@pytest.mark.slow
+def test_processors_of_another_level_differ_by_rounding_alone(monkeypatch):
+    """AVX2 sums eight numbers at a time, AVX-512 sixteen."""
+    monkeypatch.setenv(variants.LIMIT_VARIABLE, "avx2")
+    narrow = compiled_step.library.__wrapped__()
+    assert "v4" not in narrow.origin
+    case = wide(False), {"user": 500}, 128, True, 3, 1
+    here, there = World(*case, torch.float32), World(*case, torch.float32)
+    found, expected = there.step(CompiledStep, narrow), here.step(CompiledStep, compiled_step.library())
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    check_same(there, here, rtol=1e-4, atol=1e-5)
+
+
 def test_one_thread_repeats_to_the_last_bit():
     case = wide(False), {"user": 500}, 256, False, 3, 2
     first, second = World(*case, torch.float32), World(*case, torch.float32)
@@ -212,7 +225,7 @@ def test_without_a_compiler_torch_does_the_steps(monkeypatch, caplog):
 
 def test_a_compiler_that_fails_is_told_of(monkeypatch, tmp_path, caplog):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(native, "FLAGS", ("-no-such-flag",))
+    monkeypatch.setattr(variants, "FLAGS", ("-no-such-flag",))
     assert compiled_step.library.__wrapped__() is None
     assert "no-such-flag" in caplog.text
     assert not list((tmp_path / "graphmill").iterdir())  # nothing half done is left
@@ -223,7 +236,7 @@ def test_compiled_once(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    monkeypatch.setattr(native, "FLAGS", ("-std=c++17", "-O0", "-march=native", "-shared", "-fPIC"))
+    monkeypatch.setattr(variants, "FLAGS", ("-std=c++17", "-O0", "-shared", "-fPIC"))
     assert compiled_step.library.__wrapped__() is not None
     (made,) = (tmp_path / "graphmill").iterdir()
     before = made.stat().st_mtime_ns
@@ -245,7 +258,7 @@ def test_compiled_where_nobody_has_a_home(monkeypatch, tmp_path, cache):
     monkeypatch.setattr(Path, "expanduser", no_home)  # of a user without a name, where HOME is not set
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    monkeypatch.setattr(native, "FLAGS", ("-std=c++17", "-O0", "-march=native", "-shared", "-fPIC"))
+    monkeypatch.setattr(variants, "FLAGS", ("-std=c++17", "-O0", "-shared", "-fPIC"))
     assert compiled_step.library.__wrapped__() is not None
     assert not list((tmp_path / "tmp").iterdir())  # it is loaded by then
 

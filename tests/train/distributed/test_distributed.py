@@ -30,7 +30,7 @@ from tests.train.run.test_quality import planted
 from tests.train.run.test_trainer import COUNTS, mixed, write_mixed
 from tests.waiting import wait_until
 from train import job
-from train.distributed import collective, coordinator, messages
+from train.distributed import collective, coordinator
 from train.distributed.coordinator import Coordinator
 from train.edges.partitions import all_keys
 
@@ -150,12 +150,13 @@ def test_several_workers_are_as_good_as_one(tmp_path):
 
 def is_in_mid_bucket(task):
     """Its next message says that the bucket is trained, not that it is published."""
-    return task.bucket is not None and task.waits_for is None and not task.publishing
+    return task.bucket is not None and task.waits_for is None and task.visit is None
 
 
 def kill_one(run, pids):
-    """SIGKILL to a worker in mid-bucket, if there is one; `pids` by address."""
-    mine = [task for task in list(run.pool.tasks.values()) if task.address in pids]
+    """SIGKILL to a worker in mid-bucket, if there is one that holds a shard; `pids` by address."""
+    holders = {holder.address for holder in run.pool.shards.holders}
+    mine = [task for task in list(run.pool.tasks.values()) if task.address in pids.keys() & holders]
     for task in filter(is_in_mid_bucket, mine):
         os.kill(pids[task.address], signal.SIGSTOP)
         if is_in_mid_bucket(task):  # still, and now it stays so
@@ -183,10 +184,10 @@ def test_worker_that_dies_costs_a_bucket(tmp_path):
         write_graph(configs[name], {"node": count}, train)
         job.claim_checkpoint(configs[name])
     with workers(3) as client:
-        Coordinator(configs["undisturbed"], client).run()
+        Coordinator.on(client, configs["undisturbed"]).run()
     for name in ("tournament", "dynamic"):  # on clusters of their own: Dask may take long over a new worker
         with workers(3) as client, ThreadPoolExecutor(1) as pool:
-            run = Coordinator(configs[name], client)
+            run = Coordinator.on(client, configs[name])
             pids = client.run(os.getpid)
             running = pool.submit(run.run)
             wait_until(lambda: running.done() or run.version > 0, 600)  # noqa: B023
@@ -194,6 +195,8 @@ def test_worker_that_dies_costs_a_bucket(tmp_path):
             assert running.result()["version"] == 3
             assert sum(run.losses.values()) == 1  # it was in the middle of a bucket
     assert same(tables(configs["tournament"]), tables(configs["undisturbed"]))
+    stats = [pbg_checkpoint.read_stats(configs[name].checkpoint_path) for name in list(configs)[:2]]
+    assert stats[0] == stats[1]
     known = np.concatenate([train, test])
     mrr = [mean_reciprocal_rank(configs[name], {"node": count}, known, test) for name in configs]
     assert mrr[1] == mrr[0] > 0.05  # a blind guess scores .025
@@ -244,6 +247,62 @@ def test_an_error_of_a_worker_ends_the_run(tmp_path, client):
     assert pbg_checkpoint.read_version(config.checkpoint_path) == 0
 
 
+class DiesTwice(WorkerPlugin):
+    """One worker dies while another fetches from it; one dies with partitions that only it has."""
+
+    name = "dies twice"
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def setup(self, worker):
+        from train.distributed.partition_exchange import PartitionExchange
+        from train.distributed.partition_holder import PartitionHolder
+
+        rows, put, folder = PartitionHolder.rows, PartitionExchange.put, self.folder
+
+        def die_once(name):
+            with suppress(FileExistsError):
+                os.close(os.open(f"{folder}/{name}", os.O_CREAT | os.O_EXCL))
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        async def dying_rows(self, key, revision, start, stop):
+            if start:
+                die_once("serving")
+            return await rows(self, key, revision, start, stop)
+
+        def dying_put(self, tables, revision, folder, version):
+            put(self, tables, revision, folder, version)
+            if version > 1 and len(self.holder.resting()) > 2:
+                die_once("holding")
+
+        PartitionHolder.rows, PartitionExchange.put = dying_rows, dying_put
+
+
+@pytest.mark.slow
+def test_workers_that_die_with_partitions_cost_their_buckets(tmp_path):
+    """SIGKILL to a worker that sends a partition, and to one whose partitions are in no file yet."""
+    count, train, test = planted(np.random.default_rng(5))
+    entities = {"node": {"num_partitions": 6}}
+    config = several_workers(tmp_path / "run", 3, entities=entities, dimension=32, num_epochs=4)
+    write_graph(config, {"node": count}, train)
+    with workers(3) as client:
+        client.register_plugin(DiesTwice(str(tmp_path)))
+        assert job.run(config, client)["version"] == 4
+    assert (tmp_path / "serving").exists()
+    assert (tmp_path / "holding").exists()
+    lines = pbg_checkpoint.read_stats(config.checkpoint_path)
+    for epoch in range(4):
+        buckets = [
+            (each["lhs_partition"], each["rhs_partition"]) for each in lines if each["epoch_idx"] == epoch
+        ]
+        assert len(buckets) == len(set(buckets)) == 36
+    assert_checksums(config.checkpoint_path)
+    assert not storage.fs.list_hidden(config.checkpoint_path)
+    known = np.concatenate([train, test])
+    assert mean_reciprocal_rank(config, {"node": count}, known, test) > 0.05  # a blind guess scores .025
+
+
 class Deadly(WorkerPlugin):
     """Has every worker die in one bucket, as if it did not fit in memory."""
 
@@ -275,24 +334,24 @@ def test_a_bucket_that_kills_its_workers_ends_the_run(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_workers_that_reduce_end_where_those_that_merge_files_do(tmp_path, client):
+def test_workers_that_reduce_end_where_those_that_push_do(tmp_path, client):
     """Relations, a type with one partition and global embeddings, summed up by Gloo between two workers."""
     found = {}
-    for all_reduce in ("files", "gloo", "gloo again"):
+    for all_reduce in ("shards", "gloo", "gloo again"):
         settings = {"num_workers": 2, "bucket_assignment": "tournament", "all_reduce": all_reduce.split()[0]}
         config = mixed(tmp_path / all_reduce, train=settings)
         write_mixed(config, np.random.default_rng(3), COUNTS)
         figures = job.run(config, client)
         taking_part = {each["worker"] for entry in figures["epochs"] for each in entry["buckets"]}
-        # a round that merges files does not wait for a worker that comes late
-        assert len(taking_part) == 2 or all_reduce == "files"
+        # a round that pushes does not wait for a worker that comes late
+        assert len(taking_part) == 2 or all_reduce == "shards"
         found[all_reduce] = tables(config)
         assert not storage.fs.list_hidden(config.checkpoint_path)
     assert same(found["gloo"], found["gloo again"])
-    for name, value in found["files"].items():
+    for name, value in found["shards"].items():
         torch.testing.assert_close(found["gloo"][name], value, rtol=1e-4, atol=1e-6)
     # what the workers keep from task to task is gone with the run
-    assert not any(client.run(lambda dask_worker: hasattr(dask_worker, messages.WORKER_ATTRIBUTE)).values())
+    wait_until(lambda: not any(client.run(lambda dask_worker: len(dask_worker.state.actors)).values()), 300)
 
 
 def test_a_reduction_that_cannot_be_is_refused(tmp_path, client):

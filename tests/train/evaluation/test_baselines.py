@@ -14,7 +14,7 @@ from graphmill.formats.edge_buckets import Edges
 from graphmill.vocab import Side
 from train.edges.partitions import all_buckets
 from train.evaluation import baselines
-from train.evaluation.queries import Numbers, Slots, Triples
+from train.evaluation.queries import Numbers, Queries, Slots, Triples
 
 COUNTS = {"user": [9, 4, 7], "item": [13]}
 STATIC = {
@@ -109,9 +109,14 @@ def test_baselines_are_those_of_counting(
     test += test[:3] + train[:3]
     for name, edges in (("one", train[:60]), ("two", train[60:])):
         write(config, slots, triples(config, slots, edges), str(tmp_path / name))
-    known = [triples(config, slots, each) for each in (train, test)] if filtered else []
+    known = triples(config, slots, [*train, *test] if filtered else [])
     paths = [str(tmp_path / name) for name in ("one", "two")]
-    found = baselines.rank(slots, triples(config, slots, test), known, paths)
+    ranked, found = triples(config, slots, test), {}
+    for side in Side:
+        queries = Queries(slots, side, ranked, height=1)
+        query_K = queries.find(known.rel, known.slots(side.other))
+        pairs = np.unique((query_K * slots.end + known.slots(side))[query_K >= 0])
+        found[side] = baselines.rank(queries, ranked, pairs, paths)
     expected = by_hand(config, test, {*train, *test} if filtered else set(), train)
     assert np.concatenate([found[side].num_candidates for side in Side]).tolist() == expected["left"]
     middle = np.concatenate([found[side].popular.middle for side in Side])

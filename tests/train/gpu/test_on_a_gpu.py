@@ -66,7 +66,7 @@ def test_workers_on_two_gpus_reduce_by_nccl(tmp_path):
     pytest.importorskip("dask_cuda", reason="pip install 'graphmill[cuda]'")
     tables = []
     with connect("cuda", ClusterConfig(scratch_path=str(tmp_path / "scratch"))) as client:
-        for all_reduce in ("files", "nccl"):
+        for all_reduce in ("shards", "nccl"):
             own = {"num_workers": 2, "bucket_assignment": "tournament", "all_reduce": all_reduce}
             config = graph(tmp_path / all_reduce, train=own)
             job.run(config, client)

@@ -10,6 +10,7 @@ from graphmill.config import from_mapping
 from graphmill.vocab import Side
 from train.evaluation import ranking
 from train.evaluation.queries import Slots, Triples
+from train.evaluation.ranking import Ranker
 from train.gpu import reference
 from train.model.model import Model
 
@@ -96,19 +97,10 @@ def test_ranks(dynamic: bool) -> None:
     entity = np.concatenate([np.arange(8), slots.first["user"][1] + np.arange(8)])
     known = Triples(rng.choice(entity, 300), rng.integers(2, size=300), rng.choice(entity, 300))
     edges = Triples(*(getattr(known, name)[:60] for name in ("lhs", "rel", "rhs")))
-    for filtered in ([], [known]):
+    for filtered in (known.part(0, 0), known):
         plain, fused = (
-            ranking.rank(
-                model,
-                slots,
-                lambda name, part: tables[name, part],
-                edges,
-                filtered,
-                height=40,
-                device=DEVICE,
-                fused=fused,
-            )
-            for fused in (False, True)
+            ranking.rank(Ranker(model, torch.device(DEVICE), fused=each), slots, tables, edges, filtered, 40)
+            for each in (False, True)
         )
         for side in Side:
             np.testing.assert_array_equal(fused[side].greater, plain[side].greater)

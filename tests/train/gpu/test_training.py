@@ -204,7 +204,7 @@ def test_a_setting_without_effect_is_told_with_its_reason(tmp_path, caplog):
     several = decided(tmp_path / "2", 2, train={"resident": "always", "device_partitions": 3})
     assert several.placement == "files"
     assert [text.split(" has no effect: ")[1] for text in several.ignored] == [
-        "2 workers exchange partitions through files"
+        "2 workers hand partitions on to each other"
     ] * 2
     with caplog.at_level(logging.INFO, "graphmill"):
         several.log()

@@ -406,8 +406,8 @@ def recorded(folder, plugins):
     return str(folder / "run.json")
 
 
-def test_a_run_of_somebody_else_brings_no_code(tmp_path):
-    """A file in the folder of a run, or far away, runs only if the user names it."""
+def test_a_run_of_somebody_else_brings_no_code(tmp_path, monkeypatch):
+    """A file or module in the folder of a run, or far away, runs only if the user names it."""
     own = plug_in_file(tmp_path, "recorded")
     assert list(configuration.load(recorded(tmp_path / "mine", [own])).plugins) == [own]
     (tmp_path / "theirs").mkdir()
@@ -415,7 +415,9 @@ def test_a_run_of_somebody_else_brings_no_code(tmp_path):
     trap.write_text(f"open({str(tmp_path / 'caught')!r}, 'w')")
     linked = tmp_path / "linked.py"
     linked.symlink_to(trap)
-    for name in (str(trap), f"{tmp_path}/x/../theirs/trap.py", str(linked), "hdfs://elsewhere/trap.py"):
+    monkeypatch.syspath_prepend(str(trap.parent))  # as for a user who works in that folder
+    files = str(trap), f"{tmp_path}/x/../theirs/trap.py", str(linked), "hdfs://elsewhere/trap.py"
+    for name in (*files, "trap", "trap.inner"):
         with pytest.raises(ConfigError, match="is not run unless you name it"):
             configuration.load(recorded(tmp_path / "theirs", [name]))
     assert not (tmp_path / "caught").exists()

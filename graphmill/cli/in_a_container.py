@@ -1,0 +1,192 @@
+"""`--deploy-mode cluster`: a command as it is run again in the container of its driver."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from graphmill import config, storage
+from graphmill.cluster import ClusterConfig, deploy
+from graphmill.cluster.kinds import kind_of
+from graphmill.config import Config
+from graphmill.display import terminal
+from graphmill.errors import ConfigError
+from graphmill.machine.mounts import is_of_one_machine
+
+_COMMANDS = ("pipeline", "etl", "train", "evaluate", "remap")
+
+# Keys whose local paths all processes must reach, and those that are uploaded in place.
+_SUFFIXES = (".py", ".zip", ".egg", ".whl")
+_PATHS = ("input", "output", "path", "paths")
+_UPLOADED = ("train.plugins", "cluster.")
+
+
+class _Files:
+    """Local files of a command, by their names in the container."""
+
+    def __init__(self) -> None:
+        self.paths: dict[str, str] = {}
+
+    def place(self, uri: str) -> str:
+        """Return what the command in the container calls the file; not local files keep their names."""
+        path = storage.local_path(uri)
+        if path is None or uri.startswith("graphmill:"):
+            return uri
+        if not Path(path).is_file():
+            raise ConfigError(f"{uri}: there is no such file")
+        name = f"{len(self.paths)}/{storage.name(path)}"
+        self.paths[name] = path
+        return f"{deploy.JOB}/{name}"
+
+
+def is_deployed(options: Mapping[str, Any]) -> bool:
+    """Tell whether the command of this context, with these options, is to run in a container."""
+    is_known = click.get_current_context().command.name in _COMMANDS
+    return is_known and not options.get("dry_run") and not deploy.is_driver()
+
+
+def run_command(conf: str | None, overrides: Sequence[str], options: Mapping[str, Any]) -> int:
+    """Run the command of this context in a container, and return its exit code.
+
+    Raises:
+        ConfigError: `--master` is not yarn, or the containers cannot reach a path.
+    """
+    context = click.get_current_context()
+    settings = config.load(conf, overrides)
+    cluster = settings.section(ClusterConfig)
+    check_master(options.get("master"), cluster)
+    check_paths(settings)
+    files = _Files()
+    words = ["-m", "graphmill", str(context.command.name), *_output_words()]
+    words += ["--conf", files.place(conf)] if conf else []
+    words += [f"--set={each}" for each in overrides]
+    words += [f"--set={key}={value}" for key, value in _uploaded(settings, files)]
+    words += _words_again(context, options)
+    return deploy.run(words, files.paths, cluster)
+
+
+def run_script(
+    script: str,
+    arguments: Sequence[str],
+    master: str | None,
+    conf: str | None,
+    chosen: Mapping[str, Any],
+    settings: ClusterConfig,
+) -> int:
+    """Run `dask-submit SCRIPT` in a container, and return its exit code; raises as `run_command`."""
+    check_master(master, settings)
+    files = _Files()
+    words = ["-m", "graphmill.cli.submit", *(["--master", master] if master else [])]
+    words += ["--conf", files.place(conf)] if conf else []
+    words += _cluster_words(chosen, settings, files)
+    return deploy.run([*words, f"./{files.place(script)}", *arguments], files.paths, settings)
+
+
+def check_master(master: str | None, settings: ClusterConfig) -> None:
+    """Refuse another kind of cluster than YARN."""
+    master = master or settings.master
+    if kind_of(master).forms != ("yarn",):
+        raise ConfigError(
+            f"cluster.deploy: cluster is for --master yarn, found {master}; use --deploy-mode client"
+        )
+
+
+def check_paths(settings: Config) -> None:
+    """Refuse local paths that other machines cannot see."""
+    found = _paths_of("", settings.model_dump(mode="json"))
+    for key, path in sorted(found, key=lambda pair: len(pair[1])):  # `output` before the folders in it
+        _check_path(key, path)
+
+
+def _check_path(key: str, uri: str) -> None:
+    path = storage.local_path(uri)
+    if path is not None and is_of_one_machine(path):
+        raise ConfigError(
+            f"{key}: {path} is on a disk of this machine, which a driver in a container cannot reach; use "
+            "HDFS or a shared file system, or --deploy-mode client"
+        )
+
+
+def _paths_of(key: str, node: Any) -> Iterator[tuple[str, str]]:
+    """Find absolute paths, and those of `input` and `output`, with their keys."""
+    if key.startswith(_UPLOADED):
+        return
+    if isinstance(node, dict):
+        for name, each in node.items():
+            yield from _paths_of(f"{key}.{name}".lstrip("."), each)
+    elif isinstance(node, list):
+        for number, each in enumerate(node):
+            yield from _paths_of(f"{key}[{number}]", each)
+    elif isinstance(node, str) and _is_path_key(key) and storage.is_absolute(node):
+        yield key, node
+
+
+def _is_path_key(key: str) -> bool:
+    """Tell apart `etl.tables[0].path[1]` and `init_path` from other keys."""
+    return re.sub(r"\[\d+\]$", "", key).rpartition(".")[2].rpartition("_")[2] in _PATHS
+
+
+def _uploaded(settings: Config, files: _Files) -> Iterator[tuple[str, str]]:
+    """Yield the settings that name local files, with the places of these files in the container."""
+    cluster = settings.section(ClusterConfig)
+    for key, names in (("train.plugins", tuple(settings.plugins)), ("cluster.py_files", cluster.py_files)):
+        placed = [files.place(name) if name.endswith(_SUFFIXES) or "/" in name else name for name in names]
+        if placed != list(names):
+            yield key, f"[{', '.join(placed)}]"
+    if cluster.archive and storage.is_local(cluster.archive):
+        yield "cluster.archive", storage.name(cluster.archive)
+
+
+def _output_words() -> list[str]:
+    """Return the options of this command for its output."""
+    flags = {"--debug": "debug", "--json-logs": "json_lines", "--quiet": "quiet"}
+    return [flag for flag, name in flags.items() if getattr(terminal.options, name)]
+
+
+def _words_again(context: click.Context, options: Mapping[str, Any]) -> list[str]:
+    """Return the options and files that only this command has, as words of a command line.
+
+    Raises:
+        ConfigError: a word names a local file or folder.
+    """
+    words: list[str] = []
+    master = options.get("master")
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in options and source is ParameterSource.COMMANDLINE and parameter.name != "master":
+            words += _option_words(parameter, options[parameter.name])
+    words += [f"--master={master}"] if master else []
+    for word in (*words, *(files := options.get("files", ()))):
+        place = word.rpartition("=")[2]
+        if "/" in place and Path(place).exists():  # a name alone may be that of a split or a type
+            _check_path(word, place)
+    return [*words, *files]
+
+
+def _option_words(parameter: click.Parameter, value: Any) -> list[str]:
+    if isinstance(value, bool) and isinstance(parameter, click.Option) and parameter.is_flag:
+        return [parameter.opts[0] if value else parameter.secondary_opts[0]]
+    if isinstance(value, datetime):
+        return [parameter.opts[0], f"{value:%Y-%m-%d}"]
+    texts = [str(each) for each in value] if isinstance(value, tuple) else [str(value)]
+    if parameter.multiple:
+        return [word for text in texts for word in (parameter.opts[0], text)]
+    return [parameter.opts[0], *texts]
+
+
+def _cluster_words(chosen: Mapping[str, Any], settings: ClusterConfig, files: _Files) -> list[str]:
+    """Return the options of dask-submit that were given, and those for local files of its configuration."""
+    given = {key: value for key, value in chosen.items() if key not in ("deploy", "yarn_options")}
+    if settings.py_files:
+        given["py_files"] = ",".join(map(files.place, settings.py_files))
+    if settings.archive and storage.is_local(settings.archive):
+        given["archive"] = storage.name(settings.archive)
+    words = [f"--{key.replace('_', '-')}={value}" for key, value in given.items()]
+    for key, value in chosen.get("yarn_options", {}).items():
+        values = [value] if isinstance(value, str) else value
+        words += [f"--yarn-option={key}"] if value is True else [f"--yarn-option={key}={v}" for v in values]
+    return words

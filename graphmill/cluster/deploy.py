@@ -1,0 +1,222 @@
+"""`cluster.deploy: cluster`: scheduler and driver in a YARN container of their own.
+
+    graphmill ----------------- an edge node: submits, then shows the output of the driver; may be lost
+      |  application NAME-driver
+      |    container: python -m graphmill.cluster.driver ... -m graphmill pipeline ...
+      |      the scheduler, and the client of the applications of workers, as in `yarn`
+      |  hdfs:///user/USER/.graphmill/application_.../       the output of the driver: `driver_log`
+
+    the container's folder, filled by YARN
+        ExecScript.sh  env.tar.gz  ...        as that of a worker
+        job.tar                               unpacked by the script:
+          hadoop-conf/                        the submitter's HADOOP_CONF_DIR
+          job/                                local files that the command names
+
+The driver submits the applications of the workers itself: nodes need the client of YARN, which comes with
+their node manager. A Kerberos cluster takes applications only from who has a ticket, which no container has.
+"""
+
+import logging
+import os
+import re
+import shlex
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from graphmill import storage
+from graphmill.cluster import container, hadoop
+from graphmill.cluster.application import Application, home_uri, shell_words
+from graphmill.cluster.driver_log import Reader
+from graphmill.cluster.settings import DRIVER_VARIABLE, NEVER_MS, ClusterConfig, YarnOptions
+from graphmill.errors import ClusterError, ConfigError, GraphMillError, StorageError
+from graphmill.machine import run_folder
+from graphmill.storage import hadoop_conf
+
+JOB = "job"  # the folder of the command's local files, in the container's folder
+
+_LOGS = ".graphmill"
+_ARCHIVE = "job.tar"
+_CONF = "hadoop-conf"
+_MASTER_MIB = 512
+_POLL_S = 1.0
+_QUIET_S = 30.0
+_END_TIMEOUT_S = 30.0
+
+_TEMPLATE = """\
+#!/bin/bash
+# YARN starts this in the container's folder.
+{start}
+tar -xf {archive} || exit 1
+export HADOOP_CONF_DIR="$PWD/{conf}" {variable}=1
+exec "$python" -m graphmill.cluster.driver {words}
+"""
+
+log = logging.getLogger("graphmill")
+
+
+def is_driver() -> bool:
+    """Tell whether this process runs in the container of a driver."""
+    return DRIVER_VARIABLE in os.environ
+
+
+def run(words: Sequence[str], files: Mapping[str, str], settings: ClusterConfig) -> int:
+    """Run `python WORDS` in a container, show its output, and return its exit code.
+
+    Args:
+        words: Arguments of the interpreter; they name files as `job/NAME`.
+        files: Local paths by NAME.
+        settings: The section `cluster`.
+
+    Raises:
+        ConfigError: the cluster needs Kerberos tickets, or a setting is wrong.
+        ClusterError: YARN does not take the application, or the driver has ended without an exit code.
+    """
+    if hadoop_conf.uses_kerberos():
+        raise ConfigError(
+            "cluster.deploy: cluster: this cluster uses Kerberos, and a container has no ticket to ask for "
+            "workers; use --deploy-mode client, on a machine that stays up"
+        )
+    with tempfile.TemporaryDirectory(dir=run_folder.path()) as folder:
+        application = _submit(words, files, settings, Path(folder))
+        try:
+            while application.id is None and not application.ended:
+                time.sleep(_POLL_S)
+            if application.id is None:
+                raise application.failure("the driver did not start")
+            _announce(application.id)
+            code = _followed(application.id, lambda: application.ended, application.diagnosis)
+        except (ClusterError, ConfigError):
+            application.end(_END_TIMEOUT_S)
+            raise
+        except BaseException:
+            application.leave()
+            log.warning("%s", _goes_on(application.id))
+            raise
+        application.end(_END_TIMEOUT_S)
+        _forget_log(application.id)
+        return code
+
+
+def follow(application_id: str, settings: ClusterConfig) -> int:
+    """Show the output of a driver that another command has submitted, and return its exit code.
+
+    Raises:
+        ConfigError: `application_id` has another form.
+        ClusterError: the driver has ended without an exit code, or its output was shown before.
+    """
+    if not re.fullmatch(r"application_\d+_\d+", application_id):
+        raise ConfigError(f"{application_id}: expected the id of an application, as application_17_0001")
+    with tempfile.TemporaryDirectory(dir=run_folder.path()) as folder:
+        yarn = hadoop.find(settings.yarn_classpath, Path(folder))
+        try:
+            code = _followed(
+                application_id,
+                lambda: yarn.is_over(application_id),
+                lambda: f"see `yarn logs -applicationId {application_id}`",
+                patience_s=_QUIET_S,
+            )
+        except (KeyboardInterrupt, SystemExit):
+            log.warning("%s", _goes_on(application_id))
+            raise
+    _forget_log(application_id)
+    return code
+
+
+def _followed(
+    application_id: str, is_over: Callable[[], bool], diagnosis: Callable[[], str], patience_s: float = 0
+) -> int:
+    """Show the output until there is an exit code; without output, call `is_over` every `patience_s`."""
+    reader = Reader(_log_uri(application_id))
+    begun = next_question = time.monotonic()
+    is_told = False
+    while True:
+        now = time.monotonic()
+        is_last = now >= next_question and is_over()  # asked first: nothing is written later
+        next_question = now + patience_s if now >= next_question else next_question
+        try:
+            code = reader.exit_code()
+            if reader.show():
+                is_told, next_question = True, now + patience_s
+            if code is not None:
+                return code
+        except StorageError as error:
+            log.warning("yarn: the output of the driver cannot be read now: %s", error)
+            is_last = False
+        if is_last:
+            raise ClusterError(
+                f"{application_id}: the driver has ended without an exit code, unless another command has "
+                f"shown its output; {diagnosis()}\nrun the same command to go on"
+            )
+        if not is_told and now - begun > _QUIET_S:
+            is_told = True
+            log.info("yarn: the driver has not begun: %s", diagnosis())
+        time.sleep(_POLL_S)
+
+
+def _forget_log(application_id: str) -> None:
+    with suppress(GraphMillError, OSError):  # a log that remains harms nobody
+        storage.delete(_log_uri(application_id))
+
+
+def _submit(
+    words: Sequence[str], files: Mapping[str, str], settings: ClusterConfig, folder: Path
+) -> Application:
+    yarn = hadoop.find(settings.yarn_classpath, folder)
+    archive_path, script_path = folder / _ARCHIVE, folder / "driver.sh"
+    _pack(archive_path, files)
+    arguments = [storage.join(home_uri(), _LOGS), *words]
+    script_path.write_text(
+        _TEMPLATE.format(
+            start=container.start_of(settings),
+            archive=_ARCHIVE,
+            conf=_CONF,
+            variable=DRIVER_VARIABLE,
+            words=shlex.join(arguments),
+        )
+    )
+    name = f"{settings.name}-driver"
+    options: YarnOptions = {
+        "appname": name,
+        "num_containers": 1,
+        "container_memory": container.mib("driver_memory", settings.driver_memory),
+        "container_vcores": 1,
+        "master_memory": _MASTER_MIB,
+        "master_vcores": 1,
+        "shell_script": str(script_path),
+        "timeout": NEVER_MS,
+        "localize_files": ",".join([str(archive_path), *container.localized_files(settings, folder, None)]),
+    }
+    if settings.queue:
+        options["queue"] = settings.queue
+    return Application(yarn, name, 1, shell_words(options | settings.yarn_options), folder / "client.log")
+
+
+def _pack(archive_path: Path, files: Mapping[str, str]) -> None:
+    """Write the local files of the command, and Hadoop's configuration, to a tar file."""
+    with tarfile.open(archive_path, "w", dereference=True) as archive:
+        for path in sorted(Path(os.environ[hadoop.CONF_VARIABLE]).glob("*.xml")):
+            archive.add(path, f"{_CONF}/{path.name}")
+        for name, local_path in files.items():
+            archive.add(local_path, f"{JOB}/{name}", recursive=False)
+
+
+def _log_uri(application_id: str) -> str:
+    return storage.join(home_uri(), _LOGS, application_id)
+
+
+def _announce(application_id: str) -> None:
+    text = "yarn: the driver is %s; it goes on without this command: graphmill follow %s"
+    log.info(text, application_id, application_id)
+
+
+def _goes_on(application_id: str | None) -> str:
+    if application_id is None:
+        return "yarn: whether the application was submitted is unknown: yarn application -list"
+    return (
+        f"yarn: {application_id} goes on without this command; see it by "
+        f"`graphmill follow {application_id}`, end it by `yarn application -kill {application_id}`"
+    )

@@ -1,0 +1,49 @@
+"""Edges by bucket, beside the bucket files: who plans a training run need not open the files.
+
+    edges/train/
+        num_edges.json      {"edges_0_0.h5": [edges, checksum of the file], ...}
+        checksums.xxh128    the manifest of the folder
+
+A count is believed if the manifest has the same checksum for the bucket. Whoever reads the bucket compares
+that checksum, so that no file that was replaced is read with an old count.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from graphmill import storage
+from graphmill.errors import FormatError, NotFoundError
+from graphmill.storage import Checksums
+
+COUNTS = "num_edges.json"
+
+_CONTENT = TypeAdapter(dict[str, tuple[Annotated[int, Field(ge=0)], str]])
+
+
+def write_counts(edge_path: str, counts: Mapping[str, int], checksums: Checksums) -> None:
+    """Write the edges of each bucket file, by URI; `checksums` has those of the files, and gets another."""
+    found = {storage.name(uri): [count, checksums[uri]] for uri, count in counts.items()}
+    storage.write_text(storage.join(edge_path, COUNTS), json.dumps(found), checksums)
+
+
+def known_counts(edge_path: str) -> dict[str, int]:
+    """Read the edges of the bucket files whose counts can be believed, by file name.
+
+    Raises:
+        FormatError: the file of counts is damaged.
+    """
+    manifest = storage.manifest_of(edge_path)
+    checksums = storage.read_checksums(manifest.uri)
+    if COUNTS not in checksums:
+        return {}
+    uri = storage.join(edge_path, COUNTS)
+    try:
+        found = _CONTENT.validate_json(storage.read_compared(uri, manifest))
+    except NotFoundError:
+        return {}
+    except ValidationError as error:
+        raise FormatError(f"{uri}: expected the edges and the checksum of each bucket: {error}") from error
+    return {name: count for name, (count, checksum) in found.items() if checksums.get(name) == checksum}

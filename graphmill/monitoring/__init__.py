@@ -1,0 +1,1 @@
+"""Figures of a run for others while it works: metrics for Prometheus, events for OpenLineage."""

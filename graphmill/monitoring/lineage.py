@@ -1,0 +1,145 @@
+"""OpenLineage events of a run and its stages, sent to $OPENLINEAGE_URL.
+
+    event      START when a stage begins, COMPLETE or FAIL when it ends; so too for the run, their parent
+    job        namespace $OPENLINEAGE_NAMESPACE (default: default); name `cluster.name` of the run, and
+               `cluster.name`.STAGE of a stage
+    datasets   files and folders, named as https://openlineage.io/docs/spec/naming says
+    facets     parent, processing_engine, jobType, errorMessage; `graphmill`: numbers of run.json, its place
+
+$OPENLINEAGE_PARENT_ID, NAMESPACE/JOB/RUN-ID, names the parent of the run, such as a task of Airflow. A
+skipped stage has no events. Events are those of version 2-0-2: https://openlineage.io/spec/2-0-2/OpenLineage.json.
+"""
+
+import json
+import logging
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from graphmill import __version__
+from graphmill.cluster import ClusterConfig
+from graphmill.config import Config
+from graphmill.monitoring.sender import sender_of
+from graphmill.run.job import job_of
+from graphmill.run.record import Observer
+from graphmill.storage import hadoop_conf, uri
+from graphmill.storage.redaction import redacted
+
+Json = dict[str, Any]
+
+NAMESPACE_VARIABLE = "OPENLINEAGE_NAMESPACE"
+PARENT_VARIABLE = "OPENLINEAGE_PARENT_ID"
+PRODUCER = f"urn:graphmill:{__version__}"
+_SPEC = "https://openlineage.io/spec"
+_EVENT = f"{_SPEC}/2-0-2/OpenLineage.json#/$defs"
+_TYPES = {"running": "START", "done": "COMPLETE", "failed": "FAIL"}
+_BUCKETS = ("s3", "s3a", "s3n", "gs", "abfs", "abfss", "wasb", "wasbs")  # their names have no leading slash
+
+log = logging.getLogger("graphmill")
+
+
+@contextmanager
+def told(settings: Config, record_uri: str) -> Iterator[Observer | None]:
+    """Yield what sends an event for each change of run.json; None without $OPENLINEAGE_URL."""
+    sender = sender_of(os.environ)
+    if sender is None:
+        yield None
+        return
+    with sender.running():
+        yield Lineage(settings, record_uri, sender.send)
+
+
+class Lineage:
+    """Tells of one run and its stages."""
+
+    def __init__(self, settings: Config, record_uri: str, send: Callable[[str], None]) -> None:
+        self.settings, self.record_uri, self.send = settings, record_uri, send
+        self.namespace = os.environ.get(NAMESPACE_VARIABLE) or "default"
+        self.name = settings.section(ClusterConfig).name
+        self._run_ids: dict[str, str] = {}
+
+    def __call__(self, stage: str, content: Mapping[str, Any]) -> None:
+        """Send an event for the new content of a stage's entry, or of run.json for stage ""."""
+        try:
+            if not self._run_ids:
+                self._tell("", "START", {})
+            if kind := _TYPES.get(content.get("status", "")):
+                self._tell(stage, kind, content)
+        except Exception as error:  # what watches a run must not end it
+            log.warning("OpenLineage: no event: %s: %s", type(error).__name__, error)
+
+    def _tell(self, stage: str, kind: str, content: Mapping[str, Any]) -> None:
+        run_id = self._run_ids.setdefault(stage, str(uuid.uuid4()))
+        inputs, outputs = self._datasets(stage)
+        event = {
+            "eventType": kind,
+            "eventTime": datetime.now(UTC).isoformat(),
+            "producer": PRODUCER,
+            "schemaURL": f"{_EVENT}/RunEvent",
+            "run": {"runId": run_id, "facets": self._run_facets(stage, content)},
+            "job": {"namespace": self.namespace, "name": self._job(stage), "facets": _job_facets(stage)},
+            "inputs": inputs,
+            "outputs": outputs,
+        }
+        self.send(redacted(json.dumps(event)))
+
+    def _job(self, stage: str) -> str:
+        return f"{self.name}.{stage}" if stage else self.name
+
+    def _datasets(self, stage: str) -> tuple[list[Json], list[Json]]:
+        if not stage:
+            return [], []
+        job = job_of(stage)
+        inputs, outputs = job.input_uris(self.settings), job.output_uris(self.settings)
+        return [dataset(each) for each in inputs], [dataset(each) for each in outputs]
+
+    def _run_facets(self, stage: str, content: Mapping[str, Any]) -> Json:
+        engine = {"version": __version__, "name": "GraphMill", "openlineageAdapterVersion": __version__}
+        numbers = {name: value for name, value in content.items() if isinstance(value, int | float)}
+        own = {"record": self.record_uri, "figures": numbers, "metrics": content.get("metrics") or {}}
+        facets = {
+            "processing_engine": _facet("facets/1-1-1/ProcessingEngineRunFacet", engine),
+            "graphmill": {"_producer": PRODUCER, "_schemaURL": f"{_EVENT}/RunFacet", **own},
+        }
+        if content.get("error"):
+            message = {"message": str(content["error"]), "programmingLanguage": "python"}
+            facets["errorMessage"] = _facet("facets/1-0-1/ErrorMessageRunFacet", message)
+        if parent := self._parent(stage):
+            facets["parent"] = _facet("facets/1-2-0/ParentRunFacet", parent)
+        return facets
+
+    def _parent(self, stage: str) -> Json | None:
+        if stage:
+            job = {"namespace": self.namespace, "name": self.name}
+            return {"run": {"runId": self._run_ids[""]}, "job": job}
+        parts = os.environ.get(PARENT_VARIABLE, "").rsplit("/", 2)
+        if len(parts) < 3:
+            return None
+        namespace, name, run_id = parts
+        return {"run": {"runId": run_id}, "job": {"namespace": namespace, "name": name}}
+
+
+def dataset(place: str) -> Json:
+    """Name a file or folder as OpenLineage's naming of data sets says."""
+    path = uri.local_path(place)
+    if path is not None:
+        return {"namespace": "file", "name": path}
+    root, path = uri.split(place)
+    if root == "hdfs://":  # without a host
+        root = hadoop_conf.default_fs()
+    path = path.rstrip("/")
+    is_in_bucket = uri.scheme(place) in _BUCKETS
+    return {"namespace": root.rstrip("/"), "name": path.lstrip("/") if is_in_bucket else path or "/"}
+
+
+def _job_facets(stage: str) -> Json:
+    kind = {"processingType": "BATCH", "integration": "GRAPHMILL", "jobType": "STAGE" if stage else "RUN"}
+    return {"jobType": _facet("facets/2-0-4/JobTypeJobFacet", kind)}
+
+
+def _facet(path: str, content: Json) -> Json:
+    name = path.rpartition("/")[2]
+    return {"_producer": PRODUCER, "_schemaURL": f"{_SPEC}/{path}.json#/$defs/{name}", **content}

@@ -1,0 +1,128 @@
+"""--deploy-mode cluster: what the command becomes in the container, and what is refused before."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphmill.cli import exit_codes
+from graphmill.cli.main import command as graphmill
+from graphmill.cli.submit import command as dask_submit
+from graphmill.cluster import ClusterConfig, deploy
+
+GRAPH = {
+    "input": "hdfs:///in",
+    "output": "hdfs:///out",
+    "dimension": 2,
+    "entities": {"a": {"num_partitions": 1}},
+    "relations": [{"name": "r", "lhs": "a", "rhs": "a"}],
+    "etl": {"tables": [{"path": ["x.parquet", "hdfs:///y"], "lhs": 0, "rhs": 1, "relation": "r"}]},
+    "cluster": {"master": "yarn", "deploy": "cluster", "yarn_options": {"priority": 5}},
+}
+
+
+class Deployed:
+    """What would run in a container."""
+
+    words: Sequence[str] = ()
+    files: Mapping[str, str]
+    settings: ClusterConfig
+
+    def __call__(self, words: Sequence[str], files: Mapping[str, str], settings: ClusterConfig) -> int:
+        self.words, self.files, self.settings = words, files, settings
+        return 7
+
+
+@pytest.fixture
+def deployed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Deployed:
+    """Stands for YARN; tests of real containers are in tests/hadoop/test_yarn.py."""
+    monkeypatch.chdir(tmp_path)
+    for variable in ("GRAPHMILL_MASTER", "GRAPHMILL_CONF"):
+        monkeypatch.setenv(variable, "")  # dask-submit sets them, and they are restored
+        monkeypatch.delenv(variable)
+    (tmp_path / "plug.py").write_text("")
+    (tmp_path / "c.yaml").write_text(json.dumps(GRAPH))
+    there = Deployed()
+    monkeypatch.setattr(deploy, "run", there)
+    return there
+
+
+def code_of(command: Any, *words: str) -> int:
+    return exit_codes.exit_code(lambda: command.main(list(words), standalone_mode=False))
+
+
+def test_a_stage_gets_its_files_and_options(deployed: Deployed, tmp_path: Path) -> None:
+    (tmp_path / "valid").mkdir()
+    words = ["evaluate", "c.yaml", "--split", "valid", "--unfiltered", "--json", "--num-workers", "9"]
+    assert code_of(graphmill, *words, "--set", "train.plugins=[plug.py]", "--yarn-option", "debug") == 7
+    files = {storage_name: Path(path).name for storage_name, path in deployed.files.items()}
+    assert files == {"0/c.yaml": "c.yaml", "1/plug.py": "plug.py"}
+    assert deployed.words[:3] == ["-m", "graphmill", "evaluate"]
+    assert deployed.words[-4:] == ["--split", "valid", "--unfiltered", "--json"]
+    place = deployed.words.index("--conf") + 1
+    assert deployed.words[place] == f"{deploy.JOB}/0/c.yaml"
+    assert "--set=train.plugins=[job/1/plug.py]" in deployed.words
+    assert deployed.settings.num_workers == 9
+    assert deployed.settings.yarn_options == {"priority": 5, "debug": True}
+
+
+def test_a_date_and_the_master_are_passed_on(deployed: Deployed) -> None:
+    words = ["--master", "yarn", "--deploy-mode", "cluster", "pipeline.py", "--conf", "c.yaml"]
+    words += ["--date", "2026-11-20", "--output", "hdfs:///out/{date}"]
+    assert code_of(dask_submit, *words) == 7
+    assert deployed.words[-3:] == ["--date", "2026-11-20", "--master=yarn"]
+
+
+def test_a_script_gets_its_arguments_and_files(deployed: Deployed, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("")
+    options = ["--py-files", "plug.py", "--yarn-option", "shell_env=A=b", "--yarn-option", "shell_env=C=d"]
+    assert code_of(dask_submit, "--conf", "c.yaml", *options, "mine.py", "7", "--flag") == 7
+    assert list(deployed.files) == ["0/c.yaml", "1/plug.py", "2/mine.py"]
+    assert deployed.words == [
+        *("-m", "graphmill.cli.submit", "--conf", "job/0/c.yaml", "--py-files=job/1/plug.py"),
+        *("--yarn-option=shell_env=A=b", "--yarn-option=shell_env=C=d", "./job/2/mine.py", "7", "--flag"),
+    ]
+    assert deployed.settings.yarn_options == {"priority": 5, "shell_env": ("A=b", "C=d")}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--set", "output=/dev/shm/out"], "output: /dev/shm/out is on a disk of this machine"),
+        (["--set", "etl.tables[0].path[1]=/dev/shm/y"], "etl.tables[0].path[1]: /dev/shm/y is on a disk"),
+        (["--set", "etl.quarantine_path=/dev/shm/bad"], "etl.quarantine_path: /dev/shm/bad is on a disk"),
+        (["--master", "local"], "cluster.deploy: cluster is for --master yarn, found local"),
+        (["--py-files", "none.py"], "none.py: there is no such file"),
+        (["--yarn-option", "queue=q"], "queue: GraphMill sets this option; use cluster.queue"),
+        (["--driver-memory", "much"], "cluster.driver_memory: expected a size as 4GiB, found 'much'"),
+    ],
+)
+def test_what_no_container_reaches_is_refused(
+    deployed: Deployed, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert code_of(graphmill, "pipeline", "--conf", "c.yaml", *words) == 2
+    assert message in capsys.readouterr().err
+    assert not deployed.words
+
+
+def test_a_container_does_not_deploy_again(
+    deployed: Deployed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GRAPHMILL_DRIVER", "1")
+    code_of(graphmill, "pipeline", "--conf", "c.yaml", "--master", "spark://x", "--set", "dimension=none")
+    assert "dimension: input should be a valid integer" in capsys.readouterr().err
+    assert not deployed.words
+
+
+def test_a_cluster_with_kerberos_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, value = "<name>hadoop.security.authentication</name>", "<value>kerberos</value>"
+    site = f"<configuration><property>{name}{value}</property></configuration>"
+    (tmp_path / "core-site.xml").write_text(site)
+    (tmp_path / "c.yaml").write_text(json.dumps(GRAPH))
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    assert code_of(graphmill, "pipeline", "--conf", str(tmp_path / "c.yaml")) == 2
+    assert "this cluster uses Kerberos, and a container has no ticket" in capsys.readouterr().err

@@ -1,0 +1,167 @@
+"""Workers in virtual time: a pool for the real coordinator, without processes, tensors or waiting."""
+
+import heapq
+import random
+import time
+from itertools import count
+
+from graphmill import storage
+from graphmill.formats import pbg_checkpoint
+from graphmill.vocab import Bucket
+from train.distributed.coordinator import Coordinator
+from train.distributed.messages import SavedFile, Source
+from train.distributed.worker_pool import Loss, WorkerTask
+from train.edges.partitions import all_buckets
+from train.edges.schedule import Schedule
+
+NO_STATS = {"stats": {"count": 1000, "metrics": {"loss": 1.0, "reg": 0.0}}, "seconds": 1.0}
+
+
+class NoShards:
+    """Relations and types with one partition, which nobody exchanges."""
+
+    def add(self, address):
+        pass
+
+    def publish(self, bucket, grant):
+        pass
+
+    def give_up(self, bucket):
+        pass
+
+    def end_round(self):
+        pass
+
+
+class SimulatedPool:
+    """Workers that train, fetch and write in virtual seconds, and may be lost.
+
+    Attributes:
+        waited_s: virtual seconds that workers waited for partitions or for a bucket.
+        trained_s: virtual seconds that they trained.
+        cpu_s: CPU seconds that this pool itself took.
+    """
+
+    def __init__(self, num_workers, *, fetch_s=0.3, write_s=0.5, progress_s=None, num_losses=0, seed=0):
+        self.tasks, self.topic, self.shards = {}, "simulated", NoShards()
+        self.fetch_s, self.write_s, self.progress_s = fetch_s, write_s, progress_s
+        self.waited_s = self.trained_s = self.cpu_s = self.now_s = 0.0
+        self._num_workers, self._num_losses = num_workers, num_losses
+        self._random, self._numbers = random.Random(seed), count()
+        self._events, self._memory, self._ahead, self._idle_since_s = [], {}, {}, {}
+        self._losses = []
+
+    def receive(self):
+        with _Counted(self):
+            if not self._events:
+                return None
+            self.now_s, _, message = heapq.heappop(self._events)
+            for uri in message.pop("write", ()):
+                storage.write_text(uri, "")
+            if self._num_losses and self._random.random() < 0.02:
+                self._lose(self.tasks[self._random.choice(list(self.tasks))])
+            return message
+
+    def poll(self, *, start_tasks):
+        with _Counted(self):
+            while start_tasks and len(self.tasks) < self._num_workers:
+                number = next(self._numbers)
+                task = WorkerTask(f"task-{number}", f"tcp://{number}", f"holder-{number}")
+                self.tasks[task.name] = task
+                self._memory[task.holder], self._ahead[task.name] = set(), set()
+                self._say(task, 0.0, "ready")
+                self._idle_since_s[task.name] = self.now_s
+            lost, self._losses = self._losses, []
+            return lost
+
+    def send(self, task, kind, **content):
+        with _Counted(self):
+            getattr(self, f"_{kind}")(task, **content)
+
+    def finish(self, task):
+        del self.tasks[task.name]
+        return {}
+
+    def shut_down(self):
+        self.tasks.clear()
+
+    def _say(self, task, after_s, kind, **content):
+        message = {"kind": kind, "task": task.name, **content}
+        heapq.heappush(self._events, (self.now_s + after_s, next(self._numbers), message))
+
+    def _lose(self, task):
+        self._num_losses -= 1
+        del self.tasks[task.name]
+        del self._memory[task.holder]
+        self._losses.append(Loss(task.address, task.holder, task))
+
+    def _train(self, task, *, bucket, grant, folder, version, partitions, then, **_):
+        entries = {(name, part): Source(*source) for name, part, source in partitions}
+        held = self._memory[task.holder]
+        wanted = {(key, source.revision): source for key, source in entries.items()}
+        if any(self._is_nowhere(entry, source) for entry, source in wanted.items()):
+            self._say(task, 1.0, "lacking", grant=grant)
+            return
+        fetch_s = self.fetch_s * len(wanted.keys() - held - self._ahead[task.name])
+        held.difference_update(wanted)
+        seconds = self._random.uniform(0.5, 1.5)
+        self.waited_s += self.now_s - self._idle_since_s.pop(task.name) + fetch_s
+        self.trained_s += seconds
+        self._ahead[task.name] = {
+            ((name, part), source[0]) for name, part, source in (then or {}).get("partitions", ())
+        }
+        for at in range(int(seconds / self.progress_s)) if self.progress_s else ():
+            self._say(task, at * self.progress_s, "progress", edges=1, loss=1.0)
+        for key, revision in sorted(held):  # written behind
+            saved = SavedFile(revision, f"{storage.parent(folder)}/{revision}", version + 1, "sum", False)
+            uri = pbg_checkpoint.embeddings_uri(saved.folder, *key, version + 1)
+            self._say(task, self.write_s, "saved", files=[[*key, list(saved)]], write=[uri])
+        held.clear()
+        task.sim = set(entries), grant
+        moved = {"partitions_read": 0, "partitions_written": 0}
+        visit = {"stats": NO_STATS, "wait_s": fetch_s, "peak_bytes": 1, **moved}
+        self._say(task, fetch_s + seconds, "trained", grant=grant, visit=visit)
+
+    def _is_nowhere(self, entry, source):
+        return source.version < 0 and entry not in self._memory.get(source.holder, ())
+
+    def _publish(self, task, **_):
+        keys, grant = task.sim
+        self._memory[task.holder] |= {(key, grant) for key in keys}
+        self._idle_since_s[task.name] = self.now_s
+        self._say(task, 0.0, "published", grant=grant, files=[])
+
+    def _write(self, task, *, version, folder, partitions, shared):
+        files, uris = [], [pbg_checkpoint.model_uri(folder, version + 1)] * shared
+        for name, part, source in partitions:
+            files.append([name, part, list(SavedFile(source[0], folder, version + 1, "sum", True))])
+            uris.append(pbg_checkpoint.embeddings_uri(folder, name, part, version + 1))
+        content = {"moved": {"partitions_written": len(files)}, "checksums": {}, "folder": folder}
+        self._say(task, self.write_s, "written", files=files, write=uris, **content)
+
+
+class _Counted:
+    def __init__(self, pool):
+        self.pool = pool
+
+    def __enter__(self):
+        self.begun_s = time.thread_time()
+
+    def __exit__(self, *_):
+        self.pool.cpu_s += time.thread_time() - self.begun_s
+
+
+def coordinator_of(config, pool):
+    """A coordinator of simulated workers, whose buckets have 1000 edges each."""
+    num_edges = {(0, bucket): 1000 for bucket in all_buckets(config)}
+    schedule = Schedule(config.num_epochs, config.edge_paths, 1, num_edges)
+    return Coordinator(config, schedule, pool, lambda _: {})
+
+
+def lines_of(config):
+    """Buckets of training_stats.json, by epoch."""
+    found = {}
+    for line in pbg_checkpoint.read_stats(config.checkpoint_path):
+        bucket = Bucket(line["lhs_partition"], line["rhs_partition"])
+        found.setdefault(line["epoch_idx"], []).append(bucket)
+    return found

@@ -1,0 +1,227 @@
+"""Merging of rows: the mean of copies, weighted by what each has seen; and the messages of a shard."""
+
+import numpy as np
+import pytest
+import torch
+from distributed import Client, LocalCluster
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from train.distributed import shards
+from train.distributed.shards import Holder, Rows, ShardLostError, ShardServer, merged
+
+NUM, DIMENSION = 6, 3
+numbers = st.floats(-10, 10, width=32)
+grown = st.one_of(st.just(0.0), st.floats(2**-10, 16, width=32))  # 0: not touched
+
+
+def rows_of(elements, shape):
+    return arrays(np.float32, shape, elements=elements)
+
+
+states = st.booleans().flatmap(
+    lambda row_wise: st.tuples(
+        rows_of(st.floats(0, 16, width=32), NUM if row_wise else (NUM, DIMENSION)),
+        *[
+            st.tuples(
+                rows_of(numbers, (NUM, DIMENSION)), rows_of(grown, NUM if row_wise else (NUM, DIMENSION))
+            )
+            for _ in range(4)
+        ],
+    )
+)
+
+
+def widened(sums):
+    return sums if sums.ndim == 2 else sums[:, None]
+
+
+def as_it_was(ours, theirs, base):
+    """The mean as it was defined before there were shards: all in float64."""
+    (values, sums), (their_values, their_sums) = (
+        tuple(np.asarray(each, np.float64) for each in pair) for pair in (ours, theirs)
+    )
+    own, other = sums - base, their_sums - base
+    share = np.where(own + other > 0, other / np.where(own + other > 0, own + other, 1), 0)
+    return values + widened(share) * (their_values - values), sums + other
+
+
+@given(states)
+def test_the_mean_is_weighted_by_squared_gradients(state):
+    base, (values, growth), (their_values, their_growth), *_ = state
+    ours, theirs = (values, base + growth), (their_values, base + their_growth)
+    expected = as_it_was(ours, theirs, base)
+    touched = np.broadcast_to(widened((growth > 0) | (their_growth > 0)), values.shape)
+    found = merged(np, ours, theirs, base)
+    np.testing.assert_allclose(found[0][touched], expected[0][touched], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-5, atol=1e-4)
+    assert found[0].dtype == found[1].dtype == np.float32
+    tensors = [tuple(map(torch.from_numpy, pair)) for pair in (ours, theirs)]
+    for number, tensor in enumerate(merged(torch, *tensors, torch.from_numpy(base))):
+        np.testing.assert_allclose(tensor.numpy(), found[number], rtol=1e-6, atol=1e-6)
+
+
+@given(states)
+def test_a_row_that_one_copy_has_touched_is_taken_over_as_it_is(state):
+    base, (values, _), (their_values, their_growth), *_ = state
+    theirs = (their_values, base + their_growth)
+    found = merged(np, (values, base), theirs, base)
+    assert all(np.array_equal(*pair) for pair in zip(found, theirs, strict=True))
+    touched = np.broadcast_to(widened(their_growth > 0), values.shape)
+    back = merged(np, theirs, (values, base), base)  # and stays where nobody else has touched it
+    assert np.array_equal(back[0][touched], their_values[touched])
+    assert np.array_equal(back[1], theirs[1])
+
+
+@given(states)
+def test_the_order_of_workers_does_not_matter(state):
+    """Up to rounding, whenever they all began with the same rows."""
+    base, (first, _), *copies = state
+    ends = []
+    for order in ((0, 1, 2), (2, 0, 1)):
+        held = first, base
+        for number in order:
+            values, growth = copies[number]
+            held = merged(np, held, (values, base + growth), base)
+        ends.append(held)
+    seen = sum(growth > 0 for _, growth in copies)
+    touched = np.broadcast_to(widened(seen > 0), first.shape)
+    np.testing.assert_allclose(ends[0][0][touched], ends[1][0][touched], rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(ends[0][1], ends[1][1], rtol=1e-5, atol=1e-4)
+
+
+@given(states)
+def test_a_copy_that_has_missed_something_counts_for_nothing(state):
+    base, (values, growth), (their_values, _), *_ = state
+    ours = values, base + growth
+    found = merged(np, ours, (their_values, base - 1), base)
+    assert all(np.array_equal(*pair) for pair in zip(found, ours, strict=True))
+
+
+def test_messages_are_bounded():
+    wanted = {("a", 0): np.arange(50_000), ("b", 0): np.arange(7), ("c", 0): np.arange(0), "rhs": np.ones(2)}
+    sizes = {("a", 0): 800, ("b", 0): 12, ("c", 0): 4, "rhs": 0}  # rows without numbers
+    found = list(shards.batches(wanted, sizes))
+    for batch in found:
+        assert sum(len(rows) * sizes[name] for name, rows in batch) <= shards.PIECE_BYTES
+    assert len(found) == 5
+    for name, rows in wanted.items():
+        parts = [each for batch in found for key, each in batch if key == name]
+        assert np.array_equal(np.concatenate([*parts, np.arange(0)]), rows)
+
+
+@given(st.integers(1, 9), st.integers(0, 40))
+def test_every_row_is_in_one_shard(num_shards, num_rows):
+    ranges = [shards.range_of(shard, num_shards, num_rows) for shard in range(num_shards)]
+    assert [row for first, last in ranges for row in range(first, last)] == list(range(num_rows))
+
+
+class Zeros:
+    """A copy of two kinds of rows, all of them zero."""
+
+    def names(self):
+        return {("city", 0): 10, ("", 2): 4}
+
+    def num_bytes(self):
+        return 10 * 4 * 4 + 4 * 2 * 2 * 4
+
+    def part_of(self, name, first, last, *, is_shard):
+        width = {("city", 0): 3, ("", 2): 2}[name]
+        shape = (last - first,) if width == 3 else (last - first, width)
+        return np.zeros((last - first, width), np.float32), np.zeros(shape, np.float32)
+
+
+def attach(dask_worker):
+    (actor,) = dask_worker.state.actors.values()
+    actor.copy = Zeros()
+
+
+@pytest.fixture
+def servers():
+    """Two actors on two workers, and their addresses."""
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+        client.as_current(),
+    ):
+        addresses = sorted(client.scheduler_info()["workers"])
+        futures = [client.submit(ShardServer, actor=True, workers=[each], pure=False) for each in addresses]
+        actors = [future.result() for future in futures]
+        keys = [future.key for future in futures]
+        yield client, actors, [Holder(0, *pair, 0) for pair in zip(addresses, keys, strict=True)]
+
+
+def city(rows, value, base=0.0):
+    """Rows that a worker has moved to `value` by one squared gradient."""
+    rows = np.array(rows)
+    values = np.full((len(rows), 3), value, np.float32)
+    before = np.full(len(rows), base, np.float32)
+    return Rows(("city", 0), rows, values, before + 1, before)
+
+
+def read(server, number, rows):
+    ((values, sums),) = shards.call(server, "read", number, [(("city", 0), np.array(rows))])
+    return values[:, 0].tolist(), sums.tolist()
+
+
+def changed(server, number, since, own=()):
+    revision, found = shards.call(server, "changed", number, [("city", 0)], since, set(own))
+    return revision, found["city", 0].tolist()
+
+
+def test_what_a_worker_pushes_others_pull(servers):
+    client, (server, _), (holder, _) = servers
+    with pytest.raises(ShardLostError, match="no copy"):
+        shards.call(server, "hold", 1, (0, 2), None, True)
+    client.run(attach)
+    shards.call(server, "hold", 1, (1, 2), None, True)  # rows 5 to 9
+    shards.call(server, "place", [None, holder._replace(number=1)])
+    assert changed(server, 1, 0) == (0, [])
+    own = shards.call(server, "push", 1, [city([5, 7], 2.0)], None, 0)
+    after, rows = changed(server, 1, 0)
+    assert rows == [5, 7]
+    assert changed(server, 1, 0, [own])[1] == []  # the worker that has pushed them has them
+    second = shards.call(server, "push", 1, [city([7, 8], 4.0)], None, 0)
+    assert read(server, 1, [5, 6, 7, 8]) == ([2.0, 0.0, 3.0, 4.0], [1.0, 0.0, 2.0, 1.0])
+    assert changed(server, 1, after)[1] == [7, 8]
+    assert changed(server, 1, after, [second])[1] == [7]  # is not as it was pushed
+    with pytest.raises(ShardLostError, match="not here"):
+        shards.call(server, "push", 2, [], None, 0)
+
+
+def test_in_rounds_nothing_changes_before_the_end_of_a_round(servers):
+    client, (server, _), (holder, _) = servers
+    client.run(attach)
+    shards.call(server, "hold", 1, (0, 1), None, True)
+    shards.call(server, "place", [holder._replace(number=1)])
+    pushes = {3: city([1, 2], 8.0), 9: city([2], 1.0), 5: city([2], 4.0)}
+    for grant, pushed in pushes.items():
+        for _ in range(2):  # a worker that has missed the answer pushes again
+            shards.call(server, "push", 1, [pushed], grant, 0)
+    assert changed(server, 1, 0) == (0, [])
+    shards.call(server, "merge", [5, 3])  # 9 does not count: its worker was lost
+    assert read(server, 1, [1, 2]) == ([8.0, 6.0], [1.0, 2.0])
+    shards.call(server, "merge", [9])
+    assert read(server, 1, [2])[0] == [6.0]
+
+
+def test_a_shard_moves_with_all_that_was_pushed(servers, monkeypatch):
+    monkeypatch.setattr(shards, "PIECE_BYTES", 64)
+    client, (former, new), (source, target) = servers
+    client.run(attach)
+    source, target = source._replace(number=1), target._replace(number=2)
+    shards.call(former, "hold", 1, (0, 1), None, True)
+    shards.call(former, "place", [source])
+    shards.call(former, "push", 1, [city(range(1, 9), 2.0)], None, 0)
+    shards.call(former, "hand_over", 1)
+    with pytest.raises(ShardLostError):
+        shards.call(former, "push", 1, [city([3], 2.0)], None, 0)
+    shards.call(new, "hold", 2, (0, 1), source, False)
+    for each in (former, new):
+        shards.call(each, "place", [target])
+    assert read(new, 2, range(10)) == ([0.0, *[2.0] * 8, 0.0], [0.0, *[1.0] * 8, 0.0])
+    assert changed(new, 2, 0)[1] == list(range(1, 9))
+    assert changed(new, 2, 0, [1])[1] == []
+    with pytest.raises(ShardLostError):
+        read(former, 1, [3])

@@ -1,0 +1,83 @@
+"""A whole run as its watchers see it: Prometheus, which asks, and OpenLineage, which is told."""
+
+import socket
+import threading
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from graphmill.cli import pipeline
+from tests import REPOSITORY
+from tests.graphmill.monitoring.lineage_server import check_event, lineage_server
+from tests.whole.test_pipeline import SMALL, triples
+
+__all__ = ["triples"]
+
+STAGES = ("etl", "train", "evaluate", "remap")
+
+
+class Prometheus:
+    """Scrapes a port until it is told to stop."""
+
+    def __init__(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.seen: set[tuple[str, ...]] = set()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._scrape)
+
+    def __enter__(self) -> "Prometheus":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _scrape(self) -> None:
+        while not self._stop.wait(0.05):
+            with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics") as answer:
+                for family in text_string_to_metric_families(answer.read().decode()):
+                    self.seen |= {(each.name, *sorted(each.labels.values())) for each in family.samples}
+
+
+@pytest.mark.slow
+def test_a_run_is_scraped_and_tells_of_its_lineage(
+    triples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--master", "local[1]", "--conf", str(REPOSITORY / "conf" / "triples.yaml")]
+    for each in (f"input={triples}", f"output={tmp_path}/out", *SMALL):
+        words += ["--set", each]
+    with lineage_server() as collected, Prometheus() as prometheus:
+        monkeypatch.setenv("OPENLINEAGE_URL", collected.url)
+        port = ["--metrics-port", str(prometheus.port), "--name", "shop"]
+        pipeline.command.main([*words, *port], standalone_mode=False)
+
+    seen = prometheus.seen
+    assert {stage for name, *labels in seen if name == "graphmill_stage_status" for stage in labels} >= {
+        *STAGES,
+        "running",
+        "done",
+    }
+    assert ("graphmill_work_done", "edges", "training") in seen
+    assert ("graphmill_work_figure", "loss", "training") in seen
+    assert ("graphmill_work_figure", "training", "wait_share") in seen
+    assert ("graphmill_stage_figure", "etl", "num_rows") in seen
+    assert ("graphmill_workers",) in seen
+    assert any(name == "graphmill_worker_memory_bytes" for name, *_ in seen)
+
+    for event in collected.events:
+        check_event(event)
+    inside = [(kind, f"shop.{stage}") for stage in STAGES for kind in ("START", "COMPLETE")]
+    assert collected.told() == [("START", "shop"), *inside, ("COMPLETE", "shop")]
+    read = {event["job"]["name"]: {place["name"] for place in event["inputs"]} for event in collected.events}
+    written = {
+        event["job"]["name"]: {place["name"] for place in event["outputs"]} for event in collected.events
+    }
+    assert str(triples / "train.txt") in read["shop.etl"]
+    assert f"{tmp_path}/out/entities" in written["shop.etl"] & read["shop.train"]
+    assert written["shop.train"] <= read["shop.evaluate"] & read["shop.remap"]
+    assert written["shop.remap"] == {f"{tmp_path}/out/embeddings"}

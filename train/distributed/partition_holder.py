@@ -1,0 +1,108 @@
+"""The partitions in a worker's memory that no bucket of it needs now; other workers fetch them from here.
+
+A Dask actor per worker. Its method `rows` is called from worker to worker by Dask's own transfers: with the
+cluster's protocol (TCP, TLS, UCX) and on the workers' ports. It lives as long as the run.
+
+A partition is here from the end of its bucket until a bucket of this worker takes it. It may be dropped once
+its revision is in a file. No import of torch: the client names the class.
+
+Shapes: N rows, n rows of a piece, D dimension.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from train.edges.partitions import PartitionKey
+from train.edges.schedule import Schedule
+
+if TYPE_CHECKING:
+    from train.step.table import Table
+
+Floats = npt.NDArray[np.float32]
+Entry = tuple[PartitionKey, int]  # a partition and its revision
+
+
+@dataclass
+class Resting:
+    """A table that nobody trains.
+
+    Attributes:
+        folder: folder for its file, of the next `version`.
+        is_safe: whether its revision is in a file.
+        is_fetched: whether another worker has it, who will train a newer revision.
+    """
+
+    table: Table
+    folder: str
+    version: int
+    is_safe: bool
+    is_fetched: bool = False
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the rows and sums."""
+        return bytes_of(self.table)
+
+
+def bytes_of(table: Table) -> int:
+    """Memory of the rows and sums of a table."""
+    return int(table.embeddings_ND.nbytes + table.sums.nbytes)
+
+
+class PartitionHolder:
+    """A worker's resting partitions.
+
+    Attributes:
+        schedule: the run's schedule, sent once to each worker.
+        worker: what one task of the run leaves for the next one.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.worker: Any = None
+        self._resting: dict[Entry, Resting] = {}  # the oldest first
+        self._lock = threading.Lock()  # the event loop serves, the task takes and puts
+
+    async def rows(
+        self, key: PartitionKey, revision: int, start: int, stop: int
+    ) -> tuple[Floats, Floats] | None:
+        """Rows [start, stop) of a partition: embeddings [n, D] and sums [n, ...]; None if it is not here.
+
+        Views, which Dask sends without a copy. As a coroutine it waits for no other call of an actor.
+        """
+        with self._lock:
+            found = self._resting.get((key, revision))
+        if found is None:
+            return None
+        embeddings_nD, sums = (
+            each[start:stop].cpu().numpy() for each in (found.table.embeddings_ND, found.table.sums)
+        )
+        if stop >= len(found.table):
+            found.is_fetched = True
+        return embeddings_nD, sums
+
+    def put(self, entry: Entry, resting: Resting) -> None:
+        """Let others fetch a table from now on."""
+        with self._lock:
+            self._resting[entry] = resting
+
+    def take(self, entry: Entry) -> Resting | None:
+        """Remove a table, if it is here, to train it or to drop it."""
+        with self._lock:
+            return self._resting.pop(entry, None)
+
+    def get(self, entry: Entry) -> Resting | None:
+        """A table, if it is here; it stays."""
+        with self._lock:
+            return self._resting.get(entry)
+
+    def resting(self) -> list[tuple[Entry, Resting]]:
+        """All tables, the oldest first."""
+        with self._lock:
+            return list(self._resting.items())

@@ -1,0 +1,325 @@
+"""Shards of the state that all buckets change: a Dask actor on each worker holds some ranges of rows.
+
+    worker             holds a copy of the whole state, and trains on it      SharedState
+      push             rows that it has changed since it last heard of them
+      pull             rows that the shard has changed since
+    shard              merges what workers push; its rows are the state       ShardServer, on every worker
+
+Both sides merge by one rule (`merged`): a number becomes the mean of both copies, weighted by the squared
+gradients (Adagrad's sums) that each copy has seen since they parted; the sums add up. A row that only one
+worker has changed is taken over as it is. Parameters that all workers pull the same way are not pulled
+several times as far. Traffic grows with the rows that change, not with the tables.
+
+No import of torch: the client of a distributed run needs this module.
+
+Shapes: N rows of a shard, K rows of a message, D dimension. Sums are [K], or [K, D] of element-wise Adagrad.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from distributed import Actor, Worker, get_worker
+
+from train.distributed import actor_calls
+
+PIECE_BYTES = 8 << 20  # of rows in one message
+CALL_S = 30.0  # a shard counts as lost if a call takes longer
+HOLD_S = 900.0  # for a whole shard
+
+Array = np.ndarray[Any, Any]
+Name = tuple[str, int]  # of rows with one shape: a partition's key, or a kind of parameters
+
+
+class ShardLostError(Exception):
+    """A shard is not where a worker looks for it: its holder was lost, or has handed it over."""
+
+
+class Holder(NamedTuple):
+    """The server that holds a shard.
+
+    Attributes:
+        number: number of this holder; a shard that moves gets another one.
+        server: key of the actor.
+        origin: number of the holder whose revisions these are; another one after a loss.
+    """
+
+    number: int
+    address: str
+    server: str
+    origin: int
+
+
+class Rows(NamedTuple):
+    """Some rows of one name in a message."""
+
+    name: Name
+    rows: Array  # int64 [K], of the whole table
+    values: Array  # [K, D]
+    sums: Array
+    base: Array  # sums that the sender had when its copy and the shard's were last equal
+
+    @property
+    def nbytes(self) -> int:
+        """Size in a message."""
+        return sum(each.nbytes for each in self[1:])
+
+
+class LocalCopy(Protocol):
+    """A worker's copy of the state, from which its server makes a new shard."""
+
+    def names(self) -> Mapping[Name, int]:
+        """The number of rows of every name."""
+
+    def num_bytes(self) -> int:
+        """Size of the state."""
+
+    def knows(self, origin: int) -> int:
+        """The last revision that it has pulled of the shard with this origin."""
+
+    def part_of(self, name: Name, first: int, last: int, *, is_shard: bool) -> tuple[Array, Array]:
+        """Values and sums of the rows first..last, in arrays of their own; do they become a shard?"""
+
+
+def merged(xp: Any, ours: tuple[Any, Any], theirs: tuple[Any, Any], base: Any) -> tuple[Any, Any]:
+    """Values and sums of two copies that parted when the sums were `base`, merged; `xp` is numpy or torch.
+
+    A copy whose sums are below `base` has missed something: it counts for nothing.
+    """
+    (values, sums), (their_values, their_sums) = ours, theirs
+    own, other = sums - base, their_sums - base
+    total = own + other
+    share = xp.where(own > 0, other / xp.where(total > 0, total, 1), 1)
+    share = xp.where(other < 0, 0, share)
+    new_sums = xp.where(other < 0, sums, xp.where(own > 0, sums + other, their_sums))
+    weight = share if share.ndim == values.ndim else share[:, None]
+    step = their_values - values
+    # As torch.lerp: exact at both ends.
+    near, far = values + weight * step, their_values - step * (1 - weight)
+    return xp.where(weight < 0.5, near, far), new_sums
+
+
+def range_of(shard: int, num_shards: int, num_rows: int) -> tuple[int, int]:
+    """The rows first..last of a table that a shard holds."""
+    return num_rows * shard // num_shards, num_rows * (shard + 1) // num_shards
+
+
+def batches(
+    wanted: Mapping[Name, Array], row_bytes: Mapping[Name, int]
+) -> Iterator[list[tuple[Name, Array]]]:
+    """Cut lists of rows so that a message of their values and sums has at most PIECE_BYTES."""
+    batch: list[tuple[Name, Array]] = []
+    left = PIECE_BYTES
+    for name, rows in wanted.items():
+        size = max(1, row_bytes[name])  # a table without rows has no size of a row
+        most = max(1, PIECE_BYTES // size)
+        for begun in range(0, len(rows), most):
+            piece = rows[begun : begun + most]
+            if batch and len(piece) * size > left:
+                yield batch
+                batch, left = [], PIECE_BYTES
+            batch.append((name, piece))
+            left -= len(piece) * size
+    if batch:
+        yield batch
+
+
+def call_from_worker(worker: Worker, holder: Holder, method: str, *arguments: Any) -> Any:
+    """Call a method of a ShardServer about the holder's shard, from another worker.
+
+    Raises:
+        ShardLostError: its worker is lost, or it does not hold the shard.
+    """
+    try:
+        return actor_calls.call(worker, holder.address, holder.server, method, holder.number, *arguments)
+    except (OSError, KeyError) as error:
+        raise ShardLostError(str(error)) from error
+
+
+def call(actor: Any, method: str, *arguments: Any, timeout_s: float = CALL_S) -> Any:
+    """Call a method of a ShardServer, from the client.
+
+    Raises:
+        ShardLostError: its worker is lost, or it does not hold the shard.
+    """
+    try:
+        return getattr(actor, method)(*arguments).result(timeout=timeout_s)
+    except (OSError, RuntimeError) as error:  # a timeout is an OSError; Dask raises both for a lost actor
+        raise ShardLostError(str(error)) from error
+
+
+@dataclass
+class _Part:
+    """A shard's rows of one name, from the row `first` on."""
+
+    first: int
+    values: Array  # [N, D]
+    sums: Array
+    revisions: Array  # int64 [N]: when a row last changed
+
+    def merge(self, pushed: Rows, revision: int) -> None:
+        """Merge rows; those that are not as they were pushed get the revision after `revision`."""
+        at = pushed.rows - self.first
+        values, sums = self.values[at], self.sums[at]
+        self.values[at], self.sums[at] = merged(np, (values, sums), (pushed.values, pushed.sums), pushed.base)
+        as_pushed = (sums <= pushed.base) & (pushed.sums >= pushed.base)
+        if as_pushed.ndim == 2:
+            as_pushed = as_pushed.all(1)
+        self.revisions[at] = np.where(as_pushed, revision, revision + 1)
+
+
+class _Shard:
+    """Ranges of rows of all names, with a clock of revisions.
+
+    Attributes:
+        index: number of the shard among all shards.
+        pending: pushes that wait for the end of the round, by grant and piece.
+        is_leaving: whether another server is about to read it, so that nothing may change.
+    """
+
+    def __init__(self, index: int, parts: dict[Name, _Part], revision: int) -> None:
+        self.index, self.parts, self.revision = index, parts, revision
+        self.pending: defaultdict[int, dict[int, Sequence[Rows]]] = defaultdict(dict)
+        self.is_leaving = False
+
+    def merge(self, pushed: Sequence[Rows]) -> int:
+        revision = self.revision + 1
+        self.revision += 2
+        for each in pushed:
+            self.parts[each.name].merge(each, revision)
+        return revision
+
+
+class ShardServer:
+    """The shards that one worker holds: an actor, whose methods run one at a time.
+
+    Attributes:
+        holders: the holder of every shard, None while it has none; the coordinator sends it.
+        copy: the worker's own copy of the state, once it has one.
+    """
+
+    def __init__(self) -> None:
+        self.holders: Sequence[Holder | None] = ()
+        self.copy: LocalCopy | None = None
+        self._shards: dict[int, _Shard] = {}
+
+    def num_bytes(self) -> int:
+        """Size of the whole state."""
+        return 0 if self.copy is None else self.copy.num_bytes()
+
+    def knows(self, origin: int) -> int:
+        """The last revision of a shard that this worker's copy has; -1 if there is no copy."""
+        return -1 if self.copy is None else self.copy.knows(origin)
+
+    def hold(self, number: int, place: tuple[int, int], source: Holder | None, is_first: bool) -> None:
+        """Begin to hold a shard, the first of `place[1]` or a later one, under the number `number`.
+
+        Its rows come from `source`, or else from this worker's own copy. If `is_first`, they are equal to
+        the copies that all workers begin with.
+        """
+        if self.copy is None:
+            raise ShardLostError("this worker has no copy of the shared state yet")
+        if source is not None and source.number in self._shards:  # it stays where it was
+            shard = self._shards[number] = self._shards.pop(source.number)
+            shard.is_leaving = False
+            return
+        shard = _Shard(place[0], {}, 0 if is_first else 1)
+        for name, num_rows in self.copy.names().items():
+            first, last = range_of(*place, num_rows)
+            values, sums = self.copy.part_of(name, first, last, is_shard=source is None)
+            shard.parts[name] = _Part(first, values, sums, np.full(last - first, shard.revision, np.int64))
+        if source is not None:
+            _copy_shard(source, shard)
+        self._shards[number] = shard
+
+    def hand_over(self, number: int) -> None:
+        """Take no more pushes for a shard, which another server is about to read."""
+        self._shard(number, is_leaving=True).is_leaving = True
+
+    def place(self, holders: Sequence[Holder | None]) -> None:
+        """Note where the shards are, and drop those that are not here any more."""
+        self.holders = holders
+        numbers = {holder.number for holder in holders if holder is not None}
+        for number, shard in list(self._shards.items()):
+            if number not in numbers and not (shard.is_leaving and holders[shard.index] is None):
+                del self._shards[number]
+
+    def push(self, number: int, pushed: Sequence[Rows], grant: int | None, piece: int) -> int:
+        """Merge rows, now or by `merge`; returns the revision of those that are as they were pushed.
+
+        With a `grant`, the rows wait for `merge`; the same piece may come again.
+        """
+        shard = self._shard(number)
+        if grant is None:
+            return shard.merge(pushed)
+        shard.pending[grant][piece] = pushed
+        return 0
+
+    def merge(self, grants: Sequence[int]) -> dict[int, int]:
+        """Merge the rows that wait under these grants, in this order; drop all others that wait.
+
+        Returns the revision of every shard now, by its number.
+        """
+        for shard in self._shards.values():
+            for grant in grants:
+                for _, pushed in sorted(shard.pending.pop(grant, {}).items()):
+                    shard.merge(pushed)
+            shard.pending.clear()
+        return {number: shard.revision for number, shard in self._shards.items()}
+
+    def changed(
+        self, number: int, names: Iterable[Name], since: int, own: Collection[int]
+    ) -> tuple[int, dict[Name, Array]]:
+        """The revision now, and the rows that have changed after `since`, but not in the revisions `own`."""
+        shard, found = self._shard(number), {}
+        for name in names:
+            part = shard.parts[name]
+            is_new = part.revisions > since
+            if own:
+                is_new &= ~np.isin(part.revisions, list(own))
+            found[name] = np.flatnonzero(is_new) + part.first
+        return shard.revision, found
+
+    def revisions(self, number: int) -> tuple[int, dict[Name, Array]]:
+        """The revision now, and that of every row; also of a shard that is handed over."""
+        shard = self._shard(number, is_leaving=True)
+        return shard.revision, {name: part.revisions for name, part in shard.parts.items()}
+
+    def read(self, number: int, wanted: Sequence[tuple[Name, Array]]) -> list[tuple[Array, Array]]:
+        """Values and sums of rows; also of a shard that is handed over."""
+        shard, found = self._shard(number, is_leaving=True), []
+        for name, rows in wanted:
+            part = shard.parts[name]
+            found.append((part.values[rows - part.first], part.sums[rows - part.first]))
+        return found
+
+    def _shard(self, number: int, *, is_leaving: bool = False) -> _Shard:
+        shard = self._shards.get(number)
+        if shard is None or (shard.is_leaving and not is_leaving):
+            raise ShardLostError(f"shard {number} is not here")
+        return shard
+
+
+def proxy(holder: Holder) -> Any:
+    """The server of a holder, to be called from the client."""
+    return Actor(ShardServer, holder.address, holder.server)
+
+
+def _copy_shard(source: Holder, shard: _Shard) -> None:
+    """Fill a shard with what another server hands over."""
+    worker = get_worker()
+    shard.revision, revisions = call_from_worker(worker, source, "revisions")
+    for name, part in shard.parts.items():
+        part.revisions = np.array(revisions[name])
+    wanted = {name: np.arange(len(part.values)) + part.first for name, part in shard.parts.items()}
+    row_bytes = {
+        name: (part.values.nbytes + part.sums.nbytes) // max(1, len(part.values))
+        for name, part in shard.parts.items()
+    }
+    for batch in batches(wanted, row_bytes):
+        found = call_from_worker(worker, source, "read", batch)
+        for (name, rows), (values, sums) in zip(batch, found, strict=True):
+            part = shard.parts[name]
+            part.values[rows - part.first], part.sums[rows - part.first] = values, sums
