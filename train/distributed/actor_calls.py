@@ -7,20 +7,27 @@ import asyncio
 from typing import Any
 
 from distributed import Worker
+from distributed.core import send_recv
 from distributed.protocol import to_serialize
+
+CONNECT_S = 5.0  # Dask knocks at a lost worker's door for 30 s, and others would wait with it
 
 
 def call(worker: Worker, address: str, actor: str, method: str, *arguments: Any) -> Any:
     """The result of a method of the actor with the key `actor`; any thread but the event loop's may call.
 
     Raises:
-        OSError: the actor's worker is gone.
+        OSError: the actor's worker is gone, or does not answer the door for CONNECT_S seconds.
         KeyError: the worker has no such actor.
     """
 
     async def ask() -> Any:
         serialized = [to_serialize(each) for each in arguments]
-        return await worker.rpc(address).actor_execute(function=method, actor=actor, args=serialized)
+        comm = await worker.rpc.connect(address, timeout=CONNECT_S)
+        try:
+            return await send_recv(comm, op="actor_execute", function=method, actor=actor, args=serialized)
+        finally:
+            worker.rpc.reuse(address, comm)
 
     answer = asyncio.run_coroutine_threadsafe(ask(), worker.loop.asyncio_loop).result()
     if answer["status"] != "OK":

@@ -227,7 +227,7 @@ class SharedState:
     def _pull(self, shard: int, *, at_rest: bool) -> None:
         """Take over the rows that others have changed."""
         holder = self._holder(shard)
-        for resting in (False, True) if at_rest else (False,):
+        for resting in (True, False) if at_rest else (False,):  # `knows` speaks of what comes last
             names = [name for name, part in self.parts.items() if part.at_rest == resting]
             since = self._since[holder.origin, resting]
             revision, changed = self._call(holder, "changed", names, since, self._own[holder.origin])

@@ -1,9 +1,12 @@
 """Merging of rows: the mean of copies, weighted by what each has seen; and the messages of a shard."""
 
+import socket
+
+import dask
 import numpy as np
 import pytest
 import torch
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, get_worker
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -150,6 +153,17 @@ def servers():
         actors = [future.result() for future in futures]
         keys = [future.key for future in futures]
         yield client, actors, [Holder(0, *pair, 0) for pair in zip(addresses, keys, strict=True)]
+
+
+def test_a_worker_that_is_gone_is_not_waited_for(servers):
+    """Where nobody listens any more, Dask would knock for as long as its configuration says."""
+    client, _, holders = servers
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        gone = holders[0]._replace(address=f"tcp://127.0.0.1:{listener.getsockname()[1]}")
+    with dask.config.set({"distributed.comm.timeouts.connect": "1h"}):
+        asked = client.submit(lambda: shards.call_from_worker(get_worker(), gone, "revisions"), pure=False)
+        with pytest.raises(ShardLostError, match="Timed out"):
+            asked.result(timeout=300)
 
 
 def city(rows, value, base=0.0):

@@ -4,13 +4,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
+import pytest
 import torch
 from distributed import Client, LocalCluster, get_worker
 
+from graphmill.vocab import Bucket
 from tests.train.graphs import make_config, random_triples, write_graph
 from tests.waiting import wait_until
 from train.distributed import shard_placement
 from train.distributed.shard_placement import ShardPlacement
+from train.distributed.shards import ShardLostError
 from train.plan.decide import decide
 from train.tables.run_context import RunContext
 
@@ -241,3 +244,33 @@ def test_a_lost_shard_is_made_from_what_others_know(tmp_path, monkeypatch):
         cluster.on(0, trained, [3, 13], 2.0)
         (values, *_), _ = cluster.on(0, state)
         assert values[[1, 2, 3, 11, 12, 13]].mean(1).tolist() == [8.0, 4.0, 2.0] * 2
+
+
+def interrupted(copy):
+    """Lose the shard in the middle of a pull; what the copy then says that it knows, and what it knew."""
+    (holder,) = {each.origin: each for each in server().holders}.values()
+    before, call, lists = copy.knows(holder.origin), copy._call, iter([True, False])
+
+    def lose(holder, method, *arguments):
+        if method == "changed" and not next(lists):
+            raise ShardLostError("gone")
+        return call(holder, method, *arguments)
+
+    copy._call = lose
+    with pytest.raises(ShardLostError):
+        copy._pull(0, at_rest=True)
+    copy._call = call
+    return copy.knows(holder.origin), before
+
+
+def test_half_a_pull_is_not_what_a_worker_knows(tmp_path):
+    """Who makes a lost shard anew is chosen by it, and whether the run says that it does not repeat."""
+    with cluster_of(write(tmp_path, 20, bucket_assignment="tournament")) as cluster:
+        cluster.placement.publish(Bucket(0, 0), 1)
+        cluster.on(0, trained, [1], 8.0)
+        cluster.placement.end_round()
+        (knows, before), _ = cluster.on(1, interrupted)
+        assert knows == before
+        cluster.on(1, state)
+        (knows, _), _ = cluster.on(1, interrupted)
+        assert knows > before
