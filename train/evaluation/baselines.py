@@ -13,18 +13,20 @@ U distinct such pairs, H distinct pairs of a relation and a degree. All numbers 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
 
-from graphmill.vocab import Side
+from graphmill.formats import edge_buckets
+from graphmill.vocab import Bucket, Side
 from train.edges.partitions import all_buckets
 from train.evaluation.metrics import HITS, PESSIMISTIC, Ranks, concatenated
 from train.evaluation.queries import READ_EDGES, Numbers, Queries, Slots, Triples
 
 Floats = npt.NDArray[np.float64]
 
+MAX_TABLE = 1 << 25  # pairs that are counted in a table, where there are more edges than pairs
 _MAX_DEGREE = 1 << 36  # a relation or a query times this, plus a degree, is one number
 _FEW = 100  # up to here sums are exact, from here the series is
 _EULER = 0.57721566490153286
@@ -93,7 +95,8 @@ def rank(queries: Queries, edges: Triples, known: Numbers, trained_paths: Sequen
     """Rank one side of every edge without a model, in the order of the edges.
 
     `known` has pairs that do not count: distinct numbers query x end + candidate, sorted. Reads the trained
-    edges once. Memory: about 50 bytes per pair of a relation and an entity in one row of buckets.
+    edges once. Memory: about 50 bytes per pair of a relation and an entity that has edges, in one row of
+    buckets; or 24 bytes per pair of them all, up to MAX_TABLE.
     """
     slots, side = queries.slots_of_types, queries.side
     query_E = np.empty(len(edges), np.int64)
@@ -127,7 +130,7 @@ def _degrees(slots: Slots, side: Side, paths: Sequence[str], wanted_W: Numbers) 
     found, going_on = [(none, none)], (none, none)
     num_rows = slots.config.num_side_partitions(side)
     for row in range(num_rows):
-        pair_U, count_U = counted(_pairs(slots, side, paths, row), *going_on)
+        pair_U, count_U = _added(*going_on, *_counted(slots, side, paths, row))
         ends_U = is_split[slots.static(pair_U // slots.end)] | (row == num_rows - 1)
         going_on = pair_U[~ends_U], count_U[~ends_U]
         pair_U, count_U = pair_U[ends_U], count_U[ends_U]
@@ -138,28 +141,62 @@ def _degrees(slots: Slots, side: Side, paths: Sequence[str], wanted_W: Numbers) 
     return degree_W, _Degrees(*np.divmod(keys_H, _MAX_DEGREE), weights_H)
 
 
-def _pairs(slots: Slots, side: Side, paths: Sequence[str], row: int) -> Iterator[Numbers]:
-    """Relation x end + entity of the edges in one row of buckets."""
-    buckets = [each for each in all_buckets(slots.config) if getattr(each, side.value) == row]
-    for path, bucket in product(paths, buckets):
-        for part in slots.read_bucket(path, bucket):
-            yield part.rel * slots.end + part.slots(side)
+def _counted(slots: Slots, side: Side, paths: Sequence[str], row: int) -> tuple[Numbers, Numbers]:
+    """Distinct pairs `relation x end + entity` of one row of buckets, sorted, and their edges: [U]."""
+    files = [(path, each) for path in paths for each in _buckets(slots, side, row)]
+    first_R, rows_R = (each[slots.static(np.arange(slots.num_relations))] for each in slots.places(side, row))
+    begin_R = np.concatenate([[0], np.cumsum(rows_R)])  # of each relation's pairs among all pairs of the row
+    parts = (
+        begin_R[part.rel] + getattr(part, side.value)
+        for path, bucket in files
+        for part in slots.read_checked(path, bucket)
+    )
+    num_pairs = int(begin_R[-1])
+    num_edges = sum(edge_buckets.count_edges(*each) for each in files)
+    is_dense = num_pairs <= min(max(num_edges, READ_EDGES), MAX_TABLE)
+    key_U, count_U = by_table(parts, num_pairs) if is_dense else by_sorting(parts)
+    rel_U = np.searchsorted(begin_R, key_U, side="right") - 1
+    return rel_U * slots.end + first_R[rel_U] + key_U - begin_R[rel_U], count_U
 
 
-def counted(parts: Iterable[Numbers], keys_U: Numbers, count_U: Numbers) -> tuple[Numbers, Numbers]:
-    """Distinct keys, sorted, and how often they occur, beyond the given counts: [U]."""
+def _buckets(slots: Slots, side: Side, row: int) -> list[Bucket]:
+    return [each for each in all_buckets(slots.config) if getattr(each, side.value) == row]
+
+
+def by_table(parts: Iterable[Numbers], num_keys: int) -> tuple[Numbers, Numbers]:
+    """Distinct keys of 0..num_keys, sorted, and how often they occur: [U]."""
+    count_N = np.zeros(num_keys, np.int64)
+    for keys in _gathered(parts, max(num_keys, READ_EDGES)):
+        count_N += np.bincount(keys, minlength=num_keys)
+    key_U = np.flatnonzero(count_N)
+    return key_U, count_N[key_U]
+
+
+def by_sorting(parts: Iterable[Numbers]) -> tuple[Numbers, Numbers]:
+    """The same of keys that are few among all that there may be."""
+    sorted_parts = (np.unique(keys, return_counts=True) for keys in _gathered(parts, READ_EDGES))
+    sums = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+    for part in sorted_parts:
+        sums.append(part)
+        while len(sums) > 1 and len(sums[-1][0]) >= len(sums[-2][0]) // 2:  # each is twice the next
+            sums[-2:] = [_added(*sums[-2], *sums[-1])]
+    return reduce(lambda one, other: _added(*one, *other), reversed(sums))
+
+
+def _gathered(parts: Iterable[Numbers], least: int) -> Iterator[Numbers]:
+    """Concatenate parts until there are so many."""
     waiting: list[Numbers] = []
     for part in parts:
         waiting.append(part)
-        # merging no less than there is already keeps the cost of all merges near that of one sort
-        if sum(map(len, waiting)) > max(len(keys_U), READ_EDGES):
-            keys_U, count_U = _merged(keys_U, count_U, waiting)
+        if sum(map(len, waiting)) >= least:
+            yield np.concatenate(waiting)
             waiting = []
-    return _merged(keys_U, count_U, waiting)
+    if waiting:
+        yield np.concatenate(waiting)
 
 
-def _merged(keys_U: Numbers, count_U: Numbers, more: Sequence[Numbers]) -> tuple[Numbers, Numbers]:
-    new, count_new = np.unique(np.concatenate([np.empty(0, np.int64), *more]), return_counts=True)
-    keys, place = np.unique(np.concatenate([keys_U, new]), return_inverse=True)
-    counts = np.bincount(place, np.concatenate([count_U, count_new]), minlength=len(keys))
-    return keys, counts.astype(np.int64)
+def _added(keys: Numbers, counts: Numbers, more: Numbers, more_counts: Numbers) -> tuple[Numbers, Numbers]:
+    """Add counts of distinct keys: both sorted, [U]."""
+    found, place = np.unique(np.concatenate([keys, more]), return_inverse=True)
+    sums = np.bincount(place, np.concatenate([counts, more_counts]), minlength=len(found))
+    return found, sums.astype(np.int64)

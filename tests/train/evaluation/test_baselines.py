@@ -100,9 +100,17 @@ def by_hand(config: Config, ranked: list[Edge], known: set[Edge], trained: list[
 
 @pytest.mark.parametrize("relations", [STATIC, DYNAMIC], ids=["static", "dynamic"])
 @pytest.mark.parametrize("filtered", [True, False], ids=["filtered", "unfiltered"])
+@pytest.mark.parametrize("counted", ["by_table", "by_sorting"])
 def test_baselines_are_those_of_counting(
-    tmp_path: Path, rng: np.random.Generator, relations: dict[str, Any], filtered: bool
+    tmp_path: Path,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+    relations: dict[str, Any],
+    filtered: bool,
+    counted: str,
 ) -> None:
+    if counted == "by_sorting":
+        monkeypatch.setattr(baselines, "by_table", lambda parts, _: baselines.by_sorting(parts))
     config = settings(tmp_path, relations)
     slots = Slots(config, COUNTS, 3, 64)
     train, test = drawn(config, rng, 150), drawn(config, rng, 40)
@@ -133,14 +141,19 @@ def test_baselines_are_those_of_counting(
     assert figures["most_popular"]["mrr"] > 1.3 * figures["random"]["mrr"]
 
 
-def test_counts_are_the_same_however_edges_come_in_parts(rng: np.random.Generator) -> None:
+def test_counts_are_the_same_however_edges_come_in_parts(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keys, none = rng.integers(1000, size=5000), np.empty(0, np.int64)
     expected = np.unique(keys, return_counts=True)
-    for parts in ([keys], np.array_split(keys, 70), [none, keys, none]):
-        np.testing.assert_array_equal(baselines.counted(parts, none, none), expected)
-    more = baselines.counted([keys], *expected)
-    np.testing.assert_array_equal(more, (expected[0], 2 * expected[1]))
-    np.testing.assert_array_equal(baselines.counted([], *expected), expected)
+    for most, parts in itertools.product(
+        (1, 1 << 20), ([keys], np.array_split(keys, 70), [none, keys, none])
+    ):
+        monkeypatch.setattr(baselines, "READ_EDGES", most)
+        np.testing.assert_array_equal(baselines.by_sorting(parts), expected)
+        np.testing.assert_array_equal(baselines.by_table(parts, 2000), expected)
+    np.testing.assert_array_equal(baselines.by_sorting([]), (none, none))
+    np.testing.assert_array_equal(baselines.by_table([], 5), (none, none))
 
 
 def test_harmonic_sums_are_exact() -> None:
