@@ -12,8 +12,11 @@ out of one partition and lie in one space.
 Source: PyTorch-BigGraph's lock server (arXiv:1903.12287, section 4.2).
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from graphmill.vocab import Bucket
 from train.edges.partitions import PartitionKey
@@ -21,13 +24,17 @@ from train.edges.partitions import PartitionKey
 PartitionsOf = Callable[[Bucket], Set[PartitionKey]]  # partitions that only one worker may have
 Held = Mapping[PartitionKey, int]  # partitions that a worker has; a larger number came later
 
+Numbers = npt.NDArray[np.int64]
+
 NOTHING: Held = {}
+NONE: Numbers = np.empty(0, np.int64)
 
 
 class Dynamic:
     """Hands out buckets as workers ask for them.
 
-    A grant costs time for the buckets of the partitions that it takes or frees, not for all buckets.
+    A grant costs a few operations on arrays of the buckets of the partitions that it takes or frees.
+    Shapes: B buckets, K partitions of a bucket, N partitions and one more that stands for none, C candidates.
     """
 
     order: Sequence[Bucket] = ()  # that of training
@@ -36,18 +43,25 @@ class Dynamic:
 
     def __init__(self, order: Sequence[Bucket], keys: PartitionsOf, *, from_one: bool) -> None:
         """`from_one` makes all but the first bucket wait for a partition that has been trained."""
-        self._keys = {bucket: frozenset(keys(bucket)) for bucket in order}
-        self._rank = {bucket: number for number, bucket in enumerate(order)}
+        keys_of = [sorted(keys(bucket)) for bucket in order]
+        names = {key: number for number, key in enumerate(sorted({each for own in keys_of for each in own}))}
+        self._buckets, self._names = list(order), names
+        self._numbers = {bucket: number for number, bucket in enumerate(order)}
+        width = max(1, *map(len, keys_of))
+        numbers = [[*(names[key] for key in own), *[len(names)] * (width - len(own))] for own in keys_of]
+        self._keys_BK: Numbers = np.array(numbers)
+        by_key = np.argsort(self._keys_BK, axis=None, kind="stable") // width
+        ends = np.cumsum(np.bincount(self._keys_BK.ravel(), minlength=len(names) + 1))
+        self._of_key = np.split(by_key, ends)[: len(names)]  # the buckets of each partition
+        self._rank_B = np.arange(len(order))
+        self._is_left_B = np.ones(len(order), bool)
+        self._num_left_N = np.array([*map(len, self._of_key), 0])  # buckets that are left, by partition
+        # A bucket waits for each taken bucket of each of its partitions, and for a partition to be trained.
+        self._grows_B = np.full(len(order), from_one)
+        self._num_waits_B = self._grows_B.astype(np.int64)
+        self._free: Numbers | None = None  # buckets that are left and wait for nothing; None: to be found
         self._taken: set[Bucket] = set()
-        self._busy: Counter[PartitionKey] = Counter()  # buckets that are taken, by partition
-        self._trained: set[PartitionKey] | None = set() if from_one else None
-        # Of the buckets that are left: those of a partition, how many things each of them waits for, those
-        # that wait for nothing. A bucket waits for each taken bucket of each of its partitions.
-        self._left_of: dict[PartitionKey, set[Bucket]] = defaultdict(set)
-        self._num_waits: dict[Bucket, int] = {}
-        self._free: set[Bucket] = set()
-        for bucket in order:
-            self._leave(bucket)
+        self._num_left = len(order)
 
     def next_bucket(self, held: Held) -> Bucket | None:
         """Take the free bucket that shares the most with what a worker has; None if none is free.
@@ -55,103 +69,94 @@ class Dynamic:
         Of equal ones it takes that of the partition with the most buckets left, then the first: so that
         until the end of the iteration there are buckets for all workers.
         """
-        free = self._free if self._free or self._taken else self._num_waits.keys()
-        if not free:
+        if self._free is None:
+            self._free = np.flatnonzero(self._is_left_B & (self._num_waits_B == 0))
+        free = self._free
+        if not len(free) and not self._taken:
+            free = np.flatnonzero(self._is_left_B)
+        if not len(free):
             return None
-        near = {each for key in held for each in self._left_of[key] if each in free}
-        bucket = self._nearest(near or free, held)
-        self._take(bucket)
-        return bucket
+        near = self._left_of([self._names[key] for key in held if key in self._names])
+        near = near[self._num_waits_B[near] == 0]
+        return self._take_nearest(near if len(near) else free, held)
 
     def reserve(self, last: Bucket, held: Held) -> Bucket | None:
         """Take the bucket that the worker of `last` trains next; None if none shares a partition with it.
 
         Nobody else gets the partitions that it adds, which nobody has now.
         """
-        own = self._keys[last]
-        near = {each for key in own for each in self._left_of[key] if self._waits_only_for(each, own)}
-        if not near:
-            return None
-        bucket = self._nearest(near, held)
-        self._take(bucket)
-        return bucket
+        own = self._keys(last)
+        is_own_N = np.zeros(len(self._num_left_N), bool)
+        is_own_N[own] = True
+        near = self._left_of(own)
+        # It is free once the only bucket that takes the partitions `own` is done.
+        waits_for = is_own_N[self._keys_BK[near]].sum(1) + self._grows_B[near]
+        near = near[self._num_waits_B[near] == waits_for]
+        return self._take_nearest(near, held) if len(near) else None
 
     def commit(self, bucket: Bucket) -> bool:
         """Note that a bucket is done; returns whether buckets now start from newer shared state: always."""
         self._release(bucket)
-        if self._trained is not None:
-            for key in self._keys[bucket]:
-                self._note_trained(key, self._trained)
+        for key in self._keys(bucket):
+            of_key = self._of_key[key]
+            self._num_waits_B[of_key] -= self._grows_B[of_key]
+            self._grows_B[of_key] = False
         return True
 
     def give_back(self, bucket: Bucket) -> None:
         """Hand out the bucket next: its worker was lost, in its middle or after it was done."""
         if bucket in self._taken:
             self._release(bucket)
-        self._rank[bucket] = min(self._rank.values()) - 1
-        self._leave(bucket)
+        number = self._numbers[bucket]
+        self._rank_B[number] = self._rank_B.min() - 1
+        self._leave(number, 1)
 
     @property
     def finished(self) -> bool:
         """Whether no bucket is left or taken."""
-        return not self._num_waits and not self._taken
+        return not self._num_left and not self._taken
 
-    def _nearest(self, buckets: Iterable[Bucket], held: Held) -> Bucket:
-        def distance(bucket: Bucket) -> tuple[int, int, int, int]:
-            keys = self._keys[bucket]
-            shared = [held[key] for key in keys if key in held]
-            num_left = max((len(self._left_of[key]) for key in keys if key not in held), default=0)
-            return -len(shared), -max(shared, default=0), -num_left, self._rank[bucket]
+    def _keys(self, bucket: Bucket) -> list[int]:
+        """The partitions of a bucket, without the one that stands for none."""
+        keys = self._keys_BK[self._numbers[bucket]].tolist()
+        return [each for each in keys if each < len(self._names)]
 
-        return min(buckets, key=distance)
+    def _left_of(self, keys: Sequence[int]) -> Numbers:
+        """The buckets of partitions that are left; one of several of them comes several times."""
+        found = np.concatenate([NONE, *(self._of_key[key] for key in keys)])
+        left: Numbers = found[self._is_left_B[found]]
+        return left
 
-    def _waits_only_for(self, bucket: Bucket, own: frozenset[PartitionKey]) -> bool:
-        """Whether the bucket is free once the only bucket that takes the partitions `own` is done."""
-        num_own = sum(key in own for key in self._keys[bucket])
-        return self._num_waits[bucket] == num_own + self._waits_to_grow(bucket)
-
-    def _waits_to_grow(self, bucket: Bucket) -> bool:
-        return self._trained is not None and self._trained.isdisjoint(self._keys[bucket])
-
-    def _leave(self, bucket: Bucket) -> None:
-        """Add a bucket to those that are left."""
-        for key in self._keys[bucket]:
-            self._left_of[key].add(bucket)
-        num_busy = sum(self._busy[key] for key in self._keys[bucket])
-        self._num_waits[bucket] = num_busy + self._waits_to_grow(bucket)
-        if not self._num_waits[bucket]:
-            self._free.add(bucket)
-
-    def _take(self, bucket: Bucket) -> None:
+    def _take_nearest(self, candidates_C: Numbers, held: Held) -> Bucket:
+        came_N = np.zeros_like(self._num_left_N)
+        for name, came in held.items():
+            if name in self._names:
+                came_N[self._names[name]] = came + 1
+        keys_CK = self._keys_BK[candidates_C]
+        came_CK = came_N[keys_CK]
+        num_left_C = np.where(came_CK > 0, 0, self._num_left_N[keys_CK]).max(1)
+        num_shared_C = (came_CK > 0).sum(1)
+        order = (self._rank_B[candidates_C], -num_left_C, -came_CK.max(1), -num_shared_C)
+        number = int(candidates_C[np.lexsort(order)[0]])
+        bucket = self._buckets[number]
         self._taken.add(bucket)
-        del self._num_waits[bucket]
-        self._free.discard(bucket)
-        for key in self._keys[bucket]:
-            self._busy[key] += 1
-            self._left_of[key].discard(bucket)
-            for other in self._left_of[key]:
-                self._num_waits[other] += 1
-            self._free -= self._left_of[key]
+        self._leave(number, -1)
+        for key in self._keys(bucket):
+            self._num_waits_B[self._of_key[key]] += 1
+        return bucket
+
+    def _leave(self, number: int, change: Literal[1, -1]) -> None:
+        """Add a bucket to those that are left, or remove it."""
+        self._is_left_B[number] = change > 0
+        self._num_left_N[self._keys(self._buckets[number])] += change
+        self._num_left += change
+        self._free = None
 
     def _release(self, bucket: Bucket) -> None:
         self._taken.remove(bucket)
-        for key in self._keys[bucket]:
-            self._busy[key] -= 1
-            for other in self._left_of[key]:
-                self._has_one_less(other)
-
-    def _note_trained(self, key: PartitionKey, trained: set[PartitionKey]) -> None:
-        if key not in trained:
-            for other in self._left_of[key]:
-                if trained.isdisjoint(self._keys[other]):
-                    self._has_one_less(other)
-            trained.add(key)
-
-    def _has_one_less(self, bucket: Bucket) -> None:
-        """Note that the bucket waits for one thing less."""
-        self._num_waits[bucket] -= 1
-        if not self._num_waits[bucket]:
-            self._free.add(bucket)
+        for key in self._keys(bucket):
+            self._num_waits_B[self._of_key[key]] -= 1
+        self._free = None
 
 
 class Tournament:
