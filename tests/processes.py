@@ -16,6 +16,11 @@ from tests.waiting import wait_until
 DEADLINE_S = 240  # a machine may be busy
 
 
+def heed_sigint() -> None:
+    """Undo what a child inherits where the suite itself runs in the background: that SIGINT is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def running(arguments: Sequence[Any], stderr_path: Path, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A command in a process group of its own, of which nothing is left afterwards."""

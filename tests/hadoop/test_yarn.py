@@ -29,6 +29,7 @@ from tests.graphmill.cluster.certificates import certificates
 from tests.hadoop import yarn as rm
 from tests.hadoop.cluster import MiniHdfs
 from tests.hadoop.jars import ensure_jars
+from tests.processes import heed_sigint
 from tests.waiting import found_in
 
 pytestmark = [pytest.mark.yarn, pytest.mark.slow]
@@ -138,7 +139,7 @@ def test_the_demo_in_containers_ends_well_although_workers_and_its_client_are_ki
                     os.kill(pid, signal.SIGKILL)
     (driver,) = re.findall(r"the driver is (application_\w+)", (tmp_path / "log").read_text())
     with subprocess.Popen(
-        [GRAPHMILL, "follow", driver], env=environment, stderr=subprocess.PIPE
+        [GRAPHMILL, "follow", driver], env=environment, stderr=subprocess.PIPE, preexec_fn=heed_sigint
     ) as first_try:
         assert first_try.stderr is not None
         assert first_try.stderr.readline()  # it shows the log from its beginning
@@ -199,8 +200,7 @@ def test_every_way_to_end_ends_the_application(yarn: MiniHdfs, tmp_path: Path) -
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            # Where the suite itself runs in the background, SIGINT is ignored, and children inherit that.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=heed_sigint,
         )
     workers = []
     for way, (number, _) in ways.items():

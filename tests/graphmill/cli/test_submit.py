@@ -18,6 +18,7 @@ from graphmill.cli.submit import command
 from graphmill.errors import ConfigError
 from graphmill.formats import pbg_checkpoint
 from graphmill.storage import hdfs
+from tests.processes import heed_sigint
 from tests.waiting import wait_until
 
 DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
@@ -169,8 +170,7 @@ def test_a_signal_ends_everything_that_was_started(tmp_path: Path, number: signa
         stderr=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
-        # Where the suite itself runs in the background, SIGINT is ignored, and children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=heed_sigint,
     )
     assert process.stdout is not None
     workers = [int(word) for word in process.stdout.readline().split()[1:]]
@@ -196,7 +196,7 @@ def test_ctrl_c_says_how_to_go_on_and_that_is_true(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=heed_sigint,
     )
     wait_until(lambda: pbg_checkpoint.read_version(str(tmp_path / "o/checkpoint")) > 1)
     os.killpg(process.pid, signal.SIGINT)
