@@ -225,8 +225,9 @@ class Work:
     def _finish(self, name: str, text: str) -> None:
         """Put a step in the journal; then delete the files that no later step reads."""
         storage.write_text(self._step_uri(name), text)
-        before = list(STEPS)[list(STEPS).index(name) - 1]
-        unneeded = self._needed_after(before).keys() - self._needed_after(name).keys()
+        earlier = list(STEPS)[: list(STEPS).index(name)]
+        needed = self._needed_after(earlier[-1]) if earlier else {}
+        unneeded = needed.keys() - self._needed_after(name).keys()
         _delete_files([storage.join(self.folders.work, storage.name(file)) for file in unneeded])
 
     def _needed_after(self, name: str) -> Checksums:
