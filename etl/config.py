@@ -142,9 +142,10 @@ class EtlConfig(Section):
     )
     index_bytes: Neutral[Positive] = Field(512 << 20, description="Memory of a task that sorts ids; bytes.")
     merge_bytes: Neutral[Positive] = Field(256 << 20, description="Edges that a task merges at once; bytes.")
-    max_opens: Neutral[Positive] = Field(
-        100_000,
-        description="Opens of intermediate files that a step may take; if more, it first combines the files.",
+    max_opens: Neutral[Positive | Literal["auto"]] = Field(
+        "auto",
+        description="Opens of intermediate files that a step may take; if more, it first combines the files. "
+        "auto: 100,000 on HDFS, else 1,000,000.",
     )
     spill_compression: Neutral[Literal["auto", Compression]] = Field(
         "auto", description="Compression of intermediate files; auto: none on local disks, else lz4."

@@ -261,7 +261,8 @@ def _index(work: Work, settings: TaskSettings, chunks: list[Chunk], counts: IdCo
 
 
 def _exchange(settings: TaskSettings, name: str, sources: list[str], bounds: Int64) -> Exchange:
-    return exchange.plan(settings.folders.work, name, sources, bounds, settings.etl.max_opens)
+    folder = settings.folders.work
+    return exchange.plan(folder, name, sources, bounds, exchange.max_opens(settings.etl, folder))
 
 
 def _joined(parts: list[Checksums]) -> Checksums:

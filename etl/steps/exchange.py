@@ -33,6 +33,11 @@ MAX_OPEN_FILES = 512
 MAX_COMBINED = 1024
 """Combined files, unless `MAX_OPEN_FILES` asks for more."""
 
+MAX_OPENS = 100_000
+"""Opens that a step may take, if `etl.max_opens` is auto: each costs two calls of HDFS's namenode."""
+MAX_LOCAL_OPENS = 1_000_000
+"""The same on local disks, where an open costs less than reading and writing what is combined."""
+
 Piece = tuple[Int64, memoryview]
 """Starts of a target's sections within their bytes, from 0, [sections + 1]; and these bytes."""
 
@@ -70,6 +75,13 @@ class Exchange:
     def sections(self, targets: range) -> range:
         """Sections of adjacent targets, as the sources number them."""
         return range(int(self.bounds[targets.start]), int(self.bounds[targets.stop]))
+
+
+def max_opens(etl: EtlConfig, folder: str) -> int:
+    """Opens that a step may take in a work folder."""
+    if etl.max_opens != "auto":
+        return etl.max_opens
+    return MAX_OPENS if storage.replicates(folder) else MAX_LOCAL_OPENS
 
 
 def plan(folder: str, name: str, sources: Sequence[str], bounds: Int64, max_opens: int) -> Exchange:

@@ -215,10 +215,12 @@ def test_every_way_to_end_ends_the_application(yarn: MiniHdfs, tmp_path: Path) -
     for way, (_, code) in ways.items():
         _, errors = runs[way].communicate(timeout=600)
         assert runs[way].returncode == code, errors
-        if way != "sigkill":  # nobody was left to see to that one: it ends by itself
+        if way not in ("sigkill", "deployed"):  # nobody was left to see to those: they end by themselves
             assert rm.is_over(yarn, way), errors
             assert left_on_hdfs(yarn, way) == []
-    rm.wait_until(lambda: rm.is_over(yarn, "sigkill"), "the application without its command")
+    for way in ("sigkill", "deployed"):
+        rm.wait_until(lambda way=way: rm.is_over(yarn, way), "the application without its command")
+    rm.wait_until(lambda: left_on_hdfs(yarn, "deployed") == [], "its files are deleted")
     # YARN calls an application killed before its nodes have ended the containers.
     rm.wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), "the workers' end")
 

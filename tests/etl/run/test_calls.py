@@ -58,7 +58,7 @@ class Size:
     partitions: int
     buckets: int
     processes: int = 1
-    max_opens: int = EtlConfig.model_fields["max_opens"].default
+    max_opens: int = exchange.MAX_OPENS
 
 
 def exchanges(size: Size) -> Iterator[Exchange]:
