@@ -8,7 +8,7 @@ DEMO_OUTPUT ?= demo-output
 PARALLEL ?= --numprocesses 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast test-image check format docs reference bench bench-gpu constraints release clean
+.PHONY: help install demo test test-fast test-image check format docs reference bench bench-large bench-gpu constraints release clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,11 +52,17 @@ reference: $(INSTALLED) ## write the pages that are made from code and figures, 
 	$(BIN)/graphmill schema > conf/graphmill.schema.json
 	$(BIN)/graphmill schema --format markdown > docs/reference/configuration.md
 	$(BIN)/python -m bench.page docs/benchmarks/figures.json > docs/benchmarks/figures.md
+	$(BIN)/python -m bench.page docs/benchmarks/large.json > docs/benchmarks/large.md
 
 bench: $(INSTALLED) ## speed against PyTorch-BigGraph, DuckDB and the machine's own limits
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'
 	$(BIN)/python -m bench --json docs/benchmarks/figures.json
 	$(BIN)/python -m bench.page docs/benchmarks/figures.json > docs/benchmarks/figures.md
+
+bench-large: $(INSTALLED) ## a billion edges, in 40 minutes and 70 GB of disk; partitions of several workers
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'
+	$(BIN)/python -m bench billion exchange --json docs/benchmarks/large.json
+	$(BIN)/python -m bench.page docs/benchmarks/large.json > docs/benchmarks/large.md
 
 bench-gpu: $(INSTALLED) ## training on a GPU, against its own limits; TRIPLES=folder of FB15k-237
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'

@@ -201,7 +201,7 @@ class Evaluate(Stage):
         return [("edges", num_edges, stage_figures(self.output, "etl")["num_edges"]["test"])]
 
     def note(self, figures: Mapping[str, Any]) -> str:
-        return f"MRR {figures['metrics']['mrr']:.4f}, by chance {figures['baselines']['random']['mrr']:.6f}"
+        return f"MRR {figures['metrics']['mrr']:.6f}, by chance {figures['baselines']['random']['mrr']:.6f}"
 
 
 class Remap(Stage):

@@ -1,4 +1,4 @@
-"""The page of figures: Markdown made from the JSON file of `python -m bench --json FILE`.
+"""A page of figures: Markdown made from the JSON file of `python -m bench NAMES --json FILE`.
 
 python -m bench.page docs/benchmarks/figures.json > docs/benchmarks/figures.md
 """
@@ -12,18 +12,19 @@ from typing import Any
 from bench.report import Figure, cell, columns, heading
 
 _INTRODUCTION = """\
-# Figures of the benchmarks
+# Figures: {names}
 
-`make bench` writes `docs/benchmarks/figures.json` and, from it, this page. [The method](method.md) says what
-each line measures. Compare the ratios, which come from one run on one machine; do not compare figures of
-different machines.
+`python -m bench {names} --json FILE` measured these figures, and `python -m bench.page FILE` made this
+page of them. [The method](method.md) says what each line measures. Compare the ratios, which come from one
+run on one machine; do not compare figures of different machines.
 """
 
 
 def markdown(found: dict[str, Any]) -> str:
     """Page of all reports in the JSON file `found`: figures, ratios with goals, notes."""
     reports: list[dict[str, Any]] = list(found["reports"].values())
-    return "\n".join([_INTRODUCTION, _machine(found), *map(_section, reports)])
+    introduction = _INTRODUCTION.format(names=" ".join(found["reports"]))
+    return "\n".join([introduction, _machine(found), *map(_section, reports)])
 
 
 def _machine(found: dict[str, Any]) -> str:

@@ -71,6 +71,8 @@ def test_the_page_of_python_describes_the_public_names(site: Path) -> None:
         assert f'id="{name}"' in shown
 
 
-def test_the_page_of_figures_is_made_of_the_json_file() -> None:
-    found = json.loads((REPOSITORY / "docs/benchmarks/figures.json").read_text())
-    assert (REPOSITORY / "docs/benchmarks/figures.md").read_text() == page.markdown(found), "make reference"
+@pytest.mark.parametrize("name", ["figures", "large"])
+def test_a_page_of_figures_is_made_of_its_json_file(name: str) -> None:
+    folder = REPOSITORY / "docs/benchmarks"
+    found = json.loads((folder / f"{name}.json").read_text())
+    assert (folder / f"{name}.md").read_text() == page.markdown(found), "make reference"
