@@ -20,6 +20,7 @@ import torch
 from distributed import Worker
 
 from graphmill import storage
+from graphmill.errors import NotFoundError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
 from train.distributed.actor_calls import call
@@ -207,7 +208,11 @@ class PartitionExchange:
 
     def _write_resting(self, entry: Entry, resting: Resting, iteration: Iteration) -> None:
         resting.table = Table(resting.table.embeddings_ND.cpu(), resting.table.sums.cpu())
-        saved = self._write(entry, resting.table, resting.folder, resting.version, iteration, ONE_COPY)
+        try:
+            saved = self._write(entry, resting.table, resting.folder, resting.version, iteration, ONE_COPY)
+        except NotFoundError as error:  # the version was committed from newer copies, its folder deleted
+            log.debug("training: %r, partition %d: nobody needs the file: %s", *entry[0], error)
+            return
         self._report_saved(entry[0], saved)
         resting.is_safe = True
 
