@@ -32,7 +32,7 @@ NUM_RENAMES = 8  # at a time
 
 @dataclass(frozen=True)
 class Copies:
-    """Where one revision of a partition is: in a worker's memory, in a file, or both.
+    """Copies of one revision of a partition: in a worker's memory, in a file, or both.
 
     Attributes:
         holder: the worker's PartitionHolder; "" where there is none.

@@ -1,4 +1,4 @@
-"""What a run asks of HDFS's namenode and of Dask's scheduler: counted on small runs, planned for large ones.
+"""Calls of HDFS's namenode and bytes for Dask's scheduler: counted on small runs, planned for large ones.
 
 The model takes the numbers of chunks, shards and buckets that the code plans, and counts calls. A real
 namenode's own counters show, on runs of several sizes, that it is an upper bound. Then the same model counts

@@ -24,7 +24,7 @@ GRAPH = {
 
 
 class Deployed:
-    """What would run in a container."""
+    """The command that would run in a container."""
 
     words: Sequence[str] = ()
     files: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""What the log tells of containers that go and come."""
+"""Lines of the log about containers that go and come."""
 
 import logging
 from pathlib import Path

@@ -19,7 +19,7 @@ FACETS: dict[str, Any] = {
 
 
 class Collected:
-    """What has been posted: the URL, and each event with its path and authorization."""
+    """The URL, and each event that was posted, with its path and authorization."""
 
     def __init__(self, url: str) -> None:
         self.url = url

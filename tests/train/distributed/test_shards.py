@@ -156,7 +156,7 @@ def servers():
 
 
 def test_a_worker_that_is_gone_is_not_waited_for(servers):
-    """Where nobody listens any more, Dask would knock for as long as its configuration says."""
+    """Dask would knock for as long as its configuration says."""
     client, _, holders = servers
     with socket.create_server(("127.0.0.1", 0)) as listener:
         gone = holders[0]._replace(address=f"tcp://127.0.0.1:{listener.getsockname()[1]}")

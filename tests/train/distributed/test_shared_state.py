@@ -125,7 +125,7 @@ def cluster_of(config, begins=begin, joins=begin):
 
 
 def test_traffic_grows_with_the_rows_that_change(tmp_path):
-    """Of a million rows 1,000 are pushed, and pulled by the other worker; then nothing."""
+    """1,000 of a million rows are pushed, and pulled by the other worker; then nothing."""
     with cluster_of(write(tmp_path)) as cluster:
         rows = torch.randperm(NUM_ROWS, generator=torch.Generator().manual_seed(1))[:1000]
         row_bytes = 8 * 4 + 4
@@ -264,7 +264,7 @@ def interrupted(copy):
 
 
 def test_half_a_pull_is_not_what_a_worker_knows(tmp_path):
-    """Who makes a lost shard anew is chosen by it, and whether the run says that it does not repeat."""
+    """It decides who makes a lost shard anew, and whether the run says that it does not repeat."""
     with cluster_of(write(tmp_path, 20, bucket_assignment="tournament")) as cluster:
         cluster.placement.publish(Bucket(0, 0), 1)
         cluster.on(0, trained, [1], 8.0)
