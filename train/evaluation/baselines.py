@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphmill.formats import edge_buckets
-from graphmill.vocab import Bucket, Side
+from graphmill.vocab import Side
 from train.edges.partitions import all_buckets
 from train.evaluation.metrics import HITS, PESSIMISTIC, Ranks, concatenated
 from train.evaluation.queries import READ_EDGES, Numbers, Queries, Slots, Triples
@@ -143,24 +143,21 @@ def _degrees(slots: Slots, side: Side, paths: Sequence[str], wanted_W: Numbers) 
 
 def _counted(slots: Slots, side: Side, paths: Sequence[str], row: int) -> tuple[Numbers, Numbers]:
     """Distinct pairs `relation x end + entity` of one row of buckets, sorted, and their edges: [U]."""
-    files = [(path, each) for path in paths for each in _buckets(slots, side, row)]
+    buckets = [each for each in all_buckets(slots.config) if getattr(each, side.value) == row]
+    files = [(path, *each) for path in paths for each in edge_buckets.count_all(path, buckets).items()]
     first_R, rows_R = (each[slots.static(np.arange(slots.num_relations))] for each in slots.places(side, row))
     begin_R = np.concatenate([[0], np.cumsum(rows_R)])  # of each relation's pairs among all pairs of the row
     parts = (
         begin_R[part.rel] + getattr(part, side.value)
-        for path, bucket in files
-        for part in slots.read_checked(path, bucket)
+        for path, bucket, count in files
+        for part in slots.read_checked(path, bucket, 0, count)
     )
     num_pairs = int(begin_R[-1])
-    num_edges = sum(edge_buckets.count_edges(*each) for each in files)
+    num_edges = sum(count for *_, count in files)
     is_dense = num_pairs <= min(max(num_edges, READ_EDGES), MAX_TABLE)
     key_U, count_U = by_table(parts, num_pairs) if is_dense else by_sorting(parts)
     rel_U = np.searchsorted(begin_R, key_U, side="right") - 1
     return rel_U * slots.end + first_R[rel_U] + key_U - begin_R[rel_U], count_U
-
-
-def _buckets(slots: Slots, side: Side, row: int) -> list[Bucket]:
-    return [each for each in all_buckets(slots.config) if getattr(each, side.value) == row]
 
 
 def by_table(parts: Iterable[Numbers], num_keys: int) -> tuple[Numbers, Numbers]:
