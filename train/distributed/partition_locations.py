@@ -76,7 +76,7 @@ class PartitionLocations:
         self._storage = ThreadPoolExecutor(NUM_RENAMES, "checkpoint")
 
     def source(self, key: PartitionKey) -> Source:
-        """Where the newest revision of a partition is."""
+        """The places to get the newest revision of a partition from."""
         return self._copies[key][-1].source()
 
     def folder(self, grant: int) -> str:

@@ -286,7 +286,7 @@ def _num_queries(ranges: Sequence[Range]) -> int:
 
 
 def _slices(known: Sequence[KnownFile], key: PartitionKey, ranges: Sequence[Range]) -> list[Slice]:
-    """Where the known cells of a partition are."""
+    """The slices of files that hold the known cells of a partition."""
     found = []
     for side, (number, begins, _) in product({each.side for each in ranges}, known):
         start, stop = begins[side][key[0]][key[1] : key[1] + 2].tolist()

@@ -1,4 +1,4 @@
-"""Where the tasks of an evaluation run: one after the other in this process, or on a cluster."""
+"""Runs the tasks of an evaluation: one after the other in this process, or on a cluster."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence

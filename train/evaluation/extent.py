@@ -1,4 +1,4 @@
-"""How many edges an evaluation ranks: all of them within its budget, else a sample.
+"""Number of edges that an evaluation ranks: all of them within its budget, else a sample.
 
 The budget is counted, not timed, so that equal inputs give equal metrics. A score of a ranking costs one
 product of D numbers. A training edge has num_batch_negs + num_uniform_negs negatives and itself on both

@@ -49,7 +49,7 @@ def gather(slots: Slots, take: Take, side: Side, rel: Numbers, ids: Numbers) -> 
 
 
 class Ranker:
-    """How to rank: the model, on one device, with threads and perhaps the kernels of train/gpu."""
+    """Means to rank: the model, on one device, with threads and perhaps the kernels of train/gpu."""
 
     def __init__(
         self, model: Model, device: torch.device, *, num_threads: int = 1, fused: bool = False
@@ -361,6 +361,6 @@ def chunks(whole: slice, size: int) -> Iterator[slice]:
 
 
 def _positions(sorted_N: Numbers, wanted_K: Numbers) -> Numbers:
-    """Where each number is in `sorted_N`; -1 for one that is not there."""
+    """Positions of numbers in `sorted_N`; -1 for one that is not there."""
     position_K = np.minimum(np.searchsorted(sorted_N, wanted_K), len(sorted_N) - 1)
     return np.where(sorted_N[position_K] == wanted_K, position_K, -1)
