@@ -18,6 +18,7 @@ from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats.id_maps import IdMap, Numbers
 from graphmill.formats.murmur import Hashes, hash_strings, scale
+from graphmill.sorted_arrays import contains
 
 PIECE_BYTES = 256 << 20
 """Rows of one side that are joined or sorted at once."""
@@ -151,10 +152,10 @@ def _join_by_id(pairs: pa.Table, wanted: Numbers, row: Numbers, misses: Misses) 
     raw, ids = known["raw"].combine_chunks(), known["id"].to_numpy()
     is_shared = _has_equal_neighbour(ids)
     misses.shared.add(raw.filter(pa.array(is_shared)))
-    is_unmapped = ~np.isin(wanted, ids)
+    is_unmapped = ~contains(ids, wanted)
     misses.unmapped.add(pa.array(wanted[is_unmapped]))
     raw, ids = raw.filter(pa.array(~is_shared)), ids[~is_shared]
-    misses.without_row.add(raw.filter(pa.array(~np.isin(ids, wanted))))
+    misses.without_row.add(raw.filter(pa.array(~contains(wanted, ids))))
     if not len(ids):
         return raw, np.empty(0, np.int64)
     at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)

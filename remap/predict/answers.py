@@ -22,6 +22,7 @@ from graphmill import storage
 from graphmill.checkpoints import Floats
 from graphmill.display import progress
 from graphmill.formats.parquet import iter_columns, open_parquet
+from graphmill.sorted_arrays import distinct
 from graphmill.vocab import Side
 from remap.predict.best import Answers, Best
 from remap.predict.known import KnownEdges, KnownRange
@@ -80,7 +81,7 @@ def write_answers(asked: Asked, chunk: Chunk, uri: str) -> dict[str, int]:
         FormatError: a vector or a parameter is damaged, not finite, or too large.
     """
     ids, number_Q = _read_chunk(asked, chunk)
-    number_U = np.unique(number_Q[number_Q != UNKNOWN])
+    number_U = distinct(number_Q[number_Q != UNKNOWN])
     search = _Search(asked, number_U)
     for partition in range(len(asked.candidates.parts)):
         search.visit(partition)
@@ -185,7 +186,7 @@ def _write(
     uri: str,
 ) -> int:
     """Write the answers of each id, in the order of the ids; return their number."""
-    wanted = np.unique(answers.candidate)
+    wanted = distinct(answers.candidate)
     names = asked.candidates.names(wanted).cast(pa.large_string()).combine_chunks()
     num_rows = 0
     with (

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from graphmill.config import Config
 from graphmill.formats import edge_buckets
+from graphmill.sorted_arrays import distinct
 from graphmill.vocab import Bucket, Side
 from remap.predict.sizes import WIDTH
 from remap.predict.table import EntityTable
@@ -96,7 +97,7 @@ class KnownRange:
             mine = (row >= start) & (row < stop)
             if not mine.any():
                 continue
-            codes = np.unique(np.concatenate([codes, row[mine] * num_queries + query[mine]]))
+            codes = distinct(np.concatenate([codes, row[mine] * num_queries + query[mine]]))
             while len(codes) > most and stop - start > WIDTH:
                 stop = start + max(1, (stop - start) // 2 // WIDTH) * WIDTH
                 codes = codes[: np.searchsorted(codes, stop * num_queries)]

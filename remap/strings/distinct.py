@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from graphmill.machine.native import address
+from graphmill.sorted_arrays import contains, distinct
 from remap.strings import native
 
 Hashes = npt.NDArray[np.uint64]
@@ -36,12 +37,12 @@ def hashes_of(ids: pa.Array) -> Hashes:
 def repeated(hashes: Hashes) -> Hashes:
     """Return the hashes that come more than once, sorted; sorts `hashes` in place."""
     hashes.sort()
-    return np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
+    return distinct(hashes[1:][hashes[1:] == hashes[:-1]])
 
 
 def suspected(ids: pa.Array, suspects: Hashes) -> Iterator[tuple[int, Any]]:
     """Yield the positions of ids with a hash among `suspects`, and these ids."""
-    for row in np.flatnonzero(np.isin(hashes_of(ids), suspects)).tolist():
+    for row in np.flatnonzero(contains(suspects, hashes_of(ids))).tolist():
         yield row, ids[row].as_py()
 
 

@@ -1,6 +1,7 @@
 """Counts of a ranking in compiled code: numbers of a product above and between limits, in one pass.
 
-Torch needs several passes, each of which takes longer than the product. A call releases the GIL.
+Torch needs several passes, each of which takes longer than the product. A call releases the GIL. Pairs that a
+product in bfloat16 leaves in doubt are multiplied once more, one by one.
 
 Shapes: P queries, N candidates, C edges, T pairs of an edge and a candidate.
 """
@@ -10,19 +11,20 @@ from collections.abc import Iterator
 from ctypes import c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from graphmill.machine import native
 
-SOURCE = Path(__file__).with_name("ranking") / "counts.cpp"
+SOURCE = Path(__file__).with_name("native") / "counts.cpp"
+ALIGNED = 16  # numbers of the widest vector
 _PRODUCTS = [c_void_p, c_int, c_int64, c_int64, c_void_p]
 # Result and arguments.
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "count": (None, [*_PRODUCTS, c_void_p, c_void_p]),
-    "list": (None, [*_PRODUCTS, c_void_p, c_void_p, c_void_p]),
+    "list": (c_int64, [*_PRODUCTS, *5 * [c_void_p]]),
 }
 
 
@@ -34,6 +36,25 @@ class _Edges(ctypes.Structure):
         ("low", c_void_p),
         ("high", c_void_p),
     )
+
+
+class _Factors(ctypes.Structure):
+    _fields_ = (
+        ("queries", c_void_p),
+        ("candidates", c_void_p),
+        ("dimension", c_int64),
+        ("low", c_void_p),
+        ("high", c_void_p),
+    )
+
+
+class Factors(NamedTuple):
+    """Queries [P, D] and candidates [N, D], float32, D a multiple of ALIGNED; limits of products [C]."""
+
+    queries: Tensor
+    candidates: Tensor
+    low: Tensor
+    high: Tensor
 
 
 class Counter:
@@ -59,13 +80,28 @@ class Counter:
         _loaded().graphmill_count(*self._arguments, above_C.data_ptr(), between_C.data_ptr())
         return above_C, between_C
 
-    def pairs(self, between_C: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """The pairs that `count` found between the limits, in parts: edges and columns, [T] each."""
+    def pairs(
+        self, between_C: Tensor, above_C: Tensor, factors: Factors | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """The pairs that `count` found between the limits, in parts: edges and columns, [T] each.
+
+        With `factors`, their product decides where it can, and adds the pairs above its limit to `above_C`.
+        """
         edge_T, column_T = (between_C.new_empty(int(between_C.sum())) for _ in range(2))
-        _loaded().graphmill_list(
-            *self._arguments, between_C.data_ptr(), edge_T.data_ptr(), column_T.data_ptr()
+        structure = _Factors()
+        if factors is not None:
+            held = [each.contiguous() for each in factors]
+            query, candidate, low, high = (each.data_ptr() for each in held)
+            structure = _Factors(query, candidate, held[0].shape[1], low, high)
+        num_pairs = _loaded().graphmill_list(
+            *self._arguments,
+            between_C.data_ptr(),
+            ctypes.byref(structure),
+            above_C.data_ptr(),
+            edge_T.data_ptr(),
+            column_T.data_ptr(),
         )
-        yield edge_T, column_T
+        yield edge_T[:num_pairs], column_T[:num_pairs]
 
 
 @cache

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphmill.formats import edge_buckets
+from graphmill.sorted_arrays import contains, distinct, positions
 from graphmill.vocab import Side
 from train.edges.partitions import all_buckets
 from train.evaluation.metrics import HITS, PESSIMISTIC, Ranks, concatenated
@@ -101,10 +102,10 @@ def rank(queries: Queries, edges: Triples, known: Numbers, trained_paths: Sequen
     slots, side = queries.slots_of_types, queries.side
     query_E = np.empty(len(edges), np.int64)
     query_E[queries.order] = queries.of_edge
-    own_is_known_E = np.isin(query_E * slots.end + edges.slots(side), known)
+    own_is_known_E = contains(known, query_E * slots.end + edges.slots(side))
     query_K, slot_K = np.divmod(known, slots.end)
     pair_E, pair_K = edges.rel * slots.end + edges.slots(side), queries.rel[query_K] * slots.end + slot_K
-    wanted_W = np.unique(np.concatenate([pair_E, pair_K]))
+    wanted_W = distinct(np.concatenate([pair_E, pair_K]), overwrite=True)
     degree_W, entities = _degrees(slots, side, trained_paths, wanted_W)
     degree_E = degree_W[np.searchsorted(wanted_W, pair_E)]
     left_out = _Degrees(query_K, degree_W[np.searchsorted(wanted_W, pair_K)], np.ones_like(query_K))
@@ -134,8 +135,8 @@ def _degrees(slots: Slots, side: Side, paths: Sequence[str], wanted_W: Numbers) 
         ends_U = is_split[slots.static(pair_U // slots.end)] | (row == num_rows - 1)
         going_on = pair_U[~ends_U], count_U[~ends_U]
         pair_U, count_U = pair_U[ends_U], count_U[ends_U]
-        is_wanted_U = np.isin(pair_U, wanted_W)
-        degree_W[np.searchsorted(wanted_W, pair_U[is_wanted_U])] = count_U[is_wanted_U]
+        place_U = positions(wanted_W, pair_U)
+        degree_W[place_U[place_U >= 0]] = count_U[place_U >= 0]
         found.append(np.unique(pair_U // slots.end * _MAX_DEGREE + count_U, return_counts=True))
     keys_H, weights_H = (np.concatenate(each) for each in zip(*found, strict=True))
     return degree_W, _Degrees(*np.divmod(keys_H, _MAX_DEGREE), weights_H)

@@ -16,7 +16,8 @@ n 2^-23 of the sum of their absolute values at most,
 
 with the true norms of what the rounding has lost. y > own - u + B is a higher score, and y < own - u - B a
 lower one; only pairs in between are scored in float64. A product that is rounded once more at its end (to
-bfloat16) keeps that order, if the two limits are rounded outwards.
+bfloat16) keeps that order, if the two limits are rounded outwards. Of the pairs that bfloat16 leaves in
+doubt, float32 tells most apart: pair by pair in compiled code, or by another product if they are many.
 
 Other comparators, plug-ins and l2 with a bias, are compared by their float32 `matrix_scores`.
 
@@ -29,6 +30,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from graphmill.config import Config
 from graphmill.model.registry import COMPARATORS
@@ -39,9 +41,12 @@ from train.model.model import Model
 
 MANY_PAIRS = 0.01
 """Share of pairs in doubt from which another product in float32 is cheaper than scores one by one."""
+MANY_COMPILED = 0.1
+"""The same in compiled code."""
 _PAIRS = 1 << 15  # floats of the vectors scored at a time: they stay in the cache
 _LARGEST = 2.0**126  # up to here no sum overflows
 _SMALLEST = 2.0**-96  # more than underflow takes from a product, and SMALLEST_SQUARE from a distance
+_TERM = 3  # where `_sizes` has the largest term
 _NUM_PARTS = 3  # columns of a candidate's own term: two of 8 bits, and the rest
 
 
@@ -60,12 +65,17 @@ def dtypes(config: Config, device: torch.device) -> tuple[torch.dtype, ...]:
 
 
 class _Rounded(NamedTuple):
-    """Vectors as a product takes them, and norms for the bound, all float64 [N]."""
+    """Vectors as a product takes them, and their factors of the bound B, which is a sum of five products.
 
-    rows: Tensor  # [N, D'] of the product's dtype
-    norm: Tensor
-    rounded_norm: Tensor
-    lost_norm: Tensor
+    Attributes:
+        rows: [N, D'] of the product's dtype.
+        bound: float64; `_weights` of each query [P, 5], `_sizes` of a block of candidates [5].
+        rounded_norm: the largest.
+    """
+
+    rows: Tensor
+    bound: Tensor
+    rounded_norm: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,18 +164,24 @@ class Comparison:
         return torch.cat(found, 1)
 
     def _count_products(self, edges: Edges, queries: Factors, candidates: Factors, side: Side) -> Tensor:
+        is_compiled = edges.row_C.device.type == "cpu" and counts.library() is not None
         for dtype in self._dtypes:
             product_PN = queries.rounded[dtype].rows @ candidates.rounded[dtype].rows.T
             low_C1, high_C1, overflows = self._limits(edges, queries, candidates, dtype)
             if overflows:
                 product_PN.nan_to_num_()  # finite: all are in doubt
             edges.leave_out(product_PN)
-            counter = _counter(edges, product_PN, low_C1, high_C1)
+            counter = _counter(edges, product_PN, low_C1, high_C1, is_compiled)
             higher_C, doubt_C = counter.count()
-            if int(doubt_C.sum()) <= MANY_PAIRS * len(doubt_C) * product_PN.shape[1]:
+            many = MANY_COMPILED if is_compiled else MANY_PAIRS
+            if int(doubt_C.sum()) <= many * len(doubt_C) * product_PN.shape[1]:
                 break
+        factors = None
+        if is_compiled and dtype is not torch.float32 and not overflows:
+            rows = queries.rounded[torch.float32].rows, candidates.rounded[torch.float32].rows
+            factors = counts.Factors(*rows, *self._limits(edges, queries, candidates, torch.float32)[:2])
         equal_C = torch.zeros_like(higher_C)
-        for edge_T, column_T in counter.pairs(doubt_C):
+        for edge_T, column_T in counter.pairs(doubt_C, higher_C, factors):
             score_T = self._pair_scores(queries, candidates, side, edges.row_C[edge_T], column_T)
             own_T = edges.own_C[edge_T]
             higher_C.index_add_(0, edge_T, (score_T > own_T).long())
@@ -177,10 +193,10 @@ class Comparison:
     ) -> Tensor:
         """Scores that decide, of pairs: [T]."""
         step = max(1, _PAIRS // queries.vectors.shape[1])
-        candidate_ND = candidates.vectors.contiguous() if len(row_T) else candidates.vectors
         parts = zip(torch.split(row_T, step), torch.split(column_T, step), strict=True)
+        query_PD, candidate_ND = queries.vectors, candidates.vectors
         scores = [
-            self._scores(queries.vectors.index_select(0, rows), candidate_ND.index_select(0, columns), side)
+            self._scores(query_PD.index_select(0, rows), candidate_ND.index_select(0, columns), side)
             for rows, columns in parts
         ]
         return torch.cat([candidates.vectors.new_empty(0, dtype=torch.float64), *scores])
@@ -191,6 +207,7 @@ class Comparison:
     def _factors(self, vectors_ND: Tensor, *, are_queries: bool) -> Factors:
         if not self._is_product:
             return Factors(vectors_ND, vectors_ND.new_zeros(0), {})
+        vectors_ND = vectors_ND.contiguous()
         config = self._config
         compared_ND = vectors_ND[:, 1:] if config.bias else vectors_ND
         term_N = vectors_ND.new_zeros(len(vectors_ND), dtype=torch.float64)
@@ -204,15 +221,16 @@ class Comparison:
         if config.bias or is_distance:
             parts_NK = torch.ones_like(compared_ND[:, :1]).expand(-1, _NUM_PARTS)
             parts_NK = parts_NK if are_queries else _parts(term_N)
-        exact_ND = compared_ND.double()
-        norm_N = exact_ND.norm(dim=1)
         rounded = {}
         for dtype in self._dtypes:
             rows_ND = compared_ND.to(dtype)
-            norms = norm_N, norm_N, torch.zeros_like(norm_N)
-            if dtype is not torch.float32:
-                norms = norm_N, rows_ND.double().norm(dim=1), (exact_ND - rows_ND).norm(dim=1)
-            rounded[dtype] = _Rounded(torch.cat([rows_ND, parts_NK.to(dtype)], 1), *norms)
+            if parts_NK.shape[1]:
+                rows_ND = torch.cat([rows_ND, parts_NK.to(dtype)], 1)
+            norms = _norms(compared_ND, dtype)
+            bound = _weights(norms, term_N, rows_ND.shape[1] + 8) if are_queries else _sizes(norms, term_N)
+            if dtype is not self._dtypes[0]:  # for products pair by pair
+                rows_ND = functional.pad(rows_ND, (0, -rows_ND.shape[1] % counts.ALIGNED))
+            rounded[dtype] = _Rounded(rows_ND, bound, float(norms[1].amax()))
         return Factors(vectors_ND, term_N, rounded)
 
     def _limits(
@@ -223,19 +241,44 @@ class Comparison:
         own_C = -edges.own_C.square() if self._config.comparator == "l2" else edges.own_C
         limit_C = own_C - queries.term[row_C]
         q, c = queries.rounded[dtype], candidates.rounded[dtype]
-        term = float(candidates.term.abs().amax())
-        norm, rounded_norm, lost_norm = (float(each.amax()) for each in c[1:])
-        num_terms = q.rows.shape[1] + 8
-        size_P = q.rounded_norm * rounded_norm + 1.1 * term
-        bound_P = q.lost_norm * norm + q.rounded_norm * lost_norm + 2.0**-24 * term
-        bound_P += num_terms * (2.0**-23 * size_P + _SMALLEST * (1 + q.norm + norm))
-        # float64 rounds too: the score that decides, the terms, the norms
-        bound_P += num_terms * 2.0**-48 * (q.norm * norm + term + queries.term.abs()) + 2.0**-20 * bound_P
-        fits_P = size_P <= _LARGEST
-        bound_P[~fits_P] = torch.inf
-        bound_C = bound_P[row_C] + num_terms * 2.0**-48 * own_C.abs()
+        fits = q.rounded_norm * c.rounded_norm + 1.1 * float(c.bound[_TERM]) <= _LARGEST
+        bound_C = (q.bound @ c.bound)[row_C] if fits else torch.full_like(own_C, torch.inf)
+        bound_C += (q.rows.shape[1] + 8) * 2.0**-48 * own_C.abs()
         limits = _outwards(limit_C - bound_C, dtype, -1), _outwards(limit_C + bound_C, dtype, 1)
-        return *limits, not bool(fits_P.all())
+        return *limits, not fits
+
+
+def _norms(vectors_ND: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Norms of vectors, of the same rounded, and of what rounding has lost: [N] float64."""
+    exact_ND = vectors_ND.double()
+    norm_N = exact_ND.norm(dim=1)
+    if dtype is torch.float32:
+        return norm_N, norm_N, torch.zeros_like(norm_N)
+    rounded_ND = vectors_ND.to(dtype).double()
+    return norm_N, rounded_ND.norm(dim=1), (exact_ND - rounded_ND).norm(dim=1)
+
+
+def _weights(norms: tuple[Tensor, Tensor, Tensor], term_P: Tensor, num_terms: int) -> Tensor:
+    """What each query multiplies `_sizes` by, so that the sum is the bound B: [P, 5].
+
+    Adds a little, because float64 rounds too: the score that decides, the terms, the norms, the bound.
+    """
+    norm_P, rounded_P, lost_P = norms
+    one_P = torch.ones_like(norm_P)
+    columns = (
+        lost_P + num_terms * (_SMALLEST + 2.0**-48 * norm_P),
+        num_terms * 2.0**-23 * rounded_P,
+        rounded_P,
+        (2.0**-24 + num_terms * (1.1 * 2.0**-23 + 2.0**-48)) * one_P,
+        num_terms * (_SMALLEST * (1 + norm_P) + 2.0**-48 * term_P.abs()),
+    )
+    return torch.stack(columns, 1) * (1 + 2.0**-20)
+
+
+def _sizes(norms: tuple[Tensor, Tensor, Tensor], term_N: Tensor) -> Tensor:
+    """Largest norm, rounded norm, lost norm and own term of a block of candidates, and 1: [5]."""
+    largest = [each.amax() for each in (*norms, term_N.abs())]
+    return torch.stack([*largest, torch.ones_like(largest[0])])
 
 
 def _parts(term_N: Tensor) -> Tensor:
@@ -255,10 +298,10 @@ def _outwards(limit_C: Tensor, dtype: torch.dtype, sign: int) -> Tensor:
 
 
 def _counter(
-    edges: Edges, product_PN: Tensor, low_C1: Tensor, high_C1: Tensor
+    edges: Edges, product_PN: Tensor, low_C1: Tensor, high_C1: Tensor, is_compiled: bool
 ) -> "counts.Counter | _TorchCounter":
     """Something that counts products beyond and between two limits [C, 1]."""
-    if product_PN.device.type == "cpu" and counts.library() is not None:
+    if is_compiled:
         return counts.Counter(product_PN, edges.row_C, edges.own_column_C, low_C1, high_C1)
     return _TorchCounter(edges, product_PN, low_C1, high_C1)
 
@@ -281,8 +324,10 @@ class _TorchCounter:
         higher_C, doubt_C = torch.cat(found, 1)
         return higher_C, doubt_C
 
-    def pairs(self, doubt_C: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """The pairs between the limits, edges and columns, in parts [T]."""
+    def pairs(
+        self, doubt_C: Tensor, higher_C: Tensor, factors: counts.Factors | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """The pairs between the limits, edges and columns, in parts [T]; the rest is not used."""
         for edge_E in torch.split(doubt_C.nonzero().flatten(), len(self._product_PN)):
             rival_EN = self._edges.rivals(self._product_PN, edge_E)
             is_between_EN = (rival_EN <= self._high_C1[edge_E]) & (rival_EN >= self._low_C1[edge_E])

@@ -122,7 +122,7 @@ def trained_paths(config: Config) -> list[str]:
 def _blocks(config: Config, graph: Graph) -> tuple[Slots, int]:
     """The slots of all entities, and the height of a block of queries."""
     settings = config.section(EvaluateConfig)
-    block_bytes = settings.block_bytes or (256 << 20 if config.num_gpus else 4 << 20)
+    block_bytes = settings.block_bytes or (256 << 20 if config.num_gpus else 8 << 20)
     height, width = block_sizes(block_bytes, [count for rows in graph.num_rows.values() for count in rows])
     height = height if settings.candidates is None else QUERIES
     return Slots(config, graph.num_rows, graph.num_relations, width), height

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from graphmill.sorted_arrays import distinct
 from graphmill.vocab import Bucket, Partition, Side
 from train.evaluation.queries import Numbers, Queries, Slots, Triples
 
@@ -46,7 +47,7 @@ class Endpoints:
 
     def __init__(self, slots: Slots, edges: Triples) -> None:
         self._slots, self._types = slots, list(slots.counts)
-        self.keys = np.unique(np.concatenate([self._keys(edges, side) for side in Side]))
+        self.keys = distinct(np.concatenate([self._keys(edges, side) for side in Side]))
         self._tables: dict[Side, tuple[Partition, npt.NDArray[np.int32]]] = {}
 
     def __len__(self) -> int:
@@ -116,11 +117,6 @@ def scan(slots: Slots, edges: Triples, queries: Mapping[Side, Queries], pieces: 
                     candidate_K = getattr(part, side.other.value)[hit_H[is_known_H]]
                     slot_K = first[side.other][slots.static(rel_H[is_known_H])] + candidate_K
                     cells[side.other].append(slot_K * len(queries[side.other]) + query_H[is_known_H])
-    return Found({side: distinct(np.concatenate(each)) for side, each in cells.items()}, degrees)
-
-
-def distinct(numbers: Numbers) -> Numbers:
-    """The distinct ones of numbers, ascending; sorts in place, faster than the hashes of np.unique."""
-    numbers.sort()
-    found: Numbers = numbers[np.diff(numbers, prepend=-1) != 0]
-    return found
+    return Found(
+        {side: distinct(np.concatenate(each), overwrite=True) for side, each in cells.items()}, degrees
+    )

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from graphmill.config import Config
 from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
+from graphmill.sorted_arrays import positions
 from graphmill.vocab import Bucket, Partition, Side
 from train.edges.partitions import all_buckets
 
@@ -229,8 +230,7 @@ class Queries:
     def find(self, rel: Integers, slots: Numbers) -> Numbers:
         """The query of each pair of a relation and the other side's entity, -1 for one without: [K]."""
         keys = self._rank[rel] * self.slots_of_types.end + slots
-        query = np.minimum(np.searchsorted(self._query_keys, keys), len(self) - 1)
-        return np.where(self._query_keys[query] == keys, query, -1)
+        return positions(self._query_keys, keys)
 
     def _keys(self, edges: Triples) -> Numbers:
         return self._rank[edges.rel] * self.slots_of_types.end + edges.slots(self.side.other)

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from graphmill.errors import FormatError
+from graphmill.sorted_arrays import distinct, positions
 from graphmill.vocab import Partition, Side
 from train.evaluation.comparison import Comparison, Edges, Factors
 from train.evaluation.drawing import Drawing
@@ -42,9 +43,9 @@ def gather(slots: Slots, take: Take, side: Side, rel: Numbers, ids: Numbers) -> 
     """Embeddings of the entities with the slots `ids` [E], on one side of the relations `rel` [E]: [E, D]."""
     dimension = max(slots.config.entity_dimension(each) for each in slots.counts)
     gathered_ED = torch.zeros(len(ids), dimension)
-    for entity_type, partition, positions, index in slots.visits(side, rel, ids):
+    for entity_type, partition, places, index in slots.visits(side, rel, ids):
         rows_ND = take(entity_type, partition, index)
-        gathered_ED[torch.from_numpy(positions), : rows_ND.shape[1]] = rows_ND
+        gathered_ED[torch.from_numpy(places), : rows_ND.shape[1]] = rows_ND
     return gathered_ED
 
 
@@ -276,7 +277,7 @@ class Counting:
         """Count for a block of queries against candidates, whose slots are sorted."""
         device, edges = self.ranker.device, block.edges
         row_K, column_K = (torch.from_numpy(each).to(device) for each in self._known_pairs(block, slot_N))
-        column_C = torch.from_numpy(_positions(slot_N, self._candidates[edges])).to(device)
+        column_C = torch.from_numpy(positions(slot_N, self._candidates[edges])).to(device)
         of_block = Edges(self._row_E[edges], self._own_E[edges], column_C, (row_K, column_K), len(slot_N))
         queries = self._factors_of(group, block)
         counts = self.ranker.comparison.count(of_block, queries, candidates, self.queries.side)
@@ -286,7 +287,7 @@ class Counting:
     def _known_pairs(self, block: _Block, slot_N: Numbers) -> tuple[Numbers, Numbers]:
         """Rows and columns of a block's known cells among candidates."""
         row_K, slot_K = self.queries.within(self.known, block.number, int(slot_N[0]), int(slot_N[-1]))
-        column_K = _positions(slot_N, slot_K)
+        column_K = positions(slot_N, slot_K)
         return row_K[column_K >= 0], column_K[column_K >= 0]
 
     def _factors_of(self, group: Group, block: _Block) -> Factors:
@@ -323,9 +324,9 @@ class Counting:
         count_K = np.searchsorted(row_E, row_K, side="right") - first_K
         before_K = np.cumsum(count_K) - count_K
         edge_T = np.arange(count_K.sum()) + np.repeat(first_K - before_K, count_K)
-        own_E = _positions(slot_N, self._candidates[block.edges])
+        own_E = positions(slot_N, self._candidates[block.edges])
         own = np.flatnonzero(own_E >= 0) * len(slot_N) + own_E[own_E >= 0]
-        pairs = np.unique(np.concatenate([edge_T * len(slot_N) + np.repeat(column_K, count_K), own]))
+        pairs = distinct(np.concatenate([edge_T * len(slot_N) + np.repeat(column_K, count_K), own]))
         return np.divmod(pairs, len(slot_N))
 
 
@@ -345,7 +346,7 @@ def rank(
             ranker, queries, lambda name, part, rows: tables[name, part][torch.from_numpy(rows)]
         )
         query_K = queries.find(known.rel, known.slots(side.other))
-        cells = np.unique(queries.cells(query_K, known.slots(side))[query_K >= 0])
+        cells = distinct(queries.cells(query_K, known.slots(side))[query_K >= 0])
         every = slice(0, len(queries))
         counting = Counting(ranker, queries, every, vectors_QD, own_E, cells, drawn=False)
         for (name, part), table_ND in tables.items():
@@ -358,9 +359,3 @@ def chunks(whole: slice, size: int) -> Iterator[slice]:
     """The range, `size` at a time."""
     for start in range(whole.start, whole.stop, size):
         yield slice(start, min(start + size, whole.stop))
-
-
-def _positions(sorted_N: Numbers, wanted_K: Numbers) -> Numbers:
-    """Positions of numbers in `sorted_N`; -1 for one that is not there."""
-    position_K = np.minimum(np.searchsorted(sorted_N, wanted_K), len(sorted_N) - 1)
-    return np.where(sorted_N[position_K] == wanted_K, position_K, -1)

@@ -24,6 +24,7 @@ from graphmill.cluster import num_cores
 from graphmill.config import Config
 from graphmill.display import progress
 from graphmill.formats import edge_buckets
+from graphmill.sorted_arrays import distinct
 from graphmill.storage import file_name
 from graphmill.vocab import Bucket, Partition, Side
 from train.edges.partitions import PartitionKey
@@ -183,7 +184,7 @@ def endpoint_rows(slots: Slots, edges: Triples) -> dict[PartitionKey, Numbers]:
     for side in Side:
         for entity_type, partition, _, index in slots.visits(side, edges.rel, edges.slots(side)):
             found.setdefault((entity_type, partition), []).append(index)
-    return {key: np.unique(np.concatenate(rows)) for key, rows in found.items()}
+    return {key: distinct(np.concatenate(rows)) for key, rows in found.items()}
 
 
 def take_rows(part: Part, key: PartitionKey) -> None:
@@ -263,7 +264,7 @@ def rank_plainly(part: Part, side: Side, numbers: Sequence[int], trained_paths: 
     edges = part.edges()
     queries = part.queries(side, edges)
     found = [work.load(part.folder, f"known-{side}-{number}", np.int64) for number in numbers]
-    slot_K, query_K = np.divmod(known.distinct(np.concatenate(found).reshape(-1)), len(queries))
+    slot_K, query_K = np.divmod(distinct(np.concatenate(found).reshape(-1), overwrite=True), len(queries))
     return baselines.rank(queries, edges, np.sort(query_K * part.slots.end + slot_K), trained_paths)
 
 
@@ -275,7 +276,7 @@ def _known_cells(part: Part, queries: Queries, rows: slice, slices: Sequence[Sli
         slot_K, query_K = np.divmod(cells, len(queries))
         is_mine_K = (query_K >= rows.start) & (query_K < rows.stop)
         found.append(queries.cells(query_K[is_mine_K], slot_K[is_mine_K]))
-    return known.distinct(np.concatenate(found))
+    return distinct(np.concatenate(found), overwrite=True)
 
 
 def _read(slots: Slots, path: str, bucket: Bucket, rows: Numbers | None) -> Iterator[Triples]:
