@@ -111,7 +111,7 @@ class TrainConfig(Section):
         ge=0,
         description="Memory of each of several workers for partitions that no bucket of it needs now, which "
         "other workers fetch from there, in bytes. null: half of the worker's memory without what a bucket "
-        "needs; 0: they read files.",
+        "and shared rows need; 0: they read files.",
     )
     all_reduce: Neutral[Literal["auto", "shards", "nccl", "gloo"]] = Field(
         "auto",

@@ -33,7 +33,7 @@ from train.distributed.partition_holder import PartitionHolder
 from train.distributed.shards import ShardServer
 from train.distributed.shared_state import SharedState
 from train.edges.batches import EdgeTensors
-from train.edges.partitions import PartitionKey, all_keys, is_shared
+from train.edges.partitions import PartitionKey
 from train.plan.decide import decide, device_of
 from train.run.bucket import BucketTrainer
 from train.run.run_metrics import peak_bytes
@@ -190,14 +190,12 @@ class Worker:
 
 
 def _budget_bytes(context: RunContext, num_on_host: int) -> int:
-    """Memory for resting partitions: as chosen, or half of the worker's without what a bucket needs."""
+    """Memory for resting partitions: as chosen, or what the worker's memory leaves."""
     chosen = context.config.section(TrainConfig).exchange_bytes
     if chosen is not None:
         return chosen
     limit_bytes = get_worker().memory_manager.memory_limit or memory.host_free_bytes() // num_on_host
-    moving = [key for key in all_keys(context.config) if not is_shared(context.config, key)]
-    largest = max((memory.partition_bytes(context, key) for key in moving), default=0)
-    return max(0, limit_bytes // 2 - (memory.bucket_partitions(context) + 1) * largest)
+    return memory.resting_bytes(context, limit_bytes)
 
 
 def _sources(listed: Iterable[Any]) -> dict[PartitionKey, Source]:

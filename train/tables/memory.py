@@ -61,6 +61,18 @@ def staying_bytes(context: RunContext) -> int:
     return shared + step_bytes(config) + 2 * (edges_bytes(config, largest) + 28 * largest)
 
 
+def resting_bytes(context: RunContext, limit_bytes: int) -> int:
+    """Memory of a worker for partitions that no bucket needs now: half of its limit, without what stays.
+
+    That is the partitions of a bucket, one that comes, and of rows that all workers share a copy and a shard.
+    """
+    config = context.config
+    sizes = {key: partition_bytes(context, key) for key in all_keys(config)}
+    shared = sum(size for key, size in sizes.items() if is_shared(config, key))
+    largest = max((size for key, size in sizes.items() if not is_shared(config, key)), default=0)
+    return max(0, limit_bytes // 2 - (bucket_partitions(context) + 1) * largest - 2 * shared)
+
+
 def bucket_partitions(context: RunContext) -> int:
     """The most partitions that a bucket needs, without those of types that have one partition."""
     config = context.config

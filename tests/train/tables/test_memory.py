@@ -10,6 +10,8 @@ import pytest
 from graphmill.formats import entity_counts
 from tests import REPOSITORY
 from tests.train.graphs import make_config, write_graph
+from train.tables import memory
+from train.tables.run_context import RunContext
 
 NUM_ROWS, DIMENSION = 1_000_000, 64
 TABLE_BYTES = NUM_ROWS * DIMENSION * 4
@@ -57,3 +59,21 @@ def test_table_larger_than_the_memory(tmp_path):
     whole = trained(tmp_path / "whole", 1, False)
     assert whole.returncode != 0
     assert "memory" in whole.stderr
+
+
+def test_resting_partitions_leave_room_for_rows_that_workers_share(tmp_path):
+    relation = {"name": "r", "lhs": "node", "rhs": "tag"}
+    config = make_config(
+        tmp_path,
+        entities={"node": {"num_partitions": 4}, "tag": {"num_partitions": 1}},
+        relations=[relation],
+        dimension=8,
+        defaults="pbg",
+    )
+    write_graph(config, {"node": 400, "tag": 1000}, np.array([[0, 0, 0], [399, 0, 999]]))
+    row_bytes = 4 * (8 + 1)
+    bucket = (1 + 1) * 100 * row_bytes  # its partition, and one that comes
+    shared = 2 * 1000 * row_bytes
+    context = RunContext(config)
+    assert memory.resting_bytes(context, 10 * (bucket + shared)) == 4 * (bucket + shared)
+    assert memory.resting_bytes(context, bucket) == 0
