@@ -29,7 +29,10 @@ SECONDS, MEMORY_BYTES, DISK_BYTES = 2400, 8 << 30, 70 * 10**9
 def run(setting: Setting) -> Report:
     """Run the stages one after the other, and check what they write."""
     num_rows = setting.num_rows or ROWS
-    report = Report("billion", f"{num_rows:,} edges, {setting.num_workers} workers; each command as typed")
+    title = f"{num_rows:,} edges, {setting.num_workers} workers; each command as typed"
+    report = Report("billion", title)
+    if setting.kill:
+        report = Report("billion-killed", f"{title}, killed once, and typed again")
     edges = edges_of(num_rows)
     folder = parquet_edges(setting.graphs, edges, setting.num_workers)
     graph = Graph(edges, folder, read_counts(setting.graphs, edges))

@@ -14,16 +14,16 @@ from bench.report import Figure, cell, columns, heading
 _INTRODUCTION = """\
 # Figures: {names}
 
-`python -m bench {names} --json FILE` measured these figures, and `python -m bench.page FILE` made this
-page of them. [The method](method.md) says what each line measures. Compare the ratios, which come from one
-run on one machine; do not compare figures of different machines.
+`python -m bench NAME --json FILE` measured these figures, and `python -m bench.page FILE` made this page of
+them. [The method](method.md) says what each line measures, and the commands. Compare the ratios, which come
+from one run on one machine; do not compare figures of different machines.
 """
 
 
 def markdown(found: dict[str, Any]) -> str:
     """Page of all reports in the JSON file `found`: figures, ratios with goals, notes."""
     reports: list[dict[str, Any]] = list(found["reports"].values())
-    introduction = _INTRODUCTION.format(names=" ".join(found["reports"]))
+    introduction = _INTRODUCTION.format(names=", ".join(found["reports"]))
     return "\n".join([introduction, _machine(found), *map(_section, reports)])
 
 
