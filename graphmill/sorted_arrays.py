@@ -15,9 +15,8 @@ Number = TypeVar("Number", bound=np.generic)
 
 def distinct(numbers: npt.NDArray[Number], *, overwrite: bool = False) -> npt.NDArray[Number]:
     """Return the distinct ones of numbers [N], ascending; `overwrite` sorts in place, and saves a copy."""
-    ascending = numbers if overwrite else np.sort(numbers)
-    if overwrite:
-        ascending.sort()
+    ascending = numbers if overwrite else numbers.copy()
+    ascending.sort()
     is_first = np.ones(len(ascending), bool)
     np.not_equal(ascending[1:], ascending[:-1], out=is_first[1:])
     found: npt.NDArray[Number] = ascending[is_first]

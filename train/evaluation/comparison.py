@@ -259,9 +259,9 @@ def _norms(vectors_ND: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tens
 
 
 def _weights(norms: tuple[Tensor, Tensor, Tensor], term_P: Tensor, num_terms: int) -> Tensor:
-    """What each query multiplies `_sizes` by, so that the sum is the bound B: [P, 5].
+    """Factors of each query; multiplied by `_sizes` and summed up, they are the bound B: [P, 5].
 
-    Adds a little, because float64 rounds too: the score that decides, the terms, the norms, the bound.
+    They add a little, because float64 rounds too: the score that decides, the terms, the norms, the bound.
     """
     norm_P, rounded_P, lost_P = norms
     one_P = torch.ones_like(norm_P)
