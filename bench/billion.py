@@ -29,10 +29,8 @@ SECONDS, MEMORY_BYTES, DISK_BYTES = 2400, 8 << 30, 70 * 10**9
 def run(setting: Setting) -> Report:
     """Run the stages one after the other, and check what they write."""
     num_rows = setting.num_rows or ROWS
-    title = f"{num_rows:,} edges, {setting.num_workers} workers; each command as typed"
-    report = Report("billion", title)
-    if setting.kill:
-        report = Report("billion-killed", f"{title}, killed once, and typed again")
+    name, how = ("billion-killed", ", killed once, and typed again") if setting.kill else ("billion", "")
+    report = Report(name, f"{num_rows:,} edges, {setting.num_workers} workers; each command as typed{how}")
     edges = edges_of(num_rows)
     folder = parquet_edges(setting.graphs, edges, setting.num_workers)
     graph = Graph(edges, folder, read_counts(setting.graphs, edges))

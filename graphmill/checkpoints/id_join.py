@@ -18,7 +18,7 @@ from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats.id_maps import IdMap, Numbers
 from graphmill.formats.murmur import Hashes, hash_strings, scale
-from graphmill.sorted_arrays import contains
+from graphmill.sorted_arrays import contains, positions
 
 PIECE_BYTES = 256 << 20
 """Rows of one side that are joined or sorted at once."""
@@ -156,10 +156,8 @@ def _join_by_id(pairs: pa.Table, wanted: Numbers, row: Numbers, misses: Misses) 
     misses.unmapped.add(pa.array(wanted[is_unmapped]))
     raw, ids = raw.filter(pa.array(~is_shared)), ids[~is_shared]
     misses.without_row.add(raw.filter(pa.array(~contains(wanted, ids))))
-    if not len(ids):
-        return raw, np.empty(0, np.int64)
-    at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-    hit = ids[at] == wanted
+    at = positions(ids, wanted)
+    hit = at >= 0
     return raw.take(pa.array(at[hit])), row[hit]
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from graphmill.config import Config
 from graphmill.formats import edge_buckets
-from graphmill.sorted_arrays import distinct
+from graphmill.sorted_arrays import contains, distinct, positions
 from graphmill.vocab import Bucket, Side
 from remap.predict.sizes import WIDTH
 from remap.predict.table import EntityTable
@@ -55,8 +55,8 @@ class KnownEdges:
             rows = numbers[start:stop] - queries.first[own]
             for folder, bucket in product(self.folders, self._buckets(queries, own, candidates, partition)):
                 for ends in self._ends(folder, bucket):
-                    place = np.minimum(np.searchsorted(rows, ends[0]), len(rows) - 1)
-                    mine = rows[place] == ends[0]
+                    place = positions(rows, ends[0])
+                    mine = place >= 0
                     yield place[mine] + start, ends[1][mine]
 
     def _buckets(
@@ -105,9 +105,4 @@ class KnownRange:
 
     def has(self, query: Numbers, row: Numbers) -> npt.NDArray[np.bool_]:
         """Whether pairs of a query and a candidate's row are known edges."""
-        if not len(self.codes):
-            return np.zeros(len(query), bool)
-        wanted = row * self._num_queries + query
-        place = np.minimum(np.searchsorted(self.codes, wanted), len(self.codes) - 1)
-        found: npt.NDArray[np.bool_] = self.codes[place] == wanted
-        return found
+        return contains(self.codes, row * self._num_queries + query)
