@@ -1,6 +1,6 @@
 """Time of each kernel in a step, and of the score kernels with other tiles.
 
-For tuning: write the fastest tiles into `TILES` of train/gpu/kernels/scores.py.
+For tuning: write the fastest tiles into train/gpu/kernels/tiles.py.
 """
 
 from collections import defaultdict
@@ -22,15 +22,8 @@ from train.gpu.reference import Comparison
 STEPS = 10
 SHAPES = ((100, 100), (100, 1000), (400, 1000))
 TILES = {
-    128: (
-        (64, 64, 4, 3),
-        (64, 64, 4, 2),
-        (128, 64, 8, 3),
-        (128, 64, 8, 2),
-        (64, 128, 8, 2),
-        (128, 128, 8, 2),
-    ),
-    512: ((32, 32, 8, 2), (64, 32, 8, 2), (64, 32, 8, 3), (64, 16, 8, 2), (128, 32, 8, 2), (64, 64, 8, 1)),
+    128: ((64, 64, 4, 3), (64, 64, 4, 2), (128, 64, 8, 3), (128, 64, 8, 2), (128, 128, 8, 2)),
+    512: ((64, 64, 8, 2), (64, 64, 8, 1), (64, 32, 8, 2), (32, 32, 8, 2), (128, 64, 8, 1)),
 }
 
 
@@ -89,28 +82,30 @@ def _functions(graph: Graph, machine: Machine, report: Report) -> None:
 
 def _tiles(graph: Graph, machine: Machine, report: Report) -> None:
     from train.gpu import kernels
-    from train.gpu.kernels import scores
+    from train.gpu.kernels import tiles
 
     chunks, positives = 128, synthetic.CHUNK
     candidates = positives + graph.num_negatives
-    query_CPD = torch.randn(chunks, positives, graph.dimension, device=machine.device).bfloat16()
-    candidate_CKD = torch.randn(chunks, candidates, graph.dimension, device=machine.device).bfloat16()
-    rows_CK = torch.randint(10**6, (chunks, candidates), device=machine.device, dtype=torch.int32)
+    table_ND = torch.randn(100_000, graph.dimension, device=machine.device)
+    rows_CK = torch.randint(len(table_ND), (chunks, candidates), device=machine.device, dtype=torch.int32)
+    candidate_CKD = kernels.stage(table_ND, rows_CK, 0, torch.bfloat16)
+    query_CPD = kernels.stage(table_ND, rows_CK[:, :positives].contiguous(), 0, torch.bfloat16)
     weight_CP = torch.ones(chunks, positives, device=machine.device)
     comparison = Comparison(
         "softmax", 0.1, query_CPD, candidate_CKD, rows_CK, positives, weight_CP, exact=False
     )
     out_CKD = torch.empty(candidate_CKD.shape, device=machine.device)
     compared = kernels.query_gradients(comparison)
-    width = 128 if graph.dimension <= 128 else 512
-    works: dict[scores.Kernel, Callable[[int], object]] = {
+    width = max(128, tiles.width_of(graph.dimension))
+    works: dict[tiles.Kernel, Callable[[int], object]] = {
         "query_gradients": lambda _: kernels.query_gradients(comparison),
         "candidate_gradients": lambda _: kernels.candidate_gradients(comparison, compared.saved, out_CKD),
     }
     for kernel, work in works.items():
-        chosen = scores.TILES[kernel][width]
+        by_width = tiles.TILES[kernel]["bfloat16"]
+        chosen = by_width[width]
         for tile in TILES[width]:
-            scores.TILES[kernel][width] = (scores.Tile(*tile), *chosen[1:])
+            by_width[width] = (tiles.Tile(*tile),)
             try:
                 seconds = machine.median_s(work, repeats=5)
             except Exception as error:  # too many registers, or too much shared memory
@@ -122,4 +117,4 @@ def _tiles(graph: Graph, machine: Machine, report: Report) -> None:
                 negatives=graph.num_negatives,
                 ms_per_side=1e3 * seconds,
             )
-        scores.TILES[kernel][width] = chosen
+        by_width[width] = chosen

@@ -1,7 +1,7 @@
 """Step on whole tables by the kernels or their reference, with the results of train/step/plain.py.
 
-    sample edges and candidates from counters
-    for each side: query, stage, query_gradients, candidate_gradients, backward      (see reference.py)
+    sample edges and candidates from counters                                        (see reference.py)
+    for each side: stage; query; query_gradients, candidate_gradients; backward
     Adagrad on the touched rows and relations
 
 A step never waits for the host. Only the clock changes from step to step, and each step moves the clock on
@@ -21,7 +21,7 @@ from graphmill.vocab import Side
 from train.config import TrainConfig
 from train.edges.negative_sampling import in_batch_negatives
 from train.gpu import reference
-from train.gpu.reference import Comparison, Edges, Sample, Source
+from train.gpu.reference import Compared, Comparison, Edges, Positive, Sample, Source
 from train.model.frozen import Frozen
 from train.model.model import Model
 from train.model.optimizer import Adagrad
@@ -76,6 +76,13 @@ class OperatorRows:
         return joined.view(-1, joined.shape[-1])
 
 
+class _Compared(NamedTuple):
+    """The result of one side, and its positives."""
+
+    found: Compared
+    positive: Positive
+
+
 Parameters = tuple[OperatorRows, OperatorRows]  # for the queries of lhs and of rhs
 
 
@@ -105,6 +112,7 @@ class FusedStep:
         self.update_rows = kernels.update_rows if settings.deterministic else kernels.update_rows_fast
         self.clock_2 = torch.zeros(2, dtype=torch.int64, device=device)
         self.sums = torch.zeros(len(StepFigures._fields), dtype=torch.float64, device=device)
+        self._figure_6 = torch.tensor([0, 0, 1, 1, 2, 3], device=device)  # both sides: loss, cost, violators
         self.frozen = Frozen.of(config)
         self.lr_scale = 1.0
 
@@ -128,13 +136,33 @@ class FusedStep:
         )
         if not self.config.dynamic_relations:  # a static relation's parameters are a table of one row
             sample = sample._replace(rel_CP=torch.zeros_like(sample.rel_CP))
-        gradient_TD, parts = _touched_gradients(shape, shape.positives + again + drawn, tables)
+        rows_SCK, like = sample.rows_SCK, tables[0].embeddings_ND
+        gradient_SCKD = like.new_empty(*rows_SCK.shape, like.shape[1])
         sources = [self._source(side, shape, sample, parameters[side], tables) for side in range(2)]
-        relations = [self._side(side, first, sample, sources[side], tables, parts) for side in range(2)]
-        self._update_touched(shape, sample, tables, gradient_TD)
+        staged = [
+            self.kernels.stage(table.embeddings_ND, rows_CK, shape.positives, self.dtype)
+            for table, rows_CK in zip(tables, rows_SCK, strict=True)
+        ]
+        # A query for one side is made of the other side's entities.
+        queries = [self.kernels.query(source, staged[1 - side]) for side, source in enumerate(sources)]
+        sides = [
+            self._compare(side, first, sample, queries[side], staged[side], gradient_SCKD[side])
+            for side in range(2)
+        ]
+        relations: list[Tensor | None] = []
+        costs: list[Tensor] = []
+        for side, source in enumerate(sources):
+            gradient_CKD, positive = gradient_SCKD[1 - side], sides[1 - side].positive
+            relation_CPD, cost_CP = self.kernels.backward(
+                source, sides[side].found.gradient_CPD, positive, self._regularization(side), gradient_CKD
+            )
+            relations.append(relation_CPD)
+            costs.append(cost_CP)
+        self._add_figures(sides, costs)
+        self._update_touched(shape, rows_SCK, tables, gradient_SCKD)
         if shape.group.relation not in self.frozen.relations:
             self._update_relations(parameters, relations, sample.rel_CP.flatten())
-        self.clock_2[1] += shape.num_edges
+        self.clock_2[1].add_(shape.num_edges)
 
     def _source(self, side: int, shape: Shape, sample: Sample, own: OperatorRows, tables: Sides) -> Source:
         """Describe the queries for one side: entities of the other side, and their relations."""
@@ -142,36 +170,40 @@ class FusedStep:
             operator=self.config.relations[shape.group.relation].operator,  # type: ignore[arg-type]
             adjoint=not self.model.two_sided and side == 1,
             table_ND=tables[1 - side].embeddings_ND,
-            rows_CP=sample.rows[1 - side][:, : shape.positives],
+            rows_CP=sample.rows_SCK[1 - side, :, : shape.positives],
             parameters_RD=own.values_RD,
             rel_CP=sample.rel_CP,
         )
 
-    def _side(
-        self, side: int, first: int, sample: Sample, source: Source, tables: Sides, parts: list[Tensor]
-    ) -> Tensor | None:
-        """Compute score, loss, gradients of one side; return the gradients of edges' relations [C, P, D]."""
-        candidate_gradient_CKD, entity_gradient_CPD = parts[2 * side], parts[2 * (1 - side) + 1]
+    def _compare(
+        self,
+        side: int,
+        first: int,
+        sample: Sample,
+        query_CPD: Tensor,
+        candidate_CKD: Tensor,
+        gradient_CKD: Tensor,
+    ) -> _Compared:
+        """Compare queries with the candidates of one side; the gradients of its negatives are written."""
         comparison = Comparison(
             loss=self.config.loss_fn,  # type: ignore[arg-type]
             margin=self.config.margin,
-            query_CPD=self.kernels.query(source, self.dtype),
-            candidate_CKD=self.kernels.stage(tables[side].embeddings_ND, sample.rows[side], self.dtype),
-            rows_CK=sample.rows[side],
+            query_CPD=query_CPD,
+            candidate_CKD=candidate_CKD,
+            rows_CK=sample.rows_SCK[side],
             first=first,
             weight_CP=sample.weight_CP,
             exact=self.exact,
         )
         compared = self.kernels.query_gradients(comparison)
-        self.kernels.candidate_gradients(comparison, compared.saved, candidate_gradient_CKD)
-        relation_CPD: Tensor | None
-        relation_CPD, n3_cost = self.kernels.backward(
-            source, compared.gradient_CPD, self._regularization(side), entity_gradient_CPD
-        )
-        self.sums[0] += compared.loss
-        self.sums[1] += n3_cost
-        self.sums[2 + side] += compared.violators
-        return relation_CPD
+        self.kernels.candidate_gradients(comparison, compared.saved, gradient_CKD)
+        return _Compared(compared, Positive(query_CPD, compared.pull_CP, is_negative=not first))
+
+    def _add_figures(self, sides: list[_Compared], costs: list[Tensor]) -> None:
+        """Add the figures of a step, in few launches."""
+        lhs, rhs = (side.found for side in sides)
+        parts = [lhs.loss_CP, rhs.loss_CP, *costs, lhs.violators_CP, rhs.violators_CP]
+        self.sums.index_add_(0, self._figure_6, torch.stack(parts).sum((1, 2), dtype=torch.float64))
 
     def _regularization(self, side: int) -> tuple[float, float]:
         """Coefficients of N3 on the query's entity and on its relation; as in train/step/plain.py."""
@@ -180,17 +212,15 @@ class FusedStep:
             return 2 * once, once
         return once, once if side else 0.0
 
-    def _update_touched(self, shape: Shape, sample: Sample, tables: Sides, gradient_TD: Tensor) -> None:
-        """Move every touched row by Adagrad; `gradient_TD` has the order of `_touched_gradients`."""
-        rows = [part.flatten() for each in sample.rows for part in (each, each[:, : shape.positives])]
-        rows_T, lr = torch.cat(rows), self.config.lr * self.lr_scale
-        half = len(rows_T) // 2
-        parts = [slice(0, None)] if tables[0] is tables[1] else [slice(0, half), slice(half, None)]
+    def _update_touched(self, shape: Shape, rows_SCK: Tensor, tables: Sides, gradient_SCKD: Tensor) -> None:
+        """Move every touched row by Adagrad."""
+        lr = self.config.lr * self.lr_scale
+        parts = [slice(0, 2)] if tables[0] is tables[1] else [slice(0, 1), slice(1, 2)]
         frozen = self.frozen.sides(self.config, shape.group.relation)
         for side, table, part in zip(Side, tables, parts, strict=False):
-            if side in frozen:
-                continue
-            self.update_rows(table.embeddings_ND, table.sums, rows_T[part], gradient_TD[part], lr)
+            if side not in frozen:
+                rows_T, gradient_TD = rows_SCK[part].flatten(), gradient_SCKD[part].flatten(0, 2)
+                self.update_rows(table.embeddings_ND, table.sums, rows_T, gradient_TD, lr)
 
     def _update_relations(
         self, parameters: Parameters, gradients: list[Tensor | None], rel_T: Tensor
@@ -204,19 +234,6 @@ class FusedStep:
         lr = self.adagrad.lr * self.lr_scale
         for own, gradient_CPD in pairs:
             self.kernels.update_rows(own.values_RD, own.sums_RD, rel_T, gradient_CPD.flatten(0, 1), lr)
-
-
-def _touched_gradients(shape: Shape, num_candidates: int, tables: Sides) -> tuple[Tensor, list[Tensor]]:
-    """Allocate the gradients of all touched rows [T, D], and views that the kernels write.
-
-    Views, for lhs and then for rhs: candidates [C, K, D], entities of the queries [C, P, D].
-    """
-    like = tables[0].embeddings_ND
-    counts = [num_candidates, shape.positives] * 2
-    gradient_TD = like.new_empty(shape.chunks * sum(counts), like.shape[1])
-    parts = torch.split(gradient_TD, [shape.chunks * count for count in counts])
-    views = [part.view(shape.chunks, count, -1) for part, count in zip(parts, counts, strict=True)]
-    return gradient_TD, views
 
 
 def _kernels_of(device: torch.device) -> ModuleType:

@@ -3,8 +3,8 @@
 One side of a step, for edges in chunks that share their candidates:
 
     sample                edges of a step, in random order, and candidates drawn for them
-    stage                 rows of a table            -> operands
-    query                 rows, relation             -> operands, to compare with candidates
+    stage                 rows of candidates         -> operands
+    query                 rows, relation             -> operands: queries, and the rows as candidates
     query_gradients       queries, candidates        -> losses, gradients of the queries; stores no score
     candidate_gradients   queries, candidates        -> gradients of the candidates
     backward              gradients of the queries   -> gradients of their rows and of their relation
@@ -14,8 +14,8 @@ One side of a step, for edges in chunks that share their candidates:
 Operators are those of graphmill/model, losses and Adagrad those of train/model; the comparator is the dot
 product.
 
-Shapes: N rows of a table, D dimension, C chunks, P positives per chunk, K candidates of a chunk (its
-positives first), M negatives, T touched rows with repetitions, R relations.
+Shapes: N rows of a table, D dimension, S both sides, C chunks, P positives per chunk, K candidates of a chunk
+(its positives first), M negatives, T touched rows with repetitions, R relations.
 """
 
 from typing import Literal, NamedTuple
@@ -44,7 +44,7 @@ class Edges(NamedTuple):
 class Sample(NamedTuple):
     """Edges in chunks, and the candidates of each side."""
 
-    rows: tuple[Tensor, Tensor]  # of lhs and rhs, int32 [C, K]: the positives, some again, the drawn ones
+    rows_SCK: Tensor  # of lhs and rhs, int32: the positives, some again, the drawn ones
     rel_CP: Tensor  # int32
     weight_CP: Tensor
 
@@ -55,7 +55,7 @@ class Source(NamedTuple):
     operator: Operator
     adjoint: bool  # apply the adjoint of the operator: <adjoint(x), y> = <x, operator(y)>
     table_ND: Tensor
-    rows_CP: Tensor  # may be the first columns of a wider tensor
+    rows_CP: Tensor  # the first columns of the candidates of their side
     parameters_RD: Tensor | None  # of complex_diagonal: the real parts, then the imaginary ones
     rel_CP: Tensor
 
@@ -76,10 +76,19 @@ class Comparison(NamedTuple):
 class Compared(NamedTuple):
     """Result of `query_gradients`."""
 
-    loss: Tensor  # float64 sum over the edges
-    violators: Tensor  # float64 number of candidates that score above their positive
-    gradient_CPD: Tensor  # of the queries
+    loss_CP: Tensor
+    violators_CP: Tensor  # number of negatives that score above the positive
+    gradient_CPD: Tensor  # of the queries, in their dtype
+    pull_CP: Tensor  # gradients of the positives' scores
     saved: tuple[Tensor, ...]  # for candidate_gradients
+
+
+class Positive(NamedTuple):
+    """The positives of one side, as candidates of its queries."""
+
+    query_CPD: Tensor
+    pull_CP: Tensor  # gradients of their scores
+    is_negative: bool  # candidate_gradients has written their gradients as negatives of other queries
 
 
 def sample(
@@ -108,17 +117,24 @@ def sample(
     weight_CP = torch.ones(edge_CP.shape, device=clock_2.device)
     if edges.weight is not None:
         weight_CP = edges.weight[edge_CP]
-    return Sample((rows[0], rows[1]), edges.rel[edge_CP], weight_CP)
+    return Sample(torch.stack(rows), edges.rel[edge_CP], weight_CP)
 
 
-def stage(table_ND: Tensor, rows_CK: Tensor, dtype: torch.dtype) -> Tensor:
-    """Gather rows as operands of a matrix product: [C, K, D]."""
-    return table_ND[rows_CK.long()].to(dtype)
+def stage(table_ND: Tensor, rows_CK: Tensor, positives: int, dtype: torch.dtype) -> Tensor:
+    """Gather the candidates after the first P, which `query` gathers, as operands of a product [C, K, D]."""
+    candidate_CKD = table_ND.new_empty(*rows_CK.shape, table_ND.shape[1], dtype=dtype)
+    candidate_CKD[:, positives:] = table_ND[rows_CK[:, positives:].long()].to(dtype)
+    return candidate_CKD
 
 
-def query(source: Source, dtype: torch.dtype) -> Tensor:
-    """Gather rows and apply their relation: [C, P, D]."""
-    return _apply(source, *_leaves(source)).detach().to(dtype)
+def query(source: Source, own_CKD: Tensor) -> Tensor:
+    """Gather rows and apply their relation: [C, P, D], in the dtype of `own_CKD`.
+
+    The rows themselves are the first P candidates of their side, and are written to `own_CKD`.
+    """
+    rows_CPD, parameters_CPD = _leaves(source)
+    own_CKD[:, : rows_CPD.shape[1]] = rows_CPD.detach()
+    return _apply(source, rows_CPD, parameters_CPD).detach().to(own_CKD.dtype)
 
 
 def query_gradients(comparison: Comparison) -> Compared:
@@ -129,40 +145,46 @@ def query_gradients(comparison: Comparison) -> Compared:
     pos_CP = (query_CPD * own_CPD).sum(-1)
     neg_CPM = query_CPD @ negative_CMD.transpose(1, 2)
     losses.mask_own(neg_CPM, comparison.rows_CK, positives, first)
-    violators = torch.count_nonzero(neg_CPM > pos_CP.unsqueeze(-1))
+    violators_CP = (neg_CPM > pos_CP.unsqueeze(-1)).sum(-1).to(pos_CP)
     weight_CP = comparison.weight_CP.to(pos_CP)
     loss_CP, pos_CP, neg_CPM = losses.loss_gradient(
         comparison.loss, comparison.margin, pos_CP, neg_CPM, weight_CP
     )
     gradient_CPD = neg_CPM @ negative_CMD + pos_CP.unsqueeze(-1) * own_CPD
-    loss = loss_CP.sum(dtype=torch.float64)
-    return Compared(loss, violators.double(), gradient_CPD, (pos_CP, neg_CPM))
+    gradient_CPD = gradient_CPD.to(comparison.query_CPD.dtype)
+    return Compared(loss_CP, violators_CP, gradient_CPD, pos_CP, (neg_CPM,))
 
 
 def candidate_gradients(comparison: Comparison, saved: tuple[Tensor, ...], out_CKD: Tensor) -> None:
-    """Write the gradients of all candidates, positives included, to `out_CKD`."""
-    pos_CP, neg_CPM = saved
-    query_CPD = _wide(comparison.query_CPD)
-    out_CKD[:, : comparison.first] = 0
-    out_CKD[:, comparison.first :] = neg_CPM.transpose(1, 2) @ query_CPD
-    out_CKD[:, : query_CPD.shape[1]] += pos_CP.unsqueeze(-1) * query_CPD
+    """Write the gradients of the candidates from `first` on, as negatives, to `out_CKD`."""
+    (neg_CPM,) = saved
+    out_CKD[:, comparison.first :] = neg_CPM.transpose(1, 2) @ _wide(comparison.query_CPD)
 
 
 def backward(
-    source: Source, gradient_CPD: Tensor, regularization: tuple[float, float], out_CPD: Tensor
+    source: Source,
+    gradient_CPD: Tensor,
+    positive: Positive,
+    regularization: tuple[float, float],
+    out_CKD: Tensor,
 ) -> tuple[Tensor | None, Tensor]:
-    """Write the gradients of the rows; return those of each edge's relation [C, P, D], and the N3 cost.
+    """Write the gradients of the rows, which are the first P candidates of their side, to `out_CKD`.
 
-    `regularization` holds the coefficients of N3 on the row and on the relation.
+    A row gets them as the entity of its query and as the positive of the other side's. Returns the gradients
+    of each edge's relation [C, P, D], in the dtype of `gradient_CPD`, and the cost
+    of N3 [C, P]. `regularization` holds the coefficients of N3 on the
+    row and on the relation.
     """
     rows_CPD, own_CPD = _leaves(source)
-    _apply(source, rows_CPD, own_CPD).backward(gradient_CPD)  # type: ignore[no-untyped-call]
-    row_gradient_CPD, cost = _regularised(source.operator, rows_CPD, regularization[0])
-    out_CPD[:] = row_gradient_CPD
+    _apply(source, rows_CPD, own_CPD).backward(_wide(gradient_CPD))  # type: ignore[no-untyped-call]
+    row_gradient_CPD, cost_CP = _regularised(source.operator, rows_CPD, regularization[0])
+    row_gradient_CPD += positive.pull_CP.unsqueeze(-1) * _wide(positive.query_CPD)
+    first_CPD = out_CKD[:, : rows_CPD.shape[1]]
+    first_CPD.copy_(row_gradient_CPD + first_CPD if positive.is_negative else row_gradient_CPD)
     if own_CPD is None:
-        return None, cost
-    own_gradient_CPD, own_cost = _regularised(source.operator, own_CPD, regularization[1])
-    return own_gradient_CPD, cost + own_cost
+        return None, cost_CP
+    own_gradient_CPD, own_cost_CP = _regularised(source.operator, own_CPD, regularization[1])
+    return own_gradient_CPD.to(gradient_CPD.dtype), cost_CP + own_cost_CP
 
 
 def update_rows(table_ND: Tensor, sums: Tensor, rows_T: Tensor, gradient_TD: Tensor, lr: float) -> None:
@@ -170,7 +192,9 @@ def update_rows(table_ND: Tensor, sums: Tensor, rows_T: Tensor, gradient_TD: Ten
 
     The step is row-wise with `sums` [N], element-wise with `sums` [N, D].
     """
-    optimizer.update_rows(table_ND, sums, *optimizer.sum_duplicates(rows_T.long(), gradient_TD), lr)
+    optimizer.update_rows(
+        table_ND, sums, *optimizer.sum_duplicates(rows_T.long(), gradient_TD.to(table_ND.dtype)), lr
+    )
 
 
 def update_rows_fast(
@@ -213,9 +237,9 @@ def _apply(source: Source, rows_CPD: Tensor, own_CPD: Tensor | None) -> Tensor:
 
 
 def _regularised(operator: Operator, leaf: Tensor, coefficient: float) -> tuple[Tensor, Tensor]:
-    """Sum the gradient at a leaf and the gradient of N3; and the cost of N3, in float64."""
+    """Sum the gradient at a leaf and the gradient of N3; and the cost of N3 [C, P]."""
     cost_CP, slopes = losses.n3(operators.parts(operator, leaf.detach()), coefficient)
-    return gradient_of(leaf) + torch.cat(slopes, dim=-1), cost_CP.sum(dtype=torch.float64)
+    return gradient_of(leaf) + torch.cat(slopes, dim=-1), cost_CP
 
 
 def _wide(operand: Tensor) -> Tensor:

@@ -1,28 +1,19 @@
-"""Compiles all kernels that a step and a ranking launch, for Hopper, on any machine; runs none of them.
+"""Compiles all kernels that a step launches, on any machine; runs none of them.
 
-    python -m tests.train.gpu.compile_kernels D N LOSS float32|tf32|bfloat16 ...        (four words a case)
+    python -m tests.train.gpu.compile_kernels ARCHITECTURE D N LOSS float32|tf32|bfloat16 ...
     python -m tests.train.gpu.compile_kernels sizes E ...       (passes over so many edges)
 
 They are launched by what launches them in earnest, so that they are compiled for the very arguments that they
-would have. Prints for each: name, matrix instruction, bytes of shared memory, bytes of registers spilled; of
-passes: name, how often it was compiled.
+would have. Prints for each: name, matrix instruction, bytes of shared memory, spills in its loop; of passes:
+name, how often it was compiled.
 """
 
-import re
-import subprocess
 import sys
-import tempfile
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import torch
-import triton
-from torch import Tensor
-from triton.backends.compiler import GPUTarget
-from triton.runtime import driver
-from triton.runtime.jit import JITFunction
 
+from bench.gpu.compiled import Compiler
 from graphmill.config import from_mapping
 from train.gpu import fused_pass, kernels
 from train.gpu.fused_step import FusedStep, Group, Shape
@@ -32,53 +23,6 @@ from train.model.optimizer import Adagrad
 from train.step.table import Table
 
 CHUNK = 1024
-
-
-class Hopper:
-    """Stands for a driver, which Triton asks before a compilation."""
-
-    def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-
-class Compiled:
-    """Stands for every launch."""
-
-    def __init__(self) -> None:
-        self.kernels: dict[Any, str] = {}
-        compile_only = JITFunction.run
-
-        def run(function: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> None:
-            kernel = compile_only(function, *arguments, grid=grid, warmup=True, **options)
-            self.kernels[kernel] = function.__name__
-
-        JITFunction.run = run
-        driver.set_active(Hopper())
-
-    def tell(self) -> None:
-        for kernel, name in self.kernels.items():
-            ptx = kernel.asm["ptx"]
-            product = "wgmma" if "wgmma" in ptx else "mma.sync" if "mma.sync" in ptx else "none"
-            sys.stdout.write(f"{name} {product} {kernel.metadata.shared} {spilled_bytes(ptx)}\n")
-        self.kernels.clear()
-
-
-def spilled_bytes(ptx: str) -> int:
-    ptxas = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "kernel.ptx")
-        path.write_text(ptx)
-        run = subprocess.run(
-            [ptxas, "-v", "--gpu-name=sm_90a", path, "-o", Path(folder, "kernel.o")],
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
-    return max(int(number) for number in re.findall(r"(\d+) bytes spill stores", run.stderr))
 
 
 def fused_step(dimension: int, num_negatives: int, loss: str, operands: str) -> FusedStep:
@@ -113,9 +57,9 @@ def launch(fused: FusedStep, shape: Shape) -> None:
     fused(Edges(column, column, column, None), shape, fused.relation_parameters(0), (table, table))
 
 
-def step(*case: Any) -> None:
+def step(dimension: int, num_negatives: int, loss: str, operands: str) -> None:
     """A step on two chunks, in either mode of the updates."""
-    fused = fused_step(*case)
+    fused = fused_step(dimension, num_negatives, loss, operands)
     for update_rows in (kernels.update_rows, kernels.update_rows_fast):
         fused.update_rows = update_rows
         launch(fused, Shape(Group(0, 0, 2 * CHUNK), 2, CHUNK))
@@ -130,27 +74,22 @@ def passes(sizes: list[int]) -> None:
             launch(fused, shape)
 
 
-def ranking(dimension: int) -> None:
-    """Launch what a ranking launches."""
-    row_T = torch.zeros(16, dtype=torch.int64)
-    query_QD, table_ND = torch.zeros(16, dimension), torch.zeros(16, dimension)
-    score_T: Tensor = kernels.pair_scores(query_QD, table_ND, row_T, row_T)
-    kernels.count_above(query_QD, table_ND, score_T)
-
-
 def main(words: list[str]) -> None:
-    compiled = Compiled()
     if words[0] == "sizes":
+        compiler = Compiler()
         passes([int(each) for each in words[1:]])
-        for name, count in Counter(compiled.kernels.values()).items():
+        names = Counter(kernel.name for kernel in {launch.kernel for launch in compiler.launches})
+        for name, count in names.items():
             sys.stdout.write(f"{name} {count}\n")
         return
     while words:
-        dimension, num_negatives, loss, operands, *words = words
-        sys.stdout.write(f"# {dimension} {num_negatives} {loss} {operands}\n")
+        architecture, dimension, num_negatives, loss, operands, *words = words
+        sys.stdout.write(f"# {architecture} {dimension} {num_negatives} {loss} {operands}\n")
+        compiler = Compiler(int(architecture))
         step(int(dimension), int(num_negatives), loss, operands)
-        ranking(int(dimension))
-        compiled.tell()
+        for kernel in dict.fromkeys(launch.kernel for launch in compiler.launches):
+            spills = sum(loop.spills for loop in kernel.loops)
+            sys.stdout.write(f"{kernel.name} {kernel.product} {kernel.shared_bytes} {spills}\n")
 
 
 if __name__ == "__main__":

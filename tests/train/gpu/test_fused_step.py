@@ -59,7 +59,7 @@ class Drawn:
             relation=relation,
             rel_CP=sample.rel_CP.long() if dynamic else None,
             weight_CP=sample.weight_CP.double(),
-            rows={side: sample.rows[number].long() for number, side in enumerate(Side)},
+            rows={side: sample.rows_SCK[number].long() for number, side in enumerate(Side)},
             first_negative=dict.fromkeys(Side, first),
         )
 
@@ -161,7 +161,7 @@ def test_a_step_is_that_of_the_plain_trainer(
     step.sampling = drawn  # type: ignore[assignment]
     batch = Batch(
         group.relation,
-        {side: sample.rows[number][:, :positives].flatten().long() for number, side in enumerate(Side)},
+        {side: sample.rows_SCK[number][:, :positives].flatten().long() for number, side in enumerate(Side)},
         sample.rel_CP.flatten().long() if dynamic else None,
         sample.weight_CP.flatten().double(),
     )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from train.gpu import reference
-from train.gpu.reference import Comparison, Loss, Operator, Source
+from train.gpu.reference import Comparison, Loss, Operator, Positive, Source
 
 pytest.importorskip("triton", reason="triton comes with torch's builds for CUDA")
 
@@ -35,7 +35,7 @@ class Problem:
         self.sums_N = normal(NUM_ROWS).square()
         self.parameters_RD = normal(NUM_RELATIONS, dimension)
         self.rows_CK = number(NUM_ROWS, chunks, positives + drawn)
-        self.others_CP = number(NUM_ROWS, chunks, positives + 3)[:, :positives]
+        self.others_CK = number(NUM_ROWS, chunks, positives + drawn)
         self.rel_CP = number(NUM_RELATIONS, chunks, positives)
         self.weight_CP = normal(chunks, positives).square() + 0.5
 
@@ -56,20 +56,28 @@ def side_of_a_step(
 ) -> dict[str, Tensor]:
     """Return the results of all functions, in the order of a step."""
     parameters_RD = None if operator == "none" else problem.parameters_RD
-    source = Source(operator, adjoint, problem.table_ND, problem.others_CP, parameters_RD, problem.rel_CP)
-    query_CPD = module.query(source, operand)
-    candidate_CKD = module.stage(problem.table_ND, problem.rows_CK, operand)
+    num_positives = problem.rel_CP.shape[1]
+    others_CP = problem.others_CK[:, :num_positives]
+    source = Source(operator, adjoint, problem.table_ND, others_CP, parameters_RD, problem.rel_CP)
+    others_CKD = module.stage(problem.table_ND, problem.others_CK, num_positives, operand)
+    query_CPD = module.query(source, others_CKD)
+    candidate_CKD = module.stage(problem.table_ND, problem.rows_CK, num_positives, operand)
+    module.query(source._replace(rows_CP=problem.rows_CK[:, :num_positives]), candidate_CKD)
     comparison = Comparison(
         loss, 0.1, query_CPD, candidate_CKD, problem.rows_CK, first, problem.weight_CP, exact=True
     )
     compared = module.query_gradients(comparison)
     gradient_CKD = torch.full_like(candidate_CKD, torch.nan, dtype=problem.table_ND.dtype)
     module.candidate_gradients(comparison, compared.saved, gradient_CKD)
-    row_CPD = torch.full_like(compared.gradient_CPD, torch.nan)
-    related_CPD, cost = module.backward(source, compared.gradient_CPD, (0.03, 0.02), row_CPD)
-    results = {"query": query_CPD, "candidates": candidate_CKD, "row": row_CPD, "cost": cost}
-    results |= {"loss": compared.loss, "violators": compared.violators}
-    results |= {"query gradients": compared.gradient_CPD, "candidate gradients": gradient_CKD}
+    results = {"query": query_CPD, "candidates": candidate_CKD, "others": others_CKD}
+    results |= {"loss": compared.loss_CP, "violators": compared.violators_CP}
+    results |= {"query gradients": compared.gradient_CPD, "pulls": compared.pull_CP}
+    results |= {"negatives' gradients": gradient_CKD[:, first:].clone()}
+    positive = Positive(query_CPD, compared.pull_CP, is_negative=not first)
+    related_CPD, cost_CP = module.backward(
+        source, compared.gradient_CPD, positive, (0.03, 0.02), gradient_CKD
+    )
+    results |= {"candidate gradients": gradient_CKD, "cost": cost_CP}
     rows_T, gradient_TD = problem.rows_CK.flatten(), gradient_CKD.flatten(0, 1)
     for update in (module.update_rows, module.update_rows_fast):
         table_ND, sums_N = problem.table_ND.clone(), problem.sums_N.clone()
@@ -146,8 +154,35 @@ def test_operands_of_half_width(loss: Loss) -> None:
         reference, problem.to(torch.float64), "complex_diagonal", loss, False, 0, torch.float64
     )
     found = side_of_a_step(kernels, problem, "complex_diagonal", loss, False, 0, half)
-    names = {"query", "candidates", "loss", "query gradients", "candidate gradients", "row"}
+    names = {"query", "candidates", "loss", "query gradients", "candidate gradients"}
     assert_alike({n: found[n] for n in names}, {n: wanted[n] for n in names}, 2e-2)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    num_rows=st.integers(1, 300),
+    num_gradients=st.integers(1, 2500),
+    power=st.sampled_from([1, 8]),
+    element_wise=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_runs_of_any_length_are_summed_whole(
+    num_rows: int, num_gradients: int, power: int, element_wise: bool, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    # with a power, few rows have most of the gradients
+    drawn_T = torch.rand(num_gradients, generator=generator, dtype=torch.float64) ** power
+    rows_T = (drawn_T * num_rows).to(DEVICE, torch.int32)
+    gradient_TD = torch.randn(num_gradients, 12, generator=generator).to(DEVICE)
+    problem = Problem(seed, 1, 1, 1, 12)
+    table_ND = problem.table_ND.repeat(num_rows // NUM_ROWS + 1, 1)
+    sums = table_ND.square() if element_wise else table_ND[:, 0].square()
+    results = []
+    for module, dtype in ((reference, torch.float64), (kernels, torch.float32)):
+        own = {"table": table_ND.to(dtype, copy=True), "sums": sums.to(dtype, copy=True)}
+        module.update_rows(own["table"], own["sums"], rows_T, gradient_TD.to(dtype), 0.1)  # type: ignore[attr-defined]
+        results.append(own)
+    assert_alike(results[1], results[0], 1e-5)
 
 
 @pytest.mark.parametrize("others", [0, 3, 40])
@@ -179,7 +214,6 @@ def test_samples_are_the_same_numbers(first: int, size: int, weighted: bool) -> 
     shape = (2, positives, positives // 2, 11)
     wanted = reference.sample(edges, (first, size), clock_2, (30, 20), shape)
     found = kernels.sample(edges, (first, size), clock_2, (30, 20), shape)
-    pairs = [*zip(found.rows, wanted.rows, strict=True), *zip(found[1:], wanted[1:], strict=True)]
-    for ours, theirs in pairs:
+    for ours, theirs in zip(found, wanted, strict=True):
         assert torch.equal(ours, theirs)
-    assert wanted.rows[1].max() < 30
+    assert wanted.rows_SCK[1].max() < 30

@@ -3,7 +3,8 @@
 from train.gpu.kernels.drawing import sample
 from train.gpu.kernels.ranks import count_above, pair_scores
 from train.gpu.kernels.rows import backward, query, stage
-from train.gpu.kernels.scores import candidate_gradients, query_gradients, shared_bytes
+from train.gpu.kernels.scores import candidate_gradients, query_gradients
+from train.gpu.kernels.tiles import shared_bytes
 from train.gpu.kernels.updates import update_rows, update_rows_fast
 
 __all__ = [

@@ -82,12 +82,12 @@ def sample(
     chunks, positives, again, drawn = shape
     device = clock_2.device
     candidates = positives + again + drawn
-    rows = tuple(torch.empty(chunks, candidates, dtype=torch.int32, device=device) for _ in num_rows)
+    rows_SCK = torch.empty(2, chunks, candidates, dtype=torch.int32, device=device)
     rel_CP = torch.empty(chunks, positives, dtype=torch.int32, device=device)
     weight_CP = torch.empty(chunks, positives, device=device)
     _sample[triton.cdiv(chunks * candidates, 256),](
-        edges.lhs, edges.rel, edges.rhs, edges.rel if edges.weight is None else edges.weight, clock_2, *rows,
-        rel_CP, weight_CP, *group, *num_rows, chunks, positives, again, drawn,
+        edges.lhs, edges.rel, edges.rhs, edges.rel if edges.weight is None else edges.weight, clock_2,
+        *rows_SCK, rel_CP, weight_CP, *group, *num_rows, chunks, positives, again, drawn,
         counter.half_bits(group[1]), counter.ROUNDS, edges.weight is not None, 256,
     )  # fmt: skip
-    return Sample((rows[0], rows[1]), rel_CP, weight_CP)
+    return Sample(rows_SCK, rel_CP, weight_CP)

@@ -9,38 +9,54 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from train.gpu.reference import Operator, Source
+from train.gpu.reference import Operator, Positive, Source
 
 _OPERATORS: dict[str, int] = {"none": 0, "diagonal": 1, "translation": 2, "complex_diagonal": 3}
 
 
 @triton.jit
-def _stage(table, rows, out, num_rows, D: tl.constexpr, BR: tl.constexpr, DB: tl.constexpr):
+def _stage(
+    table, rows, out, num_rows, FIRST, NUM, D: tl.constexpr, W: tl.constexpr, BR: tl.constexpr,
+    DB: tl.constexpr,
+):  # fmt: skip
     place = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
-    column = tl.arange(0, DB)
     there = place < num_rows
-    both = there[:, None] & (column < D)[None, :]
+    place = place // NUM * (FIRST + NUM) + FIRST + place % NUM
+    column = tl.arange(0, DB)
     row = tl.load(rows + place, mask=there, other=0).to(tl.int64)
-    value = tl.load(table + row[:, None] * D + column[None, :], mask=both, other=0.0)
-    tl.store(out + place[:, None] * D + column[None, :], value.to(out.dtype.element_ty), mask=both)
+    inside = there[:, None] & (column < D)[None, :]
+    value = tl.load(table + row[:, None] * D + column[None, :], mask=inside, other=0.0)
+    inside = there[:, None] & (column < W)[None, :]
+    tl.store(out + place[:, None] * W + column[None, :], value.to(out.dtype.element_ty), mask=inside)
 
 
-def stage(table_ND: Tensor, rows_CK: Tensor, dtype: torch.dtype) -> Tensor:
+def stage(table_ND: Tensor, rows_CK: Tensor, positives: int, dtype: torch.dtype) -> Tensor:
     """See reference.stage."""
-    dimension, rows = table_ND.shape[1], rows_CK.numel()
-    out = torch.empty(*rows_CK.shape, dimension, dtype=dtype, device=table_ND.device)
-    width = triton.next_power_of_2(dimension)
-    height = max(1, 4096 // width)
-    _stage[triton.cdiv(rows, height),](table_ND, rows_CK, out, rows, dimension, height, width)
-    return out
+    chunks, candidates = rows_CK.shape
+    dimension, drawn = table_ND.shape[1], candidates - positives
+    out_CKW = _operands(chunks, candidates, dimension, table_ND.device, dtype)
+    if drawn:
+        width = triton.next_power_of_2(dimension)
+        height = max(1, 4096 // width)
+        _stage[triton.cdiv(chunks * drawn, height),](
+            table_ND, rows_CK, out_CKW, chunks * drawn, positives, drawn, dimension, out_CKW.shape[2],
+            height, width,
+        )  # fmt: skip
+    return out_CKW[:, :, :dimension]
+
+
+def _operands(chunks: int, rows: int, dimension: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Allocate operands: rows begin at multiples of 16 bytes, which a thread loads at a time."""
+    step = 16 // dtype.itemsize
+    return torch.empty(chunks, rows, triton.cdiv(dimension, step) * step, dtype=dtype, device=device)
 
 
 @triton.jit
-def _parts(pointer, row, H: tl.constexpr, HB: tl.constexpr, PARTS: tl.constexpr, there):
-    """Both parts of some rows in float32; rows of one part have it twice."""
+def _parts(pointer, row, W: tl.constexpr, H: tl.constexpr, HB: tl.constexpr, PARTS: tl.constexpr, there):
+    """Both parts of some rows, W numbers apart, in float32; rows of one part have it twice."""
     column = tl.arange(0, HB)
     mask = there[:, None] & (column < H)[None, :]
-    place = pointer + row[:, None] * (H * PARTS) + column[None, :]
+    place = pointer + row[:, None] * W + column[None, :]
     first = tl.load(place, mask=mask, other=0.0).to(tl.float32)
     second = first
     if PARTS == 2:
@@ -49,10 +65,13 @@ def _parts(pointer, row, H: tl.constexpr, HB: tl.constexpr, PARTS: tl.constexpr,
 
 
 @triton.jit
-def _put_parts(pointer, row, first, second, H: tl.constexpr, HB: tl.constexpr, PARTS: tl.constexpr, there):
+def _put_parts(
+    pointer, row, first, second, W: tl.constexpr, H: tl.constexpr, HB: tl.constexpr, PARTS: tl.constexpr,
+    there,
+):  # fmt: skip
     column = tl.arange(0, HB)
     mask = there[:, None] & (column < H)[None, :]
-    place = pointer + row[:, None] * (H * PARTS) + column[None, :]
+    place = pointer + row[:, None] * W + column[None, :]
     tl.store(place, first.to(pointer.dtype.element_ty), mask=mask)
     if PARTS == 2:
         tl.store(place + H, second.to(pointer.dtype.element_ty), mask=mask)
@@ -78,33 +97,50 @@ def _applied(x, y, w, v, OPERATOR: tl.constexpr, ADJOINT: tl.constexpr):
 
 @triton.jit
 def _query(
-    table, rows, row_stride, parameters, rel, out, num_queries, P,
+    table, rows, K, parameters, rel, out, own_out, num_queries, P,
     OPERATOR: tl.constexpr, ADJOINT: tl.constexpr, RELATED: tl.constexpr,
-    H: tl.constexpr, HB: tl.constexpr, PARTS: tl.constexpr, BR: tl.constexpr,
+    H: tl.constexpr, HB: tl.constexpr, PARTS: tl.constexpr, W: tl.constexpr, BR: tl.constexpr,
 ):  # fmt: skip
     place = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
     there = place < num_queries
-    row = tl.load(rows + place // P * row_stride + place % P, mask=there, other=0).to(tl.int64)
-    x, y = _parts(table, row, H, HB, PARTS, there)
+    candidate = place // P * K + place % P
+    row = tl.load(rows + candidate, mask=there, other=0).to(tl.int64)
+    x, y = _parts(table, row, H * PARTS, H, HB, PARTS, there)
+    _put_operands(own_out, candidate, x, y, W, H, HB, PARTS, BR, there)
     if RELATED:
         own = tl.load(rel + place, mask=there, other=0).to(tl.int64)
-        w, v = _parts(parameters, own, H, HB, PARTS, there)
+        w, v = _parts(parameters, own, H * PARTS, H, HB, PARTS, there)
         x, y = _applied(x, y, w, v, OPERATOR, ADJOINT)
-    _put_parts(out, place, x, y, H, HB, PARTS, there)
+    _put_operands(out, place, x, y, W, H, HB, PARTS, BR, there)
 
 
-def query(source: Source, dtype: torch.dtype) -> Tensor:
+@triton.jit
+def _put_operands(
+    pointer, row, first, second, W: tl.constexpr, H: tl.constexpr, HB: tl.constexpr, PARTS: tl.constexpr,
+    BR: tl.constexpr, there,
+):  # fmt: skip
+    """Store rows, with zeros up to their width."""
+    _put_parts(pointer, row, first, second, W, H, HB, PARTS, there)
+    if H * PARTS < W:
+        column = H * PARTS + tl.arange(0, 8)
+        zeros = tl.zeros([BR, 8], pointer.dtype.element_ty)
+        mask = there[:, None] & (column < W)[None, :]
+        tl.store(pointer + row[:, None] * W + column[None, :], zeros, mask=mask)
+
+
+def query(source: Source, own_CKD: Tensor) -> Tensor:
     """See reference.query."""
     table_ND, rows_CP, parameters_RD = source.table_ND, source.rows_CP, source.parameters_RD
+    dimension = table_ND.shape[1]
     chunks, positives = rows_CP.shape
-    out = torch.empty(chunks, positives, table_ND.shape[1], dtype=dtype, device=table_ND.device)
-    shape = _shape(source.operator, table_ND.shape[1])
+    out_CPW = _operands(chunks, positives, dimension, table_ND.device, own_CKD.dtype)
+    shape = _shape(source.operator, dimension)
     _query[triton.cdiv(rows_CP.numel(), shape["BR"]),](
-        table_ND, rows_CP, rows_CP.stride(0), table_ND if parameters_RD is None else parameters_RD,
-        source.rel_CP, out, rows_CP.numel(), positives, _OPERATORS[source.operator], source.adjoint,
-        parameters_RD is not None, **shape,
+        table_ND, rows_CP, own_CKD.shape[1], table_ND if parameters_RD is None else parameters_RD,
+        source.rel_CP, out_CPW, own_CKD, rows_CP.numel(), positives, _OPERATORS[source.operator],
+        source.adjoint, parameters_RD is not None, W=out_CPW.shape[2], **shape,
     )  # fmt: skip
-    return out
+    return out_CPW[:, :, :dimension]
 
 
 def _shape(operator: Operator, dimension: int) -> dict[str, int]:
@@ -124,20 +160,21 @@ def _n3(x, y, regularization, OPERATOR: tl.constexpr):
 
 @triton.jit
 def _backward(
-    table, rows, row_stride, parameters, rel, gradient, to_row, to_own, cost, num_queries, P,
+    table, rows, K, parameters, rel, gradient, query, pull, to_row, to_own, cost, num_queries, P,
     row_coefficient, own_coefficient,
-    OPERATOR: tl.constexpr, ADJOINT: tl.constexpr, RELATED: tl.constexpr,
-    H: tl.constexpr, HB: tl.constexpr, PARTS: tl.constexpr, BR: tl.constexpr,
+    OPERATOR: tl.constexpr, ADJOINT: tl.constexpr, RELATED: tl.constexpr, ADD: tl.constexpr,
+    H: tl.constexpr, HB: tl.constexpr, PARTS: tl.constexpr, W: tl.constexpr, BR: tl.constexpr,
 ):  # fmt: skip
     place = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
     there = place < num_queries
-    row = tl.load(rows + place // P * row_stride + place % P, mask=there, other=0).to(tl.int64)
-    x, y = _parts(table, row, H, HB, PARTS, there)
-    g, h = _parts(gradient, place, H, HB, PARTS, there)
+    candidate = place // P * K + place % P
+    row = tl.load(rows + candidate, mask=there, other=0).to(tl.int64)
+    x, y = _parts(table, row, H * PARTS, H, HB, PARTS, there)
+    g, h = _parts(gradient, place, H * PARTS, H, HB, PARTS, there)
     paid, slope_x, slope_y = _n3(x, y, row_coefficient, OPERATOR)
     if RELATED:
         own = tl.load(rel + place, mask=there, other=0).to(tl.int64)
-        w, v = _parts(parameters, own, H, HB, PARTS, there)
+        w, v = _parts(parameters, own, H * PARTS, H, HB, PARTS, there)
         own_paid, slope_w, slope_v = _n3(w, v, own_coefficient, OPERATOR)
         paid += own_paid
         a, b = g, h
@@ -150,15 +187,27 @@ def _backward(
             else:  # conj(x) g
                 a = g * x + h * y
                 b = h * x - g * y
-        _put_parts(to_own, place, a + slope_w, b + slope_v, H, HB, PARTS, there)
+        _put_parts(to_own, place, a + slope_w, b + slope_v, H * PARTS, H, HB, PARTS, there)
         if OPERATOR != 2:
             g, h = _applied(g, h, w, v, OPERATOR, not ADJOINT)
-    _put_parts(to_row, place, g + slope_x, h + slope_y, H, HB, PARTS, there)
+    of_pull = tl.load(pull + place, mask=there, other=0.0)[:, None]
+    q, r = _parts(query, place, W, H, HB, PARTS, there)
+    g += slope_x + of_pull * q
+    h += slope_y + of_pull * r
+    if ADD:
+        q, r = _parts(to_row, candidate, H * PARTS, H, HB, PARTS, there)
+        g += q
+        h += r
+    _put_parts(to_row, candidate, g, h, H * PARTS, H, HB, PARTS, there)
     tl.store(cost + place, paid, mask=there)
 
 
 def backward(
-    source: Source, gradient_CPD: Tensor, regularization: tuple[float, float], out_CPD: Tensor
+    source: Source,
+    gradient_CPD: Tensor,
+    positive: Positive,
+    regularization: tuple[float, float],
+    out_CKD: Tensor,
 ) -> tuple[Tensor | None, Tensor]:
     """See reference.backward."""
     table_ND, rows_CP, parameters_RD = source.table_ND, source.rows_CP, source.parameters_RD
@@ -166,9 +215,10 @@ def backward(
     cost_CP = torch.empty(rows_CP.shape, device=gradient_CPD.device)
     shape = _shape(source.operator, table_ND.shape[1])
     _backward[triton.cdiv(rows_CP.numel(), shape["BR"]),](
-        table_ND, rows_CP, rows_CP.stride(0), table_ND if parameters_RD is None else parameters_RD,
-        source.rel_CP, gradient_CPD, out_CPD, out_CPD if related_CPD is None else related_CPD, cost_CP,
-        rows_CP.numel(), rows_CP.shape[1], *regularization, _OPERATORS[source.operator], source.adjoint,
-        related_CPD is not None, **shape,
+        table_ND, rows_CP, out_CKD.shape[1], table_ND if parameters_RD is None else parameters_RD,
+        source.rel_CP, gradient_CPD, positive.query_CPD, positive.pull_CP, out_CKD,
+        out_CKD if related_CPD is None else related_CPD, cost_CP, rows_CP.numel(), rows_CP.shape[1],
+        *regularization, _OPERATORS[source.operator], source.adjoint,
+        related_CPD is not None, positive.is_negative, W=positive.query_CPD.stride(1), **shape,
     )  # fmt: skip
-    return related_CPD, cost_CP.sum(dtype=torch.float64)
+    return related_CPD, cost_CP

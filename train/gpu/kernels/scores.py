@@ -4,108 +4,88 @@ Products take operands of the queries' dtype and add up in float32; float32 oper
 `exact`, as float32. Softmax runs along the candidates as in flash attention (arXiv:2205.14135): attention's
 output is the query's gradient here.
 
-Tiles: BP queries, BK candidates, DB columns, the power of two that holds D.
+Tiles: BP queries, BK candidates, DB columns. Rows of operands are W numbers wide, W >= D: each begins at a
+multiple of 16 bytes.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from train.gpu.kernels.tiles import Kernel, sizes_of
 from train.gpu.reference import Compared, Comparison
 
 _LOSSES: dict[str, int] = {"softmax": 0, "logistic": 1, "ranking": 2}
 # Compiled for only where a step has several chunks: the last edges of a relation, or of a bucket, make one
 # chunk of any size, and a compilation takes a second.
 _SIZES = ["P", "K", "FIRST"]
+LOG2_E = tl.constexpr(1.4426950408889634)
 LOWEST = tl.constexpr(-1e30)  # instead of minus infinity, whose differences are NaN
 
 
-class Tile(NamedTuple):
-    """Sizes of a program's tile, its warps, and how many tiles are loaded ahead."""
-
-    BP: int
-    BK: int
-    num_warps: int
-    num_stages: int
-
-
-# By the width that holds the dimension: for operands in bfloat16, in tf32, and in exact float32, which no
-# matrix unit multiplies. wgmma wants 64 rows; a block has 64 K registers and 227 KB of shared memory.
-Kernel = Literal["query_gradients", "candidate_gradients"]
-_EXACT, _EXACT_WIDE = Tile(16, 16, 8, 1), Tile(16, 16, 16, 1)
-TILES: dict[Kernel, dict[int, tuple[Tile, Tile, Tile]]] = {
-    "query_gradients": {
-        128: (Tile(64, 64, 4, 3), Tile(64, 64, 4, 2), _EXACT),
-        256: (Tile(64, 32, 8, 2), Tile(64, 32, 8, 2), _EXACT),
-        512: (Tile(32, 32, 8, 2), Tile(32, 32, 8, 1), _EXACT_WIDE),
-        1024: (Tile(16, 32, 8, 1), Tile(16, 16, 8, 1), _EXACT_WIDE),
-    },
-    "candidate_gradients": {
-        128: (Tile(64, 64, 4, 3), Tile(64, 64, 4, 2), _EXACT),
-        256: (Tile(64, 32, 8, 2), Tile(64, 32, 8, 2), _EXACT),
-        512: (Tile(64, 32, 8, 2), Tile(32, 32, 8, 1), _EXACT_WIDE),
-        1024: (Tile(32, 16, 8, 1), Tile(16, 16, 8, 1), _EXACT_WIDE),
-    },
-}
-
-
-def sizes_of(kernel: Kernel, dimension: int, dtype: torch.dtype, *, exact: bool) -> dict[str, Any]:
-    """The sizes that a score kernel is launched with, for operands [..., D]."""
-    width = triton.next_power_of_2(max(dimension, 16))
-    half, tf32, float32 = TILES[kernel][max(width, min(TILES[kernel]))]
-    tile = half if dtype.itemsize == 2 else float32 if exact else tf32
-    return {"DB": width, **tile._asdict()}
-
-
-def shared_bytes(dimension: int, dtype: torch.dtype, *, exact: bool) -> int:
-    """The most shared memory that a block of either score kernel takes."""
-    needed: list[int] = []
-    for kernel in TILES:
-        sizes = sizes_of(kernel, dimension, dtype, exact=exact)
-        own, others = (
-            (sizes["BP"], sizes["BK"]) if kernel == "query_gradients" else (sizes["BK"], sizes["BP"])
-        )
-        rows = own + max(sizes["num_stages"], 2) * others
-        needed.append(rows * sizes["DB"] * dtype.itemsize + 4 * sizes["BP"] * sizes["BK"] + 1024)
-    return max(needed)
-
-
 @triton.jit
-def _operands(pointer, row, NUM, D: tl.constexpr, DB: tl.constexpr):
+def _operands(pointer, row, NUM, W: tl.constexpr, DB: tl.constexpr, MASKED: tl.constexpr):
     """Load some of the NUM rows of a chunk. Offsets are within the chunk: 32 bits save registers."""
     column = tl.arange(0, DB)
-    mask = (row < NUM)[:, None] & (column < D)[None, :]
-    return tl.load(pointer + (row[:, None] * D + column[None, :]), mask=mask, other=0.0)
+    at = pointer + (row[:, None] * W + column[None, :])
+    inside = (column < W)[None, :]
+    if MASKED:
+        return tl.load(at, mask=(row < NUM)[:, None] & inside, other=0.0)
+    return tl.load(at, mask=inside, other=0.0)
 
 
 @triton.jit
 def _put(pointer, row, value, NUM, D: tl.constexpr, DB: tl.constexpr):
     column = tl.arange(0, DB)
     mask = (row < NUM)[:, None] & (column < D)[None, :]
-    tl.store(pointer + (row[:, None] * D + column[None, :]), value, mask=mask)
+    tl.store(pointer + (row[:, None] * D + column[None, :]), value.to(pointer.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def _negatives(rows, p, k, P, K, FIRST):
-    """Mark the candidates `k` that are negatives of positives `p`."""
-    own = tl.load(rows + p, mask=p < P, other=-1)
-    other = tl.load(rows + k, mask=k < K, other=-1)
-    return ((p < P)[:, None] & ((k >= FIRST) & (k < K))[None, :]) & (own[:, None] != other[None, :])
+def _numbers(pointer, place, NUM, other, MASKED: tl.constexpr):
+    """Load one number for each of some places below NUM."""
+    if MASKED:
+        return tl.load(pointer + place, mask=place < NUM, other=other)
+    return tl.load(pointer + place)
 
 
 @triton.jit
-def _pulls(score, real, positive, norm, weight, margin, share, LOSS: tl.constexpr):
-    """Gradients of the scores of negatives."""
+def _compare(
+    q, own_score, w, candidate, rows, p, k0, best, total, cost, above, violating, accumulated,
+    margin, share, P, K, FIRST, LOSS: tl.constexpr, W: tl.constexpr, DB: tl.constexpr, BK: tl.constexpr,
+    PRECISION: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Compare queries with a tile of candidates: the state so far in, the new state out."""
+    k = k0 + tl.arange(0, BK)
+    c = _operands(candidate, k, K, W, DB, MASKED)
+    score = tl.dot(q, tl.trans(c), input_precision=PRECISION)
+    own = _numbers(rows, p, P, -1, MASKED)
+    real = own[:, None] != _numbers(rows, k, K, -1, MASKED)[None, :]
+    if MASKED:
+        real = real & ((k >= FIRST) & (k < K))[None, :]
+    score = tl.where(real, score, LOWEST)
+    above += tl.sum(tl.where(score > own_score[:, None], 1.0, 0.0), axis=1)
     if LOSS == 0:
-        pull = tl.exp(score - norm[:, None]) * weight[:, None]
+        better = tl.maximum(best, tl.max(score, axis=1))
+        pulls = tl.exp2(score * LOG2_E - (better * LOG2_E)[:, None])
+        shrink = tl.exp2((best - better) * LOG2_E)
+        total = total * shrink + tl.sum(pulls, axis=1)
+        accumulated = accumulated * shrink[:, None]
+        best = better
     elif LOSS == 1:
-        pull = tl.sigmoid(score) * (weight * share)[:, None]
+        score = tl.maximum(score, -80.0)  # of which the exponential is finite
+        pulls = tl.sigmoid(score) * (w * share)[:, None]
+        cost += tl.sum(_softplus(score), axis=1)
     else:
-        pull = tl.where(score - positive[:, None] + margin > 0, 1.0, 0.0) * weight[:, None]
-    return tl.where(real, pull, 0.0)
+        excess = tl.maximum(score + (margin - own_score)[:, None], 0.0)
+        pulls = tl.where(excess > 0, w[:, None], 0.0)
+        cost += tl.sum(excess, axis=1)
+        violating += tl.sum(tl.where(excess > 0, 1.0, 0.0), axis=1)
+    accumulated = tl.dot(pulls.to(c.dtype), c, accumulated, input_precision=PRECISION)
+    return best, total, cost, above, violating, accumulated
 
 
 @triton.jit
@@ -115,54 +95,42 @@ def _softplus(x):
 
 @triton.jit(do_not_specialize=_SIZES)
 def _query_gradients(
-    query, candidate, rows, weight, loss, violators, positive, norm, pull, gradient, margin, share,
-    P, K, FIRST, LOSS: tl.constexpr, D: tl.constexpr, DB: tl.constexpr, BP: tl.constexpr, BK: tl.constexpr,
-    PRECISION: tl.constexpr,
+    query, candidate, rows, weight, loss, violators, positive, shift, pull, gradient, margin, share,
+    P, K, FIRST, LOSS: tl.constexpr, D: tl.constexpr, W: tl.constexpr, DB: tl.constexpr, BP: tl.constexpr,
+    BK: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     # Consecutive programs work on one chunk, and share its candidates.
     chunk = (tl.program_id(0) // tl.cdiv(P, BP)).to(tl.int64)
-    query += chunk * P * D
-    candidate += chunk * K * D
+    query += chunk * P * W
+    candidate += chunk * K * W
     rows += chunk * K
     p = tl.program_id(0) % tl.cdiv(P, BP) * BP + tl.arange(0, BP)
-    q = _operands(query, p, P, D, DB)
-    own_score = tl.sum(q.to(tl.float32) * _operands(candidate, p, P, D, DB).to(tl.float32), axis=1)
-    w = tl.load(weight + chunk * P + p, mask=p < P, other=0.0)
-    highest = own_score
+    q = _operands(query, p, P, W, DB, MASKED)
+    own = _operands(candidate, p, P, W, DB, MASKED)
+    own_score = tl.sum(q.to(tl.float32) * own.to(tl.float32), axis=1)
+    w = tl.load(weight + chunk * P + p, mask=p < P, other=1.0)
+    best = own_score
     total = tl.full([BP], 1.0, tl.float32)  # of exponentials, including the positive's
     cost = tl.zeros([BP], tl.float32)
     above = tl.zeros([BP], tl.float32)
     violating = tl.zeros([BP], tl.float32)
     accumulated = tl.zeros([BP, DB], tl.float32)
-    for k0 in range(FIRST // BK * BK, K, BK):
-        k = k0 + tl.arange(0, BK)
-        c = _operands(candidate, k, K, D, DB)
-        score = tl.dot(q, tl.trans(c), input_precision=PRECISION)
-        real = _negatives(rows, p, k, P, K, FIRST)
-        above += tl.sum(tl.where(real & (score > own_score[:, None]), 1.0, 0.0), axis=1)
-        if LOSS == 0:
-            score = tl.where(real, score, LOWEST)
-            higher = tl.maximum(highest, tl.max(score, axis=1))
-            odds = tl.exp(score - higher[:, None])
-            shrink = tl.exp(highest - higher)
-            total = total * shrink + tl.sum(odds, axis=1)
-            accumulated = accumulated * shrink[:, None]
-            highest = higher
-            pulls = odds
-        else:
-            pulls = _pulls(score, real, own_score, own_score, w, margin, share, LOSS)
-            if LOSS == 1:
-                cost += tl.sum(tl.where(real, _softplus(score), 0.0), axis=1)
-            else:
-                excess = tl.where(real, score - own_score[:, None] + margin, 0.0)
-                cost += tl.sum(tl.maximum(excess, 0.0), axis=1)
-                violating += tl.sum(tl.where(excess > 0, 1.0, 0.0), axis=1)
-        accumulated = tl.dot(pulls.to(c.dtype), c, accumulated, input_precision=PRECISION)
-    out_norm = highest + tl.log(total)
+    stop = tl.cdiv(K, BK) * BK if MASKED else K // BK * BK
+    for k0 in range(FIRST // BK * BK, stop, BK):
+        best, total, cost, above, violating, accumulated = _compare(
+            q, own_score, w, candidate, rows, p, k0, best, total, cost, above, violating, accumulated,
+            margin, share, P, K, FIRST, LOSS, W, DB, BK, PRECISION, MASKED,
+        )  # fmt: skip
+    if not MASKED and K % BK != 0:
+        best, total, cost, above, violating, accumulated = _compare(
+            q, own_score, w, candidate, rows, p, stop, best, total, cost, above, violating, accumulated,
+            margin, share, P, K, FIRST, LOSS, W, DB, BK, PRECISION, True,
+        )  # fmt: skip
+    norm = best + tl.log(total)
     if LOSS == 0:
         accumulated = accumulated * (w / total)[:, None]
-        cost = out_norm - own_score
-        own_pull = tl.exp(own_score - out_norm) - 1.0
+        cost = norm - own_score
+        own_pull = tl.exp(own_score - norm) - 1.0
     elif LOSS == 1:
         cost = cost * share + _softplus(-own_score)
         own_pull = -tl.sigmoid(-own_score)
@@ -170,13 +138,13 @@ def _query_gradients(
         own_pull = -violating
     own_pull = own_pull * w
     # Loaded again: kept from the beginning they would take registers from the loop.
-    accumulated += own_pull[:, None] * _operands(candidate, p, P, D, DB).to(tl.float32)
+    accumulated += own_pull[:, None] * _operands(candidate, p, P, W, DB, MASKED).to(tl.float32)
     _put(gradient + chunk * P * D, p, accumulated, P, D, DB)
     out = chunk * P + p
     tl.store(loss + out, cost * w, mask=p < P)
     tl.store(violators + out, above, mask=p < P)
     tl.store(positive + out, own_score, mask=p < P)
-    tl.store(norm + out, out_norm, mask=p < P)
+    tl.store(shift + out, norm * LOG2_E - tl.log2(w), mask=p < P)
     tl.store(pull + out, own_pull, mask=p < P)
 
 
@@ -185,29 +153,32 @@ def query_gradients(comparison: Comparison) -> Compared:
     query_CPD, candidate_CKD = comparison.query_CPD, comparison.candidate_CKD
     sizes = _launched_with("query_gradients", comparison)
     chunks, positives, _ = query_CPD.shape
-    loss_CP, violators_CP, positive_CP, norm_CP, pull_CP = (
-        torch.empty(chunks, positives, device=query_CPD.device) for _ in range(5)
+    loss_CP, violators_CP, positive_CP, shift_CP, pull_CP = torch.empty(
+        5, chunks, positives, device=query_CPD.device
     )
-    gradient_CPD = torch.empty(query_CPD.shape, device=query_CPD.device)
+    gradient_CPD = torch.empty(query_CPD.shape, dtype=query_CPD.dtype, device=query_CPD.device)
     _query_gradients[triton.cdiv(positives, sizes["BP"]) * chunks,](
         query_CPD, candidate_CKD, comparison.rows_CK, comparison.weight_CP, loss_CP, violators_CP,
-        positive_CP, norm_CP, pull_CP, gradient_CPD, comparison.margin, _share(comparison), **sizes,
+        positive_CP, shift_CP, pull_CP, gradient_CPD, comparison.margin, _share(comparison), **sizes,
     )  # fmt: skip
-    loss, violators = (each_CP.sum(dtype=torch.float64) for each_CP in (loss_CP, violators_CP))
-    return Compared(loss, violators, gradient_CPD, (positive_CP, norm_CP, pull_CP))
+    return Compared(loss_CP, violators_CP, gradient_CPD, pull_CP, (positive_CP, shift_CP))
 
 
 def _launched_with(kernel: Kernel, comparison: Comparison) -> dict[str, Any]:
     """Arguments that the kernels are compiled for, and sizes of the problem."""
     chunks, positives, dimension = comparison.query_CPD.shape
     numbers = dict(zip(_SIZES, (positives, comparison.rows_CK.shape[1], comparison.first), strict=True))
-    sizes = {name: tl.constexpr(each) if chunks > 1 else each for name, each in numbers.items()}
+    tile = sizes_of(kernel, dimension, comparison.query_CPD.dtype, exact=comparison.exact)
+    # Whole tiles need no mask, but for the last candidates.
+    whole = chunks > 1 and positives % max(tile["BP"], tile["BK"]) == 0 and comparison.first % tile["BK"] == 0
     return {
         "LOSS": _LOSSES[comparison.loss],
         "PRECISION": "ieee" if comparison.exact else "tf32",
+        "MASKED": not whole,
         "D": dimension,
-        **sizes,
-        **sizes_of(kernel, dimension, comparison.query_CPD.dtype, exact=comparison.exact),
+        "W": comparison.query_CPD.stride(1),
+        **{name: tl.constexpr(each) if chunks > 1 else each for name, each in numbers.items()},
+        **tile,
     }
 
 
@@ -218,39 +189,50 @@ def _share(comparison: Comparison) -> float:
 
 @triton.jit(do_not_specialize=_SIZES)
 def _candidate_gradients(
-    query, candidate, rows, weight, positive, norm, pull, gradient, margin, share,
-    P, K, FIRST, LOSS: tl.constexpr, D: tl.constexpr, DB: tl.constexpr, BP: tl.constexpr, BK: tl.constexpr,
-    PRECISION: tl.constexpr,
+    query, candidate, rows, weight, positive, shift, gradient, margin, share,
+    P, K, FIRST, LOSS: tl.constexpr, D: tl.constexpr, W: tl.constexpr, DB: tl.constexpr, BP: tl.constexpr,
+    BK: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    chunk = (tl.program_id(0) // tl.cdiv(K, BK)).to(tl.int64)
-    query += chunk * P * D
+    tiles = tl.cdiv(K, BK) - FIRST // BK
+    chunk = (tl.program_id(0) // tiles).to(tl.int64)
+    query += chunk * P * W
+    candidate += chunk * K * W
     rows += chunk * K
-    k0 = tl.program_id(0) % tl.cdiv(K, BK) * BK
-    k = k0 + tl.arange(0, BK)
+    weight += chunk * P
+    positive += chunk * P
+    shift += chunk * P
+    k = (tl.program_id(0) % tiles + FIRST // BK) * BK + tl.arange(0, BK)
+    c = _operands(candidate, k, K, W, DB, True)
+    other = tl.load(rows + k, mask=k < K, other=-1)
     accumulated = tl.zeros([BK, DB], tl.float32)
-    if k0 + BK > FIRST:
-        c = _operands(candidate + chunk * K * D, k, K, D, DB)
-        for p0 in range(0, P, BP):
-            p = p0 + tl.arange(0, BP)
-            q = _operands(query, p, P, D, DB)
-            score = tl.dot(q, tl.trans(c), input_precision=PRECISION)
-            real = _negatives(rows, p, k, P, K, FIRST)
-            w = tl.load(weight + chunk * P + p, mask=p < P, other=0.0)
-            s = tl.load(positive + chunk * P + p, mask=p < P, other=0.0)
-            n = tl.load(norm + chunk * P + p, mask=p < P, other=0.0)
-            pulls = _pulls(score, real, s, n, w, margin, share, LOSS)
-            accumulated = tl.dot(tl.trans(pulls.to(q.dtype)), q, accumulated, input_precision=PRECISION)
-    own_pull = tl.load(pull + chunk * P + k, mask=k < P, other=0.0)
-    accumulated += own_pull[:, None] * _operands(query, k, P, D, DB).to(tl.float32)
-    _put(gradient + chunk * K * D, k, accumulated, K, D, DB)
+    for p0 in range(0, P, BP):
+        p = p0 + tl.arange(0, BP)
+        q = _operands(query, p, P, W, DB, MASKED)  # zeros beyond the last: they pull nothing
+        score = tl.dot(q, tl.trans(c), input_precision=PRECISION)
+        if LOSS == 0:
+            pulls = tl.exp2(score * LOG2_E - _numbers(shift, p, P, 0.0, MASKED)[:, None])
+        elif LOSS == 1:
+            pulls = tl.sigmoid(score) * (_numbers(weight, p, P, 0.0, MASKED) * share)[:, None]
+        else:
+            least = _numbers(positive, p, P, 0.0, MASKED) - margin
+            w = _numbers(weight, p, P, 0.0, MASKED)
+            pulls = tl.where(score > least[:, None], w[:, None], 0.0)
+        own = _numbers(rows, p, P, -1, MASKED)
+        pulls = tl.where(own[:, None] != other[None, :], pulls, 0.0)
+        accumulated = tl.dot(tl.trans(pulls.to(q.dtype)), q, accumulated, input_precision=PRECISION)
+    column = tl.arange(0, DB)
+    mask = ((k >= FIRST) & (k < K))[:, None] & (column < D)[None, :]
+    tl.store(gradient + chunk * K * D + (k[:, None] * D + column[None, :]), accumulated, mask=mask)
 
 
 def candidate_gradients(comparison: Comparison, saved: tuple[Tensor, ...], out_CKD: Tensor) -> None:
     """See reference.candidate_gradients."""
-    positive_CP, norm_CP, pull_CP = saved
+    positive_CP, shift_CP = saved
     sizes = _launched_with("candidate_gradients", comparison)
     num_chunks, num_candidates = comparison.rows_CK.shape
-    _candidate_gradients[triton.cdiv(num_candidates, sizes["BK"]) * num_chunks,](
-        comparison.query_CPD, comparison.candidate_CKD, comparison.rows_CK, comparison.weight_CP,
-        positive_CP, norm_CP, pull_CP, out_CKD, comparison.margin, _share(comparison), **sizes,
-    )  # fmt: skip
+    num_tiles = triton.cdiv(num_candidates, sizes["BK"]) - comparison.first // sizes["BK"]
+    if num_tiles and num_candidates > comparison.first:
+        _candidate_gradients[num_tiles * num_chunks,](
+            comparison.query_CPD, comparison.candidate_CKD, comparison.rows_CK, comparison.weight_CP,
+            positive_CP, shift_CP, out_CKD, comparison.margin, _share(comparison), **sizes,
+        )  # fmt: skip

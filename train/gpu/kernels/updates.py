@@ -1,8 +1,9 @@
 """Kernels that move rows: Adagrad, with gradients of equal rows summed first, or one after the other.
 
-Rows are sorted; a run of equal keys may be as long as the batch (an id in half of all edges, a graph of one
-relation). So places are summed in blocks of RUN, these sums in blocks of RUN, and the rest one after the
-other: always in the same order.
+Rows are sorted, so gradients of one row are a run of places; a run may be as long as the batch (an id in half
+of all edges, a graph of one relation). A block of RUN places moves the rows whose runs lie within it. Of the
+runs that it shares with its neighbours it leaves the sums, two at most, and the same kernel adds these up,
+RUN at a time, until one block holds all of them. The order of additions is always the same.
 """
 
 import torch
@@ -16,81 +17,63 @@ RUN = 32
 
 @triton.jit
 def _sum_runs(
-    key, order, gradient, partial, T,
-    D: tl.constexpr, DB: tl.constexpr, BR: tl.constexpr, RUN: tl.constexpr,
+    table, sums, key, order, gradient, key_left, left, T, lr, RUN: tl.constexpr, ORDERED: tl.constexpr,
+    ELEMENT: tl.constexpr, D: tl.constexpr, DB: tl.constexpr, BR: tl.constexpr,
 ):  # fmt: skip
-    """Within each block of RUN sorted places: the sum of a run of equal keys, at the run's last place."""
-    start = (tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)) * RUN  # of BR blocks
+    """Sum runs of equal keys in BR blocks; a key below 0 is no row."""
+    block = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
+    start = block * RUN
     column = tl.arange(0, DB)
     inside = (column < D)[None, :]
     total = tl.zeros([BR, DB], tl.float32)
+    own = tl.load(key + start, mask=start < T, other=-1)
+    before = tl.load(key + start - 1, mask=(start > 0) & (start <= T), other=-1)
+    is_open = own == before  # the run has begun in an earlier block
+    key_head = tl.full([BR], -1, tl.int32)
+    key_tail = tl.full([BR], -1, tl.int32)
+    head = left + 2 * block[:, None] * D + column[None, :]
     for number in range(RUN):
         place = start + number
-        there = place < T
-        own = tl.load(key + place, mask=there, other=-1)
-        source = tl.load(order + place, mask=there, other=0).to(tl.int64)
-        total += tl.load(
-            gradient + source[:, None] * D + column[None, :], mask=there[:, None] & inside, other=0.0
-        )
+        there = (place < T) & (own >= 0)
+        source = place
+        if not ORDERED:
+            source = tl.load(order + place, mask=there, other=0).to(tl.int64)
+        at = gradient + source[:, None] * D + column[None, :]
+        total += tl.load(at, mask=there[:, None] & inside, other=0.0).to(tl.float32)
         following = tl.load(key + place + 1, mask=place + 1 < T, other=-1)
-        ends = there & ((following != own) | (number == RUN - 1))
-        tl.store(partial + place[:, None] * D + column[None, :], total, mask=ends[:, None] & inside)
+        ends = there & (following != own)
+        is_last = there & (number == RUN - 1)
+        begun_here = ends & ~is_open
+        _move(table, sums, own, total, begun_here, column, inside, lr, ELEMENT, D)
+        # The run began before the block, or goes on after it.
+        to_head = is_open & (ends | is_last)
+        to_tail = is_last & ~ends
+        key_head = tl.where(to_head, own, key_head)
+        key_tail = tl.where(to_tail, own, key_tail)
+        tl.store(head, total, mask=to_head[:, None] & inside)
+        rest = tl.where(to_head[:, None], 0.0, total)
+        tl.store(head + D, rest, mask=to_tail[:, None] & inside)
         total = tl.where(ends[:, None], 0.0, total)
+        is_open = is_open & (following == own)
+        own = following
+    tl.store(key_left + 2 * block, key_head, mask=start < T)
+    tl.store(key_left + 2 * block + 1, key_tail, mask=start < T)
 
 
 @triton.jit
-def _sum_blocks(
-    key, partial, T, D: tl.constexpr, DB: tl.constexpr, BR: tl.constexpr, RUN: tl.constexpr
-):  # fmt: skip
-    """At the ends of blocks: the sum of a run's blocks so far, of those within RUN blocks."""
-    first = (tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)) * RUN * RUN + RUN - 1
-    column = tl.arange(0, DB)
-    inside = (column < D)[None, :]
-    total = tl.zeros([BR, DB], tl.float32)
-    before = tl.full([BR], -1, tl.int32)
-    for number in range(RUN):
-        place = first + number * RUN
-        there = place < T
-        own = tl.load(key + place, mask=there, other=-1)
-        at = partial + place[:, None] * D + column[None, :]
-        mask = there[:, None] & inside
-        total = tl.where((own == before)[:, None], total, 0.0) + tl.load(at, mask=mask, other=0.0)
-        tl.store(at, total, mask=mask)
-        before = own
-
-
-@triton.jit
-def _adagrad_runs(
-    table, sums, key, partial, T, lr,
-    ELEMENT: tl.constexpr, D: tl.constexpr, DB: tl.constexpr, BR: tl.constexpr, RUN: tl.constexpr,
-):  # fmt: skip
-    """At the last place of each key: add up its runs, and move its row."""
-    last = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
-    own = tl.load(key + last, mask=last < T, other=-1)
-    following = tl.load(key + last + 1, mask=last + 1 < T, other=-1)
-    ends = (last < T) & (following != own)
-    column = tl.arange(0, DB)
-    inside = (column < D)[None, :]
-    mask = ends[:, None] & inside
-    total = tl.load(partial + last[:, None] * D + column[None, :], mask=mask, other=0.0)
-    # The end of the previous block or, at the end of a block, of the previous blocks, if the key is the same.
-    place = tl.where(last % RUN == RUN - 1, last // (RUN * RUN) * (RUN * RUN), last // RUN * RUN) - 1
-    same = ends & (tl.load(key + place, mask=ends & (place >= 0), other=-1) == own)
-    while tl.max(same.to(tl.int32), axis=0) > 0:
-        more = same[:, None] & inside
-        total += tl.load(partial + place[:, None] * D + column[None, :], mask=more, other=0.0)
-        place = place // (RUN * RUN) * (RUN * RUN) - 1
-        same = same & (tl.load(key + place, mask=same & (place >= 0), other=-1) == own)
+def _move(table, sums, own, total, moves, column, inside, lr, ELEMENT: tl.constexpr, D: tl.constexpr):
+    """Move some rows by one step of Adagrad."""
     row = own.to(tl.int64)
     at = row[:, None] * D + column[None, :]
+    mask = moves[:, None] & inside
     value = tl.load(table + at, mask=mask, other=0.0)
     if ELEMENT:
         states = tl.load(sums + at, mask=mask, other=0.0) + total * total
         tl.store(sums + at, states, mask=mask)
         value -= lr * total / (tl.sqrt(states) + EPSILON)
     else:
-        state = tl.load(sums + row, mask=ends, other=0.0) + tl.sum(total * total, axis=1) / D
-        tl.store(sums + row, state, mask=ends)
+        state = tl.load(sums + row, mask=moves, other=0.0) + tl.sum(total * total, axis=1) / D
+        tl.store(sums + row, state, mask=moves)
         value -= lr * total / (tl.sqrt(state) + EPSILON)[:, None]
     tl.store(table + at, value, mask=mask)
 
@@ -103,19 +86,22 @@ def _tile(dimension: int) -> tuple[int, int]:
 
 def update_rows(table_ND: Tensor, sums: Tensor, rows_T: Tensor, gradient_TD: Tensor, lr: float) -> None:
     """See reference.update_rows: the same sums in the same order every time."""
-    num_rows, dimension = gradient_TD.shape
+    dimension = gradient_TD.shape[1]
     key_T, order_T = torch.sort(rows_T, stable=True)
-    partial_TD = torch.empty_like(gradient_TD)
     width, height = _tile(dimension)
-    _sum_runs[triton.cdiv(num_rows, RUN * height),](
-        key_T, order_T, gradient_TD, partial_TD, num_rows, dimension, width, height, RUN
-    )
-    _sum_blocks[triton.cdiv(num_rows, RUN * RUN * height),](
-        key_T, partial_TD, num_rows, dimension, width, height, RUN
-    )
-    _adagrad_runs[triton.cdiv(num_rows, height),](
-        table_ND, sums, key_T, partial_TD, num_rows, lr, sums.dim() == 2, dimension, width, height, RUN
-    )
+    is_ordered = False
+    while True:
+        num = len(key_T)
+        blocks = triton.cdiv(num, RUN)
+        key_left = key_T.new_empty(2 * blocks)
+        left = table_ND.new_empty(2 * blocks, dimension)
+        _sum_runs[triton.cdiv(blocks, height),](
+            table_ND, sums, key_T, order_T, gradient_TD, key_left, left, num, lr, RUN, is_ordered,
+            sums.dim() == 2, dimension, width, height,
+        )  # fmt: skip
+        if blocks == 1:
+            return
+        key_T, gradient_TD, is_ordered = key_left, left, True
 
 
 @triton.jit
