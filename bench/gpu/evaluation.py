@@ -12,7 +12,7 @@ from graphmill.config import from_mapping
 from train.evaluation import ranking
 from train.evaluation.metrics import Ranks, concatenated
 from train.evaluation.queries import Slots, Triples, block_sizes
-from train.evaluation.ranking import Ranker
+from train.evaluation.ranker import Ranker
 from train.model.model import Model
 from train.plan.decide import can_rank
 

@@ -37,7 +37,7 @@ from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.vocab import Side
 from train.edges.partitions import all_buckets
 from train.evaluation.queries import Numbers, Slots, Triples
-from train.evaluation.ranking import gather
+from train.evaluation.ranker import gather
 from train.tables.partition_files import load_embeddings_of
 from train.tables.run_context import RunContext
 

@@ -1,4 +1,4 @@
-"""Compiles all kernels that a step and a ranking launch, for Hopper, on any machine; runs none of them.
+"""Compiles all kernels that a step launches, for Hopper, on any machine; runs none of them.
 
     python -m tests.train.gpu.compile_kernels D N LOSS float32|tf32|bfloat16 ...        (four words a case)
     python -m tests.train.gpu.compile_kernels sizes E ...       (passes over so many edges)
@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 import triton
-from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
@@ -130,14 +129,6 @@ def passes(sizes: list[int]) -> None:
             launch(fused, shape)
 
 
-def ranking(dimension: int) -> None:
-    """Launch what a ranking launches."""
-    row_T = torch.zeros(16, dtype=torch.int64)
-    query_QD, table_ND = torch.zeros(16, dimension), torch.zeros(16, dimension)
-    score_T: Tensor = kernels.pair_scores(query_QD, table_ND, row_T, row_T)
-    kernels.count_above(query_QD, table_ND, score_T)
-
-
 def main(words: list[str]) -> None:
     compiled = Compiled()
     if words[0] == "sizes":
@@ -149,7 +140,6 @@ def main(words: list[str]) -> None:
         dimension, num_negatives, loss, operands, *words = words
         sys.stdout.write(f"# {dimension} {num_negatives} {loss} {operands}\n")
         step(int(dimension), int(num_negatives), loss, operands)
-        ranking(int(dimension))
         compiled.tell()
 
 

@@ -1,0 +1,36 @@
+"""The kernels compile on any machine, for the GPUs that may run them: on matrix units, without spills."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests import REPOSITORY
+
+pytest.importorskip("triton", reason="triton comes with torch's builds for CUDA")
+
+# compute capability -> its matrix instruction, and the KiB of a block's shared memory (80: those of 86)
+GPUS = {80: ("mma.sync", 99), 90: ("wgmma.mma", 227), 100: ("tcgen05.mma", 227)}
+SCORES = ("_pairs", "_count", "_maxima")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", list(GPUS))
+def test_kernels(capability: int) -> None:
+    instruction, shared_kib = GPUS[capability]
+    # in a process of its own: in this one Triton may be interpreting
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.graphmill.gpu.compile_kernels", str(capability), "100"],
+        env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    kernels = [line.split()[1:] for line in run.stdout.splitlines()]
+    assert {name for name, *_ in kernels} == {*SCORES, "_tiles"}
+    for name, product, shared, _, stack in kernels:
+        assert int(shared) <= shared_kib * 1024
+        assert stack == "0"
+        assert product.startswith(instruction if name in SCORES else "none")
+    # one instruction: a score is the same in all kernels
+    assert len({product for name, product, *_ in kernels if name in SCORES}) == 1
