@@ -23,6 +23,7 @@ from train.model.model import Model
 from train.step.threads import Task, Threads
 
 FUSED_THREADS = 4
+MATRIX_BYTES = 256 << 20
 _WITHOUT_MATRICES = ("none", "diagonal", "translation", "complex_diagonal", "rotation")
 Report = Callable[[int], None]  # called with the number of scores so far
 Take = Callable[[str, Partition, Numbers], Tensor]  # gives rows of the embeddings of a partition, [n, D]
@@ -89,7 +90,8 @@ def _make_queries(ranker: Ranker, queries: Queries, vectors_QD: Tensor) -> None:
         dimension, step = config.entity_dimension(group.entity_type), queries.height
         if config.dynamic_relations and config.relations[0].operator not in _WITHOUT_MATRICES:
             # each query may need a matrix
-            step = max(1, step * queries.slots_of_types.width // dimension**2)
+            num_floats = min(step * queries.slots_of_types.width, MATRIX_BYTES // 4)
+            step = max(1, num_floats // dimension**2)
         rel = queries.rel[group.start : group.stop]
         changes = [] if config.dynamic_relations else (np.flatnonzero(np.diff(rel)) + 1).tolist()
         runs = [group.start + each for each in (0, *changes, len(rel))]
