@@ -18,8 +18,8 @@ DEPTH = 32  # columns that a product adds up at a time
 
 @triton.jit
 def _upper(x):
-    """Round to what tf32 holds, towards zero."""
-    bits = x.to(tl.int32, bitcast=True)
+    """Round to what tf32 holds."""
+    bits = x.to(tl.int32, bitcast=True) + 0x1000
     return ((bits >> 13) << 13).to(tl.float32, bitcast=True)
 
 
