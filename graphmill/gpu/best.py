@@ -16,8 +16,8 @@ from torch import Tensor
 from graphmill.gpu.device import kernels_of
 from graphmill.gpu.reference import TILE
 
-CELLS = 1 << 25
-"""Scores and maxima that are in memory at a time; each takes some twenty bytes."""
+CELLS = 1 << 24
+"""Scores and maxima that are in memory at a time; each takes some thirty bytes."""
 
 
 class Best:

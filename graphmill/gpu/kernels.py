@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphmill.gpu.reference import TILE
 
-SPAN = 64  # tiles of candidates per program, at most
+SPAN = 16  # tiles of candidates per program, at most
 WARPS = 8
 DEPTH = 32  # columns that a product adds up at a time
 
