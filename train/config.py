@@ -213,7 +213,10 @@ class EvaluateConfig(Section):
         "ranks are the same; auto: bfloat16 where the CPU has instructions for it (AMX, AVX512-BF16).",
     )
     block_bytes: Neutral[Positive | None] = Field(
-        None, ge=1 << 10, description="Memory of scores per thread, in bytes; null: 8 MiB, on a GPU 256 MiB."
+        None,
+        ge=1 << 10,
+        description="Memory of scores per thread, in bytes; null: 8 MiB, on a GPU 256 MiB, and 64 MiB of "
+        "vectors where it keeps no scores.",
     )
     query_bytes: Neutral[Positive] = Field(
         1 << 30, description="Memory of the embeddings of ranked edges, in bytes."

@@ -32,6 +32,7 @@ CASES: dict[str, Measure] = {
     "twitter": partial(throughput.measure, throughput.TWITTER),
     "buffer": buffer.measure,
     "evaluate": evaluation.measure,
+    "best": evaluation.measure_best,
     "fb15k237": fb15k.measure,
     "kernels": kernels.measure,
 }

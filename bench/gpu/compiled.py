@@ -24,7 +24,7 @@ from triton.runtime import driver
 BINARIES = Path(str(triton.__file__)).parent / "backends/nvidia/bin"
 SHARED_BYTES = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}  # that a block can have, by architecture
 _INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,6})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)(.*?);")
-_MATRIX = {"wgmma": "HGMMA", "tcgen05": "UTC", "mma.sync": "HMMA"}
+_MATRIX = {"wgmma": "HGMMA", "tcgen05": "UTCHMMA", "mma.sync": "HMMA"}
 
 
 class Loop(NamedTuple):
@@ -58,8 +58,12 @@ class Kernel:
     @cached_property
     def registers(self) -> int:
         """Registers of a thread."""
-        found = re.search(r"REG:(\d+)", self._dumped("--dump-resource-usage"))
-        return int(found[1]) if found else 0
+        return self._resource("REG")
+
+    @cached_property
+    def stack_bytes(self) -> int:
+        """Bytes of a thread's stack, where registers go that do not fit."""
+        return self._resource("STACK")
 
     @property
     def blocks(self) -> int:
@@ -102,6 +106,15 @@ class Kernel:
         """How the products of the loop are computed: `mixed` where they differ."""
         found = [name for name, instruction in _MATRIX.items() if self.loop.of(instruction)]
         return "mixed" if len(found) > 1 else next(iter(found), "none")
+
+    @property
+    def matrix_instructions(self) -> set[str]:
+        """Names of the instructions that multiply in the loop."""
+        return {name for name in self.loop.instructions if name.startswith(tuple(_MATRIX.values()))}
+
+    def _resource(self, name: str) -> int:
+        found = re.search(rf"{name}:(\d+)", self._dumped("--dump-resource-usage"))
+        return int(found[1]) if found else 0
 
     def _dumped(self, option: str) -> str:
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:

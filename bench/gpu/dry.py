@@ -182,9 +182,10 @@ def _stage(own: Arguments) -> int:
 def _scores(own: Arguments) -> int:
     query, candidate, gradient = own["query"], own["candidate"], own["gradient"]
     negatives: int = candidate.shape[1] - own["FIRST"]
-    written = query.shape[1] if gradient.shape == query.shape else negatives
     num_chunks: int = query.shape[0]
-    return num_chunks * ((query.shape[1] + negatives) * _row(query) + written * _row(gradient))
+    written: int = query.shape[1] if gradient.shape == query.shape else negatives
+    loaded: int = (query.shape[1] + negatives) * _row(query)
+    return num_chunks * (loaded + written * _row(gradient))
 
 
 def _backward(own: Arguments) -> int:

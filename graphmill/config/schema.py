@@ -178,7 +178,7 @@ class PbgConfig(Section):
     distributed_tree_init_order: Neutral[bool] = Field(
         True, description="Without effect: PBG's first order of buckets with several machines."
     )
-    num_gpus: Neutral[int] = Field(0, description="GPUs to train on; 0: none.")
+    num_gpus: Neutral[int] = Field(0, description="GPUs to train, evaluate and predict with; 0: none.")
     num_groups_for_partition_server: Neutral[int] = Field(
         16, description="Without effect: connections of PBG's servers."
     )

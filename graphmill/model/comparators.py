@@ -21,6 +21,11 @@ from graphmill.model.registry import COMPARATORS
 SMALLEST_SQUARE = 1e-30  # keeps the gradients of norms and distances finite at zero
 
 
+def is_dot(comparator: str, bias: bool) -> bool:
+    """Whether the score of two prepared vectors is their dot product."""
+    return comparator in ("dot", "cos") and not bias
+
+
 def prepare(comparator: str, bias: bool, vectors: Array) -> Array:
     """Make vectors [..., D] ready for the scores below: for cos, scale them to length 1."""
     is_built_in = comparator in COMPARATORS.built_in

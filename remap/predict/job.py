@@ -22,6 +22,7 @@ from graphmill import storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
+from graphmill.model import comparators
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_folder
@@ -29,10 +30,11 @@ from graphmill.vocab import Side
 from remap.config import RemapConfig
 from remap.output.complete import check_complete
 from remap.predict import given
-from remap.predict.answers import FOUND, Asked, Chunk, write_answers
+from remap.predict.answers import FOUND, Chunk, write_answers
 from remap.predict.known import KnownEdges
 from remap.predict.pairs import AskedPairs, write_scores
-from remap.predict.sizes import sizes_for
+from remap.predict.search import Asked
+from remap.predict.sizes import GPU_PRODUCTS, PRODUCTS, sizes_for
 from remap.predict.table import UNKNOWN, EntityTable
 from remap.sources.inputs import Inputs, find_inputs
 from remap.sources.partition import check_partitions, measure_partition
@@ -145,9 +147,11 @@ def asked_of(config: Config, question: Question, inputs: Inputs, tables: Mapping
     relation, side = _relation(config, question, inputs), question.side
     queries, candidates = tables[relation.types[side.other]], tables[relation.types[side]]
     k = max(1, min(question.k, candidates.num_entities))
-    sizes = sizes_for(question.memory_bytes, candidates.dimension, candidates.num_entities, k)
+    num_gpus = config.num_gpus if comparators.is_dot(config.comparator, config.bias) else 0
+    products = GPU_PRODUCTS if num_gpus else PRODUCTS
+    sizes = sizes_for(question.memory_bytes, candidates.dimension, candidates.num_entities, k, products)
     known = KnownEdges.of_run(config, relation, side) if question.exclude_known else None
-    return Asked(relation, side, k, queries, candidates, known, sizes)
+    return Asked(relation, side, k, queries, candidates, known, sizes, num_gpus)
 
 
 def _relation(config: Config, question: Question, inputs: Inputs) -> Relation:
@@ -196,6 +200,8 @@ def _answers(
     """Write the best candidates of all ids; return figures and files."""
     asked = asked_of(config, question, inputs, tables)
     relation, queries, candidates, sizes = asked.relation, asked.queries, asked.candidates, asked.sizes
+    if config.num_gpus and not asked.num_gpus:
+        log.info("predict: on the CPU, as scores of %s are no dot products", config.comparator)
     if question.ids is None:
         chunks = [
             Chunk(start, min(start + sizes.queries, queries.num_entities))

@@ -103,6 +103,13 @@ class KnownRange:
                 codes = codes[: np.searchsorted(codes, stop * num_queries)]
         return cls(codes, num_queries, start, stop)
 
+    def within(self, start: int, stop: int) -> tuple[Numbers, Numbers]:
+        """Queries, which ascend, and rows of the known edges of the candidates in rows start..stop."""
+        first, last = np.searchsorted(self.codes, [start * self._num_queries, stop * self._num_queries])
+        row, query = np.divmod(self.codes[first:last], max(self._num_queries, 1))
+        order = np.argsort(query, kind="stable")
+        return query[order], row[order]
+
     def has(self, query: Numbers, row: Numbers) -> npt.NDArray[np.bool_]:
         """Whether pairs of a query and a candidate's row are known edges."""
         return contains(self.codes, row * self._num_queries + query)

@@ -13,6 +13,8 @@ HEIGHT = 128
 WIDTH = 2048
 PRODUCTS = 1 << 38
 """Multiplications of a task, roughly: some seconds of work, so that all workers get some."""
+GPU_PRODUCTS = 1 << 47
+"""The same on a GPU."""
 FEWEST_QUERIES = 8 * HEIGHT  # a task reads all candidates
 MOST_PAIRS = 1 << 20
 _ID_BYTES = 100  # a raw id and its place, roughly
@@ -35,7 +37,9 @@ class Sizes:
     pairs: int
 
 
-def sizes_for(memory_bytes: int, dimension: int, num_candidates: int, k: int) -> Sizes:
+def sizes_for(
+    memory_bytes: int, dimension: int, num_candidates: int, k: int, products: int = PRODUCTS
+) -> Sizes:
     """Divide the memory of a task: half for queries and answers, a quarter each for candidates, known edges.
 
     Raises:
@@ -49,7 +53,7 @@ def sizes_for(memory_bytes: int, dimension: int, num_candidates: int, k: int) ->
             f"--task-memory: expected {-(-needed >> 20)}MiB at least, for vectors of length {dimension} and "
             f"{k} answers for an id; or ask for fewer with --k"
         )
-    useful_queries = PRODUCTS // max(num_candidates * dimension, 1)
+    useful_queries = products // max(num_candidates * dimension, 1)
     return Sizes(
         min(max(useful_queries, FEWEST_QUERIES), memory_bytes // 2 // query_bytes),
         memory_bytes // 4 // tile_bytes * WIDTH,

@@ -23,6 +23,7 @@ from graphmill.cluster import num_cores
 from graphmill.config import Config
 from graphmill.display import progress
 from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.gpu.device import device_of
 from graphmill.storage import Checksums
 from graphmill.vocab import Bucket
 from train.config import TrainConfig
@@ -34,7 +35,7 @@ from train.distributed.shards import ShardServer
 from train.distributed.shared_state import SharedState
 from train.edges.batches import EdgeTensors
 from train.edges.partitions import PartitionKey
-from train.plan.decide import decide, device_of
+from train.plan.decide import decide
 from train.run.bucket import BucketTrainer
 from train.run.run_metrics import peak_bytes
 from train.step import runtime
@@ -73,7 +74,7 @@ class Worker:
     def __init__(
         self, config: Config, holder: PartitionHolder, shards: ShardServer, num_on_host: int
     ) -> None:
-        self.context = RunContext(config, holder.schedule, device=device_of(config))
+        self.context = RunContext(config, holder.schedule, device=device_of(config.num_gpus))
         model, adagrad = self.context.load_model()
         self.plan = decide(self.context, config.section(TrainConfig).num_workers)
         self.plan.announce()

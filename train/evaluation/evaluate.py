@@ -21,6 +21,7 @@ from distributed import get_worker
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import FormatError
+from graphmill.model import comparators
 from graphmill.run.settled import num_edges
 from graphmill.vocab import Side
 from train.config import EvaluateConfig
@@ -34,7 +35,7 @@ from train.evaluation.extent import Extent, extent_of, told
 from train.evaluation.inputs import check_folder, check_same_model, filter_paths
 from train.evaluation.known import Endpoints, Piece
 from train.evaluation.metrics import Ranks, concatenated
-from train.evaluation.queries import Numbers, Queries, Slots, Triples, block_sizes
+from train.evaluation.queries import Numbers, Queries, Slots, Triples, block_sizes, default_block_bytes
 from train.evaluation.tasks import Graph, KnownFile, Part, Range, Share, Slice
 
 TOPIC = "graphmill-evaluate"
@@ -122,7 +123,9 @@ def trained_paths(config: Config) -> list[str]:
 def _blocks(config: Config, graph: Graph) -> tuple[Slots, int]:
     """The slots of all entities, and the height of a block of queries."""
     settings = config.section(EvaluateConfig)
-    block_bytes = settings.block_bytes or (256 << 20 if config.num_gpus else 8 << 20)
+    is_dot = comparators.is_dot(config.comparator, config.bias)
+    fused = config.num_gpus > 0 and settings.candidates is None and is_dot
+    block_bytes = settings.block_bytes or default_block_bytes(config, fused=fused)
     height, width = block_sizes(block_bytes, [count for rows in graph.num_rows.values() for count in rows])
     height = height if settings.candidates is None else QUERIES
     return Slots(config, graph.num_rows, graph.num_relations, width), height

@@ -14,6 +14,7 @@ import itertools
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,16 +33,20 @@ from graphmill.formats import entity_index
 from graphmill.formats.graphstorm import saved_predictions
 from graphmill.formats.graphstorm.saved_predictions import EDGE_STEMS, NODE_STEMS, EdgeType, ResultInfo
 from graphmill.formats.parquet import bounds
+from graphmill.gpu.best import Best
+from graphmill.gpu.device import device_of
 from graphmill.model.parameters import global_key
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.vocab import Side
 from train.edges.partitions import all_buckets
 from train.evaluation.queries import Numbers, Slots, Triples
-from train.evaluation.ranking import gather
+from train.evaluation.ranker import gather
 from train.tables.partition_files import load_embeddings_of
 from train.tables.run_context import RunContext
 
 BLOCK_ROWS = 1024  # nodes whose neighbours are searched at a time
+GPU_ROWS = 1 << 20  # the same on a GPU
+GPU_BYTES = 512 << 20  # vectors of candidates that a GPU takes at a time
 
 Floats = npt.NDArray[np.float32]
 
@@ -143,8 +148,10 @@ def predict_neighbors(
     """Find the `k` nearest other nodes of each node, by cosine; returns the number of nodes.
 
     Raises:
-        ConfigError: there is no such type, or it has no `k` other nodes.
+        ConfigError: there is no such type, or it has no `k` other nodes; or num_gpus asks for a GPU and
+            there is none.
     """
+    nearest = partial(_nearest_on, device_of(config.num_gpus)) if config.num_gpus else _nearest
     trained = TrainedGraph(config)
     nids = trained.nids(entity_type)
     total = sum(map(len, nids))
@@ -154,7 +161,7 @@ def predict_neighbors(
     with _new_folder(output, claim) as folder:
         target = saved_predictions.edge_folder(folder, edge_type)
         for rank, own in enumerate(nids):
-            best_QK, nids_QK = _nearest(trained, entity_type, nids, rank, k)
+            best_QK, nids_QK = nearest(trained, entity_type, nids, rank, k)
             columns = dict(zip(EDGE_STEMS, (np.repeat(own, k), nids_QK.reshape(-1)), strict=True))
             saved_predictions.write_rank(target, rank, columns, best_QK.reshape(-1))
         saved_predictions.write_result_info(folder, ResultInfo((), (edge_type,), len(nids)))
@@ -182,6 +189,30 @@ def _nearest(
             kept = scores.topk(k)
             best_QK[block], nids_QK[block] = kept.values, ids.gather(1, kept.indices)
     return best_QK.numpy(), nids_QK.numpy()
+
+
+def _nearest_on(
+    device: torch.device, trained: TrainedGraph, entity_type: str, nids: Sequence[Numbers], own: int, k: int
+) -> tuple[Floats, Numbers]:
+    """Find what `_nearest` finds, on a GPU, where no score is kept."""
+    vectors_QD = trained.vectors(entity_type, own)
+    parts = []
+    for begin in range(0, len(vectors_QD), GPU_ROWS):
+        end = min(begin + GPU_ROWS, len(vectors_QD))
+        best = Best(torch.nn.functional.normalize(vectors_QD[begin:end].to(device)), k)
+        for partition, nids_N in enumerate(nids):
+            vectors_ND = trained.vectors(entity_type, partition)
+            step = max(1, GPU_BYTES // (4 * vectors_ND.shape[1]))
+            for start in range(0, len(vectors_ND), step):
+                candidates_ND = torch.nn.functional.normalize(vectors_ND[start : start + step].to(device))
+                in_both = range(max(begin, start), min(end, start + step) if partition == own else 0)
+                itself = torch.tensor(in_both, dtype=torch.int64, device=device)
+                best.add(candidates_ND, int(nids_N[start]), itself - begin, itself - start)
+        parts.append((best.score_QK.cpu(), best.row_QK.cpu()))
+    if not parts:
+        return np.empty((0, k), np.float32), np.empty((0, k), np.int64)
+    best_QK, nids_QK = (torch.cat(each).numpy() for each in zip(*parts, strict=True))
+    return best_QK, nids_QK
 
 
 def predict_labels(

@@ -29,6 +29,8 @@ from train.edges.partitions import all_buckets
 
 READ_EDGES = 1 << 20
 
+VECTOR_BYTES = 64 << 20  # of a block, where no scores are kept
+
 Numbers = npt.NDArray[np.int64]
 Integers = npt.NDArray[np.integer]
 
@@ -66,6 +68,14 @@ def block_sizes(block_bytes: int, counts: Sequence[int]) -> tuple[int, int]:
     cells = block_bytes // 4
     width = min(max(64, int(cells**0.5) // 64 * 64), -(-max(largest, 1) // 64) * 64)
     return max(1, cells // width), width
+
+
+def default_block_bytes(config: Config, *, fused: bool) -> int:
+    """Bytes of a block of scores. `fused` kernels keep no scores: the vectors of a block limit its size."""
+    if fused:
+        largest = max(config.entity_dimension(entity_type) for entity_type in config.entities)
+        return 4 * (VECTOR_BYTES // (4 * largest)) ** 2
+    return 256 << 20 if config.num_gpus else 8 << 20
 
 
 class Slots:

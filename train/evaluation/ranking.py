@@ -5,17 +5,12 @@ the candidates of one partition, those that score higher or the same (see `compa
 add up to ranks, so partitions and ranges of queries can be counted anywhere and in any order. Scores are
 never kept. Known edges are left out by the numbers of their cells. Threads work on different blocks.
 
-Operators transform candidates in blocks of one shape, so that a linear operator rounds copies alike.
-
 Shapes: D dimension (the largest of all types; a narrower type uses the first columns), E edges,
-Q queries, P queries of a block, N candidates of a block, C edges of a block, K cells.
+Q queries, N candidates of a block, T pairs of an edge and a candidate, K cells.
 """
 
-import itertools
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple
 
@@ -23,114 +18,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphmill.errors import FormatError
+from graphmill.gpu.device import copied
 from graphmill.sorted_arrays import distinct, positions
 from graphmill.vocab import Partition, Side
-from train.evaluation.comparison import Comparison, Edges, Factors
+from train.evaluation.comparison import Edges, Factors
 from train.evaluation.drawing import Drawing
 from train.evaluation.metrics import Ranks
 from train.evaluation.queries import Group, Numbers, Queries, Slots, Triples
-from train.model.model import Model
-from train.step.threads import Task, Threads
+from train.evaluation.ranker import Ranker, Report, chunks, prepare
 
 BLOCKS_PER_TASK = 4
-_WITHOUT_MATRICES = ("none", "diagonal", "translation", "complex_diagonal", "rotation")
-Report = Callable[[int], None]  # called with the number of scores so far
-Take = Callable[[str, Partition, Numbers], Tensor]  # gives rows of the embeddings of a partition, [n, D]
-
-
-def gather(slots: Slots, take: Take, side: Side, rel: Numbers, ids: Numbers) -> Tensor:
-    """Embeddings of the entities with the slots `ids` [E], on one side of the relations `rel` [E]: [E, D]."""
-    dimension = max(slots.config.entity_dimension(each) for each in slots.counts)
-    gathered_ED = torch.zeros(len(ids), dimension)
-    for entity_type, partition, places, index in slots.visits(side, rel, ids):
-        rows_ND = take(entity_type, partition, index)
-        gathered_ED[torch.from_numpy(places), : rows_ND.shape[1]] = rows_ND
-    return gathered_ED
-
-
-class Ranker:
-    """Means to rank: the model, on one device, with threads and perhaps the kernels of train/gpu."""
-
-    def __init__(
-        self, model: Model, device: torch.device, *, num_threads: int = 1, fused: bool = False
-    ) -> None:
-        """`fused` counts with the kernels, which keep no scores."""
-        self.model, self.device, self.num_threads = model, device, num_threads
-        self.lock = threading.Lock()
-        self.comparison = Comparison(model, device)
-        self.kernels: ModuleType | None = import_module("train.gpu.kernels") if fused else None  # Triton
-
-    def run(self, tasks: Iterator[Task], report: Report) -> None:
-        """Run tasks on all threads."""
-        Threads(self.num_threads, report).run(tasks)
-
-    def candidates(self, queries: Queries, group: Group, embeddings: Tensor) -> Tensor:
-        """Candidates of one block, padded with zeros to the width of a block: [<= N, D] -> [N, D].
-
-        Candidates are columns in memory, so the product of a linear operator rounds all of them alike.
-        """
-        dimension, width = self.model.config.entity_dimension(group.entity_type), queries.slots_of_types.width
-        padded_DN = torch.zeros(dimension, width, device=self.device)
-        padded_DN[:, : len(embeddings)] = embeddings[:, :dimension].T
-        return self.model.candidates(group.relation, queries.side, padded_DN.T)
-
-
-def prepare(ranker: Ranker, queries: Queries, take: Take) -> tuple[Tensor, Tensor]:
-    """Queries [Q, D], and the scores of the edges themselves [E] float64, in the order of the queries.
-
-    Raises:
-        FormatError: an edge's score is not finite.
-    """
-    slots, side = queries.slots_of_types, queries.side
-    vectors_QD = gather(slots, take, side.other, queries.rel, queries.slots)
-    _make_queries(ranker, queries, vectors_QD)
-    own_ED = gather(slots, take, side, queries.rel[queries.of_edge], queries.candidates)
-    return vectors_QD, _own_scores(ranker, queries, vectors_QD, own_ED)
-
-
-def _make_queries(ranker: Ranker, queries: Queries, vectors_QD: Tensor) -> None:
-    """Turn the embeddings into queries, in place, by blocks; a block has one relation if static."""
-    config, side = ranker.model.config, queries.side
-    for group in queries.groups:
-        dimension, step = config.entity_dimension(group.entity_type), queries.height
-        if config.dynamic_relations and config.relations[0].operator not in _WITHOUT_MATRICES:
-            # each query may need a matrix
-            step = max(1, step * queries.slots_of_types.width // dimension**2)
-        rel = queries.rel[group.start : group.stop]
-        changes = [] if config.dynamic_relations else (np.flatnonzero(np.diff(rel)) + 1).tolist()
-        runs = [group.start + each for each in (0, *changes, len(rel))]
-        for first, last in itertools.pairwise(runs):
-            for rows in chunks(slice(first, last), step):
-                rel_P = torch.from_numpy(queries.rel[rows]).to(ranker.device)
-                vectors_PD = vectors_QD[rows, :dimension].to(ranker.device)
-                relation = 0 if config.dynamic_relations else int(rel_P[0])
-                dynamic_P = rel_P if config.dynamic_relations else None
-                vectors_QD[rows, :dimension] = ranker.model.query(relation, side, vectors_PD, dynamic_P).cpu()
-
-
-def _own_scores(ranker: Ranker, queries: Queries, vectors_QD: Tensor, own_ED: Tensor) -> Tensor:
-    """Scores of the edges themselves: [E]."""
-    score_E = torch.empty(len(own_ED), dtype=torch.float64)
-    for group in queries.groups:
-        dimension = ranker.model.config.entity_dimension(group.entity_type)
-        first, last = np.searchsorted(queries.of_edge, [group.start, group.stop]).tolist()
-        for edges in chunks(slice(first, last), min(queries.slots_of_types.width, queries.height)):
-            candidate_ND = ranker.candidates(queries, group, own_ED[edges].to(ranker.device))
-            query_CD = vectors_QD[queries.of_edge[edges], :dimension].to(ranker.device)
-            if ranker.kernels is not None:
-                number_C = torch.arange(len(query_CD), device=ranker.device)
-                pair = query_CD.contiguous(), candidate_ND.contiguous()
-                score_C = ranker.kernels.pair_scores(*pair, number_C, number_C)
-            else:
-                score_C = ranker.comparison.own_scores(query_CD, candidate_ND, queries.side)
-            score_E[edges] = score_C.double().cpu()
-    if not bool((score_E.abs() <= torch.finfo(torch.float32).max).all()):
-        raise FormatError(
-            "an edge's score is not a finite number: the checkpoint's embeddings or parameters are "
-            "not finite, or too large for float32"
-        )
-    return score_E
 
 
 class _Block(NamedTuple):
@@ -173,6 +70,7 @@ class Counting:
         self._candidates = queries.candidates[self.edges]
         self._counts = torch.zeros(4 if drawn else 2, last - first, dtype=torch.int64, device=ranker.device)
         self._factors: dict[int, Factors] = {}
+        self._query_ED: dict[int, Tensor] = {}
 
     def counts(self) -> Numbers:
         """Numbers of other candidates that score higher, and of those that score the same: [2, E].
@@ -238,7 +136,7 @@ class Counting:
     def _count_span(self, group: Group, blocks: Sequence[_Block], rows_ND: Tensor, number: int) -> int:
         """Count for some blocks of queries against one block of candidates; the number of scores."""
         ranker, slots = self.ranker, self.queries.slots_of_types
-        candidate_ND = ranker.candidates(self.queries, group, rows_ND.to(ranker.device))
+        candidate_ND = ranker.candidates(self.queries, group, copied(rows_ND, ranker.device))
         slot_N = np.arange(number * slots.width, number * slots.width + len(rows_ND))
         if ranker.kernels is not None:
             table_ND = candidate_ND[: len(rows_ND)].contiguous()
@@ -306,7 +204,9 @@ class Counting:
         """Count for a block with the kernels, and subtract the candidates that do not count."""
         edges, device = block.edges, self.ranker.device
         row_E, score_E = self._row_E[edges], self._own_E[edges].float()
-        query_ED = self._query_rows(group, block)[row_E].contiguous()
+        if block.number not in self._query_ED:  # two threads may make the same
+            self._query_ED[block.number] = self._query_rows(group, block)[row_E].contiguous()
+        query_ED = self._query_ED[block.number]
         counts = torch.stack(kernels.count_above(query_ED, table_ND, score_E))
         edge_T, column_T = (torch.from_numpy(each).to(device) for each in self._left_out(block, slot_N))
         score_T = kernels.pair_scores(query_ED, table_ND, edge_T, column_T)
@@ -353,9 +253,3 @@ def rank(
             counting.add(name, part, table_ND, None, lambda done: None)
         ranks[side] = Ranks(*counting.counts()[:, np.argsort(queries.order)])
     return ranks
-
-
-def chunks(whole: slice, size: int) -> Iterator[slice]:
-    """The range, `size` at a time."""
-    for start in range(whole.start, whole.stop, size):
-        yield slice(start, min(start + size, whole.stop))

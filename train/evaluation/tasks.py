@@ -37,7 +37,7 @@ from train.evaluation.queries import READ_EDGES, Numbers, Queries, Slots, Triple
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from train.evaluation.ranking import Ranker
+    from train.evaluation.ranker import Ranker
     from train.tables.run_context import RunContext
 
 
@@ -201,7 +201,7 @@ def make_queries(part: Part, side: Side) -> None:
     """
     from torch import from_numpy
 
-    from train.evaluation import ranking
+    from train.evaluation import ranker
     from train.step.runtime import cpu_threads
 
     edges = part.edges()
@@ -213,7 +213,7 @@ def make_queries(part: Part, side: Side) -> None:
         return from_numpy(table[np.searchsorted(rows[entity_type, partition], index)])
 
     with cpu_threads(1):
-        vectors_QD, score_E = ranking.prepare(_ranker(part), part.queries(side, edges), take)
+        vectors_QD, score_E = ranker.prepare(_ranker(part), part.queries(side, edges), take)
     work.save(part.folder, f"queries-{side}", vectors_QD.numpy())
     work.save(part.folder, f"own-{side}", score_E.numpy())
 
@@ -297,10 +297,10 @@ def _rows_name(entity_type: str, partition: Partition) -> str:
 def _context(
     config: Config, version: int | None, num_rows: Mapping[str, list[int]] | None = None
 ) -> RunContext:
-    from train.plan.decide import device_of
+    from graphmill.gpu.device import device_of
     from train.tables.run_context import RunContext
 
-    device = device_of(config)
+    device = device_of(config.num_gpus)
     return RunContext.of_checkpoint(config, "evaluate", device=device, version=version, num_rows=num_rows)
 
 
@@ -313,7 +313,7 @@ def _table(part: Part, key: PartitionKey) -> Tensor:
 
 
 def _ranker(part: Part) -> Ranker:
-    from train.evaluation.ranking import Ranker
+    from train.evaluation.ranker import Ranker
     from train.plan.decide import can_rank
 
     context = _context(part.config, part.version, part.num_rows())

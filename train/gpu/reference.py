@@ -9,7 +9,6 @@ One side of a step, for edges in chunks that share their candidates:
     candidate_gradients   queries, candidates        -> gradients of the candidates
     backward              gradients of the queries   -> gradients of their rows and of their relation
     update_rows           Adagrad, row-wise or element-wise
-    count_above, pair_scores    ranking
 
 Operators are those of graphmill/model, losses and Adagrad those of train/model; the comparator is the dot
 product.
@@ -203,18 +202,6 @@ def update_rows_fast(
     """Move rows by a step of row-wise Adagrad for each occurrence, in any order."""
     for row_1, gradient_1D in zip(torch.split(rows_T.long(), 1), torch.split(gradient_TD, 1), strict=True):
         optimizer.update_rows(table_ND, sums_N, row_1, gradient_1D, lr)
-
-
-def count_above(query_QD: Tensor, table_ND: Tensor, score_Q: Tensor) -> tuple[Tensor, Tensor]:
-    """Count the rows that score higher than `score_Q`, and those that equal it: int64 [Q], [Q]."""
-    score_QN = query_QD @ table_ND.T
-    threshold_Q1 = score_Q.unsqueeze(1)
-    return (score_QN > threshold_Q1).sum(1), (score_QN == threshold_Q1).sum(1)
-
-
-def pair_scores(query_QD: Tensor, table_ND: Tensor, query_T: Tensor, row_T: Tensor) -> Tensor:
-    """Score T pairs of a query and a row, as `count_above` scores them."""
-    return (query_QD[query_T] * table_ND[row_T]).sum(-1)
 
 
 def _leaves(source: Source) -> tuple[Tensor, Tensor | None]:

@@ -4,6 +4,7 @@ import torch
 
 from graphmill.config import Config
 from graphmill.errors import ConfigError
+from graphmill.model import comparators
 from train.compiled import compiled_step
 from train.config import TrainConfig
 from train.edges.partitions import all_keys, is_shared
@@ -38,22 +39,9 @@ def decide(context: RunContext, workers: int = 1) -> Plan:
     )
 
 
-def device_of(config: Config) -> torch.device:
-    """The CPU, or with num_gpus the first GPU that this process sees.
-
-    Raises:
-        ConfigError: num_gpus asks for a GPU and there is none.
-    """
-    if not config.num_gpus:
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise ConfigError(f"num_gpus: {config.num_gpus}, but this worker sees no GPU; set num_gpus: 0")
-    return torch.device("cuda", 0)
-
-
 def can_rank(config: Config, device: torch.device) -> bool:
     """Whether the kernels can count ranks: on a GPU, where scores are dot products."""
-    return device.type == "cuda" and config.comparator in ("dot", "cos") and not config.bias
+    return device.type == "cuda" and comparators.is_dot(config.comparator, config.bias)
 
 
 def engine_of(config: Config, device: torch.device, reasons: list[str]) -> Engine:

@@ -16,13 +16,14 @@ from typing import Any
 
 from graphmill.config import Config
 from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.gpu.device import device_of
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.vocab import Bucket
 from train.config import TrainConfig
 from train.edges.batches import EdgeTensors
 from train.edges.bucket_order import order_of
 from train.evaluation.job import evaluate
-from train.plan.decide import decide, device_of
+from train.plan.decide import decide
 from train.run.bucket import BucketTrainer
 from train.run.resident import ResidentStore, WholeGraph
 from train.run.run_metrics import Visit, peak_bytes
@@ -37,7 +38,7 @@ class Trainer(TrainingRun):
     """A run of training on one worker."""
 
     def __init__(self, config: Config, claim: Claim = NO_CLAIM) -> None:
-        self.context = RunContext(config, claim=claim, device=device_of(config))
+        self.context = RunContext(config, claim=claim, device=device_of(config.num_gpus))
         self.model, self.adagrad = self.context.load_model()
         self.plan = decide(self.context)
         self.plan.announce()

@@ -21,11 +21,13 @@ from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
 from graphmill.formats.edge_buckets import Edges
+from graphmill.gpu import device
 from graphmill.vocab import Bucket, Side
 from tests import DATA, REPOSITORY
 from train.config import EvaluateConfig
-from train.evaluation import evaluate, job
+from train.evaluation import evaluate, job, ranker
 from train.model.model import Model
+from train.plan import decide
 
 OPERATORS = ("none", "diagonal", "translation", "linear", "affine", "complex_diagonal")
 COMPARATORS = ("dot", "cos", "l2", "squared_l2")
@@ -316,6 +318,46 @@ def test_filter_paths_name_the_known_edges(tmp_path: Path) -> None:
     assert evaluate.evaluate(config)["metrics"] == pytest.approx(expected)
     assert evaluate.evaluate(world.config)["metrics"] == pytest.approx(default)
     assert expected["mrr"] < default["mrr"]  # the edges of the split itself are known by default
+
+
+def test_a_gpu_ranks_as_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference stands for the kernels where there is no GPU."""
+    world = _small(tmp_path)
+    given = {key: value for key, value in EVERYTHING.items() if key != "evaluate"}
+    config = configuration.from_mapping({**given, "output": world.config.output, "num_gpus": 1})
+    expected = evaluate.evaluate(world.config)["metrics"]
+    here = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    shapes = []
+
+    def count_above(query_QD: torch.Tensor, table_ND: torch.Tensor, score_Q: torch.Tensor) -> Any:
+        shapes.append((len(query_QD), len(table_ND)))
+        return kernels_count(query_QD, table_ND, score_Q)
+
+    monkeypatch.setattr(device, "device_of", lambda num_gpus: here)
+    monkeypatch.setattr(decide, "can_rank", lambda config, device: True)
+    kernels_count = device.kernels_of(here).count_above
+    monkeypatch.setattr(device.kernels_of(here), "count_above", count_above)
+    assert evaluate.evaluate(config)["metrics"] == pytest.approx(expected)
+    assert {num_rows for _, num_rows in shapes} == {70, 1, 30}  # whole partitions, not blocks of scores
+
+
+def test_queries_of_matrices_are_made_in_small_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = _make(
+        {**EVERYTHING, "relations": EVERYTHING["relations"][:1], "dynamic_relations": True}, 14, tmp_path
+    )
+    _on_disk(world)
+    expected = evaluate.evaluate(world.config)["metrics"]
+    sizes = []
+    make = Model.query
+
+    def query(model: Model, relation: int, side: Side, vectors: torch.Tensor, rel: Any) -> torch.Tensor:
+        sizes.append(len(vectors))
+        return make(model, relation, side, vectors, rel)
+
+    monkeypatch.setattr(Model, "query", query)
+    monkeypatch.setattr(ranker, "MATRIX_BYTES", 3 * 4 * 4**2)
+    assert evaluate.evaluate(world.config)["metrics"] == expected
+    assert max(sizes) == 3
 
 
 def test_a_chosen_version(tmp_path: Path) -> None:

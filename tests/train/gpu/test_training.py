@@ -12,6 +12,7 @@ from graphmill.cluster.connecting import connect
 from graphmill.cluster.settings import ClusterConfig
 from graphmill.errors import ClusterError, ConfigError
 from graphmill.formats import pbg_checkpoint
+from graphmill.gpu.device import device_of
 from tests.train.graphs import (
     contents,
     embeddings,
@@ -128,7 +129,7 @@ def test_a_buffer_of_partitions_changes_no_byte(tmp_path, capacity):
 
 def visited(config, capacity):
     """Count the loads of partitions to a device with so many slots, in an epoch with 16 partitions."""
-    context = RunContext(config, device=decide.device_of(config))
+    context = RunContext(config, device=device_of(config.num_gpus))
     buffer = DeviceBuffer(context, capacity)
     order = order_of(config, context.schedule.iteration(0), order_slots(config, capacity))
     buffer.begin(order)
@@ -160,7 +161,7 @@ def test_sizes_decide_what_stays_on_the_device(tmp_path):
         tmp_path, entities={"node": {"num_partitions": 8}}, dimension=100, batch_size=10, global_emb=False
     )
     write_graph(config, {"node": 80_000}, random_triples(np.random.default_rng(1), 80_000, 1, 80_000, 1000))
-    context = RunContext(config, device=decide.device_of(config))
+    context = RunContext(config, device=device_of(config.num_gpus))
     rows = 80_000 * 4 * 101
     needed = memory.resident_bytes(context)
     assert rows < needed < 1.1 * rows
@@ -217,7 +218,7 @@ def decided(root, workers=1, **settings):
     usual = {"entities": {"node": {"num_partitions": 4}}, "global_emb": False}
     config = make_config(root, **usual, **settings)
     write_graph(config, {"node": 40}, random_triples(np.random.default_rng(1), 40, 1, 40, 100))
-    return decide.decide(RunContext(config, device=decide.device_of(config)), workers)
+    return decide.decide(RunContext(config, device=device_of(config.num_gpus)), workers)
 
 
 def test_a_buffer_smaller_than_a_bucket_is_refused(tmp_path):

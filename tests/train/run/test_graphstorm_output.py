@@ -179,8 +179,14 @@ def test_scores_of_edges(config, client, tmp_path):
             torch.testing.assert_close(score, (lhs[src] * rhs[dst]).sum(1))
 
 
-def test_neighbors(config, client, tmp_path):
+@pytest.mark.parametrize("num_gpus", [0, 1])
+def test_neighbors(config, client, tmp_path, monkeypatch, num_gpus):
     job.run(config, client)
+    if num_gpus:  # the same on a CPU, in blocks of a few rows
+        monkeypatch.setattr(predict, "device_of", lambda num_gpus: torch.device("cpu"))
+        monkeypatch.setattr(predict, "GPU_ROWS", 3)
+        monkeypatch.setattr(predict, "GPU_BYTES", 5 * 4 * 8)
+        config = config.model_copy(update={"num_gpus": num_gpus})
     predict.predict_neighbors(config, "user", 4, str(tmp_path / "near"))
     rows = torch.nn.functional.normalize(torch.from_numpy(global_rows(config, "user")))
     cosines = rows @ rows.T

@@ -1,7 +1,6 @@
 """The kernels, in Triton: each computes what the function of its name in train/gpu/reference.py defines."""
 
 from train.gpu.kernels.drawing import sample
-from train.gpu.kernels.ranks import count_above, pair_scores
 from train.gpu.kernels.rows import backward, query, stage
 from train.gpu.kernels.scores import candidate_gradients, query_gradients
 from train.gpu.kernels.tiles import shared_bytes
@@ -10,8 +9,6 @@ from train.gpu.kernels.updates import update_rows, update_rows_fast
 __all__ = [
     "backward",
     "candidate_gradients",
-    "count_above",
-    "pair_scores",
     "query",
     "query_gradients",
     "sample",

@@ -1,0 +1,31 @@
+"""Compiles the kernels as they are launched, on any machine; runs none of them.
+
+    python -m tests.graphmill.gpu.compile_kernels CAPABILITY D ...
+
+Prints of each kernel: name, kind of product, bytes of shared memory and of stack, matrix instructions.
+"""
+
+import sys
+
+import torch
+
+from bench.gpu.compiled import Compiler
+from graphmill.gpu import kernels
+
+
+def main(capability: int, dimensions: list[int]) -> None:
+    compiler = Compiler(capability)
+    for dimension in dimensions:
+        query_QD, table_ND = torch.zeros(16, dimension), torch.zeros(16, dimension)
+        row_P = torch.zeros(16, dtype=torch.int64)
+        kernels.count_above(query_QD, table_ND, kernels.pair_scores(query_QD, table_ND, row_P, row_P))
+        kernels.tile_maxima(query_QD, table_ND)
+        kernels.tile_scores(query_QD, table_ND, row_P, row_P)
+    for kernel in dict.fromkeys(launch.kernel for launch in compiler.launches):
+        names = "+".join(sorted(kernel.matrix_instructions)) or "none"
+        words = kernel.name, kernel.product, kernel.shared_bytes, kernel.stack_bytes, names
+        sys.stdout.write(" ".join(map(str, words)) + "\n")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), list(map(int, sys.argv[2:])))
