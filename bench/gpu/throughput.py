@@ -10,7 +10,7 @@ from bench.gpu.device import Machine
 from bench.report import Report
 from bench.setting import Setting
 from graphmill.config import Config, from_mapping
-from train.gpu import fused_pass
+from train.gpu.fused_pass import FusedPass
 from train.gpu.fused_step import FusedStep, Group
 from train.gpu.reference import Edges
 from train.model.model import Model
@@ -80,12 +80,12 @@ def _passes(
 ) -> tuple[float, float]:
     """Time a pass; its seconds and mean loss."""
     config = configured(graph, deterministic=deterministic, small=machine.is_trial)
-    step = step_of(config, machine.device)
+    fused = FusedPass(step_of(config, machine.device))
     table = table_of(graph, machine.device, generator)
     sides = {0: (table, table)}
 
     def run(group: Group, seed: int) -> None:
-        fused_pass.run(step, edges, [group], sides, seed)
+        fused.run(edges, [group], sides, seed)
 
     run(Group(0, 0, min(graph.timed_edges, WARM_UP_STEPS * config.batch_size)), seed=0)
     timed = Group(0, 0, graph.timed_edges)
@@ -93,7 +93,7 @@ def _passes(
         seconds = machine.median_s(lambda number: run(timed, number))
     else:
         seconds = machine.once_s(lambda: run(timed, 1))
-    loss = float(step.sums[0]) / graph.timed_edges
+    loss = float(fused.step.sums[0]) / graph.timed_edges
     if not math.isfinite(loss):
         raise RuntimeError(f"{graph}: the loss is {loss}")
     return seconds, loss

@@ -65,6 +65,7 @@ def _adagrad_runs(
     ELEMENT: tl.constexpr, D: tl.constexpr, DB: tl.constexpr, BR: tl.constexpr, RUN: tl.constexpr,
 ):  # fmt: skip
     """At the last place of each key: add up its runs, and move its row."""
+    rate = tl.load(lr).to(tl.float32)
     last = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
     own = tl.load(key + last, mask=last < T, other=-1)
     following = tl.load(key + last + 1, mask=last + 1 < T, other=-1)
@@ -87,11 +88,11 @@ def _adagrad_runs(
     if ELEMENT:
         states = tl.load(sums + at, mask=mask, other=0.0) + total * total
         tl.store(sums + at, states, mask=mask)
-        value -= lr * total / (tl.sqrt(states) + EPSILON)
+        value -= rate * total / (tl.sqrt(states) + EPSILON)
     else:
         state = tl.load(sums + row, mask=ends, other=0.0) + tl.sum(total * total, axis=1) / D
         tl.store(sums + row, state, mask=ends)
-        value -= lr * total / (tl.sqrt(state) + EPSILON)[:, None]
+        value -= rate * total / (tl.sqrt(state) + EPSILON)[:, None]
     tl.store(table + at, value, mask=mask)
 
 
@@ -101,7 +102,7 @@ def _tile(dimension: int) -> tuple[int, int]:
     return width, max(1, 2048 // width)
 
 
-def update_rows(table_ND: Tensor, sums: Tensor, rows_T: Tensor, gradient_TD: Tensor, lr: float) -> None:
+def update_rows(table_ND: Tensor, sums: Tensor, rows_T: Tensor, gradient_TD: Tensor, lr: Tensor) -> None:
     """See reference.update_rows: the same sums in the same order every time."""
     num_rows, dimension = gradient_TD.shape
     key_T, order_T = torch.sort(rows_T, stable=True)
@@ -120,6 +121,7 @@ def update_rows(table_ND: Tensor, sums: Tensor, rows_T: Tensor, gradient_TD: Ten
 
 @triton.jit
 def _scatter(table, sums, rows, gradient, T, lr, D: tl.constexpr, DB: tl.constexpr, BR: tl.constexpr):
+    rate = tl.load(lr).to(tl.float32)
     place = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
     there = place < T
     column = tl.arange(0, DB)
@@ -130,12 +132,12 @@ def _scatter(table, sums, rows, gradient, T, lr, D: tl.constexpr, DB: tl.constex
     # The sum before this gradient, plus the gradient's own square: others may have added to the sum since.
     state = tl.atomic_add(sums + row, square, mask=there, sem="relaxed") + square
     state = tl.where(there, state, 1.0)  # a masked atomic returns nothing
-    step = -lr * own / (tl.sqrt(state) + EPSILON)[:, None]
+    step = -rate * own / (tl.sqrt(state) + EPSILON)[:, None]
     tl.atomic_add(table + row[:, None] * D + column[None, :], step, mask=mask, sem="relaxed")
 
 
 def update_rows_fast(
-    table_ND: Tensor, sums_N: Tensor, rows_T: Tensor, gradient_TD: Tensor, lr: float
+    table_ND: Tensor, sums_N: Tensor, rows_T: Tensor, gradient_TD: Tensor, lr: Tensor
 ) -> None:
     """See reference.update_rows_fast: no sort; the order, and so the rounding, differs every time."""
     num_rows, dimension = gradient_TD.shape
