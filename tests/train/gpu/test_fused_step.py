@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphmill.config import Config
+from graphmill.config import Config, from_mapping
 from graphmill.vocab import Side
 from train.edges.negative_sampling import Batch, Block, in_batch_negatives
 from train.gpu import counter, reference
@@ -29,7 +29,7 @@ def config_of(*, dynamic: bool, same_type: bool, operator: str, **settings: Any)
         {"name": f"r{number}", "lhs": "a", "rhs": right, "operator": operator}
         for number in range(1 if dynamic else NUM_RELATIONS)
     ]
-    return Config.model_validate(
+    return from_mapping(
         {
             "entities": {name: {"num_partitions": 1} for name in ({"a"} | {right})},
             "relations": relations,

@@ -1,0 +1,169 @@
+"""A pass over buckets: captured steps serve all groups, buckets and epochs, and change nothing."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from graphmill.config import Config
+from graphmill.vocab import Side
+from tests.train.gpu.recording import Recorder, chain
+from tests.train.gpu.test_fused_step import NUM_RELATIONS, NUM_ROWS, config_of, groups_of
+from train.gpu import fused_pass
+from train.gpu.fused_pass import FusedPass
+from train.gpu.fused_step import FusedStep
+from train.gpu.reference import Edges
+from train.model.model import Model
+from train.model.optimizer import Adagrad
+from train.step.table import Table
+
+NUM_SLOTS, NUM_EPOCHS = 2, 3
+BUCKETS = [(0, 0), (1, 0), (1, 0), (1, 1)]  # slots of lhs and rhs
+
+
+class Run:
+    """Epochs over buckets, whose tables are in slots, as those of a buffer on a device."""
+
+    def __init__(self, config: Config, *, captured: bool) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.config, self.types = config, [config.relations[0].entity_type(side) for side in Side]
+        self.slots = {
+            (name, slot): Table(
+                torch.randn(NUM_ROWS[name], config.dimension, generator=generator) / 2,
+                torch.rand(NUM_ROWS[name], generator=generator),
+            )
+            for name in config.entities
+            for slot in range(NUM_SLOTS)
+        }
+        num_relations = NUM_RELATIONS if config.dynamic_relations else None
+        self.model = Model(config, num_relations, relation_init="random", seed=2)
+        self.adagrad = Adagrad(self.model.parameters, config.relation_lr or config.lr)
+        self.fused = FusedPass(FusedStep(config, self.model, self.adagrad, torch.device("cpu")))
+        tables = [each for table in self.slots.values() for each in (table.embeddings_ND, table.sums)]
+        self.recorder = Recorder(self.fused, tables) if captured else None
+        self.sums: list[Tensor] = []
+
+    def train(self) -> "Run":
+        for epoch in range(NUM_EPOCHS):
+            for bucket in range(len(BUCKETS)):
+                self.bucket(epoch, bucket)
+        return self
+
+    def bucket(self, epoch: int, number: int) -> None:
+        """Train on edges of another number, with tables of another length, at another learning rate."""
+        pair = []
+        for side, name in enumerate(self.types):
+            table = self.slots[name, BUCKETS[number][side]]
+            num_rows = len(table) - number % 3
+            pair.append(Table(table.embeddings_ND[:num_rows], table.sums[:num_rows]))
+        if self.types[0] == self.types[1] and BUCKETS[number][0] == BUCKETS[number][1]:
+            pair[1] = pair[0]
+        size = 150 + 40 * number
+        generator = torch.Generator().manual_seed(number)
+        lhs, rhs = (
+            torch.randint(len(each), (size,), generator=generator, dtype=torch.int32) for each in pair
+        )
+        rel = torch.randint(NUM_RELATIONS, (size,), generator=generator, dtype=torch.int32).sort().values
+        weight = torch.rand(size, generator=generator) + 0.5 if number == 2 else None
+        edges = Edges(lhs, rel, rhs, weight)
+        sides = dict.fromkeys(range(len(self.config.relations)), (pair[0], pair[1]))
+        self.fused.step.set_lr_scale(1 / (1 + epoch + number))
+        seed = 10 * epoch + number
+        self.sums.append(self.fused.run(edges, groups_of(self.config, edges), sides, seed).clone())
+
+    def state(self) -> list[Tensor]:
+        tables = [each for table in self.slots.values() for each in (table.embeddings_ND, table.sums)]
+        return [*tables, *self.model.parameters.values(), *self.adagrad.sums.values(), *self.sums]
+
+
+CASES = [
+    pytest.param(dynamic, same, operator, own, id=f"{operator}-{dynamic=}-{same=}-{number}")
+    for number, (dynamic, same, operator, own) in enumerate(
+        [
+            (True, True, "complex_diagonal", {"regularization_coef": 0.03}),
+            (False, True, "complex_diagonal", {}),
+            (False, False, "diagonal", {"train": {"freeze": ["r1"]}}),
+            (False, False, "none", {"train": {"freeze": ["a"]}}),
+            (False, True, "translation", {"train": {"reciprocal_relations": True, "deterministic": False}}),
+        ]
+    )
+]
+
+
+@pytest.mark.parametrize(("dynamic", "same", "operator", "own"), CASES)
+def test_captured_steps_are_the_steps(dynamic: bool, same: bool, operator: str, own: dict[str, Any]) -> None:
+    config = config_of(dynamic=dynamic, same_type=same, operator=operator, batch_size=48, **own)
+    direct, replayed = (Run(config, captured=captured).train() for captured in (False, True))
+    for ours, theirs in zip(replayed.state(), direct.state(), strict=True):
+        assert torch.equal(ours, theirs)
+    assert direct.adagrad.steps == replayed.adagrad.steps
+    recorder = replayed.recorder
+    assert recorder is not None
+    # in the first epoch edges find their place, and by now every step has come twice
+    num_captures = len(recorder.captured)
+    for number in range(len(BUCKETS)):
+        replayed.bucket(NUM_EPOCHS, number)
+    assert len(recorder.captured) == num_captures
+
+
+def test_relations_alike_share_their_graphs() -> None:
+    config = config_of(dynamic=False, same_type=True, operator="diagonal", batch_size=6)
+    run = Run(config, captured=True)
+    run.bucket(0, 0)
+    assert run.recorder is not None
+    assert len(run.recorder.captured) == 1  # of three relations with 25 full steps together
+
+
+class HostNumbers(TorchDispatchMode):
+    """Counts tensors made of Python's numbers outside kernels: what a device gets from its host."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder, self.count = recorder, 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        is_new = function.overloadpacket.__name__ == "lift_fresh"
+        self.count += is_new and not self.recorder.is_inside
+        return function(*arguments, **(options or {}))
+
+
+def test_the_host_sends_one_tensor_a_pass() -> None:
+    run = Run(config_of(dynamic=False, same_type=True, operator="diagonal", batch_size=6), captured=True)
+    assert run.recorder is not None
+    with HostNumbers(run.recorder) as counted:
+        run.bucket(0, 0)
+    assert run.recorder.num_replays > 20
+    assert counted.count == 1
+
+
+def test_updates_of_relations_are_beside_those_of_entities() -> None:
+    config = config_of(dynamic=True, same_type=False, operator="complex_diagonal", batch_size=48)
+    run = Run(config, captured=True)
+    run.bucket(0, 0)
+    assert run.recorder is not None
+    assert run.recorder.captured
+    for launches in run.recorder.captured:
+        after, beside = chain(launches)
+        assert beside == ["update_rows"] * 2  # those of lhs and of rhs
+        assert after.count("update_rows") == 2  # types of lhs and of rhs
+
+
+def test_few_graphs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of(dynamic=False, same_type=True, operator="diagonal", batch_size=48)
+    wanted = Run(config, captured=False).train()
+    monkeypatch.setattr(fused_pass, "MAX_GRAPHS", 3)
+    found = Run(config, captured=True).train()
+    assert len(found.fused._graphs) == 3
+    for ours, theirs in zip(found.state(), wanted.state(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_many_edges_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_pass, "KEPT_EDGES", 100)
+    config = config_of(dynamic=True, same_type=True, operator="diagonal", batch_size=48)
+    run = Run(config, captured=True).train()
+    assert not run.fused._kept
+    assert run.recorder is not None
+    assert run.recorder.captured
