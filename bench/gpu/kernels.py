@@ -21,7 +21,6 @@ from train.gpu.fused_step import Shape
 from train.gpu.reference import Clock, Comparison
 
 STEPS = 10
-SHAPES = ((100, 100), (100, 1000), (400, 1000))
 TILES = {
     128: (
         (64, 64, 4, 3),
@@ -53,13 +52,12 @@ class Timed:
         return timed
 
 
-def measure(setting: Setting, machine: Machine, report: Report) -> None:
+def measure(dimension: int, num_negatives: int, setting: Setting, machine: Machine, report: Report) -> None:
     """Measure milliseconds per step of each kernel, then of each tile."""
-    for dimension, num_negatives in SHAPES[: 1 if machine.is_trial else None]:
-        graph = Graph(1_000_000, 10_000_000, 0, dimension, num_negatives, 0.0).sized(setting)
-        _functions(graph, machine, report)
-        if machine.device.type == "cuda":
-            _tiles(graph, machine, report)
+    graph = Graph(1_000_000, 10_000_000, 0, dimension, num_negatives, 0.0).sized(setting)
+    _functions(graph, machine, report)
+    if machine.device.type == "cuda":
+        _tiles(graph, machine, report)
 
 
 def _functions(graph: Graph, machine: Machine, report: Report) -> None:

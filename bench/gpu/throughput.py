@@ -43,13 +43,8 @@ def zipf(dimension: int, num_negatives: int, timed_edges: int, goal: float) -> G
     return Graph(10_000_000, 200_000_000, timed_edges, dimension, num_negatives, goal)
 
 
-# Ten epochs in eight minutes. Rows and sums 16.8 GB, edges 17.6 GB; steps about 2 GB.
-TWITTER = Graph(41_600_000, 1_470_000_000, 1_470_000_000, 100, 1000, goal=30.6e6)
-
-
 def measure(graph: Graph, setting: Setting, machine: Machine, report: Report) -> None:
     """Time both ways to sum gradients: one pass over all edges, or three passes over a part."""
-    is_epoch = graph.timed_edges == graph.num_edges
     graph = graph.sized(setting)
     generator = torch.Generator(machine.device).manual_seed(1)
     edges = synthetic.edges(graph.num_nodes, graph.num_edges, machine.device, generator)
@@ -71,8 +66,6 @@ def measure(graph: Graph, setting: Setting, machine: Machine, report: Report) ->
             peak_bytes=machine.peak_bytes(),
         )
         report.ratio(f"{what}: M edges/s", rate / 1e6, f">= {graph.goal / 1e6:g}")
-        if is_epoch:
-            report.ratio(f"{what}: seconds of ten epochs, derived from one", 10 * seconds, "<= 480")
 
 
 def _passes(
