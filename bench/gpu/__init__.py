@@ -1,6 +1,6 @@
 """Training and ranking on a GPU, against the floor of the device for the same work; docs/how_to/gpu.md.
 
-Every part is a separate process of at most ten minutes. A part that fails or takes longer is reported, and
+Every part is a separate process of at most nine minutes. A part that fails or takes longer is reported, and
 the others continue. With `--add`, parts that the JSON file has from the same code and device are kept, so the
 same command goes on where it was stopped. `--case NAME` runs one part. Graphs are generated on the device.
 Without a GPU, `--rows 2000` runs the same commands on the CPU at that size.
@@ -23,7 +23,7 @@ from bench.report import Report, code
 from bench.setting import Setting
 from graphmill.errors import ConfigError
 
-TIMEOUT_S = 600
+TIMEOUT_S = 540
 Measure = Callable[[Setting, Machine, Report], None]
 
 CASES: dict[str, Measure] = {
@@ -49,6 +49,7 @@ def run(setting: Setting) -> Iterator[Report]:
         click.ClickException: a part has failed; raised at the end.
     """
     here = device.name(setting.num_rows is not None)
+    here += f", a trial with {setting.num_rows} rows" if setting.num_rows is not None else ""
     names = setting.cases or tuple(name for name in CASES if name != "fb15k237" or _has_triples(setting))
     if unknown := sorted(set(names) - CASES.keys()):
         raise ConfigError(f"--case {unknown[0]}: expected one of {', '.join(CASES)}")

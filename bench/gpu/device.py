@@ -73,7 +73,7 @@ def name(is_trial: bool) -> str:
     if torch.cuda.is_available():
         return torch.cuda.get_device_name(0)
     if is_trial:
-        return "no GPU: a trial on the CPU"
+        return "no GPU"
     raise ConfigError(
         "bench gpu: no GPU is seen here; --rows 2000 tries the commands on the CPU, at that size"
     )

@@ -1,5 +1,8 @@
 """A pass over buckets: captured steps serve all groups, buckets and epochs, and change nothing."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +15,8 @@ from graphmill.vocab import Side
 from tests.train.gpu.recording import Recorder, chain
 from tests.train.gpu.test_fused_step import NUM_RELATIONS, NUM_ROWS, config_of, groups_of
 from train.gpu import fused_pass
+from train.gpu.capture import Branch, capture_on
+from train.gpu.copies import Slot, num_floats_of
 from train.gpu.fused_pass import FusedPass
 from train.gpu.fused_step import FusedStep
 from train.gpu.reference import Edges
@@ -167,3 +172,88 @@ def test_many_edges_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None
     assert not run.fused._kept
     assert run.recorder is not None
     assert run.recorder.captured
+
+
+class Cuda:
+    """Stands for torch.cuda: notes what happens, on which stream."""
+
+    def __init__(self) -> None:
+        self.now, self.events = "steps", list[str]()
+
+    def note(self, what: str) -> None:
+        self.events.append(f"{what} on {self.now}")
+
+    def Stream(self, device: torch.device) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(
+            name="side", wait_stream=lambda other: self.note(f"side waits for {other.name}")
+        )
+
+    def current_stream(self, device: torch.device) -> SimpleNamespace:
+        def wait(other: SimpleNamespace) -> None:
+            self.note(f"{self.now} waits for {other.name}")
+
+        return SimpleNamespace(name=self.now, wait_stream=wait)
+
+    @contextmanager
+    def stream(self, stream: SimpleNamespace) -> Iterator[None]:
+        before, self.now = self.now, stream.name
+        yield
+        self.now = before
+
+    def graph_pool_handle(self) -> str:
+        return "pool"
+
+    def CUDAGraph(self) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(
+            capture_begin=lambda pool, capture_error_mode: self.note(f"begin {pool} {capture_error_mode}"),
+            capture_end=lambda: self.note("end"),
+            replay=lambda: self.note("replay"),
+        )
+
+
+def test_a_capture_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = Cuda()
+    monkeypatch.setattr(torch, "cuda", cuda)
+    capture = capture_on(torch.device("cuda", 0))
+    assert capture is not None
+    replay = capture(lambda: cuda.note("work"))
+    replay()
+    captured = ["begin pool thread_local on side", "work on side", "end on side"]
+    assert cuda.events == [*captured, "replay on steps"]
+
+    def failing() -> None:
+        raise ValueError("no luck")
+
+    with pytest.raises(ValueError, match="no luck"):
+        capture(failing)
+    assert cuda.events[-1] == "end on side"  # or the device would capture for ever
+    assert capture_on(torch.device("cpu")) is None
+
+
+def test_a_branch_forks_from_the_steps_and_joins_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = Cuda()
+    monkeypatch.setattr(torch, "cuda", cuda)
+    branch = Branch(torch.device("cuda", 0))
+    with branch.forked():
+        cuda.note("relations")
+    cuda.note("entities")
+    branch.join()
+    assert cuda.events == [
+        "side waits for steps on steps",
+        "relations on side",
+        "entities on steps",
+        "steps waits for side on steps",
+    ]
+
+
+def test_partitions_of_almost_one_size_have_the_same_addresses_in_a_slot() -> None:
+    tables = [Table(torch.zeros(num_rows, 12), torch.zeros(num_rows)) for num_rows in (100, 99)]
+    slot = Slot(num_floats_of(tables[0]), torch.device("cpu"))
+    places = []
+    for table in tables:
+        here = slot.table(table)
+        here.embeddings_ND.fill_(1)
+        here.sums.fill_(2)
+        assert int(here.embeddings_ND.sum()) == table.embeddings_ND.numel()  # no place is shared
+        places.append((here.embeddings_ND.data_ptr(), here.sums.data_ptr()))
+    assert places[0] == places[1]
