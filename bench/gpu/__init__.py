@@ -50,7 +50,9 @@ def run(setting: Setting) -> Iterator[Report]:
     """
     here = device.name(setting.num_rows is not None)
     here += f", a trial with {setting.num_rows} rows" if setting.num_rows is not None else ""
-    names = setting.cases or tuple(name for name in CASES if name != "fb15k237" or _has_triples(setting))
+    names = setting.cases or tuple(
+        name for name in CASES if not name.startswith("fb15k237") or _has_triples(setting)
+    )
     if unknown := sorted(set(names) - CASES.keys()):
         raise ConfigError(f"--case {unknown[0]}: expected one of {', '.join(CASES)}")
     own = {"code": code(), "device": here}
