@@ -64,9 +64,9 @@ bench-large: $(INSTALLED) ## a billion edges, in 40 minutes and 70 GB of disk; p
 	$(BIN)/python -m bench billion exchange --json docs/benchmarks/large.json
 	$(BIN)/python -m bench.page docs/benchmarks/large.json > docs/benchmarks/large.md
 
-bench-gpu: $(INSTALLED) ## training on a GPU, against its own limits; TRIPLES=folder of FB15k-237
+bench-gpu: $(INSTALLED) ## training on a GPU, against its own limits; goes on where it stopped; TRIPLES=folder of FB15k-237
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'
-	$(BIN)/python -m bench gpu --json docs/benchmarks/gpu.json $(if $(TRIPLES),--triples $(TRIPLES))
+	$(BIN)/python -m bench gpu --add --json docs/benchmarks/gpu.json $(if $(TRIPLES),--triples $(TRIPLES)) $(if $(AGAIN),--again)
 
 constraints: ## pin the newest versions that fit pyproject.toml
 	rm -rf $(VENV)-new && $(PYTHON) -m venv $(VENV)-new

@@ -65,7 +65,13 @@ STAGES = ("etl", "train", "evaluate", "remap")
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="gpu: a Python with PBG's development version, to measure its GPU mode.",
 )
-@click.option("--add", is_flag=True, help="Keep the reports of other benchmarks in the JSON file.")
+@click.option(
+    "--add",
+    is_flag=True,
+    help="Keep the reports of other benchmarks in the JSON file; gpu: go on after the cases that it has.",
+)
+@click.option("--dry", is_flag=True, help="gpu: compile and count the kernels of a step; run nothing.")
+@click.option("--again", is_flag=True, help="gpu, with --add: measure the cases that it has again.")
 @click.option(
     "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Store all figures."
 )
@@ -82,6 +88,8 @@ def command(
     cases: tuple[str, ...],
     pbg_python: Path | None,
     add: bool,
+    dry: bool,
+    again: bool,
     json_path: Path | None,
 ) -> None:
     """Measure each stage against the limits of the machine and against other programs, in one run.
@@ -95,6 +103,7 @@ def command(
         console.print(f"[yellow]The machine is busy (load {load:.1f}): the figures are unreliable.[/yellow]")
     scratch = REPOSITORY / "build"
     scratch.mkdir(exist_ok=True)
+    reports = json.loads(json_path.read_text())["reports"] if add and json_path and json_path.exists() else {}
     with tempfile.TemporaryDirectory(prefix="bench-", dir=scratch) as temporary:
         setting = Setting(
             work=(work or Path(temporary)).resolve(),
@@ -107,13 +116,13 @@ def command(
             pbg_python=pbg_python,
             stages=stages,
             kill=kill,
-        )
-        reports = (
-            json.loads(json_path.read_text())["reports"] if add and json_path and json_path.exists() else {}
+            kept=dict(reports),
+            dry=dry,
+            again=again,
         )
         for report in _reports(names or NAMES, setting):
             report.show(console)
-            reports[report.name] = report.as_json() | {"started": found["started"]}
+            reports[report.name] = {"started": found["started"]} | report.as_json()
             if json_path:
                 json_path.parent.mkdir(parents=True, exist_ok=True)
                 json_path.write_text(json.dumps(found | {"reports": reports}, indent=1) + "\n")

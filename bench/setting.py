@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,9 @@ class Setting:
     pbg_python: Path | None = None  # a Python that has PBG with its GPU mode
     stages: tuple[str, ...] = ()  # of billion
     kill: bool = False  # each stage of billion once
+    kept: Mapping[str, Any] = field(default_factory=dict)  # reports that the JSON file has already
+    dry: bool = False  # gpu: compile and count only
+    again: bool = False  # gpu: measure these too
 
     @property
     def graphs(self) -> Path:

@@ -27,9 +27,7 @@ class Machine:
 
     @property
     def name(self) -> str:
-        if self.device.type != "cuda":
-            return "no GPU: a trial on the CPU"
-        return torch.cuda.get_device_name(self.device)
+        return name(self.is_trial)
 
     def training_floor(self, dimension: int, num_negatives: int, chunk: int) -> float:
         """Edges per second of one fused pass, limited by its bytes or its operations."""
@@ -66,16 +64,28 @@ class Machine:
         return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else 0
 
 
+def name(is_trial: bool) -> str:
+    """Name the first GPU, or a trial on the CPU.
+
+    Raises:
+        ConfigError: there is no GPU, and this is no trial.
+    """
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name(0)
+    if is_trial:
+        return "no GPU"
+    raise ConfigError(
+        "bench gpu: no GPU is seen here; --rows 2000 tries the commands on the CPU, at that size"
+    )
+
+
 def find(setting: Setting) -> Machine:
-    """Find the first GPU, or with a number of rows use the CPU.
+    """Find the first GPU, or with a number of rows use the CPU, and measure its rates.
 
     Raises:
         ConfigError: there is no GPU.
     """
-    if not torch.cuda.is_available() and setting.num_rows is None:
-        raise ConfigError(
-            "bench gpu: no GPU is seen here; --rows 2000 tries the commands on the CPU, at that size"
-        )
+    name(setting.num_rows is not None)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     small = setting.num_rows is not None
     unknown = Machine(device, small, 0.0, 0.0, 0.0)

@@ -20,7 +20,7 @@ from bench.gpu import synthetic, throughput
 from bench.gpu.compiled import Compiler, Kernel, Launch
 from bench.report import Report
 from train.gpu import kernels
-from train.gpu.fused_step import Group, Shape
+from train.gpu.fused_step import Shape
 
 CASES = {
     (100, 100): (330, None),
@@ -102,10 +102,8 @@ def step(dimension: int, num_negatives: int) -> tuple[list[Launch], dict[str, tu
     generator = torch.Generator().manual_seed(1)
     edges = synthetic.edges(graph.num_nodes, num_edges, device, generator)
     table = throughput.table_of(graph, device, generator)
-    shape = Shape(Group(0, 0, num_edges), NUM_CHUNKS, synthetic.CHUNK)
-    parameters = fused.relation_parameters(0)
     with Operations() as operations:
-        fused(edges, shape, parameters, (table, table))
+        fused(edges, Shape(0, NUM_CHUNKS, synthetic.CHUNK), (table, table))
     return compiler.launches, operations.found()
 
 

@@ -16,11 +16,11 @@ from bench.gpu.throughput import Graph
 from bench.report import Report
 from bench.setting import Setting
 from train.config import TrainConfig
-from train.gpu.fused_step import Group, Shape
-from train.gpu.reference import Comparison
+from train.gpu import counter
+from train.gpu.fused_step import Shape
+from train.gpu.reference import Clock, Comparison
 
 STEPS = 10
-SHAPES = ((100, 100), (100, 1000), (400, 1000))
 TILES = {
     128: ((64, 64, 4, 3), (64, 64, 4, 2), (128, 64, 8, 3), (128, 64, 8, 2), (128, 128, 8, 2)),
     512: ((64, 64, 8, 2), (64, 64, 8, 1), (64, 32, 8, 2), (32, 32, 8, 2), (128, 64, 8, 1)),
@@ -45,13 +45,12 @@ class Timed:
         return timed
 
 
-def measure(setting: Setting, machine: Machine, report: Report) -> None:
+def measure(dimension: int, num_negatives: int, setting: Setting, machine: Machine, report: Report) -> None:
     """Measure milliseconds per step of each kernel, then of each tile."""
-    for dimension, num_negatives in SHAPES[: 1 if machine.is_trial else None]:
-        graph = Graph(1_000_000, 10_000_000, 0, dimension, num_negatives, 0.0).sized(setting)
-        _functions(graph, machine, report)
-        if machine.device.type == "cuda":
-            _tiles(graph, machine, report)
+    graph = Graph(1_000_000, 10_000_000, 0, dimension, num_negatives, 0.0).sized(setting)
+    _functions(graph, machine, report)
+    if machine.device.type == "cuda":
+        _tiles(graph, machine, report)
 
 
 def _functions(graph: Graph, machine: Machine, report: Report) -> None:
@@ -64,11 +63,15 @@ def _functions(graph: Graph, machine: Machine, report: Report) -> None:
     step.kernels = timed  # type: ignore[assignment]
     step.update_rows = timed.update_rows
     chunk = config.section(TrainConfig).chunk_edges
-    shape = Shape(Group(0, 0, graph.num_edges), config.batch_size // chunk, chunk)
+    shape = Shape(0, config.batch_size // chunk, chunk)
+    step.operators.load(0)
+    bits, nodes = counter.half_bits(graph.num_edges), graph.num_nodes
     for number in range(STEPS + 1):
         if number == 1:
             timed.seconds.clear()  # compile time
-        step(edges, shape, step.relation_parameters(0), (table, table))
+        clock = Clock(1, number * shape.num_edges, 0, graph.num_edges, bits, nodes, nodes)
+        step.clock_F.copy_(torch.tensor(clock))
+        step(edges, shape, (table, table))
     total = sum(timed.seconds.values())
     for name, seconds in sorted(timed.seconds.items(), key=lambda entry: -entry[1]):
         report.add(

@@ -2,7 +2,9 @@
 
 supported.py     configurations and devices that the kernels can train
 fused_step.py    one step: sample, score, gradients, Adagrad
-fused_pass.py    a pass over edges, step by step or as replays of a captured graph
+operator_rows.py parameters of relations, as tables that steps know
+fused_pass.py    a pass over edges, step by step or as replays of captured graphs
+capture.py       capture of a step as a CUDA graph, and its second branch
 kernels/         the functions of a step, in Triton
 reference.py     the same functions in plain torch: what the kernels are tested against
 counter.py       random numbers without state

@@ -31,9 +31,13 @@ class Slot:
         self.left: Any = None  # torch.cuda.Event
 
     def table(self, like: Table) -> Table:
-        """Make a table of the same shape in this slot."""
+        """Make a table of the same shape in this slot.
+
+        The sums are at the end: partitions of almost one size have the same addresses, which captured steps
+        know.
+        """
         rows, sums = like.embeddings_ND, like.sums
-        start = aligned(rows.numel())
+        start = self.numbers.numel() // _ALIGNED * _ALIGNED - aligned(sums.numel())
         return Table(
             self.numbers[: rows.numel()].view(rows.shape),
             self.numbers[start : start + sums.numel()].view(sums.shape),
@@ -47,7 +51,7 @@ def aligned(num_floats: int) -> int:
 
 def num_floats_of(table: Table) -> int:
     """Compute the size of a slot for the table."""
-    return aligned(table.embeddings_ND.numel()) + table.sums.numel()
+    return aligned(table.embeddings_ND.numel()) + aligned(table.sums.numel())
 
 
 class Copies:

@@ -1,11 +1,16 @@
 """A pass over edges on one device, by steps that never wait for the host.
 
-On a GPU, a step is captured once as a CUDA graph and then replayed. Edges that do not fill a batch or a chunk
-make smaller steps. All steps of a pass have the learning rates of its beginning.
+A pass has a table of clocks on the device, one for each step. The host copies a step's clock from there and
+launches the step. On a GPU, a step that comes for the second time is captured as a CUDA graph, which then
+serves all steps of its shape: in all groups, passes and epochs.
+
+Edges that do not fill a batch or a chunk make smaller steps. All steps of a pass have the learning rates of
+its beginning.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from functools import partial
 from itertools import accumulate
 
 import torch
@@ -15,62 +20,139 @@ from graphmill.config import Config
 from train.edges import seeds
 from train.edges.batches import EdgeTensors
 from train.edges.negative_sampling import Sampling
+from train.gpu import counter
+from train.gpu.capture import Work, capture_on
 from train.gpu.fused_step import FusedStep, Group, Shape, Sides
-from train.gpu.reference import Edges
+from train.gpu.reference import Clock, Edges
+from train.model.frozen import Frozen
 
-CAPTURED_FROM = 32  # steps of one shape in a pass: a capture waits for the device, and pays off with more
+MAX_GRAPHS = 256  # each takes about a megabyte
+KEPT_EDGES = 1 << 25  # more of them make so many steps that a pass pays for its own captures
 REPORT_STEPS = 64
 Report = Callable[[int, Tensor], None]  # takes the number of edges done, and the sums of StepFigures so far
 
 
-def train(
-    step: FusedStep, edges: EdgeTensors, sides: Mapping[int, Sides], seed: int, report: Report
-) -> Tensor:
-    """Train once on a bucket's edges, in an order from `seed`; return the sums of StepFigures, float64 [4].
+class FusedPass:
+    """Trains on one bucket after another."""
 
-    `sides` are the tables of each relation, in this bucket.
-    """
-    columns, groups = _grouped(step.config, edges)
-    return run(step, columns, groups, sides, seed, report)
+    def __init__(self, step: FusedStep) -> None:
+        self.step = step
+        self.capture = capture_on(step.device)
+        self._graphs: OrderedDict[Hashable, Work | None] = OrderedDict()  # None: came once; last used last
+        self._kept: dict[str, Tensor] = {}
+
+    def train(self, edges: EdgeTensors, sides: Mapping[int, Sides], seed: int, report: Report) -> Tensor:
+        """Train once on a bucket's edges, in an order from `seed`; return the sums of StepFigures.
+
+        The sums are float64 [4]; `sides` are the tables of each relation, in this bucket.
+        """
+        columns, groups = _grouped(self.step.config, edges)
+        return self.run(columns, groups, sides, seed, report)
+
+    def run(
+        self,
+        edges: Edges,
+        groups: list[Group],
+        sides: Mapping[int, Sides],
+        seed: int,
+        report: Report = lambda done, sums: None,
+    ) -> Tensor:
+        """Train like `train`, on columns of edges in groups."""
+        step = self.step
+        step.sums.zero_()
+        pieces = list(cut(step.config, groups))
+        if len(groups) > 1:  # one group is in random order already; several groups take turns
+            order = torch.randperm(len(pieces), generator=seeds.generator(seed, "pieces"))
+            pieces = [pieces[number] for number in order.tolist()]
+        if self.capture is not None:
+            edges = self._in_place(edges)
+        clock_SF = _clocks(pieces, sides, seed).to(step.device)
+        taken = Counter(group.relation for group, *_ in pieces)
+        for relation in taken:
+            step.operators.load(relation)
+        done = 0
+        for number, (group, shape, _) in enumerate(pieces):
+            step.clock_F.copy_(clock_SF[number])
+            self._take(edges, shape, sides[group.relation])
+            done += shape.num_edges
+            if number % REPORT_STEPS == REPORT_STEPS - 1 or number == len(pieces) - 1:
+                report(done, step.sums)
+        for relation, count in taken.items():
+            step.operators.write_back(relation, count)
+        return step.sums
+
+    def _take(self, edges: Edges, shape: Shape, tables: Sides) -> None:
+        """Take one step: launch by launch at first, then by its graph."""
+        work = partial(self.step, edges, shape, tables)
+        if self.capture is None:
+            work()
+            return
+        rows = [each for table in tables for each in (table.embeddings_ND, table.sums)]
+        places = tuple(0 if each is None else each.data_ptr() for each in (*edges, *rows))
+        key = (shape, *places)
+        is_known, replay = key in self._graphs, self._graphs.pop(key, None)
+        if is_known and replay is None:
+            replay = self.capture(work)
+        (replay or work)()
+        self._graphs[key] = replay
+        if len(self._graphs) > MAX_GRAPHS:
+            self._graphs.popitem(last=False)
+
+    def _in_place(self, edges: Edges) -> Edges:
+        """Copy edges, unless they are many, to columns at addresses that graphs know."""
+        size = len(edges.lhs)
+        if size > KEPT_EDGES:
+            return edges
+
+        def held(name: str, column: Tensor) -> Tensor:
+            if name not in self._kept or len(self._kept[name]) < size:
+                self._kept[name] = column.new_empty(size + size // 4)  # the next bucket may be a bit larger
+            return self._kept[name][:size].copy_(column)
+
+        weight = None if edges.weight is None else held("weight", edges.weight)
+        return Edges(held("lhs", edges.lhs), held("rel", edges.rel), held("rhs", edges.rhs), weight)
 
 
-def run(
-    step: FusedStep,
-    edges: Edges,
-    groups: list[Group],
-    sides: Mapping[int, Sides],
-    seed: int,
-    report: Report = lambda done, sums: None,
-) -> Tensor:
-    """Train like `train`, on columns of edges in groups."""
-    step.sums.zero_()
-    pieces = list(cut(step.config, groups))
-    if len(groups) > 1:  # one group is in random order already; several groups take turns
-        order = torch.randperm(len(pieces), generator=seeds.generator(seed, "pieces"))
-        pieces = [pieces[number] for number in order.tolist()]
-    keys = {group.relation: seeds.derived(seed, "group", group.relation) & 0xFFFFFFFF for group in groups}
-    steps = _Steps(step, edges, sides, pieces)
-    done = 0
-    for number, (shape, position) in enumerate(pieces):
-        steps.take(shape, keys[shape.group.relation], position)
-        done += shape.num_edges
-        if number % REPORT_STEPS == REPORT_STEPS - 1 or number == len(pieces) - 1:
-            report(done, step.sums)
-    steps.finish()
-    return step.sums
-
-
-def cut(config: Config, groups: list[Group]) -> Iterator[tuple[Shape, int]]:
-    """Cut groups into steps; yield each step's shape, and its position in the group's order."""
+def cut(config: Config, groups: list[Group]) -> Iterator[tuple[Group, Shape, int]]:
+    """Cut groups into steps; yield each step's group, shape, and position in the group's order."""
     sampling = Sampling.of_training(config)
+    alike = _alike(config)
     for group in groups:
         chunk = sampling.chunk_size(min(config.batch_size, group.size))
+        relation = alike[group.relation]
         position = 0
         while (left := group.size - position) > 0:
             full = min(config.batch_size, left) // chunk
-            shape = Shape(group, full, chunk) if full else Shape(group, 1, left)
-            yield shape, position
+            shape = Shape(relation, full, chunk) if full else Shape(relation, 1, left)
+            yield group, shape, position
             position += shape.num_edges
+
+
+def _alike(config: Config) -> list[int]:
+    """Find for each relation the first one that the same captured step can train."""
+    frozen = Frozen.of(config).relations
+    kinds = [(each.operator, each.lhs, each.rhs, n in frozen) for n, each in enumerate(config.relations)]
+    return [kinds.index(kind) for kind in kinds]
+
+
+def _clocks(pieces: list[tuple[Group, Shape, int]], sides: Mapping[int, Sides], seed: int) -> Tensor:
+    """Make the clock of each step, [S, F]."""
+    keys = {
+        relation: seeds.derived(seed, "group", relation) & 0xFFFFFFFF
+        for relation in {group.relation for group, *_ in pieces}
+    }
+    clocks = [
+        Clock(
+            keys[group.relation],
+            position,
+            group.first,
+            group.size,
+            counter.half_bits(group.size),
+            *map(len, sides[group.relation]),
+        )
+        for group, _, position in pieces
+    ]
+    return torch.tensor(clocks, dtype=torch.int64).view(-1, len(Clock._fields))
 
 
 def _grouped(config: Config, edges: EdgeTensors) -> tuple[Edges, list[Group]]:
@@ -86,55 +168,3 @@ def _grouped(config: Config, edges: EdgeTensors) -> tuple[Edges, list[Group]]:
     weight = None if bool((edges.weight == 1).all()) else edges.weight
     lhs, rel, rhs = (column.to(torch.int32) for column in (edges.lhs, edges.rel, edges.rhs))
     return Edges(lhs, rel, rhs, weight), groups
-
-
-class _Steps:
-    """Takes steps: one by one, or as replays of a captured graph."""
-
-    def __init__(
-        self, step: FusedStep, edges: Edges, sides: Mapping[int, Sides], pieces: list[tuple[Shape, int]]
-    ) -> None:
-        self.step, self.edges, self.sides = step, edges, sides
-        counts = Counter(shape for shape, _ in pieces)
-        self.parameters = {
-            relation: step.relation_parameters(relation) for relation in {s.group.relation for s in counts}
-        }
-        self.taken = Counter[int]()  # steps of each relation
-        capturing = step.device.type == "cuda"
-        self.captured = {shape for shape, count in counts.items() if capturing and count >= CAPTURED_FROM}
-        self.graphs: dict[Shape, torch.cuda.CUDAGraph] = {}
-        # All graphs share one memory pool: no step reads what another step has left there.
-        self.pool = torch.cuda.graph_pool_handle() if self.captured else None
-        self.clock = (-1, -1)  # key and position of the step's clock
-
-    def take(self, shape: Shape, key: int, position: int) -> None:
-        """Take one step."""
-        relation = shape.group.relation
-        if (key, position) != self.clock:  # otherwise the last step set the clock
-            self.step.clock_2.copy_(torch.tensor([key, position]))
-        self.clock = (key, position + shape.num_edges)
-        if shape not in self.graphs:
-            # The first steps compile the kernels; a capture computes nothing.
-            self._step(shape)
-            if shape in self.captured and self.taken[relation]:
-                self.graphs[shape] = self._capture(shape)
-        else:
-            self.graphs[shape].replay()
-        self.taken[relation] += 1
-
-    def finish(self) -> None:
-        """Copy the operators' parameters back into the model."""
-        for relation, parameters in self.parameters.items():
-            for each in dict.fromkeys(parameters):
-                each.write_back(self.step.model, self.step.adagrad, self.taken[relation])
-
-    def _step(self, shape: Shape) -> None:
-        relation = shape.group.relation
-        self.step(self.edges, shape, self.parameters[relation], self.sides[relation])
-
-    def _capture(self, shape: Shape) -> torch.cuda.CUDAGraph:
-        graph = torch.cuda.CUDAGraph()
-        # Other threads may copy the next bucket's edges meanwhile.
-        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
-            self._step(shape)
-        return graph

@@ -4,8 +4,9 @@
     for each side: stage; query; query_gradients, candidate_gradients; backward
     Adagrad on the touched rows and relations
 
-A step never waits for the host. Only the clock changes from step to step, and each step moves the clock on
-the device: a step can be captured once and replayed.
+A step never waits for the host. All that differs between the steps of a shape is on the device: the clock and
+the learning rates. So a step can be captured once and replayed, in other buckets and epochs too.
+The updates of relations run on a branch beside those of entities.
 
 Shapes: as in reference.py.
 """
@@ -21,7 +22,9 @@ from graphmill.vocab import Side
 from train.config import TrainConfig
 from train.edges.negative_sampling import in_batch_negatives
 from train.gpu import reference
-from train.gpu.reference import Compared, Comparison, Edges, Positive, Sample, Source
+from train.gpu.capture import Branch
+from train.gpu.operator_rows import OperatorRows, Operators
+from train.gpu.reference import Clock, Compared, Comparison, Edges, Positive, Sample, Source
 from train.model.frozen import Frozen
 from train.model.model import Model
 from train.model.optimizer import Adagrad
@@ -40,9 +43,9 @@ class Group(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """The size of a step: chunks x positives, of one group."""
+    """The size of a step: chunks x positives, of one relation."""
 
-    group: Group
+    relation: int  # or another with the same operator, types and freezing
     chunks: int
     positives: int
 
@@ -52,30 +55,6 @@ class Shape(NamedTuple):
         return self.chunks * self.positives
 
 
-class OperatorRows:
-    """A copy of an operator's parameters on one side, in the layout of the kernels: one row per relation."""
-
-    def __init__(self, model: Model, adagrad: Adagrad, keys: tuple[str, ...]) -> None:
-        self.keys = keys
-        self.values_RD, self.sums_RD = (self._rows(each) for each in (model.parameters, adagrad.sums))
-
-    def write_back(self, model: Model, adagrad: Adagrad, num_steps: int) -> None:
-        """Copy the parameters back into the model."""
-        for own, target in ((self.values_RD, model.parameters), (self.sums_RD, adagrad.sums)):
-            if own is not None:
-                for key, part in zip(self.keys, own.chunk(len(self.keys), dim=-1), strict=True):
-                    target[key].copy_(part.reshape(target[key].shape))
-        for key in self.keys:
-            if key not in adagrad.frozen:
-                adagrad.steps[key] += num_steps
-
-    def _rows(self, values: dict[str, Tensor]) -> Tensor | None:
-        if not self.keys:
-            return None
-        joined = torch.cat([values[key] for key in self.keys], dim=-1)
-        return joined.view(-1, joined.shape[-1])
-
-
 class _Compared(NamedTuple):
     """The result of one side, and its positives."""
 
@@ -83,16 +62,13 @@ class _Compared(NamedTuple):
     positive: Positive
 
 
-Parameters = tuple[OperatorRows, OperatorRows]  # for the queries of lhs and of rhs
-
-
 class FusedStep:
     """Trains on a group's edges, batch by batch.
 
     Attributes:
         sums: StepFigures so far, float64 [4].
-        clock_2: key and position of the next step's edges, int64.
-        lr_scale: multiplies both learning rates.
+        clock_F: Clock of the next step.
+        operators: the parameters of relations; to be loaded before steps, and written back after them.
     """
 
     def __init__(
@@ -110,32 +86,27 @@ class FusedStep:
         self.exact = settings.exact_products
         self.kernels = kernels = _kernels_of(device)
         self.update_rows = kernels.update_rows if settings.deterministic else kernels.update_rows_fast
-        self.clock_2 = torch.zeros(2, dtype=torch.int64, device=device)
+        self.clock_F = torch.zeros(len(Clock._fields), dtype=torch.int64, device=device)
+        self.operators = Operators(config, model, adagrad)
+        self.branch = Branch(device)
         self.sums = torch.zeros(len(StepFigures._fields), dtype=torch.float64, device=device)
         self._figure_6 = torch.tensor([0, 0, 1, 1, 2, 3], device=device)  # both sides: loss, cost, violators
         self.frozen = Frozen.of(config)
-        self.lr_scale = 1.0
+        self._lr, self._relation_lr = (torch.zeros((), dtype=torch.float64, device=device) for _ in range(2))
+        self.set_lr_scale(1.0)
 
-    def relation_parameters(self, relation: int) -> Parameters:
-        """Gather the operator's parameters for the queries of lhs and of rhs: maybe one object for both."""
-        keys = (self.model.operator_keys(relation, side) for side in Side)
-        lhs, rhs = (OperatorRows(self.model, self.adagrad, each) for each in keys)
-        # The query for one side is made of the other side's entities, by the other side's operator.
-        return (rhs, lhs) if self.model.two_sided else (rhs, rhs)
+    def set_lr_scale(self, lr_scale: float) -> None:
+        """Multiply both learning rates from now on, also of captured steps."""
+        self._lr.fill_(self.config.lr * lr_scale)
+        self._relation_lr.fill_(self.adagrad.lr * lr_scale)
 
-    def __call__(self, edges: Edges, shape: Shape, parameters: Parameters, tables: Sides) -> None:
-        """Take one step at the clock's position, and move the clock on."""
+    def __call__(self, edges: Edges, shape: Shape, tables: Sides) -> None:
+        """Take one step at the clock's position."""
         first, again = in_batch_negatives(self.config.num_batch_negs, shape.positives)
         drawn = self.config.num_uniform_negs
-        sample = self.kernels.sample(
-            edges,
-            (shape.group.first, shape.group.size),
-            self.clock_2,
-            (len(tables[0]), len(tables[1])),
-            (shape.chunks, shape.positives, again, drawn),
-        )
-        if not self.config.dynamic_relations:  # a static relation's parameters are a table of one row
-            sample = sample._replace(rel_CP=torch.zeros_like(sample.rel_CP))
+        counts = (shape.chunks, shape.positives, again, drawn)
+        sample = self.kernels.sample(edges, self.clock_F, counts)
+        parameters = self.operators[shape.relation]
         rows_SCK, like = sample.rows_SCK, tables[0].embeddings_ND
         gradient_SCKD = like.new_empty(*rows_SCK.shape, like.shape[1])
         sources = [self._source(side, shape, sample, parameters[side], tables) for side in range(2)]
@@ -158,16 +129,17 @@ class FusedStep:
             )
             relations.append(relation_CPD)
             costs.append(cost_CP)
-        self._add_figures(sides, costs)
+        with self.branch.forked():
+            self._add_figures(sides, costs)
+            if shape.relation not in self.frozen.relations:
+                self._update_relations(parameters, relations, sample.rel_CP.flatten())
         self._update_touched(shape, rows_SCK, tables, gradient_SCKD)
-        if shape.group.relation not in self.frozen.relations:
-            self._update_relations(parameters, relations, sample.rel_CP.flatten())
-        self.clock_2[1].add_(shape.num_edges)
+        self.branch.join()
 
     def _source(self, side: int, shape: Shape, sample: Sample, own: OperatorRows, tables: Sides) -> Source:
         """Describe the queries for one side: entities of the other side, and their relations."""
         return Source(
-            operator=self.config.relations[shape.group.relation].operator,  # type: ignore[arg-type]
+            operator=self.config.relations[shape.relation].operator,  # type: ignore[arg-type]
             adjoint=not self.model.two_sided and side == 1,
             table_ND=tables[1 - side].embeddings_ND,
             rows_CP=sample.rows_SCK[1 - side, :, : shape.positives],
@@ -214,16 +186,15 @@ class FusedStep:
 
     def _update_touched(self, shape: Shape, rows_SCK: Tensor, tables: Sides, gradient_SCKD: Tensor) -> None:
         """Move every touched row by Adagrad."""
-        lr = self.config.lr * self.lr_scale
         parts = [slice(0, 2)] if tables[0] is tables[1] else [slice(0, 1), slice(1, 2)]
-        frozen = self.frozen.sides(self.config, shape.group.relation)
+        frozen = self.frozen.sides(self.config, shape.relation)
         for side, table, part in zip(Side, tables, parts, strict=False):
             if side not in frozen:
                 rows_T, gradient_TD = rows_SCK[part].flatten(), gradient_SCKD[part].flatten(0, 2)
-                self.update_rows(table.embeddings_ND, table.sums, rows_T, gradient_TD, lr)
+                self.update_rows(table.embeddings_ND, table.sums, rows_T, gradient_TD, self._lr)
 
     def _update_relations(
-        self, parameters: Parameters, gradients: list[Tensor | None], rel_T: Tensor
+        self, parameters: tuple[OperatorRows, OperatorRows], gradients: list[Tensor | None], rel_T: Tensor
     ) -> None:
         first, second = gradients
         if first is None or second is None:  # an operator without parameters
@@ -231,9 +202,9 @@ class FusedStep:
         pairs = [(parameters[0], first), (parameters[1], second)]
         if parameters[0] is parameters[1]:
             pairs = [(parameters[0], first + second)]
-        lr = self.adagrad.lr * self.lr_scale
         for own, gradient_CPD in pairs:
-            self.kernels.update_rows(own.values_RD, own.sums_RD, rel_T, gradient_CPD.flatten(0, 1), lr)
+            gradient_TD = gradient_CPD.flatten(0, 1)
+            self.kernels.update_rows(own.values_RD, own.sums_RD, rel_T, gradient_TD, self._relation_lr)
 
 
 def _kernels_of(device: torch.device) -> ModuleType:

@@ -40,6 +40,18 @@ class Edges(NamedTuple):
     weight: Tensor | None  # float32
 
 
+class Clock(NamedTuple):
+    """Everything that differs between two steps of one shape; on the device, int64 [F]."""
+
+    key: int
+    position: int  # of the step's first edge, in the random order of its group
+    first: int  # edge of the group
+    size: int  # of the group
+    half_bits: int  # of the size: counter.half_bits
+    num_lhs: int  # rows of the tables
+    num_rhs: int
+
+
 class Sample(NamedTuple):
     """Edges in chunks, and the candidates of each side."""
 
@@ -90,30 +102,25 @@ class Positive(NamedTuple):
     is_negative: bool  # candidate_gradients has written their gradients as negatives of other queries
 
 
-def sample(
-    edges: Edges,
-    group: tuple[int, int],
-    clock_2: Tensor,
-    num_rows: tuple[int, int],
-    shape: tuple[int, int, int, int],
-) -> Sample:
+def sample(edges: Edges, clock_F: Tensor, shape: tuple[int, int, int, int]) -> Sample:
     """Take the edges at the next C x P positions of a group's random order; draw candidates for each side.
 
-    `group` is the group's first edge and its size, `clock_2` = (key, position) an int64 tensor, `shape` =
-    (C, P, number of a chunk's first positives that are repeated as candidates, number of drawn candidates).
-    Key and position determine the drawn candidates too.
+    `clock_F` holds a Clock, `shape` = (C, P, number of a chunk's first positives that are repeated as
+    candidates, number of drawn candidates). Key and position determine the drawn candidates too.
     """
     chunks, positives, again, drawn = shape
-    key, position = clock_2
-    place_CP = position + torch.arange(chunks * positives, device=clock_2.device).view(chunks, positives)
-    edge_CP = group[0] + counter.permute(key, place_CP, group[1])
-    counter_CM = torch.arange(chunks * drawn, device=clock_2.device).view(chunks, drawn)
+    key, position = clock_F[:2]
+    clock = Clock(*clock_F.tolist())
+    place_CP = position + torch.arange(chunks * positives, device=clock_F.device).view(chunks, positives)
+    edge_CP = clock.first + counter.permute(key, place_CP, clock.size)
+    counter_CM = torch.arange(chunks * drawn, device=clock_F.device).view(chunks, drawn)
+    num_rows = clock.num_lhs, clock.num_rhs
     rows = []
     for side, (column, num) in enumerate(zip((edges.lhs, edges.rhs), num_rows, strict=True)):
         side_key = counter.mix(key ^ (side + 1), position)
         drawn_CM = counter.draw(side_key, counter_CM, num).to(torch.int32)
         rows.append(torch.cat([column[edge_CP], column[edge_CP[:, :again]], drawn_CM], dim=1))
-    weight_CP = torch.ones(edge_CP.shape, device=clock_2.device)
+    weight_CP = torch.ones(edge_CP.shape, device=clock_F.device)
     if edges.weight is not None:
         weight_CP = edges.weight[edge_CP]
     return Sample(torch.stack(rows), edges.rel[edge_CP], weight_CP)
@@ -170,9 +177,8 @@ def backward(
     """Write the gradients of the rows, which are the first P candidates of their side, to `out_CKD`.
 
     A row gets them as the entity of its query and as the positive of the other side's. Returns the gradients
-    of each edge's relation [C, P, D], in the dtype of `gradient_CPD`, and the cost
-    of N3 [C, P]. `regularization` holds the coefficients of N3 on the
-    row and on the relation.
+    of each edge's relation [C, P, D], in the dtype of `gradient_CPD`, and the cost of N3 [C, P].
+    `regularization` holds the coefficients of N3 on the row and on the relation.
     """
     rows_CPD, own_CPD = _leaves(source)
     _apply(source, rows_CPD, own_CPD).backward(_wide(gradient_CPD))  # type: ignore[no-untyped-call]
@@ -186,22 +192,21 @@ def backward(
     return own_gradient_CPD.to(gradient_CPD.dtype), cost_CP + own_cost_CP
 
 
-def update_rows(table_ND: Tensor, sums: Tensor, rows_T: Tensor, gradient_TD: Tensor, lr: float) -> None:
+def update_rows(table_ND: Tensor, sums: Tensor, rows_T: Tensor, gradient_TD: Tensor, lr: Tensor) -> None:
     """Move rows by one step of Adagrad, in place, after summing the gradients of equal rows.
 
-    The step is row-wise with `sums` [N], element-wise with `sums` [N, D].
+    The step is row-wise with `sums` [N], element-wise with `sums` [N, D]. `lr` is one number on the device.
     """
-    optimizer.update_rows(
-        table_ND, sums, *optimizer.sum_duplicates(rows_T.long(), gradient_TD.to(table_ND.dtype)), lr
-    )
+    gradients = optimizer.sum_duplicates(rows_T.long(), gradient_TD.to(table_ND.dtype))
+    optimizer.update_rows(table_ND, sums, *gradients, float(lr))
 
 
 def update_rows_fast(
-    table_ND: Tensor, sums_N: Tensor, rows_T: Tensor, gradient_TD: Tensor, lr: float
+    table_ND: Tensor, sums_N: Tensor, rows_T: Tensor, gradient_TD: Tensor, lr: Tensor
 ) -> None:
     """Move rows by a step of row-wise Adagrad for each occurrence, in any order."""
     for row_1, gradient_1D in zip(torch.split(rows_T.long(), 1), torch.split(gradient_TD, 1), strict=True):
-        optimizer.update_rows(table_ND, sums_N, row_1, gradient_1D, lr)
+        optimizer.update_rows(table_ND, sums_N, row_1, gradient_1D, float(lr))
 
 
 def _leaves(source: Source) -> tuple[Tensor, Tensor | None]:

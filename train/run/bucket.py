@@ -19,8 +19,8 @@ from train.edges.negative_sampling import Batch
 from train.edges.one_vs_all import QueryBatch
 from train.edges.partitions import PartitionKey, by_side, rows_of
 from train.evaluation import held_out
-from train.gpu import fused_pass
 from train.gpu.copies import read_beside_steps
+from train.gpu.fused_pass import FusedPass
 from train.gpu.fused_step import FusedStep
 from train.model import learning_rates
 from train.model.model import Model
@@ -76,8 +76,9 @@ class BucketTrainer:
         self.model = model
         self.step = BatchStep(context.config, model, adagrad, plan.engine)
         self.hogwild = plan.hogwild
-        is_fused = plan.engine == "fused"
-        self.fused = FusedStep(context.config, model, adagrad, context.device) if is_fused else None
+        self.fused: FusedPass | None = None
+        if plan.engine == "fused":
+            self.fused = FusedPass(FusedStep(context.config, model, adagrad, context.device))
 
     def read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
         """Read the bucket's edges of the iteration, and check them; may run in another thread."""
@@ -117,12 +118,12 @@ class BucketTrainer:
 
         if self.fused is not None:
             done = learning_rates.progress(iteration, 0.0)
-            self.fused.lr_scale = learning_rates.lr_scale(self.settings, done)
+            self.fused.step.set_lr_scale(learning_rates.lr_scale(self.settings, done))
             seed = seeds.derived(self.config.seed, "bucket", *place)
             relations = range(len(self.config.relations))
             sides = {number: by_side(self.config, number, bucket, tables) for number in relations}
             pairs = {number: (each[Side.LHS], each[Side.RHS]) for number, each in sides.items()}
-            total = fused_pass.train(self.fused, edges, pairs, seed, check_and_report)
+            total = self.fused.train(edges, pairs, seed, check_and_report)
         else:
             total = self._by_batches(edges, bucket, iteration, tables, check_and_report)
         means = (total / max(len(edges), 1)).tolist()

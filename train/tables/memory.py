@@ -2,7 +2,8 @@
 
 rows       4 D bytes, and the sums of the optimizer: 4 bytes per row, or 4 D element-wise
 edges      16 bytes each while they are trained on; more while they are sorted or some are held out
-steps      gradients, operands and queries of a batch: about 16 D bytes per touched row
+steps      gradients, operands and queries of a batch: about 16 D bytes per touched row; on a GPU twice, for
+           captured steps have memory of their own
 """
 
 import psutil  # type: ignore[import-untyped]
@@ -36,12 +37,12 @@ def edges_bytes(config: Config, num_edges: int) -> int:
 
 
 def step_bytes(config: Config) -> int:
-    """Memory that one step takes and frees."""
+    """Memory that steps take and free: one launch by launch, and one captured."""
     chunk = Sampling.of_training(config).chunk_size(config.batch_size)
     again = in_batch_negatives(config.num_batch_negs, chunk)[1]
     rows = 2 * chunk + again + config.num_uniform_negs
     dimension = max(config.entity_dimension(name) for name in config.entities)
-    return 2 * -(-config.batch_size // chunk) * rows * 16 * dimension
+    return 2 * 2 * -(-config.batch_size // chunk) * rows * 16 * dimension
 
 
 def resident_bytes(context: RunContext) -> int:

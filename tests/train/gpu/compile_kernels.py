@@ -52,9 +52,9 @@ def fused_step(dimension: int, num_negatives: int, loss: str, operands: str) -> 
 
 def launch(fused: FusedStep, shape: Shape) -> None:
     """Launch what a step launches."""
-    column = torch.zeros(shape.group.size, dtype=torch.int32)
+    column = torch.zeros(shape.num_edges, dtype=torch.int32)
     table = Table(torch.zeros(10, fused.config.dimension), torch.zeros(10))
-    fused(Edges(column, column, column, None), shape, fused.relation_parameters(0), (table, table))
+    fused(Edges(column, column, column, None), shape, (table, table))
 
 
 def step(dimension: int, num_negatives: int, loss: str, operands: str) -> None:
@@ -62,7 +62,7 @@ def step(dimension: int, num_negatives: int, loss: str, operands: str) -> None:
     fused = fused_step(dimension, num_negatives, loss, operands)
     for update_rows in (kernels.update_rows, kernels.update_rows_fast):
         fused.update_rows = update_rows
-        launch(fused, Shape(Group(0, 0, 2 * CHUNK), 2, CHUNK))
+        launch(fused, Shape(0, 2, CHUNK))
 
 
 def passes(sizes: list[int]) -> None:
@@ -70,7 +70,7 @@ def passes(sizes: list[int]) -> None:
     fused = fused_step(16, 100, "softmax", "tf32")
     fused.update_rows = kernels.update_rows
     for size in sizes:
-        for shape, _ in fused_pass.cut(fused.config, [Group(0, 0, size)]):
+        for _, shape, _ in fused_pass.cut(fused.config, [Group(0, 0, size)]):
             launch(fused, shape)
 
 

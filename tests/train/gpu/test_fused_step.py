@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphmill.config import Config
+from graphmill.config import Config, from_mapping
 from graphmill.vocab import Side
 from train.edges.negative_sampling import Batch, Block, in_batch_negatives
-from train.gpu import reference
+from train.gpu import counter, reference
 from train.gpu.fused_step import FusedStep, Group, Shape
+from train.gpu.reference import Clock
 from train.gpu.supported import obstacle
 from train.model.model import Model
 from train.model.optimizer import Adagrad
@@ -28,7 +29,7 @@ def config_of(*, dynamic: bool, same_type: bool, operator: str, **settings: Any)
         {"name": f"r{number}", "lhs": "a", "rhs": right, "operator": operator}
         for number in range(1 if dynamic else NUM_RELATIONS)
     ]
-    return Config.model_validate(
+    return from_mapping(
         {
             "entities": {name: {"num_partitions": 1} for name in ({"a"} | {right})},
             "relations": relations,
@@ -133,25 +134,19 @@ def test_a_step_is_that_of_the_plain_trainer(
         edges = edges._replace(weight=edges.weight.double())
     group = groups_of(config, edges)[-1]
     positives = 12
-    shape = Shape(group, 2, positives)
+    shape = Shape(group.relation, 2, positives)
 
     model, adagrad, tables = state_of(config, torch.float64)
     fused = FusedStep(config, model, adagrad, torch.device("cpu"), torch.float64)
     sides = tuple(tables[config.relations[0].entity_type(side)] for side in Side)
-    fused.clock_2.copy_(torch.tensor([77, 5]))
-    num_rows = tuple(NUM_ROWS[config.relations[0].entity_type(side)] for side in Side)
+    num_rows = [NUM_ROWS[config.relations[0].entity_type(side)] for side in Side]
+    clock = Clock(77, 5, group.first, group.size, counter.half_bits(group.size), *num_rows)
+    fused.clock_F.copy_(torch.tensor(clock))
     first, again = in_batch_negatives(config.num_batch_negs, positives)
-    sample = reference.sample(
-        edges,
-        group[1:],
-        fused.clock_2,
-        (num_rows[0], num_rows[1]),
-        (2, positives, again, config.num_uniform_negs),
-    )
-    related = fused.relation_parameters(group.relation)
-    fused(edges, shape, related, (sides[0], sides[1]))
-    for each in dict.fromkeys(related):
-        each.write_back(model, adagrad, 1)
+    sample = reference.sample(edges, fused.clock_F, (2, positives, again, config.num_uniform_negs))
+    fused.operators.load(group.relation)
+    fused(edges, shape, (sides[0], sides[1]))
+    fused.operators.write_back(group.relation, 1)
 
     plain_model, plain_adagrad, plain_tables = state_of(config, torch.float64)
     step = PlainStep(config, plain_model, plain_adagrad)
@@ -175,4 +170,3 @@ def test_a_step_is_that_of_the_plain_trainer(
     for key, value in model.parameters.items():
         torch.testing.assert_close(value, plain_model.parameters[key])
         torch.testing.assert_close(adagrad.sums[key], plain_adagrad.sums[key])
-    assert int(fused.clock_2[1]) == 5 + shape.num_edges

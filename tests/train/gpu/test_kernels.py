@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from train.gpu import reference
-from train.gpu.reference import Comparison, Loss, Operator, Positive, Source
+from train.gpu import counter, reference
+from train.gpu.reference import Clock, Comparison, Loss, Operator, Positive, Source
 
 pytest.importorskip("triton", reason="triton comes with torch's builds for CUDA")
 
@@ -17,6 +17,7 @@ from train.gpu import kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NUM_ROWS, NUM_RELATIONS = 40, 5
+LR = torch.tensor(0.1, dtype=torch.float64, device=DEVICE)
 
 
 class Problem:
@@ -81,11 +82,11 @@ def side_of_a_step(
     rows_T, gradient_TD = problem.rows_CK.flatten(), gradient_CKD.flatten(0, 1)
     for update in (module.update_rows, module.update_rows_fast):
         table_ND, sums_N = problem.table_ND.clone(), problem.sums_N.clone()
-        update(table_ND, sums_N, rows_T, gradient_TD, 0.1)
+        update(table_ND, sums_N, rows_T, gradient_TD, LR)
         results |= {f"{update.__name__} table": table_ND, f"{update.__name__} sums": sums_N}
     if related_CPD is not None:
         values_RD, sums_RD = problem.parameters_RD.clone(), problem.parameters_RD.square()
-        module.update_rows(values_RD, sums_RD, problem.rel_CP.flatten(), related_CPD.flatten(0, 1), 0.1)
+        module.update_rows(values_RD, sums_RD, problem.rel_CP.flatten(), related_CPD.flatten(0, 1), LR)
         results |= {"related": related_CPD, "parameters": values_RD, "parameter sums": sums_RD}
     return results
 
@@ -139,7 +140,7 @@ def test_rows_that_occur_once_move_alike_in_either_mode() -> None:
         (kernels, "update_rows_fast", torch.float32),
     ):
         table_ND, sums_N = problem.table_ND.to(dtype, copy=True), problem.sums_N.to(dtype, copy=True)
-        getattr(module, name)(table_ND, sums_N, rows_T, gradient_TD.to(dtype), 0.1)
+        getattr(module, name)(table_ND, sums_N, rows_T, gradient_TD.to(dtype), LR)
         moved.append({"table": table_ND, "sums": sums_N})
     for found in moved[1:]:
         assert_alike(found, moved[0], 1e-6)
@@ -180,7 +181,7 @@ def test_runs_of_any_length_are_summed_whole(
     results = []
     for module, dtype in ((reference, torch.float64), (kernels, torch.float32)):
         own = {"table": table_ND.to(dtype, copy=True), "sums": sums.to(dtype, copy=True)}
-        module.update_rows(own["table"], own["sums"], rows_T, gradient_TD.to(dtype), 0.1)  # type: ignore[attr-defined]
+        module.update_rows(own["table"], own["sums"], rows_T, gradient_TD.to(dtype), LR)  # type: ignore[attr-defined]
         results.append(own)
     assert_alike(results[1], results[0], 1e-5)
 
@@ -196,7 +197,7 @@ def test_a_row_in_almost_every_place_is_summed_whole(others: int) -> None:
         table_ND, sums_N = problem.table_ND.to(dtype, copy=True), problem.sums_N.to(dtype, copy=True)
         rows_T = torch.full((num_rows,), 7, dtype=torch.int32, device=DEVICE)
         rows_T[:others] = torch.arange(others, dtype=torch.int32, device=DEVICE) // 2
-        module.update_rows(table_ND, sums_N, rows_T, gradient_TD.to(dtype), 0.1)  # type: ignore[attr-defined]
+        module.update_rows(table_ND, sums_N, rows_T, gradient_TD.to(dtype), LR)  # type: ignore[attr-defined]
         results.append({"table": table_ND, "sums": sums_N})
     assert_alike(results[1], results[0], 1e-5)
     assert not torch.equal(results[1]["table"][7].float(), before_D)
@@ -209,11 +210,12 @@ def test_samples_are_the_same_numbers(first: int, size: int, weighted: bool) -> 
     columns = [torch.randint(30, (1000,), generator=generator, dtype=torch.int32) for _ in range(3)]
     weight = torch.rand(1000, generator=generator).to(DEVICE) if weighted else None
     edges = reference.Edges(*(column.to(DEVICE) for column in columns), weight)
-    clock_2 = torch.tensor([0xDEADBEEF, size // 3], device=DEVICE)
+    clock = Clock(0xDEADBEEF, size // 3, first, size, counter.half_bits(size), 30, 20)
+    clock_F = torch.tensor(clock, device=DEVICE)
     positives = min(size // 4 + 1, 37)
     shape = (2, positives, positives // 2, 11)
-    wanted = reference.sample(edges, (first, size), clock_2, (30, 20), shape)
-    found = kernels.sample(edges, (first, size), clock_2, (30, 20), shape)
+    wanted = reference.sample(edges, clock_F, shape)
+    found = kernels.sample(edges, clock_F, shape)
     for ours, theirs in zip(found, wanted, strict=True):
         assert torch.equal(ours, theirs)
     assert wanted.rows_SCK[1].max() < 30

@@ -35,9 +35,10 @@ def graph(root, **settings):
 @pytest.mark.parametrize("resident", ["always", "never"])
 def test_a_captured_step_is_the_step(tmp_path, monkeypatch, resident):
     tables = []
-    for captured_from in (2, 10**9):
-        monkeypatch.setattr(fused_pass, "CAPTURED_FROM", captured_from)
-        config = graph(tmp_path / str(captured_from), train={"engine": "fused", "resident": resident})
+    for name in ("captured", "direct"):
+        if name == "direct":
+            monkeypatch.setattr(fused_pass, "capture_on", lambda device: None)
+        config = graph(tmp_path / name, train={"engine": "fused", "resident": resident})
         job.train(config)
         tables.append(embeddings(config, "node", 100))
     assert torch.equal(*tables)

@@ -8,8 +8,8 @@ from torch import Tensor
 from train.gpu import counter
 from train.gpu.reference import Edges, Sample
 
-# Arguments that need no compilation of their own: groups, and their last chunks, have any size.
-_SIZES = ["first", "size", "num_lhs", "num_rhs", "C", "P", "AGAIN", "DRAWN"]
+# Arguments that need no compilation of their own: the last chunks of groups have any size.
+_SIZES = ["C", "P", "AGAIN", "DRAWN"]
 
 
 @triton.jit
@@ -25,24 +25,29 @@ def _mixed(key, counter):
 
 
 @triton.jit
-def _network(key, value, BITS: tl.constexpr, ROUNDS: tl.constexpr):
-    mask = (1 << BITS) - 1
-    left = value >> BITS
+def _network(key, value, bits, ROUNDS: tl.constexpr):
+    mask = (1 << bits) - 1
+    left = value >> bits
     right = value & mask
     for number in tl.static_range(ROUNDS):
         turned = _mixed(key, (right + (number << 26)).to(tl.uint32)).to(tl.int64)
         left, right = right, left ^ (turned & mask)
-    return (left << BITS) | right
+    return (left << bits) | right
 
 
 @triton.jit(do_not_specialize=_SIZES)
 def _sample(
-    lhs, rel, rhs, weight, clock, out_lhs, out_rhs, out_rel, out_weight, first, size, num_lhs, num_rhs, C,
-    P, AGAIN, DRAWN, BITS: tl.constexpr, ROUNDS: tl.constexpr, WEIGHTED: tl.constexpr, BR: tl.constexpr,
+    lhs, rel, rhs, weight, clock, out_lhs, out_rhs, out_rel, out_weight, C, P, AGAIN, DRAWN,
+    ROUNDS: tl.constexpr, WEIGHTED: tl.constexpr, BR: tl.constexpr,
 ):  # fmt: skip
     K = P + AGAIN + DRAWN
     key = tl.load(clock).to(tl.uint32)
     position = tl.load(clock + 1)
+    first = tl.load(clock + 2)
+    size = tl.load(clock + 3)
+    bits = tl.load(clock + 4)
+    num_lhs = tl.load(clock + 5)
+    num_rhs = tl.load(clock + 6)
     place = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
     there = place < C * K
     chunk = place // K
@@ -50,10 +55,10 @@ def _sample(
     is_edge = there & (k < P + AGAIN)
     is_positive = there & (k < P)
     number = chunk * P + tl.where(k < P, k, k - P)
-    edge = _network(key, tl.where(is_edge, position + number, 0), BITS, ROUNDS)
+    edge = _network(key, tl.where(is_edge, position + number, 0), bits, ROUNDS)
     outside = is_edge & (edge >= size)
     while tl.max(outside.to(tl.int32), axis=0) > 0:
-        edge = tl.where(outside, _network(key, edge, BITS, ROUNDS), edge)
+        edge = tl.where(outside, _network(key, edge, bits, ROUNDS), edge)
         outside = is_edge & (edge >= size)
     edge = tl.where(is_edge, edge, 0) + first
     draw = (chunk * DRAWN + (k - P - AGAIN)).to(tl.uint32)
@@ -71,23 +76,17 @@ def _sample(
     tl.store(out_weight + number, own, mask=is_positive)
 
 
-def sample(
-    edges: Edges,
-    group: tuple[int, int],
-    clock_2: Tensor,
-    num_rows: tuple[int, int],
-    shape: tuple[int, int, int, int],
-) -> Sample:
+def sample(edges: Edges, clock_F: Tensor, shape: tuple[int, int, int, int]) -> Sample:
     """See reference.sample."""
     chunks, positives, again, drawn = shape
-    device = clock_2.device
+    device = clock_F.device
     candidates = positives + again + drawn
     rows_SCK = torch.empty(2, chunks, candidates, dtype=torch.int32, device=device)
     rel_CP = torch.empty(chunks, positives, dtype=torch.int32, device=device)
     weight_CP = torch.empty(chunks, positives, device=device)
     _sample[triton.cdiv(chunks * candidates, 256),](
-        edges.lhs, edges.rel, edges.rhs, edges.rel if edges.weight is None else edges.weight, clock_2,
-        *rows_SCK, rel_CP, weight_CP, *group, *num_rows, chunks, positives, again, drawn,
-        counter.half_bits(group[1]), counter.ROUNDS, edges.weight is not None, 256,
+        edges.lhs, edges.rel, edges.rhs, edges.rel if edges.weight is None else edges.weight, clock_F,
+        *rows_SCK, rel_CP, weight_CP, chunks, positives, again, drawn,
+        counter.ROUNDS, edges.weight is not None, 256,
     )  # fmt: skip
     return Sample(rows_SCK, rel_CP, weight_CP)

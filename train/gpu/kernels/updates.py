@@ -21,6 +21,7 @@ def _sum_runs(
     ELEMENT: tl.constexpr, D: tl.constexpr, DB: tl.constexpr, BR: tl.constexpr,
 ):  # fmt: skip
     """Sum runs of equal keys in BR blocks; a key below 0 is no row."""
+    rate = tl.load(lr).to(tl.float32)
     block = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
     start = block * RUN
     column = tl.arange(0, DB)
@@ -44,7 +45,7 @@ def _sum_runs(
         ends = there & (following != own)
         is_last = there & (number == RUN - 1)
         begun_here = ends & ~is_open
-        _move(table, sums, own, total, begun_here, column, inside, lr, ELEMENT, D)
+        _move(table, sums, own, total, begun_here, column, inside, rate, ELEMENT, D)
         # The run began before the block, or goes on after it.
         to_head = is_open & (ends | is_last)
         to_tail = is_last & ~ends
@@ -61,7 +62,7 @@ def _sum_runs(
 
 
 @triton.jit
-def _move(table, sums, own, total, moves, column, inside, lr, ELEMENT: tl.constexpr, D: tl.constexpr):
+def _move(table, sums, own, total, moves, column, inside, rate, ELEMENT: tl.constexpr, D: tl.constexpr):
     """Move some rows by one step of Adagrad."""
     row = own.to(tl.int64)
     at = row[:, None] * D + column[None, :]
@@ -70,11 +71,11 @@ def _move(table, sums, own, total, moves, column, inside, lr, ELEMENT: tl.conste
     if ELEMENT:
         states = tl.load(sums + at, mask=mask, other=0.0) + total * total
         tl.store(sums + at, states, mask=mask)
-        value -= lr * total / (tl.sqrt(states) + EPSILON)
+        value -= rate * total / (tl.sqrt(states) + EPSILON)
     else:
         state = tl.load(sums + row, mask=moves, other=0.0) + tl.sum(total * total, axis=1) / D
         tl.store(sums + row, state, mask=moves)
-        value -= lr * total / (tl.sqrt(state) + EPSILON)[:, None]
+        value -= rate * total / (tl.sqrt(state) + EPSILON)[:, None]
     tl.store(table + at, value, mask=mask)
 
 
@@ -84,7 +85,7 @@ def _tile(dimension: int) -> tuple[int, int]:
     return width, max(1, 2048 // width)
 
 
-def update_rows(table_ND: Tensor, sums: Tensor, rows_T: Tensor, gradient_TD: Tensor, lr: float) -> None:
+def update_rows(table_ND: Tensor, sums: Tensor, rows_T: Tensor, gradient_TD: Tensor, lr: Tensor) -> None:
     """See reference.update_rows: the same sums in the same order every time."""
     dimension = gradient_TD.shape[1]
     key_T, order_T = torch.sort(rows_T, stable=True)
@@ -106,6 +107,7 @@ def update_rows(table_ND: Tensor, sums: Tensor, rows_T: Tensor, gradient_TD: Ten
 
 @triton.jit
 def _scatter(table, sums, rows, gradient, T, lr, D: tl.constexpr, DB: tl.constexpr, BR: tl.constexpr):
+    rate = tl.load(lr).to(tl.float32)
     place = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
     there = place < T
     column = tl.arange(0, DB)
@@ -116,12 +118,12 @@ def _scatter(table, sums, rows, gradient, T, lr, D: tl.constexpr, DB: tl.constex
     # The sum before this gradient, plus the gradient's own square: others may have added to the sum since.
     state = tl.atomic_add(sums + row, square, mask=there, sem="relaxed") + square
     state = tl.where(there, state, 1.0)  # a masked atomic returns nothing
-    step = -lr * own / (tl.sqrt(state) + EPSILON)[:, None]
+    step = -rate * own / (tl.sqrt(state) + EPSILON)[:, None]
     tl.atomic_add(table + row[:, None] * D + column[None, :], step, mask=mask, sem="relaxed")
 
 
 def update_rows_fast(
-    table_ND: Tensor, sums_N: Tensor, rows_T: Tensor, gradient_TD: Tensor, lr: float
+    table_ND: Tensor, sums_N: Tensor, rows_T: Tensor, gradient_TD: Tensor, lr: Tensor
 ) -> None:
     """See reference.update_rows_fast: no sort; the order, and so the rounding, differs every time."""
     num_rows, dimension = gradient_TD.shape
