@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from bench import measure
-from bench.gpu import buffer, device, dry, evaluation, fb15k, kernels, throughput, twitter
+from bench.gpu import buffer, device, evaluation, fb15k, kernels, throughput, twitter
 from bench.gpu.device import Machine
 from bench.pbg import REPOSITORY
 from bench.report import Report, code
@@ -51,6 +51,8 @@ def run(setting: Setting) -> Iterator[Report]:
         click.ClickException: a part has failed; raised at the end.
     """
     if setting.dry:
+        from bench.gpu import dry  # needs Triton, which torch's builds for CUDA have
+
         yield from dry.run()
         return
     here = device.name(setting.num_rows is not None)
