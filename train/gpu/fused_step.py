@@ -90,7 +90,9 @@ class FusedStep:
         self.operators = Operators(config, model, adagrad)
         self.branch = Branch(device)
         self.sums = torch.zeros(len(StepFigures._fields), dtype=torch.float64, device=device)
-        self._figure_6 = torch.tensor([0, 0, 1, 1, 2, 3], device=device)  # both sides: loss, cost, violators
+        # StepFigures of loss, cost and violators, each of lhs and of rhs
+        figure_of = torch.eye(len(StepFigures._fields), dtype=torch.float64)[:, [0, 0, 1, 1, 2, 3]]
+        self._figure_of = figure_of.to(device)
         self.frozen = Frozen.of(config)
         self._lr, self._relation_lr = (torch.zeros((), dtype=torch.float64, device=device) for _ in range(2))
         self.set_lr_scale(1.0)
@@ -175,7 +177,8 @@ class FusedStep:
         """Add the figures of a step, in few launches."""
         lhs, rhs = (side.found for side in sides)
         parts = [lhs.loss_CP, rhs.loss_CP, *costs, lhs.violators_CP, rhs.violators_CP]
-        self.sums.index_add_(0, self._figure_6, torch.stack(parts).sum((1, 2), dtype=torch.float64))
+        # As a product, which adds in the same order every time.
+        self.sums.addmv_(self._figure_of, torch.stack(parts).sum((1, 2), dtype=torch.float64))
 
     def _regularization(self, side: int) -> tuple[float, float]:
         """Coefficients of N3 on the query's entity and on its relation; as in train/step/plain.py."""
