@@ -20,9 +20,10 @@ from torch import Tensor
 from graphmill.config import Config
 from graphmill.model import operators
 from graphmill.vocab import Side
+from train.config import TrainConfig
 from train.edges.negative_sampling import sides_with_negatives
 from train.edges.one_vs_all import QueryBatch
-from train.model import losses, optimizer
+from train.model import losses, optimizer, relation_prediction
 from train.model.frozen import Frozen
 from train.model.model import Model
 from train.model.optimizer import Rate, add_rows
@@ -53,6 +54,7 @@ class GroupedStep:
         self.model = model
         self.adagrad = adagrad
         self.frozen = Frozen.of(config)
+        self.relation_weight = config.section(TrainConfig).relation_prediction
         self.lr_scale = 1.0
         # Without an operator for each side the edge is one example, and both its queries regularise it.
         self._share = (2 if model.two_sided else 1) / max(1, len(sides_with_negatives(config)))
@@ -78,12 +80,13 @@ class GroupedStep:
             rows_ND.grad = found.candidate_ND
         else:
             candidate_ND.backward(found.candidate_ND)  # type: ignore[no-untyped-call]
+        loss = found.loss + self._predict_relations(batch, local, entity_QD, rows_ND)
         reg = self._regularise(batch, local, entity_QD, rows_ND)
         self._update(batch, tables, gradient_of(rows_ND), gradient_of(entity_QD), lr_scale)
         moved = self.adagrad.move(local.parameters, None, lr_scale)
         none = torch.zeros_like(found.violators)
         lhs, rhs = (found.violators if side is batch.side else none for side in Side)
-        return StepFigures(found.loss, reg, lhs, rhs), moved
+        return StepFigures(loss, reg, lhs, rhs), moved
 
     def _compare(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
         """Compute the loss and its gradients, some queries at a time."""
@@ -119,6 +122,33 @@ class GroupedStep:
         score_QN = self.model.matrix_scores(*leaves, batch.side, half=self.config.half_precision)
         loss, violators, gradient_QN = _cross_entropy(score_QN.detach(), batch)
         return Gradients(loss, violators, *torch.autograd.grad(score_QN, leaves, gradient_QN))
+
+    def _predict_relations(
+        self, batch: QueryBatch, local: Model, entity_QD: Tensor, rows_ND: Tensor
+    ) -> Tensor | float:
+        """Add the loss of the edges' relations to the gradients; return it."""
+        if not self.relation_weight or batch.rel_Q is None:
+            return 0.0
+        operator = self.config.relations[batch.relation].operator
+        leaves = [local.parameters[key] for key in local.operator_keys(batch.relation, batch.side.other)]
+        total = entity_QD.new_zeros(())
+        with torch.no_grad():
+            operator_RD = torch.cat(leaves, dim=-1)
+            for part in relation_prediction.parts_of(len(batch.answer_A)):
+                query_A, answer_A = batch.query_A[part], batch.answer_A[part]
+                found = relation_prediction.predict(
+                    operator,
+                    entity_QD[query_A],
+                    rows_ND[answer_A],
+                    operator_RD,
+                    batch.rel_Q[query_A],
+                    batch.weight_A[part] * self.relation_weight,
+                )
+                total += found.loss
+                add_rows(gradient_of(entity_QD), query_A, found.entity_ED)
+                add_rows(gradient_of(rows_ND), answer_A, found.answer_ED)
+                relation_prediction.add_gradient(leaves, found.operator_RD)
+        return total
 
     def _regularise(self, batch: QueryBatch, local: Model, entity_QD: Tensor, rows_ND: Tensor) -> Tensor:
         """Add N3 of both entities of every edge, and of its operator, to the gradients; return the cost."""
