@@ -108,7 +108,7 @@ def _descend(values: Tensor, gradient: Tensor, sums: Tensor, lr: Rate) -> Tensor
     """Move values by element-wise Adagrad, in place."""
     root = sums.sqrt().add_(EPSILON)
     if isinstance(lr, Tensor):
-        return values.sub_(gradient.div(root).mul_(lr))
+        return values.addcdiv_(gradient * lr, root, value=-1)
     return values.addcdiv_(gradient, root, value=-lr)
 
 
