@@ -19,7 +19,7 @@ from torch import Tensor
 
 from graphmill.model import operators
 
-_EDGES_AT_A_TIME = 1 << 14
+EDGES_AT_A_TIME = 1 << 14
 
 
 class Prediction(NamedTuple):
@@ -52,7 +52,7 @@ def predict(
 
 def parts_of(num_edges: int) -> list[slice]:
     """Cut edges into parts whose vectors fit in memory."""
-    return [slice(start, start + _EDGES_AT_A_TIME) for start in range(0, num_edges, _EDGES_AT_A_TIME)]
+    return [slice(start, start + EDGES_AT_A_TIME) for start in range(0, num_edges, EDGES_AT_A_TIME)]
 
 
 def add_gradient(leaves: Sequence[Tensor], gradient_RD: Tensor) -> None:

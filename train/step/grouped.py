@@ -1,8 +1,8 @@
 """A step on queries: scores of all entities, their softmax, and the gradients in closed form.
 
-    G = weight softmax(scores) - the weights of the answers
-    gradient of queries: G candidates
-    gradient of candidates: G^T queries
+    G = softmax(scores) - the shares of the answers in the weight of their query
+    gradient of queries: weight G candidates
+    gradient of candidates: G^T weight queries
 
 With half_precision, scores and G are bfloat16, which halves the memory traffic; products add up in float32.
 SCORE_BYTES limits the number of queries at a time. No operation waits for the host, and the shape of every
@@ -113,14 +113,17 @@ class GroupedStep:
         dtype = torch.bfloat16 if self.config.half_precision else query_QD.dtype
         left_QD, right_ND = query_QD.to(dtype), candidate_ND.to(dtype)
         loss, violators, gradient_QN = _cross_entropy(left_QD @ right_ND.T, batch)
-        gradients = gradient_QN @ right_ND, gradient_QN.T @ left_QD
-        return Gradients(loss, violators, *(each.to(query_QD.dtype) for each in gradients))
+        weight_Q1 = batch.weight_Q.unsqueeze(1)
+        gradient_QD = (gradient_QN @ right_ND).to(query_QD.dtype) * weight_Q1
+        gradient_ND = (gradient_QN.T @ (query_QD * weight_Q1).to(dtype)).to(query_QD.dtype)
+        return Gradients(loss, violators, gradient_QD, gradient_ND)
 
     def _compare_any(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
         """Compute scores by any comparator: autograd carries their gradient to the vectors."""
         leaves = query_QD.requires_grad_(), candidate_ND.requires_grad_()
         score_QN = self.model.matrix_scores(*leaves, batch.side, half=self.config.half_precision)
         loss, violators, gradient_QN = _cross_entropy(score_QN.detach(), batch)
+        gradient_QN *= batch.weight_Q.unsqueeze(1)
         return Gradients(loss, violators, *torch.autograd.grad(score_QN, leaves, gradient_QN))
 
     def _predict_relations(
@@ -192,7 +195,10 @@ class GroupedStep:
 
 
 def _cross_entropy(score_QN: Tensor, batch: QueryBatch) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the loss, the number of answers that score below another entity, and the gradient of scores."""
+    """Compute the loss, and the gradient of the scores of queries of weight 1.
+
+    Also return the number of answers that score below another entity.
+    """
     wide = torch.promote_types(score_QN.dtype, torch.float32)
     best_Q = score_QN.amax(1).to(wide)
     own_A = score_QN[batch.query_A, batch.answer_A].to(wide)
@@ -201,7 +207,6 @@ def _cross_entropy(score_QN: Tensor, batch: QueryBatch) -> tuple[Tensor, Tensor,
     total_Q = best_Q - gradient_QN.amax(1).to(wide).log()
     loss = ((total_Q[batch.query_A] - own_A) * batch.weight_A).sum()
     is_beaten_A = (own_A < best_Q[batch.query_A]) & (batch.weight_A != 0)
-    gradient_QN *= batch.weight_Q.unsqueeze(1)
     place_A = batch.query_A * score_QN.shape[1] + batch.answer_A
-    add_rows(gradient_QN.view(-1), place_A, -batch.weight_A.to(score_QN.dtype))
+    add_rows(gradient_QN.view(-1), place_A, -batch.share_A.to(score_QN.dtype))
     return loss, torch.count_nonzero(is_beaten_A), gradient_QN

@@ -50,7 +50,7 @@ def test_plain_step_predicts_relations(operator, elementwise):
 @pytest.mark.parametrize("side", list(Side))
 @pytest.mark.parametrize("operator", job.LINEAR_OPERATORS)
 def test_grouped_step_predicts_relations(operator, side, monkeypatch):
-    monkeypatch.setattr(relation_prediction, "_EDGES_AT_A_TIME", 10)  # 25 edges: three parts
+    monkeypatch.setattr(relation_prediction, "EDGES_AT_A_TIME", 10)  # 25 edges: three parts
     more = predicting() | {f"disable_{side}_negs": True}
     check_same_as_step(all_negs(operator, "dot", True, **more))
 

@@ -186,3 +186,14 @@ def test_stopping_between_epochs_changes_nothing(tmp_path, rng):
     for epochs in (1, 3):
         job.train(from_mapping(parts.model_dump() | {"num_epochs": epochs}))
     assert torch.equal(*(embeddings(config, "node", 30) for config in (whole, parts)))
+
+
+def test_edges_without_weight_move_nothing():
+    config = all_negs("complex_diagonal", "dot", True, disable_lhs_negs=True)
+    scene = Scene(config, num_edges=25)
+    scene.batch.weight_B.zero_()
+    before = {name: table.embeddings_ND.clone() for name, table in scene.tables.items()}
+    for queries in queries_of(scene):
+        assert GroupedStep(config, scene.model, scene.adagrad)(queries, scene.side_tables).loss == 0
+    for name, table in scene.tables.items():
+        assert torch.equal(table.embeddings_ND, before[name])
