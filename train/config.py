@@ -19,7 +19,12 @@ from graphmill.model import registry
 
 SamplerName = Annotated[str, AfterValidator(registry.NEGATIVE_SAMPLERS.check)]
 Share = Annotated[float, Field(gt=0)]
-_RARE = ("freeze", "plugins", "negative_sampler")  # not written where not used: older checkpoints lack them
+_RARE = (
+    "freeze",
+    "plugins",
+    "negative_sampler",
+    "relation_prediction",
+)  # not written where not used: older checkpoints lack them
 
 
 class TrainConfig(Section):
@@ -159,6 +164,12 @@ class TrainConfig(Section):
         description="Python files and importable modules that register plug-ins: operators, comparators, "
         "losses, regularizers, negative samplers. Relative paths start at the current folder.",
         json_schema_extra={"default": []},
+    )
+    relation_prediction: Tunable[float] = Field(
+        0.0,
+        ge=0,
+        description="Weight of an auxiliary loss, the cross entropy of an edge's relation among all "
+        "relations. For dynamic relations with diagonal operators and dot, in PyTorch's steps; 0: none.",
     )
     negative_sampler: Tunable[SamplerName | None] = Field(
         None, description="Plug-in that draws num_uniform_negs negatives per chunk; null: uniformly."

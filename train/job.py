@@ -39,6 +39,7 @@ _CHECKPOINT_FILES = (
 # Other files that may be there before the first version; without `output` the run's record is one.
 _OTHER_FILES = r"config\.json|training_stats\.json|tensorboard|run\.json|report\.html"
 
+LINEAR_OPERATORS = ("diagonal", "complex_diagonal")  # scores are linear in their parameters
 LOSS_NOISE = 0.05
 
 log = logging.getLogger("graphmill")
@@ -59,6 +60,7 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
     all_reduce_of(config)
     _check_negatives(config)
     Frozen.of(config)
+    _check_relation_prediction(config)
     check_claim(config, coming)
     return ""
 
@@ -72,6 +74,20 @@ def _check_negatives(config: Config) -> None:
         "num_batch_negs, num_uniform_negs: found 0 for both, and no relation with all_negs: edges without "
         "negatives train nothing; set one of them"
     )
+
+
+def _check_relation_prediction(config: Config) -> None:
+    if not config.section(TrainConfig).relation_prediction:
+        return
+    operator = config.relations[0].operator
+    is_needed = {
+        "dynamic_relations": not config.dynamic_relations,
+        f"operator diagonal or complex_diagonal (found {operator!r})": operator not in LINEAR_OPERATORS,
+        f"comparator dot (found {config.comparator!r})": config.comparator != "dot",
+        "bias: false": config.bias,
+    }
+    if needed := [setting for setting, is_missing in is_needed.items() if is_missing]:
+        raise ConfigError(f"train.relation_prediction needs {', '.join(needed)}; or set it to 0")
 
 
 def outlook(config: Config, size: GraphSize | None) -> Outlook:

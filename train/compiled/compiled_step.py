@@ -21,6 +21,7 @@ from graphmill.errors import TrainingError
 from graphmill.machine import native
 from graphmill.model.parameters import global_key
 from graphmill.vocab import Side
+from train.config import TrainConfig
 from train.edges.negative_sampling import Batch, Block, Sampling
 from train.model import regularizers
 from train.model.frozen import Frozen
@@ -106,6 +107,8 @@ def obstacle(config: Config) -> str | None:
         return f"loss_fn {config.loss_fn!r}"
     if regularizers.is_plug_in(config):
         return f"regularizer {config.regularizer!r}"
+    if config.section(TrainConfig).relation_prediction:
+        return "train.relation_prediction"
     return "bias" if config.bias else None
 
 

@@ -192,21 +192,21 @@ def _pieces(
     counts = torch.bincount(relation_E, minlength=len(config.relations)).tolist()
     # a stable sort keeps the random order within a relation; only the result is gathered, once
     edges = edges[order_E[torch.sort(relation_E[order_E], stable=True).indices]]
-    pieces: list[Callable[[], Batch | QueryBatch]] = []
+    pieces: list[Callable[[], Batch] | QueryBatch] = []
     stop = 0
     for relation, count in enumerate(counts):
         start, stop = stop, stop + count
         if grouped and config.relations[relation].all_negs:
             own = edges[slice(start, stop)]
             rel_E = own.rel if config.dynamic_relations else None
-            for queries in group_by_query(config, relation, own.index, rel_E, own.weight):
-                parts = queries.cut(config.batch_size, generator)
-                pieces += [partial(queries.select, part) for part in parts]
+            for group in group_by_query(config, relation, own.index, rel_E, own.weight):
+                pieces += group.cut(config.batch_size, generator)
         else:
             for span, num_steps in _spans(start, stop, config.batch_size, _most_steps(config, relation)):
                 pieces.append(partial(_batch, config, relation, edges, span, num_steps))
     for number in torch.randperm(len(pieces), generator=generator).tolist():
-        yield pieces[number]()
+        piece = pieces[number]
+        yield piece if isinstance(piece, QueryBatch) else piece()
 
 
 def _most_steps(config: PbgConfig, relation: int) -> int:

@@ -29,6 +29,7 @@ def obstacle(config: Config) -> str | None:
         f"loss_fn {config.loss_fn!r}": config.loss_fn not in get_args(Loss),
         f"regularizer {config.regularizer!r}": regularizers.is_plug_in(config),
         f"train.negative_sampler {settings.negative_sampler!r}": settings.negative_sampler is not None,
+        "train.relation_prediction": settings.relation_prediction > 0,
         "bias": config.bias,
         "train.optimizer adagrad": settings.optimizer == "adagrad",
         "train.negative_power": settings.negative_power > 0,

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from graphmill.errors import ConfigError
 from graphmill.model.plug_ins import MASKED, made, takes_weights
 from graphmill.model.registry import LOSS_FUNCTIONS
+from train.model.optimizer import add_rows
 
 
 def mask_own(neg_CPM: Tensor, rows_CK: Tensor, num_positives: int, first_negative: int) -> Tensor:
@@ -150,9 +151,10 @@ def n3_of_operator(operator: str, leaves: Sequence[Tensor], weight_E: Tensor, re
     cost = weight_E.new_zeros(())
     if not leaves or operator == "rotation":  # angles have no length
         return cost
-    weight_R = weight_E.sum()
-    if rel_E is not None:
-        weight_R = weight_E.new_zeros(len(leaves[0])).index_add_(0, rel_E, weight_E)
+    if rel_E is None:
+        weight_R = weight_E.sum()
+    else:
+        weight_R = add_rows(weight_E.new_zeros(len(leaves[0])), rel_E, weight_E)
     for parts in [tuple(leaves)] if operator == "complex_diagonal" else [(leaf,) for leaf in leaves]:
         weight = weight_R.view(*weight_R.shape, *[1] * (parts[0].dim() - weight_R.dim()))
         costs, slopes = n3(tuple(part.detach() for part in parts), weight)

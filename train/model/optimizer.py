@@ -11,7 +11,7 @@ Source: docs/formats/pbg_v1.md.
 Shapes: N rows of the table, K touched rows with repetitions, U without, D dimension.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -25,6 +25,7 @@ from graphmill.errors import FormatError
 
 EPSILON = 1e-10
 Kind = Literal["row_adagrad", "adagrad"]
+Rate = float | Tensor  # a number on the device can change after a step is captured
 
 
 def sum_duplicates(rows_K: Tensor, gradient_KD: Tensor) -> tuple[Tensor, Tensor]:
@@ -39,15 +40,31 @@ def sum_duplicates(rows_K: Tensor, gradient_KD: Tensor) -> tuple[Tensor, Tensor]
     return rows_U, F.embedding_bag(order_K, gradient_KD, start_U, mode="sum")
 
 
+def add_rows(target_N: Tensor, rows_K: Tensor, values_K: Tensor) -> Tensor:
+    """Add values, or vectors, to rows in place; rows may repeat, and the result is the same every time."""
+    if target_N.device.type == "cuda":  # where index_add_ adds in no fixed order
+        return target_N.index_put_((rows_K,), values_K, accumulate=True)
+    return target_N.index_add_(0, rows_K, values_K)
+
+
+def sum_at_duplicates(rows_K: Tensor, gradient_KD: Tensor) -> Tensor:
+    """Return, at each place of a row, the sum of all its gradients: [K, D]; without waiting for a device."""
+    first_K = torch.searchsorted(torch.sort(rows_K).values, rows_K)
+    return add_rows(torch.zeros_like(gradient_KD), first_K, gradient_KD)[first_K]
+
+
 def update_rows(
     embeddings_ND: Tensor,
     sums: Tensor,
     rows_U: Tensor,
     gradient_UD: Tensor,
-    lr: float,
+    lr: Rate,
     max_norm: float | None = None,
 ) -> None:
-    """Take one Adagrad step on distinct rows, in place; shorten rows longer than `max_norm`."""
+    """Take one Adagrad step on distinct rows, in place; shorten rows longer than `max_norm`.
+
+    A row may repeat if it has the same gradient everywhere.
+    """
     old_UD = embeddings_ND[rows_U]
     if sums.dim() == 1:
         sum_U = sums[rows_U] + gradient_UD.square().mean(1)
@@ -57,32 +74,42 @@ def update_rows(
     else:
         sum_UD = sums[rows_U].addcmul_(gradient_UD, gradient_UD)
         sums[rows_U] = sum_UD
-        updated_UD = torch.addcdiv(old_UD, gradient_UD, sum_UD.sqrt_().add_(EPSILON), value=-lr)
+        updated_UD = _descend(old_UD, gradient_UD, sum_UD, lr)
     embeddings_ND[rows_U] = updated_UD if max_norm is None else shortened(updated_UD, max_norm)
 
 
 def update_table(
-    embeddings_ND: Tensor, sums: Tensor, gradient_ND: Tensor, lr: float, max_norm: float | None = None
+    embeddings_ND: Tensor, sums: Tensor, gradient_ND: Tensor, lr: Rate, max_norm: float | None = None
 ) -> None:
     """Take one Adagrad step on every row, in place, like `update_rows`."""
     if sums.dim() == 1:
         sums += gradient_ND.square().mean(1)
         embeddings_ND.addcmul_(gradient_ND, (lr / (sums.sqrt() + EPSILON)).unsqueeze(1), value=-1)
-    else:
+    elif embeddings_ND.device.type == "cpu" and not isinstance(lr, Tensor):
         adagrad(
             [embeddings_ND],
             [gradient_ND],
             [sums],
-            [torch.ones((), device=sums.device)],
-            fused=embeddings_ND.device.type == "cpu",  # one pass over memory instead of four
+            [torch.ones(())],
+            fused=True,  # one pass over memory instead of four
             lr=lr,
             weight_decay=0.0,
             lr_decay=0.0,
             eps=EPSILON,
             maximize=False,
         )
+    else:
+        _descend(embeddings_ND, gradient_ND, sums.addcmul_(gradient_ND, gradient_ND), lr)
     if max_norm is not None:
         embeddings_ND.copy_(shortened(embeddings_ND, max_norm))
+
+
+def _descend(values: Tensor, gradient: Tensor, sums: Tensor, lr: Rate) -> Tensor:
+    """Move values by element-wise Adagrad, in place."""
+    root = sums.sqrt().add_(EPSILON)
+    if isinstance(lr, Tensor):
+        return values.addcdiv_(gradient * lr, root, value=-1)
+    return values.addcdiv_(gradient, root, value=-lr)
 
 
 def shortened(embeddings_ND: Tensor, max_norm: float) -> Tensor:
@@ -160,19 +187,28 @@ class Adagrad:
 
     def update(self, leaves: Mapping[str, Tensor], rows_U: Tensor | None, lr_scale: float) -> None:
         """Take one step by the gradients of `leaves`: copies of whole parameters, or of distinct rows."""
-        lr = self.lr * lr_scale
+        self.count(self.move(leaves, rows_U, lr_scale))
+
+    def count(self, keys: Iterable[str]) -> None:
+        """Count a step of these parameters."""
+        for key in keys:
+            self.steps[key] += 1
+
+    def move(self, leaves: Mapping[str, Tensor], rows_U: Tensor | None, lr_scale: Rate) -> list[str]:
+        """Do the part of `update` that a captured graph repeats; return the keys that have moved."""
+        lr, moved = self.lr * lr_scale, []
         for key, leaf in leaves.items():
             if (gradient := leaf.grad) is None or key in self.frozen:
                 continue
-            self.steps[key] += 1
+            moved.append(key)
             if rows_U is None:
-                accumulated = self.sums[key].addcmul_(gradient, gradient)
-                self.parameters[key].addcdiv_(gradient, accumulated.sqrt() + EPSILON, value=-lr)
+                _descend(self.parameters[key], gradient, self.sums[key].addcmul_(gradient, gradient), lr)
             else:
                 accumulated = self.sums[key][rows_U].addcmul_(gradient, gradient)
                 self.sums[key][rows_U] = accumulated
                 step = gradient / accumulated.sqrt_().add_(EPSILON)
                 self.parameters[key][rows_U] -= lr * step
+        return moved
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state in the layout of torch.optim.Adagrad; empty without parameters."""

@@ -19,9 +19,11 @@ from train.edges.negative_sampling import Batch
 from train.edges.one_vs_all import QueryBatch
 from train.edges.partitions import PartitionKey, by_side, rows_of
 from train.evaluation import held_out
+from train.gpu.capture import capture_on
 from train.gpu.copies import read_beside_steps
 from train.gpu.fused_pass import FusedPass
 from train.gpu.fused_step import FusedStep
+from train.gpu.replayed_step import ReplayedStep
 from train.model import learning_rates
 from train.model.model import Model
 from train.model.optimizer import Adagrad
@@ -30,7 +32,7 @@ from train.step.grouped import GroupedStep
 from train.step.plain import PlainStep, StepFigures
 from train.step.table import Table
 from train.step.threads import Task, Threads
-from train.tables.run_context import RunContext
+from train.tables.run_context import CPU, RunContext
 
 CHECK_BATCHES = 50  # between two checks that the loss is finite
 
@@ -43,12 +45,16 @@ class BatchStep:
     """Trains on a batch of `batches.cut_for_training`.
 
     The compiled step, or else the plain step, trains edges; the plain step trains edges with features; the
-    grouped step trains queries.
+    grouped step trains queries, on a GPU as replays of captured graphs.
     """
 
-    def __init__(self, config: Config, model: Model, adagrad: Adagrad, engine: Engine) -> None:
+    def __init__(
+        self, config: Config, model: Model, adagrad: Adagrad, engine: Engine, device: torch.device = CPU
+    ) -> None:
         self.plain = PlainStep(config, model, adagrad)
         self.grouped = GroupedStep(config, model, adagrad)
+        capture = capture_on(device)
+        self.queries = self.grouped if capture is None else ReplayedStep(self.grouped, capture, device)
         self.edges: PlainStep | CompiledStep = self.plain
         if engine == "compiled" and (compiled := library()) is not None:
             self.edges = CompiledStep(config, model, adagrad, compiled)
@@ -62,7 +68,7 @@ class BatchStep:
     ) -> StepFigures:
         """Update the rows and parameters that the batch touches."""
         if isinstance(batch, QueryBatch):
-            return self.grouped(batch, tables)
+            return self.queries(batch, tables)
         return (self.plain if batch.bags else self.edges)(batch, tables, generator)
 
 
@@ -74,7 +80,7 @@ class BucketTrainer:
         self.settings = context.config.section(TrainConfig)
         self.context = context
         self.model = model
-        self.step = BatchStep(context.config, model, adagrad, plan.engine)
+        self.step = BatchStep(context.config, model, adagrad, plan.engine, context.device)
         self.hogwild = plan.hogwild
         self.fused: FusedPass | None = None
         if plan.engine == "fused":

@@ -18,8 +18,9 @@ from graphmill.config import Config
 from graphmill.errors import TrainingError
 from graphmill.model import operators
 from graphmill.vocab import Side
-from train.edges.negative_sampling import Batch, Block, Sampling
-from train.model import losses, optimizer, regularizers
+from train.config import TrainConfig
+from train.edges.negative_sampling import Batch, Block, Sampling, sides_with_negatives
+from train.model import losses, optimizer, regularizers, relation_prediction
 from train.model.frozen import Frozen
 from train.model.model import Model
 from train.step.table import Table
@@ -58,11 +59,12 @@ class PlainStep:
         self.frozen = Frozen.of(config)
         # None: N3 in closed form
         self.regularizer = regularizers.regularizer_of(config) if regularizers.is_plug_in(config) else None
+        self.relation_weight = config.section(TrainConfig).relation_prediction
         self.lr_scale = 1.0
 
     def step(self, batch: Batch, blocks: Sequence[Block], tables: Mapping[Side, Table]) -> StepFigures:
         """Take one gradient step on the blocks: score, loss, gradient, update."""
-        model, rel_U, blocks = _touched_by(blocks, self.model, batch.relation)
+        model, rel_U, blocks = _touched_by(blocks, self.model, batch.relation, whole=self.relation_weight > 0)
         row_gradients: RowGradients = {side: [] for side in Side}
         figures = []
         for block in blocks:
@@ -71,6 +73,7 @@ class PlainStep:
             violators = [_num_violators(scored[side]) for side in Side]
             loss, score_gradients = self._loss(scored, block)
             torch.autograd.backward([each for side in Side for each in scored[side]], score_gradients)
+            loss += self._predict_relations(model, block, embeddings)
             reg = self._regularise_entities(model, block, embeddings)
             figures.append(StepFigures(loss, reg, *violators))
             for side in Side:
@@ -99,6 +102,32 @@ class PlainStep:
             for each in (scored[Side.LHS], scored[Side.RHS])
         )
         return lhs.loss_CP.sum() + rhs.loss_CP.sum(), [lhs.pos_CP, lhs.neg_CPM, rhs.pos_CP, rhs.neg_CPM]
+
+    def _predict_relations(
+        self, model: Model, block: Block, embeddings: Mapping[Side, Tensor]
+    ) -> Tensor | float:
+        """Add the loss of the edges' relations to the gradients, once for each operator; return it."""
+        if not self.relation_weight or block.rel_CP is None:
+            return 0.0
+        size, operator = block.num_positives, self.config.relations[block.relation].operator
+        own = {side: each.detach()[:, :size].flatten(0, 1) for side, each in embeddings.items()}
+        total = block.weight_CP.new_zeros(())
+        for side in (answered.other for answered in sides_with_negatives(self.config)):
+            leaves = [model.parameters[key] for key in model.operator_keys(block.relation, side)]
+            found = relation_prediction.predict(
+                operator,
+                own[side],
+                own[side.other],
+                torch.cat([leaf.detach() for leaf in leaves], dim=-1),
+                block.rel_CP.flatten(),
+                block.weight_CP.flatten() * self.relation_weight,
+            )
+            total += found.loss
+            for place, gradient_ED in ((side, found.entity_ED), (side.other, found.answer_ED)):
+                gradient_CKD = gradient_of(embeddings[place])
+                gradient_CKD[:, :size] += gradient_ED.view_as(gradient_CKD[:, :size])
+            relation_prediction.add_gradient(leaves, found.operator_RD)
+        return total
 
     def _regularise_entities(self, model: Model, block: Block, embeddings: Mapping[Side, Tensor]) -> Tensor:
         """Add the penalty of the edges' entities to their gradients; return the cost."""
@@ -207,10 +236,14 @@ def gradient_of(leaf: Tensor) -> Tensor:
 
 
 def _touched_by(
-    blocks: Sequence[Block], model: Model, relation: int
+    blocks: Sequence[Block], model: Model, relation: int, *, whole: bool
 ) -> tuple[Model, Tensor | None, Sequence[Block]]:
-    """Return `touched_parameters` of blocks, and the blocks with positions for relations."""
-    local, rel_U, position_B = touched_parameters(model, relation, _relations_of(blocks))
+    """Return `touched_parameters` of blocks, and the blocks with positions for relations.
+
+    With `whole` the blocks touch the parameters of all relations.
+    """
+    rel_B = None if whole else _relations_of(blocks)
+    local, rel_U, position_B = touched_parameters(model, relation, rel_B)
     if position_B is None:
         return local, None, blocks
     positions = torch.split(position_B, [block.weight_CP.numel() for block in blocks])

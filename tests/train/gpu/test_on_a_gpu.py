@@ -9,6 +9,7 @@ from graphmill.cluster.settings import ClusterConfig
 from tests.train.graphs import embeddings, make_config, random_triples, write_graph
 from train import job
 from train.gpu import fused_pass
+from train.run import bucket
 
 pytestmark = [
     pytest.mark.gpu,
@@ -42,6 +43,20 @@ def test_a_captured_step_is_the_step(tmp_path, monkeypatch, resident):
         job.train(config)
         tables.append(embeddings(config, "node", 100))
     assert torch.equal(*tables)
+
+
+def test_captured_queries_are_the_steps(tmp_path, monkeypatch):
+    relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": "complex_diagonal", "all_negs": True}
+    tables = []
+    for is_captured in (True, False):
+        if not is_captured:
+            monkeypatch.setattr(bucket, "capture_on", lambda device: None)
+        own = {"optimizer": "adagrad", "lr_schedule": "linear", "relation_prediction": 0.5}
+        more = {"relations": [relation], "dynamic_relations": True, "regularization_coef": 0.05}
+        config = graph(tmp_path / str(is_captured), num_epochs=3, train=own, **more)
+        job.train(config)
+        tables.append(embeddings(config, "node", 100))
+    torch.testing.assert_close(*tables, rtol=1e-3, atol=1e-5)
 
 
 def test_copies_beside_the_steps_change_no_byte(tmp_path):

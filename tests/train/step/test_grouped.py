@@ -100,7 +100,7 @@ def test_questions_within_one_type(side):
 def test_scores_a_few_questions_at_a_time(monkeypatch, comparator):
     config = all_negs("diagonal", comparator, False, disable_lhs_negs=True)
     whole = check_same_as_step(config)
-    monkeypatch.setattr(grouped, "SCORE_BYTES", 4 * COUNTS["item"] * 2)
+    monkeypatch.setitem(grouped.SCORE_BYTES, "cpu", 4 * COUNTS["item"] * 2)
     assert check_same_as_step(config).violators_rhs == whole.violators_rhs > 0
 
 
@@ -126,7 +126,7 @@ def test_every_edge_is_asked_about_on_both_sides(dynamic):
     found = queries_of(scene)
     for queries in found:
         assert len(queries.entity_Q) <= 4
-        numbers = torch.repeat_interleave(queries.count_Q).tolist()
+        numbers = queries.query_A.tolist()
         for number, answer, weight in zip(
             numbers, queries.answer_A.tolist(), queries.weight_A.tolist(), strict=True
         ):
@@ -186,3 +186,14 @@ def test_stopping_between_epochs_changes_nothing(tmp_path, rng):
     for epochs in (1, 3):
         job.train(from_mapping(parts.model_dump() | {"num_epochs": epochs}))
     assert torch.equal(*(embeddings(config, "node", 30) for config in (whole, parts)))
+
+
+def test_edges_without_weight_move_nothing():
+    config = all_negs("complex_diagonal", "dot", True, disable_lhs_negs=True)
+    scene = Scene(config, num_edges=25)
+    scene.batch.weight_B.zero_()
+    before = {name: table.embeddings_ND.clone() for name, table in scene.tables.items()}
+    for queries in queries_of(scene):
+        assert GroupedStep(config, scene.model, scene.adagrad)(queries, scene.side_tables).loss == 0
+    for name, table in scene.tables.items():
+        assert torch.equal(table.embeddings_ND, before[name])

@@ -1,0 +1,158 @@
+"""Captured grouped steps: what a replay repeats, and what a step asks of the host.
+
+Without a GPU, a stand-in for a graph repeats the step with the tensors of its capture: a number or an address
+that should not be in a graph changes the result.
+"""
+
+from collections import Counter
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from graphmill.vocab import Side
+from tests.train.step.test_grouped import all_negs, edge_tensors, queries_of
+from tests.train.step.test_plain import COUNTS, Scene
+from train.edges import batches
+from train.gpu.replayed_step import ReplayedStep
+from train.step.grouped import GroupedStep
+from train.step.table import Table
+
+CPU = torch.device("cpu")
+MOST_OPERATIONS = {"one type": 125, "two types": 140, "predicting": 175}
+VIEWS = {  # and questions that launch nothing
+    "device", "promote_types", "dtype", "layout",
+    "view", "_unsafe_view", "select", "slice", "expand", "detach", "alias", "t", "transpose", "unsqueeze",
+    "squeeze", "split", "split_with_sizes", "unbind", "empty", "empty_like", "new_empty", "as_strided",
+    "reshape",
+}  # fmt: skip
+
+
+class StandIn:
+    """Captures by keeping the work, without doing it."""
+
+    def __init__(self):
+        self.captures = self.replays = 0
+
+    def __call__(self, work):
+        self.captures += 1
+
+        def replay():
+            self.replays += 1
+            work()
+
+        return replay
+
+
+def buckets(config, elementwise):
+    """Batches of four epochs, on two sets of tables in turn."""
+    scene = Scene(config, num_edges=30, elementwise=elementwise)
+    others = {
+        name: Table(each.embeddings_ND.flip(0), each.sums.clone()) for name, each in scene.tables.items()
+    }
+    tables = [scene.side_tables, {side: others[config.relations[0].entity_type(side)] for side in Side}]
+    cut = [
+        batches.cut_for_training(config, edge_tensors(scene), torch.Generator().manual_seed(seed), {})
+        for seed in range(8)
+    ]
+    steps = [(batch, tables[number % 2]) for number, each in enumerate(cut) for batch in each]
+    return scene, tables, steps
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "elementwise", "more"),
+    [
+        (True, True, {}),
+        (False, False, {}),
+        (True, False, {"regularization_coef": 0.03}),
+        (False, True, {"max_norm": 2.0}),
+        (False, False, {"comparator": "l2"}),
+        (True, True, {"batch_size": 3}),
+        (True, True, {"train": {"relation_prediction": 0.5}}),
+    ],
+    ids=["dynamic", "static", "regularized", "max_norm", "l2", "small batches", "predicting"],
+)
+def test_replays_are_steps(dynamic, elementwise, more):
+    config = all_negs(
+        **{"operator": "complex_diagonal", "comparator": "dot", "batch_size": 5} | more, dynamic=dynamic
+    )
+    results = []
+    for is_replayed in (False, True):
+        scene, tables, steps = buckets(config, elementwise)
+        grouped, graph = GroupedStep(config, scene.model, scene.adagrad), StandIn()
+        step = ReplayedStep(grouped, graph, CPU) if is_replayed else grouped
+        sums = []
+        for number, (batch, sides) in enumerate(steps):
+            grouped.lr_scale = 0.3 / (1 + number)
+            sums.append([float(each) for each in step(batch, sides)])
+        if is_replayed:
+            assert 0 < graph.captures < graph.replays < len(steps)
+        rows = [
+            each for own in tables for table in own.values() for each in (table.embeddings_ND, table.sums)
+        ]
+        results.append(
+            (torch.tensor(sums), rows, scene.model.parameters, scene.adagrad.sums, scene.adagrad.steps)
+        )
+    torch.testing.assert_close(results[1], results[0], rtol=1e-6, atol=1e-6)  # the rate is a float32
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations that launch something; fake tensors refuse those that need the host."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        if name not in VIEWS:
+            self.found[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("optimizer", ["row_adagrad", "adagrad"])
+@pytest.mark.parametrize(
+    ("lhs", "dynamic", "train"),
+    [
+        ("item", True, {}),
+        ("user", True, {}),
+        ("item", False, {"reciprocal_relations": True}),
+        ("user", False, {}),
+        ("item", True, {"relation_prediction": 0.5}),
+    ],
+    ids=["one type", "two types", "reciprocal", "static", "predicting"],
+)
+def test_a_step_never_waits_for_the_host(optimizer, lhs, dynamic, train):
+    relation = {"name": "r", "lhs": lhs, "rhs": "item", "operator": "complex_diagonal", "all_negs": True}
+    config = all_negs(
+        "complex_diagonal", "dot", dynamic, relations=[relation], global_emb=False, half_precision=True,
+        regularization_coef=0.05, train={"optimizer": optimizer, **train},
+    )  # fmt: skip
+    scene = Scene(config, num_edges=40, elementwise=optimizer == "adagrad")
+    batch = queries_of(scene)[0]
+    with FakeTensorMode() as fake:
+        step = GroupedStep(config, scene.model, scene.adagrad)
+        for values in (scene.model.parameters, scene.adagrad.sums):
+            values.update({key: fake.from_tensor(value) for key, value in values.items()})
+        for table in scene.tables.values():
+            table.embeddings_ND, table.sums = map(fake.from_tensor, (table.embeddings_ND, table.sums))
+        fakes = {name: fake.from_tensor(value) for name, value in batch.tensors().items()}
+        with Operations() as operations:
+            step.move(type(batch)(**(vars(batch) | fakes)), scene.side_tables, torch.ones(()))
+    kind = "predicting" if "relation_prediction" in train else "one type" if lhs == "item" else "two types"
+    assert operations.found.total() <= MOST_OPERATIONS[kind], operations.found
+
+
+def test_a_fake_step_notices_a_wait():
+    numbers = torch.arange(COUNTS["item"])
+    for waits in (torch.unique, torch.repeat_interleave, torch.nonzero, torch.sum):
+        with (
+            FakeTensorMode() as fake,
+            pytest.raises((DynamicOutputShapeException, DataDependentOutputException)),
+        ):
+            float(waits(fake.from_tensor(numbers)))

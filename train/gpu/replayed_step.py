@@ -1,0 +1,102 @@
+"""Grouped steps on a GPU, captured as CUDA graphs and replayed.
+
+A graph repeats launches on fixed addresses with fixed shapes. So a batch is copied into a buffer, whose sizes
+are powers of two, and filled up with what has no weight. A few graphs serve all batches of a relation and
+side. The first step of a shape compiles and allocates, the second is captured. Nothing waits for the host.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphmill.vocab import Side
+from train.edges.one_vs_all import QueryBatch
+from train.gpu.capture import Capture, Work
+from train.step.grouped import GroupedStep
+from train.step.plain import StepFigures
+from train.step.table import Table
+
+MOST_GRAPHS = 1024  # what has not been used for longest goes first
+
+
+@dataclass(eq=False)
+class _Shape:
+    """A shape of batches, its buffers, and its graph once there is one.
+
+    Attributes:
+        moved: keys of the parameters that a step moves.
+    """
+
+    batch: QueryBatch
+    figures_4: Tensor
+    moved: list[str]
+    replay: Work | None = None
+
+
+class ReplayedStep:
+    """Trains on one batch after another with the results of GroupedStep."""
+
+    def __init__(self, step: GroupedStep, capture: Capture, device: torch.device) -> None:
+        self.step = step
+        self.capture = capture
+        self._lr_scale = torch.ones((), device=device)
+        self._last_lr_scale = 1.0
+        self._shapes: dict[Any, _Shape] = {}
+
+    def __call__(self, batch: QueryBatch, tables: Mapping[Side, Table]) -> StepFigures:
+        """Take one step; the figures hold until the next."""
+        if self.step.lr_scale != self._last_lr_scale:
+            self._last_lr_scale = self.step.lr_scale
+            self._lr_scale.fill_(self.step.lr_scale)
+        sizes = {name: self._size(name, len(value)) for name, value in batch.tensors().items()}
+        key = (batch.relation, batch.side, *sizes.values(), *self._addresses(batch.relation, tables))
+        shape = self._shapes.pop(key, None)
+        if shape is None:
+            shape = _Shape(_room(batch, sizes), batch.weight_A.new_zeros(4, dtype=torch.float64), [])
+            _fill(shape.batch, batch)
+            self._move(shape, tables)
+        else:
+            _fill(shape.batch, batch)
+            if shape.replay is None:
+                shape.replay = self.capture(lambda: self._move(shape, tables))
+            shape.replay()
+        self.step.adagrad.count(shape.moved)
+        if len(self._shapes) >= MOST_GRAPHS:
+            del self._shapes[next(iter(self._shapes))]
+        self._shapes[key] = shape
+        return StepFigures(*shape.figures_4)
+
+    def _move(self, shape: _Shape, tables: Mapping[Side, Table]) -> None:
+        figures, shape.moved = self.step.move(shape.batch, tables, self._lr_scale)
+        torch.stack([each.double() for each in figures], out=shape.figures_4)
+
+    def _size(self, name: str, size: int) -> int:
+        """Round up to a power of two; queries to no more than a full batch."""
+        power = 1 << (size - 1).bit_length() if size else 0
+        return min(power, self.step.config.batch_size) if name.endswith("_Q") else power
+
+    def _addresses(self, relation: int, tables: Mapping[Side, Table]) -> list[int]:
+        """List what a graph of the relation refers to beside its buffers."""
+        own = [each for table in tables.values() for each in (table.embeddings_ND, table.sums)]
+        for key in self.step.model.keys_of(relation):
+            own += self.step.model.parameters[key], self.step.adagrad.sums[key]
+        return [number for each in own for number in (each.data_ptr(), *each.shape)]
+
+
+def _room(batch: QueryBatch, sizes: Mapping[str, int]) -> QueryBatch:
+    """Make a batch of these sizes on the same device."""
+    room = {name: value.new_empty(sizes[name]) for name, value in batch.tensors().items()}
+    return replace(batch, **room)  # type: ignore[arg-type]  # only tensors
+
+
+def _fill(room: QueryBatch, batch: QueryBatch) -> None:
+    """Copy a batch, and fill up with its first rows, without weight or count."""
+    values = batch.tensors()
+    for name, target in room.tensors().items():
+        value = values[name]
+        target[: len(value)] = value
+        if len(value) < len(target):
+            target[len(value) :] = 0 if value.is_floating_point() else value[0]

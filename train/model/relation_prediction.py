@@ -1,0 +1,66 @@
+"""Relation prediction: the cross entropy of an edge's relation among all relations, as an auxiliary loss.
+
+    loss   weight x (log Z - score(lhs, relation, rhs))
+    Z      sum over all relations r of exp score(lhs, r, rhs)
+
+It is added once for each operator of an edge (`train.relation_prediction`, arXiv:2110.02834). The score of a
+diagonal operator is linear in the operator's parameters. Vectors of one operator act like operators:
+
+    entity r . answer = conj(entity) answer . r
+
+Shapes: E edges, R relations, D dimension.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from graphmill.model import operators
+
+EDGES_AT_A_TIME = 1 << 14
+
+
+class Prediction(NamedTuple):
+    """The loss of edges, and its gradients with respect to their vectors, and to the operator's."""
+
+    loss: Tensor
+    entity_ED: Tensor
+    answer_ED: Tensor
+    operator_RD: Tensor
+
+
+def predict(
+    operator: str, entity_ED: Tensor, answer_ED: Tensor, operator_RD: Tensor, rel_E: Tensor, weight_E: Tensor
+) -> Prediction:
+    """Compute the loss and its gradient; the operator transforms `entity_ED`, not `answer_ED`."""
+    feature_ED = operators.apply(operator, answer_ED, _conjugate(operator, entity_ED))
+    log_odds_ER = torch.log_softmax(feature_ED @ operator_RD.T, dim=1)
+    own_E1 = rel_E.unsqueeze(1)
+    loss = -(log_odds_ER.gather(1, own_E1).squeeze(1) * weight_E).sum()
+    slope_ER = log_odds_ER.exp().scatter_add(1, own_E1, -torch.ones_like(log_odds_ER[:, :1]))
+    slope_ER *= weight_E.unsqueeze(1)
+    slope_ED = slope_ER @ operator_RD
+    return Prediction(
+        loss,
+        operators.apply(operator, answer_ED, _conjugate(operator, slope_ED)),
+        operators.apply(operator, entity_ED, operators.parts(operator, slope_ED)),
+        slope_ER.T @ feature_ED,
+    )
+
+
+def parts_of(num_edges: int) -> list[slice]:
+    """Cut edges into parts whose vectors fit in memory."""
+    return [slice(start, start + EDGES_AT_A_TIME) for start in range(0, num_edges, EDGES_AT_A_TIME)]
+
+
+def add_gradient(leaves: Sequence[Tensor], gradient_RD: Tensor) -> None:
+    """Add the gradient of an operator's vectors to its parameters."""
+    for leaf, part in zip(leaves, gradient_RD.chunk(len(leaves), dim=-1), strict=True):
+        leaf.grad = part.contiguous() if leaf.grad is None else leaf.grad + part
+
+
+def _conjugate(operator: str, vectors: Tensor) -> tuple[Tensor, ...]:
+    real, *imaginary = operators.parts(operator, vectors)
+    return real, *(-part for part in imaginary)
