@@ -106,7 +106,8 @@ class Coordinator(TrainingRun):
         self.claim.check()
         self._checksums |= self.locations.complete()
         self.metrics.arrange(assignment.order)
-        self.commit(self._checksums)
+        self.commit(self.version + 1, self.metrics.lines(), self._checksums)
+        self.version += 1
         self.locations.committed()
         self._done.clear()
         self.metrics.end_iteration(wait_s=time.monotonic() - begun, moved=self._moved)

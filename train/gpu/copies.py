@@ -8,7 +8,8 @@
 Without a GPU, a call returns when the copy is done.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -103,6 +104,18 @@ class Copies:
         with torch.cuda.stream(stream):  # of None does nothing
             target.embeddings_ND.copy_(source.embeddings_ND, non_blocking=True)
             target.sums.copy_(source.sums, non_blocking=True)
+
+
+@contextmanager
+def beside_steps(device: torch.device) -> Iterator[None]:
+    """Run the block's copies on a stream of their own, and wait for them, but not for the steps."""
+    if device.type != "cuda":
+        yield
+        return
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(stream):
+        yield
+    stream.synchronize()
 
 
 def read_beside_steps(device: torch.device, read: Callable[[], EdgeTensors]) -> EdgeTensors:

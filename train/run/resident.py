@@ -9,6 +9,7 @@ The rest of the trainer sees a graph of one partition, whose only bucket is (0, 
 import copy
 import itertools
 from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import Any
 
 import torch
@@ -18,13 +19,16 @@ from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket
 from train.edges.batches import EdgeTensors
 from train.edges.partitions import PartitionKey, all_buckets, key_of
+from train.gpu.copies import beside_steps
 from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.plan.plan import Plan
 from train.run.bucket import BucketTrainer, Tables, read_edges
 from train.step.table import Table
+from train.tables import memory
+from train.tables.background import Background
 from train.tables.partition_store import Store
-from train.tables.run_context import RunContext
+from train.tables.run_context import CPU, RunContext
 
 
 class WholeGraph(BucketTrainer):
@@ -84,13 +88,19 @@ class WholeGraph(BucketTrainer):
 
 
 class ResidentStore(Store):
-    """All tables on the device; the files hold them partition by partition."""
+    """All tables on the device; the files hold them partition by partition.
+
+    The files of a version are written from a copy of the tables, on the device if it has room for it.
+    """
+
+    writes_beside = True
 
     def __init__(self, context: RunContext) -> None:
         super().__init__(context.on_host())
         self.context = context
         self.rows = _rows_of_partitions(context)
         self._tables: dict[PartitionKey, Table] = {}
+        self._copy_device = copy_device(context)
 
     def enter(
         self, bucket: Bucket, then: Bucket | None, iteration: Iteration
@@ -101,13 +111,21 @@ class ResidentStore(Store):
                 self._tables[name, 0] = self._load(name)
         return self._tables
 
-    def write_all(self, iteration: Iteration) -> None:
-        """Write the next version."""
+    def write_all(self, iteration: Iteration, background: Background) -> list[Future[None]]:
+        """Copy all tables, and begin to write the copies."""
+        copies = {key: _copied(table, self._copy_device) for key, table in self._tables.items()}
+        files = []
         for key, rows in self.rows.items():
-            table = self._tables[key[0], 0]
-            part = Table(table.embeddings_ND[rows].cpu(), table.sums[rows].cpu())
-            self.files.write(key, part, self.version + 1, iteration)
+            whole = copies[key[0], 0]
+            part = Table(whole.embeddings_ND[rows], whole.sums[rows])
+            files.append(background.submit(self._write, key, part, self.version + 1, iteration))
             self.num_written += 1
+        return files
+
+    def _write(self, key: PartitionKey, part: Table, version: int, iteration: Iteration) -> None:
+        with beside_steps(self.context.device):
+            part = Table(part.embeddings_ND.cpu(), part.sums.cpu())
+        self.files.write(key, part, version, iteration)
 
     def _load(self, name: str) -> Table:
         num_rows, device = sum(self.context.num_rows[name]), self.context.device
@@ -120,6 +138,22 @@ class ResidentStore(Store):
                 table.embeddings_ND[rows] = part.embeddings_ND.to(device)
                 table.sums[rows] = part.sums.to(device)
         return table
+
+
+def copy_device(context: RunContext) -> torch.device:
+    """Choose the device for the copies of all tables: theirs, if it has room for them."""
+    if context.device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(context.device)
+        if memory.resident_bytes(context) + memory.rows_bytes(context) > memory.SHARE * free:
+            return CPU
+    return context.device
+
+
+def _copied(table: Table, device: torch.device) -> Table:
+    copied = Table(table.embeddings_ND.to(device, copy=True), table.sums.to(device, copy=True))
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()  # another stream will read the copy
+    return copied
 
 
 def _one_partition_per_type(context: RunContext) -> RunContext:

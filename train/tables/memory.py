@@ -28,6 +28,11 @@ def partition_bytes(context: RunContext, key: PartitionKey) -> int:
     return context.num_rows[name][partition] * 4 * (dimension + states)
 
 
+def rows_bytes(context: RunContext) -> int:
+    """Rows and sums of all partitions."""
+    return sum(partition_bytes(context, key) for key in all_keys(context.config))
+
+
 def edges_bytes(config: Config, num_edges: int) -> int:
     """Edges while they are trained on, and their copies while they are sorted and some are held out."""
     is_sorted = not config.dynamic_relations and len(config.relations) > 1
@@ -48,8 +53,7 @@ def resident_bytes(context: RunContext) -> int:
     """The whole graph on a device, with the edges of the largest iteration."""
     schedule = context.schedule
     num_edges = max((schedule.num_edges_of(number) for number in range(schedule.per_epoch)), default=0)
-    rows = sum(partition_bytes(context, key) for key in all_keys(context.config))
-    return rows + edges_bytes(context.config, num_edges) + step_bytes(context.config)
+    return rows_bytes(context) + edges_bytes(context.config, num_edges) + step_bytes(context.config)
 
 
 def staying_bytes(context: RunContext) -> int:
