@@ -6,7 +6,7 @@ files are refused: they could name any file.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,8 @@ from graphmill.errors import FormatError
 from graphmill.storage import Manifest
 
 Array = npt.NDArray[Any]
+NewArray = Callable[[tuple[int, ...], npt.DTypeLike], Array]
+"""Makes an array of a shape and dtype, whose values do not matter."""
 
 FORMAT_VERSION = 1
 """PBG's, the root attribute `format_version` of its HDF5 files."""
@@ -103,9 +105,11 @@ def described(dataset: h5py.Dataset) -> str:
     return f"{dataset.dtype} {dataset.shape}"
 
 
-def read_rows(dataset: h5py.Dataset, start: int, stop: int, dtype: npt.DTypeLike) -> Any:
-    """Rows [start, stop) as an array of `dtype`."""
-    values = np.empty((stop - start, *dataset.shape[1:]), dtype)
+def read_rows(
+    dataset: h5py.Dataset, start: int, stop: int, dtype: npt.DTypeLike, new: NewArray = np.empty
+) -> Any:
+    """Rows [start, stop) as an array of `dtype`, which `new` makes."""
+    values = new((stop - start, *dataset.shape[1:]), dtype)
     if values.size:
         dataset.read_direct(values, np.s_[start:stop])  # HDF5 converts on the way
     return values

@@ -3,7 +3,7 @@
     steps          the default stream
     in             partitions to the device; waits until a slot's last partition has left
     out            partitions to the host; waits for the steps that trained them
-    edges          edges of a bucket, one stream each (`read_beside_steps`)
+    edges, files   edges of a bucket, tables for their files: a stream each (`beside_steps`)
 
 Without a GPU, a call returns when the copy is done.
 """
@@ -13,8 +13,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from train.edges.batches import EdgeTensors
+from train.gpu.pinned import pinned
 from train.step.table import Table
 
 _ALIGNED = 64  # numbers; the kernels load 16 bytes at a time where an address allows
@@ -33,17 +35,20 @@ class Slot:
 
     def table(self, like: Table) -> Table:
         """Make a table of the same shape in this slot."""
-        rows, sums = like.embeddings_ND, like.sums
-        start = aligned(rows.numel())
-        return Table(
-            self.numbers[: rows.numel()].view(rows.shape),
-            self.numbers[start : start + sums.numel()].view(sums.shape),
-        )
+        return _table_in(self.numbers, like)
 
 
 def aligned(num_floats: int) -> int:
     """Round up to the next place where a tensor may start."""
     return -(-num_floats // _ALIGNED) * _ALIGNED
+
+
+def _table_in(numbers: Tensor, like: Table) -> Table:
+    rows, sums = like.embeddings_ND, like.sums
+    start = aligned(rows.numel())
+    return Table(
+        numbers[: rows.numel()].view(rows.shape), numbers[start : start + sums.numel()].view(sums.shape)
+    )
 
 
 def num_floats_of(table: Table) -> int:
@@ -95,10 +100,14 @@ class Copies:
             torch.cuda.synchronize(self.device)
 
     def pinned(self, table: Table) -> Table:
-        """Pin a table on the host, for copies beside steps."""
+        """Copy a table to pinned memory of the host, for copies beside steps."""
         if not self.is_cuda:
             return table
-        return Table(table.embeddings_ND.pin_memory(), table.sums.pin_memory())
+        numbers = pinned(num_floats_of(table) * torch.float32.itemsize).view(torch.float32)
+        own = _table_in(numbers, table)
+        own.embeddings_ND.copy_(table.embeddings_ND)
+        own.sums.copy_(table.sums)
+        return own
 
     def _copy(self, source: Table, target: Table, stream: Any) -> None:
         with torch.cuda.stream(stream):  # of None does nothing
@@ -120,14 +129,13 @@ def beside_steps(device: torch.device) -> Iterator[None]:
 
 def read_beside_steps(device: torch.device, read: Callable[[], EdgeTensors]) -> EdgeTensors:
     """Call `read`, which copies edges to the device, and wait for the copies but not for the steps."""
-    if device.type != "cuda":
-        return read()
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    with torch.cuda.stream(stream):
+    with beside_steps(device):
         edges = read()
-    stream.synchronize()
+    if device.type != "cuda":
+        return edges
     bags = [part for each in edges.bags.values() for part in (each.start_G, each.count_G, each.row_F)]
-    for tensor in (edges.lhs, edges.rel, edges.rhs, edges.weight, *bags):
+    columns = [edges.lhs, edges.rel, edges.rhs, *([] if edges.weight is None else [edges.weight])]
+    for tensor in (*columns, *bags):
         # The memory returns to this stream after the last step that reads it.
         tensor.record_stream(torch.cuda.default_stream(device))
     return edges
