@@ -3,11 +3,12 @@
     steps          the default stream
     in             partitions to the device; waits until a slot's last partition has left
     out            partitions to the host; waits for the steps that trained them
-    edges, files   edges of a bucket, tables for their files: a stream each (`beside_steps`)
+    one a thread   edges and partitions from files, and partitions for files (`beside_steps`)
 
 Without a GPU, a call returns when the copy is done.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +20,7 @@ from train.edges.batches import EdgeTensors
 from train.gpu.pinned import pinned
 from train.step.table import Table
 
+_of_thread = threading.local()
 _ALIGNED = 64  # numbers; the kernels load 16 bytes at a time where an address allows
 
 
@@ -117,14 +119,25 @@ class Copies:
 
 @contextmanager
 def beside_steps(device: torch.device) -> Iterator[None]:
-    """Run the block's copies on a stream of their own, and wait for them, but not for the steps."""
+    """Run the block's copies on this thread's own stream, and wait for them, but not for the steps.
+
+    What they read must be complete: a bucket ends when the host has seen its figures.
+    """
     if device.type != "cuda":
         yield
         return
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    with torch.cuda.stream(stream):
+    if not hasattr(_of_thread, "stream"):  # one for all: freed memory returns to the stream that asked for it
+        _of_thread.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(_of_thread.stream):
         yield
-    stream.synchronize()
+    _of_thread.stream.synchronize()
+
+
+def on_device(table: Table, device: torch.device) -> Table:
+    """Copy a table to a device or to the host, beside the steps; the table itself if it is there."""
+    here = table.embeddings_ND.device
+    with beside_steps(here if device.type == "cpu" else device):
+        return Table(table.embeddings_ND.to(device), table.sums.to(device))
 
 
 def read_beside_steps(device: torch.device, read: Callable[[], EdgeTensors]) -> EdgeTensors:

@@ -18,7 +18,6 @@ from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket, Side
 from train.edges.batches import EdgeTensors
 from train.edges.partitions import PartitionKey, all_buckets, key_of
-from train.gpu.copies import beside_steps
 from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.plan.plan import Plan
@@ -112,14 +111,9 @@ class ResidentStore(Store):
         for key, rows in self.rows.items():
             whole = copies[key[0], 0]
             part = Table(whole.embeddings_ND[rows], whole.sums[rows])
-            files.append(background.submit(self._write, key, part, self.version + 1, iteration))
+            files.append(background.submit(self.files.write, key, part, self.version + 1, iteration))
             self.num_written += 1
         return files
-
-    def _write(self, key: PartitionKey, part: Table, version: int, iteration: Iteration) -> None:
-        with beside_steps(self.context.device):
-            part = Table(part.embeddings_ND.cpu(), part.sums.cpu())
-        self.files.write(key, part, version, iteration)
 
     def _load(self, name: str) -> Table:
         num_rows, device = sum(self.context.num_rows[name]), self.context.device
