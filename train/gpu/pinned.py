@@ -24,7 +24,7 @@ _ALIGNED_BYTES = 64
 
 def pinned(num_bytes: int) -> Tensor:
     """Allocate pinned memory: uint8 [num_bytes]. It is given back with the last tensor that views it."""
-    pages = mmap.mmap(-1, max(num_bytes, 1))
+    pages = mmap.mmap(-1, max(num_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory = torch.frombuffer(pages, dtype=torch.uint8)
     cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     torch.cuda.check_error(cudart.cudaHostRegister(memory.data_ptr(), len(memory), 0))
