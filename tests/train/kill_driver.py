@@ -1,4 +1,4 @@
-"""Trains in child processes that are killed on the way: `python -m tests.train.kill_driver CONFIG.json`.
+"""Trains in child processes that are killed on the way: `python -m tests.train.kill_driver CONF EVERY STEP_S`.
 
 Prints, as JSON, for every kill point what the next run made of it. A kill point is one of the events that
 change anything outside the process or come between: a rename (before it, after it), a deletion, a step.
@@ -23,8 +23,8 @@ from train import job
 from train.run.bucket import BatchStep
 
 
-def count_events(on_event):
-    """Call `on_event` at every event of this process from now on."""
+def count_events(on_event, step_s):
+    """Call `on_event` at every event of this process from now on; each step takes `step_s` seconds more."""
     move, delete, step = fs.move, fs.delete, BatchStep.__call__
 
     def on_file():
@@ -41,7 +41,7 @@ def count_events(on_event):
 
     def watched_step(*arguments):
         on_event("s")
-        time.sleep(0.005)  # for files that are written beside
+        time.sleep(step_s)
         return step(*arguments)
 
     fs.move = storage.move = watched_move
@@ -69,7 +69,7 @@ def in_child(config, kill_at=None) -> tuple[int, str]:
             seen += 1
             os.write(writer, kind.encode())
 
-    count_events(on_event)
+    count_events(on_event, float(sys.argv[3]))
     job.claim_checkpoint(config)
     job.train(config)
     os._exit(0)

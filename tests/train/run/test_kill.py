@@ -37,8 +37,9 @@ def test_kill_anywhere_and_run_again(tmp_path, rng, placement, every):
     write_mixed(config, rng)
     conf = tmp_path / "conf.yaml"
     conf.write_text(json.dumps(config.model_dump(mode="json")))
+    step_s = 0 if placement == "files" else 0.005  # for files that are written beside the steps
     done = subprocess.run(
-        [sys.executable, "-m", "tests.train.kill_driver", str(conf), str(every)],
+        [sys.executable, "-m", "tests.train.kill_driver", str(conf), str(every), str(step_s)],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
