@@ -1,4 +1,4 @@
-"""Trains in child processes that are killed on the way: `python -m tests.train.kill_driver CONF EVERY STEP_S`.
+"""Trains in child processes that are killed: `python -m tests.train.kill_driver CONF EVERY STEP_S`.
 
 Prints, as JSON, for every kill point what the next run made of it. A kill point is one of the events that
 change anything outside the process or come between: a rename (before it, after it), a deletion, a step.
