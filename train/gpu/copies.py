@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from train.edges.batches import EdgeTensors
 from train.gpu.pinned import pinned
@@ -37,20 +36,17 @@ class Slot:
 
     def table(self, like: Table) -> Table:
         """Make a table of the same shape in this slot."""
-        return _table_in(self.numbers, like)
+        rows, sums = like.embeddings_ND, like.sums
+        start = aligned(rows.numel())
+        return Table(
+            self.numbers[: rows.numel()].view(rows.shape),
+            self.numbers[start : start + sums.numel()].view(sums.shape),
+        )
 
 
 def aligned(num_floats: int) -> int:
     """Round up to the next place where a tensor may start."""
     return -(-num_floats // _ALIGNED) * _ALIGNED
-
-
-def _table_in(numbers: Tensor, like: Table) -> Table:
-    rows, sums = like.embeddings_ND, like.sums
-    start = aligned(rows.numel())
-    return Table(
-        numbers[: rows.numel()].view(rows.shape), numbers[start : start + sums.numel()].view(sums.shape)
-    )
 
 
 def num_floats_of(table: Table) -> int:
@@ -105,8 +101,9 @@ class Copies:
         """Copy a table to pinned memory of the host, for copies beside steps."""
         if not self.is_cuda:
             return table
-        numbers = pinned(num_floats_of(table) * torch.float32.itemsize).view(torch.float32)
-        own = _table_in(numbers, table)
+        slot = Slot(0, table.sums.device)
+        slot.numbers = pinned(num_floats_of(table) * torch.float32.itemsize).view(torch.float32)
+        own = slot.table(table)
         own.embeddings_ND.copy_(table.embeddings_ND)
         own.sums.copy_(table.sums)
         return own
