@@ -6,6 +6,7 @@ files are refused: they could name any file.
 """
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -31,6 +32,7 @@ _DIMENSIONS = {1: "one dimension", 2: "two dimensions"}
 # of deflate, which packs better than HDF5's other filters: one byte becomes 1032 bytes at the most
 _MAX_RATIO = 1032
 _HARMLESS_BYTES = 64
+_PIECE_BYTES = 16 << 20
 _UNPACKED = (h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32)
 
 
@@ -115,6 +117,18 @@ def read_rows(
     return values
 
 
+def write_rows(dataset: h5py.Dataset, start: int, values: Array) -> None:
+    """Write rows from `start` on, in pieces, between which other threads may use other files.
+
+    h5py has one lock for all files, and keeps it for a whole read or write.
+    """
+    step = max(1, _PIECE_BYTES // max(1, values[:1].nbytes))
+    for first in range(0, len(values), step):
+        piece = values[first : first + step]
+        dataset[start + first : start + first + len(piece)] = piece
+        time.sleep(0)  # else this thread has the lock again before one that waits for it
+
+
 def check_least(
     values: Array, least: int, column: str, uri: str, first_row: int = 0, remark: str = ""
 ) -> None:
@@ -161,8 +175,7 @@ class DatasetWriter:
                 raise FormatError(
                     f"{self._uri}: expected {self._num_rows} {self._rows}, found at least {stop}"
                 )
-            if len(values):
-                self.datasets[name][self.num_written : stop] = values
+            write_rows(self.datasets[name], self.num_written, values)
         self.num_written = stop
 
     def check_full(self) -> None:
