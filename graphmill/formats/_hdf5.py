@@ -6,7 +6,8 @@ files are refused: they could name any file.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +20,8 @@ from graphmill.errors import FormatError
 from graphmill.storage import Manifest
 
 Array = npt.NDArray[Any]
+NewArray = Callable[[tuple[int, ...], npt.DTypeLike], Array]
+"""Makes an array of a shape and dtype, whose values do not matter."""
 
 FORMAT_VERSION = 1
 """PBG's, the root attribute `format_version` of its HDF5 files."""
@@ -29,6 +32,7 @@ _DIMENSIONS = {1: "one dimension", 2: "two dimensions"}
 # of deflate, which packs better than HDF5's other filters: one byte becomes 1032 bytes at the most
 _MAX_RATIO = 1032
 _HARMLESS_BYTES = 64
+_PIECE_BYTES = 16 << 20
 _UNPACKED = (h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32)
 
 
@@ -103,12 +107,26 @@ def described(dataset: h5py.Dataset) -> str:
     return f"{dataset.dtype} {dataset.shape}"
 
 
-def read_rows(dataset: h5py.Dataset, start: int, stop: int, dtype: npt.DTypeLike) -> Any:
-    """Rows [start, stop) as an array of `dtype`."""
-    values = np.empty((stop - start, *dataset.shape[1:]), dtype)
+def read_rows(
+    dataset: h5py.Dataset, start: int, stop: int, dtype: npt.DTypeLike, new: NewArray = np.empty
+) -> Any:
+    """Rows [start, stop) as an array of `dtype`, which `new` makes."""
+    values = new((stop - start, *dataset.shape[1:]), dtype)
     if values.size:
         dataset.read_direct(values, np.s_[start:stop])  # HDF5 converts on the way
     return values
+
+
+def write_rows(dataset: h5py.Dataset, start: int, values: Array) -> None:
+    """Write rows from `start` on, in pieces, between which other threads may use other files.
+
+    h5py has one lock for all files, and keeps it for a whole read or write.
+    """
+    step = max(1, _PIECE_BYTES // max(1, values[:1].nbytes))
+    for first in range(0, len(values), step):
+        piece = values[first : first + step]
+        dataset[start + first : start + first + len(piece)] = piece
+        time.sleep(0)  # else this thread has the lock again before one that waits for it
 
 
 def check_least(
@@ -157,8 +175,7 @@ class DatasetWriter:
                 raise FormatError(
                     f"{self._uri}: expected {self._num_rows} {self._rows}, found at least {stop}"
                 )
-            if len(values):
-                self.datasets[name][self.num_written : stop] = values
+            write_rows(self.datasets[name], self.num_written, values)
         self.num_written = stop
 
     def check_full(self) -> None:

@@ -1,7 +1,9 @@
-"""Trains in child processes that are killed on the way: `python -m tests.train.kill_driver CONFIG.json`.
+"""Trains in child processes that are killed: `python -m tests.train.kill_driver CONF EVERY STEP_S`.
 
 Prints, as JSON, for every kill point what the next run made of it. A kill point is one of the events that
 change anything outside the process or come between: a rename (before it, after it), a deletion, a step.
+
+`order` has a letter for every event of a whole run: s for a step, c for an event in the thread that commits.
 """
 
 import json
@@ -9,6 +11,8 @@ import os
 import shutil
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 from graphmill import config as configuration
@@ -19,21 +23,25 @@ from train import job
 from train.run.bucket import BatchStep
 
 
-def count_events(on_event):
-    """Call `on_event` at every event of this process from now on."""
+def count_events(on_event, step_s):
+    """Call `on_event` at every event of this process from now on; each step takes `step_s` seconds more."""
     move, delete, step = fs.move, fs.delete, BatchStep.__call__
 
+    def on_file():
+        on_event("c" if threading.current_thread().name.startswith("commit") else ".")
+
     def watched_move(*arguments):
-        on_event()
+        on_file()
         move(*arguments)
-        on_event()
+        on_file()
 
     def watched_delete(uri):
-        on_event()
+        on_file()
         delete(uri)
 
     def watched_step(*arguments):
-        on_event()
+        on_event("s")
+        time.sleep(step_s)
         return step(*arguments)
 
     fs.move = storage.move = watched_move
@@ -41,25 +49,27 @@ def count_events(on_event):
     BatchStep.__call__ = watched_step
 
 
-def in_child(config, kill_at=None) -> tuple[int, int]:
-    """Train in a forked child, killed at event number `kill_at`; its wait status and number of events."""
+def in_child(config, kill_at=None) -> tuple[int, str]:
+    """Train in a forked child, killed at event number `kill_at`; its wait status and events."""
     reader, writer = os.pipe()
     child = os.fork()
     if child:
         os.close(writer)
         with os.fdopen(reader) as stream:
-            events = len(stream.read())
+            events = stream.read()
         return os.waitpid(child, 0)[1], events
     seen = 0
+    lock = threading.Lock()
 
-    def on_event():
+    def on_event(kind):
         nonlocal seen
-        if seen == kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        seen += 1
-        os.write(writer, b".")
+        with lock:
+            if seen == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            seen += 1
+            os.write(writer, kind.encode())
 
-    count_events(on_event)
+    count_events(on_event, float(sys.argv[3]))
     job.claim_checkpoint(config)
     job.train(config)
     os._exit(0)
@@ -68,10 +78,10 @@ def in_child(config, kill_at=None) -> tuple[int, int]:
 def main() -> None:
     config = configuration.load(sys.argv[1])
     every = int(sys.argv[2])
-    status, num_events = in_child(config)
+    status, order = in_child(config)
     whole = contents(config.checkpoint_path)
-    report = {"events": num_events, "status": status, "points": []}
-    for point in range(0, num_events, every):
+    report = {"order": order, "status": status, "points": []}
+    for point in range(0, len(order), every):
         shutil.rmtree(Path(config.checkpoint_path))
         killed, _ = in_child(config, point)
         finished, _ = in_child(config)

@@ -63,7 +63,7 @@ class Dynamic:
         self._taken: set[Bucket] = set()
         self._num_left = len(order)
 
-    def next_bucket(self, held: Held) -> Bucket | None:
+    def next_bucket(self, held: Held, likely: Bucket | None = None) -> Bucket | None:
         """Take the free bucket that shares the most with what a worker has; None if none is free.
 
         Of equal ones it takes that of the partition with the most buckets left, then the first: so that
@@ -93,6 +93,10 @@ class Dynamic:
         waits_for = is_own_N[self._keys_BK[near]].sum(1) + self._grows_B[near]
         near = near[self._num_waits_B[near] == waits_for]
         return self._take_nearest(near, held) if len(near) else None
+
+    def likely_after(self, last: Bucket) -> Bucket | None:
+        """None: the next bucket is promised, or depends on the other workers."""
+        return None
 
     def commit(self, bucket: Bucket) -> bool:
         """Note that a bucket is done; returns whether buckets now start from newer shared state: always."""
@@ -167,11 +171,16 @@ class Tournament:
     def __init__(self, rounds: Sequence[Sequence[Bucket]]) -> None:
         self.order: Sequence[Bucket] = [bucket for each in rounds for bucket in each]
         self._rounds = [list(each) for each in rounds if each]
+        self._places = {bucket: place for each in rounds for place, bucket in enumerate(each)}
         self._taken: set[Bucket] = set()
 
-    def next_bucket(self, held: Held) -> Bucket | None:
-        """Take the round's first free bucket, whatever a worker has: groups that reduce have this order."""
-        bucket = next((each for each in self.publish_group if each not in self._taken), None)
+    def next_bucket(self, held: Held, likely: Bucket | None = None) -> Bucket | None:
+        """Take the bucket that was likely, if it is free, or the round's first free one.
+
+        What a worker has does not matter: groups reduce in the order of the round.
+        """
+        free = [each for each in self.publish_group if each not in self._taken]
+        bucket = likely if likely in free else next(iter(free), None)
         if bucket is not None:
             self._taken.add(bucket)
         return bucket
@@ -179,6 +188,12 @@ class Tournament:
     def reserve(self, last: Bucket, held: Held) -> Bucket | None:
         """None: the next round begins when this one has ended."""
         return None
+
+    def likely_after(self, last: Bucket) -> Bucket | None:
+        """The bucket at the same place of the next round; None if there is none."""
+        following = self._rounds[1] if len(self._rounds) > 1 else []
+        place = self._places[last]
+        return following[place] if place < len(following) else None
 
     def commit(self, bucket: Bucket) -> bool:
         """Note that a bucket is done; returns whether it was the last of its round."""

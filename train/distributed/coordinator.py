@@ -106,7 +106,8 @@ class Coordinator(TrainingRun):
         self.claim.check()
         self._checksums |= self.locations.complete()
         self.metrics.arrange(assignment.order)
-        self.commit(self._checksums)
+        self.commit(self.version + 1, self.metrics.lines(), self._checksums)
+        self.version += 1
         self.locations.committed()
         self._done.clear()
         self.metrics.end_iteration(wait_s=time.monotonic() - begun, moved=self._moved)
@@ -197,7 +198,7 @@ class Coordinator(TrainingRun):
             self._publish_next(assignment)
         if self._may_begin(assignment):
             for task in list(self._idle.values()):
-                bucket = task.then or assignment.next_bucket(task.held)
+                bucket = task.then or assignment.next_bucket(task.held, task.likely)
                 if bucket is not None:
                     self._grant(task, bucket, assignment)
 
@@ -244,7 +245,7 @@ class Coordinator(TrainingRun):
         """Have a worker train a bucket, and promise it the next one if no other worker is idle."""
         self._forget_waiting(task)
         self._grants += 1
-        task.bucket, task.grant, task.then = bucket, self._grants, None
+        task.bucket, task.grant, task.then, task.likely = bucket, self._grants, None, None
         task.held = {key: task.held.get(key, self._grants) for key in self._own[bucket]}
         then = None
         if self._promises and not self._idle:
@@ -252,6 +253,9 @@ class Coordinator(TrainingRun):
         if task.then is not None:
             added = self._own[task.then] - self._own[bucket]
             then = {"bucket": list(task.then), "partitions": self._sources(added)}
+        elif self.settings.prefetch and (likely := assignment.likely_after(bucket)) is not None:
+            then = {"bucket": list(likely), "partitions": []}
+            task.likely = likely
         self.pool.send(
             task,
             "train",

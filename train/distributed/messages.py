@@ -12,7 +12,8 @@
                             state in `folder`, if it was to write it; asks for a bucket
     coordinator -> worker   a Dask queue per task
       train                 `bucket`, `version`, `grant`, the sources of `partitions`; `then`:
-                            the bucket that follows, and the sources of what it adds. In answer to `trained`:
+                            the bucket that follows, and the sources of what it adds, or that probably
+                            follows, without sources: its edges may be read. In answer to `trained`:
                             drop the last bucket, another worker will train it again
       publish               push to the shards of the shared state, and before that reduce within `group`
       write                 write `partitions`, and if `shared` the shared state, to `folder` with all copies

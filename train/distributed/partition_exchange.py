@@ -27,10 +27,12 @@ from train.distributed.actor_calls import call
 from train.distributed.messages import SavedFile, Source
 from train.distributed.partition_holder import Entry, PartitionHolder, Resting, bytes_of
 from train.edges.partitions import PartitionKey
+from train.gpu.copies import on_device
 from train.run.run_metrics import BYTES, PARTITIONS
 from train.step.table import Table
 from train.tables.background import Background
 from train.tables.partition_files import PartitionFiles
+from train.tables.run_context import CPU
 
 PIECE_BYTES = 64 << 20  # of a partition that another worker sends
 ONE_COPY = 1  # of a temporary file on HDFS
@@ -207,7 +209,7 @@ class PartitionExchange:
         return table
 
     def _write_resting(self, entry: Entry, resting: Resting, iteration: Iteration) -> None:
-        resting.table = Table(resting.table.embeddings_ND.cpu(), resting.table.sums.cpu())
+        resting.table = on_device(resting.table, CPU)
         try:
             saved = self._write(entry, resting.table, resting.folder, resting.version, iteration, ONE_COPY)
         except NotFoundError as error:  # the version was committed from newer copies, its folder deleted
@@ -247,5 +249,4 @@ class PartitionExchange:
             self._await_file(entry)
 
     def _on_device(self, table: Table) -> Table:
-        device = self.files.context.device
-        return Table(table.embeddings_ND.to(device), table.sums.to(device))
+        return on_device(table, self.files.context.device)

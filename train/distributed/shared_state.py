@@ -40,7 +40,7 @@ from train.model.optimizer import Adagrad
 from train.plan.plan import Plan
 from train.step.table import Table
 from train.tables.partition_files import PartitionFiles
-from train.tables.run_context import RunContext
+from train.tables.run_context import ModelState, RunContext
 
 POLL_S = 0.1  # between two looks for a shard that was lost
 SHARE = 0.1  # of the time that exchanges may take beside training
@@ -127,7 +127,7 @@ class SharedState:
         self.begin()
         for key, table in self.tables.items():
             self.files.write(key, table, version, iteration, path)
-        self.context.write_model(self.model, self.adagrad, version, iteration, path)
+        self.context.write_model(ModelState.copied(self.model, self.adagrad), version, iteration, path)
 
     def moved(self) -> dict[str, int]:
         """Bytes of rows pushed and pulled since the last call."""

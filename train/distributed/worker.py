@@ -46,6 +46,8 @@ from train.tables.run_context import RunContext
 
 LACKING_S = 1.0  # before a worker tells that a partition is nowhere: its loss will be noticed meanwhile
 
+Visited = tuple[Bucket, Iteration]
+
 log = logging.getLogger("graphmill")
 
 
@@ -82,7 +84,7 @@ class Worker:
         self.shared = SharedState(self.context, model, adagrad, self.plan, shards)
         self.holder = holder
         self.budget_bytes = _budget_bytes(self.context, num_on_host)
-        self._edges: tuple[Bucket, Future[EdgeTensors]] | None = None  # of the bucket that follows
+        self._edges: tuple[Visited, Future[EdgeTensors]] | None = None  # of the bucket that follows
         backend = self.plan.all_reduce
         self.collective = None if backend is None else Collective(backend, self.context.device)
 
@@ -151,12 +153,12 @@ class Worker:
         if (then := message["then"]) is not None:
             bucket = Bucket(*then["bucket"])
             self.exchange.read_ahead(_sources(then["partitions"]))
-            self._edges = bucket, self._ahead.submit(self.bucket.read, bucket, iteration)
+            self._edges = (bucket, iteration), self._ahead.submit(self.bucket.read, bucket, iteration)
         self.exchange.write_behind(message["version"], iteration)
 
     def _edges_of(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
         ahead, self._edges = self._edges, None
-        if ahead is not None and ahead[0] == bucket:
+        if ahead is not None and ahead[0] == (bucket, iteration):
             return self._ahead.result(ahead[1])
         return self.bucket.read(bucket, iteration)
 

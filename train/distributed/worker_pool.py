@@ -35,6 +35,7 @@ class WorkerTask:
         holder: the worker's PartitionHolder.
         bucket: bucket that it trains under the permission number `grant`.
         then: bucket that it has been promised next.
+        likely: bucket that it probably trains next, whose edges it reads, without a promise.
         held: partitions of its last bucket, each with the grant that brought it here.
         visit: figures of the bucket, once it is trained.
         waits_for: "bucket", "turn" (to publish), or None.
@@ -49,6 +50,7 @@ class WorkerTask:
     bucket: Bucket | None = None
     grant: int = 0
     then: Bucket | None = None
+    likely: Bucket | None = None
     held: dict[PartitionKey, int] = field(default_factory=dict)
     visit: Visit | None = None
     waits_for: Literal["bucket", "turn"] | None = None

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from graphmill.config import Config, PbgConfig
 from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
-from graphmill.formats.edge_buckets import Edges
+from graphmill.formats.edge_buckets import Edges, NewArray
 from graphmill.formats.edge_buckets.features import Indices, empty_lists
 from graphmill.vocab import Bucket, Side
 from train.config import TrainConfig
@@ -36,10 +37,10 @@ NUM_SPANS = 16  # least number of spans of equal length, so that threads end tog
 class EdgeTensors:
     """Edges of a bucket as tensors [E]."""
 
-    lhs: Tensor
+    lhs: Tensor  # int32 where the entities of a partition fit
     rel: Tensor
     rhs: Tensor
-    weight: Tensor  # weight of the edge times that of its relation
+    weight: Tensor | None  # weight of the edge times that of its relation; None: all are 1
     # Of each side and type: lists of features, numbered by lhs or rhs; running sums of how often to draw.
     bags: Mapping[tuple[Side, str], Bags] = field(default_factory=dict)
     popularity: Mapping[tuple[Side, str], Tensor] = field(default_factory=dict)
@@ -49,14 +50,20 @@ class EdgeTensors:
 
     @property
     def index(self) -> dict[Side, Tensor]:
-        """The entities of both sides."""
-        return {Side.LHS: self.lhs, Side.RHS: self.rhs}
+        """The entities of both sides, int64: torch takes no other index everywhere."""
+        return {Side.LHS: self.lhs.long(), Side.RHS: self.rhs.long()}
+
+    @property
+    def weights(self) -> Tensor:
+        """The weight of every edge."""
+        return torch.ones(len(self), device=self.lhs.device) if self.weight is None else self.weight
 
     def __getitem__(self, rows: Tensor | slice) -> "EdgeTensors":
         def chosen(values: Tensor) -> Tensor:  # index_select takes a quarter of the time of indexing
             return values[rows] if isinstance(rows, slice) else values.index_select(0, rows)
 
-        lhs, rel, rhs, weight = map(chosen, (self.lhs, self.rel, self.rhs, self.weight))
+        lhs, rel, rhs = map(chosen, (self.lhs, self.rel, self.rhs))
+        weight = None if self.weight is None else chosen(self.weight)
         return EdgeTensors(lhs, rel, rhs, weight, self.bags, self.popularity)
 
 
@@ -68,22 +75,28 @@ def read(
     num_rows: Mapping[Side, list[int]],
     num_rel: int,
     device: torch.device,
+    new: NewArray = np.empty,
 ) -> EdgeTensors:
     """Read the edges `rows` = (first, past the last) of a bucket.
 
-    `num_rows` lists, for each of config.relations, the rows of its partition in this bucket.
+    `num_rows` lists, for each of config.relations, the rows of its partition in this bucket. `new` makes the
+    arrays that are copied to the device; copies from pinned memory may end later, with the current stream.
 
     Raises:
         FormatError: the file is not a bucket, or an edge points at an entity that does not exist.
     """
-    edges = edge_buckets.read_bucket(edge_path, bucket, *rows, takes_features=True)
+    limits = max(num_rows[Side.LHS]), max(num_rows[Side.RHS]), num_rel
+    dtype = np.int32 if max(limits) <= np.iinfo(np.int32).max else np.int64
+    edges = edge_buckets.read_bucket(
+        edge_path, bucket, *rows, takes_features=True, index_dtype=dtype, new=new
+    )
     uri = edge_buckets.bucket_uri(edge_path, bucket)
-    largest = {side: max(num_rows[side]) for side in Side}
-    edge_buckets.check_indices(edges, uri, largest[Side.LHS], largest[Side.RHS], num_rel, rows[0])
+    edge_buckets.check_indices(edges, uri, *limits, rows[0])
     relation_E = np.zeros_like(edges.rel) if config.dynamic_relations else edges.rel
     index, bags = {}, {}
     for side in Side:
-        _check_type(config, edges, relation_E, uri, rows[0], side, num_rows[side])
+        if len(set(num_rows[side])) > 1:  # otherwise the limit above is that of every type
+            _check_type(config, edges, relation_E, uri, rows[0], side, num_rows[side])
         index[side] = torch.from_numpy(getattr(edges, side))
         for name, chosen in _featurized(config, relation_E, side):
             if len(wrong := chosen[getattr(edges, side)[chosen] >= 0]):
@@ -93,23 +106,33 @@ def read(
                 )
             lists = edges.features(side) or empty_lists(len(edges))
             bags[side, name], numbers = distinct(lists, chosen)
-            index[side][torch.from_numpy(chosen)] = numbers
-        if len(edges) and int(index[side].min()) < 0:
+            index[side][torch.from_numpy(chosen)] = numbers.to(index[side].dtype)
+        if edges.features(side) is not None and len(edges) and int(index[side].min()) < 0:
             row = int(index[side].argmin())
             name = config.relations[int(relation_E[row])].entity_type(side)
             raise FormatError(
                 f"{uri}: {side}[{rows[0] + row}] has a list of features, and its type {name!r} is not "
                 f"featurized; set entities.{name}.featurized, or run etl again"
             )
-    weight = torch.ones(len(edges)) if edges.weight is None else torch.from_numpy(edges.weight)
-    of_relation = torch.tensor([relation.weight for relation in config.relations])
+    weight = _weight(config, edges, relation_E)
+    columns = index[Side.LHS], torch.from_numpy(edges.rel), index[Side.RHS]
+    lhs, rel, rhs = (column.to(device, non_blocking=True) for column in columns)
     return EdgeTensors(
-        index[Side.LHS].to(device),
-        torch.from_numpy(edges.rel).to(device),
-        index[Side.RHS].to(device),
-        (weight * of_relation[torch.from_numpy(relation_E)]).to(device),
+        lhs,
+        rel,
+        rhs,
+        None if weight is None else torch.from_numpy(weight).to(device, non_blocking=True),
         {key: each.to(device) for key, each in bags.items()},
     )
+
+
+def _weight(config: PbgConfig, edges: Edges, relation_E: Indices) -> npt.NDArray[np.float32] | None:
+    """Multiply the weights of edges with those of their relations; None where all are 1."""
+    of_relation = np.array([relation.weight for relation in config.relations], np.float32)
+    weight = edges.weight
+    if (of_relation != 1).any():
+        weight = of_relation[relation_E] if weight is None else weight * of_relation[relation_E]
+    return None if weight is None or (weight == 1).all() else weight
 
 
 def _featurized(config: PbgConfig, relation_E: Indices, side: Side) -> Iterator[tuple[str, Indices]]:
@@ -198,8 +221,8 @@ def _pieces(
         start, stop = stop, stop + count
         if grouped and config.relations[relation].all_negs:
             own = edges[slice(start, stop)]
-            rel_E = own.rel if config.dynamic_relations else None
-            for group in group_by_query(config, relation, own.index, rel_E, own.weight):
+            rel_E = own.rel.long() if config.dynamic_relations else None
+            for group in group_by_query(config, relation, own.index, rel_E, own.weights):
                 pieces += group.cut(config.batch_size, generator)
         else:
             for span, num_steps in _spans(start, stop, config.batch_size, _most_steps(config, relation)):
@@ -230,8 +253,8 @@ def _batch(config: PbgConfig, relation: int, edges: EdgeTensors, rows: slice, nu
     return Batch(
         relation,
         own.index,
-        own.rel if config.dynamic_relations else None,
-        own.weight,
+        own.rel.long() if config.dynamic_relations else None,
+        own.weights,
         bags={side: own.bags[key] for side, key in keys.items() if key in own.bags},
         popularity={side: own.popularity[key] for side, key in keys.items() if key in own.popularity},
         num_steps=num_steps,
@@ -249,5 +272,5 @@ def _popularity(
             own_E = torch.tensor([each == name for each in types], device=edges.rel.device)[relation_E]
             bags = edges.bags.get((side, name))
             num_entities = num_rows[side][types.index(name)] if bags is None else len(bags)
-            sums[side, name] = popularity(edges.index[side][own_E], num_entities, power)
+            sums[side, name] = popularity(getattr(edges, side)[own_E], num_entities, power)
     return sums

@@ -3,19 +3,23 @@
     steps          the default stream
     in             partitions to the device; waits until a slot's last partition has left
     out            partitions to the host; waits for the steps that trained them
-    edges          edges of a bucket, one stream each (`read_beside_steps`)
+    one a thread   edges and partitions from files, and partitions for files (`beside_steps`)
 
 Without a GPU, a call returns when the copy is done.
 """
 
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from train.edges.batches import EdgeTensors
+from train.gpu.pinned import pinned
 from train.step.table import Table
 
+_of_thread = threading.local()
 _ALIGNED = 64  # numbers; the kernels load 16 bytes at a time where an address allows
 
 
@@ -98,10 +102,15 @@ class Copies:
             torch.cuda.synchronize(self.device)
 
     def pinned(self, table: Table) -> Table:
-        """Pin a table on the host, for copies beside steps."""
+        """Copy a table to pinned memory of the host, for copies beside steps."""
         if not self.is_cuda:
             return table
-        return Table(table.embeddings_ND.pin_memory(), table.sums.pin_memory())
+        slot = Slot(0, table.sums.device)
+        slot.numbers = pinned(num_floats_of(table) * torch.float32.itemsize).view(torch.float32)
+        own = slot.table(table)
+        own.embeddings_ND.copy_(table.embeddings_ND)
+        own.sums.copy_(table.sums)
+        return own
 
     def _copy(self, source: Table, target: Table, stream: Any) -> None:
         with torch.cuda.stream(stream):  # of None does nothing
@@ -109,16 +118,38 @@ class Copies:
             target.sums.copy_(source.sums, non_blocking=True)
 
 
+@contextmanager
+def beside_steps(device: torch.device) -> Iterator[None]:
+    """Run the block's copies on this thread's own stream, and wait for them, but not for the steps.
+
+    What they read must be complete: a bucket ends when the host has seen its figures.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    if not hasattr(_of_thread, "stream"):  # one for all: freed memory returns to the stream that asked for it
+        _of_thread.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(_of_thread.stream):
+        yield
+    _of_thread.stream.synchronize()
+
+
+def on_device(table: Table, device: torch.device) -> Table:
+    """Copy a table to a device or to the host, beside the steps; the table itself if it is there."""
+    here = table.embeddings_ND.device
+    with beside_steps(here if device.type == "cpu" else device):
+        return Table(table.embeddings_ND.to(device), table.sums.to(device))
+
+
 def read_beside_steps(device: torch.device, read: Callable[[], EdgeTensors]) -> EdgeTensors:
     """Call `read`, which copies edges to the device, and wait for the copies but not for the steps."""
-    if device.type != "cuda":
-        return read()
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    with torch.cuda.stream(stream):
+    with beside_steps(device):
         edges = read()
-    stream.synchronize()
+    if device.type != "cuda":
+        return edges
     bags = [part for each in edges.bags.values() for part in (each.start_G, each.count_G, each.row_F)]
-    for tensor in (edges.lhs, edges.rel, edges.rhs, edges.weight, *bags):
+    columns = [edges.lhs, edges.rel, edges.rhs, *([] if edges.weight is None else [edges.weight])]
+    for tensor in (*columns, *bags):
         # The memory returns to this stream after the last step that reads it.
         tensor.record_stream(torch.cuda.default_stream(device))
     return edges

@@ -165,6 +165,5 @@ def _grouped(config: Config, edges: EdgeTensors) -> tuple[Edges, list[Group]]:
         counts = torch.bincount(edges.rel, minlength=len(config.relations)).tolist()
         pairs = enumerate(zip(counts, accumulate(counts), strict=True))
         groups = [Group(number, end - count, count) for number, (count, end) in pairs if count]
-    weight = None if bool((edges.weight == 1).all()) else edges.weight
     lhs, rel, rhs = (column.to(torch.int32) for column in (edges.lhs, edges.rel, edges.rhs))
-    return Edges(lhs, rel, rhs, weight), groups
+    return Edges(lhs, rel, rhs, edges.weight), groups

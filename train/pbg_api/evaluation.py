@@ -22,6 +22,7 @@ from train.edges import batches, seeds
 from train.edges.negative_sampling import Batch, Sampling
 from train.edges.partitions import PartitionKey, keys_of
 from train.evaluation.held_out import RandomPairs
+from train.gpu.pinned import Staging
 from train.model.features import Bags
 from train.model.model import Model
 from train.pbg_api.settings import settings_of
@@ -226,7 +227,7 @@ def do_eval_and_report_stats(
             needed = keys_of(settings, bucket)
             tables = {key: tables[key] for key in tables.keys() & needed}  # others leave before these come
             tables |= {key: files.load(key, context.version) for key in sorted(needed - tables.keys())}
-            edges = read_edges(context, path, bucket, (0, num_edges))
+            edges = read_edges(context, path, bucket, (0, num_edges), Staging(0, context.device))
             parts.append(_of_bucket(settings, scored, evaluator, edges, bucket, tables, generator))
             yield number, bucket, parts[-1].average()
         totals.append(Stats.sum(parts))

@@ -126,10 +126,10 @@ def fits(context: RunContext, free: int, total: int, reasons: list[str]) -> bool
 def slots_of(context: RunContext, free: int, host_free: int, reasons: list[str]) -> int:
     """Count the partitions that a device with `free` bytes holds at a time; 0 if the host cannot hold all."""
     config = context.config
-    on_host = sum(memory.partition_bytes(context, key) for key in all_keys(config))
+    on_host = memory.host_bytes(context)
     if on_host > memory.HOST_SHARE * host_free:
         reasons.append(
-            f"all rows and sums take {_gib(on_host)}, the host has {_gib(host_free)} free: "
+            f"rows, sums and edges in transfer take {_gib(on_host)}, the host has {_gib(host_free)} free: "
             "partitions come from files"
         )
         return 0

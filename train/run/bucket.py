@@ -23,6 +23,7 @@ from train.gpu.capture import capture_on
 from train.gpu.copies import read_beside_steps
 from train.gpu.fused_pass import FusedPass
 from train.gpu.fused_step import FusedStep
+from train.gpu.pinned import Staging
 from train.gpu.replayed_step import ReplayedStep
 from train.model import learning_rates
 from train.model.model import Model
@@ -32,6 +33,7 @@ from train.step.grouped import GroupedStep
 from train.step.plain import PlainStep, StepFigures
 from train.step.table import Table
 from train.step.threads import Task, Threads
+from train.tables import memory
 from train.tables.run_context import CPU, RunContext
 
 CHECK_BATCHES = 50  # between two checks that the loss is finite
@@ -81,6 +83,7 @@ class BucketTrainer:
         self.context = context
         self.model = model
         self.step = BatchStep(context.config, model, adagrad, plan.engine, context.device)
+        self.staging = Staging(memory.staging_bytes(context), context.device)
         self.hogwild = plan.hogwild
         self.fused: FusedPass | None = None
         if plan.engine == "fused":
@@ -88,8 +91,11 @@ class BucketTrainer:
 
     def read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
         """Read the bucket's edges of the iteration, and check them; may run in another thread."""
+        return read_beside_steps(self.context.device, partial(self._read, bucket, iteration))
+
+    def _read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
         rows = self.context.schedule.rows(iteration, bucket)
-        return read_edges(self.context, iteration.edge_path, bucket, rows)
+        return read_edges(self.context, iteration.edge_path, bucket, rows, self.staging)
 
     def train(
         self, bucket: Bucket, iteration: Iteration, edges: EdgeTensors, tables: Tables, report: ReportProgress
@@ -205,8 +211,11 @@ def with_tables(
         yield batch, by_side(config, batch.relation, bucket, tables)
 
 
-def read_edges(context: RunContext, path: str, bucket: Bucket, edges: tuple[int, int]) -> EdgeTensors:
+def read_edges(
+    context: RunContext, path: str, bucket: Bucket, edges: tuple[int, int], staging: Staging
+) -> EdgeTensors:
     """Read the edges first..last of a bucket file in the folder `path` to the device, and check them."""
     config, device, num_rel = context.config, context.device, context.num_relations
     rows = rows_of(config, context.num_rows, bucket)
-    return read_beside_steps(device, lambda: batches.read(config, path, bucket, edges, rows, num_rel, device))
+    with staging.arrays() as new:
+        return batches.read(config, path, bucket, edges, rows, num_rel, device, new)

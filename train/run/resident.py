@@ -1,7 +1,7 @@
 """The whole graph on one device: only the files have partitions.
 
     device: the rows of each type, one partition after the other; their sums; all edges of the iteration, with
-            rows counted from the first partition on, 16 bytes per edge
+            rows counted from the first partition on, 12 bytes per edge, 16 with weights
 
 The rest of the trainer sees a graph of one partition, whose only bucket is (0, 0).
 """
@@ -9,22 +9,24 @@ The rest of the trainer sees a graph of one partition, whose only bucket is (0, 
 import copy
 import itertools
 from collections.abc import Mapping
-from typing import Any
+from concurrent.futures import Future
 
 import torch
 from torch import Tensor
 
 from graphmill.formats.pbg_checkpoint import Iteration
-from graphmill.vocab import Bucket
+from graphmill.vocab import Bucket, Side
 from train.edges.batches import EdgeTensors
 from train.edges.partitions import PartitionKey, all_buckets, key_of
 from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.plan.plan import Plan
-from train.run.bucket import BucketTrainer, Tables, read_edges
+from train.run.bucket import BucketTrainer, read_edges
 from train.step.table import Table
+from train.tables import memory
+from train.tables.background import Background
 from train.tables.partition_store import Store
-from train.tables.run_context import RunContext
+from train.tables.run_context import CPU, RunContext
 
 
 class WholeGraph(BucketTrainer):
@@ -32,65 +34,66 @@ class WholeGraph(BucketTrainer):
 
     def __init__(self, context: RunContext, model: Model, adagrad: Adagrad, plan: Plan) -> None:
         super().__init__(_one_partition_per_type(context), model, adagrad, plan)
-        self.partitioned = context.on_host()
+        self.partitioned = context
         self.rows_of_partitions = _rows_of_partitions(context)
         self._kept: dict[tuple[int, int], EdgeTensors] = {}  # where an epoch is one iteration
 
-    def read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
-        """Read all edges of the iteration to the device."""
+    def _read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
+        """Read all edges of the iteration to the device, bucket by bucket."""
         place = iteration.edge_path_idx, iteration.edge_chunk_idx
         if place in self._kept:
             return self._kept[place]
-        config = self.partitioned.config
-        edges, done = self._empty_edges(iteration), 0
-        for each in all_buckets(config):
-            part = self._read_bucket(each, iteration)
-            for name in ("lhs", "rel", "rhs", "weight"):
-                getattr(edges, name)[done : done + len(part)] = getattr(part, name)
+        config, schedule, device = self.partitioned.config, self.partitioned.schedule, self.context.device
+        parts = {each: schedule.rows(iteration, each) for each in all_buckets(config)}
+        size = sum(stop - start for start, stop in parts.values())
+        # room for all edges, so that one bucket is all the memory beside them
+        lhs, rel, rhs = (torch.empty(size, dtype=torch.int32, device=device) for _ in range(3))
+        weight: Tensor | None = None
+        done = 0
+        for each, rows_of_file in parts.items():
+            part = self._read_bucket(each, iteration.edge_path, rows_of_file)
+            own = slice(done, done + len(part))
+            lhs[own], rel[own], rhs[own] = part.lhs, part.rel, part.rhs
+            if part.weight is not None:
+                weight = torch.ones(size, device=device) if weight is None else weight
+                weight[own] = part.weight
             done += len(part)
+        edges = EdgeTensors(lhs, rel, rhs, weight)
         if not config.dynamic_relations and len(config.relations) > 1:
             edges = edges[torch.sort(edges.rel, stable=True).indices]
         if self.context.schedule.per_epoch == 1:
             self._kept[place] = edges
         return edges
 
-    def _empty_edges(self, iteration: Iteration) -> EdgeTensors:
-        """Make room for all edges of the iteration, so that one bucket is all the memory beside them."""
-        schedule, index = self.context.schedule, iteration.edge_path_idx
-        rows = [schedule.rows(iteration, bucket) for path, bucket in schedule.num_edges if path == index]
-        size, device = sum(stop - start for start, stop in rows), self.context.device
-        columns = [torch.empty(size, dtype=torch.int32, device=device) for _ in range(3)]
-        return EdgeTensors(columns[0], columns[1], columns[2], torch.empty(size, device=device))
-
-    def _read_bucket(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
-        """Read a bucket's edges to the host, 32 bits per column, with rows counted over all partitions."""
+    def _read_bucket(self, bucket: Bucket, path: str, rows_of_file: tuple[int, int]) -> EdgeTensors:
+        """Read a bucket's edges, with rows counted over all partitions."""
         config = self.partitioned.config
-        rows_of_file = self.partitioned.schedule.rows(iteration, bucket)
-        edges = read_edges(self.partitioned, iteration.edge_path, bucket, rows_of_file)
-        columns: list[Tensor] = []
-        for side, rows in edges.index.items():
+        edges = read_edges(self.partitioned, path, bucket, rows_of_file, self.staging)
+        for side, rows_E in ((Side.LHS, edges.lhs), (Side.RHS, edges.rhs)):
             keys = [key_of(config, relation.entity_type(side), side, bucket) for relation in config.relations]
-            first = torch.tensor([self.rows_of_partitions[key].start for key in keys])
-            shift = first[0] if config.dynamic_relations else first[edges.rel]
-            columns.append((rows + shift).to(torch.int32))
-        return EdgeTensors(columns[0], edges.rel.to(torch.int32), columns[1], edges.weight)
-
-    def _rank(
-        self, held: EdgeTensors, bucket: Bucket, tables: Tables, place: tuple[int, ...]
-    ) -> dict[str, Any]:
-        # Indexing in torch takes 64-bit numbers.
-        wide = EdgeTensors(held.lhs.long(), held.rel.long(), held.rhs.long(), held.weight)
-        return super()._rank(wide, bucket, tables, place)
+            starts = [self.rows_of_partitions[key].start for key in keys]
+            if len(set(starts)) == 1:
+                rows_E += starts[0]
+            else:
+                first = torch.tensor(starts, dtype=rows_E.dtype, device=rows_E.device)
+                rows_E += first.index_select(0, edges.rel)
+        return edges
 
 
 class ResidentStore(Store):
-    """All tables on the device; the files hold them partition by partition."""
+    """All tables on the device; the files hold them partition by partition.
+
+    The files of a version are written from a copy of the tables, on the device if it has room for it.
+    """
+
+    writes_beside = True
 
     def __init__(self, context: RunContext) -> None:
         super().__init__(context.on_host())
         self.context = context
         self.rows = _rows_of_partitions(context)
         self._tables: dict[PartitionKey, Table] = {}
+        self._copy_device = copy_device(context)
 
     def enter(
         self, bucket: Bucket, then: Bucket | None, iteration: Iteration
@@ -101,13 +104,16 @@ class ResidentStore(Store):
                 self._tables[name, 0] = self._load(name)
         return self._tables
 
-    def write_all(self, iteration: Iteration) -> None:
-        """Write the next version."""
+    def write_all(self, iteration: Iteration, background: Background) -> list[Future[None]]:
+        """Copy all tables, and begin to write the copies."""
+        copies = {key: _copied(table, self._copy_device) for key, table in self._tables.items()}
+        files = []
         for key, rows in self.rows.items():
-            table = self._tables[key[0], 0]
-            part = Table(table.embeddings_ND[rows].cpu(), table.sums[rows].cpu())
-            self.files.write(key, part, self.version + 1, iteration)
+            whole = copies[key[0], 0]
+            part = Table(whole.embeddings_ND[rows], whole.sums[rows])
+            files.append(background.submit(self.files.write, key, part, self.version + 1, iteration))
             self.num_written += 1
+        return files
 
     def _load(self, name: str) -> Table:
         num_rows, device = sum(self.context.num_rows[name]), self.context.device
@@ -120,6 +126,22 @@ class ResidentStore(Store):
                 table.embeddings_ND[rows] = part.embeddings_ND.to(device)
                 table.sums[rows] = part.sums.to(device)
         return table
+
+
+def copy_device(context: RunContext) -> torch.device:
+    """Choose the device for the copies of all tables: theirs, if it has room for them."""
+    if context.device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(context.device)
+        if memory.resident_bytes(context) + memory.rows_bytes(context) > memory.SHARE * free:
+            return CPU
+    return context.device
+
+
+def _copied(table: Table, device: torch.device) -> Table:
+    copied = Table(table.embeddings_ND.to(device, copy=True), table.sums.to(device, copy=True))
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()  # another stream will read the copy
+    return copied
 
 
 def _one_partition_per_type(context: RunContext) -> RunContext:

@@ -4,7 +4,7 @@ In run.json, under stages.train:
 
     epochs: [                          one per finished epoch
       {epoch,                          from 1
-       edges, seconds, edges_per_s,    trained, by the clock from its start to its commit
+       edges, seconds, edges_per_s,    trained, by the clock; a commit beside steps counts in the next epoch
        loss, reg,                      means per edge
        mrr?,                           of the held-out edges, after training on their bucket (eval_fraction)
        swap_wait_s,                    seconds that workers waited for partitions and edges

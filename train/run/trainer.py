@@ -6,10 +6,13 @@
         write every partition, the model, the stats; commit
 
 While a bucket is trained, a thread writes what the last one left and reads what the next one needs
-(`train.prefetch`). A kill costs the iteration that it interrupts: the next run starts from the last
-commit and draws the same numbers, so it ends with the same bytes.
+(`train.prefetch`). Where all rows stay in memory, another thread writes and commits a version while the next
+iteration trains; the end of that iteration waits for it. A kill costs the iteration that it interrupts, and
+the version on its way: the next run starts from the last commit and draws the same numbers, so it ends with
+the same bytes.
 """
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -31,7 +34,7 @@ from train.run.training_run import TrainingRun
 from train.tables.background import Background
 from train.tables.device_buffer import DeviceBuffer, order_slots
 from train.tables.partition_store import PartitionStore, Store
-from train.tables.run_context import RunContext
+from train.tables.run_context import ModelState, RunContext
 
 
 class Trainer(TrainingRun):
@@ -46,39 +49,72 @@ class Trainer(TrainingRun):
         trainer = WholeGraph if self.plan.placement == "device" else BucketTrainer
         self.bucket = trainer(self.context, self.model, self.adagrad, self.plan)
         self.prefetch = config.section(TrainConfig).prefetch
-        self.background = Background()
+        self.background, self.committing = Background(), Background("commit")
         # Partitions per type on the device: the order of buckets suits them.
         self.order_slots = order_slots(config, self.plan.slots) if self.plan.slots else None
         self.store = self._store()
         self._edges: dict[Bucket, Future[EdgeTensors]] = {}  # read, or being read
+        self._pending: Future[None] | None = None  # of the version that is on its way
 
     def iterate(self, iteration: Iteration) -> None:
-        """Train on the buckets one after the other, and commit."""
+        """Train on the buckets one after the other, and begin to write and commit the version."""
         order = order_of(self.bucket.config, iteration, self.order_slots)
         following = [*order[1:], None] if self.prefetch else [None] * len(order)
         self.metrics.start_iteration(iteration)
         self.store.begin(order)
         for bucket, then in zip(order, following, strict=True):
             self.metrics.add(self._visit(bucket, then, iteration))
-        before = self.background.wait_s, self.store.num_written
-        self.store.write_all(iteration)
-        self.claim.check()
-        version = self.version + 1
-        self.context.write_model(self.model, self.adagrad, version, iteration)
-        self.commit(self.context.checksums)
-        self.store.committed()
+            if self._pending is not None and self._pending.done():
+                self.settle()  # an error ends the run early
+        before = self._wait_s, self.store.num_written
+        self.settle()
+        files = self.store.write_all(iteration, self.committing)
+        state, lines = ModelState.copied(self.model, self.adagrad), self.metrics.lines()
+        self.version += 1
+        self._pending = self.committing.submit(
+            self._end_version, files, state, lines, self.version, iteration
+        )
+        if not self.store.writes_beside:
+            self.settle()
+        self.store.end_version()
         self.metrics.end_iteration(
-            wait_s=self.background.wait_s - before[0], partitions_written=self.store.num_written - before[1]
+            wait_s=self._wait_s - before[0], partitions_written=self.store.num_written - before[1]
         )
 
+    def settle(self) -> None:
+        """Wait until the version is committed; raises the error of a write."""
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            self.committing.result(pending)
+
     def close(self) -> None:
-        """End the thread that reads and writes."""
+        """End the threads that read and write; a version on its way is committed."""
+        self.committing.close(cancel=False)
         self.background.close()
 
     def own_figures(self) -> dict[str, Any]:
         """The plan and the size of the model."""
         num_parameters = self.context.num_parameters(self.model)
         return {"device": self.plan.device, "plan": self.plan.figures(), "num_parameters": num_parameters}
+
+    def _end_version(
+        self,
+        files: Sequence[Future[None]],
+        state: ModelState,
+        lines: list[dict[str, Any]],
+        version: int,
+        iteration: Iteration,
+    ) -> None:
+        """Write the model after the files of the rows, and commit."""
+        for file in files:
+            file.result()  # done: tasks run in their order
+        self.claim.check()
+        self.context.write_model(state, version, iteration)
+        self.commit(version, lines, self.context.checksums)
+
+    @property
+    def _wait_s(self) -> float:
+        return self.background.wait_s + self.committing.wait_s
 
     def _store(self) -> Store:
         match self.plan.placement:
@@ -91,13 +127,13 @@ class Trainer(TrainingRun):
 
     def _visit(self, bucket: Bucket, then: Bucket | None, iteration: Iteration) -> Visit:
         """Train on a bucket, while what `then` needs is read."""
-        before = self.background.wait_s, self.store.num_read, self.store.num_written
+        before = self._wait_s, self.store.num_read, self.store.num_written
         coming = self._edges_of(bucket, iteration)
         tables = self.store.enter(bucket, then, iteration)
         if then is not None:
             self._edges[then] = self._edges_of(then, iteration)
         edges = self.background.result(coming)
-        wait_s = self.background.wait_s - before[0]
+        wait_s = self._wait_s - before[0]
         stats = self.bucket.train(bucket, iteration, edges, tables, partial(self.metrics.report, bucket))
         return Visit(
             bucket,

@@ -17,7 +17,7 @@ class TrainingRun(ABC):
     """One run of training, resumed where its checkpoint ends.
 
     Attributes:
-        version: committed version of the checkpoint.
+        version: version of the checkpoint that the last iteration has made; it may be on its way to files.
     """
 
     def __init__(
@@ -37,8 +37,9 @@ class TrainingRun(ABC):
         """Train the iterations that are left; returns the figures of the run."""
         self._of_config = pbg_checkpoint.write_config(self.config.checkpoint_path, self.config.pbg())
         try:
-            while self.validation.after(self.version) and self.version < self.schedule.num_iterations:
+            while self._continues():
                 self.iterate(self.schedule.iteration(self.version))
+            self.settle()
             self.claim.check()
             self.version = self.validation.end(self.version)
         finally:
@@ -46,10 +47,13 @@ class TrainingRun(ABC):
         versions = {"first_version": self.first_version, "version": self.version}
         return versions | self.own_figures() | self.metrics.figures() | self.validation.figures()
 
-    def commit(self, checksums: Checksums) -> None:
-        """Commit the next version, whose files have these checksums; clears the checksums."""
-        path, version = self.config.checkpoint_path, self.version + 1
-        pbg_checkpoint.append_stats(path, self.metrics.lines())
+    def commit(self, version: int, lines: list[dict[str, Any]], checksums: Checksums) -> None:
+        """Commit a version with its `lines` of training_stats.json; its files have these checksums.
+
+        Clears the checksums. May run in another thread.
+        """
+        path = self.config.checkpoint_path
+        pbg_checkpoint.append_stats(path, lines)
         self.claim.check()
         pbg_checkpoint.commit(
             path,
@@ -58,11 +62,13 @@ class TrainingRun(ABC):
             checksums=checksums | self._of_config,
         )
         checksums.clear()
-        self.version = version
 
     @abstractmethod
     def iterate(self, iteration: Iteration) -> None:
-        """Train on all buckets of an iteration, and commit its version."""
+        """Train on all buckets of an iteration, and commit its version, or begin to."""
+
+    def settle(self) -> None:  # noqa: B027
+        """Wait until the version is committed."""
 
     @abstractmethod
     def close(self) -> None:
@@ -71,6 +77,12 @@ class TrainingRun(ABC):
     @abstractmethod
     def own_figures(self) -> dict[str, Any]:
         """The plan, and other figures that the buckets do not give."""
+
+    def _continues(self) -> bool:
+        """Whether there is another iteration; validates the version if its turn has come."""
+        if self.validation.is_due(self.version):
+            self.settle()
+        return self.validation.after(self.version) and self.version < self.schedule.num_iterations
 
     def _rank(self, config: Config) -> dict[str, Any]:
         figures = self._evaluate(config)

@@ -73,16 +73,22 @@ class Validation:
         """Whether the run has ended, with the best version committed."""
         return self._ended is not None and self._config.num_epochs <= self._ended
 
+    def is_due(self, version: int) -> bool:
+        """Whether `after` ranks the version, which must be committed then."""
+        epoch, rest = divmod(version, self._per_epoch)
+        if self.settings.validate_split is None or rest or not version or self.ended:
+            return False
+        known = any(entry["version"] == version for entry in self._epochs)
+        return not known and (epoch == self._config.num_epochs or epoch % self.settings.validate_every == 0)
+
     def after(self, version: int) -> bool:
-        """Validate the committed version, unless that is done; returns whether training should continue."""
+        """Validate a version if it is due; returns whether training should continue."""
         epoch, rest = divmod(version, self._per_epoch)
         if self.settings.validate_split is None or rest or not version:
             return True
         if self.ended:
             return False
-        last = epoch == self._config.num_epochs
-        known = any(entry["version"] == version for entry in self._epochs)
-        if not known and (last or epoch % self.settings.validate_every == 0):
+        if self.is_due(version):
             self._validate(epoch, version)
         if not self._epochs or not self.settings.patience:
             return True

@@ -1,4 +1,4 @@
-"""Reading ahead and writing behind: one thread that runs its tasks in the order of their submission.
+"""Reading ahead and writing behind: a thread that runs its tasks in the order of their submission.
 
 The order makes this safe: a file is written before the thread reads it again, and a partition has left the
 memory before the next one is read.
@@ -20,8 +20,8 @@ class Background:
         wait_s: seconds that the caller has waited for tasks.
     """
 
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "swap")
+    def __init__(self, name: str = "swap") -> None:
+        self._thread = ThreadPoolExecutor(1, name)
         self.wait_s = 0.0
 
     def submit(
@@ -38,6 +38,6 @@ class Background:
         finally:
             self.wait_s += time.monotonic() - start
 
-    def close(self) -> None:
-        """Cancel the tasks that have not begun, and wait for the one that has."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
+    def close(self, *, cancel: bool = True) -> None:
+        """Wait for the tasks; with `cancel`, only for the one that has begun."""
+        self._thread.shutdown(wait=True, cancel_futures=cancel)

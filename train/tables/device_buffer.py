@@ -1,6 +1,6 @@
 """Partitions that move between the host's memory and the device, beside the steps.
 
-    host      every partition, in pinned memory: written to files when the iteration is committed
+    host      every partition, in pinned memory: written to files at the end of an iteration
     device    slots: for as many partitions as the plan says, the current bucket's among them; two more slots
               for a partition that comes and one that goes
 
@@ -9,10 +9,15 @@ trained partition that is needed again last (Belady). Buckets come in an order o
 buckets of a partition come before it leaves, so the next partition has all that time to come. Without a GPU
 the same moves happen one after the other.
 
+The files of a version are written while the next iteration trains: a partition that leaves the device waits
+until its rows on the host are in their file. Partitions on the device, which leave first, are written first.
+
 Host memory: all rows and sums once. With `train.device_partitions: 0` partitions come from files instead.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from graphmill.config import Config
@@ -22,6 +27,7 @@ from train.edges.partitions import PartitionKey, all_keys, is_shared, keys_of
 from train.gpu.copies import Copies, Slot, num_floats_of
 from train.step.table import Table
 from train.tables import memory
+from train.tables.background import Background
 from train.tables.partition_store import Store
 from train.tables.run_context import RunContext
 
@@ -36,6 +42,8 @@ def order_slots(config: Config, capacity: int) -> int | None:
 class DeviceBuffer(Store):
     """Holds all tables on the host, and the tables in use on the device."""
 
+    writes_beside = True
+
     def __init__(self, context: RunContext, capacity: int) -> None:
         """`capacity` counts the partitions on the device, of all types that have several."""
         super().__init__(context.on_host())
@@ -47,6 +55,7 @@ class DeviceBuffer(Store):
         self._left: dict[PartitionKey, Any] = {}  # events: the copy to the host is done
         self._ahead: set[PartitionKey] = set()  # on the device, for a bucket that has not begun
         self._changed: set[PartitionKey] = set()  # trained since they were copied to the device
+        self._writing: dict[PartitionKey, Callable[[], None]] = {}  # waits for the file of the last version
         self._copies = Copies(self.device)
 
     def enter(
@@ -69,14 +78,18 @@ class DeviceBuffer(Store):
             self._look_ahead(keys_of(self.config, then))
         return self._on_device
 
-    def write_all(self, iteration: Iteration) -> None:
-        """Write the next version."""
+    def write_all(self, iteration: Iteration, background: Background) -> list[Future[None]]:
+        """Bring all rows to the host, and begin to write them."""
         self._copies.steps_done()
         for key in sorted(self._changed):
             self._take(key)
         self._copies.settle()
-        for key, table in sorted(self._host.items()):
-            self.files.write(key, table, self.version + 1, iteration)
+        files: list[Future[None]] = []
+        for key in sorted(self._host, key=lambda key: (key not in self._on_device, key)):
+            table, version = self._host[key], self.version + 1
+            files.append(background.submit(self.files.write, key, table, version, iteration))
+            self._writing[key] = partial(background.result, files[-1])
+        return files
 
     def _load(self) -> None:
         """Read all partitions to the host; copy those that never move to slots of their own."""
@@ -129,6 +142,8 @@ class DeviceBuffer(Store):
         self.num_read += 1
 
     def _take(self, key: PartitionKey) -> None:
+        if (wait := self._writing.pop(key, None)) is not None:
+            wait()
         self._left[key] = self._copies.take(self._on_device[key], self._host[key])
         self._changed.discard(key)
         self.num_written += 1

@@ -15,7 +15,8 @@ from train.edges.negative_sampling import Sampling, in_batch_negatives
 from train.edges.partitions import PartitionKey, all_keys, is_shared, keys_of
 from train.tables.run_context import RunContext
 
-EDGE_BYTES = 16
+EDGE_BYTES = 16  # 12 where all weights are 1, which files tell only when they are read
+_ALIGNED_EDGES = 16  # a column begins at a multiple of 64 bytes
 SHARE = 0.9  # of the free memory that the plan may use; the rest is for uncounted buffers
 HOST_SHARE = 0.7  # pinned memory cannot be swapped
 SPARE_SLOTS = 2  # of a buffer: for a partition that comes, and for one that goes
@@ -27,6 +28,11 @@ def partition_bytes(context: RunContext, key: PartitionKey) -> int:
     dimension = context.config.entity_dimension(name)
     states = dimension if context.config.section(TrainConfig).optimizer == "adagrad" else 1
     return context.num_rows[name][partition] * 4 * (dimension + states)
+
+
+def rows_bytes(context: RunContext) -> int:
+    """Rows and sums of all partitions."""
+    return sum(partition_bytes(context, key) for key in all_keys(context.config))
 
 
 def edges_bytes(config: Config, num_edges: int) -> int:
@@ -49,8 +55,7 @@ def resident_bytes(context: RunContext) -> int:
     """The whole graph on a device, with the edges of the largest iteration."""
     schedule = context.schedule
     num_edges = max((schedule.num_edges_of(number) for number in range(schedule.per_epoch)), default=0)
-    rows = sum(partition_bytes(context, key) for key in all_keys(context.config))
-    return rows + edges_bytes(context.config, num_edges) + step_bytes(context.config)
+    return rows_bytes(context) + edges_bytes(context.config, num_edges) + step_bytes(context.config)
 
 
 def staying_bytes(context: RunContext) -> int:
@@ -58,8 +63,20 @@ def staying_bytes(context: RunContext) -> int:
     config = context.config
     largest = max(context.schedule.num_edges.values(), default=0)
     shared = sum(partition_bytes(context, key) for key in all_keys(config) if is_shared(config, key))
-    # The edges of a bucket come as 64-bit columns.
-    return shared + step_bytes(config) + 2 * (edges_bytes(config, largest) + 28 * largest)
+    return shared + step_bytes(config) + 2 * edges_bytes(config, largest)
+
+
+def staging_bytes(context: RunContext) -> int:
+    """Pinned memory of the host for the edges of the largest bucket of an iteration."""
+    schedule = context.schedule
+    largest = max(schedule.num_edges.values(), default=0)
+    return EDGE_BYTES * (-(-largest // schedule.num_edge_chunks) + _ALIGNED_EDGES)
+
+
+def host_bytes(context: RunContext) -> int:
+    """Memory of the host for a buffer: all rows, one partition that is loaded, and edges in transfer."""
+    largest = max(partition_bytes(context, key) for key in all_keys(context.config))
+    return rows_bytes(context) + largest + staging_bytes(context)
 
 
 def resting_bytes(context: RunContext, limit_bytes: int) -> int:

@@ -21,10 +21,11 @@ from graphmill.vocab import Partition
 from train.config import TrainConfig
 from train.edges import seeds
 from train.edges.partitions import PartitionKey
+from train.gpu.copies import on_device
 from train.model import optimizer
 from train.model.frozen import Frozen
 from train.step.table import Table
-from train.tables.run_context import RunContext
+from train.tables.run_context import CPU, RunContext
 from train.tables.warm_start import WarmStart
 
 _ROUNDING = 1e-5  # loading must not shorten a row again that training has shortened to max_norm
@@ -55,7 +56,7 @@ class PartitionFiles:
         max_norm = None if key[0] in self.frozen else self.config.max_norm
         if max_norm is not None and (embeddings_ND.norm(dim=1) > max_norm * (1 + _ROUNDING)).any():
             embeddings_ND = optimizer.shortened(embeddings_ND, max_norm)
-        return Table(embeddings_ND.to(self.context.device), sums.to(self.context.device))
+        return on_device(Table(embeddings_ND, sums), self.context.device)
 
     def load_embeddings(self, key: PartitionKey, version: int) -> Tensor:
         """The embeddings of `version` as they are, [N, D] in the host's memory; raises as `load`."""
@@ -81,7 +82,8 @@ class PartitionFiles:
             TrainingError: training has made a row infinite.
             LockedError: the checkpoint is another run's by now.
         """
-        rows = table.embeddings_ND.cpu().numpy()
+        table = on_device(table, CPU)
+        rows = table.embeddings_ND.numpy()
         if first_not_finite(rows) is not None:
             raise TrainingError(
                 f"embeddings of {key[0]!r}, partition {key[1]}: not finite after training on epoch "
@@ -93,7 +95,7 @@ class PartitionFiles:
             *key,
             version,
             rows,
-            optimizer.table_state(table.sums.cpu(), self.config.lr),
+            optimizer.table_state(table.sums, self.config.lr),
             self.config.pbg(),
             iteration,
             self.context.checksums,

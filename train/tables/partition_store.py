@@ -27,11 +27,14 @@ class Store(ABC):
     """Holds the tables of a run on one worker: from files, in the host's memory, or on the device.
 
     Attributes:
-        version: committed version of the checkpoint.
+        writes_beside: whether the next iteration may train while the files of a version are written.
+        version: version of the checkpoint that the last iteration has made.
         uses: the next use of each partition: the partition that is needed again last leaves first.
         num_read: partitions read or drawn so far, or brought to the device.
         num_written: partitions written so far, or taken from the device.
     """
+
+    writes_beside = False
 
     def __init__(self, context: RunContext) -> None:
         """The context's device is the one that files are read to."""
@@ -51,11 +54,14 @@ class Store(ABC):
         """The tables of `bucket`; the tables of `then`, if given, may come meanwhile."""
 
     @abstractmethod
-    def write_all(self, iteration: Iteration) -> None:
-        """Write the partitions of the next version that are not written yet."""
+    def write_all(self, iteration: Iteration, background: Background) -> list[Future[None]]:
+        """Write the partitions of the next version that are not written yet, as they are now.
 
-    def committed(self) -> None:
-        """Note that the next version is committed."""
+        The tasks that are left to `background` are returned: they may run beside the next iteration.
+        """
+
+    def end_version(self) -> None:
+        """Count the version that `write_all` has written, or has begun to write."""
         self.version += 1
 
 
@@ -88,17 +94,18 @@ class PartitionStore(Store):
             self._ask_for(key)
         return self._tables
 
-    def write_all(self, iteration: Iteration) -> None:
+    def write_all(self, iteration: Iteration, background: Background) -> list[Future[None]]:
         """Write the partitions in memory, and copy those that the iteration never needed."""
         for key in sorted(self._tables):
             self._leaving.append(self._background.submit(self._write, key, self._tables[key], iteration))
         self._settle(wait=True)
         for key in sorted(set(all_keys(self.config)) - self._written):
             self._write(key, self._load(key), iteration)
+        return []
 
-    def committed(self) -> None:
-        """Note that the next version is committed."""
-        super().committed()
+    def end_version(self) -> None:
+        """Count the version, whose files are all written."""
+        super().end_version()
         self._written.clear()
 
     def _leaving_for(self, needed: set[PartitionKey], ahead: set[PartitionKey]) -> list[PartitionKey]:

@@ -5,14 +5,16 @@ Training, evaluation, predictions and PBG's `do_eval` all load their model here.
 
 import copy
 from collections.abc import Mapping
-from typing import Self
+from typing import Any, NamedTuple, Self
 
 import torch
+from torch import Tensor
 
 from graphmill.config import Config
 from graphmill.errors import NotFoundError
 from graphmill.formats import entity_counts, pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.formats.torch_files.read import mapped
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums
 from train.config import TrainConfig
@@ -24,6 +26,19 @@ from train.model.optimizer import Adagrad
 from train.tables.warm_start import WarmStart
 
 CPU = torch.device("cpu")
+
+
+class ModelState(NamedTuple):
+    """The parameters and the optimizer's state of a model, as files have them."""
+
+    model: dict[str, Tensor]
+    adagrad: dict[str, Any]
+
+    @classmethod
+    def copied(cls, model: Model, adagrad: Adagrad) -> Self:
+        """A copy in the host's memory, which later steps do not change."""
+        states = (model.state_dict(), adagrad.state_dict())
+        return cls(*(mapped(each, lambda tensor: tensor.detach().to(CPU, copy=True)) for each in states))
 
 
 class RunContext:
@@ -150,14 +165,14 @@ class RunContext:
         return model, adagrad
 
     def write_model(
-        self, model: Model, adagrad: Adagrad, version: int, iteration: Iteration, path: str | None = None
+        self, state: ModelState, version: int, iteration: Iteration, path: str | None = None
     ) -> None:
         """Write the model and its optimizer as of `version`, to the checkpoint or to another folder."""
         pbg_checkpoint.write_model(
             path or self.config.checkpoint_path,
             version,
-            model.state_dict(),
-            adagrad.state_dict(),
+            state.model,
+            state.adagrad,
             self.config.pbg(),
             iteration,
             self.checksums,

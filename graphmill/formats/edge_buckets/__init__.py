@@ -26,6 +26,7 @@ import numpy.typing as npt
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats._hdf5 import FORMAT_VERSION, DatasetWriter, checked_dataset, open_checked, read_rows
+from graphmill.formats._hdf5 import NewArray as NewArray
 from graphmill.formats.edge_buckets.counts import known_counts
 from graphmill.formats.edge_buckets.features import (
     Features,
@@ -202,11 +203,19 @@ def has_weights(edge_path: str, bucket: Bucket) -> bool:
 
 
 def read_bucket(
-    edge_path: str, bucket: Bucket, start: int = 0, stop: int | None = None, *, takes_features: bool = False
+    edge_path: str,
+    bucket: Bucket,
+    start: int = 0,
+    stop: int | None = None,
+    *,
+    takes_features: bool = False,
+    index_dtype: npt.DTypeLike = np.int64,
+    new: NewArray = np.empty,
 ) -> Edges:
-    """The edges [start, stop) of the bucket as int64 (weights float32); cut like a Python slice.
+    """The edges [start, stop) of the bucket (weights float32); cut like a Python slice.
 
-    Without `takes_features`, lists of features are refused: the caller would take -1 for an index.
+    Without `takes_features`, lists of features are refused: the caller would take -1 for an index. An index
+    beyond `index_dtype` becomes its largest number. `new` makes the columns.
 
     Raises:
         FormatError: the bucket is missing, does not follow docs/formats/pbg_v1.md, has another checksum,
@@ -222,13 +231,13 @@ def read_bucket(
                 )
         start, stop, _ = slice(start, stop).indices(len(datasets["lhs"]))
         stop = max(start, stop)
-        weight = read_rows(datasets[WEIGHT], start, stop, np.float32) if WEIGHT in datasets else None
-        lhs, rel, rhs = (read_rows(datasets[column], start, stop, np.int64) for column in COLUMNS)
+        weight = read_rows(datasets[WEIGHT], start, stop, np.float32, new) if WEIGHT in datasets else None
+        lhs, rel, rhs = (read_rows(datasets[column], start, stop, index_dtype, new) for column in COLUMNS)
         features: dict[str, Features | None] = {
             side: read_features(datasets, side, start, stop, uri) for side in Side
         }
     for side, values in ((Side.LHS, lhs), (Side.RHS, rhs)):
-        if takes_features and features[side] is None and (values == -1).any():
+        if takes_features and features[side] is None and values.min(initial=0) == -1:
             features[side] = empty_lists(len(values))  # PBG writes no lists where all are empty
     edges = Edges(lhs, rel, rhs, weight, features[Side.LHS], features[Side.RHS])
     for column in COLUMNS:

@@ -34,8 +34,10 @@ from graphmill.formats._hdf5 import (
     checked_dataset,
     described,
     find_dataset,
+    new_dataset,
     open_checked,
     read_rows,
+    write_rows,
 )
 from graphmill.formats.pbg_checkpoint.files import MODEL, embeddings_uri, manifest_of, model_uri
 from graphmill.model.parameters import global_key, parse_global_key, parse_operator_key
@@ -241,7 +243,7 @@ def _write_optimizer(hdf5: h5py.File, state: Mapping[str, Any] | None) -> None:
     # torch.save() writes the whole storage of a view: a copy has its own.
     torch.save(mapped(state, lambda tensor: tensor.detach().to("cpu", copy=True)), stream)
     opaque = np.frombuffer(stream.getbuffer(), dtype=_OPAQUE)
-    hdf5.create_dataset(_OPTIMIZER, data=opaque, track_times=False)
+    write_rows(new_dataset(hdf5, _OPTIMIZER, opaque.shape, _OPAQUE), 0, opaque)
 
 
 def _read_optimizer(hdf5: h5py.File, uri: str) -> dict[str, Any] | None:

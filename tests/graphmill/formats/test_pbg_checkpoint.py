@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hypothesis.extra import numpy as hnp
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
+from graphmill.formats import _hdf5
 from graphmill.formats import pbg_checkpoint as checkpoint
 from tests import DATA
 
@@ -523,3 +525,29 @@ def test_on_hdfs(hdfs_uri: str) -> None:
         checkpoint.read_model(root, 1)
     with checkpoint.open_embeddings(root, "user", 1, 2, whole=True) as stored:
         assert stored.read(0, 5).shape == stored.shape == (5, 4)
+
+
+def test_other_files_are_read_while_a_large_one_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """h5py has one lock for all files: a writer that kept it would hold up whoever reads edges."""
+    monkeypatch.setattr(_hdf5, "_PIECE_BYTES", 1 << 10)
+    small = tmp_path / "small.h5"
+    with h5py.File(small, "w") as hdf5:
+        hdf5["x"] = np.arange(3)
+    reads = []
+
+    def read(seconds: float) -> None:
+        with ThreadPoolExecutor(1) as pool, h5py.File(small) as hdf5:
+            reads.append(pool.submit(lambda: hdf5["x"][:].tolist()).result(60))
+
+    monkeypatch.setattr(_hdf5.time, "sleep", read)
+    rows = np.arange(8000, dtype=np.float32).reshape(-1, 8)
+    state = {"state": {0: {"sum": torch.arange(1000.0)}}}
+    checkpoint.write_embeddings(str(tmp_path / "pieces"), "node", 0, 1, rows, state, CONFIG, ITERATION)
+    assert len(reads) >= 32 + 4
+    assert reads[0] == [0, 1, 2]
+    monkeypatch.undo()
+    checkpoint.write_embeddings(str(tmp_path / "whole"), "node", 0, 1, rows, state, CONFIG, ITERATION)
+    name = "embeddings_node_0.v1.h5"
+    assert (tmp_path / "pieces" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

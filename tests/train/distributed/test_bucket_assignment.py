@@ -34,7 +34,7 @@ class Player:
     """A worker: the bucket that it trains, the one that it is promised, and its partitions."""
 
     def __init__(self):
-        self.bucket = self.then = None
+        self.bucket = self.then = self.likely = None
         self.held = {}
 
 
@@ -50,11 +50,11 @@ def play(assignment, keys, num_workers, draw, *, loses_done=True):
         player = draw(st.sampled_from(players))
         others = [each for each in players if each is not player]
         if player.bucket is None:
-            bucket = player.then or assignment.next_bucket(player.held)
+            bucket = player.then or assignment.next_bucket(player.held, player.likely)
             if bucket is None:
                 assert any(each.bucket is not None or each.then is not None for each in others)
                 continue  # or nobody could ever go on
-            player.bucket, player.then = bucket, None
+            player.bucket, player.then, player.likely = bucket, None, assignment.likely_after(bucket)
             player.held = {key: player.held.get(key, step) for key in keys(bucket)}
             if draw(st.booleans()):
                 player.then = assignment.reserve(bucket, player.held)
@@ -97,6 +97,22 @@ def test_tournament_goes_round_by_round(keys, num_lhs, num_rhs, seed, num, from_
         del done[: len(each)]
     assert not done
     assert sorted(bucket for each in rounds for bucket in each) == everything(num_lhs, num_rhs)
+
+
+@given(num=partitions, seed=seeds, size=sizes, random=st.randoms())
+def test_in_a_tournament_workers_know_their_next_bucket(num, seed, size, random):
+    """As long as rounds are full, in whatever order the workers come."""
+    rounds = rounds_of(ordered_buckets("random", num, num, seed), one_type, size, from_one=False)
+    assignment, workers = Tournament(rounds), list(range(size))
+    likely = dict.fromkeys(workers)
+    while not assignment.finished:
+        random.shuffle(workers)
+        taken = {worker: assignment.next_bucket({}, likely[worker]) for worker in workers}
+        if all(likely.values()):
+            assert taken == likely
+        likely = {worker: bucket and assignment.likely_after(bucket) for worker, bucket in taken.items()}
+        for bucket in filter(None, taken.values()):
+            assignment.commit(bucket)
 
 
 @KEYS

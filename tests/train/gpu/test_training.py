@@ -27,6 +27,7 @@ from train.config import TrainConfig
 from train.edges.bucket_order import order_of
 from train.edges.partitions import keys_of
 from train.plan import decide
+from train.run.resident import copy_device
 from train.tables import memory
 from train.tables.device_buffer import DeviceBuffer, order_slots
 from train.tables.run_context import RunContext
@@ -178,6 +179,18 @@ def test_sizes_decide_what_stays_on_the_device(tmp_path):
     assert decide.slots_of(context, 10**11, rows, reasons) == 0
     assert "partitions come from files" in reasons.pop()
     assert 0 < memory.host_free_bytes() < 2**50
+
+
+def test_a_version_is_copied_on_the_device_if_there_is_room(tmp_path, monkeypatch):
+    config = make_config(tmp_path, dimension=100, batch_size=10, global_emb=False)
+    write_graph(config, {"node": 20_000}, random_triples(np.random.default_rng(1), 20_000, 1, 20_000, 1000))
+    device = torch.device("cuda", 0)
+    context = RunContext(config, device=device)
+    twice = memory.resident_bytes(context) + 20_000 * 4 * 101
+    for free, place in ((twice / memory.SHARE + 1, "cuda"), (twice / memory.SHARE - 1, "cpu")):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (int(free), 10**11))
+        assert copy_device(context).type == place
+    assert copy_device(context.on_host()).type == "cpu"
 
 
 def test_a_setting_places_the_rows(tmp_path):

@@ -1,6 +1,7 @@
 """Kill -9 at any moment of training: the next run ends with the same bytes as one that nobody disturbed."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -8,11 +9,21 @@ import sys
 import pytest
 
 from tests import REPOSITORY
-from tests.train.run.test_trainer import mixed, write_mixed
+from tests.train.run.test_trainer import RELATIONS, mixed, write_mixed
+
+PLACEMENTS = {
+    "files": {},
+    "device": {"resident": "always"},
+    "buffer": {"device_partitions": 3},
+}
+IN_KERNELS = [
+    {**relation, "operator": "complex_diagonal"} for relation in RELATIONS
+]  # else not on the device
 
 
 @pytest.mark.slow
-def test_kill_anywhere_and_run_again(tmp_path, rng):
+@pytest.mark.parametrize(("placement", "every"), [("files", 7), ("device", 13), ("buffer", 17)])
+def test_kill_anywhere_and_run_again(tmp_path, rng, placement, every):
     config = mixed(
         tmp_path,
         eval_fraction=0.1,
@@ -20,12 +31,15 @@ def test_kill_anywhere_and_run_again(tmp_path, rng):
         batch_size=20,
         num_batch_negs=10,
         bucket_order="random",
+        train=PLACEMENTS[placement],
+        **({} if placement == "files" else {"relations": IN_KERNELS, "global_emb": False}),
     )
     write_mixed(config, rng)
     conf = tmp_path / "conf.yaml"
     conf.write_text(json.dumps(config.model_dump(mode="json")))
+    step_s = 0 if placement == "files" else 0.005  # for files that are written beside the steps
     done = subprocess.run(
-        [sys.executable, "-m", "tests.train.kill_driver", str(conf), "7"],
+        [sys.executable, "-m", "tests.train.kill_driver", str(conf), str(every), str(step_s)],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -36,8 +50,11 @@ def test_kill_anywhere_and_run_again(tmp_path, rng):
     report = json.loads(done.stdout)
     assert report["status"] == 0
     # two epochs of nine buckets, each with several steps and renames: a sample of all the moments
-    assert report["events"] > 100
-    assert len(report["points"]) > 15
+    assert len(report["order"]) > 80
+    assert len(report["points"]) > 5
+    # two versions: where all rows stay in memory, steps come between the files of the first
+    runs = re.findall("c+", report["order"].replace(".", ""))
+    assert (len(runs) > 2) == (placement != "files")
     for number, (killed_by, finished, differing) in enumerate(report["points"]):
         assert killed_by == signal.SIGKILL, number
         assert finished == 0, (number, done.stderr)

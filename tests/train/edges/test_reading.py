@@ -1,0 +1,123 @@
+"""Edges from a bucket file: 32 bits, weights only where there are any, every index checked."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphmill.errors import FormatError
+from graphmill.formats import edge_buckets
+from graphmill.formats.edge_buckets import Edges
+from graphmill.vocab import Bucket, Side
+from tests.train.graphs import make_config, write_graph
+from train.edges import batches
+from train.edges.batches import EdgeTensors
+from train.plan.decide import decide
+from train.run.resident import WholeGraph
+from train.tables.run_context import RunContext
+
+CPU = torch.device("cpu")
+BUCKET = Bucket(0, 0)
+NUM_ROWS = 5
+WEIGHTS = st.sampled_from([1.0, 1.0, 0.5])
+
+
+def config_of(root, relation_weights=(1.0,)):
+    relations = [
+        {"name": f"r{number}", "lhs": "node", "rhs": "node", "weight": weight}
+        for number, weight in enumerate(relation_weights)
+    ]
+    return make_config(root, relations=relations)
+
+
+def read(config) -> EdgeTensors:
+    num = len(config.relations)
+    rows = {side: [NUM_ROWS] * num for side in Side}
+    return batches.read(config, config.edge_paths[0], BUCKET, (0, 10**6), rows, num, CPU)
+
+
+@given(
+    edges=st.lists(st.tuples(*[st.integers(0, 4)] * 2, st.integers(0, 1), WEIGHTS), max_size=6),
+    has_weights=st.booleans(),
+    relation_weights=st.tuples(WEIGHTS, WEIGHTS),
+    wide=st.booleans(),
+)
+def test_weights_are_left_out_where_all_are_one(tmp_path_factory, edges, has_weights, relation_weights, wide):
+    config = config_of(tmp_path_factory.getbasetemp() / "reading", relation_weights)
+    lhs, rhs, rel, own = np.array(edges).reshape(-1, 4).T
+    weight = own.astype(np.float32) if has_weights else None
+    path, dtype = config.edge_paths[0], np.int64 if wide else np.int32
+    with edge_buckets.new_bucket(path, BUCKET, len(edges), index_dtype=dtype, weighted=has_weights) as writer:
+        writer.append(Edges(*(each.astype(dtype) for each in (lhs, rel, rhs)), weight))
+    found = read(config)
+    for column, expected in ((found.lhs, lhs), (found.rel, rel), (found.rhs, rhs)):
+        assert column.dtype == torch.int32
+        assert column.tolist() == expected.tolist()
+    product = np.array(relation_weights)[rel.astype(int)] * (own if has_weights else 1)
+    assert found.weights.tolist() == product.tolist()
+    assert (found.weight is None) == bool((product == 1).all())
+    assert all(index.dtype == torch.int64 for index in found.index.values())
+
+
+@pytest.mark.parametrize("column", edge_buckets.COLUMNS)
+@pytest.mark.parametrize("value", [5, 2**31, 2**32 + 1, 2**62])
+def test_a_number_beyond_32_bits_is_refused(tmp_path, column, value):
+    config = config_of(tmp_path)
+    columns = {name: np.array([0, 0]) for name in edge_buckets.COLUMNS} | {column: np.array([0, value])}
+    edge_buckets.write_bucket(config.edge_paths[0], BUCKET, Edges(**columns))
+    with pytest.raises(FormatError, match=rf"{column}\[1\] is .*; expected less than"):
+        read(config)
+
+
+@pytest.mark.parametrize("weighted", [[], [0], [1], [0, 1]])
+def test_a_whole_graph_of_buckets_with_and_without_weights(tmp_path, weighted):
+    relation = {"name": "r", "lhs": "user", "rhs": "item", "operator": "diagonal"}
+    types = {"user": {"num_partitions": 2}, "item": {"num_partitions": 1}}
+    config = make_config(
+        tmp_path,
+        entities=types,
+        relations=[relation],
+        global_emb=False,
+        train={"resident": "always"},
+    )
+    write_graph(config, {"user": 6, "item": 4}, np.array([[0, 0, 1], [2, 0, 2], [1, 0, 3], [5, 0, 0]]))
+    expected = []
+    for part in (0, 1):
+        rows = edge_buckets.read_bucket(config.edge_paths[0], Bucket(part, 0))
+        weight = np.array([0.5, 1], np.float32) if part in weighted else None
+        edge_buckets.write_bucket(
+            config.edge_paths[0], Bucket(part, 0), Edges(rows.lhs, rows.rel, rows.rhs, weight)
+        )
+        expected += [1.0, 1.0] if weight is None else weight.tolist()
+    context = RunContext(config)
+    whole = WholeGraph(context, *context.load_model(), decide(context))
+    edges = whole.read(BUCKET, context.schedule.iteration(0))
+    assert edges.lhs.tolist() == [0, 1, 3, 5]  # users 0, 2, 4 are the first three rows, then 1, 3, 5
+    assert edges.rhs.tolist() == [1, 2, 3, 0]
+    assert {each.dtype for each in (edges.lhs, edges.rel, edges.rhs)} == {torch.int32}
+    assert edges.weights.tolist() == expected
+    assert (edges.weight is None) == (not weighted)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_batches_do_not_depend_on_the_width_of_columns(dynamic):
+    rel = torch.arange(90) % 3
+    wide = EdgeTensors(torch.arange(90), rel, torch.arange(90) * 2, torch.ones(90))
+    narrow = EdgeTensors(wide.lhs.int(), rel.int(), wide.rhs.int(), None)
+    config = config_of("unused", (1.0, 1.0, 1.0))
+    relations = config.relations[:1] if dynamic else config.relations
+    config = config.model_copy(update={"batch_size": 7, "dynamic_relations": dynamic, "relations": relations})
+    cuts = [
+        list(batches.cut_for_training(config, each, torch.Generator().manual_seed(1), {}))
+        for each in (wide, narrow)
+    ]
+    assert len(cuts[0]) > 3
+    for one, other in zip(*cuts, strict=True):
+        columns = [
+            [each.index[Side.LHS], each.index[Side.RHS], each.weight_B, *([each.rel_B] if dynamic else [])]
+            for each in (one, other)
+        ]
+        for first, second in zip(*columns, strict=True):
+            assert first.dtype == second.dtype
+            assert torch.equal(first, second)

@@ -1,0 +1,131 @@
+"""Pinned memory of exact sizes, and the pinned area of edges; without a GPU, CUDA's registry is played."""
+
+import gc
+import mmap
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.train.graphs import make_config, random_triples, write_graph
+from train.edges.partitions import all_keys
+from train.gpu import pinned
+from train.gpu.copies import Copies, num_floats_of
+from train.step.table import Table
+from train.tables import memory
+from train.tables.run_context import RunContext
+
+CUDA = torch.device("cuda", 0)
+
+
+class Registry:
+    """The part of CUDA's runtime that pins pages."""
+
+    def __init__(self):
+        self.cudaHostRegister, self.cudaHostUnregister = self.register, self.unregister
+        self.registered = {}
+        self.num_waits = 0
+
+    def register(self, address, size, flags):
+        assert address % mmap.PAGESIZE == 0
+        pages = range(address // mmap.PAGESIZE, -(-(address + size) // mmap.PAGESIZE))
+        assert not any(page in other for other in self.registered.values() for page in pages)
+        self.registered[address] = pages
+        return 0
+
+    def unregister(self, address):
+        del self.registered[address]
+        return 0
+
+    def synchronize(self):
+        self.num_waits += 1
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    own = Registry()
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: own)
+    monkeypatch.setattr(torch.cuda, "check_error", lambda result: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: own)
+    return own
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 4095, 4096, 4097, 100_000])
+def test_memory_takes_whole_pages_and_is_given_back(registry, num_bytes):
+    memory_1 = pinned.pinned(num_bytes)
+    memory_2 = pinned.pinned(num_bytes)
+    assert memory_1.dtype == torch.uint8
+    assert len(memory_1) == len(memory_2) == num_bytes
+    pages = sum(map(len, registry.registered.values()))
+    assert pages == 2 * max(1, -(-num_bytes // mmap.PAGESIZE))
+    part = memory_1[num_bytes // 2 :]
+    del memory_1, memory_2
+    gc.collect()
+    assert len(registry.registered) == 1  # while a part of it is in use
+    del part
+    gc.collect()
+    assert not registry.registered
+
+
+def test_a_pinned_table_holds_the_same_rows(registry, monkeypatch):
+    copies = Copies(torch.device("cpu"))
+    copies.is_cuda = True
+    table = Table(torch.randn(1001, 7), torch.rand(1001))
+    own = copies.pinned(table)
+    assert torch.equal(own.embeddings_ND, table.embeddings_ND)
+    assert torch.equal(own.sums, table.sums)
+    (pages,) = registry.registered.values()
+    assert len(pages) == -(-4 * num_floats_of(table) // mmap.PAGESIZE)
+    assert own.sums.data_ptr() // mmap.PAGESIZE in pages
+
+
+@given(lengths=st.lists(st.integers(0, 3000), max_size=6), room=st.integers(0, 20_000))
+def test_arrays_of_the_area_do_not_meet(lengths, room):
+    with pytest.MonkeyPatch.context() as patch:
+        own = Registry()
+        patch.setattr(torch.cuda, "cudart", lambda: own)
+        patch.setattr(torch.cuda, "check_error", lambda result: None)
+        patch.setattr(torch.cuda, "current_stream", lambda device: own)
+        staging = pinned.Staging(room, CUDA)
+        for _ in range(2):
+            waits = own.num_waits
+            with staging.arrays() as new:
+                arrays = [new((length,), np.int32) for length in lengths]
+                for number, array in enumerate(arrays):
+                    array[:] = number
+                for number, (length, array) in enumerate(zip(lengths, arrays, strict=True)):
+                    assert array.tolist() == [number] * length
+                    assert array.dtype == np.int32
+            assert own.num_waits == waits + 1  # the copies are done before the area is used again
+            assert len(own.registered) == 1  # one area for all
+            (pages,) = own.registered.values()
+            begin = min(pages) * mmap.PAGESIZE
+            inside = [begin <= each.ctypes.data < begin + room for each in arrays if len(each)]
+            if sum(4 * length + 60 for length in lengths) <= room:
+                assert all(inside)
+
+
+def test_without_a_gpu_arrays_are_ordinary():
+    with pinned.Staging(10**6, torch.device("cpu")).arrays() as new:
+        assert new is np.empty
+
+
+def test_the_area_holds_the_largest_bucket(registry, tmp_path):
+    config = make_config(tmp_path, entities={"node": {"num_partitions": 2}}, num_edge_chunks=3)
+    write_graph(config, {"node": 60}, random_triples(np.random.default_rng(1), 60, 1, 60, 400))
+    context = RunContext(config)
+    staging = pinned.Staging(memory.staging_bytes(context), CUDA)
+    most = max(
+        stop - start
+        for _, bucket in context.schedule.num_edges
+        for start, stop in [context.schedule.rows(context.schedule.iteration(2), bucket)]
+    )
+    with staging.arrays() as new:
+        (pages,) = registry.registered.values()
+        for dtype in (np.int32, np.int32, np.int32, np.float32):
+            assert new((most,), dtype).ctypes.data // mmap.PAGESIZE in pages
+    # what a buffer takes on the host: all rows, one partition twice while it is loaded, and this area
+    sizes = [memory.partition_bytes(context, key) for key in all_keys(config)]
+    assert memory.host_bytes(context) == sum(sizes) + max(sizes) + memory.staging_bytes(context)

@@ -1,0 +1,162 @@
+"""Versions that are written and committed while the next iteration trains: rows in memory, files behind."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from graphmill.errors import StorageError, TrainingError
+from graphmill.formats import pbg_checkpoint
+from tests.train.graphs import make_config, random_triples, write_graph
+from train.run.trainer import Trainer
+from train.step import runtime
+from train.tables.partition_files import PartitionFiles
+
+TIMEOUT_S = 60
+IN_MEMORY = [{"resident": "always"}, {"device_partitions": 2}]
+
+
+def graph(root, own, **settings):
+    config = make_config(
+        root,
+        entities={"node": {"num_partitions": 4}},
+        relations=[{"name": "r", "lhs": "node", "rhs": "node", "operator": "complex_diagonal"}],
+        global_emb=False,
+        checkpoint_preservation_interval=1,
+        train=own,
+        **settings,
+    )
+    write_graph(config, {"node": 60}, random_triples(np.random.default_rng(1), 60, 1, 60, 400))
+    return config
+
+
+def state(path):
+    """All that a version holds, but its settings."""
+    version = pbg_checkpoint.read_version(path)
+    model, adagrad, _ = pbg_checkpoint.read_model(path, version)
+    tensors = [*model.values(), *(each[key] for each in adagrad["state"].values() for key in ("sum", "step"))]
+    for part in range(4):
+        rows, sums = pbg_checkpoint.read_embeddings(path, "node", part, version)
+        tensors += [torch.from_numpy(rows), sums["state"][0]["sum"]]
+    return version, tensors, pbg_checkpoint.read_stats(path)
+
+
+def is_placed(trainer, own):
+    return trainer.plan.placement == ("device" if "resident" in own else "buffer")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Several threads would step without locks."""
+    with runtime.cpu_threads(1):
+        yield
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    """Files of a version wait until the second iteration has trained a bucket, or an error has ended it."""
+    opened = threading.Event()
+    write = PartitionFiles.write
+
+    def late(*arguments, **named):
+        assert opened.wait(TIMEOUT_S)
+        write(*arguments, **named)
+
+    monkeypatch.setattr(PartitionFiles, "write", late)
+    return opened
+
+
+def on_second_iteration(trainer, then):
+    """Call `then` after each bucket of the second iteration and of those that follow."""
+    train = trainer.bucket.train
+
+    def watched(bucket, iteration, *arguments):
+        stats = train(bucket, iteration, *arguments)
+        if iteration.epoch_idx:
+            then()
+        return stats
+
+    trainer.bucket.train = watched
+
+
+@pytest.mark.parametrize("own", IN_MEMORY, ids=["device", "buffer"])
+def test_a_version_holds_the_state_at_the_end_of_its_iteration(tmp_path, gate, own):
+    late = Trainer(graph(tmp_path / "late", own, num_epochs=3))
+    committed = []
+
+    def then():
+        committed.append(pbg_checkpoint.read_version(late.config.checkpoint_path))
+        gate.set()
+
+    assert is_placed(late, own)
+    on_second_iteration(late, then)
+    late.run()
+    assert committed[0] == 0  # the second iteration did not wait for the first version
+    for epochs in (1, 2, 3):
+        once = graph(tmp_path / str(epochs), own, num_epochs=epochs)
+        Trainer(once).run()
+        found = state(f"{late.config.checkpoint_path}/epoch_{epochs}")
+        expected = state(once.checkpoint_path)
+        assert found[0] == expected[0] == epochs
+        assert all(map(torch.equal, found[1], expected[1]))
+    assert state(late.config.checkpoint_path)[2] == expected[2]
+
+
+@pytest.mark.parametrize("own", IN_MEMORY, ids=["device", "buffer"])
+def test_a_write_that_fails_ends_the_run_early_with_its_own_message(tmp_path, monkeypatch, own):
+    config = graph(tmp_path, own, num_epochs=50)
+    write, seen = PartitionFiles.write, []
+
+    def failing(self, key, table, version, iteration, *arguments):
+        if version == 2 and key == ("node", 3):
+            raise StorageError("the disk is full")
+        write(self, key, table, version, iteration, *arguments)
+
+    monkeypatch.setattr(PartitionFiles, "write", failing)
+    trainer = Trainer(config)
+    on_second_iteration(trainer, lambda: seen.append(trainer.version))
+    with pytest.raises(StorageError, match="the disk is full"):
+        trainer.run()
+    assert pbg_checkpoint.read_version(config.checkpoint_path) == 1
+    assert max(seen) <= 2  # no third version
+
+
+@pytest.mark.parametrize("own", IN_MEMORY, ids=["device", "buffer"])
+def test_an_error_of_training_leaves_the_version_before_it(tmp_path, gate, own):
+    config = graph(tmp_path, own)
+    trainer = Trainer(config)
+
+    def fail():
+        threading.Timer(0.1, gate.set).start()
+        raise TrainingError("not finite")
+
+    on_second_iteration(trainer, fail)
+    with pytest.raises(TrainingError, match="not finite"):
+        trainer.run()
+    assert pbg_checkpoint.read_version(config.checkpoint_path) == 1
+
+
+def test_a_partition_waits_until_its_rows_are_in_their_file(tmp_path, monkeypatch):
+    """A buffer's rows leave the device in the second iteration while the first version is being written."""
+    config = graph(tmp_path, {"device_partitions": 2})
+    trainer = Trainer(config)
+    take, writes = trainer.store._take, []
+    write = PartitionFiles.write
+
+    def slow(self, key, table, version, *arguments):
+        before = table.embeddings_ND.clone()
+        threading.Event().wait(0.05)
+        write(self, key, table, version, *arguments)
+        writes.append((key, version))
+        assert torch.equal(before, table.embeddings_ND)
+
+    def watched(key):
+        take(key)
+        if trainer.version == 1:
+            assert (key, 1) in writes
+
+    monkeypatch.setattr(PartitionFiles, "write", slow)
+    trainer.store._take = watched
+    trainer.run()
+    assert len(writes) == 8
