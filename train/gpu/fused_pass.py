@@ -1,11 +1,10 @@
 """A pass over edges on one device, by steps that never wait for the host.
 
-A pass has a table of clocks on the device, one for each step. The host copies a step's clock from there and
-launches the step. On a GPU, a step that comes for the second time is captured as a CUDA graph, which then
-serves all steps of its shape: in all groups, passes and epochs.
+A pass has two tables on the device, of the clock and of the learning rates of each step. The host copies a
+step's rows of them and launches the step. On a GPU, a step that comes for the second time is captured as a
+CUDA graph, which then serves all steps of its shape: in all groups, passes and epochs.
 
-Edges that do not fill a batch or a chunk make smaller steps. All steps of a pass have the learning rates of
-its beginning.
+Edges that do not fill a batch or a chunk make smaller steps.
 """
 
 from collections import Counter, OrderedDict
@@ -29,6 +28,7 @@ from train.model.frozen import Frozen
 MAX_GRAPHS = 256  # each takes about a megabyte
 KEPT_EDGES = 1 << 25  # more of them make so many steps that a pass pays for its own captures
 REPORT_STEPS = 64
+Piece = tuple[Group, Shape, int]  # of a step: its group, its shape, and its position in the group's order
 Report = Callable[[int, Tensor], None]  # takes the number of edges done, and the sums of StepFigures so far
 
 
@@ -41,13 +41,21 @@ class FusedPass:
         self._graphs: OrderedDict[Hashable, Work | None] = OrderedDict()  # None: came once; last used last
         self._kept: dict[str, Tensor] = {}
 
-    def train(self, edges: EdgeTensors, sides: Mapping[int, Sides], seed: int, report: Report) -> Tensor:
+    def train(
+        self,
+        edges: EdgeTensors,
+        sides: Mapping[int, Sides],
+        seed: int,
+        report: Report,
+        lr_scale: Callable[[float], float],
+    ) -> Tensor:
         """Train once on a bucket's edges, in an order from `seed`; return the sums of StepFigures.
 
-        The sums are float64 [4]; `sides` are the tables of each relation, in this bucket.
+        The sums are float64 [4]; `sides` are the tables of each relation, in this bucket. `lr_scale` gives
+        the factor of the learning rates when a share of the edges, 0 to 1, is done.
         """
         columns, groups = _grouped(self.step.config, edges)
-        return self.run(columns, groups, sides, seed, report)
+        return self.run(columns, groups, sides, seed, report, lr_scale)
 
     def run(
         self,
@@ -56,6 +64,7 @@ class FusedPass:
         sides: Mapping[int, Sides],
         seed: int,
         report: Report = lambda done, sums: None,
+        lr_scale: Callable[[float], float] = lambda done: 1.0,
     ) -> Tensor:
         """Train like `train`, on columns of edges in groups."""
         step = self.step
@@ -67,12 +76,14 @@ class FusedPass:
         if self.capture is not None:
             edges = self._in_place(edges)
         clock_SF = _clocks(pieces, sides, seed).to(step.device)
+        rates_S2 = self._rates(pieces, lr_scale).to(step.device)
         taken = Counter(group.relation for group, *_ in pieces)
         for relation in taken:
             step.operators.load(relation)
         done = 0
         for number, (group, shape, _) in enumerate(pieces):
             step.clock_F.copy_(clock_SF[number])
+            step.rates_2.copy_(rates_S2[number])
             self._take(edges, shape, sides[group.relation])
             done += shape.num_edges
             if number % REPORT_STEPS == REPORT_STEPS - 1 or number == len(pieces) - 1:
@@ -80,6 +91,13 @@ class FusedPass:
         for relation, count in taken.items():
             step.operators.write_back(relation, count)
         return step.sums
+
+    def _rates(self, pieces: list[Piece], lr_scale: Callable[[float], float]) -> Tensor:
+        """Make the learning rates of each step, [S, 2]."""
+        begun = list(accumulate((shape.num_edges for _, shape, _ in pieces), initial=0))
+        scales = [lr_scale(done / max(begun[-1], 1)) for done in begun[:-1]]
+        rates_2 = torch.tensor([self.step.config.lr, self.step.adagrad.lr], dtype=torch.float64)
+        return torch.tensor(scales, dtype=torch.float64).unsqueeze(1) * rates_2
 
     def _take(self, edges: Edges, shape: Shape, tables: Sides) -> None:
         """Take one step: launch by launch at first, then by its graph."""
@@ -113,8 +131,8 @@ class FusedPass:
         return Edges(held("lhs", edges.lhs), held("rel", edges.rel), held("rhs", edges.rhs), weight)
 
 
-def cut(config: Config, groups: list[Group]) -> Iterator[tuple[Group, Shape, int]]:
-    """Cut groups into steps; yield each step's group, shape, and position in the group's order."""
+def cut(config: Config, groups: list[Group]) -> Iterator[Piece]:
+    """Cut groups into steps."""
     sampling = Sampling.of_training(config)
     alike = _alike(config)
     for group in groups:
@@ -135,7 +153,7 @@ def _alike(config: Config) -> list[int]:
     return [kinds.index(kind) for kind in kinds]
 
 
-def _clocks(pieces: list[tuple[Group, Shape, int]], sides: Mapping[int, Sides], seed: int) -> Tensor:
+def _clocks(pieces: list[Piece], sides: Mapping[int, Sides], seed: int) -> Tensor:
     """Make the clock of each step, [S, F]."""
     keys = {
         relation: seeds.derived(seed, "group", relation) & 0xFFFFFFFF

@@ -68,6 +68,7 @@ class FusedStep:
     Attributes:
         sums: StepFigures so far, float64 [4].
         clock_F: Clock of the next step.
+        rates_2: its learning rates of entities and of relations, float64.
         operators: the parameters of relations; to be loaded before steps, and written back after them.
     """
 
@@ -94,13 +95,7 @@ class FusedStep:
         figure_of = torch.eye(len(StepFigures._fields), dtype=torch.float64)[:, [0, 0, 1, 1, 2, 3]]
         self._figure_of = figure_of.to(device)
         self.frozen = Frozen.of(config)
-        self._lr, self._relation_lr = (torch.zeros((), dtype=torch.float64, device=device) for _ in range(2))
-        self.set_lr_scale(1.0)
-
-    def set_lr_scale(self, lr_scale: float) -> None:
-        """Multiply both learning rates from now on, also of captured steps."""
-        self._lr.fill_(self.config.lr * lr_scale)
-        self._relation_lr.fill_(self.adagrad.lr * lr_scale)
+        self.rates_2 = torch.tensor([config.lr, adagrad.lr], dtype=torch.float64, device=device)
 
     def __call__(self, edges: Edges, shape: Shape, tables: Sides) -> None:
         """Take one step at the clock's position."""
@@ -194,7 +189,7 @@ class FusedStep:
         for side, table, part in zip(Side, tables, parts, strict=False):
             if side not in frozen:
                 rows_T, gradient_TD = rows_SCK[part].flatten(), gradient_SCKD[part].flatten(0, 2)
-                self.update_rows(table.embeddings_ND, table.sums, rows_T, gradient_TD, self._lr)
+                self.update_rows(table.embeddings_ND, table.sums, rows_T, gradient_TD, self.rates_2[0])
 
     def _update_relations(
         self, parameters: tuple[OperatorRows, OperatorRows], gradients: list[Tensor | None], rel_T: Tensor
@@ -207,7 +202,7 @@ class FusedStep:
             pairs = [(parameters[0], first + second)]
         for own, gradient_CPD in pairs:
             gradient_TD = gradient_CPD.flatten(0, 1)
-            self.kernels.update_rows(own.values_RD, own.sums_RD, rel_T, gradient_TD, self._relation_lr)
+            self.kernels.update_rows(own.values_RD, own.sums_RD, rel_T, gradient_TD, self.rates_2[1])
 
 
 def _kernels_of(device: torch.device) -> ModuleType:

@@ -201,12 +201,10 @@ def update_rows(table_ND: Tensor, sums: Tensor, rows_T: Tensor, gradient_TD: Ten
     optimizer.update_rows(table_ND, sums, *gradients, float(lr))
 
 
-def update_rows_fast(
-    table_ND: Tensor, sums_N: Tensor, rows_T: Tensor, gradient_TD: Tensor, lr: Tensor
-) -> None:
-    """Move rows by a step of row-wise Adagrad for each occurrence, in any order."""
+def update_rows_fast(table_ND: Tensor, sums: Tensor, rows_T: Tensor, gradient_TD: Tensor, lr: Tensor) -> None:
+    """Move rows like `update_rows`, but by a step for each occurrence, in any order."""
     for row_1, gradient_1D in zip(torch.split(rows_T.long(), 1), torch.split(gradient_TD, 1), strict=True):
-        optimizer.update_rows(table_ND, sums_N, row_1, gradient_1D, float(lr))
+        optimizer.update_rows(table_ND, sums, row_1, gradient_1D, float(lr))
 
 
 def _leaves(source: Source) -> tuple[Tensor, Tensor | None]:

@@ -31,7 +31,6 @@ def obstacle(config: Config) -> str | None:
         f"train.negative_sampler {settings.negative_sampler!r}": settings.negative_sampler is not None,
         "train.relation_prediction": settings.relation_prediction > 0,
         "bias": config.bias,
-        "train.optimizer adagrad": settings.optimizer == "adagrad",
         "train.negative_power": settings.negative_power > 0,
         "global_emb": config.global_emb,
         "max_norm": config.max_norm is not None,

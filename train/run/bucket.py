@@ -129,17 +129,19 @@ class BucketTrainer:
             report(count, float(total[0]))
 
         if self.fused is not None:
-            done = learning_rates.progress(iteration, 0.0)
-            self.fused.step.set_lr_scale(learning_rates.lr_scale(self.settings, done))
             seed = seeds.derived(self.config.seed, "bucket", *place)
             relations = range(len(self.config.relations))
             sides = {number: by_side(self.config, number, bucket, tables) for number in relations}
             pairs = {number: (each[Side.LHS], each[Side.RHS]) for number, each in sides.items()}
-            total = self.fused.train(edges, pairs, seed, check_and_report)
+            total = self.fused.train(edges, pairs, seed, check_and_report, partial(self._lr_scale, iteration))
         else:
             total = self._by_batches(edges, bucket, iteration, tables, check_and_report)
         means = (total / max(len(edges), 1)).tolist()
         return {"count": len(edges), "metrics": dict(zip(StepFigures._fields, means, strict=True))}
+
+    def _lr_scale(self, iteration: Iteration, share: float) -> float:
+        """Factor of the learning rates when `share` of a bucket is done."""
+        return learning_rates.lr_scale(self.settings, learning_rates.progress(iteration, share))
 
     def _by_batches(
         self,
@@ -185,8 +187,7 @@ class BucketTrainer:
             num_rows = rows_of(self.config, self.context.num_rows, bucket)
             cut = batches.cut_for_training(self.config, edges, generator, num_rows)
             for batch, sides in with_tables(self.config, cut, bucket, tables):
-                done = learning_rates.progress(iteration, begun / len(edges))
-                self.step.set_lr_scale(learning_rates.lr_scale(self.settings, done))
+                self.step.set_lr_scale(self._lr_scale(iteration, begun / len(edges)))
                 begun += len(batch)
                 yield partial(step, batch, sides)
 

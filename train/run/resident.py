@@ -117,14 +117,15 @@ class ResidentStore(Store):
 
     def _load(self, name: str) -> Table:
         num_rows, device = sum(self.context.num_rows[name]), self.context.device
-        dimension = self.context.config.entity_dimension(name)
-        table = Table(torch.empty(num_rows, dimension, device=device), torch.empty(num_rows, device=device))
+        table: Table | None = None
         for key, rows in self.rows.items():
             if key[0] == name:
                 part = self.files.load(key, self.version)
                 self.num_read += 1
+                table = table or _room(part, num_rows, device)
                 table.embeddings_ND[rows] = part.embeddings_ND.to(device)
                 table.sums[rows] = part.sums.to(device)
+        assert table is not None  # a type has a partition
         return table
 
 
@@ -135,6 +136,12 @@ def copy_device(context: RunContext) -> torch.device:
         if memory.resident_bytes(context) + memory.rows_bytes(context) > memory.SHARE * free:
             return CPU
     return context.device
+
+
+def _room(part: Table, num_rows: int, device: torch.device) -> Table:
+    """Make a table of `num_rows` rows like those of a partition."""
+    like = part.embeddings_ND, part.sums
+    return Table(*(torch.empty(num_rows, *each.shape[1:], device=device) for each in like))
 
 
 def _copied(table: Table, device: torch.device) -> Table:

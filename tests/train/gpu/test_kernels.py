@@ -128,7 +128,8 @@ def test_kernels_compute_what_the_reference_defines(
     assert_alike(found, wanted, 1e-4, *(("update_rows_fast table",) if DEVICE == "cuda" else ()))
 
 
-def test_rows_that_occur_once_move_alike_in_either_mode() -> None:
+@pytest.mark.parametrize("element_wise", [False, True])
+def test_rows_that_occur_once_move_alike_in_either_mode(element_wise: bool) -> None:
     problem = Problem(5, 1, NUM_ROWS, 0, 46)
     generator = torch.Generator().manual_seed(6)
     rows_T = torch.randperm(NUM_ROWS, generator=generator)[:17].to(DEVICE, torch.int32)
@@ -139,9 +140,11 @@ def test_rows_that_occur_once_move_alike_in_either_mode() -> None:
         (kernels, "update_rows", torch.float32),
         (kernels, "update_rows_fast", torch.float32),
     ):
-        table_ND, sums_N = problem.table_ND.to(dtype, copy=True), problem.sums_N.to(dtype, copy=True)
-        getattr(module, name)(table_ND, sums_N, rows_T, gradient_TD.to(dtype), LR)
-        moved.append({"table": table_ND, "sums": sums_N})
+        table_ND, sums = problem.table_ND.to(dtype, copy=True), problem.sums_N.to(dtype, copy=True)
+        if element_wise:
+            sums = table_ND.square()
+        getattr(module, name)(table_ND, sums, rows_T, gradient_TD.to(dtype), LR)
+        moved.append({"table": table_ND, "sums": sums})
     for found in moved[1:]:
         assert_alike(found, moved[0], 1e-6)
 

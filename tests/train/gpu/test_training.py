@@ -59,11 +59,17 @@ def two_types(root, *, dynamic: bool, num_partitions: int = 1, **settings):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("dynamic", "num_partitions", "resident"),
-    [(False, 1, "never"), (True, 1, "never"), (False, 2, "always"), (True, 2, "always")],
+    ("dynamic", "num_partitions", "resident", "own"),
+    [
+        (False, 1, "never", {}),
+        (True, 1, "never", {}),
+        (False, 2, "always", {}),
+        (True, 2, "always", {"optimizer": "adagrad", "lr_schedule": "linear"}),
+        (False, 2, "never", {"optimizer": "adagrad", "deterministic": False}),
+    ],
 )
-def test_the_engine_fits_a_small_graph(tmp_path, dynamic, num_partitions, resident):
-    settings = {"engine": "fused", "resident": resident}
+def test_the_engine_fits_a_small_graph(tmp_path, dynamic, num_partitions, resident, own):
+    settings = {"engine": "fused", "resident": resident, **own}
     config = two_types(tmp_path, dynamic=dynamic, num_partitions=num_partitions, train=settings)
     triples = random_triples(np.random.default_rng(1), 25, 2, 20, 60)
     write_graph(config, COUNTS, triples)

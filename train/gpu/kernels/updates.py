@@ -106,7 +106,10 @@ def update_rows(table_ND: Tensor, sums: Tensor, rows_T: Tensor, gradient_TD: Ten
 
 
 @triton.jit
-def _scatter(table, sums, rows, gradient, T, lr, D: tl.constexpr, DB: tl.constexpr, BR: tl.constexpr):
+def _scatter(
+    table, sums, rows, gradient, T, lr, ELEMENT: tl.constexpr, D: tl.constexpr, DB: tl.constexpr,
+    BR: tl.constexpr,
+):  # fmt: skip
     rate = tl.load(lr).to(tl.float32)
     place = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
     there = place < T
@@ -114,20 +117,23 @@ def _scatter(table, sums, rows, gradient, T, lr, D: tl.constexpr, DB: tl.constex
     mask = there[:, None] & (column < D)[None, :]
     row = tl.load(rows + place, mask=there, other=0).to(tl.int64)
     own = tl.load(gradient + place[:, None] * D + column[None, :], mask=mask, other=0.0)
-    square = tl.sum(own * own, axis=1) / D
+    at = row[:, None] * D + column[None, :]
     # The sum before this gradient, plus the gradient's own square: others may have added to the sum since.
-    state = tl.atomic_add(sums + row, square, mask=there, sem="relaxed") + square
-    state = tl.where(there, state, 1.0)  # a masked atomic returns nothing
-    step = -rate * own / (tl.sqrt(state) + EPSILON)[:, None]
-    tl.atomic_add(table + row[:, None] * D + column[None, :], step, mask=mask, sem="relaxed")
+    # A masked atomic returns nothing.
+    if ELEMENT:
+        states = tl.atomic_add(sums + at, own * own, mask=mask, sem="relaxed") + own * own
+        step = -rate * own / (tl.sqrt(tl.where(mask, states, 1.0)) + EPSILON)
+    else:
+        square = tl.sum(own * own, axis=1) / D
+        state = tl.atomic_add(sums + row, square, mask=there, sem="relaxed") + square
+        step = -rate * own / (tl.sqrt(tl.where(there, state, 1.0)) + EPSILON)[:, None]
+    tl.atomic_add(table + at, step, mask=mask, sem="relaxed")
 
 
-def update_rows_fast(
-    table_ND: Tensor, sums_N: Tensor, rows_T: Tensor, gradient_TD: Tensor, lr: Tensor
-) -> None:
+def update_rows_fast(table_ND: Tensor, sums: Tensor, rows_T: Tensor, gradient_TD: Tensor, lr: Tensor) -> None:
     """See reference.update_rows_fast: no sort; the order, and so the rounding, differs every time."""
     num_rows, dimension = gradient_TD.shape
     width, height = _tile(dimension)
     _scatter[triton.cdiv(num_rows, height),](
-        table_ND, sums_N, rows_T, gradient_TD, num_rows, lr, dimension, width, height
+        table_ND, sums, rows_T, gradient_TD, num_rows, lr, sums.dim() == 2, dimension, width, height
     )
