@@ -73,12 +73,15 @@ class Kernel:
         return min(by_registers, by_shared, 64 // self.num_warps)
 
     @cached_property
+    def code(self) -> list[tuple[int, str, str]]:
+        """Address, name and operands of each instruction."""
+        found = _INSTRUCTION.findall(self._dumped("--dump-sass"))
+        return [(int(address, 16), name, operands) for address, name, operands in found]
+
+    @cached_property
     def loops(self) -> list[Loop]:
         """The loops that hold no other loop, the longest first."""
-        code = [
-            (int(address, 16), name, rest)
-            for address, name, rest in _INSTRUCTION.findall(self._dumped("--dump-sass"))
-        ]
+        code = self.code
         place = {address: number for number, (address, *_) in enumerate(code)}
         spans: list[tuple[int, int]] = []
         for number, (address, name, rest) in enumerate(code):
@@ -103,8 +106,13 @@ class Kernel:
 
     @property
     def product(self) -> str:
-        """How the products of the loop are computed: `mixed` where they differ."""
-        found = [name for name, instruction in _MATRIX.items() if self.loop.of(instruction)]
+        """How products are computed: `mixed` where they differ."""
+        names = {name for _, name, _ in self.code}
+        found = [
+            kind
+            for kind, instruction in _MATRIX.items()
+            if any(name.startswith(instruction) for name in names)
+        ]
         return "mixed" if len(found) > 1 else next(iter(found), "none")
 
     @property

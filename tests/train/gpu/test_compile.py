@@ -1,8 +1,10 @@
 """The kernels compile for a Hopper GPU, on any machine: with matrix instructions, in few registers."""
 
+import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -24,16 +26,20 @@ SCORES = {"query_gradients", "candidate_gradients"}
 MOST_SPILLS = {100: 0, 400: 100, 1000: 700}  # loads and stores in loops, by dimension
 
 
-def told(*words: str) -> list[str]:
-    """Return the output of compile_kernels."""
-    # in a process of its own: in this one Triton may be interpreting
+def run_apart(*words: str) -> str:
+    """Return the output of a module, run in a process of its own: in this one Triton may be interpreting."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     run = subprocess.run(
-        [sys.executable, "-m", "tests.train.gpu.compile_kernels", *words],
+        [sys.executable, "-m", *words],
         env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
-    return run.stdout.splitlines()
+    return run.stdout
+
+
+def told(*words: str) -> list[str]:
+    """Return the output of compile_kernels."""
+    return run_apart("tests.train.gpu.compile_kernels", *words).splitlines()
 
 
 def compiled(*cases: str) -> dict[str, list[tuple[str, str, int]]]:
@@ -63,9 +69,18 @@ def products(kernels: list[tuple[str, str, int]]) -> set[str]:
 
 
 @pytest.mark.slow
-def test_the_kernels_of_the_benchmark_multiply_by_wgmma_alone() -> None:
-    for kernels in compiled("90 100 1000 softmax bfloat16", "90 400 1000 softmax bfloat16").values():
-        assert products(kernels) == {"wgmma"}
+def test_counted_steps_of_the_benchmark(tmp_path: Path) -> None:
+    """Bytes and clocks of the compiled steps allow what the benchmark is to reach."""
+    run_apart("bench", "gpu", "--dry", "--json", str(tmp_path / "dry.json"))
+    reports = json.loads((tmp_path / "dry.json").read_text())["reports"].values()
+    assert len(reports) == 3
+    for report in reports:
+        rows = {row["what"]: row for row in report["rows"]}
+        assert {rows[name]["product"] for name in SCORES} == {"wgmma"}
+        assert rows["step"]["launches"] <= 26
+        for ratio in report["ratios"]:
+            if ratio["goal"]:
+                assert ratio["value"] >= float(ratio["goal"].removeprefix(">= ")), ratio
 
 
 @pytest.mark.slow
