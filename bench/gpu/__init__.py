@@ -68,7 +68,7 @@ def run(setting: Setting) -> Iterator[Report]:
     todo = [name for name in names if setting.again or not _is_done(found.get(f"gpu {name}", {}), own)]
     failed = []
     for name in todo:
-        report = one(name, setting) if setting.cases == (name,) else _apart(name, setting)
+        report = one(name, setting) if setting.cases == (name,) else apart(name, setting)
         report.about |= own
         failed += [name] * (report.failed is not None)
         found[report.name] = report.as_json()
@@ -99,7 +99,7 @@ def _is_done(found: Mapping[str, Any], own: Mapping[str, str]) -> bool:
     return "failed" not in found and all(found.get(key) == value for key, value in own.items())
 
 
-def _apart(name: str, setting: Setting) -> Report:
+def apart(name: str, setting: Setting) -> Report:
     """Measure one part in a separate process, which is killed when its time is over."""
     setting.work.mkdir(parents=True, exist_ok=True)
     path = setting.work / f"{name}.json"

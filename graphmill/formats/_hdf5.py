@@ -32,7 +32,7 @@ _DIMENSIONS = {1: "one dimension", 2: "two dimensions"}
 # of deflate, which packs better than HDF5's other filters: one byte becomes 1032 bytes at the most
 _MAX_RATIO = 1032
 _HARMLESS_BYTES = 64
-_PIECE_BYTES = 16 << 20
+PIECE_BYTES = 16 << 20
 _UNPACKED = (h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32)
 
 
@@ -122,7 +122,7 @@ def write_rows(dataset: h5py.Dataset, start: int, values: Array) -> None:
 
     h5py has one lock for all files, and keeps it for a whole read or write.
     """
-    step = max(1, _PIECE_BYTES // max(1, values[:1].nbytes))
+    step = max(1, PIECE_BYTES // max(1, values[:1].nbytes))
     for first in range(0, len(values), step):
         piece = values[first : first + step]
         dataset[start + first : start + first + len(piece)] = piece

