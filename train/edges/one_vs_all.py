@@ -42,7 +42,6 @@ class QueryBatch:
     query_A: Tensor  # position of the query in the batch
     answer_A: Tensor  # rows of the partition on `side`
     weight_A: Tensor  # weight of the edge times that of its relation
-    share_A: Tensor  # in the weight of the query
     answer_U: Tensor  # rows without repetition; none without regularization
     count_U: Tensor  # number of edges with that answer
 
@@ -67,7 +66,6 @@ class QueryBatch:
             weight_Q=self.weight_Q[queries],
             query_A=query_A.clamp(0, len(entity_Q) - 1),
             weight_A=self.weight_A * is_own_A,
-            share_A=self.share_A * is_own_A,
         )
 
 
@@ -99,8 +97,6 @@ class QueryGroup:
         shift_Q = self.count_Q.cumsum(0)[order_Q] - count_Q.cumsum(0)
         order_A = torch.arange(len(query_A), device=device) + shift_Q[query_A]
         answer_A, weight_A = self.answer_A[order_A], self.weight_A[order_A]
-        weight_Q = add_rows(weight_A.new_zeros(num_queries), query_A, weight_A)
-        share_A = weight_A / torch.where(weight_Q == 0, 1, weight_Q)[query_A]
         batch_A = query_A // size
         num_answers = torch.bincount(batch_A, minlength=-(-num_queries // size))
         answer_U, count_U, num_distinct = answer_A[:0], weight_A[:0], torch.zeros_like(num_answers)
@@ -112,14 +108,9 @@ class QueryGroup:
             "entity_Q": self.entity_Q[order_Q],
             "rel_Q": None if self.rel_Q is None else self.rel_Q[order_Q],
             "count_Q": count_Q.to(weight_A),
-            "weight_Q": weight_Q,
+            "weight_Q": add_rows(weight_A.new_zeros(num_queries), query_A, weight_A),
         }
-        answers = {
-            "query_A": query_A % size,
-            "answer_A": answer_A,
-            "weight_A": weight_A,
-            "share_A": share_A,
-        }
+        answers = {"query_A": query_A % size, "answer_A": answer_A, "weight_A": weight_A}
         distinct = {"answer_U": answer_U, "count_U": count_U.to(weight_A)}
         sizes_Q = [min(size, num_queries - start) for start in range(0, num_queries, size)]
         bounds = zip(

@@ -112,18 +112,23 @@ class GroupedStep:
         """Compute scores as a matrix product, and gradients as two more products."""
         dtype = torch.bfloat16 if self.config.half_precision else query_QD.dtype
         left_QD, right_ND = query_QD.to(dtype), candidate_ND.to(dtype)
-        loss, violators, gradient_QN = _cross_entropy(left_QD @ right_ND.T, batch)
-        weight_Q1 = batch.weight_Q.unsqueeze(1)
-        gradient_QD = (gradient_QN @ right_ND).to(query_QD.dtype) * weight_Q1
-        gradient_ND = (gradient_QN.T @ (query_QD * weight_Q1).to(dtype)).to(query_QD.dtype)
+        loss, violators, odds_QN = _cross_entropy(left_QD @ right_ND.T, batch)
+        weight_Q1, minus_A1 = batch.weight_Q.unsqueeze(1), -batch.weight_A.unsqueeze(1)
+        gradient_QD = (odds_QN @ right_ND).to(query_QD.dtype) * weight_Q1
+        gradient_ND = (odds_QN.T @ (query_QD * weight_Q1).to(dtype)).to(query_QD.dtype)
+        # The answers' part is not rounded: it is in every step of a query.
+        add_rows(gradient_QD, batch.query_A, candidate_ND[batch.answer_A] * minus_A1)
+        add_rows(gradient_ND, batch.answer_A, query_QD[batch.query_A] * minus_A1)
         return Gradients(loss, violators, gradient_QD, gradient_ND)
 
     def _compare_any(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
         """Compute scores by any comparator: autograd carries their gradient to the vectors."""
         leaves = query_QD.requires_grad_(), candidate_ND.requires_grad_()
         score_QN = self.model.matrix_scores(*leaves, batch.side, half=self.config.half_precision)
-        loss, violators, gradient_QN = _cross_entropy(score_QN.detach(), batch)
-        gradient_QN *= batch.weight_Q.unsqueeze(1)
+        loss, violators, odds_QN = _cross_entropy(score_QN.detach(), batch)
+        gradient_QN = odds_QN * batch.weight_Q.unsqueeze(1)
+        place_A = batch.query_A * score_QN.shape[1] + batch.answer_A
+        add_rows(gradient_QN.view(-1), place_A, -batch.weight_A.to(gradient_QN.dtype))
         return Gradients(loss, violators, *torch.autograd.grad(score_QN, leaves, gradient_QN))
 
     def _predict_relations(
@@ -195,18 +200,13 @@ class GroupedStep:
 
 
 def _cross_entropy(score_QN: Tensor, batch: QueryBatch) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the loss, and the gradient of the scores of queries of weight 1.
-
-    Also return the number of answers that score below another entity.
-    """
+    """Return the loss, the number of answers that score below another entity, and softmax(scores) [Q, N]."""
     wide = torch.promote_types(score_QN.dtype, torch.float32)
     best_Q = score_QN.amax(1).to(wide)
     own_A = score_QN[batch.query_A, batch.answer_A].to(wide)
-    gradient_QN = torch.softmax(score_QN, dim=1)
+    odds_QN = torch.softmax(score_QN, dim=1)
     # The greatest of the odds is 1 / Z, which never underflows.
-    total_Q = best_Q - gradient_QN.amax(1).to(wide).log()
+    total_Q = best_Q - odds_QN.amax(1).to(wide).log()
     loss = ((total_Q[batch.query_A] - own_A) * batch.weight_A).sum()
     is_beaten_A = (own_A < best_Q[batch.query_A]) & (batch.weight_A != 0)
-    place_A = batch.query_A * score_QN.shape[1] + batch.answer_A
-    add_rows(gradient_QN.view(-1), place_A, -batch.share_A.to(score_QN.dtype))
-    return loss, torch.count_nonzero(is_beaten_A), gradient_QN
+    return loss, torch.count_nonzero(is_beaten_A), odds_QN
