@@ -18,6 +18,7 @@ from bench.pbg import REPOSITORY
 from bench.report import Report, machine
 from bench.setting import Setting
 from graphmill.cluster import num_cores
+from graphmill.errors import GraphMillError
 
 BUSY_LOAD = 0.7
 NAMES = ("etl", "train", "evaluate", "remap")
@@ -130,8 +131,11 @@ def command(
 
 def _reports(names: Sequence[str], setting: Setting) -> Iterator[Report]:
     for name in names:
-        found = importlib.import_module(f"bench.{name}").run(setting)
-        yield from [found] if isinstance(found, Report) else found
+        try:
+            found = importlib.import_module(f"bench.{name}").run(setting)
+            yield from [found] if isinstance(found, Report) else found
+        except GraphMillError as error:
+            raise click.ClickException(str(error)) from error
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
