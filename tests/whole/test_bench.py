@@ -296,7 +296,7 @@ def test_a_second_run_measures_only_what_is_not_done(tmp_path: Path, monkeypatch
 
 def test_a_part_that_takes_too_long_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "TIMEOUT_S", 0)
-    report = gpu._apart("evaluate", Setting(work=tmp_path, num_workers=1, num_rows=1000))
+    report = gpu.apart("evaluate", Setting(work=tmp_path, num_workers=1, num_rows=1000))
     assert report.failed == "took longer than 0 s"
 
 
