@@ -106,7 +106,7 @@ class Kernel:
 
     @property
     def product(self) -> str:
-        """How products are computed: `mixed` where they differ."""
+        """The kind of instruction that computes products: `mixed` where they differ."""
         names = {name for _, name, _ in self.code}
         found = [
             kind

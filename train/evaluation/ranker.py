@@ -1,4 +1,4 @@
-"""What a ranking needs before it counts: the model on a device, the queries, and the edges' own scores.
+"""The model on a device, the queries, and the edges' own scores: all that a ranking needs before it counts.
 
 Operators transform candidates in blocks of one shape, so that a linear operator rounds copies alike.
 

@@ -101,7 +101,7 @@ def test_tournament_goes_round_by_round(keys, num_lhs, num_rhs, seed, num, from_
 
 @given(num=partitions, seed=seeds, size=sizes, random=st.randoms())
 def test_in_a_tournament_workers_know_their_next_bucket(num, seed, size, random):
-    """As long as rounds are full, in whatever order the workers come."""
+    """Workers keep their places as long as rounds are full, in whatever order they come."""
     rounds = rounds_of(ordered_buckets("random", num, num, seed), one_type, size, from_one=False)
     assignment, workers = Tournament(rounds), list(range(size))
     likely = dict.fromkeys(workers)

@@ -24,9 +24,18 @@ class Tile(NamedTuple):
     num_stages: int
 
 
-_EXACT, _EXACT_WIDE = (Tile(16, 16, 8, 1),), (Tile(16, 16, 16, 1),)  # no matrix unit multiplies float32
+ByWidth = dict[int, tuple[Tile, ...]]
+# No matrix unit multiplies float32.
+_FLOAT32: ByWidth = dict.fromkeys((128, 256), (Tile(16, 16, 8, 1),))
+_FLOAT32 |= dict.fromkeys((512, 1024), (Tile(16, 16, 16, 1),))
+_TF32: ByWidth = {
+    128: (Tile(64, 64, 4, 2),),
+    256: (Tile(64, 32, 8, 2),),
+    512: (Tile(32, 32, 8, 1),),
+    1024: (Tile(16, 16, 8, 1),),
+}
 # By the width that holds the dimension; the second tile is for GPUs before and after Hopper.
-TILES: dict[Kernel, dict[Operands, dict[int, tuple[Tile, ...]]]] = {
+TILES: dict[Kernel, dict[Operands, ByWidth]] = {
     "query_gradients": {
         "bfloat16": {
             128: (Tile(64, 64, 4, 3),),
@@ -34,13 +43,8 @@ TILES: dict[Kernel, dict[Operands, dict[int, tuple[Tile, ...]]]] = {
             512: (Tile(64, 64, 8, 2), Tile(32, 32, 8, 2)),
             1024: (Tile(16, 32, 8, 1),),
         },
-        "tf32": {
-            128: (Tile(64, 64, 4, 2),),
-            256: (Tile(64, 32, 8, 2),),
-            512: (Tile(32, 32, 8, 1),),
-            1024: (Tile(16, 16, 8, 1),),
-        },
-        "float32": {128: _EXACT, 256: _EXACT, 512: _EXACT_WIDE, 1024: _EXACT_WIDE},
+        "tf32": _TF32,
+        "float32": _FLOAT32,
     },
     "candidate_gradients": {
         "bfloat16": {
@@ -49,19 +53,14 @@ TILES: dict[Kernel, dict[Operands, dict[int, tuple[Tile, ...]]]] = {
             512: (Tile(64, 64, 8, 2), Tile(64, 32, 8, 2)),
             1024: (Tile(32, 16, 8, 1),),
         },
-        "tf32": {
-            128: (Tile(64, 64, 4, 2),),
-            256: (Tile(64, 32, 8, 2),),
-            512: (Tile(32, 32, 8, 1),),
-            1024: (Tile(16, 16, 8, 1),),
-        },
-        "float32": {128: _EXACT, 256: _EXACT, 512: _EXACT_WIDE, 1024: _EXACT_WIDE},
+        "tf32": _TF32,
+        "float32": _FLOAT32,
     },
 }
 
 
 def operands_of(dtype: torch.dtype, *, exact: bool) -> Operands:
-    """How operands of a type multiply."""
+    """Name the way in which operands of a type multiply."""
     return "bfloat16" if dtype.itemsize == 2 else "float32" if exact else "tf32"
 
 
