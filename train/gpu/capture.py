@@ -35,6 +35,22 @@ class Branch:
             torch.cuda.current_stream(self._device).wait_stream(self._stream)
 
 
+class Captured:
+    """Work that is done directly at first, captured when it comes again, and replayed from then on."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._has_come = False
+        self._replay: Work | None = None
+
+    def __call__(self, work: Work) -> None:
+        """Do `work`, which is the same each time; the first time compiles and allocates."""
+        if self._has_come and self._replay is None:
+            self._replay = self._capture(work)
+        self._has_come = True
+        (self._replay or work)()
+
+
 def capture_on(device: torch.device) -> Capture | None:
     """Return a function that captures launches on a GPU; None elsewhere.
 

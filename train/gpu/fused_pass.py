@@ -20,7 +20,7 @@ from train.edges import seeds
 from train.edges.batches import EdgeTensors
 from train.edges.negative_sampling import Sampling
 from train.gpu import counter
-from train.gpu.capture import Work, capture_on
+from train.gpu.capture import Captured, capture_on
 from train.gpu.fused_step import FusedStep, Group, Shape, Sides
 from train.gpu.reference import Clock, Edges
 from train.model.frozen import Frozen
@@ -38,7 +38,7 @@ class FusedPass:
     def __init__(self, step: FusedStep) -> None:
         self.step = step
         self.capture = capture_on(step.device)
-        self._graphs: OrderedDict[Hashable, Work | None] = OrderedDict()  # None: came once; last used last
+        self._graphs: OrderedDict[Hashable, Captured] = OrderedDict()  # last used last
         self._kept: dict[str, Tensor] = {}
 
     def train(
@@ -108,11 +108,9 @@ class FusedPass:
         rows = [each for table in tables for each in (table.embeddings_ND, table.sums)]
         places = tuple(0 if each is None else each.data_ptr() for each in (*edges, *rows))
         key = (shape, *places)
-        is_known, replay = key in self._graphs, self._graphs.pop(key, None)
-        if is_known and replay is None:
-            replay = self.capture(work)
-        (replay or work)()
-        self._graphs[key] = replay
+        step = self._graphs.pop(key, None) or Captured(self.capture)
+        step(work)
+        self._graphs[key] = step
         if len(self._graphs) > MAX_GRAPHS:
             self._graphs.popitem(last=False)
 

@@ -7,6 +7,7 @@ side. The first step of a shape compiles and allocates, the second is captured. 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from graphmill.vocab import Side
 from train.edges.one_vs_all import QueryBatch
-from train.gpu.capture import Capture, Work
+from train.gpu.capture import Capture, Captured
 from train.step.grouped import GroupedStep
 from train.step.plain import StepFigures
 from train.step.table import Table
@@ -24,7 +25,7 @@ MOST_GRAPHS = 1024  # what has not been used for longest goes first
 
 @dataclass(eq=False)
 class _Shape:
-    """A shape of batches, its buffers, and its graph once there is one.
+    """A shape of batches, its buffers, and its step.
 
     Attributes:
         moved: keys of the parameters that a step moves.
@@ -33,7 +34,7 @@ class _Shape:
     batch: QueryBatch
     figures_4: Tensor
     moved: list[str]
-    replay: Work | None = None
+    step: Captured
 
 
 class ReplayedStep:
@@ -55,14 +56,10 @@ class ReplayedStep:
         key = (batch.relation, batch.side, *sizes.values(), *self._addresses(batch.relation, tables))
         shape = self._shapes.pop(key, None)
         if shape is None:
-            shape = _Shape(_room(batch, sizes), batch.weight_A.new_zeros(4, dtype=torch.float64), [])
-            _fill(shape.batch, batch)
-            self._move(shape, tables)
-        else:
-            _fill(shape.batch, batch)
-            if shape.replay is None:
-                shape.replay = self.capture(lambda: self._move(shape, tables))
-            shape.replay()
+            figures_4 = batch.weight_A.new_zeros(4, dtype=torch.float64)
+            shape = _Shape(_room(batch, sizes), figures_4, [], Captured(self.capture))
+        _fill(shape.batch, batch)
+        shape.step(partial(self._move, shape, tables))
         self.step.adagrad.count(shape.moved)
         if len(self._shapes) >= MOST_GRAPHS:
             del self._shapes[next(iter(self._shapes))]

@@ -1,10 +1,10 @@
 """A step on queries: scores of all entities, their softmax, and the gradients in closed form.
 
-    G = softmax(scores) - the shares of the answers in the weight of their query
-    gradient of queries: weight G candidates
-    gradient of candidates: G^T weight queries
+    P = softmax(scores)
+    gradient of queries: weight P candidates - the candidates that answer
+    gradient of candidates: P^T weight queries - the queries that they answer
 
-With half_precision, scores and G are bfloat16, which halves the memory traffic; products add up in float32.
+With half_precision, scores and P are bfloat16, which halves the memory traffic; products add up in float32.
 SCORE_BYTES limits the number of queries at a time. No operation waits for the host, and the shape of every
 tensor follows from the shapes of the batch: a GPU can replay a captured step (train/gpu/replayed_step.py).
 
