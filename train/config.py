@@ -88,8 +88,15 @@ class TrainConfig(Section):
     memory_partitions: Tunable[int | None] = Field(
         None,
         ge=2,
-        description="Partitions per type in memory, besides those being read and written; null: the "
-        "bucket's. With more, partitions are read less often, and buckets have an order of their own.",
+        description="Partitions per type in memory, besides those being read and written. Half of them are "
+        "joined to one partition each: fewer partitions are read less often, and learn better. null: as "
+        "many as half of the worker's memory holds; with resident: never those of a bucket.",
+    )
+    outside_rows: Tunable[float] = Field(
+        0.5,
+        ge=0,
+        description="Rows of other partitions that are in memory beside a bucket, as further negatives, as a "
+        "share of its own. One worker trains them, from files.",
     )
     tensorboard: Neutral[bool] = Field(
         False, description="Write event files of the curves to {output}/tensorboard, one per epoch."
@@ -137,7 +144,9 @@ class TrainConfig(Section):
     )
     resident: Neutral[Literal["auto", "always", "never"]] = Field(
         "auto",
-        description="Keep the whole graph on the device, without partitions; auto: on a GPU, if it fits.",
+        description="Keep all rows and edges in the memory of the GPU, or of the worker without one: then "
+        "partitions are only in files, and cost no quality. auto: if they fit, on a CPU into half of the "
+        "worker's memory. Several workers always train bucket by bucket.",
     )
     device_partitions: Neutral[int | None] = Field(
         None,

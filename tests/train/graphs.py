@@ -33,6 +33,7 @@ def make_config(root, **settings) -> Config:
             "workers": 1,
         }
         | settings
+        | {"train": {"resident": "never", **settings.get("train", {})}}  # else no small graph has partitions
     )
 
 

@@ -197,7 +197,7 @@ class PartitionExchange:
                 if piece is None:
                     return None
                 if table is None:  # the first row tells the shapes
-                    table = Table(*(torch.empty(num_rows, *each.shape[1:]) for each in piece))
+                    table = Table(torch.from_numpy(piece[0]), torch.from_numpy(piece[1])).like(num_rows, CPU)
                     step = max(1, PIECE_BYTES // max(1, sum(each[:1].nbytes for each in piece)))
                 stop = start + len(piece[0])
                 table.embeddings_ND.numpy()[start:stop] = piece[0]

@@ -183,11 +183,14 @@ def split(edges: EdgeTensors, fraction: float, generator: torch.Generator) -> tu
 
 
 def cut_for_training(
-    config: Config, edges: EdgeTensors, generator: torch.Generator, num_rows: Mapping[Side, list[int]]
+    config: Config,
+    edges: EdgeTensors,
+    generator: torch.Generator,
+    num_rows: Mapping[Side, list[tuple[int, int]]],
 ) -> Iterator[Batch | QueryBatch]:
     """Cut edges in random order into batches of at most batch_size; into batches of queries where possible.
 
-    `num_rows` is as in `read`.
+    `num_rows` lists, for each of config.relations, the rows of its table, and how many of them are outside.
     """
     power = config.section(TrainConfig).negative_power
     if power and config.num_uniform_negs:
@@ -262,7 +265,7 @@ def _batch(config: PbgConfig, relation: int, edges: EdgeTensors, rows: slice, nu
 
 
 def _popularity(
-    config: PbgConfig, edges: EdgeTensors, num_rows: Mapping[Side, list[int]], power: float
+    config: PbgConfig, edges: EdgeTensors, num_rows: Mapping[Side, list[tuple[int, int]]], power: float
 ) -> dict[tuple[Side, str], Tensor]:
     relation_E = torch.zeros_like(edges.rel) if config.dynamic_relations else edges.rel
     sums = {}
@@ -271,6 +274,6 @@ def _popularity(
         for name in dict.fromkeys(types):
             own_E = torch.tensor([each == name for each in types], device=edges.rel.device)[relation_E]
             bags = edges.bags.get((side, name))
-            num_entities = num_rows[side][types.index(name)] if bags is None else len(bags)
-            sums[side, name] = popularity(getattr(edges, side)[own_E], num_entities, power)
+            num = num_rows[side][types.index(name)] if bags is None else (len(bags), 0)
+            sums[side, name] = popularity(getattr(edges, side)[own_E], *num, power)
     return sums

@@ -8,10 +8,9 @@
 
 In a layer, a bucket and its transpose follow each other; otherwise the layer is shuffled.
 
-If memory holds more partitions than a bucket needs (`train.memory_partitions`), or partitions move between
-the host and a GPU, the order is buffer elimination, with almost the fewest loads of partitions: all slots but
-one keep their partitions while every other partition passes through the last slot; then the kept partitions
-never come again.
+If partitions move between the host and a GPU, the order is buffer elimination, with almost the fewest loads
+of partitions: all slots but one keep their partitions while every other partition passes through the last
+slot; then the kept partitions never come again.
 
 Sources: PyTorch-BigGraph (arXiv:1903.12287, section 4.1); Marius' BETA (arXiv:2101.08358, section 4.1).
 """
@@ -19,15 +18,14 @@ Sources: PyTorch-BigGraph (arXiv:1903.12287, section 4.1); Marius' BETA (arXiv:2
 import math
 import random
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import product
 
 from graphmill.config import Config
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket, Side
-from train.config import TrainConfig
 from train.edges import seeds
-from train.edges.partitions import PartitionKey, all_keys, keys_of
+from train.edges.partitions import PartitionKey
 
 
 def order_of(config: Config, iteration: Iteration, device_slots: int | None = None) -> list[Bucket]:
@@ -35,25 +33,25 @@ def order_of(config: Config, iteration: Iteration, device_slots: int | None = No
     purpose = (iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx)
     num_lhs, num_rhs = (config.num_side_partitions(side) for side in Side)
     seed = seeds.derived(config.seed, "order", *purpose)
-    slots = device_slots or config.section(TrainConfig).memory_partitions
-    if slots is not None:
-        return elimination_order(num_lhs, num_rhs, slots, seed)
+    if device_slots is not None:
+        return elimination_order(num_lhs, num_rhs, device_slots, seed)
     return ordered_buckets(config.bucket_order, num_lhs, num_rhs, seed)
 
 
 class Uses:
     """The next use of each partition, in an iteration that visits the buckets in a known order."""
 
-    def __init__(self, config: Config, order: Sequence[Bucket]) -> None:
-        self._position = 0  # position of the bucket that comes next
-        self._positions: dict[PartitionKey, list[int]] = {key: [] for key in all_keys(config)}
-        for number, bucket in enumerate(order):
-            for key in keys_of(config, bucket):
-                self._positions[key].append(number)
+    def __init__(self, needed: Sequence[Collection[PartitionKey]]) -> None:
+        """`needed` lists the partitions of each bucket."""
+        self.position = 0  # position of the bucket that comes next
+        self._positions: dict[PartitionKey, list[int]] = {}
+        for number, keys in enumerate(needed):
+            for key in keys:
+                self._positions.setdefault(key, []).append(number)
 
     def advance(self) -> None:
         """Go on to the next bucket: the current bucket is no future use any more."""
-        self._position += 1
+        self.position += 1
 
     def is_left(self, key: PartitionKey) -> bool:
         """Whether a future bucket needs the partition."""
@@ -61,8 +59,8 @@ class Uses:
 
     def next_of(self, key: PartitionKey) -> tuple[float, PartitionKey]:
         """Return a sort key: the position of the next bucket that needs the partition, or infinity."""
-        positions = self._positions[key]
-        later = bisect_left(positions, self._position)
+        positions = self._positions.get(key, [])
+        later = bisect_left(positions, self.position)
         return (positions[later] if later < len(positions) else math.inf), key
 
 

@@ -24,12 +24,13 @@ def decide(context: RunContext, workers: int = 1) -> Plan:
     reasons: list[str] = []
     ignored: list[str] = []
     engine = engine_of(config, context.device, reasons)
-    placement, slots = _placement(context, workers, reasons, ignored)
+    placement, slots, blocks = _placement(context, workers, reasons, ignored)
     return Plan(
         device=str(context.device),
         engine=engine,
         placement=placement,
         slots=slots,
+        blocks=blocks,
         threads=torch.get_num_threads(),
         hogwild=engine == "compiled" and not _has_batches_for_torch(config),
         workers=workers,
@@ -82,26 +83,28 @@ def _has_batches_for_torch(config: Config) -> bool:
 
 def _placement(
     context: RunContext, workers: int, reasons: list[str], ignored: list[str]
-) -> tuple[Placement, int]:
-    """Choose where rows are, and how many partitions the device holds of a buffer."""
+) -> tuple[Placement, int, int]:
+    """Choose where rows are, the partitions that the device holds of a buffer, and the number of blocks."""
     settings = context.config.section(TrainConfig)
     if workers > 1:
         exchange = f"{workers} workers hand partitions on to each other"
         if settings.resident == "always":
             ignored.append(f"train.resident: always has no effect: {exchange}")
-        if settings.device_partitions:
-            ignored.append(f"train.device_partitions has no effect: {exchange}")
-        return "files", 0
+        for key in ("device_partitions", "memory_partitions"):
+            if getattr(settings, key):
+                ignored.append(f"train.{key} has no effect: {exchange}")
+        return "files", 0, 0
     is_cuda = context.device.type == "cuda"
     free, total = torch.cuda.mem_get_info(context.device) if is_cuda else (0, 0)
-    if settings.resident == "always" or (settings.resident == "auto" and is_cuda):
-        if obstacle := supported.obstacle(context.config):
-            (ignored if settings.resident == "always" else reasons).append(
-                f"train.resident: {settings.resident} has no effect: "
-                f"the whole graph cannot stay on the device with {obstacle}"
-            )
-        elif settings.resident == "always" or fits(context, free, total, reasons):
-            return "device", 0
+    if obstacle := _obstacle_of_joining(context):
+        (ignored if settings.resident == "always" else reasons).append(
+            f"train.resident: {settings.resident} has no effect: "
+            f"the whole graph cannot stay on the device with {obstacle}"
+        )
+    elif settings.resident == "always" or (
+        is_cuda and settings.resident == "auto" and fits(context, free, total, reasons)
+    ):
+        return "device", 0, 1
     slots = settings.device_partitions
     if slots is None:
         slots = slots_of(context, free, memory.host_free_bytes(), reasons) if is_cuda else 0
@@ -109,7 +112,46 @@ def _placement(
         raise ConfigError(
             f"train.device_partitions: {slots}; a bucket needs {needed} partitions on the device"
         )
-    return ("buffer", slots) if slots else ("files", 0)
+    if slots:
+        return "buffer", slots, 0
+    blocks = 0 if obstacle else blocks_of(context, reasons)
+    is_resident = blocks == 1 and settings.resident != "never"
+    return ("device" if is_resident else "files"), 0, blocks
+
+
+def _obstacle_of_joining(context: RunContext) -> str | None:
+    """Name the part of the configuration that needs partitions; on a GPU, that the kernels cannot train."""
+    if context.device.type == "cuda":
+        return supported.obstacle(context.config)
+    is_featurized = any(entity.featurized for entity in context.config.entities.values())
+    return "featurized entities" if is_featurized else None
+
+
+def blocks_of(context: RunContext, reasons: list[str]) -> int:
+    """Count the blocks that the partitions of a type are joined to; 0: no type has partitions.
+
+    Without a choice of the user they are as few as half of the worker's memory allows; adds the sizes to
+    `reasons`.
+    """
+    config, settings = context.config, context.config.section(TrainConfig)
+    is_cuda = context.device.type == "cuda"
+    most = max(entity.num_partitions for entity in config.entities.values())
+    least = min(
+        (each.num_partitions for each in config.entities.values() if each.num_partitions > 1), default=1
+    )
+    if most == 1:
+        return 0
+    if settings.memory_partitions is not None or settings.resident == "never" or is_cuda:
+        blocks = -(-least // max(1, (settings.memory_partitions or 2) // 2))
+        return blocks if blocks > 2 else 1
+    limit = memory.worker_bytes()
+    for blocks in (1, *range(3, least + 1)):
+        needed = memory.blocks_bytes(context, blocks)
+        if needed <= memory.WORKER_SHARE * limit:
+            break
+    held = "all rows are" if blocks == 1 else f"two of {blocks} blocks of partitions are"
+    reasons.append(f"{held} in memory, with edges and steps {_gib(needed)}; the worker has {_gib(limit)}")
+    return blocks
 
 
 def fits(context: RunContext, free: int, total: int, reasons: list[str]) -> bool:

@@ -3,9 +3,9 @@
     engine      compiled   C++ on a CPU                                        train/compiled
                 plain      torch, on any device                                train/step
                 fused      kernels on a GPU, or their reference on a CPU       train/gpu
-    placement   files      the rows of one bucket are in memory, the others in files
+    placement   files      the rows of two blocks of partitions are in memory, or of one bucket
                 buffer     all rows are in the host's memory, `slots` partitions of them on the device
-                device     the whole graph is on the device
+                device     the whole graph is on the device: on a GPU, or in the host's memory
 
 A plan is one log line of the run, and `plan` under `stages.train` in run.json. This module needs no torch.
 """
@@ -37,6 +37,7 @@ class Plan:
 
     Attributes:
         slots: partitions on the device at a time; 0 unless `placement` is buffer.
+        blocks: blocks that the partitions of a type are joined to; 0: buckets are trained one by one.
         threads: threads of the process.
         hogwild: whether each thread trains batches of its own; else all threads work on one batch.
         workers: number of workers.
@@ -49,6 +50,7 @@ class Plan:
     engine: Engine
     placement: Placement
     slots: int
+    blocks: int
     threads: int
     hogwild: bool
     workers: int
@@ -61,9 +63,9 @@ class Plan:
         if self.hogwild and self.threads > 1:
             threads += ", each on batches of its own"
         rows = {
-            "files": "partitions from files",
+            "files": "partitions from files" + f", in {self.blocks} blocks" * (self.blocks > 1),
             "buffer": f"{self.slots} partitions on the device at a time",
-            "device": "the whole graph on the device",
+            "device": "the whole graph " + ("in memory" if self.device == "cpu" else "on the device"),
         }
         text = f"on {self.device} with the {self.engine} step, {threads}, {rows[self.placement]}"
         return text if self.workers == 1 else f"{text}, as one of {self.workers} workers"

@@ -184,7 +184,7 @@ class BucketTrainer:
 
         def tasks() -> Iterator[Task]:
             begun = 0
-            num_rows = rows_of(self.config, self.context.num_rows, bucket)
+            num_rows = num_rows_of(self.config, bucket, tables)
             cut = batches.cut_for_training(self.config, edges, generator, num_rows)
             for batch, sides in with_tables(self.config, cut, bucket, tables):
                 self.step.set_lr_scale(self._lr_scale(iteration, begun / len(edges)))
@@ -202,6 +202,12 @@ class BucketTrainer:
         cut = batches.cut(self.config, held, generator)
         pairs = with_tables(self.config, cut, bucket, tables)
         return held_out.rank(self.config, self.model, pairs, generator)
+
+
+def num_rows_of(config: Config, bucket: Bucket, tables: Tables) -> dict[Side, list[tuple[int, int]]]:
+    """List, for each side, the rows of each relation's table, and how many of them are outside."""
+    sides = [by_side(config, number, bucket, tables) for number in range(len(config.relations))]
+    return {side: [(len(each[side]), each[side].num_outside) for each in sides] for side in Side}
 
 
 def with_tables(

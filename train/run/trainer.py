@@ -28,12 +28,15 @@ from train.edges.bucket_order import order_of
 from train.evaluation.job import evaluate
 from train.plan.decide import decide
 from train.run.bucket import BucketTrainer
-from train.run.resident import ResidentStore, WholeGraph
+from train.run.joined_trainer import JoinedTrainer
 from train.run.run_metrics import Visit, peak_bytes
 from train.run.training_run import TrainingRun
 from train.tables.background import Background
+from train.tables.blocks import Blocks
 from train.tables.device_buffer import DeviceBuffer, order_slots
+from train.tables.joined_store import JoinedStore
 from train.tables.partition_store import PartitionStore, Store
+from train.tables.resident_store import ResidentStore
 from train.tables.run_context import ModelState, RunContext
 
 
@@ -46,8 +49,11 @@ class Trainer(TrainingRun):
         self.plan = decide(self.context)
         self.plan.announce()
         super().__init__(config, self.context.schedule, self.context.version, claim, evaluate)
-        trainer = WholeGraph if self.plan.placement == "device" else BucketTrainer
-        self.bucket = trainer(self.context, self.model, self.adagrad, self.plan)
+        self.blocks = Blocks(self.context, self.plan.blocks) if self.plan.blocks else None
+        if self.blocks is None:
+            self.bucket = BucketTrainer(self.context, self.model, self.adagrad, self.plan)
+        else:
+            self.bucket = JoinedTrainer(self.blocks, self.model, self.adagrad, self.plan)
         self.prefetch = config.section(TrainConfig).prefetch
         self.background, self.committing = Background(), Background("commit")
         # Partitions per type on the device: the order of buckets suits them.
@@ -58,10 +64,10 @@ class Trainer(TrainingRun):
 
     def iterate(self, iteration: Iteration) -> None:
         """Train on the buckets one after the other, and begin to write and commit the version."""
-        order = order_of(self.bucket.config, iteration, self.order_slots)
+        order = self._order(iteration)
         following = [*order[1:], None] if self.prefetch else [None] * len(order)
         self.metrics.start_iteration(iteration)
-        self.store.begin(order)
+        self.store.begin(order, iteration)
         for bucket, then in zip(order, following, strict=True):
             self.metrics.add(self._visit(bucket, then, iteration))
             if self._pending is not None and self._pending.done():
@@ -117,13 +123,18 @@ class Trainer(TrainingRun):
         return self.background.wait_s + self.committing.wait_s
 
     def _store(self) -> Store:
-        match self.plan.placement:
-            case "device":
-                return ResidentStore(self.context)
-            case "buffer":
-                return DeviceBuffer(self.context, self.plan.slots)
-            case "files":
-                return PartitionStore(self.context, self.background)
+        if self.plan.placement == "buffer":
+            return DeviceBuffer(self.context, self.plan.slots)
+        if self.blocks is None:
+            return PartitionStore(self.context, self.background)
+        if self.plan.placement == "device":
+            return ResidentStore(self.blocks)
+        return JoinedStore(self.blocks, self.background)
+
+    def _order(self, iteration: Iteration) -> list[Bucket]:
+        if self.blocks is not None:
+            return self.blocks.order(iteration)
+        return order_of(self.config, iteration, self.order_slots)
 
     def _visit(self, bucket: Bucket, then: Bucket | None, iteration: Iteration) -> Visit:
         """Train on a bucket, while what `then` needs is read."""

@@ -1,16 +1,47 @@
 """Table of embeddings and optimizer state, which every step reads and moves."""
 
 from dataclasses import dataclass
+from typing import Self
 
+import numpy as np
+import torch
 from torch import Tensor
 
 
 @dataclass(eq=False)
 class Table:
-    """The embeddings of one partition and the state of their optimizer."""
+    """The embeddings of one partition and the state of their optimizer.
+
+    Attributes:
+        embeddings_ND: rows; the last `num_outside` are of other partitions (train/tables/outside_rows.py).
+        sums: squared gradients: [N] with row-wise Adagrad, [N, D] with element-wise.
+        stands_for: rows of other partitions that each outside row stands for.
+    """
 
     embeddings_ND: Tensor
-    sums: Tensor  # of squared gradients: [N] with row-wise Adagrad, [N, D] with element-wise
+    sums: Tensor
+    num_outside: int = 0
+    stands_for: float = 1.0
 
     def __len__(self) -> int:
         return len(self.embeddings_ND)
+
+    def rows(self, rows: slice) -> Self:
+        """Some rows of the table, in its memory."""
+        return type(self)(self.embeddings_ND[rows], self.sums[rows])
+
+    def fill(self, rows: slice, other: "Table") -> None:
+        """Copy all rows of another table to some rows of this one."""
+        self.embeddings_ND[rows] = other.embeddings_ND
+        self.sums[rows] = other.sums
+
+    def like(self, num_rows: int, device: torch.device) -> Self:
+        """Make an empty table of `num_rows` such rows."""
+        shapes = [(num_rows, *each.shape[1:]) for each in (self.embeddings_ND, self.sums)]
+        if (
+            device.type == "cpu"
+        ):  # numpy asks for huge pages, which random reads of rows want, and torch does not
+            embeddings_ND, sums = (torch.from_numpy(np.empty(shape, np.float32)) for shape in shapes)
+        else:
+            embeddings_ND, sums = (torch.empty(shape, device=device) for shape in shapes)
+        return type(self)(embeddings_ND, sums)

@@ -7,17 +7,20 @@ steps      gradients, operands and queries of a batch: about 16 D bytes per touc
 """
 
 import psutil  # type: ignore[import-untyped]
-from distributed import system
+from distributed import get_worker, system
 
 from graphmill.config import Config
+from graphmill.vocab import Side
 from train.config import TrainConfig
 from train.edges.negative_sampling import Sampling, in_batch_negatives
 from train.edges.partitions import PartitionKey, all_keys, is_shared, keys_of
+from train.step.grouped import SCORE_BYTES
 from train.tables.run_context import RunContext
 
 EDGE_BYTES = 16  # 12 where all weights are 1, which files tell only when they are read
 _ALIGNED_EDGES = 16  # a column begins at a multiple of 64 bytes
 SHARE = 0.9  # of the free memory that the plan may use; the rest is for uncounted buffers
+WORKER_SHARE = 0.5  # of a worker's memory for all rows, without counting what others leave free
 HOST_SHARE = 0.7  # pinned memory cannot be swapped
 SPARE_SLOTS = 2  # of a buffer: for a partition that comes, and for one that goes
 
@@ -42,6 +45,16 @@ def edges_bytes(config: Config, num_edges: int) -> int:
     return num_edges * (EDGE_BYTES + held_out + (8 + 4 + EDGE_BYTES if is_sorted else 0))
 
 
+def queries_bytes(context: RunContext) -> int:
+    """Memory of a step on queries (all_negs): its scores, and the gradient of all candidates."""
+    config = context.config
+    names = {
+        relation.entity_type(side) for relation in config.relations if relation.all_negs for side in Side
+    }
+    rows = max((sum(context.num_rows[name]) * config.entity_dimension(name) for name in names), default=0)
+    return 2 * SCORE_BYTES[context.device.type] + 2 * 4 * rows if rows else 0
+
+
 def step_bytes(config: Config) -> int:
     """Memory that steps take and free: one launch by launch, and one captured."""
     chunk = Sampling.of_training(config).chunk_size(config.batch_size)
@@ -55,7 +68,32 @@ def resident_bytes(context: RunContext) -> int:
     """The whole graph on a device, with the edges of the largest iteration."""
     schedule = context.schedule
     num_edges = max((schedule.num_edges_of(number) for number in range(schedule.per_epoch)), default=0)
-    return rows_bytes(context) + edges_bytes(context.config, num_edges) + step_bytes(context.config)
+    steps = step_bytes(context.config) + queries_bytes(context)
+    return rows_bytes(context) + edges_bytes(context.config, num_edges) + steps
+
+
+def blocks_bytes(context: RunContext, num_blocks: int) -> int:
+    """Memory of a run on blocks of partitions: with one block, of all rows and the copy of a version.
+
+    Else, of each type, the two blocks of a visit, as much again while they are joined, a block that comes,
+    and outside rows with their sample.
+    """
+    if num_blocks == 1:
+        return resident_bytes(context) + rows_bytes(context)
+    config, schedule = context.config, context.schedule
+    share = config.section(TrainConfig).outside_rows
+    block = joined = 0
+    for name, entity in config.entities.items():
+        if entity.num_partitions > 1:
+            size = -(-entity.num_partitions // num_blocks)
+            joined = max(joined, size)
+            block += size * max(
+                partition_bytes(context, (name, part)) for part in range(entity.num_partitions)
+            )
+    edges = (2 * joined) ** 2 * max(schedule.num_edges.values()) // (2 * schedule.num_edge_chunks)
+    shared = sum(partition_bytes(context, key) for key in all_keys(config) if is_shared(config, key))
+    steps = step_bytes(config) + queries_bytes(context)
+    return int((5 + 6 * share) * block) + shared + 2 * edges_bytes(config, edges) + steps
 
 
 def staying_bytes(context: RunContext) -> int:
@@ -98,6 +136,15 @@ def bucket_partitions(context: RunContext) -> int:
         sum(not is_shared(config, key) for key in keys_of(config, bucket))
         for _, bucket in context.schedule.num_edges
     )
+
+
+def worker_bytes() -> int:
+    """Memory of this Dask worker, or of the host or container where there is no worker."""
+    try:
+        limit = get_worker().memory_manager.memory_limit
+    except ValueError:  # no Dask task
+        limit = None
+    return int(limit or system.MEMORY_LIMIT)
 
 
 def host_free_bytes() -> int:

@@ -14,7 +14,6 @@ from concurrent.futures import Future
 
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket
-from train.config import TrainConfig
 from train.edges.bucket_order import Uses
 from train.edges.partitions import PartitionKey, all_keys, is_shared, keys_of
 from train.step.table import Table
@@ -41,11 +40,15 @@ class Store(ABC):
         self.config, self.version = context.config, context.version
         self.files = PartitionFiles(context)
         self.num_read = self.num_written = 0
-        self.uses = Uses(context.config, [])
+        self.uses = Uses([])
 
-    def begin(self, order: Sequence[Bucket]) -> None:
+    def begin(self, order: Sequence[Bucket], iteration: Iteration) -> None:
         """Note the order of an iteration's buckets."""
-        self.uses = Uses(self.config, order)
+        self.uses = Uses([self.needed(bucket, iteration) for bucket in order])
+
+    def needed(self, bucket: Bucket, iteration: Iteration) -> set[PartitionKey]:
+        """Keys of the partitions that a bucket needs."""
+        return keys_of(self.config, bucket)
 
     @abstractmethod
     def enter(
@@ -70,7 +73,6 @@ class PartitionStore(Store):
 
     def __init__(self, context: RunContext, background: Background) -> None:
         super().__init__(context)
-        self._slots = self.config.section(TrainConfig).memory_partitions
         self._background = background
         self._tables: dict[PartitionKey, Table] = {}
         self._coming: dict[PartitionKey, Future[Table]] = {}
@@ -81,8 +83,8 @@ class PartitionStore(Store):
         self, bucket: Bucket, then: Bucket | None, iteration: Iteration
     ) -> Mapping[PartitionKey, Table]:
         """The tables of `bucket`; reading of the tables of `then`, if given, has begun."""
-        needed = keys_of(self.config, bucket)
-        ahead = keys_of(self.config, then) if then is not None else set()
+        needed = self.needed(bucket, iteration)
+        ahead = self.needed(then, iteration) if then is not None else set()
         for key in self._leaving_for(needed, ahead):
             self._let_go(key, iteration)
         self.uses.advance()
@@ -110,15 +112,8 @@ class PartitionStore(Store):
 
     def _leaving_for(self, needed: set[PartitionKey], ahead: set[PartitionKey]) -> list[PartitionKey]:
         """Partitions that must leave the memory for those that are needed."""
-        free = [key for key in self._tables.keys() - needed - ahead if not is_shared(self.config, key)]
-        if self._slots is None:
-            return sorted(free)
-        leaving = []
-        for entity_type in sorted({key[0] for key in free}):
-            mine = sorted((key for key in free if key[0] == entity_type), key=self.uses.next_of, reverse=True)
-            held = sum(key[0] == entity_type for key in self._tables.keys() | needed)
-            leaving += mine[: max(0, held - self._slots)]
-        return leaving
+        free = self._tables.keys() - needed - ahead
+        return sorted(key for key in free if not is_shared(self.config, key))
 
     def _let_go(self, key: PartitionKey, iteration: Iteration) -> None:
         self._settle(wait=False)

@@ -20,7 +20,7 @@ from train.model import learning_rates
 
 def drawn(config, edges, num_rows):
     """Count the draws of each row on each side."""
-    rows = {side: [num_rows] for side in Side}
+    rows = {side: [(num_rows, 0)] for side in Side}
     counts = {side: torch.zeros(num_rows) for side in Side}
     generator = torch.Generator().manual_seed(0)
     for batch in batches.cut_for_training(config, edges, generator, rows):
@@ -49,8 +49,12 @@ def test_negatives_are_drawn_as_often_as_edges_ask(power):
 
 def test_running_sums_start_above_zero():
     """Else the first row would never be drawn, or be drawn for nothing."""
-    assert popularity(torch.tensor([0, 0, 2]), 3, 1.0).tolist() == [3, 4, 6]
-    assert popularity(torch.tensor([], dtype=torch.int64), 2, 0.5).tolist() == [1, 2]
+    assert popularity(torch.tensor([0, 0, 2]), 3, 0, 1.0).tolist() == [3, 4, 6]
+    assert popularity(torch.tensor([], dtype=torch.int64), 2, 0, 0.5).tolist() == [1, 2]
+
+
+def test_outside_rows_are_as_popular_as_the_mean():
+    assert popularity(torch.tensor([0, 0, 1]), 4, 2, 1.0).tolist() == [3, 5, 7.5, 10]
 
 
 def test_training_with_popular_negatives(tmp_path):

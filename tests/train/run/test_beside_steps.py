@@ -108,10 +108,10 @@ def test_a_write_that_fails_ends_the_run_early_with_its_own_message(tmp_path, mo
     config = graph(tmp_path, own, num_epochs=50)
     write, seen = PartitionFiles.write, []
 
-    def failing(self, key, table, version, iteration, *arguments):
+    def failing(self, key, table, version, *arguments, **named):
         if version == 2 and key == ("node", 3):
             raise StorageError("the disk is full")
-        write(self, key, table, version, iteration, *arguments)
+        write(self, key, table, version, *arguments, **named)
 
     monkeypatch.setattr(PartitionFiles, "write", failing)
     trainer = Trainer(config)

@@ -33,7 +33,7 @@ from train.model.model import Model
 from train.pbg_api import do_eval
 from train.plan import decide
 
-PLAIN = {"engine": "plain"}
+PLAIN = {"engine": "plain", "resident": "never"}
 OPERATOR = """
 import torch
 from train.pbg_api import DYNAMIC_OPERATORS, OPERATORS, AbstractDynamicOperator, AbstractOperator

@@ -1,0 +1,159 @@
+"""Blocks of partitions: an epoch has each edge once, each row is in one place, and nothing is lost."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphmill.formats import pbg_checkpoint
+from graphmill.vocab import Side
+from tests.train.graphs import embeddings, make_config, random_triples, write_graph
+from train import job
+from train.plan.decide import decide
+from train.run.joined_trainer import JoinedTrainer
+from train.step.table import Table
+from train.tables.blocks import Blocks
+from train.tables.outside_rows import OutsideRows
+from train.tables.run_context import CPU, RunContext
+
+TYPES = {"user": {"num_partitions": 6}, "item": {"num_partitions": 4}, "city": {"num_partitions": 1}}
+RELATIONS = [
+    {"name": "buys", "lhs": "user", "rhs": "item", "operator": "diagonal"},
+    {"name": "lives", "lhs": "user", "rhs": "city"},
+]
+COUNTS = {"user": 41, "item": 30, "city": 5}
+
+
+def graph(root, **more):
+    """A graph whose types have six, four and one partition; its edges have weights of their own."""
+    own = {"entities": TYPES, "relations": RELATIONS, "global_emb": False} | more
+    config = make_config(root, **own)
+    rng = np.random.default_rng(0)
+    rel = rng.integers(2, size=400)
+    limits = np.array([[41, 30], [41, 5]])
+    triples = np.stack([rng.integers(limits[rel, 0]), rel, rng.integers(limits[rel, 1])], 1)
+    write_graph(config, COUNTS, triples, weight=np.arange(2, 402, dtype=np.float32))
+    return config
+
+
+@pytest.mark.parametrize("types", [["user", "user"], ["user", "item"]])
+@pytest.mark.parametrize(("num", "chunks"), [(1, 1), (3, 1), (3, 2), (4, 1)])
+def test_an_epoch_has_every_edge_once_between_its_own_rows(tmp_path, num, chunks, types):
+    counts = dict.fromkeys(types, 41)
+    parts = {name: {"num_partitions": 4} for name in counts}
+    relation = {"name": "r", "lhs": types[0], "rhs": types[1]}
+    config = make_config(
+        tmp_path, entities=parts, relations=[relation], num_edge_chunks=chunks, global_emb=False
+    )
+    triples = random_triples(np.random.default_rng(1), 41, 1, 41, 300)
+    write_graph(config, counts, triples, weight=np.arange(2, 302, dtype=np.float32))
+    context = RunContext(config)
+    blocks = Blocks(context, num)
+    trainer = JoinedTrainer(blocks, *context.load_model(), decide(context))
+    found = []
+    for chunk in range(chunks):
+        iteration = context.schedule.iteration(chunk)
+        order = blocks.order(iteration)
+        assert len(order) == len(set(order)) == (num * (num - 1) or 1)
+        for visit in order:
+            edges = trainer.read(visit, iteration)
+            ids = {}
+            for side in Side:
+                # as the files of partitions have them
+                own = []
+                for name, part in blocks.keys_of(visit, iteration):
+                    if name == types[side != Side.LHS]:
+                        own += list(range(part, counts[name], 4))
+                ids[side] = np.array(own)[edges.index[side].numpy()]
+            weight = edges.weights.long().numpy() - 2
+            assert (triples[weight, 0] == ids[Side.LHS]).all()
+            assert (triples[weight, 2] == ids[Side.RHS]).all()
+            found += weight.tolist()
+    assert sorted(found) == list(range(300))
+
+
+def test_types_may_have_other_numbers_of_partitions(tmp_path):
+    config = graph(tmp_path, num_epochs=3, train={"memory_partitions": 2, "outside_rows": 0.3})
+    assert decide(RunContext(config)).blocks == 4
+    figures = job.train(config)
+    assert [epoch["edges"] for epoch in figures["epochs"]] == [400] * 3
+    losses = [epoch["loss"] for epoch in figures["epochs"]]
+    assert all(before > after for before, after in pairwise(losses))
+    for name, count in COUNTS.items():
+        assert embeddings(config, name, count).isfinite().all()
+
+
+def test_blocks_are_written_as_the_partitions_that_were_read(tmp_path):
+    """Without a learning rate a row is the same wherever it goes: in blocks, in samples, in files."""
+    whole = graph(tmp_path / "whole", lr=1e-30, relation_lr=0.1, num_epochs=1, max_norm=None)
+    tables = {}
+    for held in (2, 4):
+        config = graph(
+            tmp_path / str(held),
+            lr=1e-30,
+            relation_lr=0.1,
+            num_epochs=2,
+            train={"memory_partitions": held, "outside_rows": 0.5},
+        )
+        job.train(config)
+        tables[held] = {name: embeddings(config, name, count) for name, count in COUNTS.items()}
+    job.train(whole)
+    for name, count in COUNTS.items():
+        drawn = embeddings(whole, name, count)
+        for found in tables.values():
+            torch.testing.assert_close(found[name], drawn, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("order", ["inside_out", "affinity", "random"])
+@pytest.mark.parametrize("prefetch", [True, False])
+def test_a_stopped_run_ends_with_the_same_bytes(tmp_path, order, prefetch):
+    """The sample of rows is read from files, or kept from the iteration before: it is the same."""
+    own = {"outside_rows": 0.5, "memory_partitions": 2, "prefetch": prefetch}
+    once = graph(tmp_path / "once", bucket_order=order, num_epochs=3, num_edge_chunks=2, train=own)
+    job.train(once)
+    own = own | {"prefetch": True}
+    for epochs in (1, 2, 3):
+        again = graph(tmp_path / "again", bucket_order=order, num_epochs=epochs, num_edge_chunks=2, train=own)
+        job.train(again)
+    for name, count in COUNTS.items():
+        assert torch.equal(embeddings(once, name, count), embeddings(again, name, count))
+    ended = [pbg_checkpoint.read_stats(each.checkpoint_path) for each in (once, again)]
+    assert ended[0] == ended[1]
+
+
+@given(
+    counts=st.lists(st.integers(0, 9), min_size=3, max_size=6),
+    share=st.floats(0, 2),
+    seed=st.integers(0, 9),
+    data=st.data(),
+)
+@settings(max_examples=60, deadline=None)
+def test_what_steps_make_of_the_sample_comes_back_to_its_rows(counts, share, seed, data):
+    """Blocks come and go in any order, as in the store, and steps add one to every outside row."""
+    outside = OutsideRows(seed, {"node": counts}, share)
+    keys = [("node", block) for block in range(len(counts))]
+    files = {key: Table(torch.zeros(counts[key[1]], 2), torch.zeros(counts[key[1]])) for key in keys}
+    outside.begin(0, files.__getitem__)
+    moved, before = 0.0, set()
+    for visit in range(data.draw(st.integers(1, 6))):
+        held = data.draw(st.sets(st.sampled_from(keys), min_size=2, max_size=2))
+        for key in before - held:
+            outside.take(key, files[key], 0, visit)
+        for key in held:
+            outside.put_back(key, files[key])
+        num_own = sum(len(files[key]) for key in held)
+        table = outside.lend("node", files[keys[0]].like(num_own + outside.num_rows("node"), CPU))
+        assert len(table) - table.num_outside == num_own
+        if table.num_outside:
+            assert table.stands_for == pytest.approx((sum(counts) - num_own) / table.num_outside)
+        rows = table.embeddings_ND[num_own:]
+        rows += 1
+        moved += rows.numel()
+        outside.take_back()
+        before = held
+    for key, table in files.items():
+        outside.put_back(key, table)
+    assert sum(float(table.embeddings_ND.sum()) for table in files.values()) == moved

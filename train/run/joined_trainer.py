@@ -1,0 +1,76 @@
+"""Training on blocks of partitions (train/tables/blocks.py); with one block, on the whole graph.
+
+    in memory    of each type the rows of two blocks, one partition after the other; their sums; the edges of
+                 the visit, with rows counted from the first of the table, 12 bytes per edge, 16 with weights
+
+The rest of the trainer sees a graph of one partition.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.vocab import Bucket, Side
+from train.edges.batches import EdgeTensors
+from train.edges.partitions import PartitionKey, key_of
+from train.model.model import Model
+from train.model.optimizer import Adagrad
+from train.plan.plan import Plan
+from train.run.bucket import BucketTrainer, read_edges
+from train.tables.blocks import Blocks
+
+
+class JoinedTrainer(BucketTrainer):
+    """Trains on one bucket of blocks after another."""
+
+    def __init__(self, blocks: Blocks, model: Model, adagrad: Adagrad, plan: Plan) -> None:
+        super().__init__(blocks.whole, model, adagrad, plan)
+        self.blocks = blocks
+        self._kept: dict[tuple[int, int], EdgeTensors] = {}  # where an epoch is one visit
+
+    def _read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
+        """Read the edges of a visit from all its buckets."""
+        place = iteration.edge_path_idx, iteration.edge_chunk_idx
+        if place in self._kept:
+            return self._kept[place]
+        config, schedule = self.config, self.context.schedule
+        parts = self.blocks.parts(bucket, iteration)
+        starts = self.blocks.starts(bucket, iteration)
+        size = sum(stop - start for start, stop in parts.values())
+        # room for all edges, so that one bucket is all the memory beside them
+        lhs, rel, rhs = (torch.empty(size, dtype=torch.int32, device=self.context.device) for _ in range(3))
+        weight: Tensor | None = None
+        done = 0
+        for each, rows_of_file in parts.items():
+            part = self._read_part(each, starts, iteration.edge_path, rows_of_file)
+            own = slice(done, done + len(part))
+            lhs[own], rel[own], rhs[own] = part.lhs, part.rel, part.rhs
+            if part.weight is not None:
+                weight = torch.ones(size, device=self.context.device) if weight is None else weight
+                weight[own] = part.weight
+            done += len(part)
+        edges = EdgeTensors(lhs, rel, rhs, weight)
+        if not config.dynamic_relations and len(config.relations) > 1:
+            edges = edges[torch.sort(edges.rel, stable=True).indices]
+        if schedule.per_epoch == self.blocks.num == 1:
+            self._kept[place] = edges
+        return edges
+
+    def _read_part(
+        self, bucket: Bucket, starts: Mapping[PartitionKey, int], path: str, rows_of_file: tuple[int, int]
+    ) -> EdgeTensors:
+        """Read a bucket's edges; `starts` has the first row of each partition in the tables of the visit."""
+        files = self.blocks.files
+        edges = read_edges(files, path, bucket, rows_of_file, self.staging)
+        for side, rows_E in ((Side.LHS, edges.lhs), (Side.RHS, edges.rhs)):
+            names = [relation.entity_type(side) for relation in files.config.relations]
+            keys = [key_of(files.config, name, side, bucket) for name in names]
+            first = [starts[key] for key in keys]
+            if len(set(first)) == 1:
+                rows_E += first[0]
+            else:
+                first_R = torch.tensor(first, dtype=rows_E.dtype, device=rows_E.device)
+                rows_E += first_R.index_select(0, edges.rel)
+        return edges

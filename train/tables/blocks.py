@@ -1,0 +1,130 @@
+"""Blocks: partitions of files that are trained together.
+
+Quality falls with the number of partitions, so training has as few as memory allows. It groups the partitions
+of files to blocks, and visits every pair of blocks. In a visit the rows of both are one table, and the edges
+among them are one bucket. An iteration has two passes over all pairs, with half of every bucket's edges each.
+Every pass groups the partitions in another way, so that most pairs of partitions meet in several visits.
+
+    8 partitions, 4 blocks     in some pass block 0 has partitions 5 and 2, block 1 has 0 and 7, ...
+                               visit (0, 1) has half of the edges between the blocks; the three visits of a
+                               block share half of those inside it; in the second pass visits are (1, 0), ...
+    1 block                    visit (0, 0) has all edges
+"""
+
+import copy
+from functools import lru_cache
+
+import torch
+
+from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.vocab import Bucket, Partition, Side
+from train.edges import seeds
+from train.edges.bucket_order import ordered_buckets
+from train.edges.partitions import PartitionKey, all_buckets
+from train.tables.run_context import RunContext
+
+WHOLE = Bucket(0, 0)  # the only visit where there is one block
+
+
+class Blocks:
+    """How the partitions of a run are grouped.
+
+    Attributes:
+        num: number of blocks; never 2, for one visit would have both.
+        files: the run, with the partitions of its files.
+        whole: the same run, with one partition per type.
+        types: types of relations.
+    """
+
+    def __init__(self, context: RunContext, num: int) -> None:
+        self.num, self.files = num, context
+        self.types = sorted({each.entity_type(side) for each in context.config.relations for side in Side})
+        self.whole = copy.copy(context)
+        entities = {
+            name: entity.model_copy(update={"num_partitions": 1})
+            for name, entity in context.config.entities.items()
+        }
+        self.whole.config = context.config.model_copy(update={"entities": entities})
+        self.whole.num_rows = {name: [sum(counts)] for name, counts in context.num_rows.items()}
+        self._grouping = lru_cache(16)(self._grouped)
+
+    def order(self, iteration: Iteration) -> list[Bucket]:
+        """Order the visits of an iteration; those of the second pass have the larger block first."""
+        if self.num == 1:
+            return [WHOLE]
+        config = self.files.config
+        visits: list[Bucket] = []
+        for number in range(2):
+            seed = seeds.derived(config.seed, "order", *_purpose(iteration), number)
+            buckets = ordered_buckets(config.bucket_order, self.num, self.num, seed)
+            pairs = [sorted(each, reverse=bool(number)) for each in buckets if each.lhs != each.rhs]
+            visits += dict.fromkeys(Bucket(*pair) for pair in pairs)
+        return visits
+
+    def keys_of(self, visit: Bucket, iteration: Iteration) -> list[PartitionKey]:
+        """Partitions of all types that a visit needs, in the order of their rows in its tables."""
+        return [
+            (name, partition)
+            for name in self.types
+            for partition, block in enumerate(self._blocks(len(self.files.num_rows[name]), visit, iteration))
+            if block in visit or block is None
+        ]
+
+    def starts(self, visit: Bucket, iteration: Iteration) -> dict[PartitionKey, int]:
+        """First row of each partition in the table of its type."""
+        starts, rows = {}, dict.fromkeys(self.types, 0)
+        for name, partition in self.keys_of(visit, iteration):
+            starts[name, partition] = rows[name]
+            rows[name] += self.files.num_rows[name][partition]
+        return starts
+
+    def parts(self, visit: Bucket, iteration: Iteration) -> dict[Bucket, tuple[int, int]]:
+        """First row that a visit trains on of each bucket file, and the row after the last."""
+        nums = [self.files.config.num_side_partitions(side) for side in Side]
+        of_lhs, of_rhs = (self._blocks(num, visit, iteration) for num in nums)
+        parts = {}
+        for bucket in all_buckets(self.files.config):
+            blocks = {of_lhs[bucket.lhs], of_rhs[bucket.rhs]} - {None}
+            if blocks <= set(visit):
+                start, stop = self.files.schedule.rows(iteration, bucket)
+                number, visits = self._turn(visit, blocks)
+                size = stop - start
+                parts[bucket] = start + number * size // visits, start + (number + 1) * size // visits
+        return parts
+
+    def _turn(self, visit: Bucket, blocks: set[int | None]) -> tuple[int, int]:
+        """Number of a visit among all visits that have edges of these blocks, and how many there are."""
+        if self.num == 1:
+            return 0, 1
+        second = visit.lhs > visit.rhs
+        if len(blocks) == 2:
+            return int(second), 2
+        other = visit.rhs if visit.lhs in blocks else visit.lhs
+        own = visit.lhs if visit.lhs in blocks else visit.rhs
+        shares = self.num - 1
+        return second * shares + other - (other > own), 2 * shares
+
+    def _blocks(self, num_partitions: int, visit: Bucket, iteration: Iteration) -> tuple[int | None, ...]:
+        """The block of each partition in the pass of a visit; None for what every visit has."""
+        if num_partitions == 1:
+            return (None,)
+        return self._grouping(num_partitions, *_purpose(iteration), visit.lhs > visit.rhs)
+
+    def _grouped(self, num_partitions: int, *purpose: int) -> tuple[int, ...]:
+        if self.files.config.eval_fraction:
+            purpose = purpose[1:]  # the edges of a visit are those of every epoch: some are held out of it
+        generator = seeds.generator(self.files.config.seed, "blocks", *purpose)
+        places = torch.randperm(num_partitions, generator=generator).tolist()
+        return tuple(place * self.num // num_partitions for place in places)
+
+
+def _purpose(iteration: Iteration) -> tuple[int, int, int]:
+    return iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx
+
+
+def rows_of_whole(context: RunContext, name: str) -> dict[PartitionKey, slice]:
+    """The rows of each partition among all rows of its type."""
+    rows, stop = {}, 0
+    for partition, count in enumerate(context.num_rows[name]):
+        rows[name, Partition(partition)] = slice(stop, stop := stop + count)
+    return rows

@@ -1,0 +1,79 @@
+"""Blocks of a run on one worker, two at a time: one table of each type, with outside rows behind."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+
+from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.vocab import Bucket
+from train.config import TrainConfig
+from train.edges.partitions import PartitionKey, is_shared
+from train.step.table import Table
+from train.tables.background import Background
+from train.tables.blocks import Blocks
+from train.tables.outside_rows import OutsideRows
+from train.tables.partition_store import PartitionStore
+
+
+class JoinedStore(PartitionStore):
+    """Holds the partitions of the current visit, and those that the next visit adds; files have the others.
+
+    The rows of a type are in one table. A partition that stays is copied from the table of a visit to that of
+    the next; one that leaves keeps its table in memory until its file is written.
+    """
+
+    def __init__(self, blocks: Blocks, background: Background) -> None:
+        super().__init__(blocks.files, background)
+        self.blocks = blocks
+        types = {name: blocks.files.num_rows[name] for name in blocks.types}
+        share = self.config.section(TrainConfig).outside_rows * 2 / max(1, blocks.num - 2)
+        self._outside = OutsideRows(self.config.seed, types, share if blocks.num > 2 else 0)
+
+    def begin(self, order: Sequence[Bucket], iteration: Iteration) -> None:
+        """Note the order of an iteration's visits, and read the outside rows that it begins with."""
+        super().begin(order, iteration)
+        self._outside.begin(self.version, lambda key: self.files.load(key, self.version))
+
+    def needed(self, bucket: Bucket, iteration: Iteration) -> set[PartitionKey]:
+        """Keys of the partitions that a visit needs."""
+        return set(self.blocks.keys_of(bucket, iteration))
+
+    def enter(
+        self, bucket: Bucket, then: Bucket | None, iteration: Iteration
+    ) -> Mapping[PartitionKey, Table]:
+        """The table of each type, under its partition 0; reading of what `then` needs has begun."""
+        self._outside.take_back()
+        super().enter(bucket, then, iteration)
+        keys = self.blocks.keys_of(bucket, iteration)
+        for key in keys:
+            self._outside.put_back(key, self._tables[key])
+        own = {name: [key for key in keys if key[0] == name] for name in self.blocks.types}
+        return {(name, 0): self._joined(partitions) for name, partitions in own.items()}
+
+    def write_all(self, iteration: Iteration, background: Background) -> list[Future[None]]:
+        """Write the partitions in memory, and copy those that the iteration never needed."""
+        self._outside.take_back()
+        for key in sorted(self._tables):
+            self._outside.take(key, self._tables[key], self.version + 1)
+        return super().write_all(iteration, background)
+
+    def _let_go(self, key: PartitionKey, iteration: Iteration) -> None:
+        position = self.uses.position
+        if not self.uses.is_left(key):
+            self._outside.take(key, self._tables[key], self.version + 1)
+        elif self.uses.next_of(key)[0] > position + 1:  # what is needed next leaves only without prefetch
+            self._outside.take(key, self._tables[key], self.version, position)
+        super()._let_go(key, iteration)
+
+    def _joined(self, keys: Sequence[PartitionKey]) -> Table:
+        """Make one table of the partitions of a type, and copy outside rows behind them."""
+        tables = [self._tables[key] for key in keys]
+        if is_shared(self.config, keys[0]):
+            return tables[0]
+        name, stop = keys[0][0], 0
+        num_rows = sum(map(len, tables)) + self._outside.num_rows(name)
+        joined = tables[0].like(num_rows, tables[0].embeddings_ND.device)
+        for key, table in zip(keys, tables, strict=True):
+            own = slice(stop, stop := stop + len(table))
+            joined.fill(own, table)
+            self._tables[key] = joined.rows(own)
+        return self._outside.lend(name, joined)

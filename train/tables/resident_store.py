@@ -1,0 +1,79 @@
+"""All rows in memory: on the device, or on a CPU in the host's memory."""
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+
+import torch
+
+from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.vocab import Bucket
+from train.edges.partitions import PartitionKey
+from train.step.table import Table
+from train.tables import memory
+from train.tables.background import Background
+from train.tables.blocks import Blocks, rows_of_whole
+from train.tables.partition_store import Store
+from train.tables.run_context import CPU, RunContext
+
+
+class ResidentStore(Store):
+    """Holds one block of each type, with all its rows.
+
+    The files of a version are written from a copy of the tables, on the device if it has room for it.
+    """
+
+    writes_beside = True
+
+    def __init__(self, blocks: Blocks) -> None:
+        """The blocks are one."""
+        super().__init__(blocks.files.on_host())
+        self.device = blocks.files.device
+        self._rows = {name: rows_of_whole(blocks.files, name) for name in self.config.entities}
+        self._tables: dict[PartitionKey, Table] = {}
+        self._copy_device = copy_device(blocks.files)
+
+    def enter(
+        self, bucket: Bucket, then: Bucket | None, iteration: Iteration
+    ) -> Mapping[PartitionKey, Table]:
+        """The table of every type, with all its rows."""
+        if not self._tables:
+            self._tables = {(name, 0): self._load(rows) for name, rows in self._rows.items()}
+        return self._tables
+
+    def write_all(self, iteration: Iteration, background: Background) -> list[Future[None]]:
+        """Copy all tables, and begin to write the copies."""
+        copies = {key: _copied(table, self._copy_device) for key, table in self._tables.items()}
+        files = []
+        for rows_of_partitions in self._rows.values():
+            for key, rows in rows_of_partitions.items():
+                part = copies[key[0], 0].rows(rows)
+                files.append(background.submit(self.files.write, key, part, self.version + 1, iteration))
+                self.num_written += 1
+        return files
+
+    def _load(self, rows_of_partitions: Mapping[PartitionKey, slice]) -> Table:
+        table: Table | None = None
+        num_rows = max(rows.stop for rows in rows_of_partitions.values())
+        for key, rows in rows_of_partitions.items():
+            part = self.files.load(key, self.version)
+            self.num_read += 1
+            table = table or part.like(num_rows, self.device)
+            table.fill(rows, part)
+        assert table is not None  # a type has a partition
+        return table
+
+
+def copy_device(context: RunContext) -> torch.device:
+    """Choose the device for the copies of all tables: theirs, if it has room for them."""
+    if context.device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(context.device)
+        if memory.resident_bytes(context) + memory.rows_bytes(context) > memory.SHARE * free:
+            return CPU
+    return context.device
+
+
+def _copied(table: Table, device: torch.device) -> Table:
+    copied = Table(table.embeddings_ND.to(device, copy=True), table.sums.to(device, copy=True))
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()  # another stream will read the copy
+    return copied
