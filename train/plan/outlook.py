@@ -40,9 +40,10 @@ def bucket_bytes(config: Config, graph: GraphSize) -> float:
 
 
 def edge_s(config: Config, graph: GraphSize) -> float:
-    """Seconds that one core takes for an edge."""
+    """Seconds that one core takes for an edge, in all models of an ensemble."""
     num_negatives = config.num_batch_negs + config.num_uniform_negs
     if any(relation.all_negs for relation in config.relations):
         rows = (count / config.entities[name].num_partitions for name, count in graph.num_entities.items())
         num_negatives = round(max(rows, default=0))
-    return config.dimension * (12 * num_negatives / FLOPS + ELEMENT_S)
+    dimension = max(config.entity_dimension(name) for name in config.entities)
+    return dimension * (12 * num_negatives / FLOPS + ELEMENT_S)
