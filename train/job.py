@@ -166,10 +166,12 @@ def _train_members(
     if at_once == 1 or not shares:
         return [_train_one(member, client, claim, in_task) for member in members]
     num_on_host = min(at_once, max(Counter(each.rpartition(":")[0] for each in addresses).values()))
+    tasks = [(member, in_task, num_on_host) for member in members]
     trained: list[dict[str, Any]] = []
-    for first in range(0, len(members), at_once):
-        tasks = [(member, in_task, num_on_host) for member in members[first : first + at_once]]
-        trained += cluster.run_tasks(client, train, tasks, description="training", unit="models")
+    with cluster.shown_by_worker(client):
+        for first in range(0, len(members), at_once):
+            now = tasks[first : first + at_once]
+            trained += cluster.run_tasks(client, train, now, description="members", unit="models")
     return trained
 
 

@@ -1,6 +1,6 @@
 """Estimates what training takes, without torch."""
 
-from graphmill.config import Config
+from graphmill.config import Config, PbgConfig
 from graphmill.display.readable import duration, number, size
 from graphmill.run.outlook import GraphSize, Outlook, Rows
 from graphmill.vocab import TRAIN_SPLIT, Side
@@ -29,10 +29,10 @@ def outlook(config: Config, graph: GraphSize | None) -> Outlook:
 
 
 def bucket_bytes(config: Config, graph: GraphSize) -> float:
-    """Bytes of the rows and sums of a bucket: two partitions of each type, or its only one."""
+    """Bytes of a model's rows and sums of a bucket: two partitions of each type, or its only one."""
     total = 0.0
     for name, count in graph.num_entities.items():
-        dimension = config.entity_dimension(name)
+        dimension = PbgConfig.entity_dimension(config, name)
         states = dimension if config.section(TrainConfig).optimizer == "adagrad" else 1
         partitions = config.entities[name].num_partitions
         total += min(2, partitions) * count / partitions * 4 * (dimension + states)

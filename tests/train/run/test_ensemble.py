@@ -12,6 +12,7 @@ from distributed import Client, LocalCluster
 from hypothesis import given
 from hypothesis import strategies as st
 
+import graphmill
 from graphmill import config as configuration
 from graphmill.checkpoints.pbg import PbgCheckpoint
 from graphmill.checkpoints.states import sums_of, table_sums
@@ -189,9 +190,9 @@ def test_what_a_kill_leaves_is_trained_and_joined_to_the_same_bytes(config, clie
     for member, num_epochs in ((done, 2), (begun, 1)):
         job.claim_checkpoint(member)
         job.train(member.model_copy(update={"num_epochs": num_epochs}))
-    finished = Path(pbg_checkpoint.model_uri(done.checkpoint_path, 2)).stat()
+    finished = Path(pbg_checkpoint.model_uri(done.checkpoint_path, 2)).stat().st_mtime_ns
     job.run(config, client)
-    assert Path(pbg_checkpoint.model_uri(done.checkpoint_path, 2)).stat() == finished
+    assert Path(pbg_checkpoint.model_uri(done.checkpoint_path, 2)).stat().st_mtime_ns == finished
     assert contents(config.checkpoint_path) == whole
     # all members are trained, and a kill interrupts the join: before a file, and before the commit
     for leaves in (set(), {"embeddings_node_1.v1.h5"}, {"embeddings_node_1.v1.h5", "members/joined.json"}):
@@ -293,6 +294,14 @@ def test_a_gpu_for_each_member():
     assert job.one_worker_per_gpu(config) == config
 
 
+def test_several_workers_share_each_member(config, client):
+    shared = with_train(config, num_workers=2, ensemble=2, bucket_assignment="tournament")
+    figures = job.run(shared, client)
+    assert figures["num_edges"] == 2 * 2 * 200
+    tables = [embeddings(member, "node", NUM_NODES) for member in members_of(shared)]
+    assert torch.equal(embeddings(shared, "node", NUM_NODES)[:, 4:8], tables[1][:, :4])
+
+
 @pytest.mark.slow
 def test_pipeline_remaps_and_predicts_with_the_joined_checkpoint(tmp_path, rng):
     table = tmp_path / "edges.csv"
@@ -324,10 +333,22 @@ def test_pipeline_remaps_and_predicts_with_the_joined_checkpoint(tmp_path, rng):
         "train": {"ensemble": 2},
     }
     conf.write_text(json.dumps(settings))
-    done = CliRunner().invoke(command, ["pipeline", "--conf", str(conf), "--master", "local[1]"])
+    master = ["--master", "local[1]"]
+    done = CliRunner().invoke(command, ["pipeline", "--conf", str(conf), *master])
     assert done.exit_code == 0, done.output
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["stages"]["remap"]["types"]["node"]["dimension"] == 8
     assert [each["version"] for each in record["stages"]["train"]["members"]] == [1, 1]
     assert "mrr" in record["metrics"]
     assert ensemble.is_joined(configuration.load(str(conf)))
+    run, checkpoint = str(tmp_path / "out"), str(tmp_path / "out" / "checkpoint")
+    for words in (
+        ["predict", run, "--k", "3", "--relation", "r0", "--to", str(tmp_path / "answers"), *master],
+        ["neighbors", run, "--id", "n1", "--relation", "r0"],
+        ["evaluate", run, "--split", "train", *master],
+        ["report", run],
+        ["convert", checkpoint, str(tmp_path / "recis"), "--format", "recis"],
+    ):
+        done = CliRunner().invoke(command, words)
+        assert done.exit_code == 0, (words, done.output)
+    assert graphmill.open(run).dimension("node") == 8
