@@ -27,7 +27,7 @@ from graphmill.run.trained_with import changes_in_errors
 from graphmill.storage import Checksums
 from train.config import TrainConfig
 from train.distributed.coordinator import Coordinator
-from train.edges.partitions import PartitionKey, all_keys
+from train.edges.partitions import PartitionKey
 from train.model.frozen import Frozen
 from train.plan import outlook as estimates
 from train.plan.plan import all_reduce_of, announced
@@ -149,7 +149,10 @@ def _train_ensemble(config: Config, client: Client, claim: Claim) -> dict[str, A
     before = pbg_checkpoint.read_version(config.checkpoint_path)
     if not ensemble.is_joined(config):
         pbg_checkpoint.delete_uncommitted(config.checkpoint_path)
-        tasks = [(config, key, before + 1, in_task) for key in all_keys(config)]
+        first = members[0].checkpoint_path
+        counts = pbg_checkpoint.num_partitions(first, pbg_checkpoint.read_version(first))
+        keys = [(name, partition) for name, count in counts.items() for partition in range(count)]
+        tasks = [(config, key, before + 1, in_task) for key in keys]
         written = cluster.run_tasks(client, join_partition, tasks, description="joining", unit="partitions")
         checksums = {uri: each for found in written for uri, each in found.items()}
         cluster.run_task(client, join_model, config, before + 1, checksums, in_task, description="joining")
@@ -163,11 +166,14 @@ def _train_members(
     addresses = cluster.worker_addresses(client)
     at_once = min(len(members), len(addresses))
     shares = members[0].section(TrainConfig).num_workers == 1 and members[0].num_gpus != 1
-    if at_once == 1 or not shares:
-        return [_train_one(member, client, claim, in_task) for member in members]
+    trained: list[dict[str, Any]] = []
+    if at_once < 2 or not shares:
+        for number, member in enumerate(members, start=1):
+            log.info("training: model %d of %d, in %s", number, len(members), member.checkpoint_path)
+            trained.append(_train_one(member, client, claim, in_task))
+        return trained
     num_on_host = min(at_once, max(Counter(each.rpartition(":")[0] for each in addresses).values()))
     tasks = [(member, in_task, num_on_host) for member in members]
-    trained: list[dict[str, Any]] = []
     with cluster.shown_by_worker(client):
         for first in range(0, len(members), at_once):
             now = tasks[first : first + at_once]
@@ -208,7 +214,8 @@ def one_worker_per_gpu(config: Config) -> Config:
     Members of an ensemble have a GPU each.
     """
     settings = config.section(TrainConfig)
-    if config.num_gpus > 1 == config.ensemble and "num_workers" not in settings.model_fields_set:
+    is_set = "num_workers" in settings.model_fields_set
+    if config.num_gpus > 1 and config.ensemble == 1 and not is_set:
         return config.with_section(settings.model_copy(update={"num_workers": config.num_gpus}))
     return config
 

@@ -4,7 +4,6 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -27,7 +26,6 @@ from tests.train.graphs import (
     contents,
     embeddings,
     make_config,
-    mean_reciprocal_rank,
     random_triples,
     write_graph,
 )
@@ -168,17 +166,6 @@ def test_run_trains_the_members_and_joins_them(config, client, tmp_path, optimiz
         assert torch.equal(sums[:, 4:8], of_members[1][:, :4])
     else:
         torch.testing.assert_close(sums, sum(of_members) / 3)
-
-
-def test_the_joined_model_ranks_as_its_members_together(config, client, rng):
-    job.run(config, client)
-    known = np.stack(
-        [rng.integers(NUM_NODES, size=30), np.zeros(30, int), rng.integers(NUM_NODES, size=30)], 1
-    )
-    write_graph(config, {"node": NUM_NODES}, known, path=config.split_path("test"))
-    settings = {"split": "test", "filter_paths": [config.split_path("test")]}
-    found = evaluate.evaluate(changed(config, evaluate=settings))["metrics"]["mrr"]
-    assert found == pytest.approx(mean_reciprocal_rank(config, {"node": NUM_NODES}, known, known), abs=1e-6)
 
 
 def test_what_a_kill_leaves_is_trained_and_joined_to_the_same_bytes(config, client):
