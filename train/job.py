@@ -165,9 +165,9 @@ def _train_members(
     """Train members side by side, one on a worker, or one after the other where each takes all workers."""
     addresses = cluster.worker_addresses(client)
     at_once = min(len(members), len(addresses))
-    shares = members[0].section(TrainConfig).num_workers == 1 and members[0].num_gpus != 1
+    one_worker_each = members[0].section(TrainConfig).num_workers == 1 and members[0].num_gpus != 1
     trained: list[dict[str, Any]] = []
-    if at_once < 2 or not shares:
+    if at_once < 2 or not one_worker_each:
         for number, member in enumerate(members, start=1):
             log.info("training: model %d of %d, in %s", number, len(members), member.checkpoint_path)
             trained.append(_train_one(member, client, claim, in_task))
