@@ -19,12 +19,14 @@ from graphmill.model import registry
 
 SamplerName = Annotated[str, AfterValidator(registry.NEGATIVE_SAMPLERS.check)]
 Share = Annotated[float, Field(gt=0)]
-_RARE = (
-    "freeze",
-    "plugins",
-    "negative_sampler",
-    "relation_prediction",
-)  # not written where not used: older checkpoints lack them
+# Keys that are not written where they have these values: older checkpoints lack them.
+_UNUSED: dict[str, Any] = {
+    "freeze": [],
+    "plugins": {},
+    "negative_sampler": None,
+    "relation_prediction": 0.0,
+    "ensemble": 1,
+}
 
 
 class TrainConfig(Section):
@@ -180,6 +182,11 @@ class TrainConfig(Section):
         description="Weight of an auxiliary loss, the cross entropy of an edge's relation among all "
         "relations. For dynamic relations with diagonal operators and dot, in PyTorch's steps; 0: none.",
     )
+    ensemble: Fixed[Positive] = Field(
+        1,
+        description="Models of `dimension` that are trained apart, with other seeds, and joined into one "
+        "checkpoint of so many times the dimension. Needs comparator dot.",
+    )
     negative_sampler: Tunable[SamplerName | None] = Field(
         None, description="Plug-in that draws num_uniform_negs negatives per chunk; null: uniformly."
     )
@@ -193,7 +200,7 @@ class TrainConfig(Section):
     def result_settings(self) -> dict[str, Any]:
         """The settings that change the result; plug-ins by checksum, and not the keys that are not in use."""
         found = super().result_settings() | {"plugins": self.plugins.checksums()}
-        return {key: value for key, value in found.items() if value or key not in _RARE}
+        return {key: value for key, value in found.items() if key not in _UNUSED or value != _UNUSED[key]}
 
 
 class EvaluateConfig(Section):

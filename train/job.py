@@ -3,11 +3,13 @@
 checkpoint_path/
   graphmill.json      settings and inputs of the checkpoint (train/run/claim.py)
   ...                 PBG v1 (graphmill/formats/pbg_checkpoint)
+  members/            the models of an ensemble (train/run/ensemble.py)
   _SUCCESS            when all epochs are done
 """
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -22,11 +24,14 @@ from graphmill.run.outlook import GraphSize, Outlook
 from graphmill.run.output_checks import check_folder
 from graphmill.run.settled import describe, settled
 from graphmill.run.trained_with import changes_in_errors
+from graphmill.storage import Checksums
 from train.config import TrainConfig
 from train.distributed.coordinator import Coordinator
+from train.edges.partitions import PartitionKey
 from train.model.frozen import Frozen
 from train.plan import outlook as estimates
 from train.plan.plan import all_reduce_of, announced
+from train.run import ensemble
 from train.run.claim import check_claim, claim_checkpoint, inputs_of, moved_aside, trained_with
 from train.run.ignored_keys import log_ignored_keys
 from train.tables.legacy_inputs import import_legacy_inputs
@@ -61,7 +66,11 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
     _check_negatives(config)
     Frozen.of(config)
     _check_relation_prediction(config)
+    ensemble.check(config)
     check_claim(config, coming)
+    if config.ensemble > 1:
+        for member in ensemble.members_of(config):
+            check_claim(member, coming)
     return ""
 
 
@@ -106,20 +115,70 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     claim.check()
     changes = claim_checkpoint(config)
     with announced(client), changes_in_errors(config):
-        if config.section(TrainConfig).num_workers > 1:
-            figures = Coordinator.on(client, config, claim).run()
+        if config.ensemble > 1:
+            figures = _train_ensemble(config, client, claim)
         else:
-            in_task = claim.of(config.checkpoint_path)
-            figures = cluster.run_task(client, train, config, in_task, description="training")
+            figures = _train_one(config, client, claim, claim.of(config.checkpoint_path))
     if changes and not figures["num_edges"]:
         log.warning("training: nothing was left to train: raise num_epochs, the total, to go on")
     warn_of_growing_loss(config, figures.get("epochs", ()))
-    if aside := moved_aside(config.checkpoint_path):
+    models = {each.checkpoint_path for each in (config, *ensemble.members_of(config))}
+    if aside := [each for path in sorted(models) for each in moved_aside(path)]:
         figures |= {"moved_aside": aside}  # only the user deletes these
     if paths := _graphstorm_paths(config):
         arguments = config, paths, claim.of(*paths.values())
         cluster.run_task(client, save_for_graphstorm, *arguments, description="saving for GraphStorm")
     return figures
+
+
+def _train_one(config: Config, client: Client, claim: Claim, in_task: Claim) -> dict[str, Any]:
+    """Train one model; `in_task` is the part of `claim` that tasks check."""
+    if config.section(TrainConfig).num_workers > 1:
+        return Coordinator.on(client, config, claim).run()
+    return cluster.run_task(client, train, config, in_task, description="training")
+
+
+def _train_ensemble(config: Config, client: Client, claim: Claim) -> dict[str, Any]:
+    """Train the members, and join their checkpoints unless the committed version holds them."""
+    members = ensemble.members_of(config)
+    for member in members:
+        claim_checkpoint(member)
+    in_task = claim.of(config.checkpoint_path)
+    trained = _train_members(members, client, claim, in_task)
+    claim.check()
+    before = pbg_checkpoint.read_version(config.checkpoint_path)
+    if not ensemble.is_joined(config):
+        pbg_checkpoint.delete_uncommitted(config.checkpoint_path)
+        first = members[0].checkpoint_path
+        counts = pbg_checkpoint.num_partitions(first, pbg_checkpoint.read_version(first))
+        keys = [(name, partition) for name, count in counts.items() for partition in range(count)]
+        tasks = [(config, key, before + 1, in_task) for key in keys]
+        written = cluster.run_tasks(client, join_partition, tasks, description="joining", unit="partitions")
+        checksums = {uri: each for found in written for uri, each in found.items()}
+        cluster.run_task(client, join_model, config, before + 1, checksums, in_task, description="joining")
+    return ensemble.figures(config, before, trained)
+
+
+def _train_members(
+    members: Sequence[Config], client: Client, claim: Claim, in_task: Claim
+) -> list[dict[str, Any]]:
+    """Train members side by side, one on a worker, or one after the other where each takes all workers."""
+    addresses = cluster.worker_addresses(client)
+    at_once = min(len(members), len(addresses))
+    one_worker_each = members[0].section(TrainConfig).num_workers == 1 and members[0].num_gpus != 1
+    trained: list[dict[str, Any]] = []
+    if at_once < 2 or not one_worker_each:
+        for number, member in enumerate(members, start=1):
+            log.info("training: model %d of %d, in %s", number, len(members), member.checkpoint_path)
+            trained.append(_train_one(member, client, claim, in_task))
+        return trained
+    num_on_host = min(at_once, max(Counter(each.rpartition(":")[0] for each in addresses).values()))
+    tasks = [(member, in_task, num_on_host) for member in members]
+    with cluster.shown_by_worker(client):
+        for first in range(0, len(members), at_once):
+            now = tasks[first : first + at_once]
+            trained += cluster.run_tasks(client, train, now, description="members", unit="models")
+    return trained
 
 
 def warn_of_drawn(config: Config) -> None:
@@ -150,9 +209,13 @@ def warn_of_growing_loss(config: Config, epochs: Sequence[Mapping[str, Any]]) ->
 
 
 def one_worker_per_gpu(config: Config) -> Config:
-    """Set one worker per GPU, where there are several GPUs and train.num_workers is not set."""
+    """Set one worker per GPU, where there are several GPUs and train.num_workers is not set.
+
+    Members of an ensemble have a GPU each.
+    """
     settings = config.section(TrainConfig)
-    if config.num_gpus > 1 and "num_workers" not in settings.model_fields_set:
+    is_set = "num_workers" in settings.model_fields_set
+    if config.num_gpus > 1 and config.ensemble == 1 and not is_set:
         return config.with_section(settings.model_copy(update={"num_workers": config.num_gpus}))
     return config
 
@@ -189,14 +252,31 @@ def check_outputs(config: Config) -> None:
         check_folder(config.checkpoint_path, _OTHER_FILES, "checkpoint_path", "and no checkpoint")
 
 
-def train(config: Config, claim: Claim = NO_CLAIM) -> dict[str, Any]:
-    """Train in this process, from the end of the checkpoint; safe to run again after a kill."""
+def train(config: Config, claim: Claim = NO_CLAIM, num_on_host: int = 1) -> dict[str, Any]:
+    """Train one model in this process, from the end of the checkpoint; safe to run again after a kill.
+
+    By default it takes its part of the cores, of `num_on_host` processes that train on this machine.
+    """
     from train.run.trainer import Trainer
     from train.step import runtime  # imports torch: only workers need it
 
     runtime.keep_freed_memory()
-    with runtime.cpu_threads(config.workers):
+    with runtime.cpu_threads(config.workers or max(1, cluster.num_cores() // num_on_host)):
         return Trainer(config, claim).run()
+
+
+def join_partition(config: Config, key: PartitionKey, version: int, claim: Claim = NO_CLAIM) -> Checksums:
+    """Join a partition of the members of an ensemble in this process."""
+    from train.run import joined  # imports torch
+
+    return joined.join_partition(config, key, version, claim)
+
+
+def join_model(config: Config, version: int, checksums: Checksums, claim: Claim = NO_CLAIM) -> None:
+    """Join the models of the members of an ensemble, and commit, in this process."""
+    from train.run import joined  # imports torch
+
+    joined.join_model(config, version, checksums, claim)
 
 
 def save_for_graphstorm(config: Config, paths: dict[str, str], claim: Claim = NO_CLAIM) -> None:

@@ -11,7 +11,7 @@ yarn         containers of Hadoop's distributed shell: application, container, h
 
 from graphmill.cluster.connecting import connect
 from graphmill.cluster.settings import ENVIRONMENT, ClusterConfig, TlsConfig, num_cores
-from graphmill.cluster.tasks import Losses, run_task, run_tasks
+from graphmill.cluster.tasks import Losses, run_task, run_tasks, shown_by_worker
 from graphmill.cluster.workers import described_workers, worker_addresses
 
 __all__ = [
@@ -24,5 +24,6 @@ __all__ = [
     "num_cores",
     "run_task",
     "run_tasks",
+    "shown_by_worker",
     "worker_addresses",
 ]

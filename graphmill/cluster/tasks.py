@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from distributed import Client, Future, KilledWorker, as_completed
@@ -119,8 +120,28 @@ def run_task(client: Client, function: Callable[..., Result], *arguments: Any, d
 
 
 def _show_event(event: tuple[Any, dict[str, Any]]) -> None:
-    fields = {key: value for key, value in event[1].items() if key != "worker"}  # Dask adds the worker
-    progress.show(progress.Tick(**fields))
+    progress.show(_told(event[1]))
+
+
+def _told(content: dict[str, Any]) -> progress.Tick:
+    return progress.Tick(**{key: each for key, each in content.items() if key != "worker"})  # Dask adds it
+
+
+@contextmanager
+def shown_by_worker(client: Client) -> Iterator[None]:
+    """Show the progress of long tasks that run side by side during the block, each worker's by itself."""
+    numbers: dict[str, int] = {}
+
+    def show(event: tuple[Any, dict[str, Any]]) -> None:
+        tick = _told(event[1])
+        number = numbers.setdefault(event[1]["worker"], len(numbers) + 1)
+        progress.show(replace(tick, description=f"{tick.description}, worker {number}"))
+
+    client.subscribe_topic(progress.TOPIC, show)
+    try:
+        yield
+    finally:
+        client.unsubscribe_topic(progress.TOPIC)
 
 
 def _result(future: Future, description: str) -> Any:

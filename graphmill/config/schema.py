@@ -240,7 +240,7 @@ class PbgConfig(Section):
                     f"{where}.{side}: {relation.entity_type(side)!r} is not among the entities: "
                     f"{', '.join(self.entities)}"
                 )
-        lhs_dim, rhs_dim = (self.entity_dimension(relation.entity_type(side)) for side in Side)
+        lhs_dim, rhs_dim = (PbgConfig.entity_dimension(self, relation.entity_type(side)) for side in Side)
         if lhs_dim != rhs_dim:
             raise ValueError(f"{where}: lhs has dimension {lhs_dim} and rhs {rhs_dim}; they must be equal")
         try:
@@ -336,13 +336,26 @@ class Config(PbgConfig):
         found = getattr(self.train, "plugins", NO_PLUGINS)
         return found if isinstance(found, Plugins) else NO_PLUGINS
 
+    @property
+    def ensemble(self) -> int:
+        """Number of models that the checkpoint joins."""
+        return int(getattr(self.train, "ensemble", 1))
+
+    def entity_dimension(self, entity_type: str) -> int:
+        """Length of the embeddings of `entity_type` in the checkpoint: that of all models together."""
+        return self.ensemble * super().entity_dimension(entity_type)
+
     def with_section(self, section: Section) -> Self:
         """Return the same configuration with another `section`."""
         return self.model_copy(update={section.key: section})
 
     def pbg(self) -> dict[str, Any]:
-        """Return PBG's part alone, in PBG's order, as plain JSON types."""
-        return self.model_dump(mode="json", include=set(PbgConfig.model_fields))
+        """Return PBG's part alone, in PBG's order, as plain JSON types: the model of the checkpoint."""
+        content = self.model_dump(mode="json", include=set(PbgConfig.model_fields))
+        for model in (content, *content["entities"].values()):
+            if model["dimension"] is not None:
+                model["dimension"] *= self.ensemble
+        return content
 
     def split_path(self, split: str) -> str:
         """Folder of the bucket files of `split`: one of `edge_paths`, or one in `edge_root`."""

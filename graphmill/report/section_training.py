@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from graphmill.display.readable import duration, number, size
-from graphmill.report.blocks import Block, Curves, Note, Series, Tile, Tiles
+from graphmill.report.blocks import Block, Curves, Note, Series, Table, Tile, Tiles
 from graphmill.report.reading import records
 
 Entry = Mapping[str, Any]
@@ -13,6 +13,7 @@ Value = Callable[[Entry], float | None]
 CURVE = "Good: it rises and levels off. Bad: it falls again: the model learns the train edges by heart."
 SPEED = "Good: a level line. A line that falls waits for disks, for the network or for other programs."
 WAITS = "Good: near zero. Where it is much of an epoch, train.memory_partitions or faster disks help."
+MEMBERS = "Good: members that are alike. The curves are those of member 0."
 SWAPS = "Few are good. Fewer partitions, or more of them in memory, mean fewer reads and writes."
 MEMORY = "Good: a level line below the memory of a worker. A line that rises to it ends in a killed worker."
 STEEP = 0.1
@@ -23,6 +24,7 @@ def training(entry: Entry) -> Iterator[Block]:
     """Blocks about the stage's entry in run.json."""
     epochs = records(entry, "epochs")
     yield Tiles(list(_tiles(entry, epochs)))
+    yield from _members(records(entry, "members"))
     if not epochs:
         yield Note("run.json has no figures of single epochs.")
         return
@@ -59,6 +61,24 @@ def _tiles(entry: Entry, epochs: Sequence[Entry]) -> Iterator[Tile]:
     if peaks:
         yield Tile("memory", size(max(peaks)), "largest process")
     yield Tile("time", duration(entry.get("seconds")), "with start and checkpoints")
+
+
+def _members(members: Sequence[Entry]) -> Iterator[Block]:
+    """A line for each model of an ensemble."""
+    if not members:
+        return
+    columns = ["member", "seed", "loss", "validation MRR", "time"]
+    rows = [
+        [
+            str(place),
+            str(each.get("seed", "-")),
+            number(each.get("loss")),
+            number(each.get("validation_mrr")),
+            duration(each.get("total_seconds")),
+        ]
+        for place, each in enumerate(members)
+    ]
+    yield Table("Members of the ensemble", columns, rows, 2, note=MEMBERS)
 
 
 def speed(visit: Entry) -> float | None:

@@ -41,6 +41,8 @@ def etl(entry: Entry) -> Iterator[tuple[str, str]]:
 
 def train(entry: Entry) -> Iterator[tuple[str, str]]:
     """Yield the figures of train."""
+    if members := entry.get("members"):
+        yield "models", number(len(members))
     yield "epochs", number(entry.get("num_epochs"))
     yield "loss", number(entry.get("loss"))
     if entry.get("edges_per_s") and "skipped" not in entry:

@@ -53,6 +53,7 @@ STATIC = {
     ],
     "global_emb": True,
 }
+ENSEMBLE = {**STATIC, "train": {"ensemble": 2}}
 
 
 def _graph(raw: Mapping[str, Any], root: Path, client: distributed.Client, num_partitions: int = 1) -> Config:
@@ -107,7 +108,7 @@ def test_pbg_trains_on_our_buckets_and_both_measure_the_same(
     assert found["mrr"] > 2 * 0.045  # of 120 entities at random: H(120) / 120
 
 
-@pytest.mark.parametrize("raw", [DYNAMIC, STATIC], ids=["dynamic", "static"])
+@pytest.mark.parametrize("raw", [DYNAMIC, STATIC, ENSEMBLE], ids=["dynamic", "static", "ensemble"])
 def test_both_measure_our_checkpoint_the_same(
     tmp_path: Path, client: distributed.Client, any_python: Path, raw: dict[str, Any]
 ) -> None:

@@ -17,10 +17,13 @@ from pathlib import Path
 
 from graphmill import config as configuration
 from graphmill import storage
+from graphmill.formats import pbg_checkpoint
 from graphmill.storage import fs
 from tests.train.graphs import contents
 from train import job
+from train.edges.partitions import all_keys
 from train.run.bucket import BatchStep
+from train.run.ensemble import is_joined, members_of
 
 
 def count_events(on_event, step_s):
@@ -71,8 +74,22 @@ def in_child(config, kill_at=None) -> tuple[int, str]:
 
     count_events(on_event, float(sys.argv[3]))
     job.claim_checkpoint(config)
-    job.train(config)
+    members = members_of(config)
+    for member in members if len(members) > 1 else ():
+        job.claim_checkpoint(member)
+    for member in members:
+        job.train(member)
+    if len(members) > 1 and not is_joined(config):
+        join(config)
     os._exit(0)
+
+
+def join(config) -> None:
+    """Join the members of an ensemble, as the tasks of `job.run` do."""
+    version = pbg_checkpoint.read_version(config.checkpoint_path) + 1
+    pbg_checkpoint.delete_uncommitted(config.checkpoint_path)
+    written = [job.join_partition(config, key, version) for key in all_keys(config)]
+    job.join_model(config, version, {uri: each for found in written for uri, each in found.items()})
 
 
 def main() -> None:

@@ -77,7 +77,8 @@ def is_small(config: Config) -> bool:
     num_ranked = num_edges(config.split_path(settings.split))
     num_ranked = min(settings.sample or num_ranked, num_ranked)
     num_entities = max(map(sum, entity_counts.list_counts(config.entity_path).values()), default=0)
-    products = 2 * num_ranked * num_entities * config.dimension
+    dimension = max(config.entity_dimension(name) for name in config.entities)
+    products = 2 * num_ranked * num_entities * dimension
     return products <= SMALL_PRODUCTS and sum(map(num_edges, config.edge_paths)) <= SMALL_EDGES
 
 

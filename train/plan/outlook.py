@@ -1,6 +1,6 @@
 """Estimates what training takes, without torch."""
 
-from graphmill.config import Config
+from graphmill.config import Config, PbgConfig
 from graphmill.display.readable import duration, number, size
 from graphmill.run.outlook import GraphSize, Outlook, Rows
 from graphmill.vocab import TRAIN_SPLIT, Side
@@ -29,10 +29,10 @@ def outlook(config: Config, graph: GraphSize | None) -> Outlook:
 
 
 def bucket_bytes(config: Config, graph: GraphSize) -> float:
-    """Bytes of the rows and sums of a bucket: two partitions of each type, or its only one."""
+    """Bytes of a model's rows and sums of a bucket: two partitions of each type, or its only one."""
     total = 0.0
     for name, count in graph.num_entities.items():
-        dimension = config.entity_dimension(name)
+        dimension = PbgConfig.entity_dimension(config, name)
         states = dimension if config.section(TrainConfig).optimizer == "adagrad" else 1
         partitions = config.entities[name].num_partitions
         total += min(2, partitions) * count / partitions * 4 * (dimension + states)
@@ -40,9 +40,10 @@ def bucket_bytes(config: Config, graph: GraphSize) -> float:
 
 
 def edge_s(config: Config, graph: GraphSize) -> float:
-    """Seconds that one core takes for an edge."""
+    """Seconds that one core takes for an edge, in all models of an ensemble."""
     num_negatives = config.num_batch_negs + config.num_uniform_negs
     if any(relation.all_negs for relation in config.relations):
         rows = (count / config.entities[name].num_partitions for name, count in graph.num_entities.items())
         num_negatives = round(max(rows, default=0))
-    return config.dimension * (12 * num_negatives / FLOPS + ELEMENT_S)
+    dimension = max(config.entity_dimension(name) for name in config.entities)
+    return dimension * (12 * num_negatives / FLOPS + ELEMENT_S)

@@ -177,6 +177,16 @@ def test_progress_of_a_task_is_shown_here(client: Client) -> None:
     assert seen.ticks[-1].fields == {"loss": "0.5"}
 
 
+def test_long_tasks_side_by_side_have_a_bar_each(client: Client) -> None:
+    seen = Seen()
+    with progress.shown_by(seen), cluster.shown_by_worker(client):
+        assert cluster.run_tasks(client, count_up, [(10,), (10,)], description="all") == [10, 10]
+        wait_until(
+            lambda: {"counting, worker 1", "counting, worker 2"} <= {each.description for each in seen.ticks}
+        )
+    assert {each.total for each in seen.ticks if each.description != "all"} == {10}
+
+
 def test_a_cancelled_task_stops_by_itself(client: Client) -> None:
     def is_at_work() -> bool:
         return any(client.run(lambda dask_worker: len(dask_worker.state.executing)).values())

@@ -77,6 +77,7 @@ def test_the_page_shows_run_json_and_the_embeddings(page: Path) -> None:
         "2 node",
         "version -",
         "A map of 60 embeddings",
+        str(2**62 + 1),
     ):
         assert expected in words
     for hostile in HOSTILE:

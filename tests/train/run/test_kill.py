@@ -15,6 +15,7 @@ PLACEMENTS = {
     "files": {},
     "device": {"resident": "always"},
     "buffer": {"device_partitions": 3},
+    "ensemble": {"ensemble": 2},
 }
 IN_KERNELS = [
     {**relation, "operator": "complex_diagonal"} for relation in RELATIONS
@@ -22,8 +23,11 @@ IN_KERNELS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("placement", "every"), [("files", 7), ("device", 13), ("buffer", 17)])
+@pytest.mark.parametrize(
+    ("placement", "every"), [("files", 7), ("device", 13), ("buffer", 17), ("ensemble", 29)]
+)
 def test_kill_anywhere_and_run_again(tmp_path, rng, placement, every):
+    in_files = placement in ("files", "ensemble")
     config = mixed(
         tmp_path,
         eval_fraction=0.1,
@@ -32,12 +36,12 @@ def test_kill_anywhere_and_run_again(tmp_path, rng, placement, every):
         num_batch_negs=10,
         bucket_order="random",
         train=PLACEMENTS[placement],
-        **({} if placement == "files" else {"relations": IN_KERNELS, "global_emb": False}),
+        **({} if in_files else {"relations": IN_KERNELS, "global_emb": False}),
     )
     write_mixed(config, rng)
     conf = tmp_path / "conf.yaml"
     conf.write_text(json.dumps(config.model_dump(mode="json")))
-    step_s = 0 if placement == "files" else 0.005  # for files that are written beside the steps
+    step_s = 0 if in_files else 0.005  # for files that are written beside the steps
     done = subprocess.run(
         [sys.executable, "-m", "tests.train.kill_driver", str(conf), str(every), str(step_s)],
         cwd=REPOSITORY,
@@ -52,9 +56,9 @@ def test_kill_anywhere_and_run_again(tmp_path, rng, placement, every):
     # two epochs of nine buckets, each with several steps and renames: a sample of all the moments
     assert len(report["order"]) > 80
     assert len(report["points"]) > 5
-    # two versions: where all rows stay in memory, steps come between the files of the first
+    # two versions of each model: where all rows stay in memory, steps come between the files of the first
     runs = re.findall("c+", report["order"].replace(".", ""))
-    assert (len(runs) > 2) == (placement != "files")
+    assert (len(runs) > 2 * config.ensemble) == (not in_files)
     for number, (killed_by, finished, differing) in enumerate(report["points"]):
         assert killed_by == signal.SIGKILL, number
         assert finished == 0, (number, done.stderr)

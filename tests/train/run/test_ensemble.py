@@ -1,0 +1,341 @@
+"""Ensembles: models that are trained apart, and one checkpoint whose scores are the sums of theirs."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from distributed import Client, LocalCluster
+from hypothesis import given
+from hypothesis import strategies as st
+
+import graphmill
+from graphmill import config as configuration
+from graphmill.checkpoints.pbg import PbgCheckpoint
+from graphmill.checkpoints.states import sums_of, table_sums
+from graphmill.cli.main import command
+from graphmill.config import from_mapping
+from graphmill.errors import ConfigError, FormatError
+from graphmill.formats import pbg_checkpoint
+from graphmill.model.operators import OPERATORS
+from graphmill.vocab import Side
+from tests.train.graphs import (
+    assert_checksums,
+    contents,
+    embeddings,
+    make_config,
+    random_triples,
+    write_graph,
+)
+from train import job
+from train.evaluation import evaluate
+from train.model.model import Model
+from train.run import ensemble, joined
+from train.run.ensemble import members_of
+
+NUM_NODES = 41
+
+
+def changed(config, **settings):
+    return configuration.from_mapping(config.model_dump() | settings)
+
+
+def with_train(config, **settings):
+    return changed(config, train=config.model_dump()["train"] | settings)
+
+
+@pytest.fixture
+def config(tmp_path, rng):
+    config = make_config(
+        tmp_path,
+        entities={"node": {"num_partitions": 2}},
+        relations=[{"name": "r", "lhs": "node", "rhs": "node", "operator": "complex_diagonal"}],
+        train={"ensemble": 3},
+    )
+    write_graph(config, {"node": NUM_NODES}, random_triples(rng, NUM_NODES, 1, NUM_NODES, 200))
+    return config
+
+
+@st.composite
+def ensembles(draw):
+    """Configurations of any operators and kinds of relations that an ensemble may have."""
+    operators = draw(st.lists(st.sampled_from(sorted(OPERATORS)), min_size=1, max_size=2))
+    dynamic = len(operators) == 1 and draw(st.booleans())
+    is_complex = any(OPERATORS[name].is_complex for name in operators)
+    dimension = draw(st.sampled_from([2, 6] if is_complex else [1, 2, 5]))
+    return make_config(
+        "unused",
+        entities={"user": {"num_partitions": 1}, "film": {"num_partitions": 1, "dimension": dimension}},
+        relations=[
+            {"name": f"r{number}", "lhs": "user", "rhs": "film", "operator": name}
+            for number, name in enumerate(operators)
+        ],
+        dimension=dimension,
+        dynamic_relations=dynamic,
+        global_emb=not dynamic and draw(st.booleans()),
+        train={"ensemble": draw(st.integers(2, 4)), "reciprocal_relations": draw(st.booleans())},
+    )
+
+
+def filled(config, num_relations, generator):
+    """A model with random parameters."""
+    model = Model(config, num_relations)
+    drawn = {key: torch.randn(each.shape, generator=generator) for key, each in model.parameters.items()}
+    model.load_state(drawn)
+    return model
+
+
+def scores(model, side, users, films, rel):
+    """Scores of all users against all films, by every relation, for answers on `side`."""
+    queries, candidates = (films, users) if side is Side.LHS else (users, films)
+    return [
+        model.matrix_scores(
+            model.query(number, side, queries, rel), model.candidates(number, side, candidates), side
+        )
+        for number in range(len(model.config.relations))
+    ]
+
+
+@given(ensembles(), st.integers(0, 99))
+def test_joined_scores_are_the_sums_of_the_members_scores(config, seed):
+    generator = torch.Generator().manual_seed(seed)
+    num_relations = 3 if config.dynamic_relations else None
+    rel = torch.tensor([0, 2, 1, 2]) if config.dynamic_relations else None
+    models = [filled(member, num_relations, generator) for member in members_of(config)]
+    tables = [torch.randn(2, 4, config.dimension, generator=generator) for _ in models]
+    whole = Model(config, num_relations)
+    parts = [each.parameters for each in models]
+    whole.load_state({key: joined.joined(config, key, [each[key] for each in parts]) for key in parts[0]})
+    together = torch.cat(tables, -1)[..., joined.order(config, config.dimension)]
+    for side in Side:
+        found = scores(whole, side, *together, rel)
+        of_members = [scores(model, side, *table, rel) for model, table in zip(models, tables, strict=True)]
+        for each, expected in zip(found, map(sum, zip(*of_members, strict=True)), strict=True):
+            torch.testing.assert_close(each, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_halves_stay_halves(config):
+    """PBG reads the first half of a vector as real parts."""
+    assert joined.order(with_train(config, ensemble=2), 4).tolist() == [0, 1, 4, 5, 2, 3, 6, 7]
+    diagonal = [config.relations[0].model_dump() | {"operator": "diagonal"}]
+    plain = with_train(changed(config, relations=diagonal), ensemble=2)
+    assert joined.order(plain, 4).tolist() == list(range(8))
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad", "row_adagrad"])
+def test_run_trains_the_members_and_joins_them(config, client, tmp_path, optimizer):
+    config = with_train(config, optimizer=optimizer)
+    figures = job.run(config, client)
+    members = members_of(config)
+    seeds = [each["seed"] for each in figures["members"]]
+    assert seeds[0] == config.seed
+    assert len(set(seeds)) == 3
+    assert json.dumps(figures)
+    assert (figures["version"], figures["num_edges"]) == (1, 3 * 2 * 200)
+    assert figures["num_parameters"] == 3 * (NUM_NODES * 8 + 2 * 4 + 8)
+    # member 0 is the run without an ensemble
+    alone = with_train(changed(config, checkpoint_path=str(tmp_path / "alone")), ensemble=1)
+    job.claim_checkpoint(alone)
+    job.train(alone)
+    tables = [embeddings(member, "node", NUM_NODES) for member in members]
+    assert torch.equal(tables[0], embeddings(alone, "node", NUM_NODES))
+    assert not torch.equal(tables[0], tables[1])
+    # the joined checkpoint is an ordinary one: of a configuration that knows no ensemble
+    ordinary = with_train(changed(config, dimension=24), ensemble=1)
+    assert_checksums(config.checkpoint_path)
+    expected = torch.cat([*(each[:, :4] for each in tables), *(each[:, 4:] for each in tables)], 1)
+    assert torch.equal(embeddings(ordinary, "node", NUM_NODES), expected)
+    assert pbg_checkpoint.read_config(config.checkpoint_path) == ordinary.pbg()
+    ranked = evaluate.evaluate(changed(config, evaluate={"split": "train", "filtered": False}))
+    assert (
+        ranked["metrics"]
+        == evaluate.evaluate(changed(ordinary, evaluate={"split": "train", "filtered": False}))["metrics"]
+    )
+    # sums follow what they belong to
+    checkpoint = PbgCheckpoint(config.checkpoint_path)
+    model = checkpoint.read_model()
+    assert list(map(len, sums_of(model.optimizer_state).values())) == [12, 12, 24]
+    sums = table_sums(checkpoint.read_optimizer_state("node", 1), (20, 24), "")
+    of_members = [
+        table_sums(PbgCheckpoint(each.checkpoint_path).read_optimizer_state("node", 1), (20, 8), "")
+        for each in members
+    ]
+    if optimizer == "adagrad":
+        assert torch.equal(sums[:, 4:8], of_members[1][:, :4])
+    else:
+        torch.testing.assert_close(sums, sum(of_members) / 3)
+
+
+def test_what_a_kill_leaves_is_trained_and_joined_to_the_same_bytes(config, client):
+    job.run(config, client)
+    whole = contents(config.checkpoint_path)
+    shutil.rmtree(config.checkpoint_path)
+    job.claim_checkpoint(config)
+    done, begun, _ = members_of(config)
+    for member, num_epochs in ((done, 2), (begun, 1)):
+        job.claim_checkpoint(member)
+        job.train(member.model_copy(update={"num_epochs": num_epochs}))
+    finished = Path(pbg_checkpoint.model_uri(done.checkpoint_path, 2)).stat().st_mtime_ns
+    job.run(config, client)
+    assert Path(pbg_checkpoint.model_uri(done.checkpoint_path, 2)).stat().st_mtime_ns == finished
+    assert contents(config.checkpoint_path) == whole
+    # all members are trained, and a kill interrupts the join: before a file, and before the commit
+    for leaves in (set(), {"embeddings_node_1.v1.h5"}, {"embeddings_node_1.v1.h5", "members/joined.json"}):
+        for name in whole:
+            is_joined = "members" not in name and name != "graphmill.json"
+            if (is_joined or name == "members/joined.json") and name not in leaves:
+                Path(config.checkpoint_path, name).unlink()
+        assert job.run(config, client)["num_edges"] == 0
+        assert contents(config.checkpoint_path) == whole
+
+
+def test_one_worker_trains_the_members_one_after_the_other(config, client):
+    job.run(config, client)
+    whole = contents(config.checkpoint_path)
+    shutil.rmtree(config.checkpoint_path)
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+        Client(cluster) as alone,
+    ):
+        job.run(config, alone)
+    assert contents(config.checkpoint_path) == whole
+
+
+def test_more_epochs_continue_the_members_and_join_them_again(config, client):
+    job.run(config, client)
+    before = contents(config.checkpoint_path)
+    assert job.run(config, client)["num_edges"] == 0
+    assert contents(config.checkpoint_path) == before  # joined once
+    figures = job.run(changed(config, num_epochs=3), client)
+    assert (figures["first_version"], figures["version"], figures["num_edges"]) == (1, 2, 3 * 200)
+    assert [each["version"] for each in figures["members"]] == [3, 3, 3]
+    assert_checksums(config.checkpoint_path)
+    tables = [embeddings(member, "node", NUM_NODES) for member in members_of(config)]
+    assert torch.equal(embeddings(config, "node", NUM_NODES)[:, :4], tables[0][:, :4])
+
+
+def test_each_member_keeps_its_best_version(config, client, rng):
+    valid = random_triples(rng, NUM_NODES, 1, NUM_NODES, 40)
+    config = with_train(changed(config, num_epochs=6), validate_split="valid", patience=1)
+    write_graph(config, {"node": NUM_NODES}, valid, path=config.split_path("valid"))
+    members = job.run(config, client)["members"]
+    for member, figures in zip(members_of(config), members, strict=True):
+        found = json.loads(Path(member.checkpoint_path, "validation.json").read_text())
+        assert figures["version"] == figures["best_epoch"] == found["best"]
+        assert figures["validation_mrr"] == max(each["mrr"] for each in found["epochs"])
+
+
+def test_members_start_from_the_members_at_init_path(config, client, tmp_path):
+    job.run(config, client)
+    later = changed(config, checkpoint_path=str(tmp_path / "later"), init_path=config.checkpoint_path)
+    job.run(changed(later, lr=0.0), client)
+    assert torch.equal(embeddings(later, "node", NUM_NODES), embeddings(config, "node", NUM_NODES))
+    too_many = with_train(changed(later, checkpoint_path=str(tmp_path / "more")), ensemble=4)
+    with pytest.raises(FormatError, match=r"members/3: expected a checkpoint \(init_path\)"):
+        job.run(too_many, client)
+
+
+def test_another_number_of_members_is_another_model(config, client, tmp_path):
+    job.run(config, client)
+    fewer = with_train(config, ensemble=2)
+    assert job.fingerprint(fewer) != job.fingerprint(config)
+    for other in (fewer, with_train(config, ensemble=1)):
+        with pytest.raises(ConfigError, match=r"train\.ensemble: 3 -> "):
+            job.check(with_train(other, on_change="resume"))
+    figures = job.run(fewer, client)
+    assert figures["moved_aside"] == [str(tmp_path / "checkpoint.stale-1")]
+    assert Path(figures["moved_aside"][0], "members", "2", "model.v2.h5").exists()
+    assert embeddings(fewer, "node", NUM_NODES).shape == (NUM_NODES, 16)
+
+
+def test_a_configuration_without_an_ensemble_is_recorded_as_before(config):
+    assert "ensemble" not in job.fingerprint(with_train(config, ensemble=1))["train"]
+
+
+def test_a_checkpoint_of_pbg_is_never_replaced(config):
+    job.claim_checkpoint(one := with_train(config, ensemble=1))
+    job.train(one)
+    Path(config.checkpoint_path, "graphmill.json").unlink()
+    with pytest.raises(ConfigError, match=r"train\.ensemble"):
+        job.check(from_mapping(config.model_dump()))
+
+
+@pytest.mark.parametrize(
+    ("settings", "needed"),
+    [({"comparator": "cos"}, r"comparator dot \(found 'cos'\)"), ({"bias": True}, "bias: false")],
+)
+def test_scores_that_do_not_add_are_refused(config, settings, needed):
+    with pytest.raises(ConfigError, match=rf"train\.ensemble: 3 adds up .* needs {needed}; or set it to 1"):
+        job.check(changed(config, **settings))
+
+
+def test_members_of_complex_operators_need_an_even_dimension(config):
+    with pytest.raises(ConfigError, match="needs an even dimension, found 5"):
+        changed(with_train(config, ensemble=2), dimension=5)
+
+
+def test_a_gpu_for_each_member():
+    config = make_config("unused", num_gpus=2, train={"ensemble": 2})
+    assert job.one_worker_per_gpu(config) == config
+
+
+def test_several_workers_share_each_member(config, client):
+    shared = with_train(config, num_workers=2, ensemble=2, bucket_assignment="tournament")
+    figures = job.run(shared, client)
+    assert figures["num_edges"] == 2 * 2 * 200
+    tables = [embeddings(member, "node", NUM_NODES) for member in members_of(shared)]
+    assert torch.equal(embeddings(shared, "node", NUM_NODES)[:, 4:8], tables[1][:, :4])
+
+
+@pytest.mark.slow
+def test_pipeline_remaps_and_predicts_with_the_joined_checkpoint(tmp_path, rng):
+    table = tmp_path / "edges.csv"
+    triples = random_triples(rng, 30, 2, 30, 300)
+    table.write_text("".join(f"n{lhs},r{rel},n{rhs}\n" for lhs, rel, rhs in triples.tolist()))
+    conf = tmp_path / "conf.yaml"
+    settings = {
+        "output": str(tmp_path / "out"),
+        "entities": {"node": {"num_partitions": 2}},
+        "dynamic_relations": True,
+        "relations": [{"name": "all", "lhs": "node", "rhs": "node", "operator": "complex_diagonal"}],
+        "dimension": 4,
+        "num_epochs": 1,
+        "workers": 1,
+        "eval_fraction": 0,
+        "etl": {
+            "tables": [
+                {
+                    "path": str(table),
+                    "format": "csv",
+                    "header": False,
+                    "lhs": 0,
+                    "relation_column": 1,
+                    "rhs": 2,
+                }
+            ],
+            "holdout": {"test": 0.1},
+        },
+        "train": {"ensemble": 2},
+    }
+    conf.write_text(json.dumps(settings))
+    master = ["--master", "local[1]"]
+    done = CliRunner().invoke(command, ["pipeline", "--conf", str(conf), *master])
+    assert done.exit_code == 0, done.output
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["stages"]["remap"]["types"]["node"]["dimension"] == 8
+    assert [each["version"] for each in record["stages"]["train"]["members"]] == [1, 1]
+    assert "mrr" in record["metrics"]
+    assert ensemble.is_joined(configuration.load(str(conf)))
+    run, checkpoint = str(tmp_path / "out"), str(tmp_path / "out" / "checkpoint")
+    for words in (
+        ["predict", run, "--k", "3", "--relation", "r0", "--to", str(tmp_path / "answers"), *master],
+        ["neighbors", run, "--id", "n1", "--relation", "r0"],
+        ["evaluate", run, "--split", "train", *master],
+        ["report", run],
+        ["convert", checkpoint, str(tmp_path / "recis"), "--format", "recis"],
+    ):
+        done = CliRunner().invoke(command, words)
+        assert done.exit_code == 0, (words, done.output)
+    assert graphmill.open(run).dimension("node") == 8

@@ -1,0 +1,112 @@
+"""An ensemble: models that are trained apart and joined, as their scores add. Without torch.
+
+    checkpoint_path/
+      ...                   the joined checkpoint, of as many times the dimension as there are members
+      members/{number}/     the checkpoint of a member, as a run of one model would write it
+      members/joined.json   {version, members}: the joined version, and the members' versions that are in it
+
+Members stay: more epochs continue them, and they are joined again as the next version.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from graphmill import storage
+from graphmill.config import Config
+from graphmill.errors import ConfigError
+from graphmill.formats import pbg_checkpoint
+from graphmill.model.operators import OPERATORS
+from train.config import TrainConfig
+from train.edges import seeds
+
+FOLDER = "members"
+RECORD = "joined.json"
+
+_SUMS = ("num_edges", "num_parameters", "step_seconds")
+_OF_MEMBER = ("version", "num_edges", "loss", "total_seconds", "best_epoch")
+
+
+def check(config: Config) -> None:
+    """Refuse an ensemble whose scores are not the sums of its members' scores.
+
+    Raises:
+        ConfigError: the comparator is not dot, there is a bias, or an operator is a plug-in.
+    """
+    if config.ensemble == 1:
+        return
+    plug_ins = sorted({each.operator for each in config.relations} - OPERATORS.keys())
+    is_needed = {
+        f"comparator dot (found {config.comparator!r})": config.comparator != "dot",
+        "bias: false": config.bias,
+        f"built-in operators (found {', '.join(plug_ins)})": bool(plug_ins),
+    }
+    if needed := [setting for setting, is_missing in is_needed.items() if is_missing]:
+        raise ConfigError(
+            f"train.ensemble: {config.ensemble} adds up the scores of its members and needs "
+            f"{', '.join(needed)}; or set it to 1"
+        )
+
+
+def members_of(config: Config) -> list[Config]:
+    """Configurations of the members; the only model of a configuration without an ensemble is its own."""
+    if config.ensemble == 1:
+        return [config]
+    return [_member(config, number) for number in range(config.ensemble)]
+
+
+def _member(config: Config, number: int) -> Config:
+    one = config.section(TrainConfig).model_copy(update={"ensemble": 1})
+    changes: dict[str, Any] = {
+        "checkpoint_path": _folder(config.checkpoint_path, number),
+        "output": None,  # curves go beside the member's checkpoint
+    }
+    if number:
+        changes["seed"] = seeds.derived(config.seed, "member", number)
+    if config.init_path and storage.is_dir(storage.join(config.init_path, FOLDER)):
+        changes["init_path"] = _folder(config.init_path, number)
+    return config.with_section(one).model_copy(update=changes)
+
+
+def _folder(checkpoint_path: str, number: int) -> str:
+    return storage.join(checkpoint_path, FOLDER, str(number))
+
+
+def is_joined(config: Config) -> bool:
+    """Whether the committed version holds the committed versions of all members, as far as they have any."""
+    uri = storage.join(config.checkpoint_path, FOLDER, RECORD)
+    state = _state(config, pbg_checkpoint.read_version(config.checkpoint_path))
+    return not all(state["members"]) or (storage.exists(uri) and storage.read_json(uri) == state)
+
+
+def record(config: Config, version: int) -> None:
+    """Record what `version` will hold, before it is committed."""
+    uri = storage.join(config.checkpoint_path, FOLDER, RECORD)
+    storage.write_text(uri, json.dumps(_state(config, version)) + "\n")
+
+
+def figures(config: Config, first_version: int, trained: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Figures of the run: sums, a line for each member, and else those of the first member."""
+    members = [
+        {"seed": member.seed} | {key: each[key] for key in _OF_MEMBER if key in each} | _best(each)
+        for member, each in zip(members_of(config), trained, strict=True)
+    ]
+    version = pbg_checkpoint.read_version(config.checkpoint_path)
+    return {
+        **trained[0],
+        **{key: sum(each[key] for each in trained) for key in _SUMS},
+        "first_version": first_version,
+        "version": version,
+        "members": members,
+    }
+
+
+def _best(trained: Mapping[str, Any]) -> dict[str, float]:
+    """The validation MRR of the epoch that a member ended with."""
+    ranked = {each["epoch"]: each["mrr"] for each in trained.get("validation", ())}
+    return {"validation_mrr": ranked[trained["best_epoch"]]} if ranked else {}
+
+
+def _state(config: Config, version: int) -> dict[str, Any]:
+    of_members = [pbg_checkpoint.read_version(member.checkpoint_path) for member in members_of(config)]
+    return {"version": version, "members": of_members}
