@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.formats.parquet import iter_columns, open_parquet
+from graphmill.model.best import Answers
 from graphmill.sorted_arrays import distinct
-from remap.predict.best import Answers
 from remap.predict.search import Asked, Search
 from remap.predict.table import UNKNOWN
 

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from graphmill.checkpoints import Floats
 from graphmill.display import progress
+from graphmill.model.best import Answers, Best
 from graphmill.vocab import Side
-from remap.predict.best import Answers, Best
 from remap.predict.known import KnownEdges, KnownRange
 from remap.predict.sizes import HEIGHT, WIDTH, Sizes
 from remap.predict.table import EntityTable
