@@ -21,7 +21,7 @@ from typing import Any
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.model.calibration import Line
+from graphmill.model.calibration import Line, Scale
 from graphmill.storage import checksums
 from graphmill.vocab import Side
 
@@ -41,9 +41,9 @@ class Calibration:
     pooled: Line
     relations: Mapping[str, Mapping[Side, Line]]
 
-    def line(self, relation: str, side: Side) -> Line:
-        """Line of a relation and the side of its answers."""
-        return self.relations.get(relation, {}).get(side, self.pooled)
+    def scale(self, relation: str, side: Side) -> Scale:
+        """Scale of a relation and the side of its answers."""
+        return Scale(self.temperature, self.relations.get(relation, {}).get(side, self.pooled))
 
 
 def uri_beside(record_uri: str) -> str:

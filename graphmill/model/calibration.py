@@ -32,6 +32,13 @@ class Line(NamedTuple):
     bias: float
 
 
+class Scale(NamedTuple):
+    """The numbers that turn scores of one relation and side into probabilities."""
+
+    temperature: float
+    line: Line
+
+
 def shares(score_QK: npt.NDArray[Any], temperature: float) -> Floats:
     """Shares of the best candidates, best first; -inf where a query has fewer than K: [Q, K]."""
     if not score_QK.shape[1]:
