@@ -21,6 +21,7 @@ Floats = npt.NDArray[np.float64]
 
 NUM_BEST = 100
 
+_NO_SHARE = -1e100  # in the place of -inf, which a slope of 0 cannot be multiplied with
 _LEAST = float(np.finfo(np.float32).tiny)
 _MOST = float(np.nextafter(np.float32(1), np.float32(0)))  # a float32 below 1
 
@@ -54,7 +55,7 @@ def shares(score_QK: npt.NDArray[Any], temperature: float) -> Floats:
 
 def probabilities(share: Floats, slope: npt.ArrayLike, bias: npt.ArrayLike) -> Floats:
     """Probabilities of shares, above 0 and below 1 even as float32."""
-    odds = np.asarray(slope) * share + np.asarray(bias)
+    odds = np.asarray(slope) * np.maximum(share, _NO_SHARE) + np.asarray(bias)
     with np.errstate(over="ignore"):
         found: Floats = np.clip(1 / (1 + np.exp(-odds)), _LEAST, _MOST)
     return found

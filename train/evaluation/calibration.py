@@ -66,7 +66,7 @@ def fit(answers: Answers) -> Fit:
     first = _Prior(np.array([1.0, 0.0]), np.eye(2))  # the softmax itself
     none = np.zeros(len(share_M), np.int64)
     pooled, information = _lines(share_M, true_M, none, 1, first)
-    one_query = _Prior(pooled[0], information[0] / max(len(answers.group), 1))
+    one_query = _Prior(pooled[0], (information[0] + first.precision) / max(len(answers.group), 1))
     lines, _ = _lines(share_M, true_M, number_Q[query_M], len(groups), one_query)
     return Fit(temperature, Line(*pooled[0].tolist()), groups, lines)
 

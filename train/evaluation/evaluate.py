@@ -90,10 +90,10 @@ def evaluate(
     by_side = {side: concatenated([part.ranks[side] for part in parts]) for side in Side}
     degrees = {side: np.concatenate([part.degrees[side] for part in parts]) for side in Side}
     plain = [part.plain for part in parts if part.plain]
-    popular = {side: concatenated([part[side].popular for part in plain]) for side in Side if plain}
     is_estimated = extent.is_sampled or drawing is not None
     intervals = estimates.intervals(by_side, len(edges) / extent.of_edges) if is_estimated else {}
-    breakdown = metrics.break_down(by_side, edges, degrees, graph.relation_names, popular)
+    simple = baselines.reciprocal_ranks(plain)
+    breakdown = metrics.break_down(by_side, edges, degrees, graph.relation_names, simple)
     seconds = time.monotonic() - started
     return {
         "metrics": concatenated(list(by_side.values())).metrics()
