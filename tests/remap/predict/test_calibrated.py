@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from distributed import Client
 
 from graphmill.config import Config
@@ -15,6 +16,7 @@ from graphmill.errors import BadInputError, ConfigError, FormatError, NotFoundEr
 from graphmill.formats import calibration as files
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.gpu import device
 from graphmill.model.calibration import NUM_BEST, probabilities, shares
 from graphmill.vocab import Side
 from remap.predict import job as predict_job
@@ -25,6 +27,7 @@ from train.evaluation import calibrate, calibration
 from train.evaluation import job as evaluate_job
 from train.evaluation.calibration import Answers
 from train.evaluation.execution import Execution
+from train.plan import decide
 
 SPLITS = ("train", "valid", "test")
 
@@ -91,6 +94,19 @@ def test_the_fit_is_that_of_all_scores(tmp_path: Path, settings: dict[str, Any])
         assert figures[name]["num_answers"] == measured[name]["num_answers"]
         for key in ("true", "brier"):
             assert figures[name][key] == pytest.approx(measured[name][key], abs=2e-3)
+
+
+def test_a_gpu_calibrates_as_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference stands for the kernels where there is no GPU."""
+    expected = calibrate.calibrate(write_world(tmp_path / "one", splits=SPLITS).config, Execution())
+    here = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    monkeypatch.setattr(device, "device_of", lambda num_gpus: here)
+    monkeypatch.setattr(decide, "can_rank", lambda config, device: True)
+    config = write_world(tmp_path / "two", splits=SPLITS, num_gpus=1).config
+    found = calibrate.calibrate(config, Execution())
+    assert expected is not None
+    assert found is not None
+    assert found[0].pooled == pytest.approx(expected[0].pooled, rel=1e-3)
 
 
 def test_some_queries_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
