@@ -24,7 +24,7 @@ from graphmill.model.calibration import NUM_BEST, Line
 from graphmill.sorted_arrays import contains, distinct
 from graphmill.vocab import Side
 from train.config import EvaluateConfig
-from train.edges import seeds
+from train.edges import schedule, seeds
 from train.edges.partitions import PartitionKey
 from train.evaluation import calibration, evaluate, tasks, work
 from train.evaluation.calibration import Answers
@@ -55,7 +55,7 @@ def calibrate(config: Config, execution: Execution) -> tuple[Calibration, dict[s
     """Fit probabilities, and measure them on the ranked split; None where no edges are there to fit on."""
     settings = config.section(EvaluateConfig)
     path, ranked = calibration_path(config), config.split_path(settings.split).rstrip("/")
-    if path is None:
+    if path is None or not schedule.has_edges(config, path):
         return None
     (graph,) = execution.run(tasks.look, [(config, settings.checkpoint_version)], "evaluate: graph")
     known = known_paths(config)

@@ -142,7 +142,7 @@ def _drawing(config: Config, graph: Graph) -> Drawing | None:
 def edges_to_rank(
     execution: Execution, slots: Slots, path: str, most: int | None = None
 ) -> tuple[Triples, Extent]:
-    """The edges of a split, or a sample of them, at most `most`.
+    """The edges of a split, or a sample of them; at most `most`, and then a quarter of a larger sample.
 
     Raises:
         FormatError: there are none.
@@ -156,7 +156,8 @@ def edges_to_rank(
     num_entities = {name: sum(rows) for name, rows in slots.counts.items()}
     extent = extent_of(config, total, num_entities, sum(map(num_edges, trained_paths(config))))
     if most is not None:
-        extent = replace(extent, num_edges=min(extent.num_edges, most))
+        affordable = max(1, extent.num_edges // 4) if extent.is_sampled else extent.num_edges
+        extent = replace(extent, num_edges=min(affordable, most))
     rows: list[Numbers | None] = [None] * len(all_buckets(config))
     if extent.is_sampled:
         seed = seeds.derived(config.seed, "evaluate")

@@ -69,14 +69,13 @@ def known_paths(config: Config) -> list[str]:
 
 
 def calibration_path(config: Config) -> str | None:
-    """Folder of the edges that calibrate probabilities; None where there are none to use."""
+    """Folder of the edges that calibrate probabilities; None where there is none to use."""
     settings = config.section(EvaluateConfig)
     if settings.calibrate is None or settings.candidates is not None:
         return None  # answers are compared with all candidates
     path = config.split_path(settings.calibrate).rstrip("/")
     used = [each.rstrip("/") for each in (*config.edge_paths, config.split_path(settings.split))]
-    is_there = path not in used and storage.is_dir(path)
-    return path if is_there and schedule.has_edges(config, path) else None
+    return path if path not in used and storage.is_dir(path) else None
 
 
 def _existing_splits(config: Config) -> str:

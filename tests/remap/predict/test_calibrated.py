@@ -127,6 +127,8 @@ def test_answers_have_their_probabilities(tmp_path: Path, client: Client, side: 
     world = write_world(tmp_path / "run", splits=SPLITS, num_partitions=3)
     figures = evaluate_job.run(world.config, client)
     assert figures["calibration"]["fitted_on"] == "valid"
+    several = Execution(client, num_workers=2, folder_uri=str(tmp_path / "work"))
+    assert calibrate.calibrate(world.config, several) == calibrate.calibrate(world.config, Execution())
     content = files.read(f"{world.config.output}/calibration.json", 1, None)
     temperature, line = content.scale("likes", side)
     for k in (2, 4):
