@@ -221,6 +221,11 @@ class EvaluateConfig(Section):
     checkpoint_version: Fixed[Positive | None] = Field(
         None, description="Version of the checkpoint to evaluate; null: the latest."
     )
+    calibrate: Fixed[str | None] = Field(
+        "valid",
+        description="Split that probabilities of answers (`predict --calibrated`) are fitted on, and "
+        "measured on the ranked split; not where it is trained on or ranked itself. null: none are fitted.",
+    )
     sample: Fixed[Positive | None] = Field(
         None, description="Edges to rank, drawn from the split; null: as many as evaluate.budget allows."
     )

@@ -15,6 +15,7 @@ from graphmill.report.comparison import page_of_runs
 from graphmill.report.labels import Labels
 from graphmill.report.page import render
 from graphmill.report.reading import mapping
+from graphmill.report.section_calibration import calibration
 from graphmill.report.section_etl import etl
 from graphmill.report.section_overview import overview
 from graphmill.report.section_ranking import ranking
@@ -76,6 +77,8 @@ def page_of(run: Run, labels: Labels | None = None, before: Run | None = None) -
         sections.append(
             _section("ranking", "Ranking of held-out edges", ranking(done["evaluate"], run.before))
         )
+    if probabilities := mapping(done.get("evaluate", {}), "calibration"):
+        sections.append(_section("probabilities", "Probabilities of answers", calibration(probabilities)))
     if "remap" in done and run.entity_types:
         blocks = vectors(run, done["remap"], stages.get("etl", {}), labels, before)
         sections.append(_section("vectors", "Embeddings", blocks, is_asked_for=labels is not None))

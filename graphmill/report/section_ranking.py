@@ -42,7 +42,10 @@ def ranking(entry: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[Blo
         yield Bars("degrees", title, "MRR", labels, _sides(list(bands.values())), note=note)
     yield _metrics(columns, same_edges(entry, before), mapping(entry, "intervals"))
     by_name = [(str(each.get("relation")), each) for each in relations]
-    note = "High figures are good. A relation with few ranked edges says little."
+    note = (
+        "High figures are good, and bad where the MRR is not above those of the most popular and of random "
+        "candidates. A relation with few ranked edges says little."
+    )
     yield from _table("Metrics by relation", "relation", by_name, note)
     note = "High figures are good; those of entities without train edges can only be low."
     yield from _table("Metrics by degree", "train edges", list(bands.items()), note)
@@ -127,7 +130,8 @@ def _sides(parts: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
 def _table(
     title: str, first: str, parts: Sequence[tuple[str, Mapping[str, Any]]], note: str
 ) -> Iterator[Block]:
-    keys = {"edges": "num_edges", "MRR": "mrr", "most popular": "mrr_most_popular", "hits@10": "hits@10"}
+    keys = {"edges": "num_edges", "MRR": "mrr"}
+    keys |= {shown: f"mrr_{name}" for name, shown in BASELINES.items()} | {"hits@10": "hits@10"}
     found = {key for _, each in parts for side in SIDES for key in mapping(each, side)}
     keys = {shown: key for shown, key in keys.items() if key in found}
     columns = [first, *(f"{side} {shown}" for side in SIDES for shown in keys)]

@@ -60,6 +60,8 @@ def evaluate(entry: Entry) -> Iterator[tuple[str, str]]:
             )
         elif not name.endswith("_pessimistic") and name not in ("of_edges", "sampled"):
             yield name, number(value)
+    if measured := entry.get("calibration", {}).get("top_10"):
+        yield "calibration error, 10 best", number(measured.get("ece"))
     for name, metrics in entry.get("baselines", {}).items():
         yield f"mrr, {name.replace('_', ' ')}", number(metrics.get("mrr"))
 

@@ -6,6 +6,7 @@
         rank        int32           1 is the best
         candidate   string          the raw id of the answer
         score       float32         the model's score of the edge
+        probability float32         with a calibration: see graphmill.model.calibration
 
 Shapes: Q ids, U distinct entities among them.
 """
@@ -19,8 +20,9 @@ import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.formats.parquet import iter_columns, open_parquet
+from graphmill.model.best import Answers
 from graphmill.sorted_arrays import distinct
-from remap.predict.best import Answers
+from remap.predict.calibrated import probabilities_of
 from remap.predict.search import Asked, Search
 from remap.predict.table import UNKNOWN
 
@@ -35,6 +37,7 @@ SCHEMA = pa.schema(
         pa.field("score", pa.float32(), nullable=False),
     ]
 )
+PROBABILITY = pa.field("probability", pa.float32(), nullable=False)
 FOUND = pa.schema([pa.field("id", pa.string()), pa.field("number", pa.int64())])
 _ROWS_OF_A_GROUP = 1 << 17
 
@@ -60,8 +63,8 @@ def write_answers(asked: Asked, chunk: Chunk, uri: str) -> dict[str, int]:
     search = Search(asked, number_U)
     for partition in range(len(asked.candidates.parts)):
         search.visit(partition)
-    answers = search.answers()
-    num_rows = _write(asked, ids, np.searchsorted(number_U, number_Q), number_Q != UNKNOWN, answers, uri)
+    place_Q = np.searchsorted(number_U, number_Q)
+    num_rows = _write(asked, ids, place_Q, number_Q != UNKNOWN, search.answers(), uri)
     return {"num_answers": num_rows, "num_known_left_out": search.num_known}
 
 
@@ -89,14 +92,17 @@ def _write(
     answers: Answers,
     uri: str,
 ) -> int:
-    """Write the answers of each id, in the order of the ids; return their number."""
+    """Write the best answers of each id, in the order of the ids; return their number."""
+    schema, added = SCHEMA, []
+    if asked.scale is not None:
+        schema, added = SCHEMA.append(PROBABILITY), [probabilities_of(answers, asked.scale)]
     wanted = distinct(answers.candidate)
     names = asked.candidates.names(wanted).cast(pa.large_string()).combine_chunks()
     num_rows = 0
     with (
         storage.atomic_output(uri, is_large=True) as stream,
         pq.ParquetWriter(
-            stream, SCHEMA, compression="zstd", use_dictionary=["id", "relation", "candidate"]
+            stream, schema, compression="zstd", use_dictionary=["id", "relation", "candidate"]
         ) as parquet,
     ):
         step = max(1, _ROWS_OF_A_GROUP // asked.k)
@@ -105,6 +111,7 @@ def _write(
             query = np.flatnonzero(is_known_Q[part])
             first = np.searchsorted(answers.query, place_Q[part][query])
             count = np.searchsorted(answers.query, place_Q[part][query], side="right") - first
+            count = np.minimum(count, asked.k)
             rank = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
             taken = np.repeat(first, count) + rank
             columns = [
@@ -113,7 +120,8 @@ def _write(
                 pa.array((rank + 1).astype(np.int32)),
                 names.take(pa.array(np.searchsorted(wanted, answers.candidate[taken]))).cast(pa.string()),
                 pa.array(answers.score[taken]),
+                *(pa.array(each[taken]) for each in added),
             ]
-            parquet.write_table(pa.table(columns, schema=SCHEMA), max(len(taken), 1))
+            parquet.write_table(pa.table(columns, schema=schema), max(len(taken), 1))
             num_rows += len(taken)
     return num_rows

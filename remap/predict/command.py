@@ -66,6 +66,11 @@ class _Memory(click.ParamType[int]):
 )
 @click.option("--exclude-known", is_flag=True, help="Leave out the edges of all splits of the run.")
 @click.option(
+    "--calibrated",
+    is_flag=True,
+    help="Add the probability of each answer, as `graphmill evaluate` has fitted it; with --exclude-known.",
+)
+@click.option(
     "--to", required=True, metavar="FOLDER", help="Where the parquet files go; replaced as a whole."
 )
 @click.option(
@@ -86,6 +91,7 @@ def command(
     ids: str | None,
     pairs: str | None,
     exclude_known: bool,
+    calibrated: bool,
     to: str,
     task_memory: int,
     checkpoint_version: int | None,
@@ -97,8 +103,12 @@ def command(
 
     RUN is the output folder of a run, or its run.json.
     """
-    if pairs is not None and (ids is not None or exclude_known):
-        raise click.UsageError("--pairs: cannot be used with --ids and --exclude-known")
+    if pairs is not None and (ids is not None or exclude_known or calibrated):
+        raise click.UsageError("--pairs: cannot be used with --ids, --exclude-known and --calibrated")
+    if calibrated and not exclude_known:
+        raise click.UsageError(
+            "--calibrated: needs --exclude-known, as the probability is that of an edge that is not known yet"
+        )
     question = job.Question(
         relation,
         Side(side),
@@ -107,6 +117,7 @@ def command(
         None if pairs is None else storage.absolute(pairs),
         exclude_known,
         task_memory,
+        calibrated,
     )
     overrides = (*overrides, *as_overrides(chosen))
     if checkpoint_version is not None:

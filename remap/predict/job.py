@@ -23,6 +23,7 @@ from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
 from graphmill.model import comparators
+from graphmill.model.calibration import NUM_BEST
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_folder
@@ -31,6 +32,7 @@ from remap.config import RemapConfig
 from remap.output.complete import check_complete
 from remap.predict import given
 from remap.predict.answers import FOUND, Chunk, write_answers
+from remap.predict.calibrated import read_calibration
 from remap.predict.known import KnownEdges
 from remap.predict.pairs import AskedPairs, write_scores
 from remap.predict.search import Asked
@@ -59,6 +61,7 @@ class Question:
         ids: file of the ids that are asked about; None: all entities of the other side's type.
         pairs: file of the pairs to score, instead of ids.
         exclude_known: leave out edges of the run.
+        calibrated: add the probability of each answer.
         memory_bytes: memory of a task.
     """
 
@@ -69,6 +72,7 @@ class Question:
     pairs: str | None = None
     exclude_known: bool = False
     memory_bytes: int = 512 << 20
+    calibrated: bool = False
 
 
 def check(config: Config, question: Question, to: str) -> None:
@@ -76,7 +80,8 @@ def check(config: Config, question: Question, to: str) -> None:
 
     Raises:
         ConfigError: there is no such relation, a type is featurized, or the folder holds other files.
-        NotFoundError: there is no checkpoint, no raw ids, or no such file.
+        NotFoundError: there is no checkpoint, no raw ids, no such file, or no calibration.
+        FormatError: the calibration is damaged, or of another checkpoint.
     """
     check_target(to)
     inputs = find_inputs(config, config.section(RemapConfig))
@@ -96,6 +101,8 @@ def check(config: Config, question: Question, to: str) -> None:
         _check_names_relations(question.pairs)
     if question.pairs is None:
         _relation(config, question, inputs)
+    if question.calibrated:
+        read_calibration(config, inputs)
 
 
 def check_target(to: str) -> None:
@@ -149,9 +156,12 @@ def asked_of(config: Config, question: Question, inputs: Inputs, tables: Mapping
     k = max(1, min(question.k, candidates.num_entities))
     num_gpus = config.num_gpus if comparators.is_dot(config.comparator, config.bias) else 0
     products = GPU_PRODUCTS if num_gpus else PRODUCTS
-    sizes = sizes_for(question.memory_bytes, candidates.dimension, candidates.num_entities, k, products)
+    scale = read_calibration(config, inputs).scale(relation.name, side) if question.calibrated else None
+    num_best = k if scale is None else max(k, NUM_BEST)
+    memory_bytes, num_entities = question.memory_bytes, candidates.num_entities
+    sizes = sizes_for(memory_bytes, candidates.dimension, num_entities, num_best, products)
     known = KnownEdges.of_run(config, relation, side) if question.exclude_known else None
-    return Asked(relation, side, k, queries, candidates, known, sizes, num_gpus)
+    return Asked(relation, side, k, queries, candidates, known, sizes, num_gpus, scale)
 
 
 def _relation(config: Config, question: Question, inputs: Inputs) -> Relation:
@@ -332,6 +342,7 @@ def _described(question: Question) -> dict[str, Any]:
         "side": str(question.side),
         "k": question.k,
         "exclude_known": question.exclude_known,
+        **({"calibrated": True} if question.calibrated else {}),
     }
 
 

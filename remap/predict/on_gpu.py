@@ -10,7 +10,7 @@ import torch
 
 from graphmill.checkpoints import Floats
 from graphmill.gpu.best import Best
-from remap.predict.best import Answers
+from graphmill.model.best import Answers
 from remap.predict.known import KnownRange
 
 

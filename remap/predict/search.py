@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from graphmill.checkpoints import Floats
 from graphmill.display import progress
+from graphmill.model.best import Answers, Best
+from graphmill.model.calibration import NUM_BEST, Scale
 from graphmill.vocab import Side
-from remap.predict.best import Answers, Best
 from remap.predict.known import KnownEdges, KnownRange
 from remap.predict.sizes import HEIGHT, WIDTH, Sizes
 from remap.predict.table import EntityTable
@@ -32,6 +33,7 @@ class Asked:
     Attributes:
         side: side of the answers.
         known: edges that are no answers.
+        scale: adds probabilities to the answers.
         num_gpus: 0 searches on the CPU.
     """
 
@@ -43,6 +45,12 @@ class Asked:
     known: KnownEdges | None
     sizes: Sizes
     num_gpus: int = 0
+    scale: Scale | None = None
+
+    @property
+    def num_best(self) -> int:
+        """Candidates to find for a query: a probability compares an answer with NUM_BEST of them."""
+        return self.k if self.scale is None else max(self.k, NUM_BEST)
 
 
 class Search:
@@ -110,7 +118,7 @@ def _found_on(asked: Asked, queries: list[tuple[slice, Floats]]) -> Found:
     from graphmill.gpu import device  # imports torch
     from remap.predict.on_gpu import FoundOnGpu
 
-    return FoundOnGpu(queries, asked.candidates.dimension, asked.k, device.device_of(asked.num_gpus))
+    return FoundOnGpu(queries, asked.candidates.dimension, asked.num_best, device.device_of(asked.num_gpus))
 
 
 class _FoundOnCpu:
@@ -118,7 +126,7 @@ class _FoundOnCpu:
 
     def __init__(self, asked: Asked, queries: list[tuple[slice, Floats]]) -> None:
         self._asked, self._queries = asked, queries
-        self._best = [Best(rows.stop - rows.start, asked.k) for rows, _ in queries]
+        self._best = [Best(rows.stop - rows.start, asked.num_best) for rows, _ in queries]
 
     def add(self, base: int, candidates: Tiles, last: int, known: KnownRange | None) -> None:
         """See Found.add."""

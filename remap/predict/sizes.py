@@ -7,7 +7,7 @@ WIDTH candidates, padded with zeros: the answers do not depend on the sizes belo
 from dataclasses import dataclass
 
 from graphmill.errors import ConfigError
-from remap.predict.best import HELD_BYTES
+from graphmill.model.best import HELD_BYTES
 
 HEIGHT = 128
 WIDTH = 2048

@@ -51,6 +51,18 @@ def metrics(parts: Sequence[Mapping[Side, Baselines]]) -> dict[str, dict[str, fl
     }
 
 
+def reciprocal_ranks(parts: Sequence[Mapping[Side, Baselines]]) -> dict[str, dict[Side, Floats]]:
+    """Reciprocal ranks of each edge in both baselines, in the order of the edges; empty without parts."""
+    found: dict[str, dict[Side, Floats]] = {}
+    for side in Side if parts else ():
+        of_side = [part[side] for part in parts]
+        num_E = np.concatenate([each.num_candidates for each in of_side])
+        popular = concatenated([each.popular for each in of_side])
+        found.setdefault("most_popular", {})[side] = 1 / popular.middle
+        found.setdefault("random", {})[side] = harmonic(num_E) / num_E
+    return found
+
+
 def random_metrics(num_candidates: Numbers) -> dict[str, float]:
     """Expected metrics of a random order of so many candidates: [E] -> means."""
     count = num_candidates.astype(np.float64)

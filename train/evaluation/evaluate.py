@@ -11,7 +11,7 @@ their sums are the same for every cut.
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise, product
 from typing import Any, TypeVar
 
@@ -74,25 +74,26 @@ def evaluate(
     (graph,) = execution.run(tasks.look, [(config, settings.checkpoint_version)], "evaluate: graph")
     path = config.split_path(settings.split)
     check_folder(config, "evaluate.split", path)
-    slots, height = _blocks(config, graph)
-    edges, extent = _edges_to_rank(execution, slots, path)
+    slots, height = blocks(config, graph)
+    edges, extent = edges_to_rank(execution, slots, path)
     if extent.is_sampled:
         tell(told(extent, settings.split))
     drawing = _drawing(config, graph)
-    pieces = _pieces(execution, config)
+    known = [each.rstrip("/") for each in filter_paths(config)]
+    scanned = pieces(execution, config, known, trained_paths(config))
     parts = []
     with execution.folder() as folder:
         for first, some in _parts(config, edges, graph, drawing):
             where = storage.join(folder, str(first))
             part = Part(where, slots, graph.version, height, drawing, execution.sharers)
-            parts.append(_rank(execution, part, some, pieces, (first, len(edges)), with_baselines))
+            parts.append(_rank(execution, part, some, scanned, (first, len(edges)), with_baselines))
     by_side = {side: concatenated([part.ranks[side] for part in parts]) for side in Side}
     degrees = {side: np.concatenate([part.degrees[side] for part in parts]) for side in Side}
     plain = [part.plain for part in parts if part.plain]
-    popular = {side: concatenated([part[side].popular for part in plain]) for side in Side if plain}
     is_estimated = extent.is_sampled or drawing is not None
     intervals = estimates.intervals(by_side, len(edges) / extent.of_edges) if is_estimated else {}
-    breakdown = metrics.break_down(by_side, edges, degrees, graph.relation_names, popular)
+    simple = baselines.reciprocal_ranks(plain)
+    breakdown = metrics.break_down(by_side, edges, degrees, graph.relation_names, simple)
     seconds = time.monotonic() - started
     return {
         "metrics": concatenated(list(by_side.values())).metrics()
@@ -120,7 +121,7 @@ def trained_paths(config: Config) -> list[str]:
     return [path.rstrip("/") for path in config.edge_paths if storage.is_dir(path)]
 
 
-def _blocks(config: Config, graph: Graph) -> tuple[Slots, int]:
+def blocks(config: Config, graph: Graph) -> tuple[Slots, int]:
     """The slots of all entities, and the height of a block of queries."""
     settings = config.section(EvaluateConfig)
     is_dot = comparators.is_dot(config.comparator, config.bias)
@@ -138,20 +139,25 @@ def _drawing(config: Config, graph: Graph) -> Drawing | None:
     return None if num is None or is_all else Drawing(config.seed, num, graph.num_rows)
 
 
-def _edges_to_rank(execution: Execution, slots: Slots, path: str) -> tuple[Triples, Extent]:
-    """The edges of a split, or a sample of them.
+def edges_to_rank(
+    execution: Execution, slots: Slots, path: str, most: int | None = None
+) -> tuple[Triples, Extent]:
+    """The edges of a split, or a sample of them; at most `most`, and then a quarter of a larger sample.
 
     Raises:
         FormatError: there are none.
     """
     config = slots.config
-    groups = _grouped(all_buckets(config), _FEW_BUCKETS)
+    groups = grouped(all_buckets(config), _FEW_BUCKETS)
     counts = execution.run(tasks.count_edges, [(path, each) for each in groups], "evaluate: counting edges")
     total = sum(map(sum, counts))
     if not total:
         raise FormatError(f"{path}: expected edges to rank, found none")
     num_entities = {name: sum(rows) for name, rows in slots.counts.items()}
     extent = extent_of(config, total, num_entities, sum(map(num_edges, trained_paths(config))))
+    if most is not None:
+        affordable = max(1, extent.num_edges // 4) if extent.is_sampled else extent.num_edges
+        extent = replace(extent, num_edges=min(affordable, most))
     rows: list[Numbers | None] = [None] * len(all_buckets(config))
     if extent.is_sampled:
         seed = seeds.derived(config.seed, "evaluate")
@@ -161,19 +167,19 @@ def _edges_to_rank(execution: Execution, slots: Slots, path: str) -> tuple[Tripl
     return Triples.concatenated(execution.run(tasks.read_edges, arguments, "evaluate: reading edges")), extent
 
 
-def _pieces(execution: Execution, config: Config) -> list[list[Piece]]:
-    """All known and trained edges, for tasks of about the same size."""
-    known = [path.rstrip("/") for path in filter_paths(config)]
-    trained = trained_paths(config)
+def pieces(
+    execution: Execution, config: Config, known: Sequence[str], trained: Sequence[str]
+) -> list[list[Piece]]:
+    """All edges of folders of known and of trained edges, for tasks of about the same size."""
     paths, buckets = list(dict.fromkeys([*known, *trained])), all_buckets(config)
     if len(buckets) > _FEW_BUCKETS:
-        groups = _grouped(list(product(paths, buckets)), 4 * _FEW_BUCKETS)
+        groups = grouped(list(product(paths, buckets)), 4 * _FEW_BUCKETS)
         return [
             [Piece(*each, 0, None, each[0] in known, each[0] in trained) for each in group]
             for group in groups
         ]
     counts = execution.run(tasks.count_edges, [(path, buckets) for path in paths], "evaluate: known edges")
-    grouped: list[list[Piece]] = [[]]
+    found: list[list[Piece]] = [[]]
     size = 0
     for (path, bucket), count in zip(
         product(paths, buckets), (n for each in counts for n in each), strict=True
@@ -181,14 +187,14 @@ def _pieces(execution: Execution, config: Config) -> list[list[Piece]]:
         for start in range(0, max(count, 1), _PIECE_EDGES):
             stop = min(start + _PIECE_EDGES, count)
             if size + stop - start > _PIECE_EDGES:
-                grouped.append([])
+                found.append([])
                 size = 0
-            grouped[-1].append(Piece(path, bucket, start, stop, path in known, path in trained))
+            found[-1].append(Piece(path, bucket, start, stop, path in known, path in trained))
             size += stop - start
-    return grouped
+    return found
 
 
-def _grouped(items: Sequence[Item], num_groups: int) -> list[Sequence[Item]]:
+def grouped(items: Sequence[Item], num_groups: int) -> list[Sequence[Item]]:
     """Neighbouring items in groups of one size, at most so many groups."""
     size = -(-len(items) // num_groups)
     return [items[start : start + size] for start in range(0, len(items), size)]
@@ -207,6 +213,19 @@ def _parts(
         yield start, edges.part(start, start + step)
 
 
+def prepare(
+    execution: Execution, part: Part, edges: Triples, pieces: Sequence[Sequence[Piece]]
+) -> tuple[dict[Side, Queries], list[KnownFile]]:
+    """Write what the tasks read: edges, known cells, queries; return the queries, and where the cells are."""
+    work.save(part.folder, "edges", np.stack([edges.lhs, edges.rel, edges.rhs]))
+    arguments = [(part, each, number) for number, each in enumerate(pieces)]
+    found = execution.run(tasks.find_known, arguments, "evaluate: known edges")
+    keys = list(tasks.endpoint_rows(part.slots, edges))
+    execution.run(tasks.take_rows, [(part, key) for key in keys], "evaluate: vectors of the edges")
+    execution.run(tasks.make_queries, [(part, side) for side in Side], "evaluate: queries")
+    return {side: part.queries(side, edges) for side in Side}, found
+
+
 def _rank(
     execution: Execution,
     part: Part,
@@ -216,13 +235,7 @@ def _rank(
     with_baselines: bool,
 ) -> Ranked:
     """Rank edges that fit in memory; `place`: the number of the first one, and of all."""
-    work.save(part.folder, "edges", np.stack([edges.lhs, edges.rel, edges.rhs]))
-    queries = {side: part.queries(side, edges) for side in Side}
-    arguments = [(part, each, number) for number, each in enumerate(pieces)]
-    found = execution.run(tasks.find_known, arguments, "evaluate: known edges")
-    keys = list(tasks.endpoint_rows(part.slots, edges))
-    execution.run(tasks.take_rows, [(part, key) for key in keys], "evaluate: vectors of the edges")
-    execution.run(tasks.make_queries, [(part, side) for side in Side], "evaluate: queries")
+    queries, found = prepare(execution, part, edges, pieces)
     num_rows = 2 if part.drawing is None else 4
     totals = {side: np.zeros((num_rows, len(edges)), np.int64) for side in Side}
     for side, first, counts in _count(execution, part, queries, found, place):
@@ -261,7 +274,7 @@ def _count(
     num_edges, (first, total) = len(queries[Side.LHS].order), place
     begins = first + num_edges * np.cumsum([0, *sizes]) / max(sum(sizes), 1)
     arguments = [
-        (part, key, ranges, _slices(known, key, ranges), Share(float(begin), float(end - begin), total))
+        (part, key, ranges, slices(known, key, ranges), Share(float(begin), float(end - begin), total))
         for (key, ranges), (begin, end) in zip(cuts, pairwise(begins), strict=True)
     ]
     return chain.from_iterable(execution.run(tasks.count, arguments, COUNTING))
@@ -288,7 +301,7 @@ def _num_queries(ranges: Sequence[Range]) -> int:
     return sum(stop - start for _, start, stop in ranges)
 
 
-def _slices(known: Sequence[KnownFile], key: PartitionKey, ranges: Sequence[Range]) -> list[Slice]:
+def slices(known: Sequence[KnownFile], key: PartitionKey, ranges: Sequence[Range]) -> list[Slice]:
     """The slices of files that hold the known cells of a partition."""
     found = []
     for side, (number, begins, _) in product({each.side for each in ranges}, known):

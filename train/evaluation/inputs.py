@@ -59,12 +59,23 @@ def filter_paths(config: Config) -> list[str]:
         return []
     if settings.filter_paths is not None:
         return list(settings.filter_paths)
-    paths = [
-        *config.edge_paths,
-        *edge_buckets.folders(config.edge_root, config.entity_path),
-        config.split_path(settings.split),
-    ]
+    return list(dict.fromkeys([*known_paths(config), config.split_path(settings.split).rstrip("/")]))
+
+
+def known_paths(config: Config) -> list[str]:
+    """Folders of the edges of all splits."""
+    paths = [*config.edge_paths, *edge_buckets.folders(config.edge_root, config.entity_path)]
     return list(dict.fromkeys(path.rstrip("/") for path in paths))
+
+
+def calibration_path(config: Config) -> str | None:
+    """Folder of the edges that calibrate probabilities; None where there is none to use."""
+    settings = config.section(EvaluateConfig)
+    if settings.calibrate is None or settings.candidates is not None:
+        return None  # answers are compared with all candidates
+    path = config.split_path(settings.calibrate).rstrip("/")
+    used = [each.rstrip("/") for each in (*config.edge_paths, config.split_path(settings.split))]
+    return path if path not in used and storage.is_dir(path) else None
 
 
 def _existing_splits(config: Config) -> str:

@@ -13,7 +13,8 @@ from distributed import Client
 from graphmill import cluster, storage
 from graphmill.config import Config
 from graphmill.display.readable import number
-from graphmill.formats import entity_counts, pbg_checkpoint
+from graphmill.formats import calibration, entity_counts, pbg_checkpoint
+from graphmill.formats.calibration import Calibration
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.outlook import GraphSize, Outlook
 from graphmill.run.record import describe_inputs
@@ -21,12 +22,15 @@ from graphmill.run.settled import num_edges
 from graphmill.run.trained_with import changes_in_errors
 from train.config import EvaluateConfig
 from train.evaluation import evaluate as evaluation
+from train.evaluation.calibrate import calibrate
 from train.evaluation.execution import Execution
 from train.evaluation.extent import extent_of, scores_per_edge
 from train.evaluation.inputs import (
+    calibration_path,
     check_folder,
     check_same_model,
     filter_paths,
+    known_paths,
     obstacle_to_ranking,
     score_settings,
 )
@@ -49,10 +53,13 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         legacy = import_legacy_inputs(config)
         execution = Execution.on(client, _work_uri(config))
         if execution.num_workers == 1 or config.num_gpus or is_small(legacy):
-            figures = cluster.run_task(client, evaluate, legacy, True, description="evaluate")
+            figures, found = cluster.run_task(client, evaluate_all, legacy, description="evaluate")
         else:
-            figures = evaluation.evaluate(legacy, execution, with_baselines=True)
+            figures, found = evaluate_all(legacy, execution)
     warn_of_unranked(figures)
+    if found is not None:
+        claim.check()
+        calibration.write(calibration.uri_beside(config.record_uri(config.checkpoint_path)), found)
     if (path := config.split_path(config.section(EvaluateConfig).split)) in config.edge_paths:
         log.warning(
             f"evaluate: {path} is one of edge_paths: if the checkpoint was trained on these edges, the "
@@ -104,6 +111,16 @@ def warn_of_unranked(figures: dict[str, Any]) -> None:
         )
 
 
+def evaluate_all(
+    config: Config, execution: Execution | None = None
+) -> tuple[dict[str, Any], Calibration | None]:
+    """Evaluate with baselines, and calibrate; by default in this process."""
+    execution = execution or Execution()
+    figures = evaluation.evaluate(config, execution, with_baselines=True)
+    found = calibrate(config, execution)
+    return (figures, None) if found is None else (figures | {"calibration": found[1]}, found[0])
+
+
 def evaluate(config: Config, with_baselines: bool = False) -> dict[str, Any]:
     """Evaluate in this process; see `train.evaluation.evaluate.evaluate`."""
     return evaluation.evaluate(config, with_baselines=with_baselines)
@@ -124,6 +141,8 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
     path = config.split_path(settings.split)
     named = [("evaluate.filter_paths", each) for each in settings.filter_paths or ()]
     named += [("evaluate.split", path)] if "split" in settings.model_fields_set else []
+    if settings.calibrate is not None and "calibrate" in settings.model_fields_set:
+        named.append(("evaluate.calibrate", config.split_path(settings.calibrate)))
     for key, each in named:
         if storage.absolute(each) not in coming:
             check_folder(config, key, each)
@@ -148,7 +167,10 @@ def outlook(config: Config, size: GraphSize | None) -> Outlook:
 def input_uris(config: Config) -> list[str]:
     """The checkpoint, the held-out edges, and the edges that are known."""
     held_out = config.split_path(config.section(EvaluateConfig).split)
-    return list(dict.fromkeys([config.checkpoint_path, config.entity_path, held_out, *filter_paths(config)]))
+    uris = [config.checkpoint_path, config.entity_path, held_out, *filter_paths(config)]
+    if (path := calibration_path(config)) is not None:
+        uris += [path, *known_paths(config)]
+    return list(dict.fromkeys(uris))
 
 
 def fingerprint(config: Config) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def break_down(
     edges: Triples,
     degree_of: Mapping[Side, Numbers],
     names: Sequence[str],
-    popular: Mapping[Side, Ranks] | None = None,
+    baselines: Mapping[str, Mapping[Side, Floats]] | None = None,
 ) -> dict[str, Any]:
     """The breakdown, for run.json.
 
@@ -87,7 +87,7 @@ def break_down(
         edges: the ranked edges.
         degree_of: trained edges of the entity on each side, in the order of the edges.
         names: names of the relations, by their number.
-        popular: ranks of the same edges by the popularity of the candidates, for an MRR of each relation.
+        baselines: reciprocal ranks of the same edges in simple rankings, for an MRR of each relation.
     """
     rank_of = {side: each.middle for side, each in ranks.items()}
     numbers, counts = np.unique(edges.rel, return_counts=True)
@@ -99,7 +99,10 @@ def break_down(
             {"relation": names[number]}
             | {
                 side.value: _metrics(each[edges.rel == number])
-                | _popular_mrr(popular, side, edges.rel == number)
+                | {
+                    f"mrr_{name}": float(of_side[side][edges.rel == number].mean())
+                    for name, of_side in (baselines or {}).items()
+                }
                 for side, each in rank_of.items()
             }
             for number in numbers[shown].tolist()
@@ -119,12 +122,6 @@ def _by_degree(rank_of: Mapping[Side, Floats], degree_of: Mapping[Side, Numbers]
             band = {side.value: _metrics(each) for side, each in within.items()}
             bands.append({"first": first, "last": None if end == np.inf else int(end) - 1} | band)
     return bands
-
-
-def _popular_mrr(
-    popular: Mapping[Side, Ranks] | None, side: Side, chosen: npt.NDArray[np.bool_]
-) -> dict[str, float]:
-    return {"mrr_most_popular": float((1 / popular[side].middle[chosen]).mean())} if popular else {}
 
 
 def _metrics(ranks: Floats) -> dict[str, float]:

@@ -190,7 +190,7 @@ def endpoint_rows(slots: Slots, edges: Triples) -> dict[PartitionKey, Numbers]:
 def take_rows(part: Part, key: PartitionKey) -> None:
     """Write the ranked edges' vectors of one partition; raises FormatError if its file is damaged."""
     rows = endpoint_rows(part.slots, part.edges())[key]
-    work.save(part.folder, _rows_name(*key), _table(part, key).numpy()[rows])
+    work.save(part.folder, _rows_name(*key), table_of(part, key).numpy()[rows])
 
 
 def make_queries(part: Part, side: Side) -> None:
@@ -213,7 +213,7 @@ def make_queries(part: Part, side: Side) -> None:
         return from_numpy(table[np.searchsorted(rows[entity_type, partition], index)])
 
     with cpu_threads(1):
-        vectors_QD, score_E = ranker.prepare(_ranker(part), part.queries(side, edges), take)
+        vectors_QD, score_E = ranker.prepare(ranker_of(part), part.queries(side, edges), take)
     work.save(part.folder, f"queries-{side}", vectors_QD.numpy())
     work.save(part.folder, f"own-{side}", score_E.numpy())
 
@@ -227,12 +227,12 @@ def count(
     from train.evaluation.ranking import Counting
     from train.step.runtime import cpu_threads
 
-    edges, ranker, table = part.edges(), _ranker(part), _table(part, key)
+    edges, ranker, table = part.edges(), ranker_of(part), table_of(part, key)
     queries = {each.side: part.queries(each.side, edges) for each in ranges}
     num_queries = sum(stop - start for _, start, stop in ranges)
     counted, num_done = [], 0
     for side, start, stop in ranges:
-        known_cells = _known_cells(
+        known_cells = known_cells_of(
             part, queries[side], slice(start, stop), [s for s in slices if s.side == side]
         )
         first, last = np.searchsorted(queries[side].of_edge, [start, stop]).tolist()
@@ -268,7 +268,7 @@ def rank_plainly(part: Part, side: Side, numbers: Sequence[int], trained_paths: 
     return baselines.rank(queries, edges, np.sort(query_K * part.slots.end + slot_K), trained_paths)
 
 
-def _known_cells(part: Part, queries: Queries, rows: slice, slices: Sequence[Slice]) -> Numbers:
+def known_cells_of(part: Part, queries: Queries, rows: slice, slices: Sequence[Slice]) -> Numbers:
     """The known cells of a range of queries, sorted and distinct."""
     found = [np.empty(0, np.int64)]
     for side, number, start, stop in slices:
@@ -304,7 +304,8 @@ def _context(
     return RunContext.of_checkpoint(config, "evaluate", device=device, version=version, num_rows=num_rows)
 
 
-def _table(part: Part, key: PartitionKey) -> Tensor:
+def table_of(part: Part, key: PartitionKey) -> Tensor:
+    """The embeddings of a partition; raises FormatError if its file is damaged."""
     from train.tables.partition_files import PartitionFiles
 
     return PartitionFiles(_context(part.config, part.version, part.num_rows())).load_embeddings(
@@ -312,7 +313,8 @@ def _table(part: Part, key: PartitionKey) -> Tensor:
     )
 
 
-def _ranker(part: Part) -> Ranker:
+def ranker_of(part: Part) -> Ranker:
+    """The model, and means to rank with it."""
     from train.evaluation.ranker import Ranker
     from train.plan.decide import can_rank
 

@@ -27,6 +27,7 @@ from graphmill.formats.pbg_checkpoint.files import (
     read_config,
     read_stats,
     read_version,
+    version_checksum,
     versions_of,
     write_config,
 )
@@ -66,6 +67,7 @@ __all__ = [
     "read_stats",
     "read_version",
     "restore",
+    "version_checksum",
     "versions_of",
     "write_config",
     "write_embeddings",

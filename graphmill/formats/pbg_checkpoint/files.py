@@ -8,7 +8,7 @@ from typing import Any
 from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats._partition_numbers import count_partitions, numbers_by_type
-from graphmill.storage import Checksums
+from graphmill.storage import Checksums, checksums
 from graphmill.vocab import Partition
 
 VERSION_FILE = "checkpoint_version.txt"
@@ -35,6 +35,13 @@ def manifest_of(checkpoint_path: str, version: int) -> storage.Manifest:
     """Place of the checksums of a version's files and of the configuration beside them."""
     uri = storage.join(checkpoint_path, f"checksums.v{version}.xxh128")
     return storage.Manifest(uri, "go back to a preserved epoch, or train again")
+
+
+def version_checksum(checkpoint_path: str, version: int) -> str | None:
+    """The checksum of the files of a version, its checksums taken together; None where it has none."""
+    found = storage.read_checksums(manifest_of(checkpoint_path, version).uri)
+    own = {name: each for name, each in found.items() if version_in(name) == version}
+    return checksums.of_bytes(json.dumps(own, sort_keys=True).encode()) if own else None
 
 
 def manifest_versions(checkpoint_path: str) -> set[int]:

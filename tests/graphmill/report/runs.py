@@ -20,7 +20,8 @@ HOSTILE = (
     "&amp;<b>\u2028\u202e",
     '"id":"p1001"',
 )
-SIDES = {side: {"num_edges": 10, "mrr": 0.2, "hits@10": 0.4} for side in ("lhs", "rhs")}
+SIDE = {"num_edges": 10, "mrr": 0.2, "hits@10": 0.4, "mrr_most_popular": 0.05, "mrr_random": 0.01}
+SIDES = dict.fromkeys(("lhs", "rhs"), SIDE)
 
 
 def record() -> dict[str, Any]:
@@ -65,6 +66,19 @@ def record() -> dict[str, Any]:
         | {f"{name}_pessimistic": value for name, value in metrics.items()}
         | {"num_edges": 88},
         "metrics_by_relation": [{"relation": name} | SIDES for name in names],
+        "calibration": {
+            "fitted_on": "valid",
+            "measured_on": "test",
+            "num_queries": 40,
+            "top_10": {
+                "num_answers": 300,
+                "true": 0.1,
+                "ece": 0.0123,
+                "brier": 0.08,
+                "brier_base_rate": 0.09,
+                "reliability": [{"answers": 150, "probability": p, "true": p + 0.01} for p in (0.02, 0.4)],
+            },
+        },
         "metrics_by_degree": [{"first": 0, "last": 0} | SIDES, {"first": 3, "last": None} | SIDES],
     }
     train = {
@@ -111,5 +125,6 @@ CHARTS = {
     "etl": ["rows", "entities", "partitions", "relations", "buckets", "degrees"],
     "training": ["loss", "mrr", "validation", "edges_per_s", "waits", "swaps", "memory"],
     "ranking": ["baselines", "relations", "degrees"],
+    "probabilities": ["reliability"],
     "vectors": ["map-8"],
 }

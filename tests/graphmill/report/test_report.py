@@ -74,6 +74,9 @@ def test_the_page_shows_run_json_and_the_embeddings(page: Path) -> None:
         "all equal first",
         "Good: the MRR of 0.2 is 4 times that of the most popular, and 20 times that of chance. "
         "The run before was worse, with 0.15.",
+        "fitted on valid, measured on test",
+        "0.0123",
+        "lhs random",
         "2 node",
         "version -",
         "A map of 60 embeddings",

@@ -11,10 +11,10 @@ import pytest
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.model.best import Best
 from graphmill.model.operators import OPERATORS
 from graphmill.vocab import Side
 from remap.predict.answers import Chunk, write_answers
-from remap.predict.best import Best
 from remap.predict.job import Question
 from remap.predict.sizes import WIDTH, Sizes, sizes_for
 from tests.remap.predict.world import DIMENSION, World, asked, assert_equal, read_answers, write_world

@@ -112,6 +112,7 @@ def write_world(
     reciprocal: bool = False,
     num_partitions: int = 1,
     counts: Mapping[str, Sequence[int]] | None = None,
+    splits: Sequence[str] = ("train", "test"),
     **settings: Any,
 ) -> World:
     """A run with the relations `likes` (user, item) and `follows` (user, user), or three dynamic ones."""
@@ -146,7 +147,7 @@ def write_world(
         entity_counts.write_relation_count(config.entity_path, NUM_DYNAMIC)
         entity_counts.write_relation_names(config.entity_path, ["likes", "sees", "buys"])
     world = World(config, model, counts, vectors, {})
-    world.edges = {split: _write_edges(world, split, rng) for split in ("train", "test")}
+    world.edges = {split: _write_edges(world, split, rng) for split in splits}
     record = {"config": config.model_dump(mode="json"), "stages": {}}
     storage.write_text(config.record_uri(""), json.dumps(record))
     return world
