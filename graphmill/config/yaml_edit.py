@@ -38,9 +38,9 @@ def _with(text: str, place: Place, value: Any) -> str:
     if node is None:
         return text
     start, end = node.start_mark.index, node.end_mark.index
-    if isinstance(node, yaml.ScalarNode) or not rest:
+    if not rest:
         gap = " " if start == end else ""  # a key without a value
-        return f"{text[:start]}{gap}{_flow(rest, value)}{text[end:]}"
+        return f"{text[:start]}{gap}{json.dumps(value)}{text[end:]}"
     if not isinstance(node, yaml.MappingNode) or not node.value:
         return text[:start] + f"{{{_entry(rest, value)}}}" + text[end:]
     if len(rest) == len(place) and not node.flow_style:
