@@ -20,6 +20,7 @@ _SHARE_OF_FIRST = 0.5  # a candidate keeps the first value of a key so often
 _SHARED: dict[str, tuple[Any, ...]] = {
     "dimension": (1.0, 2.0, 0.5),
     "relation_lr": (None, 0.05, 0.2),
+    "train.lr_schedule": ("linear",),
 }
 RECIPES: dict[str, dict[str, tuple[Any, ...]]] = {
     "all entities": {
@@ -32,7 +33,7 @@ RECIPES: dict[str, dict[str, tuple[Any, ...]]] = {
     },
     "drawn": {
         "all_negs": (False,),
-        "num_uniform_negs": (1000, 300, 3000),
+        "num_uniform_negs": (1000, 300),
         "lr": (0.1, 0.2, 0.5, 0.05),
         "regularization_coef": (0.03, 0.1, 0.01, 0.0),
         "batch_size": (500, 250, 1000, 2000),

@@ -72,6 +72,9 @@ def work(config: Config, changes: Changes, num_entities: dict[str, int], num_edg
 
 def run_trial(config: Config, changes: dict[str, Any], rung: int, epochs: int, folder: str) -> Trial:
     """Train and rank a candidate; a loss that is not finite counts as the worst result."""
+    from train.run import trainer  # imports torch: seconds that are no part of the first trial
+
+    del trainer
     start = time.monotonic()
     chosen = changed(
         config, changes, num_epochs=epochs, output=folder, checkpoint_path=storage.join(folder, "checkpoint")

@@ -34,6 +34,7 @@ from train.tune.trial import run_trial, trial_config, work
 
 FILE = "tune.json"
 EDGES_PER_MINUTE = 20_000
+LEAST_EDGES = 5_000
 MOST_CANDIDATES = 27
 
 log = logging.getLogger("graphmill")
@@ -51,10 +52,18 @@ class Found:
 class Tuner:
     """One search, in a folder of its own."""
 
-    def __init__(self, config: Config, folder: str, minutes: float, client: Client, claim: Claim) -> None:
-        """`config` has entities and edges, and is settled."""
+    def __init__(
+        self,
+        config: Config,
+        folder: str,
+        minutes: float,
+        client: Client,
+        claim: Claim,
+        most: int = MOST_CANDIDATES,
+    ) -> None:
+        """`config` has entities and edges, and is settled; `most` candidates are tried."""
         self._config, self._folder, self._minutes = config, folder, minutes
-        self._client, self._claim = client, claim
+        self._client, self._claim, self._most = client, claim, most
         hosts = [each["host"] for each in described_workers(client).values()]
         self._slots = 1 if config.num_gpus else max(1, len(hosts))
         sharers = 1 if config.num_gpus else max(map(hosts.count, hosts), default=1)
@@ -92,7 +101,7 @@ class Tuner:
             self._slots,
         )
         trials = search(
-            candidates(self._config, max(map(sum, counts)), MOST_CANDIDATES),
+            candidates(self._config, max(map(sum, counts)), self._most),
             partial(self._wave, base),
             lambda each: work(base, each, sample.num_entities, sample.num_edges),
             budget_s=60 * self._minutes,
@@ -147,7 +156,7 @@ class Tuner:
             self._config,
             target,
             self._split,
-            max(1, int(EDGES_PER_MINUTE * self._minutes)),
+            max(LEAST_EDGES, int(EDGES_PER_MINUTE * self._minutes)),
             description="tune: the densest part of the graph",
         )
         self._write()

@@ -47,5 +47,6 @@ def test_one_vs_all_is_for_whole_small_types_and_softmax(tmp_path, settings, lar
 
 def test_the_second_candidate_of_a_configuration_with_all_negatives_is_its_recipe(tmp_path):
     relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": "diagonal", "all_negs": True}
-    config = make_config(tmp_path, relations=[relation], lr=0.5, train={"relation_init": "small"})
+    train = {"relation_init": "small", "lr_schedule": "linear"}
+    config = make_config(tmp_path, relations=[relation], lr=0.5, train=train)
     assert candidates(config, 100, 2)[1] == {"regularization_coef": 0.05, "batch_size": 500}
