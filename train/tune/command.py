@@ -12,7 +12,7 @@ from graphmill.cli import exit_codes
 from graphmill.cli.options import run_options
 from graphmill.cli.session import session
 from graphmill.config import Config
-from graphmill.config.reading import resolved
+from graphmill.config.reading import place, resolved
 from graphmill.config.yaml_edit import edited
 from graphmill.display import terminal
 from graphmill.errors import ConfigError
@@ -70,7 +70,8 @@ def command(
         changes = found.best.changes | _early_stopping(graph)
         storage.write_text(target, edited(text, changes, conf))
     _show(found)
-    words = [word for each in overrides for word in ("--set", each)]
+    kept = [each for each in overrides if place(each) not in map(place, changes)]
+    words = [word for each in kept for word in ("--set", each)]
     terminal.say(f"{target}: {described(changes)}")
     terminal.say(f"next: {shlex.join(['graphmill', 'pipeline', '--conf', target, *words])}")
 

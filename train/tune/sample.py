@@ -6,6 +6,7 @@ any graph is a k-core, or lies between two: of a tree it is a smaller tree. Shap
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from graphmill.errors import ConfigError
 from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats.edge_buckets import Edges
 from graphmill.vocab import TRAIN_SPLIT, Bucket, Side
-from train.edges.partitions import all_buckets, key_of
+from train.edges.partitions import PartitionKey, all_buckets, key_of, keys_of
 from train.edges.seeds import derived
 
 Numbers = npt.NDArray[np.int64]
@@ -24,7 +25,7 @@ Numbers = npt.NDArray[np.int64]
 VALID_SPLIT = "valid"
 FEW_VALID_EDGES = 500
 _HELD_OUT = 0.05
-_MOST_READ = 1 << 24
+MOST_READ = 1 << 24
 _MOST_VALID = 5000
 
 
@@ -54,20 +55,25 @@ class Graph:
         return Graph(self.lhs[rows], self.rel[rows], self.rhs[rows], weight)
 
 
-def write_sample(config: Config, target: str, split: str, most_edges: int) -> Sample:
+def write_sample(
+    config: Config, target: str, split: str, most_edges: int, most_read: int = MOST_READ
+) -> Sample:
     """Write the tuner's graph into the folder `target`: entities, edges/train, edges/valid.
+
+    Of a graph with more than `most_read` edges, the buckets of the first partitions are read.
 
     Raises:
         ConfigError: there are too few edges.
     """
-    numbering = _Numbering(config)
-    graph = _read(config, numbering, config.edge_paths)
+    buckets = _first_buckets(config, most_read)
+    numbering = _Numbering(config, buckets)
+    graph = _read(config, numbering, config.edge_paths, buckets)
     if len(graph.rel) < FEW_VALID_EDGES:
         raise ConfigError(f"{config.edge_paths[0]}: {len(graph.rel)} edges are too few to tune with")
     is_chosen_N = densest(graph.lhs, graph.rhs, numbering.size, most_edges, config.seed)
     graph = graph[is_chosen_N[graph.lhs] & is_chosen_N[graph.rhs]]
     path = config.split_path(split)
-    valid = _read(config, numbering, [path] if storage.is_dir(path) else [])
+    valid = _read(config, numbering, [path] if storage.is_dir(path) else [], buckets)
     valid = valid[is_chosen_N[valid.lhs] & is_chosen_N[valid.rhs]]
     draw = np.random.default_rng(derived(config.seed, "tune", "valid"))
     is_held_out = len(valid.rel) < FEW_VALID_EDGES
@@ -136,17 +142,17 @@ def _ranges(begin: Numbers, length: Numbers) -> Numbers:
 
 
 class _Numbering:
-    """Numbers of entities over all types and partitions."""
+    """Numbers of entities over all types and partitions of some buckets."""
 
-    def __init__(self, config: Config) -> None:
-        partitions = {name: entity.num_partitions for name, entity in config.entities.items()}
-        self._counts = entity_counts.read_counts(config.entity_path, partitions)
-        self._first: dict[tuple[str, int], int] = {}
+    def __init__(self, config: Config, buckets: Sequence[Bucket]) -> None:
+        self._types = list(config.entities)
+        self._first: dict[PartitionKey, int] = {}
+        self._counts: dict[PartitionKey, int] = {}
         self.size = 0
-        for name, counts in self._counts.items():
-            for partition, count in enumerate(counts):
-                self._first[name, partition] = self.size
-                self.size += count
+        for key in sorted(set[PartitionKey]().union(*(keys_of(config, bucket) for bucket in buckets))):
+            self._first[key] = self.size
+            self._counts[key] = entity_counts.read_count(config.entity_path, *key)
+            self.size += self._counts[key]
 
     def of(self, config: Config, side: Side, bucket: Bucket, edges: Edges) -> Numbers:
         """Number the ends of edges on one side."""
@@ -160,25 +166,28 @@ class _Numbering:
     def rows(self, is_chosen_N: npt.NDArray[np.bool_]) -> tuple[Numbers, dict[str, int]]:
         """Number the chosen entities of each type, and count them. [N]"""
         row_N = np.zeros(self.size, np.int64)
-        counts = {}
-        for name, of_type in self._counts.items():
-            own = slice(self._first[name, 0], self._first[name, 0] + sum(of_type))
-            row_N[own] = np.cumsum(is_chosen_N[own]) - 1
-            counts[name] = int(is_chosen_N[own].sum())
+        counts = dict.fromkeys(self._types, 0)
+        for key, first in self._first.items():
+            own = slice(first, first + self._counts[key])
+            row_N[own] = np.cumsum(is_chosen_N[own]) - 1 + counts[key[0]]
+            counts[key[0]] += int(is_chosen_N[own].sum())
         return row_N, counts
 
 
-def _read(config: Config, numbering: _Numbering, paths: Sequence[str]) -> Graph:
-    """Read edges; of a large graph, whole buckets of its first partitions."""
+def _first_buckets(config: Config, most_read: int) -> list[Bucket]:
+    """List the buckets of the first partitions, up to so many edges; the first one always."""
+    buckets = sorted(all_buckets(config), key=max)
+    counts = [edge_buckets.count_all(path, buckets) for path in config.edge_paths]
+    num_edges = np.cumsum([sum(each[bucket] for each in counts) for bucket in buckets])
+    return buckets[: max(1, int(np.searchsorted(num_edges, most_read, side="right")))]
+
+
+def _read(config: Config, numbering: _Numbering, paths: Sequence[str], buckets: Sequence[Bucket]) -> Graph:
     parts: list[Graph] = []
-    num_read = 0
-    for bucket in sorted(all_buckets(config), key=max):
-        for path in paths:
-            if num_read < _MOST_READ:
-                edges = edge_buckets.read_bucket(path, bucket, 0, _MOST_READ - num_read)
-                lhs, rhs = (numbering.of(config, side, bucket, edges) for side in Side)
-                parts.append(Graph(lhs, edges.rel.astype(np.int64), rhs, edges.weight))
-                num_read += len(edges)
+    for path, bucket in product(paths, buckets):
+        edges = edge_buckets.read_bucket(path, bucket)
+        lhs, rhs = (numbering.of(config, side, bucket, edges) for side in Side)
+        parts.append(Graph(lhs, edges.rel.astype(np.int64), rhs, edges.weight))
     none = np.zeros(0, np.int64)
     weights = [each.weight for each in parts if each.weight is not None]
     return Graph(

@@ -2,6 +2,7 @@
 
 import json
 import time
+from importlib import import_module
 from typing import Any
 
 from graphmill import storage
@@ -72,9 +73,7 @@ def work(config: Config, changes: Changes, num_entities: dict[str, int], num_edg
 
 def run_trial(config: Config, changes: dict[str, Any], rung: int, epochs: int, folder: str) -> Trial:
     """Train and rank a candidate; a loss that is not finite counts as the worst result."""
-    from train.run import trainer  # imports torch: seconds that are no part of the first trial
-
-    del trainer
+    import_module("train.run.trainer")  # imports torch: seconds that are no part of the first trial
     start = time.monotonic()
     chosen = changed(
         config, changes, num_epochs=epochs, output=folder, checkpoint_path=storage.join(folder, "checkpoint")

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -34,6 +34,7 @@ def core_numbers(pairs_E2):
     return numbers
 
 
+@settings(max_examples=30)
 @given(pairs, st.integers(0, 5))
 def test_peeling_goes_from_core_to_core(pairs_E2, seed):
     order_N = peeled(pairs_E2[:, 0], pairs_E2[:, 1], NUM, seed)
@@ -42,6 +43,7 @@ def test_peeling_goes_from_core_to_core(pairs_E2, seed):
     assert (np.diff(cores_in_order) >= 0).all()
 
 
+@settings(max_examples=30)
 @given(pairs, st.integers(1, 60))
 def test_as_many_edges_as_fit_are_chosen(pairs_E2, most_edges):
     lhs_E, rhs_E = pairs_E2.T
@@ -123,6 +125,14 @@ def test_a_part_of_the_graph_has_edges_between_its_entities_only(config, tmp_pat
         assert lhs.max() < found.num_entities["a"]
         for relation, name in enumerate("ab"):
             assert rhs[rel == relation].max() < found.num_entities[name]
+
+
+def test_of_a_large_graph_the_first_partitions_are_read(config, tmp_path):
+    found = write_sample(config, str(tmp_path / "sample"), "valid", 10_000, most_read=1000)
+    assert found.num_entities == {"a": 30, "b": 30}
+    first = edge_buckets.read_bucket(config.edge_paths[0], Bucket(0, 0))
+    whole = np.concatenate([read(str(tmp_path / "sample"), split) for split in ("train", "valid")], axis=1)
+    assert sorted(whole.T.tolist()) == sorted(np.stack([first.lhs, first.rel, first.rhs]).T.tolist())
 
 
 def test_few_edges_are_refused(tmp_path, rng):

@@ -57,10 +57,11 @@ def tune(conf, *options, target="tuned.yaml"):
 def test_a_better_configuration_is_written_and_the_comments_stay(conf):
     with pytest.raises(ConfigError, match=r"--minutes: 0\.0001 are too few for two trials; a trial takes"):
         tune(conf, "--minutes", "0.0001")
-    result = tune(conf, "--minutes", "0.1", "--set", "seed=1")
+    result = tune(conf, "--minutes", "0.1", "--set", "seed=1", "--set", "lr=0.002")
     assert result.exit_code == 0, result.output
     assert "next: graphmill pipeline --conf" in result.output
     assert "--set seed=1" in result.output
+    assert "--set lr" not in result.output
     tuned = conf.parent / "tuned.yaml"
     assert "# Words and what follows them." in tuned.read_text()
     assert "# one step" in tuned.read_text()
