@@ -23,7 +23,7 @@ from train.config import TrainConfig
 from train.evaluation.inputs import obstacle_to_ranking
 from train.tables.legacy_inputs import import_legacy_inputs
 from train.tune.sample import VALID_SPLIT
-from train.tune.tuner import Found, Tuner, described
+from train.tune.tuner import MOST_CANDIDATES, Found, Tuner, described
 
 _VALIDATIONS = 8  # of a run
 _PATIENCE = 3
@@ -40,10 +40,23 @@ _FOLDER = "tune"
     "--minutes", type=click.FloatRange(min=0, min_open=True), required=True, help="Time of the search."
 )
 @click.option(
+    "--candidates",
+    "most",
+    type=click.IntRange(min=2),
+    default=MOST_CANDIDATES,
+    show_default=True,
+    help="Candidates at most.",
+)
+@click.option(
     "--to", "target", metavar="FILE", default="tuned.yaml", show_default=True, help="Configuration to write."
 )
 def command(
-    conf: str | None, overrides: tuple[str, ...], master: str | None, minutes: float, target: str
+    conf: str | None,
+    overrides: tuple[str, ...],
+    master: str | None,
+    minutes: float,
+    most: int,
+    target: str,
 ) -> None:
     """Try rates, regularization, dimension, negatives and batches; write the best configuration.
 
@@ -66,7 +79,7 @@ def command(
         graph = settled(import_legacy_inputs(own))
         if obstacle := obstacle_to_ranking(graph, graph.edge_paths[0]):
             raise ConfigError(f"tune: {obstacle}")
-        found = Tuner(graph, str(own.output), minutes, run.client, run.record.claim).run()
+        found = Tuner(graph, str(own.output), minutes, most, run.client, run.record.claim).run()
         changes = found.best.changes | _early_stopping(graph)
         storage.write_text(target, edited(text, changes, conf))
     _show(found)

@@ -53,15 +53,9 @@ class Tuner:
     """One search, in a folder of its own."""
 
     def __init__(
-        self,
-        config: Config,
-        folder: str,
-        minutes: float,
-        client: Client,
-        claim: Claim,
-        most: int = MOST_CANDIDATES,
+        self, config: Config, folder: str, minutes: float, most: int, client: Client, claim: Claim
     ) -> None:
-        """`config` has entities and edges, and is settled; `most` candidates are tried."""
+        """`config` has entities and edges, and is settled; at most `most` candidates are tried."""
         self._config, self._folder, self._minutes = config, folder, minutes
         self._client, self._claim, self._most = client, claim, most
         hosts = [each["host"] for each in described_workers(client).values()]

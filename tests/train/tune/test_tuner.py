@@ -57,7 +57,7 @@ def tune(conf, *options, target="tuned.yaml"):
 def test_a_better_configuration_is_written_and_the_comments_stay(conf):
     with pytest.raises(ConfigError, match=r"--minutes: 0\.0001 are too few for two trials; a trial takes"):
         tune(conf, "--minutes", "0.0001")
-    result = tune(conf, "--minutes", "0.1", "--set", "seed=1", "--set", "lr=0.002")
+    result = tune(conf, "--minutes", "9", "--candidates", "3", "--set", "seed=1", "--set", "lr=0.002")
     assert result.exit_code == 0, result.output
     assert "next: graphmill pipeline --conf" in result.output
     assert "--set seed=1" in result.output
@@ -77,7 +77,7 @@ def test_a_better_configuration_is_written_and_the_comments_stay(conf):
 
 
 def search(config, folder, client, claim=NO_CLAIM):
-    return Tuner(config, str(folder), 9, client, claim, most=4).run()
+    return Tuner(config, str(folder), 9, 4, client, claim).run()
 
 
 class StoppedClaim:
