@@ -8,8 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from graphmill import config as configuration
+from graphmill.cli.stage_command import stage_command
 from graphmill.errors import ConfigError, LockedError
 from graphmill.run.lock import NO_CLAIM
+from graphmill.run.output_checks import check_outputs
 from tests.train.graphs import contents, make_config, write_graph
 from train.tune.command import command
 from train.tune.tuner import Tuner
@@ -54,26 +56,40 @@ def tune(conf, *options, target="tuned.yaml"):
 
 
 @pytest.mark.slow
-def test_a_better_configuration_is_written_and_the_comments_stay(conf):
+def test_tables_that_no_run_has_read_are_read_and_too_little_time_is_an_error(conf):
     with pytest.raises(ConfigError, match=r"--minutes: 0\.0001 are too few for two trials; a trial takes"):
         tune(conf, "--minutes", "0.0001")
+    out = conf.parent / "out"
+    assert [path.name for path in out.iterdir() if not path.name.startswith(".")] == ["tune"]
+    assert (out / "tune" / "entities").is_dir()
+    assert not (conf.parent / "tuned.yaml").exists()
+    config = configuration.load(str(conf))
+    check_outputs(config, ["etl", "train"])  # the run's own output may begin beside the search
+
+
+@pytest.mark.slow
+def test_a_better_configuration_is_written_from_a_finished_etl(conf):
+    words = ["--conf", str(conf), "--master", "local[1]", "--set", "seed=1"]
+    CliRunner().invoke(stage_command("etl"), words, catch_exceptions=False)
+    out = conf.parent / "out"
+    before = contents(out)
     result = tune(conf, "--minutes", "9", "--candidates", "3", "--set", "seed=1", "--set", "lr=0.002")
     assert result.exit_code == 0, result.output
     assert "next: graphmill pipeline --conf" in result.output
     assert "--set seed=1" in result.output
     assert "--set lr" not in result.output
-    tuned = conf.parent / "tuned.yaml"
-    assert "# Words and what follows them." in tuned.read_text()
-    assert "# one step" in tuned.read_text()
-    settings = configuration.load(str(tuned))
+    text = (conf.parent / "tuned.yaml").read_text()
+    assert "# Words and what follows them." in text
+    assert "# one step" in text
+    settings = configuration.load(str(conf.parent / "tuned.yaml"))
     assert settings.lr >= 0.05
     assert settings.train.model_dump()["validate_split"] == "valid"
-    out = conf.parent / "out"
-    assert [path.name for path in out.iterdir() if not path.name.startswith(".")] == ["tune"]
-    found = json.loads((out / "tune" / "tune.json").read_text())
+    after = contents(out)
+    assert {name: after[name] for name in after if not name.startswith("tune/")} == before
+    found = json.loads(after["tune/tune.json"])
     assert found["sample"]["num_valid"] == 600
-    assert not list((out / "tune").glob("trial-*"))
     assert found["trials"][0]["changes"] == {}
+    assert not [name for name in after if name.startswith(("tune/trial-", "tune/entities"))]
 
 
 def search(config, folder, client, claim=NO_CLAIM):
