@@ -130,7 +130,7 @@ def _evaluated(settings: Config, conf_uri: str | None) -> Config:
 
 
 def _sets_plugins(override: str) -> bool:
-    return _place(override.partition("=")[0])[:2] == ("train", "plugins")
+    return place(override)[:2] == ("train", "plugins")
 
 
 def _has_own_defaults(conf_uri: str, raw: Mapping[str, Any]) -> bool:
@@ -145,7 +145,7 @@ def _with_lines(message: str, conf_uri: str | None, overrides: Sequence[str]) ->
     if conf_uri is None or conf_uri.endswith(".py"):
         return message
     lines = yaml_text.lines(storage.read_text(resolved(conf_uri)))
-    overridden = [_place(override.partition("=")[0]) for override in overrides]
+    overridden = list(map(place, overrides))
 
     def located(text: str) -> str:
         path, _, problem = text.partition(": ")
@@ -156,6 +156,11 @@ def _with_lines(message: str, conf_uri: str | None, overrides: Sequence[str]) ->
         return f"{conf_uri}:{line}: {text}" if line else text
 
     return "\n".join(map(located, message.splitlines()))
+
+
+def place(override: str) -> yaml_text.Place:
+    """Split the key of `etl.tables[0].lhs=value`, or of `etl.tables.0.lhs=value`."""
+    return _place(override.partition("=")[0])
 
 
 def _place(path: str) -> yaml_text.Place:

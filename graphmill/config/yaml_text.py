@@ -94,6 +94,16 @@ def lines(text: str) -> dict[Place, int]:
                 found[*place, name] = start.start_mark.line + 1
                 visit(value, (*place, name))
 
-    if root := yaml.compose(text, _Yaml):
+    if root := compose(text):
         visit(root, ())
+    return found
+
+
+def compose(text: str) -> yaml.Node | None:
+    """Parse YAML to nodes, which know their places in the text.
+
+    Raises:
+        yaml.YAMLError: the text is not YAML.
+    """
+    found: yaml.Node | None = yaml.compose(text, _Yaml)
     return found

@@ -190,6 +190,12 @@ def run_stage(
     return entry
 
 
+def is_finished(name: str, job: Job, config: Config) -> bool:
+    """Tell whether a run has finished the stage `name` with the same settings and inputs."""
+    entry = (read_record(config.record_uri(config.checkpoint_path)) or {}).get("stages", {}).get(name, {})
+    return not _staleness(config, entry, job.output_uris(config), job.fingerprint(config))
+
+
 def describe_inputs(uris: Iterable[str]) -> list[dict[str, Any]]:
     """Describe the inputs at `uris` for a fingerprint, as JSON types.
 

@@ -111,6 +111,16 @@ def test_a_finished_stage_is_skipped_until_something_changes(
     assert stage.runs == 5
 
 
+def test_a_stage_is_finished_until_something_changes(folder: Path, client: Client) -> None:
+    stage, settings = Counting(), settings_at(folder)
+    assert not record.is_finished("etl", stage, settings)
+    run(stage, folder, client)
+    assert record.is_finished("etl", stage, settings)
+    assert not record.is_finished("etl", stage, settings_at(folder, dimension=5))
+    storage.delete_marker(settings.entity_path)
+    assert not record.is_finished("etl", stage, settings)
+
+
 def test_a_failed_stage_is_recorded_and_runs_again(folder: Path, client: Client) -> None:
     stage = Counting()
     run(stage, folder, client)

@@ -1,0 +1,102 @@
+"""The search space of `graphmill tune`: one table of recipes, and the candidates that are drawn from it.
+
+The first value of a key is what docs/how_to/choosing.md and docs/how_to/training.md advise.
+"""
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from graphmill.config import Config
+from train.config import TrainConfig
+from train.edges.seeds import derived
+
+Keys = Mapping[str, Any]
+"""Values by key; all_negs is that of every relation, dimension a multiple of the present one."""
+
+MOST_ENTITIES = 50_000  # of a type, for exact 1-vs-all
+_SHARE_OF_FIRST = 0.5  # a candidate keeps the first value of a key so often
+
+_SHARED: dict[str, tuple[Any, ...]] = {
+    "dimension": (1.0, 2.0, 0.5),
+    "relation_lr": (None, 0.05, 0.2),
+    "train.lr_schedule": ("linear",),
+}
+RECIPES: dict[str, dict[str, tuple[Any, ...]]] = {
+    "all entities": {
+        "all_negs": (True,),
+        "lr": (0.5, 0.2, 1.0, 0.1),
+        "regularization_coef": (0.05, 0.1, 0.02, 0.2),
+        "batch_size": (500, 250, 1000),
+        "train.relation_init": ("small", "random"),
+        **_SHARED,
+    },
+    "drawn": {
+        "all_negs": (False,),
+        "num_uniform_negs": (1000, 300),
+        "lr": (0.1, 0.2, 0.5, 0.05),
+        "regularization_coef": (0.03, 0.1, 0.01, 0.0),
+        "batch_size": (500, 250, 1000, 2000),
+        **_SHARED,
+    },
+}
+_MARGINS = (0.1, 0.05, 0.2, 0.5)
+
+
+def recipes(config: Config, largest_type: int) -> dict[str, dict[str, tuple[Any, ...]]]:
+    """Select the recipes, and of them the keys, that fit a model; the largest type has so many entities."""
+    found = {name: dict(recipe) for name, recipe in RECIPES.items()}
+    is_whole = all(entity.num_partitions == 1 for entity in config.entities.values())
+    if config.loss_fn != "softmax" or largest_type > MOST_ENTITIES or not is_whole:
+        del found["all entities"]
+    for recipe in found.values():
+        if config.comparator != "dot" or config.loss_fn != "softmax":
+            del recipe["regularization_coef"]
+        if all(relation.operator == "none" for relation in config.relations):
+            recipe.pop("train.relation_init", None)
+            del recipe["relation_lr"]
+        if config.loss_fn == "ranking":
+            recipe["margin"] = _MARGINS
+    return found
+
+
+def candidates(config: Config, largest_type: int, most: int) -> list[dict[str, Any]]:
+    """List different candidates, best guesses first, as changes of a configuration by `key.path`.
+
+    The first one changes nothing. The others are the recipes, then random neighbours of each in turn.
+    """
+    found: list[dict[str, Any]] = [{}]
+    for keys in _endless(recipes(config, largest_type), config.seed):
+        if (changes := _changes(config, keys)) not in found:
+            found.append(changes)
+        if len(found) == most:
+            break
+    return found
+
+
+def _endless(chosen: Mapping[str, Mapping[str, tuple[Any, ...]]], seed: int) -> Iterator[Keys]:
+    for recipe in chosen.values():
+        yield {key: values[0] for key, values in recipe.items()}
+    draw = random.Random(derived(seed, "tune"))
+    while True:
+        for recipe in chosen.values():
+            yield {
+                key: values[0] if draw.random() < _SHARE_OF_FIRST else draw.choice(values)
+                for key, values in recipe.items()
+            }
+
+
+def _changes(config: Config, keys: Keys) -> dict[str, Any]:
+    """Spell out the keys that differ from the configuration."""
+    wanted = dict(keys)
+    wanted["dimension"] = max(2, int(config.dimension * wanted["dimension"]) // 2 * 2)
+    all_negs = wanted.pop("all_negs")
+    wanted |= {f"relations.{number}.all_negs": all_negs for number in range(len(config.relations))}
+    now = config.model_dump(mode="json") | {"train": config.section(TrainConfig).model_dump(mode="json")}
+    return {path: value for path, value in wanted.items() if _at(now, path) != value}
+
+
+def _at(content: Any, path: str) -> Any:
+    for key in path.split("."):
+        content = content[int(key)] if isinstance(content, list) else content[key]
+    return content

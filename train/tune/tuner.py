@@ -1,0 +1,202 @@
+"""The work of `graphmill tune`: the tuner's graph, the trials, and their record.
+
+    output/tune/
+      tune.json                 settings, the sample, every trial so far
+      graph/                    the tuner's graph (train.tune.sample)
+      entities/  edges/         only where the tables had no finished etl
+      trial-{N}-{candidate}/    trials that run now
+
+A search that is run again reads the trials of tune.json in place of running them. So a killed search goes on,
+with the time that it had left.
+"""
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from distributed import Client
+
+from graphmill import cluster, storage
+from graphmill.cluster.workers import described_workers
+from graphmill.config import Config
+from graphmill.errors import ConfigError, FormatError
+from graphmill.formats import entity_counts
+from graphmill.run.lock import Claim
+from graphmill.run.record import describe_inputs
+from train.config import TrainConfig
+from train.tune.halving import Changes, Trial, best, search
+from train.tune.sample import VALID_SPLIT, Sample, write_sample
+from train.tune.space import candidates
+from train.tune.trial import run_trial, trial_config, work
+
+FILE = "tune.json"
+EDGES_PER_MINUTE = 20_000
+LEAST_EDGES = 5_000
+MOST_CANDIDATES = 27
+
+log = logging.getLogger("graphmill")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search has found."""
+
+    best: Trial
+    trials: list[Trial]
+    sample: Sample
+
+
+class Tuner:
+    """One search, in a folder of its own."""
+
+    def __init__(
+        self, config: Config, folder: str, minutes: float, most: int, client: Client, claim: Claim
+    ) -> None:
+        """`config` has entities and edges, and is settled; at most `most` candidates are tried."""
+        self._config, self._folder, self._minutes = config, folder, minutes
+        self._client, self._claim, self._most = client, claim, most
+        hosts = [each["host"] for each in described_workers(client).values()]
+        self._slots = 1 if config.num_gpus else max(1, len(hosts))
+        sharers = 1 if config.num_gpus else max(map(hosts.count, hosts), default=1)
+        self._threads = max(1, (config.workers or cluster.num_cores()) // sharers)
+        self._split = config.section(TrainConfig).validate_split or VALID_SPLIT
+        self._sample = Sample({}, 0, 0, False)
+        self._trials: list[Trial] = []
+        self._made_from: dict[str, Any] = {}
+
+    @property
+    def _uri(self) -> str:
+        return storage.join(self._folder, FILE)
+
+    def run(self) -> Found:
+        """Search until the time is spent.
+
+        Raises:
+            ConfigError: there are too few edges, or the time does not suffice for two trials.
+        """
+        self._made_from = self._fingerprint()
+        self._read()
+        graph = self._graph()
+        for leftover in storage.list_dir(self._folder):
+            if storage.name(leftover.uri).startswith("trial-"):
+                storage.delete(leftover.uri)
+        counts = entity_counts.list_counts(self._config.entity_path).values()
+        base = trial_config(self._config, graph, self._folder, self._threads)
+        sample = self._sample
+        log.info(
+            "tune: trials on %s edges of %s entities, judged by %s %s; %d at a time",
+            f"{sample.num_edges:,}",
+            f"{sum(sample.num_entities.values()):,}",
+            f"{sample.num_valid:,}",
+            "edges held out" if sample.is_held_out else f"edges of {self._split}",
+            self._slots,
+        )
+        trials = search(
+            candidates(self._config, max(map(sum, counts)), self._most),
+            partial(self._wave, base),
+            lambda each: work(base, each, sample.num_entities, sample.num_edges),
+            budget_s=60 * self._minutes,
+            most_epochs=self._config.num_epochs,
+            slots=self._slots,
+        )
+        if len(trials) < 2:
+            needed = "" if not trials else f"; a trial takes {trials[0].seconds:.0f} s here"
+            raise ConfigError(f"--minutes: {self._minutes:g} are too few for two trials{needed}")
+        return Found(best(trials), trials, sample)
+
+    def _wave(self, base: Config, wave: Sequence[Changes], epochs: int, rung: int) -> list[Trial]:
+        """Run trials at the same time, but for those that have been run before."""
+        new = [changes for changes in wave if self._known(changes, epochs, rung) is None]
+        arguments = [
+            (base, changes, rung, epochs, storage.join(self._folder, f"trial-{len(self._trials)}-{number}"))
+            for number, changes in enumerate(new)
+        ]
+        if arguments:
+            description = f"tune: rung {rung + 1}, {epochs} epochs"
+            cluster.run_tasks(
+                self._client, run_trial, arguments, description=description, unit="trials", keep=self._add
+            )
+        found = [self._known(changes, epochs, rung) for changes in wave]
+        return [each for each in found if each is not None]
+
+    def _known(self, changes: Changes, epochs: int, rung: int) -> Trial | None:
+        wanted = (changes, epochs, rung)
+        return next((each for each in self._trials if (each.changes, each.epochs, each.rung) == wanted), None)
+
+    def _add(self, trial: Trial) -> Trial:
+        self._trials.append(trial)
+        self._write()
+        log.info(
+            "tune: MRR %.4f after %d epochs in %.1f s: %s",
+            trial.mrr,
+            trial.epochs,
+            trial.seconds,
+            described(trial.changes),
+        )
+        return trial
+
+    def _graph(self) -> str:
+        """Write the tuner's graph, unless it is there."""
+        target = storage.join(self._folder, "graph")
+        if storage.read_marker(target) == self._made_from and self._sample.num_edges:
+            return target
+        storage.delete(target)
+        self._sample = cluster.run_task(
+            self._client,
+            write_sample,
+            self._config,
+            target,
+            self._split,
+            max(LEAST_EDGES, int(EDGES_PER_MINUTE * self._minutes)),
+            description="tune: the densest part of the graph",
+        )
+        self._write()
+        storage.write_marker(target, self._made_from)
+        return target
+
+    def _fingerprint(self) -> dict[str, Any]:
+        """Return all that the trials depend on, but time."""
+        config = self._config
+        path = config.split_path(self._split)
+        inputs = [config.entity_path, *config.edge_paths, *([path] if storage.is_dir(path) else [])]
+        return {
+            "settings": config.result_settings(),
+            "train": config.section(TrainConfig).result_settings(),
+            "num_epochs": config.num_epochs,
+            "minutes": self._minutes,
+            "inputs": describe_inputs(inputs),
+        }
+
+    def _read(self) -> None:
+        """Read the trials of an earlier search of the same; move that of another aside."""
+        if not storage.exists(self._uri):
+            return
+        try:
+            content = storage.read_json(self._uri)
+            if content["made_from"] == self._made_from:
+                self._sample = Sample(**content["sample"])
+                self._trials = [Trial(**each) for each in content["trials"]]
+                log.info("tune: going on after %d trials", len(self._trials))
+                return
+        except (KeyError, TypeError) as error:
+            raise FormatError(f"{self._uri}: expected the trials of a search; move the file away") from error
+        log.info("tune: another search was here: it is moved to %s", storage.move_aside(self._uri))
+
+    def _write(self) -> None:
+        self._claim.check()
+        content = {
+            "made_from": self._made_from,
+            "sample": asdict(self._sample),
+            "trials": [asdict(each) for each in self._trials],
+        }
+        storage.write_text(self._uri, json.dumps(content, indent=1) + "\n")
+
+
+def described(changes: Changes) -> str:
+    """Describe the changes of a candidate in one line."""
+    shown = {"all_negs" if path == "relations.0.all_negs" else path: changes[path] for path in changes}
+    named = [f"{path} {value}" for path, value in shown.items() if not path.startswith("relations.")]
+    return ", ".join(named) or "as configured"
