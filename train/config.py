@@ -95,7 +95,7 @@ class TrainConfig(Section):
         "many as half of the worker's memory holds; with resident: never those of a bucket.",
     )
     outside_rows: Tunable[float] = Field(
-        0.5,
+        0.25,
         ge=0,
         description="Rows of other partitions that are in memory beside a bucket, as further negatives, as a "
         "share of its own. One worker trains them, from files.",

@@ -75,7 +75,12 @@ class BatchStep:
 
 
 class BucketTrainer:
-    """Trains on one bucket after another, with the tables that it is given."""
+    """Trains on one bucket after another, with the tables that it is given.
+
+    Attributes:
+        part: shares of the iteration that are done before and after the bucket, for the learning rates;
+            several workers do not know them.
+    """
 
     def __init__(self, context: RunContext, model: Model, adagrad: Adagrad, plan: Plan) -> None:
         self.config = context.config
@@ -85,6 +90,7 @@ class BucketTrainer:
         self.step = BatchStep(context.config, model, adagrad, plan.engine, context.device)
         self.staging = Staging(memory.staging_bytes(context), context.device)
         self.hogwild = plan.hogwild
+        self.part = 0.0, 1.0
         self.fused: FusedPass | None = None
         if plan.engine == "fused":
             self.fused = FusedPass(FusedStep(context.config, model, adagrad, context.device))
@@ -141,7 +147,9 @@ class BucketTrainer:
 
     def _lr_scale(self, iteration: Iteration, share: float) -> float:
         """Factor of the learning rates when `share` of a bucket is done."""
-        return learning_rates.lr_scale(self.settings, learning_rates.progress(iteration, share))
+        before, after = self.part
+        progress = learning_rates.progress(iteration, before + share * (after - before))
+        return learning_rates.lr_scale(self.settings, progress)
 
     def _by_batches(
         self,

@@ -60,6 +60,7 @@ class Trainer(TrainingRun):
         self.order_slots = order_slots(config, self.plan.slots) if self.plan.slots else None
         self.store = self._store()
         self._edges: dict[Bucket, Future[EdgeTensors]] = {}  # read, or being read
+        self._num_done = self._num_edges = 0  # edges of the iteration
         self._pending: Future[None] | None = None  # of the version that is on its way
 
     def iterate(self, iteration: Iteration) -> None:
@@ -68,6 +69,7 @@ class Trainer(TrainingRun):
         following = [*order[1:], None] if self.prefetch else [None] * len(order)
         self.metrics.start_iteration(iteration)
         self.store.begin(order, iteration)
+        self._num_done, self._num_edges = 0, max(1, self.schedule.num_edges_of(self.version))
         for bucket, then in zip(order, following, strict=True):
             self.metrics.add(self._visit(bucket, then, iteration))
             if self._pending is not None and self._pending.done():
@@ -145,6 +147,8 @@ class Trainer(TrainingRun):
             self._edges[then] = self._edges_of(then, iteration)
         edges = self.background.result(coming)
         wait_s = self._wait_s - before[0]
+        begun, self._num_done = self._num_done, self._num_done + len(edges)
+        self.bucket.part = begun / self._num_edges, self._num_done / self._num_edges
         stats = self.bucket.train(bucket, iteration, edges, tables, partial(self.metrics.report, bucket))
         return Visit(
             bucket,

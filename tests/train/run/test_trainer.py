@@ -480,3 +480,22 @@ def test_more_partitions_in_memory_are_read_less_often(tmp_path, rng):
         assert len(epoch["buckets"]) == num_blocks * (num_blocks - 1)
         assert epoch["edges"] == 300
     assert reads[2] > 1.5 * reads[4] > 2 * reads[8]
+
+
+def test_learning_rates_fall_from_visit_to_visit(tmp_path, rng):
+    """The linear schedule goes by the edges of the run, however many visits have them."""
+    config = mixed(tmp_path, num_epochs=2, train={"lr_schedule": "linear", "lr_final": 0.1})
+    write_mixed(config, rng)
+    trainer = Trainer(config)
+    scales, set_scale = [], trainer.bucket.step.set_lr_scale
+
+    def watched(scale):
+        scales.append(scale)
+        set_scale(scale)
+
+    trainer.bucket.step.set_lr_scale = watched
+    trainer.run()
+    assert len(scales) > 12
+    assert scales == sorted(scales, reverse=True)
+    assert scales[0] == 1
+    assert 0.1 < scales[-1] < 0.2
