@@ -11,7 +11,6 @@ tensor follows from the shapes of the batch: a GPU can replay a captured step (t
 Shapes: Q queries, A answers, U distinct answers, N rows of the table of answers, D dimension.
 """
 
-import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -75,7 +74,7 @@ class GroupedStep:
         rows_ND = tables[batch.side].embeddings_ND.detach().requires_grad_()
         query_QD = local.query(batch.relation, batch.side, entity_QD, batch.rel_Q)
         candidate_ND = local.candidates(batch.relation, batch.side, rows_ND)
-        found = self._compare(query_QD.detach(), candidate_ND.detach(), batch, tables[batch.side])
+        found = self._compare(query_QD.detach(), candidate_ND.detach(), batch)
         query_QD.backward(found.query_QD)  # type: ignore[no-untyped-call]
         if candidate_ND is rows_ND:  # autograd would copy the gradient
             rows_ND.grad = found.candidate_ND
@@ -89,7 +88,7 @@ class GroupedStep:
         lhs, rhs = (found.violators if side is batch.side else none for side in Side)
         return StepFigures(loss, reg, lhs, rhs), moved
 
-    def _compare(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch, table: Table) -> Gradients:
+    def _compare(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
         """Compute the loss and its gradients, some queries at a time."""
         half = self.config.half_precision
         is_product = self.config.comparator in ("dot", "cos") and not self.config.bias
@@ -97,10 +96,10 @@ class GroupedStep:
         limit = SCORE_BYTES[query_QD.device.type]
         height = max(1, limit // ((2 if half else 4) * max(1, len(candidate_ND))))
         if len(query_QD) <= height:
-            return compare(query_QD, candidate_ND, batch, table)
+            return compare(query_QD, candidate_ND, batch)
         starts = range(0, len(query_QD), height)
         parts = [slice(start, min(start + height, len(query_QD))) for start in starts]
-        found = [compare(query_QD[part], candidate_ND, batch.part(part), table) for part in parts]
+        found = [compare(query_QD[part], candidate_ND, batch.part(part)) for part in parts]
         loss, violators, query, candidate = zip(*found, strict=True)
         return Gradients(
             torch.stack(loss).sum(),
@@ -109,13 +108,11 @@ class GroupedStep:
             torch.stack(candidate).sum(0),
         )
 
-    def _compare_products(
-        self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch, table: Table
-    ) -> Gradients:
+    def _compare_products(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
         """Compute scores as a matrix product, and gradients as two more products."""
         dtype = torch.bfloat16 if self.config.half_precision else query_QD.dtype
         left_QD, right_ND = query_QD.to(dtype), candidate_ND.to(dtype)
-        loss, violators, odds_QN = _cross_entropy(left_QD @ right_ND.T, batch, table)
+        loss, violators, odds_QN = _cross_entropy(left_QD @ right_ND.T, batch)
         weight_Q1, minus_A1 = batch.weight_Q.unsqueeze(1), -batch.weight_A.unsqueeze(1)
         gradient_QD = (odds_QN @ right_ND).to(query_QD.dtype) * weight_Q1
         gradient_ND = (odds_QN.T @ (query_QD * weight_Q1).to(dtype)).to(query_QD.dtype)
@@ -124,13 +121,11 @@ class GroupedStep:
         add_rows(gradient_ND, batch.answer_A, query_QD[batch.query_A] * minus_A1)
         return Gradients(loss, violators, gradient_QD, gradient_ND)
 
-    def _compare_any(
-        self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch, table: Table
-    ) -> Gradients:
+    def _compare_any(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
         """Compute scores by any comparator: autograd carries their gradient to the vectors."""
         leaves = query_QD.requires_grad_(), candidate_ND.requires_grad_()
         score_QN = self.model.matrix_scores(*leaves, batch.side, half=self.config.half_precision)
-        loss, violators, odds_QN = _cross_entropy(score_QN.detach(), batch, table)
+        loss, violators, odds_QN = _cross_entropy(score_QN.detach(), batch)
         gradient_QN = odds_QN * batch.weight_Q.unsqueeze(1)
         place_A = batch.query_A * score_QN.shape[1] + batch.answer_A
         add_rows(gradient_QN.view(-1), place_A, -batch.weight_A.to(gradient_QN.dtype))
@@ -204,14 +199,8 @@ class GroupedStep:
             optimizer.update_table(answer_table.embeddings_ND, answer_table.sums, gradient_ND, *settings)
 
 
-def _cross_entropy(score_QN: Tensor, batch: QueryBatch, table: Table) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the loss, the number of answers that score below another entity, and softmax(scores) [Q, N].
-
-    Outside rows of the table are a sample. The logarithm of the rows that each stands for is added to its
-    score: then the sum of the softmax is that of all rows, in expectation (Bengio and Senecal, 2008).
-    """
-    if table.num_outside:
-        score_QN[:, -table.num_outside :] += math.log(table.stands_for)
+def _cross_entropy(score_QN: Tensor, batch: QueryBatch) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the loss, the number of answers that score below another entity, and softmax(scores) [Q, N]."""
     wide = torch.promote_types(score_QN.dtype, torch.float32)
     best_Q = score_QN.amax(1).to(wide)
     own_A = score_QN[batch.query_A, batch.answer_A].to(wide)

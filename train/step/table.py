@@ -15,13 +15,11 @@ class Table:
     Attributes:
         embeddings_ND: rows; the last `num_outside` are of other partitions (train/tables/outside_rows.py).
         sums: squared gradients: [N] with row-wise Adagrad, [N, D] with element-wise.
-        stands_for: rows of other partitions that each outside row stands for.
     """
 
     embeddings_ND: Tensor
     sums: Tensor
     num_outside: int = 0
-    stands_for: float = 1.0
 
     def __len__(self) -> int:
         return len(self.embeddings_ND)
@@ -29,6 +27,10 @@ class Table:
     def rows(self, rows: slice) -> Self:
         """Some rows of the table, in its memory."""
         return type(self)(self.embeddings_ND[rows], self.sums[rows])
+
+    def copied(self) -> Self:
+        """The same rows in memory of their own."""
+        return type(self)(self.embeddings_ND.clone(), self.sums.clone())
 
     def fill(self, rows: slice, other: "Table") -> None:
         """Copy all rows of another table to some rows of this one."""

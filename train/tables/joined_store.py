@@ -41,13 +41,9 @@ class JoinedStore(PartitionStore):
         self, bucket: Bucket, then: Bucket | None, iteration: Iteration
     ) -> Mapping[PartitionKey, Table]:
         """The table of each type, under its partition 0; reading of what `then` needs has begun."""
+        self._settle(wait=True)  # what is being written keeps a whole table in memory
         self._outside.take_back()
-        super().enter(bucket, then, iteration)
-        keys = self.blocks.keys_of(bucket, iteration)
-        for key in keys:
-            self._outside.put_back(key, self._tables[key])
-        own = {name: [key for key in keys if key[0] == name] for name in self.blocks.types}
-        return {(name, 0): self._joined(partitions) for name, partitions in own.items()}
+        return super().enter(bucket, then, iteration)
 
     def write_all(self, iteration: Iteration, background: Background) -> list[Future[None]]:
         """Write the partitions in memory, and copy those that the iteration never needed."""
@@ -55,6 +51,16 @@ class JoinedStore(PartitionStore):
         for key in sorted(self._tables):
             self._outside.take(key, self._tables[key], self.version + 1)
         return super().write_all(iteration, background)
+
+    def _given(self, bucket: Bucket, iteration: Iteration) -> Mapping[PartitionKey, Table]:
+        """Join the partitions of each type; what the next visit needs is not in memory yet."""
+        keys = self.blocks.keys_of(bucket, iteration)
+        for key in keys:
+            self._outside.put_back(key, self._tables[key])
+        for key in self._tables.keys() - set(keys):  # waits for another visit: the last table must not
+            self._tables[key] = self._tables[key].copied()
+        own = {name: [key for key in keys if key[0] == name] for name in self.blocks.types}
+        return {(name, 0): self._joined(partitions) for name, partitions in own.items()}
 
     def _let_go(self, key: PartitionKey, iteration: Iteration) -> None:
         position = self.uses.position
@@ -66,14 +72,13 @@ class JoinedStore(PartitionStore):
 
     def _joined(self, keys: Sequence[PartitionKey]) -> Table:
         """Make one table of the partitions of a type, and copy outside rows behind them."""
-        tables = [self._tables[key] for key in keys]
+        first, name, stop = self._tables[keys[0]], keys[0][0], 0
         if is_shared(self.config, keys[0]):
-            return tables[0]
-        name, stop = keys[0][0], 0
-        num_rows = sum(map(len, tables)) + self._outside.num_rows(name)
-        joined = tables[0].like(num_rows, tables[0].embeddings_ND.device)
-        for key, table in zip(keys, tables, strict=True):
-            own = slice(stop, stop := stop + len(table))
-            joined.fill(own, table)
+            return first
+        num_rows = sum(len(self._tables[key]) for key in keys) + self._outside.num_rows(name)
+        joined = first.like(num_rows, first.embeddings_ND.device)
+        for key in keys:  # one after the other leaves the table that it was in
+            own = slice(stop, stop := stop + len(self._tables[key]))
+            joined.fill(own, self._tables[key])
             self._tables[key] = joined.rows(own)
         return self._outside.lend(name, joined)

@@ -75,8 +75,8 @@ def resident_bytes(context: RunContext) -> int:
 def blocks_bytes(context: RunContext, num_blocks: int) -> int:
     """Memory of a run on blocks of partitions: with one block, of all rows and the copy of a version.
 
-    Else, of each type, the two blocks of a visit, as much again while they are joined, a block that comes,
-    and outside rows with their sample.
+    Else, of each type, the two blocks of a visit; as much again for the table of the visit before, until its
+    partitions are written; as much again for partitions that come; outside rows of both, and their sample.
     """
     if num_blocks == 1:
         return resident_bytes(context) + rows_bytes(context)
@@ -93,7 +93,7 @@ def blocks_bytes(context: RunContext, num_blocks: int) -> int:
     edges = (2 * joined) ** 2 * max(schedule.num_edges.values()) // (2 * schedule.num_edge_chunks)
     shared = sum(partition_bytes(context, key) for key in all_keys(config) if is_shared(config, key))
     steps = step_bytes(config) + queries_bytes(context)
-    return int((5 + 6 * share) * block) + shared + 2 * edges_bytes(config, edges) + steps
+    return int((6 + 8 * share) * block) + shared + 2 * edges_bytes(config, edges) + steps
 
 
 def staying_bytes(context: RunContext) -> int:

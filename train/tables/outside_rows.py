@@ -92,9 +92,7 @@ class OutsideRows:
                 start, own = start + len(sample), slice(start, start + len(sample))
                 table.fill(own, sample)
                 self._lent.append((sample, table.rows(own)))
-        others = sum(self._num_rows[name]) - num_own
-        num_outside = len(table) - num_own
-        return Table(table.embeddings_ND, table.sums, num_outside, others / max(num_outside, 1))
+        return Table(table.embeddings_ND, table.sums, len(table) - num_own)
 
     def take_back(self) -> None:
         """Copy what steps have made of the rows back to the sample."""

@@ -92,9 +92,10 @@ class PartitionStore(Store):
             self._ask_for(key)
         for key in sorted(needed & self._coming.keys()):
             self._tables[key] = self._arrived(key)
+        tables = self._given(bucket, iteration)
         for key in sorted(ahead):
             self._ask_for(key)
-        return self._tables
+        return tables
 
     def write_all(self, iteration: Iteration, background: Background) -> list[Future[None]]:
         """Write the partitions in memory, and copy those that the iteration never needed."""
@@ -109,6 +110,10 @@ class PartitionStore(Store):
         """Count the version, whose files are all written."""
         super().end_version()
         self._written.clear()
+
+    def _given(self, bucket: Bucket, iteration: Iteration) -> Mapping[PartitionKey, Table]:
+        """The tables for the steps; the bucket's partitions are in memory."""
+        return self._tables
 
     def _leaving_for(self, needed: set[PartitionKey], ahead: set[PartitionKey]) -> list[PartitionKey]:
         """Partitions that must leave the memory for those that are needed."""
