@@ -26,14 +26,17 @@ def distinct_per_edge(num_ids: int, chunk_rows: int) -> float:
     return sum(len(np.unique(each)) for each in drawn) / chunk_rows
 
 
-def moves(num_partitions: int, order: str = "inside_out") -> int:
-    """Partitions of a type that one worker reads in an epoch, and as many that it writes."""
+def moves(num_partitions: int, order: str = "affinity") -> int:
+    """Partitions of a type that one worker reads in an epoch, and as many that it writes (two in memory)."""
+    if num_partitions <= 2:
+        return num_partitions  # all are in memory
     held: set[int] = set()
     read = 0
-    for bucket in ordered_buckets(order, num_partitions, num_partitions, 0):
-        needed = {bucket.lhs, bucket.rhs}
-        read += len(needed - held)
-        held = needed
+    for number in range(2 if num_partitions <= 8 else 1):  # passes of train/tables/blocks.py
+        buckets = ordered_buckets(order, num_partitions, num_partitions, number)
+        for pair in dict.fromkeys(frozenset(bucket) for bucket in buckets if bucket.lhs != bucket.rhs):
+            read += len(pair - held)
+            held = set(pair)
     return read
 
 

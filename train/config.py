@@ -26,6 +26,7 @@ _UNUSED: dict[str, Any] = {
     "negative_sampler": None,
     "relation_prediction": 0.0,
     "ensemble": 1,
+    "outside_rows": 0.25,
 }
 
 

@@ -28,7 +28,7 @@ OWN: Mapping[str, Any] = {
     "lr": 0.1,
     "regularization_coef": 0.03,
     "eval_fraction": 0.0,
-    "bucket_order": "random",
+    "bucket_order": "affinity",
     "num_epochs": 1,  # until it is `decided`, as batch_size
     "batch_size": 1000,
 }

@@ -339,9 +339,9 @@ def test_saved_files_can_be_remapped(tmp_path: Path) -> None:
 
 
 def test_a_plan_counts_moves_of_partitions_and_bytes() -> None:
-    assert plan.moves(1) == 1
-    assert plan.moves(2) == 3  # the first bucket needs one partition, the last leaves one
-    assert plan.moves(8) == 33  # 64 buckets; each but the first swaps one partition or none
+    assert [plan.moves(1), plan.moves(2)] == [1, 2]
+    assert 56 <= plan.moves(8) < 1.3 * 56  # each pair twice; most visits swap one partition
+    assert 120 <= plan.moves(16) < 1.3 * 120
     assert plan.distinct_per_edge(10, 100_000) == pytest.approx(10 / 100_000)
     assert 1.8 < plan.distinct_per_edge(1_000_000_000, 1_000) <= 2
     found = dict(plan.counts(1_000_000, 20_000, 8, 100_000, dimension=100, id_bytes=16))

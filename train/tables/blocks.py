@@ -2,8 +2,8 @@
 
 Quality falls with the number of partitions, so training has as few as memory allows. It groups the partitions
 of files to blocks, and visits every pair of blocks. In a visit the rows of both are one table, and the edges
-among them are one bucket. An iteration has two passes over all pairs, with half of every bucket's edges each.
-Every pass groups the partitions in another way, so that most pairs of partitions meet in several visits.
+among them are one bucket. Few blocks have two passes over all pairs, with half of every bucket's edges each:
+few long visits cost quality too. Every pass groups the partitions in another way.
 
     8 partitions, 4 blocks     in some pass block 0 has partitions 5 and 2, block 1 has 0 and 7, ...
                                visit (0, 1) has half of the edges between the blocks; the three visits of a
@@ -24,6 +24,7 @@ from train.edges.partitions import PartitionKey, all_buckets
 from train.tables.run_context import RunContext
 
 WHOLE = Bucket(0, 0)  # the only visit where there is one block
+_FEW = 8  # blocks with two passes: 56 visits
 
 
 class Blocks:
@@ -31,6 +32,7 @@ class Blocks:
 
     Attributes:
         num: number of blocks; never 2, for one visit would have both.
+        passes: passes over all pairs in an iteration.
         files: the run, with the partitions of its files.
         whole: the same run, with one partition per type.
         types: types of relations.
@@ -38,6 +40,7 @@ class Blocks:
 
     def __init__(self, context: RunContext, num: int) -> None:
         self.num, self.files = num, context
+        self.passes = 2 if num <= _FEW else 1
         self.types = sorted({each.entity_type(side) for each in context.config.relations for side in Side})
         self.whole = copy.copy(context)
         entities = {
@@ -54,7 +57,7 @@ class Blocks:
             return [WHOLE]
         config = self.files.config
         visits: list[Bucket] = []
-        for number in range(2):
+        for number in range(self.passes):
             seed = seeds.derived(config.seed, "order", *_purpose(iteration), number)
             buckets = ordered_buckets(config.bucket_order, self.num, self.num, seed)
             pairs = [sorted(each, reverse=bool(number)) for each in buckets if each.lhs != each.rhs]
@@ -96,13 +99,12 @@ class Blocks:
         """Number of a visit among all visits that have edges of these blocks, and how many there are."""
         if self.num == 1:
             return 0, 1
-        second = visit.lhs > visit.rhs
+        number = int(visit.lhs > visit.rhs)  # of the pass
         if len(blocks) == 2:
-            return int(second), 2
-        other = visit.rhs if visit.lhs in blocks else visit.lhs
-        own = visit.lhs if visit.lhs in blocks else visit.rhs
+            return number, self.passes
+        own, other = visit if visit.lhs in blocks else (visit.rhs, visit.lhs)
         shares = self.num - 1
-        return second * shares + other - (other > own), 2 * shares
+        return number * shares + other - (other > own), self.passes * shares
 
     def _blocks(self, num_partitions: int, visit: Bucket, iteration: Iteration) -> tuple[int | None, ...]:
         """The block of each partition in the pass of a visit; None for what every visit has."""
