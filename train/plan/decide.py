@@ -114,9 +114,12 @@ def _placement(
         )
     if slots:
         return "buffer", slots, 0
-    blocks = 0 if obstacle else blocks_of(context, reasons)
-    is_resident = blocks == 1 and settings.resident != "never"
-    return ("device" if is_resident else "files"), 0, blocks
+    if obstacle or all(entity.num_partitions == 1 for entity in context.config.entities.values()):
+        return "files", 0, 0
+    if is_cuda or settings.resident == "never" or settings.memory_partitions is not None:
+        return "files", 0, blocks_for(context.config, settings.memory_partitions or 2)
+    blocks = blocks_in(context, memory.worker_bytes(), reasons)
+    return ("device", 0, 1) if blocks is None else ("files", 0, blocks)
 
 
 def _obstacle_of_joining(context: RunContext) -> str | None:
@@ -127,31 +130,33 @@ def _obstacle_of_joining(context: RunContext) -> str | None:
     return "featurized entities" if is_featurized else None
 
 
-def blocks_of(context: RunContext, reasons: list[str]) -> int:
-    """Count the blocks that the partitions of a type are joined to; 0: no type has partitions.
+def blocks_for(config: Config, num_partitions: int) -> int:
+    """Count the blocks of which memory holds two, if it holds `num_partitions` of a type."""
+    blocks = -(-_least_partitions(config) // max(1, num_partitions // 2))
+    return blocks if blocks > 2 else 1
 
-    Without a choice of the user they are as few as half of the worker's memory allows; adds the sizes to
-    `reasons`.
+
+def blocks_in(context: RunContext, worker_bytes: int, reasons: list[str]) -> int | None:
+    """Count the blocks of which half of a worker's memory holds two; None if it holds all rows.
+
+    Adds the sizes to `reasons`.
     """
-    config, settings = context.config, context.config.section(TrainConfig)
-    is_cuda = context.device.type == "cuda"
-    most = max(entity.num_partitions for entity in config.entities.values())
-    least = min(
-        (each.num_partitions for each in config.entities.values() if each.num_partitions > 1), default=1
-    )
-    if most == 1:
-        return 0
-    if settings.memory_partitions is not None or settings.resident == "never" or is_cuda:
-        blocks = -(-least // max(1, (settings.memory_partitions or 2) // 2))
-        return blocks if blocks > 2 else 1
-    limit = memory.worker_bytes()
-    for blocks in (1, *range(3, least + 1)):
-        needed = memory.blocks_bytes(context, blocks)
-        if needed <= memory.WORKER_SHARE * limit:
+    blocks: int | None
+    for blocks in (None, *range(3, _least_partitions(context.config) + 1)):
+        needed = memory.blocks_bytes(context, blocks or 1)
+        if needed <= memory.WORKER_SHARE * worker_bytes:
             break
-    held = "all rows are" if blocks == 1 else f"two of {blocks} blocks of partitions are"
-    reasons.append(f"{held} in memory, with edges and steps {_gib(needed)}; the worker has {_gib(limit)}")
+    else:
+        blocks = blocks_for(context.config, 2)
+    held = "all rows are" if blocks is None else f"of {blocks} blocks of partitions two are"
+    reasons.append(
+        f"{held} in memory, with edges and steps {_gib(needed)}; the worker has {_gib(worker_bytes)}"
+    )
     return blocks
+
+
+def _least_partitions(config: Config) -> int:
+    return min(entity.num_partitions for entity in config.entities.values() if entity.num_partitions > 1)
 
 
 def fits(context: RunContext, free: int, total: int, reasons: list[str]) -> bool:

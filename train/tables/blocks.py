@@ -13,6 +13,7 @@ few long visits cost quality too. Every pass groups the partitions in another wa
 
 import copy
 from functools import lru_cache
+from itertools import product
 
 import torch
 
@@ -20,7 +21,7 @@ from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket, Partition, Side
 from train.edges import seeds
 from train.edges.bucket_order import ordered_buckets
-from train.edges.partitions import PartitionKey, all_buckets
+from train.edges.partitions import PartitionKey
 from train.tables.run_context import RunContext
 
 WHOLE = Bucket(0, 0)  # the only visit where there is one block
@@ -70,7 +71,7 @@ class Blocks:
             (name, partition)
             for name in self.types
             for partition, block in enumerate(self._blocks(len(self.files.num_rows[name]), visit, iteration))
-            if block in visit or block is None
+            if block in (None, *visit)
         ]
 
     def starts(self, visit: Bucket, iteration: Iteration) -> dict[PartitionKey, int]:
@@ -83,16 +84,17 @@ class Blocks:
 
     def parts(self, visit: Bucket, iteration: Iteration) -> dict[Bucket, tuple[int, int]]:
         """First row that a visit trains on of each bucket file, and the row after the last."""
-        nums = [self.files.config.num_side_partitions(side) for side in Side]
-        of_lhs, of_rhs = (self._blocks(num, visit, iteration) for num in nums)
+        sides = []
+        for side in Side:
+            blocks = self._blocks(self.files.config.num_side_partitions(side), visit, iteration)
+            sides.append([(part, block) for part, block in enumerate(blocks) if block in (None, *visit)])
         parts = {}
-        for bucket in all_buckets(self.files.config):
-            blocks = {of_lhs[bucket.lhs], of_rhs[bucket.rhs]} - {None}
-            if blocks <= set(visit):
-                start, stop = self.files.schedule.rows(iteration, bucket)
-                number, visits = self._turn(visit, blocks)
-                size = stop - start
-                parts[bucket] = start + number * size // visits, start + (number + 1) * size // visits
+        for (lhs, of_lhs), (rhs, of_rhs) in product(*sides):
+            bucket = Bucket(lhs, rhs)
+            start, stop = self.files.schedule.rows(iteration, bucket)
+            number, visits = self._turn(visit, {of_lhs, of_rhs} - {None})
+            size = stop - start
+            parts[bucket] = start + number * size // visits, start + (number + 1) * size // visits
         return parts
 
     def _turn(self, visit: Bucket, blocks: set[int | None]) -> tuple[int, int]:
