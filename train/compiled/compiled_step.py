@@ -223,7 +223,7 @@ class _End:
 
 def _block(block: Block, dtype: torch.dtype, keep: list[Tensor]) -> _Block:
     fields = _Block(*block.weight_CP.shape)
-    # The edges of a whole graph (train/run/joined_trainer.py) come in 32 bits, compiled code reads 64.
+    # The edges of a whole graph (train/run/block_trainer.py) come in 32 bits, compiled code reads 64.
     for number, side in enumerate(Side):
         rows_CK = block.rows[side]
         fields.rows[number] = _kept(rows_CK.long().contiguous(), keep)

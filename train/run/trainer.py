@@ -27,14 +27,14 @@ from train.edges.batches import EdgeTensors
 from train.edges.bucket_order import order_of
 from train.evaluation.job import evaluate
 from train.plan.decide import decide
+from train.run.block_trainer import BlockTrainer
 from train.run.bucket import BucketTrainer
-from train.run.joined_trainer import JoinedTrainer
 from train.run.run_metrics import Visit, peak_bytes
 from train.run.training_run import TrainingRun
 from train.tables.background import Background
+from train.tables.block_store import BlockStore
 from train.tables.blocks import Blocks
 from train.tables.device_buffer import DeviceBuffer, order_slots
-from train.tables.joined_store import JoinedStore
 from train.tables.partition_store import PartitionStore, Store
 from train.tables.resident_store import ResidentStore
 from train.tables.run_context import ModelState, RunContext
@@ -53,7 +53,7 @@ class Trainer(TrainingRun):
         if self.blocks is None:
             self.bucket = BucketTrainer(self.context, self.model, self.adagrad, self.plan)
         else:
-            self.bucket = JoinedTrainer(self.blocks, self.model, self.adagrad, self.plan)
+            self.bucket = BlockTrainer(self.blocks, self.model, self.adagrad, self.plan)
         self.prefetch = config.section(TrainConfig).prefetch
         self.background, self.committing = Background(), Background("commit")
         # Partitions per type on the device: the order of buckets suits them.
@@ -131,7 +131,7 @@ class Trainer(TrainingRun):
             return PartitionStore(self.context, self.background)
         if self.plan.placement == "device":
             return ResidentStore(self.blocks)
-        return JoinedStore(self.blocks, self.background)
+        return BlockStore(self.blocks, self.background)
 
     def _order(self, iteration: Iteration) -> list[Bucket]:
         if self.blocks is not None:

@@ -13,7 +13,7 @@ from graphmill.vocab import Side
 from tests.train.graphs import embeddings, make_config, random_triples, write_graph
 from train import job
 from train.plan.decide import decide
-from train.run.joined_trainer import JoinedTrainer
+from train.run.block_trainer import BlockTrainer
 from train.step.table import Table
 from train.tables.blocks import Blocks
 from train.tables.outside_rows import OutsideRows
@@ -52,7 +52,7 @@ def test_an_epoch_has_every_edge_once_between_its_own_rows(tmp_path, num, chunks
     write_graph(config, counts, triples, weight=np.arange(2, 302, dtype=np.float32))
     context = RunContext(config)
     blocks = Blocks(context, num)
-    trainer = JoinedTrainer(blocks, *context.load_model(), decide(context))
+    trainer = BlockTrainer(blocks, *context.load_model(), decide(context))
     found = []
     for chunk in range(chunks):
         iteration = context.schedule.iteration(chunk)

@@ -22,7 +22,7 @@ from train.run.bucket import BucketTrainer, read_edges
 from train.tables.blocks import Blocks
 
 
-class JoinedTrainer(BucketTrainer):
+class BlockTrainer(BucketTrainer):
     """Trains on one bucket of blocks after another."""
 
     def __init__(self, blocks: Blocks, model: Model, adagrad: Adagrad, plan: Plan) -> None:

@@ -14,7 +14,7 @@ from train.tables.outside_rows import OutsideRows
 from train.tables.partition_store import PartitionStore
 
 
-class JoinedStore(PartitionStore):
+class BlockStore(PartitionStore):
     """Holds the partitions of the current visit, and those that the next visit adds; files have the others.
 
     The rows of a type are in one table. A partition that stays is copied from the table of a visit to that of
