@@ -141,7 +141,8 @@ def test_pbg_and_graphmill_resume_each_other_s_training(
     assert (sums[1] >= sums[0]).all()
     assert (sums[2] >= sums[1]).all()
     assert sums[2].sum() > sums[1].sum() > sums[0].sum()
-    assert len(pbg_checkpoint.read_stats(config.checkpoint_path)) == 6 * 4
+    # Both partitions fit in our memory: one bucket per epoch.
+    assert len(pbg_checkpoint.read_stats(config.checkpoint_path)) == 4 + 2 * 4
 
 
 def _vectors_of(config: Config, path: str) -> dict[tuple[str, int], bytes]:

@@ -134,7 +134,7 @@ def visited(config, capacity):
     context = RunContext(config, device=device_of(config.num_gpus))
     buffer = DeviceBuffer(context, capacity)
     order = order_of(config, context.schedule.iteration(0), order_slots(config, capacity))
-    buffer.begin(order)
+    buffer.begin(order, context.schedule.iteration(0))
     most = 0
     for bucket, then in zip(order, [*order[1:], None], strict=True):
         here = buffer.enter(bucket, then, context.schedule.iteration(0))

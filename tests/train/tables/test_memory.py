@@ -13,9 +13,9 @@ from tests.train.graphs import make_config, write_graph
 from train.tables import memory
 from train.tables.run_context import RunContext
 
-NUM_ROWS, DIMENSION = 1_500_000, 80  # partitions large enough for memory of their own (mmap)
+NUM_ROWS, DIMENSION = 1_800_000, 80  # partitions large enough for memory of their own (mmap)
 TABLE_BYTES = NUM_ROWS * DIMENSION * 4
-LIMIT_BYTES = 440 << 20
+LIMIT_BYTES = 520 << 20
 
 
 def trained(root, num_partitions, prefetch):
@@ -51,7 +51,7 @@ def trained(root, num_partitions, prefetch):
 def test_table_larger_than_the_memory(tmp_path):
     assert TABLE_BYTES > LIMIT_BYTES
     for prefetch in (False, True):
-        done = trained(tmp_path / str(prefetch), 14, prefetch)
+        done = trained(tmp_path / str(prefetch), 17, prefetch)
         assert done.returncode == 0, done.stderr[-2000:]
         (epoch,) = json.loads(done.stdout)["epochs"]
         assert epoch["edges"] == 4000

@@ -121,12 +121,12 @@ def _scatter(
     # The sum before this gradient, plus the gradient's own square: others may have added to the sum since.
     # A masked atomic returns nothing.
     if ELEMENT:
-        states = tl.atomic_add(sums + at, own * own, mask=mask, sem="relaxed") + own * own
-        step = -rate * own / (tl.sqrt(tl.where(mask, states, 1.0)) + EPSILON)
+        before = tl.atomic_add(sums + at, own * own, mask=mask, sem="relaxed")
+        step = -rate * own / (tl.sqrt(tl.where(mask, before, 1.0) + own * own) + EPSILON)
     else:
         square = tl.sum(own * own, axis=1) / D
-        state = tl.atomic_add(sums + row, square, mask=there, sem="relaxed") + square
-        step = -rate * own / (tl.sqrt(tl.where(there, state, 1.0)) + EPSILON)[:, None]
+        before = tl.atomic_add(sums + row, square, mask=there, sem="relaxed")
+        step = -rate * own / (tl.sqrt(tl.where(there, before, 1.0) + square) + EPSILON)[:, None]
     tl.atomic_add(table + at, step, mask=mask, sem="relaxed")
 
 
