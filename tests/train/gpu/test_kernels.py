@@ -222,3 +222,16 @@ def test_samples_are_the_same_numbers(first: int, size: int, weighted: bool) -> 
     for ours, theirs in zip(found, wanted, strict=True):
         assert torch.equal(ours, theirs)
     assert wanted.rows_SCK[1].max() < 30
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3, 46])
+def test_operands_end_with_zeros(dimension: int) -> None:
+    """A row of two numbers takes the place of four; what memory held there before must not count."""
+    problem = Problem(1, 2, 3, 40, dimension)
+    poison = [torch.full((2, 43, 48), torch.nan, device=DEVICE)[:, :, :width] for width in (4, 48)]
+    poison += [torch.full((2, 43, 4), torch.nan, device=DEVICE) for _ in range(20)]
+    del poison
+    staged_CKD = kernels.stage(problem.table_ND, problem.rows_CK, 3, torch.float32)
+    whole_CKW = staged_CKD._base
+    assert whole_CKW is not None
+    assert (whole_CKW[:, 3:, dimension:] == 0).all()

@@ -36,7 +36,7 @@ def stage(table_ND: Tensor, rows_CK: Tensor, positives: int, dtype: torch.dtype)
     dimension, drawn = table_ND.shape[1], candidates - positives
     out_CKW = _operands(chunks, candidates, dimension, table_ND.device, dtype)
     if drawn:
-        width = triton.next_power_of_2(dimension)
+        width = triton.next_power_of_2(out_CKW.shape[2])
         height = max(1, 4096 // width)
         _stage[triton.cdiv(chunks * drawn, height),](
             table_ND, rows_CK, out_CKW, chunks * drawn, positives, drawn, dimension, out_CKW.shape[2],
