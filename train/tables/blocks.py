@@ -29,7 +29,7 @@ _FEW = 8  # blocks with two passes: 56 visits
 
 
 class Blocks:
-    """How the partitions of a run are grouped.
+    """Groups of the partitions of a run.
 
     Attributes:
         num: number of blocks; never 2, for one visit would have both.

@@ -42,7 +42,7 @@ log = logging.getLogger("graphmill")
 
 @dataclass(frozen=True)
 class Found:
-    """What a search has found."""
+    """The result of a search."""
 
     best: Trial
     trials: list[Trial]
