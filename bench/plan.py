@@ -12,7 +12,7 @@ import click
 import numpy as np
 
 from bench.synthetic import power_law
-from train.edges.bucket_order import ordered_buckets
+from train.edges.bucket_order import num_passes, ordered_pairs
 
 ID_OVERHEAD_BYTES = 8  # of an id in a chunk's file: an offset and a count; its row in the index takes 4 more
 CODES_BYTES, SORTED_BYTES, BUCKET_BYTES = 13, 12, 12  # per edge
@@ -32,10 +32,9 @@ def moves(num_partitions: int, order: str = "affinity") -> int:
         return num_partitions  # all are in memory
     held: set[int] = set()
     read = 0
-    for number in range(2 if num_partitions <= 8 else 1):  # passes of train/tables/blocks.py
-        buckets = ordered_buckets(order, num_partitions, num_partitions, number)
-        for pair in dict.fromkeys(frozenset(bucket) for bucket in buckets if bucket.lhs != bucket.rhs):
-            read += len(pair - held)
+    for number in range(num_passes(num_partitions)):
+        for pair in ordered_pairs(order, num_partitions, number, larger_first=False):
+            read += len(set(pair) - held)
             held = set(pair)
     return read
 

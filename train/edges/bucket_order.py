@@ -75,6 +75,18 @@ def ordered_buckets(order: str, num_lhs: int, num_rhs: int, seed: int) -> list[B
     return [bucket for layer in (layers if order == "outside_in" else layers[::-1]) for bucket in layer]
 
 
+def num_passes(num_blocks: int) -> int:
+    """Count an iteration's passes over all pairs of blocks (train/tables/blocks.py); few blocks have two."""
+    return 2 if num_blocks <= 8 else 1
+
+
+def ordered_pairs(order: str, num_blocks: int, seed: int, *, larger_first: bool) -> list[Bucket]:
+    """Order all pairs of different blocks, each once, by their buckets."""
+    buckets = ordered_buckets(order, num_blocks, num_blocks, seed)
+    pairs = (sorted(each, reverse=larger_first) for each in buckets if each.lhs != each.rhs)
+    return list(dict.fromkeys(Bucket(*pair) for pair in pairs))
+
+
 def elimination_order(num_lhs: int, num_rhs: int, slots: int, seed: int) -> list[Bucket]:
     """Order all buckets for `slots` (at least two) partitions in memory."""
     left = list(range(max(num_lhs, num_rhs)))  # partitions that have not met all others

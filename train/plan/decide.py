@@ -96,13 +96,17 @@ def _placement(
         return "files", 0, 0
     is_cuda = context.device.type == "cuda"
     free, total = torch.cuda.mem_get_info(context.device) if is_cuda else (0, 0)
-    if obstacle := _obstacle_of_joining(context):
+    has_partitions = any(entity.num_partitions > 1 for entity in context.config.entities.values())
+    obstacle = _obstacle_of_joining(context)
+    is_asked = settings.resident == "always" or (settings.resident == "auto" and (is_cuda or has_partitions))
+    if obstacle and is_asked:
         (ignored if settings.resident == "always" else reasons).append(
             f"train.resident: {settings.resident} has no effect: "
             f"the whole graph cannot stay on the device with {obstacle}"
         )
-    elif settings.resident == "always" or (
-        is_cuda and settings.resident == "auto" and fits(context, free, total, reasons)
+    elif not obstacle and (
+        settings.resident == "always"
+        or (is_cuda and settings.resident == "auto" and fits(context, free, total, reasons))
     ):
         return "device", 0, 1
     slots = settings.device_partitions
@@ -114,7 +118,7 @@ def _placement(
         )
     if slots:
         return "buffer", slots, 0
-    if obstacle or all(entity.num_partitions == 1 for entity in context.config.entities.values()):
+    if obstacle or not has_partitions:
         return "files", 0, 0
     if is_cuda or settings.resident == "never" or settings.memory_partitions is not None:
         return "files", 0, blocks_for(context.config, settings.memory_partitions or 2)

@@ -20,12 +20,11 @@ import torch
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket, Partition, Side
 from train.edges import seeds
-from train.edges.bucket_order import ordered_buckets
+from train.edges.bucket_order import num_passes, ordered_pairs
 from train.edges.partitions import PartitionKey
 from train.tables.run_context import RunContext
 
 WHOLE = Bucket(0, 0)  # the only visit where there is one block
-_FEW = 8  # blocks with two passes: 56 visits
 
 
 class Blocks:
@@ -41,7 +40,7 @@ class Blocks:
 
     def __init__(self, context: RunContext, num: int) -> None:
         self.num, self.files = num, context
-        self.passes = 2 if num <= _FEW else 1
+        self.passes = num_passes(num)
         self.types = sorted({each.entity_type(side) for each in context.config.relations for side in Side})
         self.whole = copy.copy(context)
         entities = {
@@ -60,9 +59,7 @@ class Blocks:
         visits: list[Bucket] = []
         for number in range(self.passes):
             seed = seeds.derived(config.seed, "order", *_purpose(iteration), number)
-            buckets = ordered_buckets(config.bucket_order, self.num, self.num, seed)
-            pairs = [sorted(each, reverse=bool(number)) for each in buckets if each.lhs != each.rhs]
-            visits += dict.fromkeys(Bucket(*pair) for pair in pairs)
+            visits += ordered_pairs(config.bucket_order, self.num, seed, larger_first=bool(number))
         return visits
 
     def keys_of(self, visit: Bucket, iteration: Iteration) -> list[PartitionKey]:

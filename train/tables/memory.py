@@ -38,6 +38,12 @@ def rows_bytes(context: RunContext) -> int:
     return sum(partition_bytes(context, key) for key in all_keys(context.config))
 
 
+def shared_bytes(context: RunContext) -> int:
+    """Rows and sums of types with one partition, which stay in memory."""
+    config = context.config
+    return sum(partition_bytes(context, key) for key in all_keys(config) if is_shared(config, key))
+
+
 def edges_bytes(config: Config, num_edges: int) -> int:
     """Edges while they are trained on, and their copies while they are sorted and some are held out."""
     is_sorted = not config.dynamic_relations and len(config.relations) > 1
@@ -91,17 +97,15 @@ def blocks_bytes(context: RunContext, num_blocks: int) -> int:
                 partition_bytes(context, (name, part)) for part in range(entity.num_partitions)
             )
     edges = (2 * joined) ** 2 * max(schedule.num_edges.values()) // (2 * schedule.num_edge_chunks)
-    shared = sum(partition_bytes(context, key) for key in all_keys(config) if is_shared(config, key))
     steps = step_bytes(config) + queries_bytes(context)
-    return int((6 + 8 * share) * block) + shared + 2 * edges_bytes(config, edges) + steps
+    return int((6 + 8 * share) * block) + shared_bytes(context) + 2 * edges_bytes(config, edges) + steps
 
 
 def staying_bytes(context: RunContext) -> int:
     """Memory beside the partitions that move: rows that stay on a device, a step, edges of two buckets."""
     config = context.config
     largest = max(context.schedule.num_edges.values(), default=0)
-    shared = sum(partition_bytes(context, key) for key in all_keys(config) if is_shared(config, key))
-    return shared + step_bytes(config) + 2 * edges_bytes(config, largest)
+    return shared_bytes(context) + step_bytes(config) + 2 * edges_bytes(config, largest)
 
 
 def staging_bytes(context: RunContext) -> int:
@@ -124,9 +128,8 @@ def resting_bytes(context: RunContext, limit_bytes: int) -> int:
     """
     config = context.config
     sizes = {key: partition_bytes(context, key) for key in all_keys(config)}
-    shared = sum(size for key, size in sizes.items() if is_shared(config, key))
     largest = max((size for key, size in sizes.items() if not is_shared(config, key)), default=0)
-    return max(0, limit_bytes // 2 - (bucket_partitions(context) + 1) * largest - 2 * shared)
+    return max(0, limit_bytes // 2 - (bucket_partitions(context) + 1) * largest - 2 * shared_bytes(context))
 
 
 def bucket_partitions(context: RunContext) -> int:

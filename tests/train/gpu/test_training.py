@@ -241,6 +241,8 @@ def test_a_setting_without_effect_is_told_with_its_reason(tmp_path, caplog):
     (text,) = plan.ignored
     assert "train.resident: always has no effect" in text
     assert "featurized entities" in text
+    never = decided(tmp_path / "never", entities=featurized, relations=[words], train={"resident": "never"})
+    assert not [each for each in never.reasons + never.ignored if "train.resident" in each]
     several = decided(tmp_path / "2", 2, train={"resident": "always", "device_partitions": 3})
     assert several.placement == "files"
     assert [text.split(" has no effect: ")[1] for text in several.ignored] == [
