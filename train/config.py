@@ -27,6 +27,7 @@ _UNUSED: dict[str, Any] = {
     "relation_prediction": 0.0,
     "ensemble": 1,
     "outside_rows": 0.25,
+    "candidates": None,
 }
 
 
@@ -72,6 +73,12 @@ class TrainConfig(Section):
         ge=0,
         description="Uniform negatives are drawn in proportion to (1 + edges)^power, of the bucket's edges "
         "with the entity on that side: 0 draws all alike, 1 in proportion to edges.",
+    )
+    candidates: Tunable[Positive | None] = Field(
+        None,
+        description="Entities that the queries of a batch of all_negs are compared with, drawn anew for each "
+        "batch, beside the answers of each query; null: all of the partition. Needs softmax, and comparator "
+        "dot or cos without bias.",
     )
     chunk_edges: Tunable[Positive] = Field(
         500,

@@ -8,7 +8,10 @@ softmax, the edges of one query, its answers, share the scores of all entities:
 
 The sum equals that of the edges' own losses; FB15k-237 has 149,689 queries instead of 544,230.
 
-Shapes: E edges, Q queries, A answers, in the order of their queries, U distinct answers.
+With `train.candidates`, Z(q) is estimated by the answers of q and by entities that are drawn for the batch
+and stand for all others (train/edges/candidates.py).
+
+Shapes: E edges, Q queries, A answers, in the order of their queries, U distinct answers, C drawn candidates.
 """
 
 from collections.abc import Mapping
@@ -44,6 +47,9 @@ class QueryBatch:
     weight_A: Tensor  # weight of the edge times that of its relation
     answer_U: Tensor  # rows without repetition; none without regularization
     count_U: Tensor  # number of edges with that answer
+    candidate_C: Tensor | None = None  # drawn rows, ascending, each at most twice; None: all rows
+    log_weight_C: Tensor | None = None  # logarithm of the number of rows that each stands for
+    mass_C: Tensor | None = None  # zeros, to which a step adds the candidate's share of the softmax
 
     def __len__(self) -> int:
         """Number of edges that the batch counts."""

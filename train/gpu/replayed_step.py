@@ -60,6 +60,8 @@ class ReplayedStep:
             shape = _Shape(_room(batch, sizes), figures_4, [], Captured(self.capture))
         _fill(shape.batch, batch)
         shape.step(partial(self._move, shape, tables))
+        if batch.mass_C is not None and shape.batch.mass_C is not None:
+            batch.mass_C.copy_(shape.batch.mass_C)
         self.step.adagrad.count(shape.moved)
         if len(self._shapes) >= MOST_GRAPHS:
             del self._shapes[next(iter(self._shapes))]
@@ -72,6 +74,8 @@ class ReplayedStep:
 
     def _size(self, name: str, size: int) -> int:
         """Round up to a power of two; queries to no more than a full batch."""
+        if name.endswith("_C"):  # which are as many each time
+            return size
         power = 1 << (size - 1).bit_length() if size else 0
         return min(power, self.step.config.batch_size) if name.endswith("_Q") else power
 

@@ -15,6 +15,7 @@ from train.compiled.compiled_step import CompiledStep, library
 from train.config import TrainConfig
 from train.edges import batches, seeds
 from train.edges.batches import EdgeTensors
+from train.edges.candidates import CandidateSampler
 from train.edges.negative_sampling import Batch
 from train.edges.one_vs_all import QueryBatch
 from train.edges.partitions import PartitionKey, by_side, rows_of
@@ -57,6 +58,7 @@ class BatchStep:
         self.grouped = GroupedStep(config, model, adagrad)
         capture = capture_on(device)
         self.queries = self.grouped if capture is None else ReplayedStep(self.grouped, capture, device)
+        self.candidates = CandidateSampler(config)
         self.edges: PlainStep | CompiledStep = self.plain
         if engine == "compiled" and (compiled := library()) is not None:
             self.edges = CompiledStep(config, model, adagrad, compiled)
@@ -70,7 +72,10 @@ class BatchStep:
     ) -> StepFigures:
         """Update the rows and parameters that the batch touches."""
         if isinstance(batch, QueryBatch):
-            return self.queries(batch, tables)
+            batch = self.candidates.draw(batch, len(tables[batch.side]), generator)
+            figures = self.queries(batch, tables)
+            self.candidates.learn(batch)
+            return figures
         return (self.plain if batch.bags else self.edges)(batch, tables, generator)
 
 
@@ -107,6 +112,7 @@ class BucketTrainer:
         self, bucket: Bucket, iteration: Iteration, edges: EdgeTensors, tables: Tables, report: ReportProgress
     ) -> dict[str, Any]:
         """Train on the bucket; returns its entry of training_stats.json, and `seconds` of stepping."""
+        self.step.candidates.begin_bucket()
         place = (iteration.edge_path_idx, iteration.edge_chunk_idx, *bucket)
         generator = seeds.generator(self.config.seed, "held out", *place)  # the same edges in every epoch
         edges, held = batches.split(edges, self.config.eval_fraction, generator)

@@ -4,14 +4,19 @@
     gradient of queries: weight P candidates - the candidates that answer
     gradient of candidates: P^T weight queries - the queries that they answer
 
+With candidates, the softmax is over them and the answers of the query, which are own rows after the
+candidates: K = C + A rows. A step then touches these rows and those of the queries.
+
 With half_precision, scores and P are bfloat16, which halves the memory traffic; products add up in float32.
 SCORE_BYTES limits the number of queries at a time. No operation waits for the host, and the shape of every
 tensor follows from the shapes of the batch: a GPU can replay a captured step (train/gpu/replayed_step.py).
 
-Shapes: Q queries, A answers, U distinct answers, N rows of the table of answers, D dimension.
+Shapes: Q queries, A answers, U distinct answers, N rows of the table of answers, or the K rows of a sample, C
+candidates, D dimension.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -30,6 +35,7 @@ from train.model.optimizer import Rate, add_rows
 from train.step.plain import StepFigures, gradient_of, touched_parameters
 from train.step.table import Table
 
+_NEVER = -1e30  # a score that leaves nothing of its candidate; finite in bfloat16, so that it adds up
 SCORE_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}  # by the type of the device
 
 
@@ -71,7 +77,15 @@ class GroupedStep:
         """Do the part of a step that a captured graph repeats; return also the keys that have moved."""
         local, _, _ = touched_parameters(self.model, batch.relation, None)
         entity_QD = tables[batch.side.other].embeddings_ND[batch.entity_Q].requires_grad_()
-        rows_ND = tables[batch.side].embeddings_ND.detach().requires_grad_()
+        rows_ND, rows_K = tables[batch.side].embeddings_ND.detach(), None
+        own = batch  # its answers are numbered by rows_ND
+        if batch.candidate_C is not None:
+            rows_K = torch.cat([batch.candidate_C, batch.answer_A])
+            rows_ND = rows_ND[rows_K]
+            place_A = torch.arange(len(batch.candidate_C), len(rows_K), device=rows_K.device)
+            is_answer_A = torch.arange(len(place_A), device=rows_K.device) < batch.count_Q.sum()
+            own = replace(batch, answer_A=place_A, answer_U=place_A, count_U=is_answer_A.to(batch.count_Q))
+        rows_ND.requires_grad_()
         query_QD = local.query(batch.relation, batch.side, entity_QD, batch.rel_Q)
         candidate_ND = local.candidates(batch.relation, batch.side, rows_ND)
         found = self._compare(query_QD.detach(), candidate_ND.detach(), batch)
@@ -80,9 +94,9 @@ class GroupedStep:
             rows_ND.grad = found.candidate_ND
         else:
             candidate_ND.backward(found.candidate_ND)  # type: ignore[no-untyped-call]
-        loss = found.loss + self._predict_relations(batch, local, entity_QD, rows_ND)
-        reg = self._regularise(batch, local, entity_QD, rows_ND)
-        self._update(batch, tables, gradient_of(rows_ND), gradient_of(entity_QD), lr_scale)
+        loss = found.loss + self._predict_relations(own, local, entity_QD, rows_ND)
+        reg = self._regularise(own, local, entity_QD, rows_ND)
+        self._update(batch, tables, rows_K, gradient_of(rows_ND), gradient_of(entity_QD), lr_scale)
         moved = self.adagrad.move(local.parameters, None, lr_scale)
         none = torch.zeros_like(found.violators)
         lhs, rhs = (found.violators if side is batch.side else none for side in Side)
@@ -91,10 +105,13 @@ class GroupedStep:
     def _compare(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
         """Compute the loss and its gradients, some queries at a time."""
         half = self.config.half_precision
-        is_product = self.config.comparator in ("dot", "cos") and not self.config.bias
-        compare = self._compare_products if is_product else self._compare_any
+        compare, num_scores = self._compare_any, len(candidate_ND)
+        if batch.candidate_C is not None:
+            compare, num_scores = self._compare_sample, len(batch.candidate_C)
+        elif is_product(self.config):
+            compare = self._compare_products
         limit = SCORE_BYTES[query_QD.device.type]
-        height = max(1, limit // ((2 if half else 4) * max(1, len(candidate_ND))))
+        height = max(1, limit // ((2 if half else 4) * max(1, num_scores)))
         if len(query_QD) <= height:
             return compare(query_QD, candidate_ND, batch)
         starts = range(0, len(query_QD), height)
@@ -120,6 +137,33 @@ class GroupedStep:
         add_rows(gradient_QD, batch.query_A, candidate_ND[batch.answer_A] * minus_A1)
         add_rows(gradient_ND, batch.answer_A, query_QD[batch.query_A] * minus_A1)
         return Gradients(loss, violators, gradient_QD, gradient_ND)
+
+    def _compare_sample(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
+        """Compare queries with the drawn candidates by matrix products, and with their own answers."""
+        assert batch.candidate_C is not None
+        assert batch.log_weight_C is not None
+        assert batch.mass_C is not None
+        num = len(batch.candidate_C)
+        candidate_CD, answer_AD = candidate_ND[:num], candidate_ND[num:]
+        dtype = torch.bfloat16 if self.config.half_precision else query_QD.dtype
+        left_QD, right_CD = query_QD.to(dtype), candidate_CD.to(dtype)
+        score_QC = torch.addmm(batch.log_weight_C.to(dtype), left_QD, right_CD.T)
+        _mask_answers(score_QC, batch.candidate_C, batch)
+        best_Q, total_Q, odds_QC = _softmax(score_QC)
+        asking_AD = query_QD[batch.query_A]
+        own_A = (asking_AD * answer_AD).sum(1)
+        all_Q, odds_A = _with_answers(total_Q, own_A, batch)
+        loss = ((all_Q[batch.query_A] - own_A) * batch.weight_A).sum()
+        best_Q = best_Q.scatter_reduce(0, batch.query_A, own_A, "amax")
+        is_beaten_A = (own_A < best_Q[batch.query_A]) & (batch.weight_A != 0)
+        weight_Q = batch.weight_Q * (total_Q - all_Q).exp()
+        batch.mass_C.add_((weight_Q.to(dtype) @ odds_QC).to(batch.mass_C) * (-batch.log_weight_C).exp())
+        gradient_QD = (odds_QC @ right_CD).to(query_QD.dtype) * weight_Q.unsqueeze(1)
+        gradient_CD = (odds_QC.T @ (query_QD * weight_Q.unsqueeze(1)).to(dtype)).to(query_QD.dtype)
+        slope_A1 = (odds_A * batch.weight_Q[batch.query_A] - batch.weight_A).unsqueeze(1)
+        add_rows(gradient_QD, batch.query_A, answer_AD * slope_A1)
+        gradient_KD = torch.cat([gradient_CD, asking_AD * slope_A1])
+        return Gradients(loss, torch.count_nonzero(is_beaten_A), gradient_QD, gradient_KD)
 
     def _compare_any(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
         """Compute scores by any comparator: autograd carries their gradient to the vectors."""
@@ -181,6 +225,7 @@ class GroupedStep:
         self,
         batch: QueryBatch,
         tables: Mapping[Side, Table],
+        rows_K: Tensor | None,
         gradient_ND: Tensor,
         gradient_QD: Tensor,
         lr_scale: Rate,
@@ -189,24 +234,74 @@ class GroupedStep:
         settings = self.config.lr * lr_scale, self.config.max_norm
         frozen = self.frozen.sides(self.config, batch.relation)
         if answer_table is query_table:
-            add_rows(gradient_ND, batch.entity_Q, gradient_QD)
+            if rows_K is None:
+                add_rows(gradient_ND, batch.entity_Q, gradient_QD)
+            else:
+                rows_K = torch.cat([rows_K, batch.entity_Q])
+                gradient_ND = torch.cat([gradient_ND, gradient_QD])
         elif batch.side.other not in frozen:
-            sum_QD = optimizer.sum_at_duplicates(batch.entity_Q, gradient_QD)
-            optimizer.update_rows(
-                query_table.embeddings_ND, query_table.sums, batch.entity_Q, sum_QD, *settings
-            )
-        if batch.side not in frozen:
+            _update_rows(query_table, batch.entity_Q, gradient_QD, *settings)
+        if batch.side in frozen:
+            return
+        if rows_K is None:
             optimizer.update_table(answer_table.embeddings_ND, answer_table.sums, gradient_ND, *settings)
+        else:
+            _update_rows(answer_table, rows_K, gradient_ND, *settings)
+
+
+def is_product(config: Config) -> bool:
+    """Whether all scores of a step are one matrix product."""
+    return config.comparator in ("dot", "cos") and not config.bias
+
+
+def _update_rows(table: Table, rows_K: Tensor, gradient_KD: Tensor, lr: Rate, max_norm: float | None) -> None:
+    sum_KD = optimizer.sum_at_duplicates(rows_K, gradient_KD)
+    optimizer.update_rows(table.embeddings_ND, table.sums, rows_K, sum_KD, lr, max_norm)
 
 
 def _cross_entropy(score_QN: Tensor, batch: QueryBatch) -> tuple[Tensor, Tensor, Tensor]:
     """Return the loss, the number of answers that score below another entity, and softmax(scores) [Q, N]."""
-    wide = torch.promote_types(score_QN.dtype, torch.float32)
-    best_Q = score_QN.amax(1).to(wide)
-    own_A = score_QN[batch.query_A, batch.answer_A].to(wide)
-    odds_QN = torch.softmax(score_QN, dim=1)
-    # The greatest of the odds is 1 / Z, which never underflows.
-    total_Q = best_Q - odds_QN.amax(1).to(wide).log()
+    own_A = score_QN[batch.query_A, batch.answer_A]
+    best_Q, total_Q, odds_QN = _softmax(score_QN)
+    own_A = own_A.to(best_Q)
     loss = ((total_Q[batch.query_A] - own_A) * batch.weight_A).sum()
     is_beaten_A = (own_A < best_Q[batch.query_A]) & (batch.weight_A != 0)
     return loss, torch.count_nonzero(is_beaten_A), odds_QN
+
+
+def _softmax(score_QN: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the best score, log of the sum of exp(scores), and softmax(scores): [Q], [Q], [Q, N]."""
+    wide = torch.promote_types(score_QN.dtype, torch.float32)
+    best_Q = score_QN.amax(1).to(wide)
+    odds_QN = torch.softmax(score_QN, dim=1)
+    # The greatest of the odds is 1 / Z, which never underflows.
+    return best_Q, best_Q - odds_QN.amax(1).to(wide).log(), odds_QN
+
+
+def _mask_answers(score_QC: Tensor, candidate_C: Tensor, batch: QueryBatch) -> None:
+    """Leave the answers of a query out of its candidates, in place."""
+    num = len(candidate_C)
+    first_A = torch.searchsorted(candidate_C, batch.answer_A)
+    for place_A in (first_A, first_A + 1):  # a candidate comes twice at most
+        place_A.clamp_max_(num - 1)
+        is_drawn_A = (candidate_C[place_A] == batch.answer_A) & (batch.weight_A != 0)
+        add_rows(score_QC.view(-1), batch.query_A * num + place_A, is_drawn_A.to(score_QC) * _NEVER)
+
+
+def _with_answers(total_Q: Tensor, own_A: Tensor, batch: QueryBatch) -> tuple[Tensor, Tensor]:
+    """Add the answers of each query to its sum; an answer that repeats counts once.
+
+    Returns:
+        the logarithm of the sum with the answers, and the odds of each answer, split among its repetitions.
+    """
+    is_answer_A = batch.weight_A != 0
+    width = batch.answer_A.max() + 1
+    key_A = torch.where(is_answer_A, batch.query_A * width + batch.answer_A, -1)
+    sorted_A = torch.sort(key_A).values
+    times_A = torch.searchsorted(sorted_A, key_A, right=True) - torch.searchsorted(sorted_A, key_A)
+    share_A = torch.where(is_answer_A, own_A - times_A.to(own_A).log(), -torch.inf)
+    most_Q = total_Q.scatter_reduce(0, batch.query_A, share_A, "amax")
+    sum_Q = (total_Q - most_Q).exp()
+    add_rows(sum_Q, batch.query_A, (share_A - most_Q[batch.query_A]).exp())
+    all_Q = most_Q + sum_Q.log()
+    return all_Q, (share_A - all_Q[batch.query_A]).exp()

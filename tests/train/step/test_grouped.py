@@ -1,5 +1,6 @@
 """QueryBatch: the same as their edges one by one, among all entities."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from graphmill.config import from_mapping
 from graphmill.vocab import Side
 from tests.train.graphs import embeddings, make_config, mean_reciprocal_rank, random_triples, write_graph
+from tests.train.oracle import adagrad
 from tests.train.step.test_plain import COMPARATORS, COUNTS, OPERATORS, Scene, settings
 from train import job
 from train.edges import batches
@@ -197,3 +199,118 @@ def test_edges_without_weight_move_nothing():
         assert GroupedStep(config, scene.model, scene.adagrad)(queries, scene.side_tables).loss == 0
     for name, table in scene.tables.items():
         assert torch.equal(table.embeddings_ND, before[name])
+
+
+def with_candidates(scene, drawn=None, log_weights=None):
+    """The queries of `queries_of`, with candidates: some rows of their table, by default all."""
+    found = []
+    for each in queries_of(scene):
+        rows_C = torch.tensor(drawn or list(range(len(scene.side_tables[each.side]))))
+        weight_C = torch.tensor(log_weights or [0.0] * len(rows_C), dtype=torch.float64)
+        mass_C = torch.zeros_like(weight_C)
+        found.append(replace(each, candidate_C=rows_C, log_weight_C=weight_C, mass_C=mass_C))
+    return found
+
+
+def state_of(scene):
+    rows = [each for table in scene.tables.values() for each in (table.embeddings_ND, table.sums)]
+    return rows, scene.model.parameters, scene.adagrad.sums
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"regularization_coef": 0.03},
+        {"max_norm": 0.5},
+        {"disable_lhs_negs": True},
+        {"train": {"reciprocal_relations": True}},
+        {"train": {"freeze": ["item"]}},
+        {"train": {"relation_prediction": 0.5}, "dynamic_relations": True, "global_emb": False},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("relation", [0, 1], ids=["two types", "one type"])
+@pytest.mark.parametrize("height", [1000, 2], ids=["whole", "in parts"])
+def test_a_sample_of_all_entities_equals_all_entities(monkeypatch, more, relation, height):
+    monkeypatch.setitem(grouped.SCORE_BYTES, "cpu", 4 * COUNTS["user"] * height)
+    dynamic = more.get("dynamic_relations", False)
+    config = all_negs("complex_diagonal", "dot", dynamic, **more)
+    scenes = [Scene(config, 0 if dynamic else relation, num_edges=25, elementwise=True) for _ in range(2)]
+    figures = []
+    for scene, cut in zip(scenes, (queries_of, with_candidates), strict=True):
+        step = GroupedStep(config, scene.model, scene.adagrad)
+        figures.append([step(each, scene.side_tables) for each in cut(scene)])
+    close = {"rtol": 1e-9, "atol": 1e-9}
+    torch.testing.assert_close(figures[1], figures[0], **close)
+    torch.testing.assert_close(state_of(scenes[1]), state_of(scenes[0]), **close)
+
+
+def sampled_loss(scene, queries, tables):
+    """The loss of each answer among all answers of its query and the weighted candidates, one by one.
+
+    Returns also each candidate's share of the softmax, by its own weight, summed up over the queries.
+    """
+    total = torch.zeros((), dtype=torch.float64)
+    mass = [0.0] * len(queries.candidate_C)
+    for number, entity in enumerate(queries.entity_Q.tolist()):
+        rel = None if queries.rel_Q is None else queries.rel_Q[number : number + 1]
+        vector = tables[queries.side.other][[entity]]
+        query = scene.model.query(queries.relation, queries.side, vector, rel)
+        candidates = scene.model.candidates(queries.relation, queries.side, tables[queries.side])
+        scores = (query @ candidates.T)[0]
+        places = (queries.query_A == number).nonzero()[:, 0]
+        answers = queries.answer_A[places].tolist()
+        others = [
+            (place, row) for place, row in enumerate(queries.candidate_C.tolist()) if row not in answers
+        ]
+        weighted = [scores[row] + queries.log_weight_C[place] for place, row in others]
+        z = torch.stack([*(scores[row] for row in sorted(set(answers))), *weighted]).logsumexp(0)
+        weights = queries.weight_A[places]
+        total = total + ((z - scores[answers]) * weights).sum()
+        for place, row in others:
+            mass[place] += float((scores[row] - z).detach().exp() * weights.sum())
+    return total, mass
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize(
+    ("drawn", "log_weights"),
+    [([0, 3, 6], None), ([2], [1.5]), ([1, 1, 4, 6, 6], [0.5, 0.5, 2, -1, -1])],
+    ids=["some", "one", "weighted"],
+)
+@pytest.mark.parametrize("side", list(Side))
+@pytest.mark.parametrize("height", [1000, 2], ids=["whole", "in parts"])
+def test_a_sample_by_autograd(monkeypatch, dynamic, drawn, log_weights, side, height):
+    monkeypatch.setitem(grouped.SCORE_BYTES, "cpu", 4 * len(drawn) * height)
+    config = all_negs("complex_diagonal", "dot", dynamic, **{f"disable_{side}_negs": True})
+    scene, other = (Scene(config, num_edges=25, elementwise=True) for _ in range(2))
+    (queries,) = with_candidates(scene, drawn, log_weights)
+    embeddings, parameters = other.leaves()
+    other.model.parameters.update(parameters)
+    entry = config.relations[0]
+    loss, mass = sampled_loss(other, queries, {s: embeddings[entry.entity_type(s)] for s in Side})
+    loss.backward()
+    figures = GroupedStep(config, scene.model, scene.adagrad)(queries, scene.side_tables)
+    torch.testing.assert_close(figures.loss, loss.detach())
+    torch.testing.assert_close(queries.mass_C, torch.tensor(mass, dtype=torch.float64))
+    for name, leaf in embeddings.items():
+        expected, sums = adagrad(leaf.detach(), other.tables[name].sums, leaf.grad, config.lr)
+        torch.testing.assert_close(scene.tables[name].embeddings_ND, expected, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(scene.tables[name].sums, sums, rtol=1e-9, atol=1e-9)
+    for key, leaf in parameters.items():
+        if leaf.grad is not None:
+            rows = [each.reshape(len(each), -1) for each in (leaf.detach(), leaf.grad)]
+            expected, _ = adagrad(rows[0], torch.zeros_like(rows[0]), rows[1], config.relation_lr)
+            found = scene.model.parameters[key].reshape_as(expected)
+            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_rows_outside_of_the_sample_stay():
+    config = all_negs("complex_diagonal", "dot", True, disable_lhs_negs=True)
+    scene = Scene(config, num_edges=3)
+    (queries,) = with_candidates(scene, [1])
+    before = scene.tables["item"].embeddings_ND.clone()
+    GroupedStep(config, scene.model, scene.adagrad)(queries, scene.side_tables)
+    moved = (scene.tables["item"].embeddings_ND != before).any(1).nonzero()[:, 0].tolist()
+    assert moved == sorted({1, *queries.answer_A.tolist()})

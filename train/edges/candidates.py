@@ -1,0 +1,94 @@
+"""Candidates of a sampled softmax: entities that a batch of queries is compared with, drawn for each batch.
+
+Half of the draws are uniform. The other half goes to rows in proportion to their mass: their share of the
+softmax when they were last drawn, so that the entities that are often mistaken for an answer come often. The
+step weights each candidate by 1 / (C p), with p its odds of being drawn: then the expected sum over the
+candidates is the sum over all entities (importance sampling, doi:10.1109/TNN.2007.912312).
+
+Shapes: N rows, C candidates.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from graphmill.config import Config
+from graphmill.vocab import Side
+from train.config import TrainConfig
+from train.edges.one_vs_all import QueryBatch
+
+_MEMORY = 0.7  # of a row's mass that stays when the row is drawn again
+_DRAWS_PER_ROW = 1 / 8  # between two times that the odds are computed
+
+
+@dataclass(eq=False)
+class _Odds:
+    """The odds of the rows of a table.
+
+    Attributes:
+        mass_N: share of the softmax, as it was when the row was drawn.
+        sums_N: running sums of the odds.
+        draws: rows that were drawn since the odds were computed.
+    """
+
+    mass_N: Tensor
+    odds_N: Tensor
+    sums_N: Tensor
+    draws: int = 0
+
+
+class CandidateSampler:
+    """Draws candidates, and learns from the steps that compare with them.
+
+    It begins anew with each bucket, so that a run that stops and resumes draws the same.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.num = config.section(TrainConfig).candidates
+        self._odds: dict[tuple[Side, str], _Odds] = {}
+
+    def begin_bucket(self) -> None:
+        """Forget all rows."""
+        self._odds.clear()
+
+    def draw(self, batch: QueryBatch, num_rows: int, generator: torch.Generator) -> QueryBatch:
+        """Give a batch candidates, ascending; none if the table has less than twice as many rows.
+
+        The range of odds is cut into C parts, and one row is drawn from each. No row has odds above 1 / C,
+        so a row comes twice at most.
+        """
+        if self.num is None or num_rows < 2 * self.num:
+            return batch
+        device = batch.answer_A.device
+        key = batch.side, self.config.relations[batch.relation].entity_type(batch.side)
+        if key not in self._odds:
+            self._odds[key] = _odds(torch.full((num_rows,), 1 / num_rows, device=device), self.num)
+        own = self._odds[key]
+        if own.draws > _DRAWS_PER_ROW * num_rows:
+            own = self._odds[key] = _odds(own.mass_N, self.num)
+        own.draws += self.num
+        at_C = torch.arange(self.num) + torch.rand(self.num, generator=generator, dtype=torch.float64)
+        at_C = at_C.to(device) * (own.sums_N[-1] / self.num)
+        rows_C = torch.searchsorted(own.sums_N, at_C, right=True).clamp_max_(num_rows - 1)
+        weight_C = -(own.odds_N[rows_C] * self.num).log()
+        return replace(batch, candidate_C=rows_C, log_weight_C=weight_C, mass_C=weight_C.new_zeros(self.num))
+
+    def learn(self, batch: QueryBatch) -> None:
+        """Take the mass of a batch's candidates from its step."""
+        if batch.candidate_C is None or batch.mass_C is None:
+            return
+        key = batch.side, self.config.relations[batch.relation].entity_type(batch.side)
+        mass_N = self._odds[key].mass_N
+        mass_C = batch.mass_C / batch.weight_Q.sum().clamp_min_(1e-30)
+        mass_N[batch.candidate_C] = torch.lerp(mass_C, mass_N[batch.candidate_C], _MEMORY)
+
+
+def _odds(mass_N: Tensor, num: int) -> _Odds:
+    """Compute the odds of all rows; none is above 1 / num, if there are at least 2 num rows."""
+    most = 1 / (4 * num)
+    odds_N = (mass_N.double() / (2 * mass_N.sum(dtype=torch.float64))).clamp_max_(most)
+    odds_N += 1 / (2 * len(mass_N))
+    odds_N /= odds_N.sum()
+    return _Odds(mass_N, odds_N.float(), odds_N.cumsum(0))
