@@ -66,6 +66,7 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
     _check_negatives(config)
     Frozen.of(config)
     _check_relation_prediction(config)
+    _check_candidates(config)
     ensemble.check(config)
     check_claim(config, coming)
     if config.ensemble > 1:
@@ -83,6 +84,19 @@ def _check_negatives(config: Config) -> None:
         "num_batch_negs, num_uniform_negs: found 0 for both, and no relation with all_negs: edges without "
         "negatives train nothing; set one of them"
     )
+
+
+def _check_candidates(config: Config) -> None:
+    if config.section(TrainConfig).candidates is None:
+        return
+    is_needed = {
+        "a relation with all_negs": not any(each.all_negs for each in config.relations),
+        f"loss_fn softmax (found {config.loss_fn!r})": config.loss_fn != "softmax",
+        f"comparator dot or cos (found {config.comparator!r})": config.comparator not in ("dot", "cos"),
+        "bias: false": config.bias,
+    }
+    if needed := [setting for setting, is_missing in is_needed.items() if is_missing]:
+        raise ConfigError(f"train.candidates needs {', '.join(needed)}; or leave it out")
 
 
 def _check_relation_prediction(config: Config) -> None:

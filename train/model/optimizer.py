@@ -50,7 +50,7 @@ def add_rows(target_N: Tensor, rows_K: Tensor, values_K: Tensor) -> Tensor:
 def sum_at_duplicates(rows_K: Tensor, gradient_KD: Tensor) -> Tensor:
     """Return, at each place of a row, the sum of all its gradients: [K, D]; without waiting for a device."""
     first_K = torch.searchsorted(torch.sort(rows_K).values, rows_K)
-    return add_rows(torch.zeros_like(gradient_KD), first_K, gradient_KD)[first_K]
+    return add_rows(torch.zeros_like(gradient_KD), first_K, gradient_KD).index_select(0, first_K)
 
 
 def update_rows(
@@ -65,14 +65,14 @@ def update_rows(
 
     A row may repeat if it has the same gradient everywhere.
     """
-    old_UD = embeddings_ND[rows_U]
+    old_UD = embeddings_ND.index_select(0, rows_U)  # several times as fast as an index in brackets
     if sums.dim() == 1:
         sum_U = sums[rows_U] + gradient_UD.square().mean(1)
         sums[rows_U] = sum_U
         step_U = lr / (sum_U.sqrt_() + EPSILON)
         updated_UD = torch.addcmul(old_UD, gradient_UD, step_U.unsqueeze(1), value=-1)
     else:
-        sum_UD = sums[rows_U].addcmul_(gradient_UD, gradient_UD)
+        sum_UD = sums.index_select(0, rows_U).addcmul_(gradient_UD, gradient_UD)
         sums[rows_U] = sum_UD
         updated_UD = _descend(old_UD, gradient_UD, sum_UD, lr)
     embeddings_ND[rows_U] = updated_UD if max_norm is None else shortened(updated_UD, max_norm)

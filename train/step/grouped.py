@@ -76,12 +76,13 @@ class GroupedStep:
     ) -> tuple[StepFigures, list[str]]:
         """Do the part of a step that a captured graph repeats; return also the keys that have moved."""
         local, _, _ = touched_parameters(self.model, batch.relation, None)
-        entity_QD = tables[batch.side.other].embeddings_ND[batch.entity_Q].requires_grad_()
+        entity_QD = tables[batch.side.other].embeddings_ND.index_select(0, batch.entity_Q)
+        entity_QD.requires_grad_()
         rows_ND, rows_K = tables[batch.side].embeddings_ND.detach(), None
         own = batch  # its answers are numbered by rows_ND
         if batch.candidate_C is not None:
             rows_K = torch.cat([batch.candidate_C, batch.answer_A])
-            rows_ND = rows_ND[rows_K]
+            rows_ND = rows_ND.index_select(0, rows_K)
             place_A = torch.arange(len(batch.candidate_C), len(rows_K), device=rows_K.device)
             is_answer_A = torch.arange(len(place_A), device=rows_K.device) < batch.count_Q.sum()
             own = replace(batch, answer_A=place_A, answer_U=place_A, count_U=is_answer_A.to(batch.count_Q))
@@ -134,8 +135,8 @@ class GroupedStep:
         gradient_QD = (odds_QN @ right_ND).to(query_QD.dtype) * weight_Q1
         gradient_ND = (odds_QN.T @ (query_QD * weight_Q1).to(dtype)).to(query_QD.dtype)
         # The answers' part is not rounded: it is in every step of a query.
-        add_rows(gradient_QD, batch.query_A, candidate_ND[batch.answer_A] * minus_A1)
-        add_rows(gradient_ND, batch.answer_A, query_QD[batch.query_A] * minus_A1)
+        add_rows(gradient_QD, batch.query_A, candidate_ND.index_select(0, batch.answer_A) * minus_A1)
+        add_rows(gradient_ND, batch.answer_A, query_QD.index_select(0, batch.query_A) * minus_A1)
         return Gradients(loss, violators, gradient_QD, gradient_ND)
 
     def _compare_sample(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
@@ -150,8 +151,9 @@ class GroupedStep:
         score_QC = torch.addmm(batch.log_weight_C.to(dtype), left_QD, right_CD.T)
         _mask_answers(score_QC, batch.candidate_C, batch)
         best_Q, total_Q, odds_QC = _softmax(score_QC)
-        asking_AD = query_QD[batch.query_A]
+        asking_AD = query_QD.index_select(0, batch.query_A)
         own_A = (asking_AD * answer_AD).sum(1)
+        best_Q, total_Q = best_Q.to(own_A), total_Q.to(own_A)
         all_Q, odds_A = _with_answers(total_Q, own_A, batch)
         loss = ((all_Q[batch.query_A] - own_A) * batch.weight_A).sum()
         best_Q = best_Q.scatter_reduce(0, batch.query_A, own_A, "amax")

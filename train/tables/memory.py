@@ -57,7 +57,13 @@ def queries_bytes(context: RunContext) -> int:
     names = {
         relation.entity_type(side) for relation in config.relations if relation.all_negs for side in Side
     }
-    rows = max((sum(context.num_rows[name]) * config.entity_dimension(name) for name in names), default=0)
+    num_candidates = config.section(TrainConfig).candidates
+    rows = 0
+    for name in names:
+        num = sum(context.num_rows[name])
+        if num_candidates is not None:
+            num = min(num, 2 * num_candidates)  # smaller tables are compared as a whole
+        rows = max(rows, num * config.entity_dimension(name))
     return 2 * SCORE_BYTES[context.device.type] + 2 * 4 * rows if rows else 0
 
 

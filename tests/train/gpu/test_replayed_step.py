@@ -19,12 +19,13 @@ from graphmill.vocab import Side
 from tests.train.step.test_grouped import all_negs, edge_tensors, queries_of
 from tests.train.step.test_plain import COUNTS, Scene
 from train.edges import batches
+from train.edges.candidates import CandidateSampler
 from train.gpu.replayed_step import ReplayedStep
 from train.step.grouped import GroupedStep
 from train.step.table import Table
 
 CPU = torch.device("cpu")
-MOST_OPERATIONS = {"one type": 125, "two types": 140, "predicting": 175}
+MOST_OPERATIONS = {"one type": 125, "two types": 140, "predicting": 175, "sample": 230}
 VIEWS = {  # and questions that launch nothing
     "device", "promote_types", "dtype", "layout",
     "view", "_unsafe_view", "select", "slice", "expand", "detach", "alias", "t", "transpose", "unsqueeze",
@@ -74,8 +75,9 @@ def buckets(config, elementwise):
         (False, False, {"comparator": "l2"}),
         (True, True, {"batch_size": 3}),
         (True, True, {"train": {"relation_prediction": 0.5}}),
+        (True, True, {"train": {"candidates": 3}, "regularization_coef": 0.03}),
     ],
-    ids=["dynamic", "static", "regularized", "max_norm", "l2", "small batches", "predicting"],
+    ids=["dynamic", "static", "regularized", "max_norm", "l2", "small batches", "predicting", "sampled"],
 )
 def test_replays_are_steps(dynamic, elementwise, more):
     config = all_negs(
@@ -86,10 +88,13 @@ def test_replays_are_steps(dynamic, elementwise, more):
         scene, tables, steps = buckets(config, elementwise)
         grouped, graph = GroupedStep(config, scene.model, scene.adagrad), StandIn()
         step = ReplayedStep(grouped, graph, CPU) if is_replayed else grouped
+        candidates, draw = CandidateSampler(config), torch.Generator().manual_seed(3)
         sums = []
         for number, (batch, sides) in enumerate(steps):
             grouped.lr_scale = 0.3 / (1 + number)
+            batch = candidates.draw(batch, len(sides[batch.side]), draw)
             sums.append([float(each) for each in step(batch, sides)])
+            candidates.learn(batch)
         if is_replayed:
             assert 0 < graph.captures < graph.replays < len(steps)
         rows = [
@@ -124,8 +129,10 @@ class Operations(TorchDispatchMode):
         ("item", False, {"reciprocal_relations": True}),
         ("user", False, {}),
         ("item", True, {"relation_prediction": 0.5}),
+        ("item", True, {"candidates": 3}),
+        ("user", True, {"candidates": 3}),
     ],
-    ids=["one type", "two types", "reciprocal", "static", "predicting"],
+    ids=["one type", "two types", "reciprocal", "static", "predicting", "sample", "sample of two types"],
 )
 def test_a_step_never_waits_for_the_host(optimizer, lhs, dynamic, train):
     relation = {"name": "r", "lhs": lhs, "rhs": "item", "operator": "complex_diagonal", "all_negs": True}
@@ -135,6 +142,7 @@ def test_a_step_never_waits_for_the_host(optimizer, lhs, dynamic, train):
     )  # fmt: skip
     scene = Scene(config, num_edges=40, elementwise=optimizer == "adagrad")
     batch = queries_of(scene)[0]
+    batch = CandidateSampler(config).draw(batch, len(scene.side_tables[batch.side]), torch.Generator())
     with FakeTensorMode() as fake:
         step = GroupedStep(config, scene.model, scene.adagrad)
         for values in (scene.model.parameters, scene.adagrad.sums):
@@ -145,6 +153,7 @@ def test_a_step_never_waits_for_the_host(optimizer, lhs, dynamic, train):
         with Operations() as operations:
             step.move(type(batch)(**(vars(batch) | fakes)), scene.side_tables, torch.ones(()))
     kind = "predicting" if "relation_prediction" in train else "one type" if lhs == "item" else "two types"
+    kind = "sample" if "candidates" in train else kind
     assert operations.found.total() <= MOST_OPERATIONS[kind], operations.found
 
 
