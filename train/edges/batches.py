@@ -8,9 +8,10 @@ become batches of queries.
 Shapes: E edges of the bucket's chunk, B edges of a batch.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import starmap
 
 import numpy as np
 import numpy.typing as npt
@@ -218,7 +219,8 @@ def _pieces(
     counts = torch.bincount(relation_E, minlength=len(config.relations)).tolist()
     # a stable sort keeps the random order within a relation; only the result is gathered, once
     edges = edges[order_E[torch.sort(relation_E[order_E], stable=True).indices]]
-    pieces: list[Callable[[], Batch] | QueryBatch] = []
+    sources: list[Iterator[Batch | QueryBatch]] = []
+    order: list[int] = []  # each source as often as it has batches
     stop = 0
     for relation, count in enumerate(counts):
         start, stop = stop, stop + count
@@ -226,13 +228,14 @@ def _pieces(
             own = edges[slice(start, stop)]
             rel_E = own.rel.long() if config.dynamic_relations else None
             for group in group_by_query(config, relation, own.index, rel_E, own.weights):
-                pieces += group.cut(config.batch_size, generator)
+                order += [len(sources)] * group.num_batches(config.batch_size)
+                sources.append(group.cut(config.batch_size, generator))
         else:
-            for span, num_steps in _spans(start, stop, config.batch_size, _most_steps(config, relation)):
-                pieces.append(partial(_batch, config, relation, edges, span, num_steps))
-    for number in torch.randperm(len(pieces), generator=generator).tolist():
-        piece = pieces[number]
-        yield piece if isinstance(piece, QueryBatch) else piece()
+            spans = list(_spans(start, stop, config.batch_size, _most_steps(config, relation)))
+            order += [len(sources)] * len(spans)
+            sources.append(starmap(partial(_batch, config, relation, edges), spans))
+    for number in torch.randperm(len(order), generator=generator).tolist():
+        yield next(sources[order[number]])
 
 
 def _most_steps(config: PbgConfig, relation: int) -> int:

@@ -11,21 +11,24 @@ The sum equals that of the edges' own losses; FB15k-237 has 149,689 queries inst
 With `train.candidates`, Z(q) is estimated by the answers of q and by entities that are drawn for the batch
 and stand for all others (train/edges/candidates.py).
 
-Shapes: E edges, Q queries, A answers, in the order of their queries, U distinct answers, C drawn candidates.
+Shapes: E edges, Q queries, A answers, in the order of their queries, C drawn candidates.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from graphmill.config import PbgConfig
 from graphmill.vocab import Side
 from train.edges.negative_sampling import sides_with_negatives
 from train.model.optimizer import add_rows
+
+_SPAN_BATCHES = 64  # that are made at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +48,6 @@ class QueryBatch:
     query_A: Tensor  # position of the query in the batch
     answer_A: Tensor  # rows of the partition on `side`
     weight_A: Tensor  # weight of the edge times that of its relation
-    answer_U: Tensor  # rows without repetition; none without regularization
-    count_U: Tensor  # number of edges with that answer
     candidate_C: Tensor | None = None  # drawn rows, ascending, each at most twice; None: all rows
     log_weight_C: Tensor | None = None  # logarithm of the number of rows that each stands for
     mass_C: Tensor | None = None  # zeros, to which a step adds the candidate's share of the softmax
@@ -87,52 +88,55 @@ class QueryGroup:
     answer_A: Tensor
     weight_A: Tensor
     counted: bool
-    regularized: bool
 
-    def cut(self, size: int, generator: torch.Generator) -> list[QueryBatch]:
+    def num_batches(self, size: int) -> int:
+        """Count the batches of at most `size` queries."""
+        return -(-len(self.entity_Q) // size)
+
+    def cut(self, size: int, generator: torch.Generator) -> Iterator[QueryBatch]:
         """Cut the queries, in random order, into batches of at most `size`.
 
-        The host reads the bounds of all batches here, so that no step waits for a device.
+        The host reads the bounds of all batches here, so that no step waits for a device. Batches are made
+        some at a time, when they are asked for: all of them would take several times the memory of the edges.
         """
-        device, num_queries = self.entity_Q.device, len(self.entity_Q)
-        if not num_queries:
-            return []
-        order_Q = torch.randperm(num_queries, generator=generator).to(device)
-        count_Q = self.count_Q[order_Q]
-        query_A = torch.repeat_interleave(count_Q, output_size=len(self.answer_A))
-        shift_Q = self.count_Q.cumsum(0)[order_Q] - count_Q.cumsum(0)
-        order_A = torch.arange(len(query_A), device=device) + shift_Q[query_A]
+        order_Q = torch.randperm(len(self.entity_Q), generator=generator).to(self.entity_Q.device)
+        num_missing = self.num_batches(size) * size - len(order_Q)
+        counts = F.pad(self.count_Q[order_Q], (0, num_missing)).view(-1, size).sum(1).tolist()
+        first_Q = self.count_Q.cumsum(0) - self.count_Q
+        spans = range(0, len(counts), _SPAN_BATCHES)
+        return chain.from_iterable(
+            self._cut(
+                order_Q[start * size : (start + _SPAN_BATCHES) * size],
+                first_Q,
+                size,
+                counts[start : start + _SPAN_BATCHES],
+            )
+            for start in spans
+        )
+
+    def _cut(self, own_Q: Tensor, first_Q: Tensor, size: int, num_answers: list[int]) -> Iterator[QueryBatch]:
+        """Cut the queries `own_Q`; `num_answers` are those of each batch."""
+        count_Q = self.count_Q[own_Q]
+        query_A = torch.repeat_interleave(count_Q, output_size=sum(num_answers))
+        shift_Q = first_Q[own_Q] - (count_Q.cumsum(0) - count_Q)
+        order_A = torch.arange(len(query_A), device=query_A.device) + shift_Q[query_A]
         answer_A, weight_A = self.answer_A[order_A], self.weight_A[order_A]
-        batch_A = query_A // size
-        num_answers = torch.bincount(batch_A, minlength=-(-num_queries // size))
-        answer_U, count_U, num_distinct = answer_A[:0], weight_A[:0], torch.zeros_like(num_answers)
-        if self.regularized:
-            width = answer_A.max() + 1
-            key_U, count_U = torch.unique(batch_A * width + answer_A, return_counts=True)
-            answer_U, num_distinct = key_U % width, torch.bincount(key_U // width, minlength=len(num_answers))
         queries = {
-            "entity_Q": self.entity_Q[order_Q],
-            "rel_Q": None if self.rel_Q is None else self.rel_Q[order_Q],
+            "entity_Q": self.entity_Q[own_Q],
+            "rel_Q": None if self.rel_Q is None else self.rel_Q[own_Q],
             "count_Q": count_Q.to(weight_A),
-            "weight_Q": add_rows(weight_A.new_zeros(num_queries), query_A, weight_A),
+            "weight_Q": add_rows(weight_A.new_zeros(len(own_Q)), query_A, weight_A),
         }
         answers = {"query_A": query_A % size, "answer_A": answer_A, "weight_A": weight_A}
-        distinct = {"answer_U": answer_U, "count_U": count_U.to(weight_A)}
-        sizes_Q = [min(size, num_queries - start) for start in range(0, num_queries, size)]
-        bounds = zip(
-            _slices(sizes_Q), _slices(num_answers.tolist()), _slices(num_distinct.tolist()), strict=True
-        )
-        return [
-            QueryBatch(
+        sizes_Q = [min(size, len(own_Q) - start) for start in range(0, len(own_Q), size)]
+        for of_Q, of_A in zip(_slices(sizes_Q), _slices(num_answers), strict=True):
+            yield QueryBatch(
                 self.relation,
                 self.side,
-                own_A.stop - own_A.start if self.counted else 0,
-                **_sliced(queries, own_Q),
-                **_sliced(answers, own_A),
-                **_sliced(distinct, own_U),
+                of_A.stop - of_A.start if self.counted else 0,
+                **_sliced(queries, of_Q),
+                **_sliced(answers, of_A),
             )
-            for own_Q, own_A, own_U in bounds
-        ]
 
 
 def _slices(sizes: list[int]) -> list[slice]:
@@ -165,7 +169,6 @@ def group_by_query(
                 index[side][order_E],
                 weight_E[order_E],
                 counted=not groups,
-                regularized=bool(config.regularization_coef),
             )
         )
     return groups

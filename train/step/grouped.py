@@ -11,8 +11,7 @@ With half_precision, scores and P are bfloat16, which halves the memory traffic;
 SCORE_BYTES limits the number of queries at a time. No operation waits for the host, and the shape of every
 tensor follows from the shapes of the batch: a GPU can replay a captured step (train/gpu/replayed_step.py).
 
-Shapes: Q queries, A answers, U distinct answers, N rows of the table of answers, or the K rows of a sample, C
-candidates, D dimension.
+Shapes: Q queries, A answers, N rows of the table of answers or K rows of a sample, C candidates, D dimension.
 """
 
 from collections.abc import Mapping
@@ -84,8 +83,7 @@ class GroupedStep:
             rows_K = torch.cat([batch.candidate_C, batch.answer_A])
             rows_ND = rows_ND.index_select(0, rows_K)
             place_A = torch.arange(len(batch.candidate_C), len(rows_K), device=rows_K.device)
-            is_answer_A = torch.arange(len(place_A), device=rows_K.device) < batch.count_Q.sum()
-            own = replace(batch, answer_A=place_A, answer_U=place_A, count_U=is_answer_A.to(batch.count_Q))
+            own = replace(batch, answer_A=place_A)
         rows_ND.requires_grad_()
         query_QD = local.query(batch.relation, batch.side, entity_QD, batch.rel_Q)
         candidate_ND = local.candidates(batch.relation, batch.side, rows_ND)
@@ -211,12 +209,13 @@ class GroupedStep:
             return entity_QD.new_zeros(())
         operator = self.config.relations[batch.relation].operator
         with torch.no_grad():
-            vectors_KD = torch.cat([entity_QD, rows_ND[batch.answer_U]])
-            weight_K1 = coefficient * torch.cat([batch.count_Q, batch.count_U]).unsqueeze(1)
+            is_answer_A = torch.arange(len(batch.answer_A), device=rows_ND.device) < batch.count_Q.sum()
+            vectors_KD = torch.cat([entity_QD, rows_ND.index_select(0, batch.answer_A)])
+            weight_K1 = coefficient * torch.cat([batch.count_Q, is_answer_A.to(batch.count_Q)]).unsqueeze(1)
             cost_K, slopes = losses.n3(operators.parts(operator, vectors_KD), weight_K1)
-            slope_QD, slope_UD = torch.split(torch.cat(slopes, dim=-1), [len(entity_QD), len(batch.answer_U)])
+            slope_QD, slope_AD = torch.split(torch.cat(slopes, dim=-1), [len(entity_QD), len(batch.answer_A)])
             gradient_of(entity_QD).add_(slope_QD)
-            gradient_of(rows_ND).index_add_(0, batch.answer_U, slope_UD)
+            add_rows(gradient_of(rows_ND), batch.answer_A, slope_AD)
             transformed = batch.side.other if local.two_sided else Side.RHS
             leaves = [local.parameters[key] for key in local.operator_keys(batch.relation, transformed)]
             return cost_K.sum() + losses.n3_of_operator(

@@ -1,7 +1,8 @@
 """Memory that training takes on a device and on its host.
 
 rows       4 D bytes, and the sums of the optimizer: 4 bytes per row, or 4 D element-wise
-edges      16 bytes each while they are trained on; more while they are sorted or some are held out
+edges      16 bytes each while they are trained on; more while they are sorted, some are held out, or they are
+           grouped by query (all_negs)
 steps      gradients, operands and queries of a batch: about 16 D bytes per touched row; on a GPU twice, for
            captured steps have memory of their own
 """
@@ -18,6 +19,7 @@ from train.step.grouped import SCORE_BYTES
 from train.tables.run_context import RunContext
 
 EDGE_BYTES = 16  # 12 where all weights are 1, which files tell only when they are read
+_QUERY_BYTES = 136  # the two queries of an edge, if no other edge has the same, while they are sorted
 _ALIGNED_EDGES = 16  # a column begins at a multiple of 64 bytes
 SHARE = 0.9  # of the free memory that the plan may use; the rest is for uncounted buffers
 WORKER_SHARE = 0.5  # of a worker's memory for all rows, without counting what others leave free
@@ -48,7 +50,9 @@ def edges_bytes(config: Config, num_edges: int) -> int:
     """Edges while they are trained on, and their copies while they are sorted and some are held out."""
     is_sorted = not config.dynamic_relations and len(config.relations) > 1
     held_out = 8 + EDGE_BYTES if config.eval_fraction else 0  # an order, and the edges in it
-    return num_edges * (EDGE_BYTES + held_out + (8 + 4 + EDGE_BYTES if is_sorted else 0))
+    asks = config.loss_fn == "softmax" and any(each.all_negs for each in config.relations)
+    bytes_each = EDGE_BYTES + held_out + (8 + 4 + EDGE_BYTES if is_sorted else 0)
+    return num_edges * (bytes_each + (_QUERY_BYTES if asks else 0))
 
 
 def queries_bytes(context: RunContext) -> int:
