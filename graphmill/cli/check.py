@@ -7,13 +7,14 @@ import click
 from graphmill import config
 from graphmill.cli import exit_codes
 from graphmill.cli.options import run_argument, run_options
-from graphmill.config import Config, defaults
+from graphmill.config import Config
 from graphmill.display import terminal
 from graphmill.errors import NotFoundError
 from graphmill.run.job import job_of, stages_of
 from graphmill.run.outlook import GraphSize
 from graphmill.run.output_checks import check_outputs
 from graphmill.run.record import read_record
+from graphmill.run.settled import with_sizes
 from graphmill.vocab import TRAIN_SPLIT
 
 
@@ -46,9 +47,7 @@ def show_plan(settings: Config, stages: Sequence[str]) -> None:
         size = found.size or size
         if size is not None:
             counts = {kind: [number] for kind, number in size.num_entities.items()}
-            settings = settings.with_chosen(
-                defaults.decided(settings.chosen, counts, size.num_edges.get(TRAIN_SPLIT, 0))
-            )
+            settings = with_sizes(settings, counts, size.num_edges.get(TRAIN_SPLIT, 0))
     terminal.show_table("plan", rows)
 
 

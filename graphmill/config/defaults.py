@@ -3,11 +3,13 @@
 PyTorch-BigGraph's defaults suit graphs of billions of edges; small graphs learn little with them. `.py`
 configurations always have PBG's, and `defaults: pbg` asks for them.
 
-Three values depend on the data: `etl` chooses the number of partitions of a type when it has counted ids, and
-`decided` chooses epochs and batches when the edges are counted. All three are powers of two, so that a graph
-that grows a little keeps its values.
+Some values depend on the data. `etl` chooses the number of partitions of a type when it has counted ids. When
+the edges are counted, `decided` chooses epochs, batches, and one of two recipes: queries that are compared
+with all entities or a sample of them (1-vs-all), or, for large graphs, edges with drawn negatives. Sizes and
+epochs are powers of two, so that a graph that grows a little keeps them.
 """
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -32,8 +34,34 @@ OWN: Mapping[str, Any] = {
     "num_epochs": 1,  # until it is `decided`, as batch_size
     "batch_size": 1000,
 }
-_BY_EDGES = ("batch_size", "num_epochs")
+_BY_SIZE = ("batch_size", "num_epochs")
 OWN_TRAIN: Mapping[str, Any] = {"optimizer": "adagrad", "lr_schedule": "linear"}
+
+# The recipe of 1-vs-all: a key of every relation, keys of the top level and of the section `train`.
+ALL_NEGS = "all_negs"
+_CANDIDATES = "train.candidates"
+_ASKED: Mapping[str, Any] = {
+    ALL_NEGS: True,
+    _CANDIDATES: 4000,
+    "train.relation_init": "small",
+    "lr": 0.5,
+    "regularization_coef": 0.05,
+}
+# One relation says little of single edges: the model should learn what they have in common.
+_ASKED_OF_ONE_RELATION: Mapping[str, Any] = {**_ASKED, "lr": 0.1, "regularization_coef": 0.2}
+_DRAWN: Mapping[str, Any] = {
+    ALL_NEGS: False,
+    _CANDIDATES: None,
+    "train.relation_init": "random",
+    "lr": OWN["lr"],
+    "regularization_coef": OWN["regularization_coef"],
+}
+_SPARSE: Mapping[str, Any] = {"regularization_coef": 0.1}
+_SPARSE_DEGREE = 2.5  # edges per entity, below which single edges are learned by heart
+_MOST_ASKED_EDGES = 1 << 24  # beyond, drawn negatives: an epoch takes a third of the time
+# Keys that mean drawn negatives, or that 1-vs-all does not know.
+NUM_NEGS = ("num_batch_negs", "num_uniform_negs")
+_OF_DRAWN_TRAIN = frozenset({"negative_power", "negative_sampler", "chunk_edges", "engine", "plugins"})
 
 _TRAINED_EDGES = 1 << 22  # of all epochs together
 _LEAST_EPOCHS = 4
@@ -43,6 +71,10 @@ _FEW_TRAINED_EDGES = 1 << 17  # small graphs have more epochs, so that they get 
 _MOST_EPOCHS = 64
 _STEPS = 512  # of an epoch
 _BATCH = (64, 1024)
+_ASKED_BATCH = (128, 512)
+_ASKED_BATCH_OF_ONE_RELATION = (16, 512)  # where a query has many answers
+_ASKED_EPOCHS = 1 << 13  # divided by the root of the number of edges
+_ASKED_EPOCHS_OF_ONE_RELATION = 1 << 11
 
 _MEMORY_SHARE = 1 / 2
 _TABLES = 3  # a bucket has two partitions of a type in memory, while a third one is read or written
@@ -78,7 +110,52 @@ def applied(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         filled["relations"] = [{"operator": operator, **each} for each in relations]
         if not all("operator" in each for each in relations):
             chosen["operator"] = operator
-    return filled, chosen | {key: AUTO for key in _BY_EDGES if key in chosen}
+        if _can_ask(given, filled, relations):
+            _ask(given, filled, chosen)
+    return filled, chosen | {key: AUTO for key in _BY_SIZE if key in chosen}
+
+
+def _can_ask(given: Mapping[str, Any], filled: Mapping[str, Any], relations: Sequence[Any]) -> bool:
+    """Whether 1-vs-all can train a configuration, which does not ask for something else."""
+    entities, train = given.get("entities"), given.get("train", {})
+    if not isinstance(entities, Mapping) or not isinstance(train, Mapping):
+        return False
+    is_featurized = any(isinstance(each, Mapping) and each.get("featurized") for each in entities.values())
+    return (
+        (filled["comparator"], filled["loss_fn"]) == ("dot", "softmax")
+        and not is_featurized
+        and given.keys().isdisjoint(NUM_NEGS)
+        and given.get("regularizer", "N3") == "N3"
+        and not given.get("bias")
+        and not given.get("num_gpus")  # whose kernels draw
+        and not _OF_DRAWN_TRAIN & train.keys()
+        and all(each.get(ALL_NEGS, True) for each in relations)
+    )
+
+
+def _ask(given: Mapping[str, Any], filled: dict[str, Any], chosen: dict[str, Any]) -> None:
+    """Fill in the recipe of 1-vs-all."""
+    is_asked_for = any(ALL_NEGS in each for each in given["relations"])
+    for key in NUM_NEGS:
+        del chosen[key]  # without effect
+    for key, value in _recipe(len(given["relations"]), dynamic=bool(given.get("dynamic_relations"))).items():
+        section, _, name = key.rpartition(".")
+        if key == ALL_NEGS:
+            filled["relations"] = [{ALL_NEGS: value, **each} for each in filled["relations"]]
+        elif key == _CANDIDATES and is_asked_for:
+            continue  # all means all
+        elif name in (given.get(section, {}) if section else given):
+            continue
+        elif section:
+            filled[section] = {**filled[section], name: value}
+        else:
+            filled[name] = value
+        if key != ALL_NEGS or not is_asked_for:
+            chosen[key] = AUTO if not is_asked_for else value
+
+
+def _recipe(num_relations: int, *, dynamic: bool) -> Mapping[str, Any]:
+    return _ASKED_OF_ONE_RELATION if num_relations == 1 and not dynamic else _ASKED
 
 
 def decided(
@@ -86,6 +163,8 @@ def decided(
     num_entities: Mapping[str, Sequence[int]],
     num_edges: int,
     *,
+    ends: Sequence[tuple[str, str]] = (),
+    all_negs: bool = False,
     has_operators: bool = True,
 ) -> dict[str, Any]:
     """Choose the values that depend on the data.
@@ -94,18 +173,44 @@ def decided(
         chosen: The keys that were left out, with their values.
         num_entities: Entities of each partition of each type.
         num_edges: Edges to train on.
+        ends: The types of both sides of each relation; none for dynamic relations.
+        all_negs: Whether training compares queries with all entities, unless that is to be chosen.
         has_operators: Whether relations have operators, which need more epochs.
     """
+    recipe: Mapping[str, Any] = {}
+    if ALL_NEGS in chosen:
+        all_negs = num_edges <= _MOST_ASKED_EDGES
+        recipe = _recipe(len(ends), dynamic=not ends) if all_negs else _DRAWN
+        if recipe is _ASKED and num_edges < _SPARSE_DEGREE * sum(map(sum, num_entities.values())):
+            recipe = {**recipe, **_SPARSE}
     most = _EPOCHS if has_operators else _EPOCHS_WITHOUT_OPERATORS
+    num_epochs = max(
+        _within((_LEAST_EPOCHS, most), _power_of_two(_TRAINED_EDGES / max(num_edges, 1))),
+        min(_power_of_two(_FEW_TRAINED_EDGES / max(num_edges, 1)), _MOST_EPOCHS),
+    )
+    batch_size = _within(_BATCH, _power_of_two(num_edges / _STEPS))
+    if all_negs:
+        is_one = len(ends) == 1
+        epochs = _ASKED_EPOCHS_OF_ONE_RELATION if is_one else _ASKED_EPOCHS
+        num_epochs = _within((_LEAST_EPOCHS, _MOST_EPOCHS), _power_of_two(epochs / max(num_edges, 1) ** 0.5))
+        num_queries = _num_queries(num_entities, num_edges, ends)
+        sizes = _ASKED_BATCH_OF_ONE_RELATION if is_one else _ASKED_BATCH
+        batch_size = _within(sizes, _power_of_two(num_queries / _STEPS))
     by_size: dict[str, Any] = {
-        "num_epochs": max(
-            _within((_LEAST_EPOCHS, most), _power_of_two(_TRAINED_EDGES / max(num_edges, 1))),
-            min(_power_of_two(_FEW_TRAINED_EDGES / max(num_edges, 1)), _MOST_EPOCHS),
-        ),
-        "batch_size": _within(_BATCH, _power_of_two(num_edges / _STEPS)),
+        **recipe,
+        "num_epochs": num_epochs,
+        "batch_size": batch_size,
         **{f"{ENTITIES}{name}": len(counts) for name, counts in num_entities.items()},
     }
     return {key: by_size.get(key, value) for key, value in chosen.items()}
+
+
+def _num_queries(
+    num_entities: Mapping[str, Sequence[int]], num_edges: int, ends: Sequence[tuple[str, str]]
+) -> int:
+    """Count the most queries that edges can have: two each, or one per relation, side and entity."""
+    of_entities = sum(sum(num_entities.get(name, ())) for both in ends for name in both)
+    return min(2 * num_edges, of_entities) if ends else 2 * num_edges
 
 
 def decided_partitions(
@@ -143,10 +248,15 @@ def told(chosen: Mapping[str, Any], num_entities: Mapping[str, Sequence[int]], n
     """Tell in one line what was chosen, and why."""
     types = ", ".join(f"{sum(counts):,} {name}" for name, counts in num_entities.items())
     names = {key: f"{key}.num_partitions" if key.startswith(ENTITIES) else key for key in chosen}
-    fixed = ", ".join(f"{names[key]} {value}" for key, value in chosen.items() if key not in _BY_EDGES)
-    of_size = ", ".join(f"{key} {chosen[key]}" for key in _BY_EDGES if key in chosen)
+    fixed = ", ".join(f"{names[key]} {_shown(value)}" for key, value in chosen.items() if key not in _BY_SIZE)
+    of_size = ", ".join(f"{key} {chosen[key]}" for key in _BY_SIZE if key in chosen)
     parts = [f"{of_size} for {num_edges:,} edges of {types}"] * bool(of_size) + [fixed] * bool(fixed)
     return f"keys that the configuration leaves out: {'; '.join(parts)} (defaults: pbg asks for PBG's)"
+
+
+def _shown(value: Any) -> str:
+    """A value as YAML has it."""
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 def _partitions(entity: Any) -> Any:

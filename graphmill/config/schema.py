@@ -255,6 +255,9 @@ class PbgConfig(Section):
             raise ValueError(f"{where}.all_negs: a featurized type has no list of all its entities")
 
 
+_TRAIN = "train."  # before the names of chosen keys of that section
+
+
 class Config(PbgConfig):
     """The whole configuration of a run: PBG's keys, the roots of all paths, the sections."""
 
@@ -296,23 +299,37 @@ class Config(PbgConfig):
         """Return the configuration as JSON types, without the keys that the data have still to decide."""
         content = self.model_dump(mode="json")
         for key in (key for key, value in self._chosen.items() if value == defaults.AUTO):
+            section, _, name = key.rpartition(".")
             if key.startswith(defaults.ENTITIES):
                 del content["entities"][key.removeprefix(defaults.ENTITIES)]["num_partitions"]
+            elif key == defaults.ALL_NEGS:
+                for relation in content["relations"]:
+                    del relation[key]
+                for negs in defaults.NUM_NEGS:
+                    del content[negs]
             else:
-                del content[key]
+                del (content[section] if section else content)[name]
         return content
 
     def with_chosen(self, chosen: Mapping[str, Any]) -> Self:
-        """Return the same configuration, with chosen numbers of epochs, partitions, edges per batch."""
-        numbers = {key: value for key, value in chosen.items() if value != defaults.AUTO}
+        """Return the same configuration, with chosen values of its keys."""
+        values = {key: value for key, value in chosen.items() if value != defaults.AUTO}
         entities = {
             name: entity.model_copy(
-                update={"num_partitions": numbers.get(f"{defaults.ENTITIES}{name}", entity.num_partitions)}
+                update={"num_partitions": values.get(f"{defaults.ENTITIES}{name}", entity.num_partitions)}
             )
             for name, entity in self.entities.items()
         }
-        numbers = {key: numbers[key] for key in ("num_epochs", "batch_size") if key in numbers}
-        found = self.model_copy(update={**numbers, "entities": entities})
+        updates: dict[str, Any] = {key: values[key] for key in type(self).model_fields if key in values}
+        of_train = {
+            key.removeprefix(_TRAIN): value for key, value in values.items() if key.startswith(_TRAIN)
+        }
+        if of_train and self.train is not None:
+            updates["train"] = self.train.model_copy(update=of_train)
+        if defaults.ALL_NEGS in values:
+            own = {defaults.ALL_NEGS: values[defaults.ALL_NEGS]}
+            updates["relations"] = tuple(each.model_copy(update=own) for each in self.relations)
+        found = self.model_copy(update={**updates, "entities": entities})
         found._chosen = dict(chosen)
         return found
 

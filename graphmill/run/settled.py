@@ -1,6 +1,7 @@
 """Values of the keys that a configuration leaves to the data, once the data are counted."""
 
 import re
+from collections.abc import Mapping, Sequence
 
 from graphmill import storage
 from graphmill.config import Config, defaults
@@ -25,9 +26,21 @@ def settled(config: Config) -> Config:
     except (BadInputError, NotFoundError):
         return config
     num_entities = {name: counts[name] for name in config.entities if name in counts}
-    has_operators = any(relation.operator != "none" for relation in config.relations)
+    return with_sizes(config, num_entities, total)
+
+
+def with_sizes(config: Config, num_entities: Mapping[str, Sequence[int]], num_edges: int) -> Config:
+    """Return the configuration with the values that fit so many entities of each partition, and edges."""
+    relations = config.relations
     return config.with_chosen(
-        defaults.decided(config.chosen, num_entities, total, has_operators=has_operators)
+        defaults.decided(
+            config.chosen,
+            num_entities,
+            num_edges,
+            ends=() if config.dynamic_relations else [(each.lhs, each.rhs) for each in relations],
+            all_negs=config.loss_fn == "softmax" and all(each.all_negs for each in relations),
+            has_operators=any(each.operator != "none" for each in relations),
+        )
     )
 
 

@@ -14,7 +14,7 @@ from train.edges.seeds import derived
 Keys = Mapping[str, Any]
 """Values by key; all_negs is that of every relation, dimension a multiple of the present one."""
 
-MOST_ENTITIES = 50_000  # of a type, for exact 1-vs-all
+MOST_ENTITIES = 50_000  # of a type, for 1-vs-all without a sample
 _SHARE_OF_FIRST = 0.5  # a candidate keeps the first value of a key so often
 
 _SHARED: dict[str, tuple[Any, ...]] = {
@@ -28,6 +28,7 @@ RECIPES: dict[str, dict[str, tuple[Any, ...]]] = {
         "lr": (0.5, 0.2, 1.0, 0.1),
         "regularization_coef": (0.05, 0.1, 0.02, 0.2),
         "batch_size": (500, 250, 1000),
+        "train.candidates": (4000, 8000, 2000),
         "train.relation_init": ("small", "random"),
         **_SHARED,
     },
@@ -40,15 +41,26 @@ RECIPES: dict[str, dict[str, tuple[Any, ...]]] = {
         **_SHARED,
     },
 }
+_OF_ONE_RELATION: dict[str, tuple[Any, ...]] = {
+    "lr": (0.1, 0.2, 0.05, 0.5),
+    "regularization_coef": (0.2, 0.1, 0.5, 0.05),
+    "batch_size": (64, 16, 256),
+}
 _MARGINS = (0.1, 0.05, 0.2, 0.5)
 
 
 def recipes(config: Config, largest_type: int) -> dict[str, dict[str, tuple[Any, ...]]]:
     """Select the recipes, and of them the keys, that fit a model; the largest type has so many entities."""
     found = {name: dict(recipe) for name, recipe in RECIPES.items()}
-    is_whole = all(entity.num_partitions == 1 for entity in config.entities.values())
-    if config.loss_fn != "softmax" or largest_type > MOST_ENTITIES or not is_whole:
+    asked = found["all entities"]
+    if len(config.relations) == 1 and not config.dynamic_relations:
+        asked.update(_OF_ONE_RELATION)
+    can_sample = config.comparator in ("dot", "cos") and not config.bias
+    if not can_sample:
+        asked["train.candidates"] = (None,)
+    if config.loss_fn != "softmax" or (largest_type > MOST_ENTITIES and not can_sample):
         del found["all entities"]
+    found["drawn"]["train.candidates"] = (None,)
     for recipe in found.values():
         if config.comparator != "dot" or config.loss_fn != "softmax":
             del recipe["regularization_coef"]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from graphmill import config
 from graphmill.config import Config, PbgConfig, defaults
+from graphmill.run.settled import with_sizes
 from train.config import TrainConfig
 
 RATED = {"name": "rated", "lhs": "user", "rhs": "movie"}
@@ -77,12 +78,113 @@ def test_another_comparator_has_another_loss(tmp_path: Path) -> None:
     assert (settings.loss_fn, settings.regularization_coef) == ("ranking", 0)
 
 
+SEVERAL = [RATED, RATED | {"name": "saw"}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "lr", "regularization"),
+    [({}, 0.1, 0.2), ({"relations": SEVERAL}, 0.5, 0.05), ({"dynamic_relations": True}, 0.5, 0.05)],
+    ids=["one relation", "several", "dynamic"],
+)
+def test_queries_are_compared_with_all_entities_or_a_sample(
+    tmp_path: Path, changes: dict[str, Any], lr: float, regularization: float
+) -> None:
+    settings = with_sizes(loaded(tmp_path, **changes), {"user": [900], "movie": [100]}, 100_000)
+    train = settings.section(TrainConfig)
+    assert all(relation.all_negs for relation in settings.relations)
+    assert (train.candidates, train.relation_init) == (4000, "small")
+    assert (settings.lr, settings.regularization_coef) == (lr, regularization)
+    assert "all_negs true" in defaults.told(settings.chosen, {}, 1)
+    assert "num_uniform_negs" not in settings.chosen
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_uniform_negs": 1000},
+        {"num_batch_negs": 100},
+        {"relations": [RATED | {"all_negs": False}]},
+        {"relations": [RATED | {"all_negs": True}, RATED | {"name": "saw", "all_negs": False}]},
+        {"train": {"negative_power": 0.5}},
+        {"train": {"negative_sampler": "mine"}},
+        {"comparator": "cos"},
+        {"loss_fn": "logistic"},
+        {"bias": True},
+        {"num_gpus": 1},
+        {"entities": {"user": {"featurized": True, "num_partitions": 1}, "movie": {}}},
+    ],
+    ids=str,
+)
+def test_negatives_are_drawn_for_what_asks_for_them(tmp_path: Path, changes: dict[str, Any]) -> None:
+    given = SMALLEST | changes
+    filled, chosen = defaults.applied(given)
+    assert [each.get("all_negs", False) for each in filled["relations"]] == [
+        each.get("all_negs", False) for each in given["relations"]
+    ]
+    assert "all_negs" not in chosen
+    assert "candidates" not in filled["train"]
+    assert filled["lr"] == 0.1
+
+
+def test_sparse_graphs_are_regularized_more(tmp_path: Path) -> None:
+    several, one = loaded(tmp_path, relations=SEVERAL), loaded(tmp_path)
+    for settings, degree, regularization in ((several, 2, 0.1), (several, 3, 0.05), (one, 2, 0.2)):
+        found = with_sizes(settings, {"user": [600], "movie": [400]}, degree * 1000)
+        assert found.regularization_coef == regularization
+
+
+def test_large_graphs_draw_negatives(tmp_path: Path) -> None:
+    settings = loaded(tmp_path)
+    small, large = (with_sizes(settings, {"user": [9], "movie": [9]}, 2**24 + more) for more in (0, 1))
+    assert small.relations[0].all_negs
+    assert not large.relations[0].all_negs
+    assert large.section(TrainConfig).candidates is None
+    assert (large.lr, large.regularization_coef, large.num_uniform_negs) == (0.1, 0.03, 1000)
+
+
+def test_all_negs_that_are_set_are_all(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, relations=[each | {"all_negs": True} for each in SEVERAL], lr=0.3)
+    for found in (settings, with_sizes(settings, {"user": [9], "movie": [9]}, 2**25)):
+        assert found.relations[0].all_negs
+        assert found.section(TrainConfig).candidates is None
+        assert (found.lr, found.regularization_coef) == (0.3, 0.05)
+
+
+def test_a_part_of_the_recipe_may_be_set(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, train={"candidates": 99}, regularization_coef=0.7)
+    for found in (settings, with_sizes(settings, {"user": [9], "movie": [9]}, 1000)):
+        assert found.section(TrainConfig).candidates == 99
+        assert (found.lr, found.regularization_coef) == (0.1, 0.7)
+
+
+@pytest.mark.parametrize(
+    ("changes", "num_entities", "num_edges", "epochs", "batch"),
+    [
+        ({}, {"user": [8000], "movie": [3000]}, 102_047, 8, 16),  # few queries with many answers
+        ({"dynamic_relations": True}, {"user": [14_000]}, 272_115, 16, 512),
+        ({"dynamic_relations": True}, {"user": [39_000]}, 54_072, 32, 256),
+        ({"dynamic_relations": True}, {"user": [90]}, 100, 64, 128),
+        ({"dynamic_relations": True}, {"user": [10**6]}, 10**7, 4, 512),
+    ],
+)
+def test_batches_and_epochs_follow_from_queries_and_edges(
+    tmp_path: Path,
+    changes: dict[str, Any],
+    num_entities: dict[str, list[int]],
+    num_edges: int,
+    epochs: int,
+    batch: int,
+) -> None:
+    found = with_sizes(loaded(tmp_path, **changes), num_entities, num_edges)
+    assert (found.num_epochs, found.batch_size) == (epochs, batch)
+
+
 def test_what_the_data_have_still_to_decide_is_not_recorded(tmp_path: Path) -> None:
     settings = loaded(tmp_path, output=str(tmp_path))
     (tmp_path / "run.json").write_text(json.dumps({"config": settings.recorded()}))
     again = config.load(str(tmp_path / "run.json"))
     assert again.uncut_types == ("user", "movie")
-    assert {"num_epochs", "batch_size"} <= set(again.chosen)
+    assert {"num_epochs", "batch_size", "all_negs", "train.candidates"} <= set(again.chosen)
     assert again == settings.with_chosen(again.chosen)
 
 
@@ -100,21 +202,21 @@ def test_workers_get_the_choice(tmp_path: Path) -> None:
 
 def test_a_configuration_written_with_its_choice_is_complete(tmp_path: Path) -> None:
     settings = loaded(tmp_path)
-    decided = settings.with_chosen(
-        defaults.decided(settings.chosen, {"user": [5, 5], "movie": [3]}, num_edges=300_000)
-    )
+    decided = with_sizes(settings, {"user": [5, 5], "movie": [3]}, 300_000)
     assert decided.entities["user"].num_partitions == 2
     again = config.from_mapping(decided.model_dump(mode="json"))
     assert again.pbg() == decided.pbg()
     assert again.section(TrainConfig) == decided.section(TrainConfig)
 
 
-@given(num_edges=st.integers(0, 10**11), more=st.floats(1, 1.3))
+@given(num_edges=st.integers(0, 10**11), more=st.floats(1, 1.3), all_negs=st.booleans())
 def test_a_graph_that_grows_a_little_changes_a_number_by_a_factor_of_two_at_most(
-    num_edges: int, more: float
+    num_edges: int, more: float, all_negs: bool
 ) -> None:
     chosen = {"num_epochs": 1, "batch_size": 1, "lr": 0.1}
-    before, after = (defaults.decided(chosen, {}, each) for each in (num_edges, int(num_edges * more)))
+    before, after = (
+        defaults.decided(chosen, {}, each, all_negs=all_negs) for each in (num_edges, int(num_edges * more))
+    )
     assert before["num_epochs"] / after["num_epochs"] in (1, 2)
     assert after["batch_size"] / before["batch_size"] in (1, 2)
     assert before["lr"] == 0.1

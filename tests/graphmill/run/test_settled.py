@@ -41,15 +41,15 @@ def test_partitions_are_those_of_the_entities_and_edges_are_counted(tmp_path: Pa
     write_graph(settings, 9, 500)  # 81 buckets, of which some are counted
     found = settled(settings)
     assert found.entities["user"].num_partitions == 9
-    assert (found.batch_size, found.num_epochs) == (64, 8)
-    assert "batch_size 64, num_epochs 8 for 40,500 edges of 90 user" in describe(found)
+    assert (found.batch_size, found.num_epochs) == (16, 8)
+    assert "batch_size 16, num_epochs 8 for 40,500 edges of 90 user" in describe(found)
 
 
 def test_what_is_set_is_not_decided(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, entities={"user": {"num_partitions": 2}}, num_epochs=3)
     write_graph(settings, 2, 1000)
     found = settled(settings)
-    assert (found.num_epochs, found.entities["user"].num_partitions, found.batch_size) == (3, 2, 64)
+    assert (found.num_epochs, found.entities["user"].num_partitions, found.batch_size) == (3, 2, 16)
 
 
 def test_a_damaged_count_is_left_to_the_stage_that_reads_it(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.train.graphs import make_config
+from train import job
 from train.tune.space import MOST_ENTITIES, candidates
 from train.tune.trial import changed
 
@@ -33,20 +34,25 @@ def test_candidates_are_valid_different_and_the_same_each_time(tmp_path, setting
 @pytest.mark.parametrize(
     ("settings", "largest", "exact"),
     [
-        ({}, MOST_ENTITIES, True),
-        ({}, MOST_ENTITIES + 1, False),
+        ({}, MOST_ENTITIES + 1, True),
+        ({"comparator": "l2"}, MOST_ENTITIES, True),
+        ({"comparator": "l2"}, MOST_ENTITIES + 1, False),
+        ({"bias": True}, MOST_ENTITIES + 1, False),
         ({"loss_fn": "logistic"}, 100, False),
-        ({"entities": {"node": {"num_partitions": 2}}}, 100, False),
     ],
 )
-def test_one_vs_all_is_for_whole_small_types_and_softmax(tmp_path, settings, largest, exact):
+def test_one_vs_all_is_for_softmax_and_small_types_or_samples(tmp_path, settings, largest, exact):
     config = make_config(tmp_path, **settings)
-    found = [changed(config, each).relations[0].all_negs for each in candidates(config, largest, 27)]
-    assert any(found) == exact
+    found = [changed(config, each) for each in candidates(config, largest, 27)]
+    assert any(each.relations[0].all_negs for each in found) == exact
+    for each in found:
+        job.check(each, [])  # every candidate can be trained
 
 
 def test_the_second_candidate_of_a_configuration_with_all_negatives_is_its_recipe(tmp_path):
     relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": "diagonal", "all_negs": True}
     train = {"relation_init": "small", "lr_schedule": "linear"}
     config = make_config(tmp_path, relations=[relation], lr=0.5, train=train)
-    assert candidates(config, 100, 2)[1] == {"regularization_coef": 0.05, "batch_size": 500}
+    assert candidates(config, 100, 2)[1] == {
+        "lr": 0.1, "regularization_coef": 0.2, "batch_size": 64, "train.candidates": 4000,
+    }  # fmt: skip
