@@ -74,7 +74,7 @@ _BATCH = (64, 1024)
 _ASKED_BATCH = (128, 512)
 _ASKED_BATCH_OF_ONE_RELATION = (16, 512)  # where a query has many answers
 _ASKED_EPOCHS = 1 << 13  # divided by the root of the number of edges
-_ASKED_EPOCHS_OF_ONE_RELATION = 1 << 11
+_ASKED_EPOCHS_OF_ONE_RELATION = 1500
 
 _MEMORY_SHARE = 1 / 2
 _TABLES = 3  # a bucket has two partitions of a type in memory, while a third one is read or written

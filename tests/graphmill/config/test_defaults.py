@@ -160,7 +160,7 @@ def test_a_part_of_the_recipe_may_be_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "num_entities", "num_edges", "epochs", "batch"),
     [
-        ({}, {"user": [8000], "movie": [3000]}, 102_047, 8, 16),  # few queries with many answers
+        ({}, {"user": [8000], "movie": [3000]}, 102_047, 4, 16),  # few queries with many answers
         ({"dynamic_relations": True}, {"user": [14_000]}, 272_115, 16, 512),
         ({"dynamic_relations": True}, {"user": [39_000]}, 54_072, 32, 256),
         ({"dynamic_relations": True}, {"user": [90]}, 100, 64, 128),
