@@ -6,6 +6,7 @@ from pydantic import AfterValidator, Field, field_validator
 
 from graphmill.config import (
     NO_PLUGINS,
+    Config,
     Fixed,
     Fraction,
     Neutral,
@@ -209,6 +210,14 @@ class TrainConfig(Section):
         """The settings that change the result; plug-ins by checksum, and not the keys that are not in use."""
         found = super().result_settings() | {"plugins": self.plugins.checksums()}
         return {key: value for key, value in found.items() if key not in _UNUSED or value != _UNUSED[key]}
+
+
+def num_compared(config: Config, largest_type: int) -> int:
+    """Count the entities that training compares a side of an edge with; the largest type has so many."""
+    if not any(relation.all_negs for relation in config.relations):
+        return config.num_batch_negs + config.num_uniform_negs
+    candidates = config.section(TrainConfig).candidates
+    return largest_type if candidates is None else min(largest_type, 2 * candidates)
 
 
 class EvaluateConfig(Section):

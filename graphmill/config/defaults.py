@@ -48,7 +48,7 @@ _ASKED: Mapping[str, Any] = {
     "regularization_coef": 0.05,
 }
 # One relation says little of single edges: the model should learn what they have in common.
-_ASKED_OF_ONE_RELATION: Mapping[str, Any] = {**_ASKED, "lr": 0.1, "regularization_coef": 0.2}
+_ASKED_OF_ONE_RELATION: Mapping[str, Any] = {**_ASKED, "lr": 0.05, "regularization_coef": 0.2}
 _DRAWN: Mapping[str, Any] = {
     ALL_NEGS: False,
     _CANDIDATES: None,
@@ -74,7 +74,7 @@ _BATCH = (64, 1024)
 _ASKED_BATCH = (128, 512)
 _ASKED_BATCH_OF_ONE_RELATION = (16, 512)  # where a query has many answers
 _ASKED_EPOCHS = 1 << 13  # divided by the root of the number of edges
-_ASKED_EPOCHS_OF_ONE_RELATION = 1500
+_ASKED_EPOCHS_OF_ONE_RELATION = 1 << 11
 
 _MEMORY_SHARE = 1 / 2
 _TABLES = 3  # a bucket has two partitions of a type in memory, while a third one is read or written

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from graphmill.config import Config
 from graphmill.display.readable import number
 from graphmill.vocab import Side
-from train.config import EvaluateConfig
+from train.config import EvaluateConfig, num_compared
 
 ALWAYS = 10**13
 """Products of two numbers that are always allowed: 10^11 scores of 100 dimensions."""
@@ -66,9 +66,7 @@ def scores_per_edge(config: Config, num_entities: Mapping[str, int]) -> int:
 
 def training_scores(config: Config, num_entities: Mapping[str, int], num_trained: int) -> float:
     """The work of training, in scores of a ranking."""
-    negatives = config.num_batch_negs + config.num_uniform_negs
-    if any(each.all_negs for each in config.relations):
-        negatives = max(num_entities.values())
+    negatives = num_compared(config, max(num_entities.values()))
     return float(num_trained) * config.num_epochs * 2 * (1 + negatives) * 3
 
 

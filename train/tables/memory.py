@@ -12,7 +12,7 @@ from distributed import get_worker, system
 
 from graphmill.config import Config
 from graphmill.vocab import Side
-from train.config import TrainConfig
+from train.config import TrainConfig, num_compared
 from train.edges.negative_sampling import Sampling, in_batch_negatives
 from train.edges.partitions import PartitionKey, all_keys, is_shared, keys_of
 from train.step.grouped import SCORE_BYTES
@@ -61,13 +61,10 @@ def queries_bytes(context: RunContext) -> int:
     names = {
         relation.entity_type(side) for relation in config.relations if relation.all_negs for side in Side
     }
-    num_candidates = config.section(TrainConfig).candidates
-    rows = 0
-    for name in names:
-        num = sum(context.num_rows[name])
-        if num_candidates is not None:
-            num = min(num, 2 * num_candidates)  # smaller tables are compared as a whole
-        rows = max(rows, num * config.entity_dimension(name))
+    rows = max(
+        (num_compared(config, sum(context.num_rows[name])) * config.entity_dimension(name) for name in names),
+        default=0,
+    )
     return 2 * SCORE_BYTES[context.device.type] + 2 * 4 * rows if rows else 0
 
 

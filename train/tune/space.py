@@ -42,7 +42,7 @@ RECIPES: dict[str, dict[str, tuple[Any, ...]]] = {
     },
 }
 _OF_ONE_RELATION: dict[str, tuple[Any, ...]] = {
-    "lr": (0.1, 0.2, 0.05, 0.5),
+    "lr": (0.05, 0.1, 0.2, 0.5),
     "regularization_coef": (0.2, 0.1, 0.5, 0.05),
     "batch_size": (64, 16, 256),
 }

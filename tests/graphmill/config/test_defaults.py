@@ -83,7 +83,7 @@ SEVERAL = [RATED, RATED | {"name": "saw"}]
 
 @pytest.mark.parametrize(
     ("changes", "lr", "regularization"),
-    [({}, 0.1, 0.2), ({"relations": SEVERAL}, 0.5, 0.05), ({"dynamic_relations": True}, 0.5, 0.05)],
+    [({}, 0.05, 0.2), ({"relations": SEVERAL}, 0.5, 0.05), ({"dynamic_relations": True}, 0.5, 0.05)],
     ids=["one relation", "several", "dynamic"],
 )
 def test_queries_are_compared_with_all_entities_or_a_sample(
@@ -154,13 +154,13 @@ def test_a_part_of_the_recipe_may_be_set(tmp_path: Path) -> None:
     settings = loaded(tmp_path, train={"candidates": 99}, regularization_coef=0.7)
     for found in (settings, with_sizes(settings, {"user": [9], "movie": [9]}, 1000)):
         assert found.section(TrainConfig).candidates == 99
-        assert (found.lr, found.regularization_coef) == (0.1, 0.7)
+        assert (found.lr, found.regularization_coef) == (0.05, 0.7)
 
 
 @pytest.mark.parametrize(
     ("changes", "num_entities", "num_edges", "epochs", "batch"),
     [
-        ({}, {"user": [8000], "movie": [3000]}, 102_047, 4, 16),  # few queries with many answers
+        ({}, {"user": [8000], "movie": [3000]}, 102_047, 8, 16),  # few queries with many answers
         ({"dynamic_relations": True}, {"user": [14_000]}, 272_115, 16, 512),
         ({"dynamic_relations": True}, {"user": [39_000]}, 54_072, 32, 256),
         ({"dynamic_relations": True}, {"user": [90]}, 100, 64, 128),

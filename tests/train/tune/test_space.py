@@ -54,5 +54,5 @@ def test_the_second_candidate_of_a_configuration_with_all_negatives_is_its_recip
     train = {"relation_init": "small", "lr_schedule": "linear"}
     config = make_config(tmp_path, relations=[relation], lr=0.5, train=train)
     assert candidates(config, 100, 2)[1] == {
-        "lr": 0.1, "regularization_coef": 0.2, "batch_size": 64, "train.candidates": 4000,
+        "lr": 0.05, "regularization_coef": 0.2, "batch_size": 64, "train.candidates": 4000,
     }  # fmt: skip
