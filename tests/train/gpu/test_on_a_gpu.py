@@ -45,13 +45,15 @@ def test_a_captured_step_is_the_step(tmp_path, monkeypatch, resident):
     assert torch.equal(*tables)
 
 
-def test_captured_queries_are_the_steps(tmp_path, monkeypatch):
+@pytest.mark.parametrize("candidates", [None, 20])
+def test_captured_queries_are_the_steps(tmp_path, monkeypatch, candidates):
     relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": "complex_diagonal", "all_negs": True}
     tables = []
     for is_captured in (True, False):
         if not is_captured:
             monkeypatch.setattr(bucket, "capture_on", lambda device: None)
         own = {"optimizer": "adagrad", "lr_schedule": "linear", "relation_prediction": 0.5}
+        own["candidates"] = candidates
         more = {"relations": [relation], "dynamic_relations": True, "regularization_coef": 0.05}
         config = graph(tmp_path / str(is_captured), num_epochs=3, train=own, **more)
         job.train(config)
