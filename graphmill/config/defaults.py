@@ -40,7 +40,7 @@ OWN_TRAIN: Mapping[str, Any] = {"optimizer": "adagrad", "lr_schedule": "linear"}
 # The recipe of 1-vs-all: a key of every relation, keys of the top level and of the section `train`.
 ALL_NEGS = "all_negs"
 _CANDIDATES = "train.candidates"
-_ASKED: Mapping[str, Any] = {
+ASKED: Mapping[str, Any] = {
     ALL_NEGS: True,
     _CANDIDATES: 4000,
     "train.relation_init": "small",
@@ -48,7 +48,7 @@ _ASKED: Mapping[str, Any] = {
     "regularization_coef": 0.05,
 }
 # One relation says little of single edges: the model should learn what they have in common.
-_ASKED_OF_ONE_RELATION: Mapping[str, Any] = {**_ASKED, "lr": 0.05, "regularization_coef": 0.2}
+_ASKED_OF_ONE_RELATION: Mapping[str, Any] = {**ASKED, "lr": 0.05, "regularization_coef": 0.2}
 _DRAWN: Mapping[str, Any] = {
     ALL_NEGS: False,
     _CANDIDATES: None,
@@ -155,7 +155,7 @@ def _ask(given: Mapping[str, Any], filled: dict[str, Any], chosen: dict[str, Any
 
 
 def _recipe(num_relations: int, *, dynamic: bool) -> Mapping[str, Any]:
-    return _ASKED_OF_ONE_RELATION if num_relations == 1 and not dynamic else _ASKED
+    return _ASKED_OF_ONE_RELATION if num_relations == 1 and not dynamic else ASKED
 
 
 def decided(
@@ -181,7 +181,7 @@ def decided(
     if ALL_NEGS in chosen:
         all_negs = num_edges <= _MOST_ASKED_EDGES
         recipe = _recipe(len(ends), dynamic=not ends) if all_negs else _DRAWN
-        if recipe is _ASKED and num_edges < _SPARSE_DEGREE * sum(map(sum, num_entities.values())):
+        if recipe is ASKED and num_edges < _SPARSE_DEGREE * sum(map(sum, num_entities.values())):
             recipe = {**recipe, **_SPARSE}
     most = _EPOCHS if has_operators else _EPOCHS_WITHOUT_OPERATORS
     num_epochs = max(

@@ -24,13 +24,17 @@ _IN_WORDS = {
     "batch_size": "by the number of edges",
     "num_partitions": "by the number of ids",
     "operator": "by the number of relations",
+    "all_negs": "by the number of edges",
+    "lr": "by the graph's density",
+    "regularization_coef": "by the graph's density",
 }
 
 _INTRODUCTION = """\
 # Configuration
 
 All keys of a YAML configuration. `graphmill schema --format markdown` prints this page. `graphmill schema`
-prints the JSON schema, with which editors check and complete a configuration.
+prints the JSON schema, with which editors check and complete a configuration. What depends on the data:
+[defaults](../how_to/choosing.md#defaults).
 
 A YAML file that leaves a key out has GraphMill's default. Where PyTorch-BigGraph has another one, the page
 has it in brackets: Python configurations have PyTorch-BigGraph's defaults, and YAML with `defaults: pbg`.
@@ -115,7 +119,8 @@ def _table(title: str, model: type[Section], names: list[str]) -> str:
 def _own(model: type[Section]) -> Mapping[str, Any]:
     """GraphMill's own defaults of the keys of `model`, where PBG has others."""
     if model.key == "train":
-        return defaults.OWN_TRAIN
+        recipe = {key.removeprefix("train."): value for key, value in defaults.ASKED.items()}
+        return {**defaults.OWN_TRAIN, **recipe}
     return {**defaults.OWN, "defaults": "graphmill", **_IN_WORDS} if model is Config else {}
 
 

@@ -90,7 +90,9 @@ class RelationConfig(Section):
         description="Transformation of the right-hand side before scores are computed; or a plug-in. PBG "
         "has no `rotation` and cannot read such a checkpoint.",
     )
-    all_negs: Tunable[bool] = Field(False, description="Use all entities of the partition as negatives.")
+    all_negs: Tunable[bool] = Field(
+        False, description="Use all entities of the partition as negatives, or train.candidates of them."
+    )
 
     def entity_type(self, side: Side) -> str:
         """Name of the entity type on `side`."""
@@ -146,7 +148,9 @@ class PbgConfig(Section):
         "inside_out", description="Order in which an epoch visits the buckets."
     )
     workers: Neutral[Positive | None] = Field(None, description="Threads per process; null: one per core.")
-    batch_size: Tunable[Positive] = Field(1000, description="Edges per batch.")
+    batch_size: Tunable[Positive] = Field(
+        1000, description="Edges per batch; with all_negs and softmax, queries."
+    )
     num_batch_negs: Tunable[Count] = Field(50, description="Negatives per edge from the same batch.")
     num_uniform_negs: Tunable[Count] = Field(50, description="Negatives per edge from the whole partition.")
     disable_lhs_negs: Tunable[bool] = Field(False, description="Replace no left-hand side by negatives.")

@@ -63,7 +63,8 @@ def test_the_files_are_what_the_command_prints(kind: str, file: str) -> None:
 
 def test_every_key_is_on_the_page_with_its_default() -> None:
     page = reference.markdown()
-    assert "| `lr` | number ≥ 0 | `0.1` (`0.01`) | tunable | Learning rate. |" in page
+    assert "| `lr` | number ≥ 0 | by the graph's density (`0.01`) | tunable | Learning rate. |" in page
+    assert "| `num_uniform_negs` | integer ≥ 0 | `1000` (`50`) |" in page
     assert "| `path` | string or list of string | required | fixed | File, folder" in page
     assert "## `etl.entities[]`" in page
     assert "## `entities.NAME`" in page
