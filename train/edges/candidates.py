@@ -19,6 +19,7 @@ from train.config import TrainConfig
 from train.edges.one_vs_all import QueryBatch
 
 _MEMORY = 0.7  # of a row's mass that stays when the row is drawn again
+_LEAST_MASS = 1e-30  # the shares of all rows may underflow
 _DRAWS_PER_ROW = 1 / 8  # between two times that the odds are computed
 
 
@@ -88,7 +89,8 @@ class CandidateSampler:
 def _odds(mass_N: Tensor, num: int) -> _Odds:
     """Compute the odds of all rows; none is above 1 / num, if there are at least 2 num rows."""
     most = 1 / (4 * num)
-    odds_N = (mass_N.double() / (2 * mass_N.sum(dtype=torch.float64))).clamp_max_(most)
+    own_N = mass_N.double() + _LEAST_MASS
+    odds_N = (own_N / (2 * own_N.sum())).clamp_max_(most)
     odds_N += 1 / (2 * len(mass_N))
     odds_N /= odds_N.sum()
     return _Odds(mass_N, odds_N.float(), odds_N.cumsum(0))

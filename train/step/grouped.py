@@ -107,7 +107,7 @@ class GroupedStep:
         compare, num_scores = self._compare_any, len(candidate_ND)
         if batch.candidate_C is not None:
             compare, num_scores = self._compare_sample, len(batch.candidate_C)
-        elif is_product(self.config):
+        elif self.config.comparator in ("dot", "cos") and not self.config.bias:
             compare = self._compare_products
         limit = SCORE_BYTES[query_QD.device.type]
         height = max(1, limit // ((2 if half else 4) * max(1, num_scores)))
@@ -248,11 +248,6 @@ class GroupedStep:
             optimizer.update_table(answer_table.embeddings_ND, answer_table.sums, gradient_ND, *settings)
         else:
             _update_rows(answer_table, rows_K, gradient_ND, *settings)
-
-
-def is_product(config: Config) -> bool:
-    """Whether all scores of a step are one matrix product."""
-    return config.comparator in ("dot", "cos") and not config.bias
 
 
 def _update_rows(table: Table, rows_K: Tensor, gradient_KD: Tensor, lr: Rate, max_norm: float | None) -> None:

@@ -20,6 +20,7 @@ from train.tables.run_context import RunContext
 
 EDGE_BYTES = 16  # 12 where all weights are 1, which files tell only when they are read
 _QUERY_BYTES = 136  # the two queries of an edge, if no other edge has the same, while they are sorted
+_ODDS_BYTES = 2 * 16  # of a row, as a candidate for both sides
 _ALIGNED_EDGES = 16  # a column begins at a multiple of 64 bytes
 SHARE = 0.9  # of the free memory that the plan may use; the rest is for uncounted buffers
 WORKER_SHARE = 0.5  # of a worker's memory for all rows, without counting what others leave free
@@ -56,7 +57,7 @@ def edges_bytes(config: Config, num_edges: int) -> int:
 
 
 def queries_bytes(context: RunContext) -> int:
-    """Memory of a step on queries (all_negs): its scores, and the gradient of all candidates."""
+    """Memory of a step on queries (all_negs): scores, gradient of all candidates, odds of drawing them."""
     config = context.config
     names = {
         relation.entity_type(side) for relation in config.relations if relation.all_negs for side in Side
@@ -65,7 +66,11 @@ def queries_bytes(context: RunContext) -> int:
         (num_compared(config, sum(context.num_rows[name])) * config.entity_dimension(name) for name in names),
         default=0,
     )
-    return 2 * SCORE_BYTES[context.device.type] + 2 * 4 * rows if rows else 0
+    if not rows:
+        return 0
+    is_sample = config.section(TrainConfig).candidates is not None
+    odds = sum(_ODDS_BYTES * sum(context.num_rows[name]) for name in names) if is_sample else 0
+    return 2 * SCORE_BYTES[context.device.type] + 2 * 4 * rows + odds
 
 
 def step_bytes(config: Config) -> int:

@@ -90,3 +90,12 @@ def test_mass_does_not_depend_on_the_number_or_weight_of_queries():
         own.learn(drawn)
         masses.append(own.draw(batch(), 50, drawing(1)).candidate_C)
     assert torch.equal(*masses)
+
+
+def test_rows_without_any_mass_are_drawn_alike():
+    own, draw = sampler(4), drawing()
+    for _ in range(2000):  # until all shares underflow
+        drawn = own.draw(batch(), 8, draw)
+        own.learn(drawn)
+    assert bool(drawn.log_weight_C.isfinite().all())
+    assert drawn.log_weight_C.exp().sum() == pytest.approx(8, rel=0.3)
