@@ -191,8 +191,10 @@ def decided(
     batch_size = _within(_BATCH, _power_of_two(num_edges / _STEPS))
     if all_negs:
         is_one = len(ends) == 1
-        epochs = _ASKED_EPOCHS_OF_ONE_RELATION if is_one else _ASKED_EPOCHS
-        num_epochs = _within((_LEAST_EPOCHS, _MOST_EPOCHS), _power_of_two(epochs / max(num_edges, 1) ** 0.5))
+        epochs, most = (_ASKED_EPOCHS, _MOST_EPOCHS)
+        if is_one:
+            epochs, most = (_ASKED_EPOCHS_OF_ONE_RELATION, _EPOCHS_WITHOUT_OPERATORS)
+        num_epochs = _within((_LEAST_EPOCHS, most), _power_of_two(epochs / max(num_edges, 1) ** 0.5))
         num_queries = _num_queries(num_entities, num_edges, ends)
         sizes = _ASKED_BATCH_OF_ONE_RELATION if is_one else _ASKED_BATCH
         batch_size = _within(sizes, _power_of_two(num_queries / _STEPS))

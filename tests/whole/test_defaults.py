@@ -56,6 +56,6 @@ def test_the_nearest_movies_share_their_genre(tmp_path: Path) -> None:
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     written = pbg_checkpoint.read_config(str(tmp_path / "out" / "checkpoint"))
     for settings in (record["config"], written):
-        assert (settings["num_epochs"], settings["batch_size"], settings["dimension"]) == (8, 64, 200)
+        assert (settings["num_epochs"], settings["batch_size"], settings["dimension"]) == (8, 16, 200)
         assert settings["entities"]["user"]["num_partitions"] == 1
     assert "train: skipped, unchanged since" in pipeline(tmp_path)

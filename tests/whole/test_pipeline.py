@@ -199,7 +199,7 @@ def test_without_edges_held_out_evaluation_is_left_out_and_remap_runs(triples: P
     before = files(str(tmp_path / "out"))
     refused = run_on_all(triples, tmp_path, "lr=0.2", "train.on_change=refuse")
     assert refused.returncode == 2
-    assert "settings.lr: 0.1 -> 0.2" in " ".join(refused.stderr.split())
+    assert "settings.lr: 0.5 -> 0.2" in " ".join(refused.stderr.split())
     assert (files(str(tmp_path / "out")), run_json(tmp_path / "out")) == (before, content)
 
 
