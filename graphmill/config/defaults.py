@@ -44,6 +44,7 @@ ASKED: Mapping[str, Any] = {
     ALL_NEGS: True,
     _CANDIDATES: 4000,
     "train.relation_init": "small",
+    "half_precision": True,
     "lr": 0.5,
     "regularization_coef": 0.05,
 }
@@ -53,6 +54,7 @@ _DRAWN: Mapping[str, Any] = {
     ALL_NEGS: False,
     _CANDIDATES: None,
     "train.relation_init": "random",
+    "half_precision": False,
     "lr": OWN["lr"],
     "regularization_coef": OWN["regularization_coef"],
 }

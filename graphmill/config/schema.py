@@ -190,7 +190,10 @@ class PbgConfig(Section):
         1, description="Without effect: connections of PBG's servers."
     )
     partition_shard_size: Neutral[int] = Field(250, description="Without effect: size of PBG's messages.")
-    half_precision: Tunable[bool] = Field(False, description="Compute score products from bfloat16 operands.")
+    half_precision: Tunable[bool] = Field(
+        False,
+        description="Compute score products from bfloat16 operands, where the processor has such products.",
+    )
 
     def entity_dimension(self, entity_type: str) -> int:
         """Length of the embeddings of `entity_type`."""

@@ -155,16 +155,19 @@ def shown_by(display: Display) -> Iterator[None]:
 
 
 class Clock:
-    """Measures the rate of each piece of work from its first tick on."""
+    """Measures the rate of each piece of work from its first tick on, and anew when the work begins anew."""
 
     def __init__(self) -> None:
         self._first: dict[str, tuple[float, float]] = {}
+        self._latest: dict[str, float] = {}
 
     def rate(self, tick: Tick) -> float:
         """Return the units per second; 0 while the rate is unknown."""
         now = time.monotonic()
         first_done, first_time = self._first.get(tick.description, (0.0, 0.0))
-        if not first_time or tick.done < first_done:
+        latest = self._latest.get(tick.description, 0.0)
+        self._latest[tick.description] = tick.done
+        if not first_time or tick.done < latest:
             self._first[tick.description] = (tick.done, now)
             return 0.0
         return (tick.done - first_done) / max(now - first_time, 1e-9)

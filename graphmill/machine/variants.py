@@ -23,9 +23,10 @@ LIMIT_VARIABLE = "ATEN_CPU_CAPABILITY"
 
 _V3 = frozenset({"avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"})
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+_BFLOAT16 = "x86-64-v4-bf16"
 # By name, the best first: the processor's features as Linux names them, and the compiler's options.
 _VARIANTS = {
-    "x86-64-v4-bf16": (_V4 | {"avx512_bf16"}, ("-march=x86-64-v4", "-mavx512bf16")),
+    _BFLOAT16: (_V4 | {"avx512_bf16"}, ("-march=x86-64-v4", "-mavx512bf16")),
     "x86-64-v4": (_V4, ("-march=x86-64-v4",)),
     "x86-64-v3": (_V3, ("-march=x86-64-v3",)),
 }
@@ -38,6 +39,11 @@ def variants_here() -> list[str]:
     if os.environ.get(LIMIT_VARIABLE) in ("default", "avx2"):
         features = {each for each in features if not each.startswith("avx512")}
     return [*(name for name, (needed, _) in _VARIANTS.items() if needed <= features), NATIVE]
+
+
+def has_bfloat16_products() -> bool:
+    """Whether this processor multiplies bfloat16 numbers, and $ATEN_CPU_CAPABILITY allows it."""
+    return _BFLOAT16 in variants_here()
 
 
 def command(compiler: str, variant: str) -> list[str]:

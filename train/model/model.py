@@ -22,6 +22,7 @@ from torch import Tensor
 from graphmill.checkpoints.finite import check_finite
 from graphmill.config import Config
 from graphmill.errors import FormatError
+from graphmill.machine.variants import has_bfloat16_products
 from graphmill.model import comparators, operators
 from graphmill.model.parameters import global_key, operator_key
 from graphmill.vocab import Side
@@ -47,6 +48,7 @@ class Model:
         """`num_relations` counts the dynamic relations; None with static ones."""
         self.config = config
         self.num_relations = num_relations
+        self._cpu_takes_half = config.half_precision and has_bfloat16_products()
         reciprocal = config.section(TrainConfig).reciprocal_relations
         self.two_sided = config.dynamic_relations or reciprocal  # an operator for each side
         self.parameters: dict[str, Tensor] = {}
@@ -143,6 +145,10 @@ class Model:
         comparator, bias = self.config.comparator, self.config.bias
         are_lhs = self._candidates_are_lhs(side)
         return comparators.edge_scores(comparator, bias, queries, candidates, candidates_are_lhs=are_lhs)
+
+    def takes_half(self, device: torch.device) -> bool:
+        """Whether training's products take bfloat16 operands: with half_precision, where there are such products."""
+        return self.config.half_precision if device.type != "cpu" else self._cpu_takes_half
 
     def matrix_scores(
         self, queries: Tensor, candidates: Tensor, side: Side = Side.LHS, *, half: bool = False

@@ -103,7 +103,7 @@ class GroupedStep:
 
     def _compare(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
         """Compute the loss and its gradients, some queries at a time."""
-        half = self.config.half_precision
+        half = self.model.takes_half(query_QD.device)
         compare, num_scores = self._compare_any, len(candidate_ND)
         if batch.candidate_C is not None:
             compare, num_scores = self._compare_sample, len(batch.candidate_C)
@@ -126,7 +126,7 @@ class GroupedStep:
 
     def _compare_products(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
         """Compute scores as a matrix product, and gradients as two more products."""
-        dtype = torch.bfloat16 if self.config.half_precision else query_QD.dtype
+        dtype = torch.bfloat16 if self.model.takes_half(query_QD.device) else query_QD.dtype
         left_QD, right_ND = query_QD.to(dtype), candidate_ND.to(dtype)
         loss, violators, odds_QN = _cross_entropy(left_QD @ right_ND.T, batch)
         weight_Q1, minus_A1 = batch.weight_Q.unsqueeze(1), -batch.weight_A.unsqueeze(1)
@@ -144,7 +144,7 @@ class GroupedStep:
         assert batch.mass_C is not None
         num = len(batch.candidate_C)
         candidate_CD, answer_AD = candidate_ND[:num], candidate_ND[num:]
-        dtype = torch.bfloat16 if self.config.half_precision else query_QD.dtype
+        dtype = torch.bfloat16 if self.model.takes_half(query_QD.device) else query_QD.dtype
         left_QD, right_CD = query_QD.to(dtype), candidate_CD.to(dtype)
         score_QC = torch.addmm(batch.log_weight_C.to(dtype), left_QD, right_CD.T)
         _mask_answers(score_QC, batch.candidate_C, batch)
@@ -168,7 +168,8 @@ class GroupedStep:
     def _compare_any(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
         """Compute scores by any comparator: autograd carries their gradient to the vectors."""
         leaves = query_QD.requires_grad_(), candidate_ND.requires_grad_()
-        score_QN = self.model.matrix_scores(*leaves, batch.side, half=self.config.half_precision)
+        half = self.model.takes_half(query_QD.device)
+        score_QN = self.model.matrix_scores(*leaves, batch.side, half=half)
         loss, violators, odds_QN = _cross_entropy(score_QN.detach(), batch)
         gradient_QN = odds_QN * batch.weight_Q.unsqueeze(1)
         place_A = batch.query_A * score_QN.shape[1] + batch.answer_A

@@ -203,7 +203,7 @@ def scores(model: Model, block: Block, embeddings: Mapping[Side, Tensor]) -> dic
         else:  # these candidates have gone through the operator already
             query_CPD = candidates[side.other][:, :chunk]
         pos_CP = model.edge_scores(query_CPD, candidates[side][:, :chunk], side)
-        first, half = block.first_negative[side], model.config.half_precision
+        first, half = block.first_negative[side], model.takes_half(query_CPD.device)
         neg_CPM = model.matrix_scores(query_CPD, candidates[side][:, first:], side, half=half)
         losses.mask_own(neg_CPM, block.rows[side], chunk, first)
         scored[side] = Scores(pos_CP, neg_CPM)

@@ -92,7 +92,7 @@ def test_queries_are_compared_with_all_entities_or_a_sample(
     settings = with_sizes(loaded(tmp_path, **changes), {"user": [900], "movie": [100]}, 100_000)
     train = settings.section(TrainConfig)
     assert all(relation.all_negs for relation in settings.relations)
-    assert (train.candidates, train.relation_init) == (4000, "small")
+    assert (train.candidates, train.relation_init, settings.half_precision) == (4000, "small", True)
     assert (settings.lr, settings.regularization_coef) == (lr, regularization)
     assert "all_negs true" in defaults.told(settings.chosen, {}, 1)
     assert "num_uniform_negs" not in settings.chosen
@@ -123,6 +123,7 @@ def test_negatives_are_drawn_for_what_asks_for_them(tmp_path: Path, changes: dic
     ]
     assert "all_negs" not in chosen
     assert "candidates" not in filled["train"]
+    assert "half_precision" not in filled
     assert filled["lr"] == 0.1
 
 

@@ -2,11 +2,12 @@
 
 import io
 import re
+import time
 
 import pytest
 from rich.console import Console
 
-from graphmill.display.progress import MIN_BAR, Bars, Tick, end, shown_by
+from graphmill.display.progress import MIN_BAR, Bars, Clock, Tick, end, shown_by
 
 TICKS = [
     Tick("remapping a type of entities with a long name 17", 3e5, 1e6, "rows"),
@@ -77,3 +78,13 @@ def test_the_end_leaves_no_address_that_is_gone(bars: Bars) -> None:
     with bars.drawn():
         assert bars.footer in drawn(bars, 80)
     assert "".join(drawn(bars, 80)) == ""
+
+
+def test_work_that_begins_again_has_a_rate_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two members of an ensemble, one after the other on a worker."""
+    clock = Clock()
+    rates = []
+    for now, done in ((1.0, 0), (101.0, 1000), (102.0, 0), (104.0, 200)):
+        monkeypatch.setattr(time, "monotonic", lambda now=now: now)
+        rates.append(clock.rate(Tick("training, worker 1", done, 1000, "edges")))
+    assert rates == [0, 10, 0, 100]
