@@ -147,7 +147,7 @@ class Model:
         return comparators.edge_scores(comparator, bias, queries, candidates, candidates_are_lhs=are_lhs)
 
     def takes_half(self, device: torch.device) -> bool:
-        """Whether training's products take bfloat16 operands: with half_precision, where there are such products."""
+        """Whether products of training take bfloat16 operands, as half_precision asks."""
         return self.config.half_precision if device.type != "cpu" else self._cpu_takes_half
 
     def matrix_scores(
