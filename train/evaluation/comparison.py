@@ -33,6 +33,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from graphmill.config import Config
+from graphmill.machine.variants import has_bfloat16_products
 from graphmill.model.registry import COMPARATORS
 from graphmill.vocab import Side
 from train.compiled import counts
@@ -59,8 +60,7 @@ def dtypes(config: Config, device: torch.device) -> tuple[torch.dtype, ...]:
     """The precisions of the products, each for the pairs that the one before leaves in doubt."""
     precision = config.section(EvaluateConfig).precision
     if precision == "auto":
-        found = torch.cpu.get_capabilities() if device.type == "cpu" else {}
-        precision = "bfloat16" if found.get("avx512_bf16") or found.get("amx_bf16") else "float32"
+        precision = "bfloat16" if device.type == "cpu" and has_bfloat16_products() else "float32"
     return (torch.bfloat16, torch.float32) if precision == "bfloat16" else (torch.float32,)
 
 
