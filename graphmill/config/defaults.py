@@ -112,12 +112,12 @@ def applied(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         filled["relations"] = [{"operator": operator, **each} for each in relations]
         if not all("operator" in each for each in relations):
             chosen["operator"] = operator
-        if _can_ask(given, filled, relations):
+        if _can_ask(given, filled):
             _ask(given, filled, chosen)
     return filled, chosen | {key: AUTO for key in _BY_SIZE if key in chosen}
 
 
-def _can_ask(given: Mapping[str, Any], filled: Mapping[str, Any], relations: Sequence[Any]) -> bool:
+def _can_ask(given: Mapping[str, Any], filled: Mapping[str, Any]) -> bool:
     """Whether 1-vs-all can train a configuration, which does not ask for something else."""
     entities, train = given.get("entities"), given.get("train", {})
     if not isinstance(entities, Mapping) or not isinstance(train, Mapping):
@@ -131,7 +131,7 @@ def _can_ask(given: Mapping[str, Any], filled: Mapping[str, Any], relations: Seq
         and not given.get("bias")
         and not given.get("num_gpus")  # whose kernels draw
         and not _OF_DRAWN_TRAIN & train.keys()
-        and all(each.get(ALL_NEGS, True) for each in relations)
+        and all(each.get(ALL_NEGS, True) for each in given["relations"])
     )
 
 
@@ -185,21 +185,11 @@ def decided(
         recipe = _recipe(len(ends), dynamic=not ends) if all_negs else _DRAWN
         if recipe is ASKED and num_edges < _SPARSE_DEGREE * sum(map(sum, num_entities.values())):
             recipe = {**recipe, **_SPARSE}
-    most = _EPOCHS if has_operators else _EPOCHS_WITHOUT_OPERATORS
-    num_epochs = max(
-        _within((_LEAST_EPOCHS, most), _power_of_two(_TRAINED_EDGES / max(num_edges, 1))),
-        min(_power_of_two(_FEW_TRAINED_EDGES / max(num_edges, 1)), _MOST_EPOCHS),
-    )
-    batch_size = _within(_BATCH, _power_of_two(num_edges / _STEPS))
     if all_negs:
-        is_one = len(ends) == 1
-        epochs, most = (_ASKED_EPOCHS, _MOST_EPOCHS)
-        if is_one:
-            epochs, most = (_ASKED_EPOCHS_OF_ONE_RELATION, _EPOCHS_WITHOUT_OPERATORS)
-        num_epochs = _within((_LEAST_EPOCHS, most), _power_of_two(epochs / max(num_edges, 1) ** 0.5))
         num_queries = _num_queries(num_entities, num_edges, ends)
-        sizes = _ASKED_BATCH_OF_ONE_RELATION if is_one else _ASKED_BATCH
-        batch_size = _within(sizes, _power_of_two(num_queries / _STEPS))
+        num_epochs, batch_size = _asked_sizes(num_queries, num_edges, is_one=len(ends) == 1)
+    else:
+        num_epochs, batch_size = _drawn_sizes(num_edges, has_operators=has_operators)
     by_size: dict[str, Any] = {
         **recipe,
         "num_epochs": num_epochs,
@@ -207,6 +197,26 @@ def decided(
         **{f"{ENTITIES}{name}": len(counts) for name, counts in num_entities.items()},
     }
     return {key: by_size.get(key, value) for key, value in chosen.items()}
+
+
+def _asked_sizes(num_queries: int, num_edges: int, *, is_one: bool) -> tuple[int, int]:
+    """Choose epochs, and the queries of a batch; `is_one`: of one relation."""
+    epochs, most, batch = _ASKED_EPOCHS, _MOST_EPOCHS, _ASKED_BATCH
+    if is_one:
+        epochs, most = _ASKED_EPOCHS_OF_ONE_RELATION, _EPOCHS_WITHOUT_OPERATORS
+        batch = _ASKED_BATCH_OF_ONE_RELATION
+    num_epochs = _within((_LEAST_EPOCHS, most), _power_of_two(epochs / max(num_edges, 1) ** 0.5))
+    return num_epochs, _within(batch, _power_of_two(num_queries / _STEPS))
+
+
+def _drawn_sizes(num_edges: int, *, has_operators: bool) -> tuple[int, int]:
+    """Choose epochs, and the edges of a batch, for drawn negatives."""
+    most = _EPOCHS if has_operators else _EPOCHS_WITHOUT_OPERATORS
+    num_epochs = max(
+        _within((_LEAST_EPOCHS, most), _power_of_two(_TRAINED_EDGES / max(num_edges, 1))),
+        min(_power_of_two(_FEW_TRAINED_EDGES / max(num_edges, 1)), _MOST_EPOCHS),
+    )
+    return num_epochs, _within(_BATCH, _power_of_two(num_edges / _STEPS))
 
 
 def _num_queries(

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config
-from graphmill.model import operators
+from graphmill.model import comparators, operators
 from graphmill.vocab import Side
 from train.config import TrainConfig
 from train.edges.negative_sampling import sides_with_negatives
@@ -93,7 +93,7 @@ class GroupedStep:
             rows_ND.grad = found.candidate_ND
         else:
             candidate_ND.backward(found.candidate_ND)  # type: ignore[no-untyped-call]
-        loss = found.loss + self._predict_relations(own, local, entity_QD, rows_ND)
+        loss = sum(self._predict_relations(own, local, entity_QD, rows_ND), start=found.loss)
         reg = self._regularise(own, local, entity_QD, rows_ND)
         self._update(batch, tables, rows_K, gradient_of(rows_ND), gradient_of(entity_QD), lr_scale)
         moved = self.adagrad.move(local.parameters, None, lr_scale)
@@ -103,14 +103,13 @@ class GroupedStep:
 
     def _compare(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
         """Compute the loss and its gradients, some queries at a time."""
-        half = self.model.takes_half(query_QD.device)
         compare, num_scores = self._compare_any, len(candidate_ND)
         if batch.candidate_C is not None:
             compare, num_scores = self._compare_sample, len(batch.candidate_C)
-        elif self.config.comparator in ("dot", "cos") and not self.config.bias:
+        elif comparators.is_dot(self.config.comparator, self.config.bias):
             compare = self._compare_products
         limit = SCORE_BYTES[query_QD.device.type]
-        height = max(1, limit // ((2 if half else 4) * max(1, num_scores)))
+        height = max(1, limit // (self._operands(query_QD).itemsize * max(1, num_scores)))
         if len(query_QD) <= height:
             return compare(query_QD, candidate_ND, batch)
         starts = range(0, len(query_QD), height)
@@ -124,9 +123,13 @@ class GroupedStep:
             torch.stack(candidate).sum(0),
         )
 
+    def _operands(self, vectors: Tensor) -> torch.dtype:
+        """Choose the type of the operands of products of these vectors."""
+        return torch.bfloat16 if self.model.takes_half(vectors.device) else vectors.dtype
+
     def _compare_products(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
         """Compute scores as a matrix product, and gradients as two more products."""
-        dtype = torch.bfloat16 if self.model.takes_half(query_QD.device) else query_QD.dtype
+        dtype = self._operands(query_QD)
         left_QD, right_ND = query_QD.to(dtype), candidate_ND.to(dtype)
         loss, violators, odds_QN = _cross_entropy(left_QD @ right_ND.T, batch)
         weight_Q1, minus_A1 = batch.weight_Q.unsqueeze(1), -batch.weight_A.unsqueeze(1)
@@ -144,7 +147,7 @@ class GroupedStep:
         assert batch.mass_C is not None
         num = len(batch.candidate_C)
         candidate_CD, answer_AD = candidate_ND[:num], candidate_ND[num:]
-        dtype = torch.bfloat16 if self.model.takes_half(query_QD.device) else query_QD.dtype
+        dtype = self._operands(query_QD)
         left_QD, right_CD = query_QD.to(dtype), candidate_CD.to(dtype)
         score_QC = torch.addmm(batch.log_weight_C.to(dtype), left_QD, right_CD.T)
         _mask_answers(score_QC, batch.candidate_C, batch)
@@ -178,13 +181,13 @@ class GroupedStep:
 
     def _predict_relations(
         self, batch: QueryBatch, local: Model, entity_QD: Tensor, rows_ND: Tensor
-    ) -> Tensor | float:
-        """Add the loss of the edges' relations to the gradients; return it."""
+    ) -> list[Tensor]:
+        """Add the gradient of the loss of the edges' relations; return the loss of each part of the edges."""
         if not self.relation_weight or batch.rel_Q is None:
-            return 0.0
+            return []
         operator = self.config.relations[batch.relation].operator
         leaves = [local.parameters[key] for key in local.operator_keys(batch.relation, batch.side.other)]
-        total = entity_QD.new_zeros(())
+        loss: list[Tensor] = []
         with torch.no_grad():
             operator_RD = torch.cat(leaves, dim=-1)
             for part in relation_prediction.parts_of(len(batch.answer_A)):
@@ -197,11 +200,11 @@ class GroupedStep:
                     batch.rel_Q[query_A],
                     batch.weight_A[part] * self.relation_weight,
                 )
-                total += found.loss
+                loss.append(found.loss)
                 add_rows(gradient_of(entity_QD), query_A, found.entity_ED)
                 add_rows(gradient_of(rows_ND), answer_A, found.answer_ED)
                 relation_prediction.add_gradient(leaves, found.operator_RD)
-        return total
+        return loss
 
     def _regularise(self, batch: QueryBatch, local: Model, entity_QD: Tensor, rows_ND: Tensor) -> Tensor:
         """Add N3 of both entities of every edge, and of its operator, to the gradients; return the cost."""
@@ -212,7 +215,7 @@ class GroupedStep:
         with torch.no_grad():
             is_answer_A = torch.arange(len(batch.answer_A), device=rows_ND.device) < batch.count_Q.sum()
             vectors_KD = torch.cat([entity_QD, rows_ND.index_select(0, batch.answer_A)])
-            weight_K1 = coefficient * torch.cat([batch.count_Q, is_answer_A.to(batch.count_Q)]).unsqueeze(1)
+            weight_K1 = coefficient * torch.cat([batch.count_Q, is_answer_A]).unsqueeze(1)
             cost_K, slopes = losses.n3(operators.parts(operator, vectors_KD), weight_K1)
             slope_QD, slope_AD = torch.split(torch.cat(slopes, dim=-1), [len(entity_QD), len(batch.answer_A)])
             gradient_of(entity_QD).add_(slope_QD)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from graphmill.config import Config
+from graphmill.model import comparators
 from train.config import TrainConfig
 from train.edges.seeds import derived
 
@@ -55,7 +56,7 @@ def recipes(config: Config, largest_type: int) -> dict[str, dict[str, tuple[Any,
     asked = found["all entities"]
     if len(config.relations) == 1 and not config.dynamic_relations:
         asked.update(_OF_ONE_RELATION)
-    can_sample = config.comparator in ("dot", "cos") and not config.bias
+    can_sample = comparators.is_dot(config.comparator, config.bias)
     if not can_sample:
         asked["train.candidates"] = (None,)
     if config.loss_fn != "softmax" or (largest_type > MOST_ENTITIES and not can_sample):
