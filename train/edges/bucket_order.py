@@ -76,7 +76,7 @@ def ordered_buckets(order: str, num_lhs: int, num_rhs: int, seed: int) -> list[B
 
 
 def num_passes(num_blocks: int) -> int:
-    """Count an iteration's passes over all pairs of blocks (train/tables/blocks.py); few blocks have two."""
+    """Count an iteration's passes over all pairs of blocks (train/edges/blocks.py); few blocks have two."""
     return 2 if num_blocks <= 8 else 1
 
 

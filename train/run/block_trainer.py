@@ -1,4 +1,4 @@
-"""Training on blocks of partitions (train/tables/blocks.py); with one block, on the whole graph.
+"""Training on blocks of partitions (train/edges/blocks.py); with one block, on the whole graph.
 
     in memory    of each type the rows of two blocks, one partition after the other; their sums; the edges of
                  the visit, with rows counted from the first of the table, 12 bytes per edge, 16 with weights
@@ -14,20 +14,23 @@ from torch import Tensor
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket, Side
 from train.edges.batches import EdgeTensors
+from train.edges.blocks import Blocks
 from train.edges.partitions import PartitionKey, key_of
 from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.plan.plan import Plan
 from train.run.bucket import BucketTrainer, read_edges
-from train.tables.blocks import Blocks
+from train.tables.run_context import RunContext
 
 
 class BlockTrainer(BucketTrainer):
     """Trains on one bucket of blocks after another."""
 
-    def __init__(self, blocks: Blocks, model: Model, adagrad: Adagrad, plan: Plan) -> None:
-        super().__init__(blocks.whole, model, adagrad, plan)
-        self.blocks = blocks
+    def __init__(
+        self, context: RunContext, blocks: Blocks, model: Model, adagrad: Adagrad, plan: Plan
+    ) -> None:
+        super().__init__(context.whole(), model, adagrad, plan)
+        self.files, self.blocks = context, blocks
         self._kept: dict[tuple[int, int], EdgeTensors] = {}  # where an epoch is one visit
 
     def _read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
@@ -37,7 +40,7 @@ class BlockTrainer(BucketTrainer):
             return self._kept[place]
         config, schedule = self.config, self.context.schedule
         parts = self.blocks.parts(bucket, iteration)
-        starts = self.blocks.starts(bucket, iteration)
+        starts = self.blocks.starts(bucket, iteration, self.files.num_rows)
         size = sum(stop - start for start, stop in parts.values())
         # room for all edges, so that one bucket is all the memory beside them
         lhs, rel, rhs = (torch.empty(size, dtype=torch.int32, device=self.context.device) for _ in range(3))
@@ -62,7 +65,7 @@ class BlockTrainer(BucketTrainer):
         self, bucket: Bucket, starts: Mapping[PartitionKey, int], path: str, rows_of_file: tuple[int, int]
     ) -> EdgeTensors:
         """Read a bucket's edges; `starts` has the first row of each partition in the tables of the visit."""
-        files = self.blocks.files
+        files = self.files
         edges = read_edges(files, path, bucket, rows_of_file, self.staging)
         for side, rows_E in ((Side.LHS, edges.lhs), (Side.RHS, edges.rhs)):
             names = [relation.entity_type(side) for relation in files.config.relations]

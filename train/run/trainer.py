@@ -24,6 +24,7 @@ from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.vocab import Bucket
 from train.config import TrainConfig
 from train.edges.batches import EdgeTensors
+from train.edges.blocks import Blocks
 from train.edges.bucket_order import order_of
 from train.evaluation.job import evaluate
 from train.plan.decide import decide
@@ -33,7 +34,6 @@ from train.run.run_metrics import Visit, peak_bytes
 from train.run.training_run import TrainingRun
 from train.tables.background import Background
 from train.tables.block_store import BlockStore
-from train.tables.blocks import Blocks
 from train.tables.device_buffer import DeviceBuffer, order_slots
 from train.tables.partition_store import PartitionStore, Store
 from train.tables.resident_store import ResidentStore
@@ -49,11 +49,11 @@ class Trainer(TrainingRun):
         self.plan = decide(self.context)
         self.plan.announce()
         super().__init__(config, self.context.schedule, self.context.version, claim, evaluate)
-        self.blocks = Blocks(self.context, self.plan.blocks) if self.plan.blocks else None
+        self.blocks = self._blocks()
         if self.blocks is None:
             self.bucket = BucketTrainer(self.context, self.model, self.adagrad, self.plan)
         else:
-            self.bucket = BlockTrainer(self.blocks, self.model, self.adagrad, self.plan)
+            self.bucket = BlockTrainer(self.context, self.blocks, self.model, self.adagrad, self.plan)
         self.prefetch = config.section(TrainConfig).prefetch
         self.background, self.committing = Background(), Background("commit")
         # Partitions per type on the device: the order of buckets suits them.
@@ -130,8 +130,11 @@ class Trainer(TrainingRun):
         if self.blocks is None:
             return PartitionStore(self.context, self.background)
         if self.plan.placement == "device":
-            return ResidentStore(self.blocks)
-        return BlockStore(self.blocks, self.background)
+            return ResidentStore(self.context)
+        return BlockStore(self.context, self.blocks, self.background)
+
+    def _blocks(self) -> Blocks | None:
+        return Blocks(self.config, self.schedule, self.plan.blocks) if self.plan.blocks else None
 
     def _order(self, iteration: Iteration) -> list[Bucket]:
         if self.blocks is not None:

@@ -6,12 +6,13 @@ from concurrent.futures import Future
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket
 from train.config import TrainConfig
+from train.edges.blocks import Blocks
 from train.edges.partitions import PartitionKey, is_shared
 from train.step.table import Table
 from train.tables.background import Background
-from train.tables.blocks import Blocks
 from train.tables.outside_rows import OutsideRows
 from train.tables.partition_store import PartitionStore
+from train.tables.run_context import RunContext
 
 
 class BlockStore(PartitionStore):
@@ -21,10 +22,10 @@ class BlockStore(PartitionStore):
     the next; one that leaves keeps its table in memory until its file is written.
     """
 
-    def __init__(self, blocks: Blocks, background: Background) -> None:
-        super().__init__(blocks.files, background)
+    def __init__(self, context: RunContext, blocks: Blocks, background: Background) -> None:
+        super().__init__(context, background)
         self.blocks = blocks
-        types = {name: blocks.files.num_rows[name] for name in blocks.types}
+        types = {name: context.num_rows[name] for name in blocks.types}
         share = self.config.section(TrainConfig).outside_rows * 2 / max(1, blocks.num - 2)
         self._outside = OutsideRows(self.config.seed, types, share if blocks.num > 2 else 0)
 

@@ -1,36 +1,34 @@
 """All rows in memory: on the device, or on a CPU in the host's memory."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 
 import torch
 
 from graphmill.formats.pbg_checkpoint import Iteration
-from graphmill.vocab import Bucket
+from graphmill.vocab import Bucket, Partition
 from train.edges.partitions import PartitionKey
 from train.step.table import Table
 from train.tables import memory
 from train.tables.background import Background
-from train.tables.blocks import Blocks, rows_of_whole
 from train.tables.partition_store import Store
 from train.tables.run_context import CPU, RunContext
 
 
 class ResidentStore(Store):
-    """Holds one block of each type, with all its rows.
+    """Holds one table of each type, with all its rows.
 
     The files of a version are written from a copy of the tables, on the device if it has room for it.
     """
 
     writes_beside = True
 
-    def __init__(self, blocks: Blocks) -> None:
-        """The blocks are one."""
-        super().__init__(blocks.files.on_host())
-        self.device = blocks.files.device
-        self._rows = {name: rows_of_whole(blocks.files, name) for name in self.config.entities}
+    def __init__(self, context: RunContext) -> None:
+        super().__init__(context.on_host())
+        self.device = context.device
+        self._rows = {name: _rows_of(context.num_rows[name], name) for name in self.config.entities}
         self._tables: dict[PartitionKey, Table] = {}
-        self._copy_device = copy_device(blocks.files)
+        self._copy_device = copy_device(context)
 
     def enter(
         self, bucket: Bucket, then: Bucket | None, iteration: Iteration
@@ -77,3 +75,11 @@ def _copied(table: Table, device: torch.device) -> Table:
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()  # another stream will read the copy
     return copied
+
+
+def _rows_of(num_rows: Sequence[int], name: str) -> dict[PartitionKey, slice]:
+    """The rows of each partition among all rows of its type."""
+    rows, stop = {}, 0
+    for partition, count in enumerate(num_rows):
+        rows[name, Partition(partition)] = slice(stop, stop := stop + count)
+    return rows

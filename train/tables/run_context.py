@@ -115,6 +115,17 @@ class RunContext:
             self._schedule = plan(self.config)
         return self._schedule
 
+    def whole(self) -> Self:
+        """The same run, with one partition per type."""
+        other = copy.copy(self)
+        entities = {
+            name: entity.model_copy(update={"num_partitions": 1})
+            for name, entity in self.config.entities.items()
+        }
+        other.config = self.config.model_copy(update={"entities": entities})
+        other.num_rows = {name: [sum(counts)] for name, counts in self.num_rows.items()}
+        return other
+
     def on_host(self) -> Self:
         """The same context with tables in the host's memory."""
         other = copy.copy(self)

@@ -13,9 +13,9 @@ from graphmill.vocab import Bucket, Side
 from tests.train.graphs import make_config, write_graph
 from train.edges import batches
 from train.edges.batches import EdgeTensors
+from train.edges.blocks import Blocks
 from train.plan.decide import decide
 from train.run.block_trainer import BlockTrainer
-from train.tables.blocks import Blocks
 from train.tables.run_context import RunContext
 
 CPU = torch.device("cpu")
@@ -92,7 +92,8 @@ def test_a_whole_graph_of_buckets_with_and_without_weights(tmp_path, weighted):
         )
         expected += [1.0, 1.0] if weight is None else weight.tolist()
     context = RunContext(config)
-    whole = BlockTrainer(Blocks(context, 1), *context.load_model(), decide(context))
+    blocks = Blocks(config, context.schedule, 1)
+    whole = BlockTrainer(context, blocks, *context.load_model(), decide(context))
     edges = whole.read(BUCKET, context.schedule.iteration(0))
     assert edges.lhs.tolist() == [0, 1, 3, 5]  # users 0, 2, 4 are the first three rows, then 1, 3, 5
     assert edges.rhs.tolist() == [1, 2, 3, 0]

@@ -12,10 +12,10 @@ from graphmill.formats import pbg_checkpoint
 from graphmill.vocab import Side
 from tests.train.graphs import embeddings, make_config, random_triples, write_graph
 from train import job
+from train.edges.blocks import Blocks
 from train.plan.decide import decide
 from train.run.block_trainer import BlockTrainer
 from train.step.table import Table
-from train.tables.blocks import Blocks
 from train.tables.outside_rows import OutsideRows
 from train.tables.run_context import CPU, RunContext
 
@@ -51,8 +51,8 @@ def test_an_epoch_has_every_edge_once_between_its_own_rows(tmp_path, num, chunks
     triples = random_triples(np.random.default_rng(1), 41, 1, 41, 300)
     write_graph(config, counts, triples, weight=np.arange(2, 302, dtype=np.float32))
     context = RunContext(config)
-    blocks = Blocks(context, num)
-    trainer = BlockTrainer(blocks, *context.load_model(), decide(context))
+    blocks = Blocks(config, context.schedule, num)
+    trainer = BlockTrainer(context, blocks, *context.load_model(), decide(context))
     found = []
     for chunk in range(chunks):
         iteration = context.schedule.iteration(chunk)

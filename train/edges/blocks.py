@@ -9,20 +9,22 @@ few long visits cost quality too. Every pass groups the partitions in another wa
                                visit (0, 1) has half of the edges between the blocks; the three visits of a
                                block share half of those inside it; in the second pass visits are (1, 0), ...
     1 block                    visit (0, 0) has all edges
+
+No import of torch: the client of a distributed run needs this module.
 """
 
-import copy
+import random
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import product
 
-import torch
-
+from graphmill.config import Config
 from graphmill.formats.pbg_checkpoint import Iteration
-from graphmill.vocab import Bucket, Partition, Side
+from graphmill.vocab import Bucket, Side
 from train.edges import seeds
 from train.edges.bucket_order import num_passes, ordered_pairs
 from train.edges.partitions import PartitionKey
-from train.tables.run_context import RunContext
+from train.edges.schedule import Schedule
 
 WHOLE = Bucket(0, 0)  # the only visit where there is one block
 
@@ -33,33 +35,23 @@ class Blocks:
     Attributes:
         num: number of blocks; never 2, for one visit would have both.
         passes: passes over all pairs in an iteration.
-        files: the run, with the partitions of its files.
-        whole: the same run, with one partition per type.
         types: types of relations.
     """
 
-    def __init__(self, context: RunContext, num: int) -> None:
-        self.num, self.files = num, context
+    def __init__(self, config: Config, schedule: Schedule, num: int) -> None:
+        self.num, self.config, self.schedule = num, config, schedule
         self.passes = num_passes(num)
-        self.types = sorted({each.entity_type(side) for each in context.config.relations for side in Side})
-        self.whole = copy.copy(context)
-        entities = {
-            name: entity.model_copy(update={"num_partitions": 1})
-            for name, entity in context.config.entities.items()
-        }
-        self.whole.config = context.config.model_copy(update={"entities": entities})
-        self.whole.num_rows = {name: [sum(counts)] for name, counts in context.num_rows.items()}
+        self.types = sorted({each.entity_type(side) for each in config.relations for side in Side})
         self._grouping = lru_cache(16)(self._grouped)
 
     def order(self, iteration: Iteration) -> list[Bucket]:
         """Order the visits of an iteration; those of the second pass have the larger block first."""
         if self.num == 1:
             return [WHOLE]
-        config = self.files.config
         visits: list[Bucket] = []
         for number in range(self.passes):
-            seed = seeds.derived(config.seed, "order", *_purpose(iteration), number)
-            visits += ordered_pairs(config.bucket_order, self.num, seed, larger_first=bool(number))
+            seed = seeds.derived(self.config.seed, "order", *_purpose(iteration), number)
+            visits += ordered_pairs(self.config.bucket_order, self.num, seed, larger_first=bool(number))
         return visits
 
     def keys_of(self, visit: Bucket, iteration: Iteration) -> list[PartitionKey]:
@@ -67,28 +59,30 @@ class Blocks:
         return [
             (name, partition)
             for name in self.types
-            for partition, block in enumerate(self._blocks(len(self.files.num_rows[name]), visit, iteration))
+            for partition, block in enumerate(self._blocks(self._num_partitions(name), visit, iteration))
             if block in (None, *visit)
         ]
 
-    def starts(self, visit: Bucket, iteration: Iteration) -> dict[PartitionKey, int]:
-        """First row of each partition in the table of its type."""
+    def starts(
+        self, visit: Bucket, iteration: Iteration, num_rows: Mapping[str, Sequence[int]]
+    ) -> dict[PartitionKey, int]:
+        """First row of each partition in the table of its type, from the rows of all partitions."""
         starts, rows = {}, dict.fromkeys(self.types, 0)
         for name, partition in self.keys_of(visit, iteration):
             starts[name, partition] = rows[name]
-            rows[name] += self.files.num_rows[name][partition]
+            rows[name] += num_rows[name][partition]
         return starts
 
     def parts(self, visit: Bucket, iteration: Iteration) -> dict[Bucket, tuple[int, int]]:
         """First row that a visit trains on of each bucket file, and the row after the last."""
         sides = []
         for side in Side:
-            blocks = self._blocks(self.files.config.num_side_partitions(side), visit, iteration)
+            blocks = self._blocks(self.config.num_side_partitions(side), visit, iteration)
             sides.append([(part, block) for part, block in enumerate(blocks) if block in (None, *visit)])
         parts = {}
         for (lhs, of_lhs), (rhs, of_rhs) in product(*sides):
             bucket = Bucket(lhs, rhs)
-            start, stop = self.files.schedule.rows(iteration, bucket)
+            start, stop = self.schedule.rows(iteration, bucket)
             number, visits = self._turn(visit, {of_lhs, of_rhs} - {None})
             size = stop - start
             parts[bucket] = start + number * size // visits, start + (number + 1) * size // visits
@@ -112,20 +106,15 @@ class Blocks:
         return self._grouping(num_partitions, *_purpose(iteration), visit.lhs > visit.rhs)
 
     def _grouped(self, num_partitions: int, *purpose: int) -> tuple[int, ...]:
-        if self.files.config.eval_fraction:
+        if self.config.eval_fraction:
             purpose = purpose[1:]  # the edges of a visit are those of every epoch: some are held out of it
-        generator = seeds.generator(self.files.config.seed, "blocks", *purpose)
-        places = torch.randperm(num_partitions, generator=generator).tolist()
+        places = list(range(num_partitions))
+        random.Random(seeds.derived(self.config.seed, "blocks", *purpose)).shuffle(places)
         return tuple(place * self.num // num_partitions for place in places)
+
+    def _num_partitions(self, name: str) -> int:
+        return self.config.entities[name].num_partitions
 
 
 def _purpose(iteration: Iteration) -> tuple[int, int, int]:
     return iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx
-
-
-def rows_of_whole(context: RunContext, name: str) -> dict[PartitionKey, slice]:
-    """The rows of each partition among all rows of its type."""
-    rows, stop = {}, 0
-    for partition, count in enumerate(context.num_rows[name]):
-        rows[name, Partition(partition)] = slice(stop, stop := stop + count)
-    return rows
