@@ -29,7 +29,7 @@ from etl.steps.encode import encode_ranges, no_ids
 from etl.steps.exchange import Exchange
 from etl.steps.index_previous import as_before, file_previous, num_previous_ids, previous_counts
 from etl.steps.index_shard import IndexPlan, index_shard, rows_name
-from etl.steps.sizes import cut_types, memory_of_workers
+from etl.steps.sizes import cut_types
 from etl.steps.task_settings import TaskSettings
 from etl.steps.translate import Translated, TranslatePlan, features_suffix, translate
 from etl.strings.hashing import HASH_NAME
@@ -37,7 +37,7 @@ from etl.survey import outlook as estimates
 from etl.tables.files import files_of, table_roots
 from etl.tables.formats import FileRange
 from etl.tables.ranges import balanced, grouped, ranges_of_files
-from graphmill import storage
+from graphmill import cluster, storage
 from graphmill.config import Config, Effect
 from graphmill.config.defaults import AUTO
 from graphmill.errors import FormatError, RawTableError
@@ -99,7 +99,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         )
         chunks = [chunk for of_range in encoded for chunk in of_range.chunks]
         _check_places(made_from, settings, ranges, chunks)
-        memory_bytes = memory_of_workers(client)
+        memory_bytes = cluster.memory_of_workers(client)
         num_partitions = work.step(
             "partitions", dict[str, int], lambda: cut_types(config, settings, counts.smallest, memory_bytes)
         )

@@ -8,11 +8,9 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from distributed import Client, system
 
 from etl.steps.chunks import NUM_SMALLEST
 from etl.steps.task_settings import MAX_UNCUT_PARTITIONS, TaskSettings
-from graphmill import cluster
 from graphmill.config import Config, defaults
 from graphmill.storage.as_json import UInt64
 
@@ -26,13 +24,6 @@ def estimate(parts: Iterable[Sequence[int] | UInt64]) -> int:
     if len(first) < NUM_SMALLEST:
         return len(first)
     return int((NUM_SMALLEST - 1) / (int(first[-1]) / 2**64))
-
-
-def memory_of_workers(client: Client) -> int:
-    """Memory of the smallest worker of the cluster; of this machine, if workers have no limit."""
-    workers = cluster.described_workers(client).values()
-    limits = [each["memory_limit"] for each in workers if each.get("memory_limit")]
-    return int(min(limits, default=system.MEMORY_LIMIT))
 
 
 def cut_types(

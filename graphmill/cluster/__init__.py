@@ -12,7 +12,7 @@ yarn         containers of Hadoop's distributed shell: application, container, h
 from graphmill.cluster.connecting import connect
 from graphmill.cluster.settings import ENVIRONMENT, ClusterConfig, TlsConfig, num_cores
 from graphmill.cluster.tasks import Losses, run_task, run_tasks, shown_by_worker
-from graphmill.cluster.workers import described_workers, worker_addresses
+from graphmill.cluster.workers import described_workers, memory_of_workers, worker_addresses
 
 __all__ = [
     "ENVIRONMENT",
@@ -21,6 +21,7 @@ __all__ = [
     "TlsConfig",
     "connect",
     "described_workers",
+    "memory_of_workers",
     "num_cores",
     "run_task",
     "run_tasks",

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from distributed import Client, UploadFile, WorkerPlugin
+from distributed import Client, UploadFile, WorkerPlugin, system
 
 from graphmill import storage
 from graphmill.cluster.kinds import Kind
@@ -70,6 +70,15 @@ def described_workers(client: Client) -> dict[str, dict[str, Any]]:
     """
     workers: dict[str, dict[str, Any]] = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
     return workers
+
+
+def memory_of_workers(client: Client) -> int:
+    """Return the memory of the smallest worker, in bytes; of this machine, if workers have no limit.
+
+    Raises as `described_workers`.
+    """
+    limits = [each["memory_limit"] for each in described_workers(client).values() if each.get("memory_limit")]
+    return int(min(limits, default=system.MEMORY_LIMIT))
 
 
 def worker_addresses(client: Client) -> set[str]:
