@@ -13,6 +13,7 @@ Source: PyTorch-BigGraph's lock server (arXiv:1903.12287, section 4.2).
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
+from itertools import accumulate, pairwise
 from typing import Literal
 
 import numpy as np
@@ -41,8 +42,18 @@ class Dynamic:
     publish_group: Sequence[Bucket] = ()  # buckets do not wait for each other
     needs_files = False  # a bucket may be trained again, after others that were trained later
 
-    def __init__(self, order: Sequence[Bucket], keys: PartitionsOf, *, from_one: bool) -> None:
-        """`from_one` makes all but the first bucket wait for a partition that has been trained."""
+    def __init__(
+        self,
+        order: Sequence[Bucket],
+        keys: PartitionsOf,
+        *,
+        from_one: bool,
+        is_later: Callable[[Bucket], bool] = lambda _: False,
+    ) -> None:
+        """`from_one` makes all but the first bucket wait for a partition that has been trained.
+
+        Buckets that are later wait until all others are done.
+        """
         keys_of = [sorted(keys(bucket)) for bucket in order]
         names = {key: number for number, key in enumerate(sorted({each for own in keys_of for each in own}))}
         self._buckets, self._names = list(order), names
@@ -56,9 +67,12 @@ class Dynamic:
         self._rank_B = np.arange(len(order))
         self._is_left_B = np.ones(len(order), bool)
         self._num_left_N = np.array([*map(len, self._of_key), 0])  # buckets that are left, by partition
-        # A bucket waits for each taken bucket of each of its partitions, and for a partition to be trained.
+        # A bucket waits for each taken bucket of each of its partitions, for a partition to be trained, and a
+        # later one for all that are not.
         self._grows_B = np.full(len(order), from_one)
-        self._num_waits_B = self._grows_B.astype(np.int64)
+        self._is_later_B = np.fromiter(map(is_later, order), bool, len(order))
+        self._num_early = int((~self._is_later_B).sum())  # that are not done
+        self._num_waits_B = self._grows_B + self._is_later_B.astype(np.int64) * bool(self._num_early)
         self._free: Numbers | None = None  # buckets that are left and wait for nothing; None: to be found
         self._taken: set[Bucket] = set()
         self._num_left = len(order)
@@ -72,8 +86,8 @@ class Dynamic:
         if self._free is None:
             self._free = np.flatnonzero(self._is_left_B & (self._num_waits_B == 0))
         free = self._free
-        if not len(free) and not self._taken:
-            free = np.flatnonzero(self._is_left_B)
+        if not len(free) and not self._taken:  # this part of the grid shares nothing with the rest
+            free = np.flatnonzero(self._is_left_B & (self._is_later_B == (not self._num_early)))
         if not len(free):
             return None
         near = self._left_of([self._names[key] for key in held if key in self._names])
@@ -105,15 +119,24 @@ class Dynamic:
             of_key = self._of_key[key]
             self._num_waits_B[of_key] -= self._grows_B[of_key]
             self._grows_B[of_key] = False
+        self._count_early(bucket, -1)
         return True
 
     def give_back(self, bucket: Bucket) -> None:
         """Hand out the bucket next: its worker was lost, in its middle or after it was done."""
         if bucket in self._taken:
             self._release(bucket)
+        else:
+            self._count_early(bucket, 1)
         number = self._numbers[bucket]
         self._rank_B[number] = self._rank_B.min() - 1
         self._leave(number, 1)
+
+    def part(self, bucket: Bucket, num_workers: int) -> tuple[float, float]:
+        """Shares of all buckets that are done when a bucket begins, and when all workers have trained one."""
+        num = len(self._buckets)
+        num_done = num - self._num_left - len(self._taken)
+        return num_done / num, min(1.0, (num_done + num_workers) / num)
 
     @property
     def finished(self) -> bool:
@@ -156,6 +179,13 @@ class Dynamic:
         self._num_left += change
         self._free = None
 
+    def _count_early(self, bucket: Bucket, change: Literal[1, -1]) -> None:
+        """Count a bucket that is done, or is not done any more; later ones wait while there are any."""
+        if self._is_later_B[self._numbers[bucket]]:
+            return
+        before, self._num_early = self._num_early, self._num_early + change
+        self._num_waits_B += self._is_later_B * (bool(self._num_early) - bool(before))
+
     def _release(self, bucket: Bucket) -> None:
         self._taken.remove(bucket)
         for key in self._keys(bucket):
@@ -172,6 +202,12 @@ class Tournament:
         self.order: Sequence[Bucket] = [bucket for each in rounds for bucket in each]
         self._rounds = [list(each) for each in rounds if each]
         self._places = {bucket: place for each in rounds for place, bucket in enumerate(each)}
+        ends = [0, *accumulate(map(len, self._rounds))]
+        self._parts = {
+            bucket: (before / ends[-1], after / ends[-1])
+            for each, (before, after) in zip(self._rounds, pairwise(ends), strict=True)
+            for bucket in each
+        }
         self._taken: set[Bucket] = set()
 
     def next_bucket(self, held: Held, likely: Bucket | None = None) -> Bucket | None:
@@ -208,6 +244,10 @@ class Tournament:
         """Make the bucket free again in the same round."""
         self._taken.remove(bucket)
 
+    def part(self, bucket: Bucket, num_workers: int) -> tuple[float, float]:
+        """Shares of all buckets that are in rounds before that of a bucket, and in rounds up to it."""
+        return self._parts[bucket]
+
     @property
     def publish_group(self) -> Sequence[Bucket]:
         """The buckets that are left of the round, which publish together, in order."""
@@ -230,13 +270,26 @@ def rounds_of(
     Buckets with equal lhs + rhs (modulo the number of partitions) hardly share partitions. They are taken
     diagonal by diagonal, in the order in which `order` meets the diagonals. With `from_one` a bucket also
     waits for a round that has trained one of its partitions.
+
+    An order without buckets of one partition, as of pairs of blocks, has the rounds of a round-robin
+    tournament: lhs + rhs modulo the number of partitions less one, where the last partition meets the one
+    that would meet itself.
     """
-    num_diagonals = max(max(bucket) for bucket in order) + 1
+    num = max(max(bucket) for bucket in order) + 1
+    are_pairs = all(bucket.lhs != bucket.rhs for bucket in order)
+
+    def diagonal(bucket: Bucket) -> int:
+        if not are_pairs:
+            return sum(bucket) % num
+        last = num - 1 if num % 2 == 0 else num  # an odd number has one more, which stands for none
+        other = min(bucket) if max(bucket) == last else max(bucket)
+        return (min(bucket) + other) % last
+
     first: dict[int, int] = {}
     for number, bucket in enumerate(order):
-        first.setdefault(sum(bucket) % num_diagonals, number)
+        first.setdefault(diagonal(bucket), number)
     held = {bucket: frozenset(keys(bucket)) for bucket in order}
-    left = dict.fromkeys(sorted(order, key=lambda bucket: first[sum(bucket) % num_diagonals]))
+    left = dict.fromkeys(sorted(order, key=lambda bucket: first[diagonal(bucket)]))
     rounds: list[list[Bucket]] = []
     trained: set[PartitionKey] = set()
     while left:

@@ -7,6 +7,7 @@
             rename the newest files to be the next version; write the stats; commit
 
 A worker has a bucket, and often the promise of the bucket that follows: nobody else gets its partitions.
+With two or more partitions per worker, buckets are pairs of blocks of partitions (train/edges/blocks.py).
 
 A lost worker costs the bucket that it was training, and the buckets before it whose partitions only this
 worker had (`partition_locations`); other workers train them again. When Dask brings a worker back, the worker
@@ -16,10 +17,10 @@ gets a task. If everything is killed, the next run starts from the last commit.
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from itertools import cycle
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from distributed import Client
 
@@ -33,10 +34,12 @@ from graphmill.storage import Checksums
 from graphmill.vocab import Bucket, Side
 from train.config import TrainConfig
 from train.distributed.bucket_assignment import Assignment, Dynamic, Tournament, rounds_of
-from train.distributed.messages import Message, ReduceGroup, SavedFile
+from train.distributed.messages import Message, SavedFile
 from train.distributed.partition_locations import PartitionLocations
+from train.distributed.publishing import Publishing
 from train.distributed.worker_pool import Loss, Pool, WorkerPool, WorkerTask
 from train.edges import schedule
+from train.edges.blocks import Blocks
 from train.edges.bucket_order import order_of
 from train.edges.partitions import PartitionKey, all_buckets, is_shared, key_of
 from train.edges.schedule import Schedule
@@ -48,7 +51,7 @@ from train.run.validation import Rank
 
 MAX_LOSSES = 3  # workers that one bucket may cost
 LACKING_S = 600.0  # the run fails if a partition is nowhere for so long, and no worker counts as lost
-PARTITIONS_PER_PROMISE = 3  # a worker has two and reads one ahead: with fewer, promises would starve others
+UNITS_PER_PROMISE = 3  # a worker has two blocks or partitions and reads one: fewer would starve others
 
 log = logging.getLogger("graphmill")
 
@@ -57,44 +60,47 @@ class Coordinator(TrainingRun):
     """A run of training on several workers."""
 
     def __init__(
-        self, config: Config, schedule: Schedule, pool: Pool, evaluate: Rank, claim: Claim = NO_CLAIM
+        self,
+        config: Config,
+        schedule: Schedule,
+        pool: Pool,
+        evaluate: Rank,
+        claim: Claim = NO_CLAIM,
+        num_blocks: int = 0,
     ) -> None:
+        """`num_blocks` counts the blocks that partitions are joined to; 0: buckets are trained one by one."""
         version = pbg_checkpoint.read_version(config.checkpoint_path)
         super().__init__(config, schedule, version, claim, evaluate)
         self.settings = config.section(TrainConfig)
-        self.backend = all_reduce_of(config)
         self.locations = PartitionLocations(config, version)
         self.pool = pool
         self.losses: Counter[Bucket] = Counter()
-        self._own = _own_partitions(config)
-        num_partitions = len(frozenset().union(*self._own.values()))
-        self._promises = (
-            self.settings.prefetch and num_partitions >= PARTITIONS_PER_PROMISE * self.settings.num_workers
-        )
+        self.blocks = Blocks(config, schedule, num_blocks) if num_blocks else None
+        self._own = {} if self.blocks else _own_partitions(config)  # those of the iteration's buckets
+        num_units = num_blocks or len(frozenset().union(*self._own.values()))
+        self._promises = self.settings.prefetch and num_units >= UNITS_PER_PROMISE * self.settings.num_workers
         self._grants = 0
         self._done: dict[int, Bucket] = {}  # buckets of the iteration that are done, by grant
         self._lacking_since_s: dict[Bucket, float] = {}
-        # Tasks that wait, the longest first, and tasks that publish, by name.
-        self._idle: dict[str, WorkerTask] = {}
-        self._turns: dict[str, WorkerTask] = {}
-        self._publishing: set[str] = set()
+        self._idle: dict[str, WorkerTask] = {}  # tasks that wait for a bucket, the longest first, by name
+        self._publishing = Publishing(pool, all_reduce_of(config))
         self._checksums: Checksums = {}  # checksums of the next version's shared files, by name
         self._moved: Counter[str] = Counter()  # for the commit
         self._worker_figures: dict[str, Any] = {}
-        self._members: list[str] = []  # the last workers that reduced together, and the name of their group
-        self._group = ""
 
     @classmethod
     def on(cls, client: Client, config: Config, claim: Claim = NO_CLAIM) -> Self:
         """A run on the workers of a Dask cluster."""
         plan = schedule.plan(config)
         on_worker = partial(cluster.run_task, client, evaluate, description="evaluate")
-        return cls(config, plan, WorkerPool(client, config, plan), on_worker, claim)
+        arguments = config, plan, cluster.memory_of_workers(client)
+        blocks = cluster.run_task(client, _count_blocks, *arguments, description="planning")
+        return cls(config, plan, WorkerPool(client, config, plan, blocks), on_worker, claim, blocks)
 
     def iterate(self, iteration: Iteration) -> None:
         """Have the workers train all buckets, and commit; after an epoch the tasks end."""
         self.metrics.start_iteration(iteration)
-        assignment = self._assignment(order_of(self.config, iteration))
+        assignment = self._assignment(iteration)
         while not self._is_complete(assignment):
             for loss in self.pool.poll(start_tasks=True):
                 self._lose(loss, assignment)
@@ -126,12 +132,30 @@ class Coordinator(TrainingRun):
         """The figures of a worker, and the number of workers."""
         return self._worker_figures | {"num_workers": self.settings.num_workers}
 
-    def _assignment(self, order: Sequence[Bucket]) -> Assignment:
+    def _assignment(self, iteration: Iteration) -> Assignment:
+        passes = [order_of(self.config, iteration)]
+        if self.blocks is not None:
+            passes = self.blocks.orders(iteration)
+            self._own = {
+                visit: frozenset(
+                    key for key in self.blocks.keys_of(visit, iteration) if not is_shared(self.config, key)
+                )
+                for order in passes
+                for visit in order
+            }
         from_one = not self.version and not self.config.init_path
+        own = self._own.__getitem__
         if self.settings.bucket_assignment == "dynamic":
-            return Dynamic(order, self._own.__getitem__, from_one=from_one)
-        rounds = rounds_of(order, self._own.__getitem__, self.settings.num_workers, from_one=from_one)
-        return Tournament(rounds)
+            later = frozenset(bucket for order in passes[1:] for bucket in order)
+            whole = [bucket for order in passes for bucket in order]
+            return Dynamic(whole, own, from_one=from_one, is_later=later.__contains__)
+        return Tournament(
+            [
+                each
+                for number, order in enumerate(passes)
+                for each in rounds_of(order, own, self.settings.num_workers, from_one=from_one and not number)
+            ]
+        )
 
     def _is_complete(self, assignment: Assignment) -> bool:
         """Whether all buckets are done, and all that they changed is in files of the next version."""
@@ -146,22 +170,22 @@ class Coordinator(TrainingRun):
         match message["kind"]:
             case "ready":
                 self.pool.shards.add(task.address)
-                self._wait(task, "bucket")
+                self._wait(task)
             case "progress" if bucket is not None:
                 self.metrics.report(bucket, message["edges"], message["loss"])
             case "lacking" if bucket is not None:
                 self._note_lacking(bucket)
                 self._give_back(task, assignment)
-                self._wait(task, "bucket")
+                self._wait(task)
             case "trained" if bucket is not None:
                 task.visit = Visit(bucket, worker=task.address, **message["visit"])
-                self._wait(task, "turn")
+                self._publishing.wait(task)
             case "published" if bucket is not None and task.visit is not None:
                 self._note_published(task, bucket, task.visit, message)
                 if assignment.commit(bucket):
                     self.pool.shards.end_round()
                 task.drop_bucket()
-                self._wait(task, "bucket")
+                self._wait(task)
             case "saved":
                 self._note_files(message)
             case "written":
@@ -171,14 +195,14 @@ class Coordinator(TrainingRun):
                     self._checksums |= {storage.name(uri): each for uri, each in message["checksums"].items()}
                     self.locations.shared_folder = message["folder"]
                 task.writes, task.writes_shared = (), False
-                self._wait(task, "bucket")
+                self._wait(task)
 
-    def _wait(self, task: WorkerTask, what: Literal["bucket", "turn"]) -> None:
-        task.waits_for = what
-        (self._idle if what == "bucket" else self._turns)[task.name] = task
+    def _wait(self, task: WorkerTask) -> None:
+        task.waits_for = "bucket"
+        self._idle[task.name] = task
 
     def _note_published(self, task: WorkerTask, bucket: Bucket, visit: Visit, message: Message) -> None:
-        self._publishing.discard(task.name)
+        self._publishing.forget(task)
         self._done[task.grant] = bucket
         self._lacking_since_s.pop(bucket, None)
         self.locations.publish(task.grant, self._own[bucket], task.holder, task.address)
@@ -194,52 +218,12 @@ class Coordinator(TrainingRun):
         if assignment.finished:
             self._write_unsaved()
             return
-        if not self._publishing or not assignment.publish_group:
-            self._publish_next(assignment)
-        if self._may_begin(assignment):
+        self._publishing.go_on(assignment)
+        if self._publishing.may_train(assignment, len(self._idle)):
             for task in list(self._idle.values()):
                 bucket = task.then or assignment.next_bucket(task.held, task.likely)
                 if bucket is not None:
                     self._grant(task, bucket, assignment)
-
-    def _may_begin(self, assignment: Assignment) -> bool:
-        """Whether to hand out buckets. A round that reduces begins when all workers wait.
-
-        Then a group has the same members in every run, and adds up in the same order.
-        """
-        if self.backend is None or len(self._idle) == len(self.pool.tasks):
-            return True
-        return any(each.bucket in assignment.publish_group for each in self.pool.tasks.values())
-
-    def _publish_next(self, assignment: Assignment) -> None:
-        """Have workers publish: at once, or when all that a round can train is trained."""
-        if not assignment.publish_group:
-            for task in list(self._turns.values()):
-                self._publish(task, None)
-            return
-        waiting = {each.bucket: each for each in self._turns.values() if each.bucket}
-        group = [waiting[bucket] for bucket in assignment.publish_group if bucket in waiting]
-        is_whole = len(group) == len(assignment.publish_group) or len(waiting) == len(self.pool.tasks)
-        if not group or not is_whole:
-            return
-        if self.backend is None:
-            for task in group:
-                self._publish(task, None)
-            return
-        members = [each.name for each in group]
-        if len(group) > 1 and members != self._members:
-            self._members, self._group = members, f"{self.pool.topic}-{group[0].grant}"
-        for rank, task in enumerate(group):
-            leader = group[0].grant
-            self._publish(task, ReduceGroup(name=self._group, rank=rank, size=len(group), leader=leader))
-
-    def _publish(self, task: WorkerTask, group: ReduceGroup | None) -> None:
-        self._forget_waiting(task)
-        self._publishing.add(task.name)
-        task.leader = task.grant if group is None else group["leader"]
-        if task.leader == task.grant and task.bucket is not None:
-            self.pool.shards.publish(task.bucket, task.grant)
-        self.pool.send(task, "publish", group=group)
 
     def _grant(self, task: WorkerTask, bucket: Bucket, assignment: Assignment) -> None:
         """Have a worker train a bucket, and promise it the next one if no other worker is idle."""
@@ -265,6 +249,7 @@ class Coordinator(TrainingRun):
             folder=self.locations.folder(self._grants),
             needs_files=assignment.needs_files,
             partitions=self._sources(self._own[bucket]),
+            part=assignment.part(bucket, len(self.pool.tasks)),
             then=then,
         )
 
@@ -303,14 +288,14 @@ class Coordinator(TrainingRun):
         """Have other workers train what the lost worker trained, and what only it had."""
         task = loss.task
         bucket = None if task is None else task.bucket
-        if task is not None and task.name in self._publishing and self.backend is not None:
+        if task is not None and self._publishing.is_reducing(task):
             raise ClusterError(
                 f"training: worker {loss.address} was lost in an all-reduce; run it again: it goes on "
                 f"from version {self.version}. train.all_reduce: shards survives lost workers"
             )
         if task is not None:
             self._forget_waiting(task)
-            self._publishing.discard(task.name)
+            self._publishing.forget(task)
             self._give_back(task, assignment)
         grants = self.locations.lose(loss.holder) & self._done.keys()
         undone = [self._done.pop(grant) for grant in sorted(grants)]
@@ -353,7 +338,16 @@ class Coordinator(TrainingRun):
     def _forget_waiting(self, task: WorkerTask) -> None:
         task.waits_for = None
         self._idle.pop(task.name, None)
-        self._turns.pop(task.name, None)
+
+
+def _count_blocks(config: Config, schedule: Schedule, worker_bytes: int) -> int:
+    """Count, on a worker, the blocks of partitions that memory allows."""
+    from graphmill.gpu.device import device_of  # imports torch: only workers need it
+    from train.plan.decide import blocks_of_workers
+    from train.tables.run_context import RunContext
+
+    context = RunContext(config, schedule, device=device_of(config.num_gpus))
+    return blocks_of_workers(context, config.section(TrainConfig).num_workers, worker_bytes)
 
 
 def _own_partitions(config: Config) -> dict[Bucket, frozenset[PartitionKey]]:

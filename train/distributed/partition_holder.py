@@ -60,11 +60,12 @@ class PartitionHolder:
 
     Attributes:
         schedule: the run's schedule, sent once to each worker.
+        num_blocks: blocks that partitions are joined to; 0: buckets are trained one by one.
         worker: what one task of the run leaves for the next one.
     """
 
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
+    def __init__(self, schedule: Schedule, num_blocks: int = 0) -> None:
+        self.schedule, self.num_blocks = schedule, num_blocks
         self.worker: Any = None
         self._resting: dict[Entry, Resting] = {}  # the oldest first
         self._lock = threading.Lock()  # the event loop serves, the task takes and puts

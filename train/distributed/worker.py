@@ -34,11 +34,14 @@ from train.distributed.partition_holder import PartitionHolder
 from train.distributed.shards import ShardServer
 from train.distributed.shared_state import SharedState
 from train.edges.batches import EdgeTensors
+from train.edges.blocks import Blocks
 from train.edges.partitions import PartitionKey
 from train.plan.decide import decide
+from train.run.block_trainer import BlockTrainer
 from train.run.bucket import BucketTrainer
 from train.run.run_metrics import peak_bytes
 from train.step import runtime
+from train.step.table import Table, joined
 from train.tables import memory
 from train.tables.background import Background
 from train.tables.partition_files import PartitionFiles
@@ -78,12 +81,18 @@ class Worker:
     ) -> None:
         self.context = RunContext(config, holder.schedule, device=device_of(config.num_gpus))
         model, adagrad = self.context.load_model()
-        self.plan = decide(self.context, config.section(TrainConfig).num_workers)
+        num_workers = config.section(TrainConfig).num_workers
+        self.plan = decide(self.context, num_workers, blocks_of_all=holder.num_blocks)
         self.plan.announce()
-        self.bucket = BucketTrainer(self.context, model, adagrad, self.plan)
+        self.blocks: Blocks | None = None
+        if self.plan.blocks:
+            self.blocks = Blocks(config, holder.schedule, self.plan.blocks)
+            self.bucket: BucketTrainer = BlockTrainer(self.context, self.blocks, model, adagrad, self.plan)
+        else:
+            self.bucket = BucketTrainer(self.context, model, adagrad, self.plan)
         self.shared = SharedState(self.context, model, adagrad, self.plan, shards)
         self.holder = holder
-        self.budget_bytes = _budget_bytes(self.context, num_on_host)
+        self.budget_bytes = _budget_bytes(self.context, num_on_host, self.plan.blocks)
         self._edges: tuple[Visited, Future[EdgeTensors]] | None = None  # of the bucket that follows
         backend = self.plan.all_reduce
         self.collective = None if backend is None else Collective(backend, self.context.device)
@@ -122,11 +131,14 @@ class Worker:
         self.shared.begin()
         edges = self._edges_of(bucket, iteration)
         self._begin_moving(message, iteration)
+        tables = self._joined(own, bucket, iteration) | self.shared.tables
         wait_s = time.monotonic() - begun
-        tables = own | self.shared.tables
+        self.bucket.part = tuple(message["part"])
         with self.shared.exchanging():
             stats = self.bucket.train(bucket, iteration, edges, tables, self.channel.report_progress)
         begun = time.monotonic()
+        del tables
+        self._separate(own)
         self.exchange.put(own, grant, folder, version)
         files: list[Any] = []
         if message["needs_files"]:
@@ -147,6 +159,22 @@ class Worker:
             return answer  # this bucket goes to another worker
         self._publish(answer["group"], grant)
         return self.channel.ask("published", grant=grant, files=files)
+
+    def _joined(
+        self, own: dict[PartitionKey, Table], bucket: Bucket, iteration: Iteration
+    ) -> dict[PartitionKey, Table]:
+        """The tables for the steps: with blocks, one of each type, which has the partitions of `own`."""
+        if self.blocks is None:
+            return dict(own)
+        keys = self.blocks.keys_of(bucket, iteration)
+        types = dict.fromkeys(name for name, _ in keys if (name, 0) not in self.shared.tables)
+        return {(name, 0): joined(own, [key for key in keys if key[0] == name]) for name in types}
+
+    def _separate(self, own: dict[PartitionKey, Table]) -> None:
+        """Give each partition memory of its own: it goes where others do not."""
+        if self.blocks is not None:
+            for key in own:
+                own[key] = own[key].copied()
 
     def _begin_moving(self, message: Message, iteration: Iteration) -> None:
         """Begin to read what the following bucket adds, and to write what the last one left."""
@@ -192,13 +220,13 @@ class Worker:
         self.channel.send("saved", files=_listed([(key, saved)]))
 
 
-def _budget_bytes(context: RunContext, num_on_host: int) -> int:
+def _budget_bytes(context: RunContext, num_on_host: int, num_blocks: int) -> int:
     """Memory for resting partitions: as chosen, or what the worker's memory leaves."""
     chosen = context.config.section(TrainConfig).exchange_bytes
     if chosen is not None:
         return chosen
     limit_bytes = get_worker().memory_manager.memory_limit or memory.host_free_bytes() // num_on_host
-    return memory.resting_bytes(context, limit_bytes)
+    return memory.resting_bytes(context, limit_bytes, num_blocks)
 
 
 def _sources(listed: Iterable[Any]) -> dict[PartitionKey, Source]:

@@ -106,10 +106,11 @@ class WorkerPool:
         shards: where the shards of the shared state are.
     """
 
-    def __init__(self, client: Client, config: Config, schedule: Schedule) -> None:
+    def __init__(self, client: Client, config: Config, schedule: Schedule, num_blocks: int = 0) -> None:
         self.tasks: dict[str, WorkerTask] = {}
         self.topic = f"graphmill-train-{uuid.uuid4().hex[:12]}"
-        self._client, self._config, self._schedule = client, config, schedule
+        self._client, self._config = client, config
+        self._of_holder = schedule, num_blocks
         settings = config.section(TrainConfig)
         self._num_workers = settings.num_workers
         in_rounds = settings.bucket_assignment == "tournament"
@@ -222,7 +223,7 @@ class WorkerPool:
             if address not in self._holders:
                 key = f"graphmill-partitions-{uuid.uuid4().hex[:12]}"
                 self._holders[address] = self._client.submit(
-                    PartitionHolder, self._schedule, key=key, actor=True, **there
+                    PartitionHolder, *self._of_holder, key=key, actor=True, **there
                 )
             actors = self._holders[address], self.shards.start(address)
             keys = [actor.key for actor in actors]

@@ -45,14 +45,18 @@ class Blocks:
         self._grouping = lru_cache(16)(self._grouped)
 
     def order(self, iteration: Iteration) -> list[Bucket]:
-        """Order the visits of an iteration; those of the second pass have the larger block first."""
+        """Order the visits of an iteration."""
+        return [visit for order in self.orders(iteration) for visit in order]
+
+    def orders(self, iteration: Iteration) -> list[list[Bucket]]:
+        """Order the visits of each pass; those of the second pass have the larger block first."""
         if self.num == 1:
-            return [WHOLE]
-        visits: list[Bucket] = []
+            return [[WHOLE]]
+        found = []
         for number in range(self.passes):
             seed = seeds.derived(self.config.seed, "order", *_purpose(iteration), number)
-            visits += ordered_pairs(self.config.bucket_order, self.num, seed, larger_first=bool(number))
-        return visits
+            found.append(ordered_pairs(self.config.bucket_order, self.num, seed, larger_first=bool(number)))
+        return found
 
     def keys_of(self, visit: Bucket, iteration: Iteration) -> list[PartitionKey]:
         """Partitions of all types that a visit needs, in the order of their rows in its tables."""

@@ -14,8 +14,8 @@ from train.tables import memory
 from train.tables.run_context import RunContext
 
 
-def decide(context: RunContext, workers: int = 1) -> Plan:
-    """Decide how this process trains, as one of `workers`.
+def decide(context: RunContext, workers: int = 1, *, blocks_of_all: int = 0) -> Plan:
+    """Decide how this process trains, as one of `workers`, which have `blocks_of_all` (`blocks_of_workers`).
 
     Raises:
         ConfigError: the configuration or the machine rules out a setting.
@@ -24,7 +24,7 @@ def decide(context: RunContext, workers: int = 1) -> Plan:
     reasons: list[str] = []
     ignored: list[str] = []
     engine = engine_of(config, context.device, reasons)
-    placement, slots, blocks = _placement(context, workers, reasons, ignored)
+    placement, slots, blocks = _placement(context, workers, blocks_of_all, reasons, ignored)
     return Plan(
         device=str(context.device),
         engine=engine,
@@ -82,18 +82,13 @@ def _has_batches_for_torch(config: Config) -> bool:
 
 
 def _placement(
-    context: RunContext, workers: int, reasons: list[str], ignored: list[str]
+    context: RunContext, workers: int, blocks_of_all: int, reasons: list[str], ignored: list[str]
 ) -> tuple[Placement, int, int]:
     """Choose where rows are, the partitions that the device holds of a buffer, and the number of blocks."""
     settings = context.config.section(TrainConfig)
     if workers > 1:
-        exchange = f"{workers} workers hand partitions on to each other"
-        if settings.resident == "always":
-            ignored.append(f"train.resident: always has no effect: {exchange}")
-        for key in ("device_partitions", "memory_partitions"):
-            if getattr(settings, key):
-                ignored.append(f"train.{key} has no effect: {exchange}")
-        return "files", 0, 0
+        ignored += _ignored_by_workers(context.config, workers, blocks_of_all)
+        return "files", 0, blocks_of_all
     is_cuda = context.device.type == "cuda"
     free, total = torch.cuda.mem_get_info(context.device) if is_cuda else (0, 0)
     has_partitions = any(entity.num_partitions > 1 for entity in context.config.entities.values())
@@ -126,6 +121,32 @@ def _placement(
     return ("device", 0, 1) if blocks is None else ("files", 0, blocks)
 
 
+def blocks_of_workers(context: RunContext, workers: int, worker_bytes: int) -> int:
+    """Count the blocks of a run on several workers: two for each, or more where memory holds less.
+
+    0 where buckets are trained one by one: there are too few partitions, or something needs them.
+    """
+    config, settings = context.config, context.config.section(TrainConfig)
+    least, most = 2 * workers, _least_partitions(config)
+    if most < least or _obstacle_of_joining(context):
+        return 0
+    is_cuda = context.device.type == "cuda"
+    if is_cuda or settings.resident == "never" or settings.memory_partitions is not None:
+        return max(least, blocks_for(config, settings.memory_partitions or 2))
+    room = memory.WORKER_SHARE * worker_bytes
+    fitting = (each for each in range(least, most) if memory.blocks_bytes(context, each, 0.0) <= room)
+    return next(fitting, most)
+
+
+def _ignored_by_workers(config: Config, workers: int, blocks: int) -> list[str]:
+    """Tell which settings have no effect where workers hand partitions on to each other."""
+    settings = config.section(TrainConfig)
+    exchange = f"{workers} workers hand partitions on to each other"
+    ignored = [f"train.resident: always has no effect: {exchange}"] * (settings.resident == "always")
+    keys = ("device_partitions",) if blocks else ("device_partitions", "memory_partitions")
+    return ignored + [f"train.{key} has no effect: {exchange}" for key in keys if getattr(settings, key)]
+
+
 def _obstacle_of_joining(context: RunContext) -> str | None:
     """Name the part of the configuration that needs partitions; on a GPU, that the kernels cannot train."""
     if context.device.type == "cuda":
@@ -147,7 +168,7 @@ def blocks_in(context: RunContext, worker_bytes: int, reasons: list[str]) -> int
     """
     blocks: int | None
     for blocks in (None, *range(3, _least_partitions(context.config) + 1)):
-        needed = memory.blocks_bytes(context, blocks or 1)
+        needed = memory.blocks_bytes(context, blocks or 1, context.config.section(TrainConfig).outside_rows)
         if needed <= memory.WORKER_SHARE * worker_bytes:
             break
     else:
@@ -160,7 +181,8 @@ def blocks_in(context: RunContext, worker_bytes: int, reasons: list[str]) -> int
 
 
 def _least_partitions(config: Config) -> int:
-    return min(entity.num_partitions for entity in config.entities.values() if entity.num_partitions > 1)
+    counts = (entity.num_partitions for entity in config.entities.values())
+    return min((count for count in counts if count > 1), default=1)
 
 
 def fits(context: RunContext, free: int, total: int, reasons: list[str]) -> bool:

@@ -83,8 +83,7 @@ class BucketTrainer:
     """Trains on one bucket after another, with the tables that it is given.
 
     Attributes:
-        part: shares of the iteration that are done before and after the bucket, for the learning rates;
-            several workers do not know them.
+        part: shares of the iteration that are done before and after the bucket, for the learning rates.
     """
 
     def __init__(self, context: RunContext, model: Model, adagrad: Adagrad, plan: Plan) -> None:

@@ -1,11 +1,14 @@
 """Table of embeddings and optimizer state, which every step reads and moves."""
 
+from collections.abc import Hashable, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(eq=False)
@@ -47,3 +50,17 @@ class Table:
         else:
             embeddings_ND, sums = (torch.empty(shape, device=device) for shape in shapes)
         return type(self)(embeddings_ND, sums)
+
+
+def joined(tables: MutableMapping[Key, Table], keys: Sequence[Key], num_more: int = 0) -> Table:
+    """Join tables to one, with room for `num_more` rows behind; `tables` then has its parts.
+
+    One after the other leaves its memory, so at most one is there twice.
+    """
+    first, stop = tables[keys[0]], 0
+    table = first.like(sum(len(tables[key]) for key in keys) + num_more, first.embeddings_ND.device)
+    for key in keys:
+        own = slice(stop, stop := stop + len(tables[key]))
+        table.fill(own, tables[key])
+        tables[key] = table.rows(own)
+    return table

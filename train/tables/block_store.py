@@ -8,7 +8,7 @@ from graphmill.vocab import Bucket
 from train.config import TrainConfig
 from train.edges.blocks import Blocks
 from train.edges.partitions import PartitionKey, is_shared
-from train.step.table import Table
+from train.step.table import Table, joined
 from train.tables.background import Background
 from train.tables.outside_rows import OutsideRows
 from train.tables.partition_store import PartitionStore
@@ -73,13 +73,7 @@ class BlockStore(PartitionStore):
 
     def _joined(self, keys: Sequence[PartitionKey]) -> Table:
         """Make one table of the partitions of a type, and copy outside rows behind them."""
-        first, name, stop = self._tables[keys[0]], keys[0][0], 0
+        name = keys[0][0]
         if is_shared(self.config, keys[0]):
-            return first
-        num_rows = sum(len(self._tables[key]) for key in keys) + self._outside.num_rows(name)
-        joined = first.like(num_rows, first.embeddings_ND.device)
-        for key in keys:  # one after the other leaves the table that it was in
-            own = slice(stop, stop := stop + len(self._tables[key]))
-            joined.fill(own, self._tables[key])
-            self._tables[key] = joined.rows(own)
-        return self._outside.lend(name, joined)
+            return self._tables[keys[0]]
+        return self._outside.lend(name, joined(self._tables, keys, self._outside.num_rows(name)))

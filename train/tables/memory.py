@@ -90,7 +90,7 @@ def resident_bytes(context: RunContext) -> int:
     return rows_bytes(context) + edges_bytes(context.config, num_edges) + steps
 
 
-def blocks_bytes(context: RunContext, num_blocks: int) -> int:
+def blocks_bytes(context: RunContext, num_blocks: int, outside_rows: float) -> int:
     """Memory of a run on blocks of partitions: with one block, of all rows and the copy of a version.
 
     Else, of each type, the two blocks of a visit; as much again for the table of the visit before, until its
@@ -99,18 +99,25 @@ def blocks_bytes(context: RunContext, num_blocks: int) -> int:
     if num_blocks == 1:
         return resident_bytes(context) + rows_bytes(context)
     config, schedule = context.config, context.schedule
-    share = config.section(TrainConfig).outside_rows
-    block = joined = 0
-    for name, entity in config.entities.items():
-        if entity.num_partitions > 1:
-            size = -(-entity.num_partitions // num_blocks)
-            joined = max(joined, size)
-            block += size * max(
-                partition_bytes(context, (name, part)) for part in range(entity.num_partitions)
-            )
+    joined = max(_of_blocks(config, num_blocks).values())
     edges = (2 * joined) ** 2 * max(schedule.num_edges.values()) // (2 * schedule.num_edge_chunks)
     steps = step_bytes(config) + queries_bytes(context)
-    return int((6 + 8 * share) * block) + shared_bytes(context) + 2 * edges_bytes(config, edges) + steps
+    rows = int((6 + 8 * outside_rows) * block_bytes(context, num_blocks)) + shared_bytes(context)
+    return rows + 2 * edges_bytes(config, edges) + steps
+
+
+def block_bytes(context: RunContext, num_blocks: int) -> int:
+    """Rows and sums of a block of each type."""
+    return sum(
+        size * max(partition_bytes(context, (name, part)) for part in range(num_partitions))
+        for (name, num_partitions), size in _of_blocks(context.config, num_blocks).items()
+    )
+
+
+def _of_blocks(config: Config, num_blocks: int) -> dict[tuple[str, int], int]:
+    """Count the partitions of a block, by type and its partitions."""
+    counts = {name: entity.num_partitions for name, entity in config.entities.items()}
+    return {(name, count): -(-count // num_blocks) for name, count in counts.items() if count > 1}
 
 
 def staying_bytes(context: RunContext) -> int:
@@ -133,12 +140,16 @@ def host_bytes(context: RunContext) -> int:
     return rows_bytes(context) + largest + staging_bytes(context)
 
 
-def resting_bytes(context: RunContext, limit_bytes: int) -> int:
+def resting_bytes(context: RunContext, limit_bytes: int, num_blocks: int = 0) -> int:
     """Memory of a worker for partitions that no bucket needs now: half of its limit, without what stays.
 
-    That is the partitions of a bucket, one that comes, and of rows that all workers share a copy and a shard.
+    That is the partitions of a bucket, one that comes, and of rows that all workers share a copy and a shard;
+    with blocks, the two of a visit twice, as partitions and as tables.
     """
     config = context.config
+    if num_blocks:
+        stays = 4 * block_bytes(context, num_blocks) + 2 * shared_bytes(context)
+        return max(0, limit_bytes // 2 - stays)
     sizes = {key: partition_bytes(context, key) for key in all_keys(config)}
     largest = max((size for key, size in sizes.items() if not is_shared(config, key)), default=0)
     return max(0, limit_bytes // 2 - (bucket_partitions(context) + 1) * largest - 2 * shared_bytes(context))

@@ -14,6 +14,7 @@ from train.distributed.worker_pool import Loss, WorkerTask
 from train.edges.partitions import all_buckets
 from train.edges.schedule import Schedule
 
+NO_FILES = {"files": []}
 NO_STATS = {"stats": {"count": 1000, "metrics": {"loss": 1.0, "reg": 0.0}}, "seconds": 1.0}
 
 
@@ -95,7 +96,7 @@ class SimulatedPool:
         del self._memory[task.holder]
         self._losses.append(Loss(task.address, task.holder, task))
 
-    def _train(self, task, *, bucket, grant, folder, version, partitions, then, **_):
+    def _train(self, task, *, bucket, grant, folder, version, partitions, then, needs_files, part):
         entries = {(name, part): Source(*source) for name, part, source in partitions}
         held = self._memory[task.holder]
         wanted = {(key, source.revision): source for key, source in entries.items()}
@@ -113,11 +114,11 @@ class SimulatedPool:
         for at in range(int(seconds / self.progress_s)) if self.progress_s else ():
             self._say(task, at * self.progress_s, "progress", edges=1, loss=1.0)
         for key, revision in sorted(held):  # written behind
-            saved = SavedFile(revision, f"{storage.parent(folder)}/{revision}", version + 1, "sum", False)
-            uri = pbg_checkpoint.embeddings_uri(saved.folder, *key, version + 1)
-            self._say(task, self.write_s, "saved", files=[[*key, list(saved)]], write=[uri])
+            written = _files([key], revision, f"{storage.parent(folder)}/{revision}", version + 1)
+            self._say(task, self.write_s, "saved", **written)
         held.clear()
-        task.sim = set(entries), grant
+        written = _files(entries, grant, folder, version + 1) if needs_files else NO_FILES
+        task.sim = set(entries), grant, written
         moved = {"partitions_read": 0, "partitions_written": 0}
         visit = {"stats": NO_STATS, "wait_s": fetch_s, "peak_bytes": 1, **moved}
         self._say(task, fetch_s + seconds, "trained", grant=grant, visit=visit)
@@ -126,10 +127,10 @@ class SimulatedPool:
         return source.version < 0 and entry not in self._memory.get(source.holder, ())
 
     def _publish(self, task, **_):
-        keys, grant = task.sim
+        keys, grant, written = task.sim
         self._memory[task.holder] |= {(key, grant) for key in keys}
         self._idle_since_s[task.name] = self.now_s
-        self._say(task, 0.0, "published", grant=grant, files=[])
+        self._say(task, 0.0, "published", grant=grant, **written)
 
     def _write(self, task, *, version, folder, partitions, shared):
         files, uris = [], [pbg_checkpoint.model_uri(folder, version + 1)] * shared
@@ -138,6 +139,14 @@ class SimulatedPool:
             uris.append(pbg_checkpoint.embeddings_uri(folder, name, part, version + 1))
         content = {"moved": {"partitions_written": len(files)}, "checksums": {}, "folder": folder}
         self._say(task, self.write_s, "written", files=files, write=uris, **content)
+
+
+def _files(keys, revision, folder, version):
+    """The part of a message that tells of new files of partitions, each with one copy."""
+    return {
+        "files": [[*key, list(SavedFile(revision, folder, version, "sum", False))] for key in keys],
+        "write": [pbg_checkpoint.embeddings_uri(folder, *key, version) for key in keys],
+    }
 
 
 class _Counted:
@@ -151,11 +160,11 @@ class _Counted:
         self.pool.cpu_s += time.thread_time() - self.begun_s
 
 
-def coordinator_of(config, pool):
+def coordinator_of(config, pool, num_blocks=0):
     """A coordinator of simulated workers, whose buckets have 1000 edges each."""
     num_edges = {(0, bucket): 1000 for bucket in all_buckets(config)}
     schedule = Schedule(config.num_epochs, config.edge_paths, 1, num_edges)
-    return Coordinator(config, schedule, pool, lambda _: {})
+    return Coordinator(config, schedule, pool, lambda _: {}, num_blocks=num_blocks)
 
 
 def lines_of(config):

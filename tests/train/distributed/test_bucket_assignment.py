@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from graphmill.vocab import Bucket
 from train.distributed.bucket_assignment import Dynamic, Tournament, rounds_of
-from train.edges.bucket_order import ordered_buckets
+from train.edges.bucket_order import ordered_buckets, ordered_pairs
 
 partitions = st.integers(1, 7)
 seeds = st.integers(0, 2**63 - 1)
@@ -85,6 +85,38 @@ def test_dynamic(keys, num_lhs, num_rhs, seed, num, from_one, data):
     assert sorted(done) == everything(num_lhs, num_rhs)
 
 
+@settings(max_examples=50)
+@given(num=st.integers(3, 8), seed=seeds, workers=sizes, from_one=st.booleans(), data=st.data())
+def test_a_pass_waits_for_the_pass_before(num, seed, workers, from_one, data):
+    """Pairs of blocks, twice, grouped anew: no visit of the second pass comes before all of the first."""
+    passes = [ordered_pairs("random", num, seed, larger_first=later) for later in (False, True)]
+    order = [bucket for each in passes for bucket in each]
+    groups = [[place % num for place in data.draw(st.permutations(range(2 * num)))] for _ in passes]
+
+    def keys(visit):
+        return {("node", part) for part, block in enumerate(groups[visit.lhs > visit.rhs]) if block in visit}
+
+    loses_done = data.draw(st.booleans())
+    assignment = Dynamic(order, keys, from_one=from_one, is_later=frozenset(passes[1]).__contains__)
+    done = play(assignment, keys, workers, data.draw, loses_done=loses_done)
+    assert sorted(done) == sorted(order)
+    if not loses_done:
+        assert sorted(done[: len(passes[0])]) == sorted(passes[0])
+
+
+def test_a_later_bucket_waits_again_for_what_is_lost():
+    early, later = Bucket(0, 1), Bucket(1, 0)
+    assignment = Dynamic([early, later], one_type, from_one=False, is_later={later}.__contains__)
+    assert assignment.next_bucket({}) == early
+    assert assignment.next_bucket({}) is None
+    assignment.commit(early)
+    assignment.give_back(early)  # its worker is gone, with the partitions
+    assert assignment.next_bucket({}) == early
+    assert assignment.next_bucket({}) is None
+    assignment.commit(early)
+    assert assignment.next_bucket({}) == later
+
+
 @pytest.mark.slow
 @KEYS
 @given(num_lhs=partitions, num_rhs=partitions, seed=seeds, num=sizes, from_one=st.booleans(), data=st.data())
@@ -130,6 +162,32 @@ def test_rounds_are_full(num, size):
     """A homogeneous graph of P partitions needs about P * P / size rounds."""
     rounds = rounds_of(ordered_buckets("inside_out", num, num, 1), one_type, size, from_one=False)
     assert len(rounds) <= num * num / size * 1.3 + 1
+
+
+@pytest.mark.parametrize("num", [3, 4, 7, 8, 16])
+def test_rounds_of_pairs_are_those_of_a_round_robin(num):
+    """Everybody plays in each round, one waits where the number is odd."""
+    order = ordered_pairs("random", num, 1, larger_first=False)
+    rounds = rounds_of(order, one_type, num // 2, from_one=False)
+    assert [len(each) for each in rounds] == [num // 2] * (num - 1 + num % 2)
+
+
+@given(num=partitions, seed=seeds, size=sizes, is_dynamic=st.booleans())
+def test_parts_go_from_none_to_all(num, seed, size, is_dynamic):
+    """Learning rates fall with them: they grow from bucket to bucket, in a round they are the same."""
+    order = ordered_buckets("random", num, num, seed)
+    rounds = rounds_of(order, one_type, size, from_one=False)
+    assignment = Dynamic(order, one_type, from_one=False) if is_dynamic else Tournament(rounds)
+    parts = []
+    while (bucket := assignment.next_bucket({})) is not None:
+        parts.append(assignment.part(bucket, size))
+        assignment.commit(bucket)
+    assert parts == sorted(parts)
+    assert parts[0][0] == 0
+    assert parts[-1][1] == 1
+    assert all(0 <= before < after <= 1 for before, after in parts)
+    if not is_dynamic:
+        assert len(set(parts)) == len(rounds)
 
 
 @settings(max_examples=50)

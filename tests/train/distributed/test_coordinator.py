@@ -1,6 +1,7 @@
 """The coordinator with simulated workers: its CPU time, the workers' waiting, lost workers."""
 
 import time
+from itertools import combinations
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -8,12 +9,14 @@ from hypothesis import strategies as st
 
 from graphmill import storage
 from graphmill.formats import pbg_checkpoint
+from graphmill.vocab import Bucket
 from tests.train.distributed.simulated import SimulatedPool, coordinator_of, lines_of
 from tests.train.graphs import make_config
+from train.edges.bucket_order import num_passes
 from train.edges.partitions import all_buckets
 
 
-def config_of(root, num_partitions, num_workers, **settings):
+def config_of(root, num_partitions, num_workers, bucket_assignment="dynamic", **settings):
     relations = [
         {"name": f"r{number}", "lhs": "node", "rhs": "node", "operator": "none"} for number in range(20)
     ]
@@ -21,7 +24,7 @@ def config_of(root, num_partitions, num_workers, **settings):
         root,
         entities={"node": {"num_partitions": num_partitions}},
         relations=relations,
-        train={"num_workers": num_workers},
+        train={"num_workers": num_workers, "bucket_assignment": bucket_assignment},
         **settings,
     )
 
@@ -57,6 +60,27 @@ def test_lost_workers_cost_buckets_only(tmp_path_factory, seed, num_partitions, 
     assert coordinator_of(config, pool).run()["version"] == 2
     for buckets in lines_of(config).values():
         assert sorted(buckets) == sorted(all_buckets(config))
+    _assert_whole(config, num_partitions)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("assignment", ["dynamic", "tournament"])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32), num_blocks=st.integers(3, 9), num_losses=st.integers(0, 6))
+def test_lost_workers_cost_visits_of_blocks_only(tmp_path_factory, assignment, seed, num_blocks, num_losses):
+    """As above, where partitions are joined to blocks, anew in each pass."""
+    root = tmp_path_factory.mktemp("run")
+    config = config_of(root, num_blocks + 3, 3, num_epochs=2, bucket_assignment=assignment)
+    pool = SimulatedPool(3, num_losses=num_losses, seed=seed)
+    assert coordinator_of(config, pool, num_blocks).run()["version"] == 2
+    pairs = {Bucket(*pair) for pair in combinations(range(num_blocks), 2)}
+    for visits in lines_of(config).values():
+        assert len(visits) == len(set(visits)) == num_passes(num_blocks) * len(pairs)
+        assert {Bucket(*sorted(each)) for each in visits} == pairs
+    _assert_whole(config, num_blocks + 3)
+
+
+def _assert_whole(config, num_partitions):
     stems = pbg_checkpoint.versions_of(config.checkpoint_path)[2]
     assert stems == {"model"} | {f"embeddings_node_{part}" for part in range(num_partitions)}
     assert not storage.fs.list_hidden(config.checkpoint_path)

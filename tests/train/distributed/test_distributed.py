@@ -28,6 +28,7 @@ from tests.train.graphs import (
 )
 from tests.train.run.test_quality import planted
 from tests.train.run.test_trainer import COUNTS, mixed, write_mixed
+from tests.train.tables import test_blocks
 from tests.waiting import wait_until
 from train import job
 from train.distributed import collective, coordinator
@@ -121,6 +122,25 @@ def test_checkpoint_of_a_heterogeneous_graph(tmp_path, client, assignment):
         assert 0 < entry["mrr"] <= 1
     alone = configuration.from_mapping(config.model_dump() | {"num_epochs": 3, "train": {"num_workers": 1}})
     assert job.run(alone, client)["first_version"] == 4  # another number of workers goes on with it
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("assignment", ["dynamic", "tournament"])
+def test_blocks_of_several_workers_keep_every_row(tmp_path, client, assignment):
+    """Types with six, four and one partition: without a learning rate each row stays as it was drawn."""
+    still = {"lr": 1e-30, "relation_lr": 0.1, "max_norm": None}
+    whole = test_blocks.graph(tmp_path / "whole", num_epochs=1, **still)
+    job.run(whole, client)
+    train = {"num_workers": 2, "bucket_assignment": assignment}
+    config = test_blocks.graph(tmp_path / "blocks", num_epochs=2, train=train, **still)
+    figures = job.run(config, client)
+    assert figures["plan"]["blocks"] == 4
+    for epoch in figures["epochs"]:
+        assert epoch["edges"] == 400
+        assert len(epoch["buckets"]) == 12
+    for name, count in test_blocks.COUNTS.items():
+        found, drawn = (embeddings(each, name, count) for each in (config, whole))
+        torch.testing.assert_close(found, drawn, rtol=0, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -300,7 +320,7 @@ def test_workers_that_die_with_partitions_cost_their_buckets(tmp_path):
         buckets = [
             (each["lhs_partition"], each["rhs_partition"]) for each in lines if each["epoch_idx"] == epoch
         ]
-        assert len(buckets) == len(set(buckets)) == 36
+        assert len(buckets) == len(set(buckets)) == 30  # pairs of six blocks, in two passes
     assert_checksums(config.checkpoint_path)
     assert not storage.fs.list_hidden(config.checkpoint_path)
     known = np.concatenate([train, test])
