@@ -8,6 +8,7 @@
     |- ClusterError           1   no cluster, or a lost cluster
     |- LockedError          75   another run has the output; trying again later will help
     |- TrainingError          1   training cannot go on (a loss that is not finite, ...)
+    |- DriftError             3   vectors have moved farther than the configuration allows
     '- BadInputError          2   the input is wrong; running it again will not help
        |- ConfigError         2   the configuration
        |- RawTableError       2   a raw table: its columns, its rows
@@ -16,11 +17,16 @@
 A message names what was expected, what was found, the place, and the remedy.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class GraphMillError(Exception):
     """Base of all errors that GraphMill raises on purpose."""
 
     exit_code = 1
+    figures: Mapping[str, Any] = {}
+    """Figures for run.json that a stage had found."""
 
 
 class StorageError(GraphMillError):
@@ -55,6 +61,16 @@ class LockedError(GraphMillError):
 
 class TrainingError(GraphMillError):
     """Training cannot go on."""
+
+
+class DriftError(GraphMillError):
+    """Vectors have moved farther than `drift.max_p10` since the run before; `figures` tell how far."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, figures: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self.figures = figures
 
 
 class BadInputError(GraphMillError):

@@ -1,10 +1,10 @@
-"""The section `remap` of the configuration."""
+"""The sections `remap` and `drift` of the configuration."""
 
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from graphmill.config import Fixed, Name, Positive, Section, TypeName
+from graphmill.config import Fixed, Name, Neutral, Positive, Section, Tunable, TypeName
 from graphmill.formats.remapped import Compression
 
 
@@ -81,3 +81,23 @@ class RemapConfig(Section):
         """Whether the output is as in docs/formats/embeddings.md, with one file per partition."""
         chosen = (self.output_format, self.vectors, self.column_names, self.rows_per_file, self.ids_path)
         return chosen == ("parquet", "fixed_size_list", {}, None, None)
+
+
+class DriftConfig(Section):
+    """The section `drift`: with it, a pipeline tells how far vectors have moved since the run before."""
+
+    key = "drift"
+
+    before: Neutral[str | None] = Field(
+        None, description="Folder of the embeddings of the run before; null: `embeddings` beside init_path."
+    )
+    max_p10: Tunable[float | None] = Field(
+        None,
+        ge=0,
+        le=2,
+        description="Largest drift, 1 - cosine of the two vectors of an id, that a tenth of the ids of a "
+        "type may exceed. Beyond it the run ends with exit code 3, unfinished; null: no limit.",
+    )
+    num_moved: Fixed[Positive] = Field(
+        20, description="Ids that moved most, listed for each type in run.json and report.html."
+    )

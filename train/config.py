@@ -122,7 +122,7 @@ class TrainConfig(Section):
         "auto", description="First number in legacy input and legacy checkpoints; auto: as their names say."
     )
     num_workers: Neutral[Positive] = Field(
-        1, description="Dask workers that train at the same time, each on a bucket of its own."
+        1, description="Dask workers that train at the same time, each on partitions of its own."
     )
     bucket_assignment: Neutral[Literal["dynamic", "tournament"]] = Field(
         "dynamic",
@@ -157,7 +157,7 @@ class TrainConfig(Section):
         "auto",
         description="Keep all rows and edges in the memory of the GPU, or of the worker without one: then "
         "partitions are only in files, and cost no quality. auto: if they fit, on a CPU into half of the "
-        "worker's memory. Several workers always train bucket by bucket.",
+        "worker's memory. Several workers share the partitions.",
     )
     device_partitions: Neutral[int | None] = Field(
         None,

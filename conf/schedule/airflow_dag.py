@@ -1,7 +1,7 @@
 """An Airflow DAG that runs conf/daily.yaml once per day on YARN.
 
-Airflow fails at once on exit code 2 (bad input) and retries all other failures. After 75 (another scheduler
-runs this date) it retries until that run is done, and then has nothing to do.
+Airflow fails at once on exit codes 2 (bad input) and 3 (vectors moved too far), and retries all other
+failures. After 75 (another scheduler runs this date) it retries until that run is done, and then has nothing to do.
 """
 
 from datetime import datetime, timedelta
@@ -16,16 +16,16 @@ COMMAND = [
     *("--archive", "hdfs:///environments/graphmill.tar.gz"),
     *("pipeline.py", "--conf", "hdfs:///conf/shop/daily.yaml", "--date", "{{ ds }}"),
 ]
-BAD_INPUT = 2
+FOR_A_PERSON = {2: "bad input", 3: "the vectors moved farther than drift.max_p10"}
 
 
 def submit(command: list[str]) -> None:
-    """Run the command; bad input is not retried."""
+    """Run the command; what only a person can decide is not retried."""
     import subprocess
 
     code = subprocess.run(command, check=False).returncode
-    if code == BAD_INPUT:
-        raise AirflowFailException("bad input: see the log above")
+    if code in FOR_A_PERSON:
+        raise AirflowFailException(f"{FOR_A_PERSON[code]}: see the log above")
     if code != 0:
         raise RuntimeError(f"dask-submit ended with exit code {code}")
 

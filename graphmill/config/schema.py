@@ -286,6 +286,7 @@ class Config(PbgConfig):
     train: Section | None = Field(None, description="Settings of training beyond PBG's.")
     evaluate: Section | None = Field(None, description="Edges to rank, and how.")
     remap: Section | None = Field(None, description="Form of the embeddings by raw id.")
+    drift: Section | None = Field(None, description="Drift of the vectors since the run before.")
     cluster: Neutral[Section | None] = Field(None, description="Processes that do the work.")
     schedule: Neutral[Section | None] = Field(None, description="Runs by date.")
 

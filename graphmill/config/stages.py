@@ -26,6 +26,8 @@ class Stage:
     """Whether the next run continues with the work of a run that was stopped."""
     tables: str = ""
     """Function that lists the user's tables, which no stage may replace."""
+    is_optional: bool = False
+    """Whether a run has the stage only if the configuration has its section."""
     shared: str = ""
     """Function that lists the folders that the stage writes and that may hold files of others."""
 
@@ -63,6 +65,13 @@ STAGES = {
             job="remap.job",
             summary="graphmill.run.summaries:remap",
             command="remap.__main__:command",
+        ),
+        Stage(
+            "drift",
+            settings="remap.config:DriftConfig",
+            job="remap.drift.job",
+            summary="graphmill.run.summaries:drift",
+            is_optional=True,
         ),
     )
 }

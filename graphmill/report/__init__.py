@@ -80,7 +80,7 @@ def page_of(run: Run, labels: Labels | None = None, before: Run | None = None) -
     if probabilities := mapping(done.get("evaluate", {}), "calibration"):
         sections.append(_section("probabilities", "Probabilities of answers", calibration(probabilities)))
     if "remap" in done and run.entity_types:
-        blocks = vectors(run, done["remap"], stages.get("etl", {}), labels, before)
+        blocks = vectors(run, done["remap"], stages.get("etl", {}), labels, before, stages.get("drift"))
         sections.append(_section("vectors", "Embeddings", blocks, is_asked_for=labels is not None))
     sections.append(_section("settings", "Settings and versions", settings(record)))
     uri = redacted(run.uri)

@@ -1,10 +1,13 @@
 """Drift: how far the vectors of the same ids have moved since the run before.
 
+The figures of the stage drift, of all ids; without that stage those of a sample.
+
 Shapes: N ids, D dimension.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +15,51 @@ import numpy.typing as npt
 from graphmill.display.readable import number
 from graphmill.library.nearest import unit
 from graphmill.library.run import Run
-from graphmill.report.blocks import Bars, Block, Table
+from graphmill.report.blocks import Bars, Block, Note, Table
+from graphmill.report.reading import mapping, records
 from graphmill.report.sample import MAX_FLOATS, MAX_TYPES, SAMPLE_ROWS, sampled
 
 STEADY = 0.9
+PERCENTILES = ("p50", "p10", "p1")
 
 Cosines = npt.NDArray[np.float64]
+
+
+def measured(entry: Mapping[str, Any]) -> Iterator[Block]:
+    """Blocks of the stage's entry in run.json: by type, by degree, and the ids that moved most."""
+    if entry.get("error"):
+        yield Note("Vectors have moved farther than allowed.", "warning", str(entry["error"]))
+    kinds = {name: mapping(mapping(entry, "types"), name) for name in mapping(entry, "types")}
+    rows = [
+        [name, *(number(each.get(key)) for key in ("num_compared", "num_new", "num_gone", *PERCENTILES))]
+        for name, each in kinds.items()
+    ]
+    columns = ["type", "ids of both runs", "new", "gone", "median cosine", "10th percentile", "1st"]
+    note = (
+        "Good: cosines near 1, so vectors of both runs can be compared, and stored ones need no replacement. "
+        f"The run before: {entry.get('before', '-')}"
+    )
+    yield Table("Vectors against the run before", columns, rows, note=note)
+    bands = [
+        [name, _degrees(band), number(band.get("num_ids")), *(number(band.get(key)) for key in PERCENTILES)]
+        for name, each in kinds.items()
+        for band in records(each, "by_degree")
+    ]
+    note = "Good: only ids with few edges, which a new edge moves most, are below the others."
+    columns = ["type", "edges", "ids", "median cosine", "10th percentile", "1st"]
+    yield Table("Drift by number of edges", columns, bands, note=note)
+    moved = [
+        [name, str(each.get("id")), number(each.get("cosine")), number(each.get("degree"))]
+        for name, kind in kinds.items()
+        for each in records(kind, "moved_most")
+    ]
+    note = "Look here first: new edges explain a move, a cosine far below the others without them does not."
+    yield Table("The ids that moved most", ["type", "id", "cosine", "edges"], moved, note=note)
+
+
+def _degrees(band: Mapping[str, Any]) -> str:
+    first, last = band.get("first"), band.get("last")
+    return number(first) if first == last else f"{number(first)} to {number(last)}"
 
 
 def drift(run: Run, before: Run) -> Iterator[Block]:

@@ -12,7 +12,7 @@ from graphmill.display.readable import duration, number, size
 from graphmill.library.nearest import by_cosine, nearest
 from graphmill.library.run import Run
 from graphmill.report.blocks import Block, Table, Tile, Tiles
-from graphmill.report.drift import drift
+from graphmill.report.drift import drift, measured
 from graphmill.report.labels import Labels
 from graphmill.report.map import maps
 from graphmill.report.reading import mapping
@@ -29,8 +29,9 @@ def vectors(
     etl: Mapping[str, Any],
     labels: Labels | None = None,
     before: Run | None = None,
+    drifted: Mapping[str, Any] | None = None,
 ) -> Iterator[Block]:
-    """Blocks about the embeddings; `entry` and `etl` are the entries of remap and etl in run.json."""
+    """Blocks about the embeddings; `entry`, `etl`, `drifted` are entries of stages in run.json."""
     sizes = {name: run.size_bytes(name) for name in run.entity_types}
     embeddings = Tile("embeddings", number(sum(run.num_entities.values())), f"{len(sizes)} types")
     version = Tile("checkpoint", f"version {entry.get('checkpoint_version', '-')}")
@@ -38,7 +39,9 @@ def vectors(
     yield Tiles([embeddings, Tile("size", size(sum(sizes.values()))), version, time])
     yield from maps(run, labels)
     yield from _neighbors(run, mapping(etl, "highest_degrees"))
-    if before is not None:
+    if drifted and "types" in drifted:
+        yield from measured(drifted)
+    elif before is not None:
         yield from drift(run, before)
     rows = [
         [name, number(count), number(run.dimension(name)), size(sizes[name])]

@@ -49,7 +49,10 @@ class Job(Protocol):
 def stages_of(config: Config) -> list[str]:
     """List the stages of a whole run: without etl where the configuration has buckets in place of tables."""
     has_buckets = storage.exists(bucket_uri(config.edge_paths[0], Bucket(0, 0)))
-    return [name for name in STAGES if name != "etl" or config.etl is not None or not has_buckets]
+    left_out = {name for name, stage in STAGES.items() if stage.is_optional and getattr(config, name) is None}
+    if has_buckets and config.etl is None:
+        left_out.add("etl")
+    return [name for name in STAGES if name not in left_out]
 
 
 def job_of(stage: str) -> Job:

@@ -176,6 +176,7 @@ def run_stage(
         record.claim.check()
     except BaseException as error:
         entry |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+        entry |= getattr(error, "figures", {})
         if isinstance(error, Exception) and not isinstance(error, GraphMillError):
             entry["traceback"] = traceback.format_exc()  # a defect
         with suppress(LockedError):  # run.json now belongs to another run

@@ -70,3 +70,13 @@ def remap(entry: Entry) -> Iterator[tuple[str, str]]:
     """Yield the figures of remap."""
     for name, kind in entry.get("types", {}).items():
         yield f"embeddings, {name}", f"{number(kind.get('num_rows'))} of length {kind.get('dimension')}"
+
+
+def drift(entry: Entry) -> Iterator[tuple[str, str]]:
+    """Yield the figures of drift."""
+    for name, kind in entry.get("types", {}).items():
+        if "p50" in kind:
+            yield (
+                f"cosine since the run before, {name}",
+                f"{number(kind['p50'])}, 10th percentile {number(kind['p10'])}",
+            )

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from graphmill.run import lock
+from remap.drift.moved import DRIFT_RATIO
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -137,3 +138,40 @@ def test_a_date_that_failed_is_run_again(tmp_path: Path) -> None:
     errors = done.communicate()[1]
     assert done.returncode == 0, errors
     assert (tmp_path / "out" / DAYS[0] / "_SUCCESS").exists()
+
+
+def test_vectors_that_moved_too_far_end_the_run_with_a_code_of_its_own(tmp_path: Path) -> None:
+    """The first day has nothing to compare with; the second may move little, and is accepted when asked."""
+    write_conf(tmp_path)
+    conf = yaml.safe_load((tmp_path / "daily.yaml").read_text())
+    conf["drift"] = {"before": f"{tmp_path}/out/{{previous_date}}/embeddings", "max_p10": 0.0, "num_moved": 3}
+    (tmp_path / "daily.yaml").write_text(yaml.safe_dump(conf))
+    for day, num_ids in zip(DAYS, (40, 50, 60), strict=True):
+        write_day(tmp_path, day, num_ids)
+    first = start(tmp_path, DAYS[0])
+    assert "drift: left out: there is no run before" in first.communicate()[1]
+    assert first.returncode == 0
+
+    second = start(tmp_path, DAYS[1])
+    assert "a tenth of the ids has moved by more than drift.max_p10 = 0" in second.communicate()[1]
+    assert second.returncode == 3
+    assert not (tmp_path / "out" / DAYS[1] / "_SUCCESS").exists()
+    assert (tmp_path / "out" / DAYS[1] / "embeddings" / "_SUCCESS").exists()
+    stage = record(tmp_path, DAYS[1])["stages"]["drift"]
+    assert stage["status"] == "failed"
+    users = stage["types"]["user"]
+    assert (users["num_compared"], users["num_new"], users["num_gone"]) == (40, 10, 0)
+    assert users["p50"] >= users["p10"] >= users["p1"]
+    assert 1 - users["p1"] <= DRIFT_RATIO * (1 - users["moved_most"][0]["cosine"]) + 1e-6
+    assert len(users["moved_most"]) == 3
+    assert sum(band["num_ids"] for band in users["by_degree"]) == 40
+    assert "The ids that moved most" in (tmp_path / "out" / DAYS[1] / "report.html").read_text()
+
+    conf["drift"]["max_p10"] = 2.0
+    (tmp_path / "daily.yaml").write_text(yaml.safe_dump(conf))
+    accepted = start(tmp_path, DAYS[1])
+    errors = accepted.communicate()[1]
+    assert accepted.returncode == 0, errors
+    assert "remap: skipped, unchanged since" in errors
+    assert "drift: skipped" in start(tmp_path, DAYS[1]).communicate()[1]
+    assert (tmp_path / "out" / DAYS[1] / "_SUCCESS").exists()

@@ -18,7 +18,7 @@ from graphmill.config import PbgConfig, Section, yaml_text
 from graphmill.errors import ConfigError, NotFoundError
 from graphmill.run.dates import ScheduleConfig
 from graphmill.vocab import Side
-from remap.config import RemapConfig
+from remap.config import DriftConfig, RemapConfig
 from tests import DATA, REPOSITORY
 from train.config import EvaluateConfig, TrainConfig
 
@@ -324,12 +324,14 @@ def sections_of(model: type[BaseModel]) -> set[type[Section]]:
 
 def test_every_key_says_its_effect_on_the_result() -> None:
     stages = {
-        model for each in (EtlConfig, TrainConfig, EvaluateConfig, RemapConfig) for model in sections_of(each)
+        model
+        for each in (EtlConfig, TrainConfig, EvaluateConfig, RemapConfig, DriftConfig)
+        for model in sections_of(each)
     }
     for model in sections_of(PbgConfig) | stages:
         assert model.effects().keys() == model.model_fields.keys(), model
     unsaid = config.Config.model_fields.keys() - config.Config.effects().keys()
-    assert unsaid == {"etl", "train", "evaluate", "remap"}  # the keys inside say it
+    assert unsaid == {"etl", "train", "evaluate", "remap", "drift"}  # the keys inside say it
 
 
 def test_every_key_has_a_description() -> None:
@@ -339,6 +341,7 @@ def test_every_key_has_a_description() -> None:
         TrainConfig,
         EvaluateConfig,
         RemapConfig,
+        DriftConfig,
         ClusterConfig,
         ScheduleConfig,
     )
