@@ -1,7 +1,8 @@
 """An Airflow DAG that runs conf/daily.yaml once per day on YARN.
 
 Airflow fails at once on exit codes 2 (bad input) and 3 (vectors moved too far), and retries all other
-failures. After 75 (another scheduler runs this date) it retries until that run is done, and then has nothing to do.
+failures. After 75 (another scheduler runs this date) it retries until that run is done, and then has nothing
+to do.
 """
 
 from datetime import datetime, timedelta
