@@ -52,6 +52,13 @@ class RemapConfig(Section):
         None, description="Committed version of the checkpoint to remap; null: the latest."
     )
 
+    align_to: Neutral[str | None] = Field(
+        None,
+        description="Folder of an earlier run's embeddings. The vectors are turned into their space, by the "
+        "orthogonal matrix that suits the ids of both runs best (Procrustes), so that a model trained from "
+        "nothing can replace the served one. Cosines and dot products stay; relations do not fit any more.",
+    )
+
     id_maps: Fixed[dict[TypeName, str]] = Field(
         default_factory=dict,
         description="Raw ids of the ids of RecIS' tables, by table: a parquet file or folder with both ids, "

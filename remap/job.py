@@ -13,6 +13,7 @@ from graphmill import storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.display import readable
+from graphmill.errors import ConfigError
 from graphmill.formats.id_maps import INTEGERS
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
@@ -20,9 +21,11 @@ from graphmill.run.outlook import GraphSize, Outlook
 from graphmill.run.output_checks import check_folder
 from graphmill.run.trained_with import changes_in_errors
 from remap.config import RemapConfig
+from remap.output.align import Alignment
 from remap.output.complete import check_complete
 from remap.output.partition import write_partition
 from remap.output.relation_parameters import RELATIONS, write_relation_parameters
+from remap.sources.earlier import parts_of
 from remap.sources.id_map import Sources, check_maps, open_sources
 from remap.sources.inputs import find_inputs, select_types
 from remap.sources.partition import MeasuredPartition, check_partitions, measure_partition
@@ -34,15 +37,33 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
     """Refuse wrong settings before anything changes; earlier stages will write the folders `coming`.
 
     Raises:
-        ConfigError: an entity type or a version is missing, or the output folder holds other files.
+        ConfigError: an entity type, a version or the embeddings of `remap.align_to` are missing, or the
+            output folder holds other files.
     """
     settings = config.section(RemapConfig)
     select_types(config, settings)
+    if settings.align_to is not None:
+        _check_alignment(config, settings, settings.align_to)
     if settings.id_maps:
         check_maps(config, settings)
     elif config.checkpoint_path not in coming:
         find_inputs(config, settings)
     return ""
+
+
+def _check_alignment(config: Config, settings: RemapConfig, align_to: str) -> None:
+    if settings.relations:
+        raise ConfigError(
+            "remap.align_to turns the vectors, and the parameters of relations would not fit them; found "
+            "remap.relations: true too; remove one of the two"
+        )
+    if storage.absolute(align_to) == storage.absolute(config.embedding_path):
+        raise ConfigError(f"remap.align_to: {align_to} is also embedding_path; name the run to replace")
+    if not any(parts_of(align_to, name) for name in select_types(config, settings)):
+        raise ConfigError(
+            f"remap.align_to: {align_to} has no embeddings of {', '.join(select_types(config, settings))}; "
+            "expected the folder `embeddings` of the run that these vectors replace"
+        )
 
 
 def outlook(config: Config, size: GraphSize | None) -> Outlook:
@@ -85,8 +106,13 @@ def _run(
         parts: list[MeasuredPartition] = run_tasks(
             client, measure_partition, partitions, description="measuring", unit="partitions"
         )
+    alignment = None
+    if settings.align_to is not None:
+        alignment = Alignment(settings.align_to)
+        alignment.fit(client, inputs, parts, settings.batch_rows)
+    matrices = {} if alignment is None else alignment.matrices
     with storage.atomic_directory(config.embedding_path) as folder:
-        arguments = [(inputs, part, folder, settings) for part in parts]
+        arguments = [(inputs, part, folder, settings, matrices.get(part.dimension)) for part in parts]
         files: list[dict[str, int]] = run_tasks(
             client, write_partition, arguments, description="remapping", unit="partitions"
         )
@@ -106,6 +132,7 @@ def _run(
         "num_rows": sum(written.values()),
         "num_files": len(written),
         **({"num_relation_parameters": num_parameters} if settings.relations else {}),
+        **({"aligned": alignment.figures} if alignment is not None else {}),
         "types": {
             entity_type: {"num_rows": num, "dimension": config.entity_dimension(entity_type)}
             for entity_type, num in num_rows.items()
@@ -120,6 +147,7 @@ def input_uris(config: Config) -> list[str]:
         *([] if settings.id_maps else [config.entity_path]),
         config.checkpoint_path,
         *([settings.ids_path] if settings.ids_path else []),
+        *([settings.align_to] if settings.align_to else []),
         *(each for each in settings.id_maps.values() if each != INTEGERS),
     ]
 

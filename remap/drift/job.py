@@ -5,7 +5,7 @@ edges of this run                                 the degree of each id
 run.json                                          figures by type and by degree, the ids that moved most
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from distributed import Client
@@ -13,7 +13,7 @@ from distributed import Client
 from graphmill import storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
-from graphmill.errors import BadInputError, ConfigError, DriftError
+from graphmill.errors import ConfigError, DriftError
 from graphmill.formats import remapped
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
@@ -21,6 +21,7 @@ from graphmill.run.outlook import GraphSize, Outlook
 from remap.config import DriftConfig, RemapConfig
 from remap.drift.degrees import Counts, degrees_of, places_of
 from remap.drift.moved import Moved, moved_of_part
+from remap.sources.earlier import check_length, parts_of, parts_with
 
 Places = tuple[str, str]  # folders of the embeddings of this run and of the run before
 
@@ -56,17 +57,17 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     """
     settings = config.section(DriftConfig)
     places = config.embedding_path, _before(config) or ""
-    parts = {each: _parts(places[0], each) for each in config.entities}
-    before = {each: _parts(places[1], each) for each in config.entities}
+    parts = {each: parts_of(places[0], each) for each in config.entities}
+    before = {each: parts_of(places[1], each) for each in config.entities}
     types = [each for each in config.entities if parts[each] and before[each]]
     num_before = {each: _num_rows(places[1], each, before[each]) for each in types}
-    _check_lengths(places, types)
+    for each in types:
+        check_length(places[1], each, config.entity_dimension(each), "drift")
     degrees = {each: _degrees(config, client, each) for each in types if len(parts[each]) == 1}
     arguments = []
     for each in types:
         for part in parts[each]:
-            same = len(parts[each]) == len(before[each])  # then the hash of an id has placed it alike
-            others = [part] if same else before[each]
+            others = parts_with(part, len(parts[each]), before[each])
             arguments.append((config, places, each, part, others, degrees.get(each), settings.num_moved))
     found: list[Moved] = run_tasks(client, _moved, arguments, description="comparing", unit="partitions")
     figures: dict[str, Any] = {}
@@ -83,7 +84,7 @@ def _moved(
     places: Places,
     entity_type: str,
     part: int,
-    parts_before: list[int],
+    parts_before: Sequence[int],
     degree_N: Counts | None,
     num_most: int,
 ) -> Moved:
@@ -111,17 +112,6 @@ def _degrees(config: Config, client: Client, entity_type: str) -> Counts:
     return total
 
 
-def _check_lengths(places: Places, types: list[str]) -> None:
-    for each in types:
-        now, then = (remapped.shape_of(place, each, 0)[1] for place in places)
-        if now != then:
-            raise BadInputError(
-                f"drift: {each!r} has vectors of length {now} in {places[0]}, of {then} in {places[1]}; they "
-                "cannot be compared: whoever uses the vectors must replace all of them. Remove the section "
-                "drift for this run"
-            )
-
-
 def _check_limit(settings: DriftConfig, figures: dict[str, Any]) -> None:
     limit = settings.max_p10
     if limit is None:
@@ -144,15 +134,6 @@ def _before(config: Config) -> str | None:
     if settings.before is not None or config.init_path is None:
         return settings.before
     return storage.join(storage.parent(config.init_path), "embeddings")
-
-
-def _parts(embedding_path: str, entity_type: str) -> list[int]:
-    """Numbers of the parts of a type; none if there is no such type."""
-    folder = storage.join(embedding_path, entity_type)
-    if not storage.is_dir(folder):
-        return []
-    num_parts = sum(remapped.is_part(each.uri) for each in storage.list_dir(folder))
-    return list(range(num_parts))
 
 
 def _num_rows(embedding_path: str, entity_type: str, parts: list[int]) -> int:

@@ -8,15 +8,16 @@ Shapes: N ids, D dimension, G bands of degrees, B bins of drift.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from graphmill.formats import remapped
+from remap.sources.earlier import pairs
 
 Floats = npt.NDArray[np.float32]
 Cosines = npt.NDArray[np.float64]
@@ -126,16 +127,9 @@ def moved_of_part(
     now, before = places
     num_rows, _ = remapped.shape_of(now, entity_type, part)
     cosine_N = np.full(num_rows, np.nan)
-    for each in parts_before:
-        ids, vectors_MD = _read(before, entity_type, each)
-        start = 0
-        for own_ids, own_ND in remapped.iter_part(now, entity_type, part):
-            place_N = pc.index_in(own_ids, ids)
-            is_there_N = place_N.is_valid().to_numpy(zero_copy_only=False)
-            rows = np.flatnonzero(is_there_N)
-            then_ND = vectors_MD[place_N.drop_null().to_numpy()]
-            cosine_N[start + rows] = cosines(own_ND[rows], then_ND)
-            start += len(own_ids)
+    batches = partial(remapped.iter_part, now, entity_type, part)
+    for row_N, now_ND, then_ND in pairs(batches, before, entity_type, parts_before):
+        cosine_N[row_N] = cosines(now_ND, then_ND)
     found = np.flatnonzero(~np.isnan(cosine_N))
     ids = _ids(now, entity_type, part).take(pa.array(found))
     return Moved.of(num_rows, ids, cosine_N[found], degree_N[found], num_most)
@@ -148,17 +142,6 @@ def cosines(now_ND: Floats, then_ND: Floats) -> Cosines:
     are_zero_N = ~now.any(1) & ~then.any(1)
     found_N: Cosines = np.einsum("nd,nd->n", now, then) / np.where(lengths_N > 0, lengths_N, 1)
     return np.where(are_zero_N, 1.0, np.clip(found_N, -1, 1))
-
-
-def _read(embedding_path: str, entity_type: str, part: int) -> tuple[pa.ChunkedArray, Floats]:
-    """All ids and vectors of a part."""
-    vectors_MD = np.empty(remapped.shape_of(embedding_path, entity_type, part), np.float32)
-    ids, start = [], 0
-    for each, each_ND in remapped.iter_part(embedding_path, entity_type, part):
-        ids.append(each)
-        vectors_MD[start : start + len(each)] = each_ND
-        start += len(each)
-    return pa.chunked_array(ids, pa.string()), vectors_MD
 
 
 def _ids(embedding_path: str, entity_type: str, part: int) -> pa.ChunkedArray:

@@ -21,14 +21,22 @@ from remap.strings.distinct import Hashes, first_repeated, hashes_of, repeated
 
 
 def write_partition(
-    inputs: Inputs, part: MeasuredPartition, embedding_path: str, settings: RemapConfig
+    inputs: Inputs,
+    part: MeasuredPartition,
+    embedding_path: str,
+    settings: RemapConfig,
+    matrix_DD: Floats | None = None,
 ) -> dict[str, int]:
     """Write one partition's files and count their rows; return the rows of each file.
+
+    With `matrix_DD`, vectors are multiplied by it: a vector x becomes x matrix_DD.
 
     Raises:
         FormatError: ids or embeddings have changed since the measurement, or are damaged or not finite.
     """
     rows = _checked_rows(inputs, part, settings.batch_rows)
+    if matrix_DD is not None:
+        rows = ((ids, vectors_ND @ matrix_DD) for ids, vectors_ND in rows)
     if not settings.is_standard:
         return write_custom(rows, part, embedding_path, settings)
     with remapped.new_part(

@@ -1,0 +1,122 @@
+"""Vectors of a new training, turned into the space of an earlier run.
+
+Two trainings from nothing agree on angles between vectors, not on the vectors. The orthogonal matrix that
+brings the unit vectors of the ids of both runs nearest to each other keeps all cosines and dot products.
+
+Source: P. Schönemann, A generalized solution of the orthogonal Procrustes problem, Psychometrika 31 (1966).
+
+Shapes: N ids that both runs have, D dimension.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from distributed import Client
+
+from graphmill.checkpoints import Floats
+from graphmill.cluster import run_tasks
+from graphmill.errors import BadInputError
+from remap.sources.earlier import check_length, pairs, parts_of, parts_with
+from remap.sources.inputs import Inputs
+from remap.sources.partition import MeasuredPartition, iter_ids, iter_vectors
+
+ENOUGH_ROWS = 1 << 20  # of a type, of its first partitions: ids are in partitions at random
+
+Doubles = npt.NDArray[np.float64]
+
+log = logging.getLogger("graphmill")
+
+
+class Alignment:
+    """A matrix for each length of vectors: types of one length are in one space."""
+
+    def __init__(self, embedding_path: str) -> None:
+        """`embedding_path` is the folder of the earlier run's embeddings."""
+        self.embedding_path = embedding_path
+        self.matrices: dict[int, Floats] = {}
+        self.figures: dict[str, Any] = {"to": embedding_path}
+
+    def fit(
+        self, client: Client, inputs: Inputs, parts: Sequence[MeasuredPartition], batch_rows: int
+    ) -> None:
+        """Find the matrices, from at least ENOUGH_ROWS ids of each type, or all.
+
+        Raises:
+            BadInputError: the runs have too few ids in common, or vectors of another length.
+            FormatError: the earlier run's embeddings are damaged.
+        """
+        chosen = list(self._chosen(parts))
+        arguments = [(inputs, part, batch_rows, self.embedding_path, others) for part, others in chosen]
+        products = run_tasks(client, product_of_part, arguments, description="aligning", unit="partitions")
+        for dimension in dict.fromkeys(part.dimension for part in parts):
+            product_DD, num_ids = np.zeros((dimension, dimension)), 0
+            for (part, _), (own_DD, num) in zip(chosen, products, strict=True):
+                if part.dimension == dimension:
+                    product_DD += own_DD
+                    num_ids += num
+            self._add(product_DD, num_ids)
+
+    def _chosen(
+        self, parts: Sequence[MeasuredPartition]
+    ) -> Iterator[tuple[MeasuredPartition, Sequence[int]]]:
+        """The first partitions of each type that both runs have, and the parts that may have their ids."""
+        for name in dict.fromkeys(part.entity_type for part in parts):
+            own = [part for part in parts if part.entity_type == name]
+            earlier, num_rows = parts_of(self.embedding_path, name), 0
+            for part in own if earlier else []:
+                if num_rows < ENOUGH_ROWS:
+                    check_length(self.embedding_path, name, part.dimension, "remap.align_to")
+                    yield part, parts_with(part.partition, len(own), earlier)
+                    num_rows += part.num_rows
+
+    def _add(self, product_DD: Doubles, num_ids: int) -> None:
+        """Add the matrix for vectors of length D."""
+        dimension = len(product_DD)
+        if num_ids < dimension:
+            raise BadInputError(
+                f"remap.align_to: expected {dimension} ids, as many as the length of the vectors, that this "
+                f"run shares with {self.embedding_path}; found {num_ids}. Name the run that these vectors "
+                "replace, or remove the key"
+            )
+        matrix_DD, singular_D = rotation(product_DD)
+        self.matrices[dimension] = matrix_DD.astype(np.float32)
+        figures = {
+            "num_ids": num_ids,
+            "mean_cosine_before": round(float(np.trace(product_DD)) / num_ids, 6),
+            "mean_cosine": round(float(singular_D.sum()) / num_ids, 6),
+        }
+        self.figures[f"length_{dimension}"] = figures
+        log.info("remap: mean cosine with %s: %s", self.embedding_path, figures)
+
+
+def rotation(product_DD: Doubles) -> tuple[Doubles, Doubles]:
+    """The orthogonal matrix R [D, D] with the largest trace of R' product, and the singular values [D].
+
+    Of product = now' then, R brings the rows now R nearest to then.
+    """
+    left_DD, singular_D, right_DD = np.linalg.svd(product_DD)
+    return left_DD @ right_DD, singular_D
+
+
+def product_of_part(
+    inputs: Inputs, part: MeasuredPartition, batch_rows: int, embedding_path: str, parts_before: Sequence[int]
+) -> tuple[Doubles, int]:
+    """Sum now' then over the unit vectors of the ids that both runs have: [D, D], and their number."""
+    product_DD, num_ids = np.zeros((part.dimension, part.dimension)), 0
+
+    def batches() -> Any:
+        return zip(iter_ids(inputs, part, batch_rows), iter_vectors(inputs, part, batch_rows), strict=False)
+
+    for _, now_ND, then_ND in pairs(batches, embedding_path, part.entity_type, parts_before):
+        product_DD += _unit(now_ND).T @ _unit(then_ND)
+        num_ids += len(now_ND)
+    return product_DD, num_ids
+
+
+def _unit(vectors_ND: Floats) -> Doubles:
+    vectors = vectors_ND.astype(np.float64)
+    lengths_N1 = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(lengths_N1 > 0, lengths_N1, 1)

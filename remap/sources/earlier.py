@@ -1,0 +1,84 @@
+"""Embeddings of an earlier run, whose ids are those of a part of this run.
+
+Shapes: N ids that both runs have, M rows of a part of the earlier run, D dimension.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphmill import storage
+from graphmill.checkpoints import Floats
+from graphmill.errors import BadInputError
+from graphmill.formats import remapped
+
+Numbers = npt.NDArray[np.int64]
+Batches = Callable[[], Iterable[tuple[pa.Array, Floats]]]  # ids (string) and vectors of a part of this run
+
+
+class Pairs(NamedTuple):
+    """Vectors of the same ids: rows of the part of this run [N], and both vectors, float32 [N, D]."""
+
+    row_N: Numbers
+    now_ND: Floats
+    then_ND: Floats
+
+
+def parts_of(embedding_path: str, entity_type: str) -> list[int]:
+    """Numbers of the parts of a type; none if the folder has no such type."""
+    folder = storage.join(embedding_path, entity_type)
+    if not storage.is_dir(folder):
+        return []
+    return list(range(sum(remapped.is_part(each.uri) for each in storage.list_dir(folder))))
+
+
+def parts_with(part: int, num_parts: int, earlier: Sequence[int]) -> Sequence[int]:
+    """Parts of the earlier run that may have ids of a part: etl places an id by its hash, so the same one.
+
+    Where there are more or fewer of them, all.
+    """
+    return [part] if num_parts == len(earlier) else earlier
+
+
+def check_length(embedding_path: str, entity_type: str, dimension: int, key: str) -> None:
+    """Refuse vectors of another length than `dimension`.
+
+    Raises:
+        BadInputError: they have another one.
+    """
+    found = remapped.shape_of(embedding_path, entity_type, 0)[1]
+    if found != dimension:
+        raise BadInputError(
+            f"{key}: {entity_type!r} has vectors of length {dimension} now, of {found} in {embedding_path}; "
+            "they cannot be compared: whoever uses the vectors must replace all of them. "
+            f"Remove {key} for this run"
+        )
+
+
+def pairs(batches: Batches, embedding_path: str, entity_type: str, parts: Sequence[int]) -> Iterator[Pairs]:
+    """Find the vectors that ids of this run had; one part of the earlier run is in memory at a time.
+
+    `batches` is called once for each part.
+    """
+    for part in parts:
+        ids, vectors_MD = _read(embedding_path, entity_type, part)
+        start = 0
+        for own_ids, own_ND in batches():
+            place_N = pc.index_in(own_ids, ids)
+            row_N = np.flatnonzero(place_N.is_valid().to_numpy(zero_copy_only=False))
+            yield Pairs(start + row_N, own_ND[row_N], vectors_MD[place_N.drop_null().to_numpy()])
+            start += len(own_ids)
+
+
+def _read(embedding_path: str, entity_type: str, part: int) -> tuple[pa.ChunkedArray, Floats]:
+    vectors_MD = np.empty(remapped.shape_of(embedding_path, entity_type, part), np.float32)
+    ids, start = [], 0
+    for each, each_ND in remapped.iter_part(embedding_path, entity_type, part):
+        ids.append(each)
+        vectors_MD[start : start + len(each)] = each_ND
+        start += len(each)
+    return pa.chunked_array(ids, pa.string()), vectors_MD
