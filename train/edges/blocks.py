@@ -3,7 +3,8 @@
 Quality falls with the number of partitions, so training has as few as memory allows. It groups the partitions
 of files to blocks, and visits every pair of blocks. In a visit the rows of both are one table, and the edges
 among them are one bucket. Few blocks have two passes over all pairs, with half of every bucket's edges each:
-few long visits cost quality too. Every pass groups the partitions in another way.
+few long visits cost quality too. Every pass groups the partitions in another way. Queries of all_negs have
+one pass: a query costs as much in a visit, however few of its edges are there.
 
     8 partitions, 4 blocks     in some pass block 0 has partitions 5 and 2, block 1 has 0 and 7, ...
                                visit (0, 1) has half of the edges between the blocks; the three visits of a
@@ -40,7 +41,8 @@ class Blocks:
 
     def __init__(self, config: Config, schedule: Schedule, num: int) -> None:
         self.num, self.config, self.schedule = num, config, schedule
-        self.passes = num_passes(num)
+        has_queries = any(each.all_negs for each in config.relations)
+        self.passes = 1 if has_queries else num_passes(num)
         self.types = sorted({each.entity_type(side) for each in config.relations for side in Side})
         self._grouping = lru_cache(16)(self._grouped)
 
