@@ -1,0 +1,40 @@
+"""Opens the snapshot that an entry of the configuration names."""
+
+from etl.config import FilesConfig
+from etl.tables.lake import delta, iceberg
+from etl.tables.lake.logs import METADATA, log_at, refuse
+from etl.tables.lake.snapshot import Snapshot
+from graphmill import storage
+from graphmill.errors import RawTableError
+
+_FORMATS = {"Delta Lake": "delta", "Iceberg": "iceberg"}
+_LOGS = {"delta": "a folder with _delta_log", "iceberg": "a folder with metadata/*.metadata.json"}
+
+
+def snapshot_at(uri: str, table: FilesConfig) -> Snapshot | None:
+    """Open the snapshot of the table at `uri`, or of the table of a catalog; None: these are plain files.
+
+    Raises:
+        RawTableError: the table has no such snapshot, is of another format, or cannot be read.
+    """
+    if table.catalog is not None:
+        return iceberg.in_catalog(table.catalog, table.path[0], table.snapshot, table.data_path)
+    if METADATA.fullmatch(uri):
+        return iceberg.at_metadata(uri, table.snapshot, table.data_path)
+    log = log_at(uri)
+    found = _FORMATS.get(log or "")
+    if log and (found is None or table.format not in ("auto", found)):
+        refuse(uri)
+    if found is None:
+        if table.format in _LOGS or table.snapshot is not None:
+            expected = _LOGS.get(table.format, " or ".join(_LOGS.values()))
+            raise RawTableError(f"{uri}: expected {expected}, found none; snapshots are those of such tables")
+        return None
+    if found == "delta":
+        return delta.at_folder(uri, table.snapshot, table.data_path)
+    return iceberg.at_folder(uri, table.snapshot, table.data_path)
+
+
+def place_in_catalog(table: FilesConfig) -> str:
+    """Return a name for a table of a catalog, in the form of a URI, for lineage."""
+    return storage.join(f"iceberg://{table.catalog}", table.path[0])

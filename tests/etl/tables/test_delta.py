@@ -1,0 +1,260 @@
+"""Tables of Delta Lake: written by delta-rs, and by hand as Spark writes them; read back by delta-rs."""
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from hypothesis import given
+from hypothesis import strategies as st
+
+from etl.tables.lake.delta_deletes import decoded
+from graphmill.errors import FormatError, NotFoundError, RawTableError
+from tests.etl.tables.lakes import (
+    deletion_vector,
+    found_in,
+    opened_files,
+    read,
+    rows_of,
+    write_mapped_delta,
+    z85,
+)
+
+DAYS = [datetime.date(2026, 11, day) for day in (1, 1, 2)]
+ROWS = pa.table({"u": ["a", "b", "c"], "i": ["x", "y", "z"], "n": [1, 2, 3], "day": DAYS})
+
+
+def foreign_rows(path: Path, columns: list[str], version: int | None = None) -> list[tuple[Any, ...]]:
+    """The rows as delta-rs itself reads them."""
+    table = pa.table(DeltaTable(path, version=version).scan(columns))
+    return sorted(tuple(row[name] for name in columns) for row in table.to_pylist())
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Versions: 0 three rows, 1 two rows more, 2 without b, 3 as 2 and compacted with removed files."""
+    path = tmp_path / "lake/orders"
+    write_deltalake(path, ROWS, partition_by=["day"])
+    write_deltalake(path, ROWS.slice(1), mode="append")
+    DeltaTable(path).delete("u = 'b'")
+    DeltaTable(path).optimize.compact()
+    return path
+
+
+@pytest.mark.parametrize("version", [None, 0, 1, 2, 3])
+@pytest.mark.parametrize("with_checkpoint", [False, True])
+def test_the_rows_of_each_version(table: Path, version: int | None, with_checkpoint: bool) -> None:
+    if with_checkpoint:
+        DeltaTable(table, version=1).create_checkpoint()
+        if version is None or version > 1:
+            (table / "_delta_log/00000000000000000000.json").unlink()
+    expected = foreign_rows(table, ["u", "i"], version)
+    assert rows_of(table, snapshot=version) == expected
+    assert len(list(table.rglob("*.parquet"))) - with_checkpoint > len(found_in(table).files())
+
+
+def test_partition_columns_are_columns(table: Path) -> None:
+    assert rows_of(table, rhs="day", weight="n") == [
+        ("a", "2026-11-01", 1.0),
+        ("c", "2026-11-02", 3.0),
+        ("c", "2026-11-02", 3.0),
+    ]
+
+
+def test_columns_that_came_later_are_null(tmp_path: Path) -> None:
+    write_deltalake(tmp_path, ROWS.select(["u", "i"]))
+    write_deltalake(tmp_path, ROWS.select(["u", "i", "n"]), mode="append", schema_mode="merge")
+    rows, bad = read(tmp_path, rhs="n")
+    assert rows == [("a", "1"), ("b", "2"), ("c", "3")]
+    assert bad == [("rhs: null", row) for row in (1, 2, 3)]
+    with pytest.raises(
+        RawTableError, match=r"expected a column 'm' \(rhs\), found columns \['u', 'i', 'n'\]"
+    ):
+        rows_of(tmp_path, rhs="m")
+
+
+@pytest.mark.parametrize(
+    ("filters", "num_files", "rows"),
+    [
+        ([["day", "==", "2026-11-01"]], 1, ["a"]),
+        ([["day", ">", "2026-11-01"]], 1, ["c", "c"]),
+        ([["day", "in", ["2026-11-01", "2026-11-02"]], ["n", ">", 1]], 1, ["c", "c"]),
+        ([[["day", "<", "2026-11-02"]], [["u", "==", "c"]]], 2, ["a", "c", "c"]),
+        ([["day", "!=", None], ["u", "!=", "a"]], 2, ["c", "c"]),
+    ],
+)
+def test_filters_prune_files_and_rows(
+    table: Path, monkeypatch: pytest.MonkeyPatch, filters: Any, num_files: int, rows: list[str]
+) -> None:
+    assert len(found_in(table, filters=filters).files()) == num_files
+    with opened_files(monkeypatch) as opened:
+        assert [row[0] for row in rows_of(table, filters=filters)] == rows
+    assert len({name for name in opened if name.startswith("part-")}) == num_files
+
+
+def test_a_time_is_not_cut_to_the_milliseconds_of_its_statistics(tmp_path: Path) -> None:
+    at = datetime.datetime(2026, 11, 1, 0, 0, 0, 1500, datetime.UTC)
+    write_deltalake(tmp_path, pa.table({"u": ["a"], "i": ["x"], "at": [at]}))
+    assert rows_of(tmp_path, filters=[["at", ">=", "2026-11-01 00:00:00.0015"]]) == [("a", "x")]
+    assert rows_of(tmp_path, filters=[["at", ">", "2026-11-01 00:00:00.0015"]]) == []
+
+
+ODD = ["d e", "d/e", "ä=%", "%41", "a:b", None]
+
+
+def test_odd_values_of_partitions(tmp_path: Path) -> None:
+    rows = pa.table({"u": [str(n) for n in range(len(ODD))], "i": ["x"] * len(ODD), "p": ODD})
+    write_deltalake(tmp_path, rows, partition_by=["p"])
+    assert rows_of(tmp_path, rhs="p") == [(str(n), each) for n, each in enumerate(ODD) if each is not None]
+    for number, each in enumerate(ODD):
+        assert rows_of(tmp_path, filters=[["p", "==", each]]) == [(str(number), "x")]
+
+
+FILES = {
+    "one.parquet": pa.table({"c1": list("abcde"), "c2": [{"c3": f"x{n}"} for n in range(5)], "c4": range(5)}),
+    "two.parquet": pa.table({"c1": list("fg"), "c2": [{"c3": "y"}, {"c3": "z"}]}),
+}
+
+
+@pytest.mark.parametrize("kind", ["i", "u", "p"])
+def test_column_mapping_and_deletion_vectors(tmp_path: Path, kind: str) -> None:
+    write_mapped_delta(tmp_path, FILES, {"one.parquet": deletion_vector(tmp_path, [0, 3], kind)})
+    scanned = pa.table(DeltaTable(tmp_path).scan(["u", "ev"])).to_pylist()
+    expected = sorted((row["u"], row["ev"]["item"]) for row in scanned)
+    assert [row[0] for row in expected] == list("bcefg")
+    for chunk_rows in (1, 2, 1000):
+        assert rows_of(tmp_path, chunk_rows, rhs="ev.item") == expected
+    rows, bad = read(tmp_path, rhs="day", weight="n")
+    assert rows == [(each, "2026-11-01", float("abcde".index(each))) for each in "bce"]
+    assert bad == [("weight: null", 1), ("weight: null", 2)]
+    assert rows_of(tmp_path, rhs="ev.item", filters=[["n", ">=", 2]]) == [("c", "x2"), ("e", "x4")]
+
+
+def test_columns_that_are_mapped_by_number(tmp_path: Path) -> None:
+    renamed = pa.schema(
+        [
+            pa.field("other", pa.string(), metadata={"PARQUET:field_id": "1"}),
+            pa.field("c1", pa.string(), metadata={"PARQUET:field_id": "9"}),
+            pa.field("n", pa.int64(), metadata={"PARQUET:field_id": "4"}),
+        ]
+    )
+    file = pa.table([["a"], ["wrong"], [7]], schema=renamed)
+    write_mapped_delta(tmp_path, {"one.parquet": file}, {}, mode="id")
+    assert rows_of(tmp_path, rhs="n") == [("a", "7")]
+
+
+def test_a_damaged_deletion_vector(tmp_path: Path) -> None:
+    write_mapped_delta(tmp_path, FILES, {"one.parquet": deletion_vector(tmp_path, [0], "u")})
+    (file,) = tmp_path.glob("ab/deletion_vector_*.bin")
+    file.write_bytes(file.read_bytes()[:-6] + b"\0" * 6)
+    with pytest.raises(FormatError, match="the deletion vector at byte 1 is damaged"):
+        rows_of(tmp_path, rhs="ev.item")
+    file.unlink()
+    with pytest.raises(NotFoundError, match=file.name):
+        rows_of(tmp_path, rhs="ev.item")
+
+
+@given(st.binary(max_size=40))
+def test_z85_gives_the_bytes_back(content: bytes) -> None:
+    assert decoded(z85(content))[: len(content)] == content
+
+
+def test_a_deletion_vector_that_is_no_z85() -> None:
+    with pytest.raises(FormatError, match="expected Z85 in a deletion vector"):
+        decoded("\\\\\\\\\\")
+
+
+def test_files_that_vacuum_has_deleted(table: Path) -> None:
+    DeltaTable(table).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    assert [row[0] for row in rows_of(table)] == ["a", "c", "c"]
+    with pytest.raises(
+        NotFoundError, match=r"version 1 of the table names this file, which is not there: .*vacuum"
+    ):
+        rows_of(table, snapshot=1)
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "message"),
+    [
+        (9, r"expected a log of version 9, found the versions 0 to 3"),
+        ("main", r"expected a number as snapshot of Delta Lake, found 'main'"),
+    ],
+)
+def test_snapshots_that_are_none(table: Path, snapshot: Any, message: str) -> None:
+    with pytest.raises(RawTableError, match=message):
+        found_in(table, snapshot=snapshot)
+
+
+def test_a_log_with_a_gap(table: Path) -> None:
+    (table / "_delta_log/00000000000000000001.json").unlink()
+    with pytest.raises(RawTableError, match=r"expected the commits 0 to 3 .*found none of version 1"):
+        found_in(table)
+
+
+def test_an_unknown_feature(table: Path) -> None:
+    path = table / "_delta_log/00000000000000000000.json"
+    features = {"readerFeatures": ["timeMachine"], "writerFeatures": ["timeMachine"]}
+    protocol = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7} | features}
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], json.dumps(protocol), *lines[2:]]))
+    with pytest.raises(RawTableError, match=r"timeMachine"):
+        found_in(table).files()
+
+
+@pytest.mark.parametrize("log", ["{", '{"metaData": 3}', "[" * 100_000, "\0"])
+def test_a_damaged_log(table: Path, log: str) -> None:
+    (table / "_delta_log/00000000000000000003.json").write_text(log)
+    with pytest.raises(RawTableError, match=r"orders: version 3 cannot be read"):
+        found_in(table).files()
+
+
+@pytest.mark.parametrize(
+    "place", ["../../secret.parquet", "{}/secret.parquet", "file://{}/secret.parquet", "link"]
+)
+def test_a_log_that_names_files_elsewhere(tmp_path: Path, place: str) -> None:
+    pq.write_table(ROWS, tmp_path / "secret.parquet")
+    path = tmp_path / "lake/orders"
+    write_deltalake(path, ROWS)
+    (path / "link").symlink_to(tmp_path / "secret.parquet")
+    log = path / "_delta_log/00000000000000000000.json"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    lines[-1]["add"]["path"] = place.format(tmp_path)
+    log.write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(FormatError, match=r"orders: its log names the file .*, outside the table's folder"):
+        found_in(path).files()
+    allowed = [row[0] for row in rows_of(path, data_path=[str(tmp_path)])]
+    assert allowed == ["a", "b", "c"]
+
+
+def test_raw_files_of_a_table_are_refused(table: Path) -> None:
+    for path in (f"{table}/*.parquet", f"{table}/day=2026-11-01", table.parent, f"{table.parent}/*"):
+        with pytest.raises(
+            RawTableError, match=rf"found a table of Delta Lake.*set the path of the table to {table}"
+        ):
+            found_in(path)
+    with pytest.raises(RawTableError, match="found a table of Delta Lake"):
+        found_in(table, format="parquet")
+    with pytest.raises(RawTableError, match="expected a folder with _delta_log, found none"):
+        found_in(table.parent, format="delta")
+    assert rows_of(table, format="delta") == rows_of(table)
+
+
+def test_a_missing_package(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "deltalake", None)
+    with pytest.raises(RawTableError, match=r"pip install 'graphmill\[delta\]'"):
+        found_in(table).files()
+
+
+def test_the_snapshot_is_known_without_a_look_at_files(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened_files(monkeypatch) as opened:
+        (described,) = found_in(table).describe()
+    assert not opened
+    assert described["uri"] == str(table)
+    assert described["snapshot"].startswith("version 3, written 20")
+    write_deltalake(table, ROWS, mode="append")
+    assert found_in(table).describe()[0]["snapshot"].startswith("version 4, written 20")
+    assert found_in(table, snapshot=3).describe() == [described]

@@ -1,0 +1,304 @@
+"""Tables of Iceberg: written by pyiceberg, with deletes of other writers; read back by pyiceberg."""
+
+import datetime
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestWriterV2,
+)
+from pyiceberg.table import StaticTable, Table
+from pyiceberg.typedef import Record
+from pyiceberg.types import IntegerType, StringType
+
+from graphmill.errors import FormatError, NotFoundError, RawTableError
+from tests.etl.tables.lakes import catalog_at, found_in, opened_files, read, rows_of
+
+DAYS = [datetime.date(2026, 11, day) for day in (1, 1, 2)]
+ROWS = pa.table({"u": ["a", "b", "c"], "i": ["x", "y", "z"], "n": [1, 2, 3], "day": DAYS})
+
+
+def root_of(table: Table) -> Path:
+    return Path(table.location().removeprefix("file://"))
+
+
+def foreign_rows(table: Table, columns: list[str], snapshot: int | None = None) -> list[tuple[Any, ...]]:
+    """The rows as pyiceberg itself reads them."""
+    rows = table.scan(snapshot_id=snapshot).to_arrow().to_pylist()
+    return sorted(tuple(row[name] for name in columns) for row in rows)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> SqlCatalog:
+    return catalog_at(tmp_path)
+
+
+@pytest.fixture
+def table(catalog: SqlCatalog) -> Table:
+    """Snapshots: three rows; two more; without b."""
+    made = catalog.create_table("sales.orders", schema=ROWS.schema)
+    with made.update_spec() as spec:
+        spec.add_identity("day")
+    made.append(ROWS)
+    made.append(ROWS.slice(1))
+    made.delete("u == 'b'")
+    return made
+
+
+def test_the_rows_of_each_snapshot(table: Table) -> None:
+    assert rows_of(root_of(table)) == foreign_rows(table, ["u", "i"])
+    assert [row[0] for row in rows_of(root_of(table))] == ["a", "c", "c"]
+    for each in table.snapshots():
+        expected = foreign_rows(table, ["u", "i"], each.snapshot_id)
+        assert rows_of(root_of(table), snapshot=each.snapshot_id) == expected
+        assert rows_of(root_of(table), snapshot=str(each.snapshot_id)) == expected
+    first = table.snapshots()[0].snapshot_id
+    table.manage_snapshots().create_tag(first, "monthly").commit()
+    assert rows_of(root_of(table), snapshot="monthly") == foreign_rows(table, ["u", "i"], first)
+    with pytest.raises(RawTableError, match=r"expected a snapshot weekly, found .*main.*monthly"):
+        found_in(root_of(table), snapshot="weekly")
+
+
+def test_a_catalog_says_which_state_counts(
+    tmp_path: Path, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+    (tmp_path / ".pyiceberg.yaml").write_text(
+        f"catalog:\n  shop:\n    type: sql\n    uri: sqlite:///{tmp_path}/catalog.db\n"
+    )
+    newest = max(root_of(table).glob("metadata/*.metadata.json"))
+    shutil.copy(newest, newest.with_name(newest.name.replace("-", "-aborted-", 1)))
+    with pytest.raises(RawTableError, match=r"expected one newest file metadata/.*name it as `catalog`"):
+        found_in(root_of(table))
+    expected = foreign_rows(table, ["u", "i"])
+    assert rows_of("sales.orders", catalog="shop") == expected
+    assert rows_of(newest) == expected
+    with pytest.raises(RawTableError, match=r"catalog shop, table sales\.nothing: .*NoSuchTableError"):
+        found_in("sales.nothing", catalog="shop")
+    with pytest.raises(RawTableError, match=r"expected a catalog of that name in .pyiceberg.yaml"):
+        found_in("sales.orders", catalog="shops")
+
+
+def test_columns_that_are_renamed_dropped_and_added(table: Table) -> None:
+    with table.update_schema() as change:
+        change.rename_column("i", "item")
+        change.delete_column("n")
+    with table.update_schema() as change:
+        change.add_column("i", StringType())
+    new = pa.table({"u": ["d"], "item": ["w"], "i": ["new"], "day": DAYS[:1]})
+    table.append(new.select(table.schema().column_names))
+    with table.update_schema() as change:
+        change.add_column("n", IntegerType())
+    assert rows_of(root_of(table), rhs="item") == foreign_rows(table, ["u", "item"])
+    assert read(root_of(table)) == ([("d", "new")], [("rhs: null", 1)] * 3)
+    assert read(root_of(table), rhs="item", weight="n") == ([], [("weight: null", 1)] * 4)
+    first = table.snapshots()[0].snapshot_id
+    assert rows_of(root_of(table), snapshot=first) == foreign_rows(table, ["u", "i"], first)
+
+
+@pytest.mark.parametrize(
+    ("filters", "num_files", "rows"),
+    [
+        ([["day", "==", "2026-11-01"]], 1, ["a"]),
+        ([["day", ">", "2026-11-01"]], 2, ["c", "c"]),
+        ([["n", ">", 2]], 2, ["c", "c"]),
+        ([["u", "in", ["a", "z"]], ["day", "!=", None]], 1, ["a"]),
+        ([[["day", "<", "2026-11-02"]], [["u", "==", "c"]]], 3, ["a", "c", "c"]),
+        ([["n", "not in", [1, 2]], ["i", "!=", "x"]], 3, ["c", "c"]),
+        ([["u", "==", "nobody"]], 0, []),
+    ],
+)
+def test_filters_prune_files_and_rows(
+    table: Table, monkeypatch: pytest.MonkeyPatch, filters: Any, num_files: int, rows: list[str]
+) -> None:
+    root = root_of(table)
+    assert len(found_in(root, filters=filters).files()) == num_files
+    with opened_files(monkeypatch) as opened:
+        assert [row[0] for row in rows_of(root, filters=filters)] == rows
+    assert len({name for name in opened if name.endswith(".parquet")}) == num_files
+
+
+def test_files_that_were_added_as_they_are(tmp_path: Path, catalog: SqlCatalog) -> None:
+    """Files of a Hive table: without numbers of columns, without the columns of their folders."""
+    made = catalog.create_table("sales.hive", schema=ROWS.schema)
+    with made.update_spec() as spec:
+        spec.add_identity("day")
+    path = root_of(made) / "data/day=2026-11-01/000000_0"
+    path.parent.mkdir(parents=True)
+    pq.write_table(ROWS.slice(0, 2), path)
+    made.add_files([str(path)])
+    assert rows_of(root_of(made)) == foreign_rows(made, ["u", "i"])
+    pq.write_table(ROWS.slice(0, 2).drop_columns("day"), path)
+    assert rows_of(root_of(made), rhs="day") == [("a", "2026-11-01"), ("b", "2026-11-01")]
+    with made.transaction() as change:
+        change.remove_properties("schema.name-mapping.default")
+    with pytest.raises(RawTableError, match="expected numbers of columns"):
+        rows_of(root_of(made))
+
+
+def delete_rows(table: Table, content: DataFileContent, rows: pa.Table, equality_ids: list[int]) -> Path:
+    """Add a file of deletes to the newest snapshot; return the metadata.json that has it."""
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    root = root_of(table)
+    path = root / "data/deletes.parquet"
+    pq.write_table(rows, path)
+    partition = next(iter(table.scan().plan_files())).file.partition
+    deletes = DataFile.from_args(
+        content=content,
+        file_path=str(path),
+        file_format=FileFormat.PARQUET,
+        partition=partition or Record(),
+        record_count=rows.num_rows,
+        file_size_in_bytes=path.stat().st_size,
+        equality_ids=equality_ids or None,
+    )
+    deletes.spec_id = table.spec().spec_id
+
+    class DeletesWriter(ManifestWriterV2):
+        def content(self) -> ManifestContent:
+            return ManifestContent.DELETES
+
+        @property
+        def _meta(self) -> dict[str, str]:
+            return super()._meta | {"content": "deletes"}
+
+    number = snapshot.sequence_number
+    output = table.io.new_output(str(root / "metadata/deletes.avro"))
+    with DeletesWriter(table.spec(), table.schema(), output, snapshot.snapshot_id, "null") as writer:
+        entry = ManifestEntry.from_args(
+            status=ManifestEntryStatus.ADDED, snapshot_id=snapshot.snapshot_id, data_file=deletes
+        )
+        writer.add_entry(entry)
+    manifest = writer.to_manifest_file()
+    from pyiceberg.manifest import write_manifest_list
+
+    listed = str(root / "metadata/snap-deletes.avro")
+    with write_manifest_list(
+        2, table.io.new_output(listed), snapshot.snapshot_id, None, number, "null"
+    ) as lists:
+        lists.add_manifests([*snapshot.manifests(table.io), manifest])
+    metadata = json.loads(Path(table.metadata_location.removeprefix("file://")).read_text())
+    for each in metadata["snapshots"]:
+        if each["snapshot-id"] == snapshot.snapshot_id:
+            each["manifest-list"] = listed
+    changed = root / "metadata/00099-deletes.metadata.json"
+    changed.write_text(json.dumps(metadata))
+    return changed
+
+
+def test_deletes_by_position(catalog: SqlCatalog) -> None:
+    made = catalog.create_table("sales.deleted", schema=ROWS.schema)
+    made.append(pa.concat_tables([ROWS] * 3))
+    (file,) = (task.file.file_path for task in made.scan().plan_files())
+    positions = pa.table({"file_path": [file, file, "other"], "pos": [1, 5, 0]})
+    changed = delete_rows(made, DataFileContent.POSITION_DELETES, positions, [])
+    expected = foreign_rows(StaticTable.from_metadata(str(changed)), ["u", "i", "n"])
+    assert len(expected) == 7
+    for chunk_rows in (1, 2, 1000):
+        assert rows_of(root_of(made), chunk_rows, weight="n") == expected
+    assert rows_of(root_of(made), filters=[["n", "==", 3]]) == [("c", "z")] * 2
+    (root_of(made) / "data/deletes.parquet").unlink()
+    with pytest.raises(NotFoundError, match=r"deletes\.parquet"):
+        rows_of(root_of(made))
+
+
+def test_deletes_by_equality_are_refused(catalog: SqlCatalog) -> None:
+    made = catalog.create_table("sales.deleted", schema=ROWS.schema)
+    made.append(ROWS)
+    changed = delete_rows(made, DataFileContent.EQUALITY_DELETES, pa.table({"u": ["b"]}), [1])
+    with pytest.raises(RawTableError, match=r"equality deletes.*compact the table first.*rewrite_data_files"):
+        found_in(changed).files()
+    with pytest.raises(RawTableError, match=r"equality deletes"):
+        found_in(changed, filters=[["u", "==", "a"]]).files()
+
+
+def test_a_table_that_was_moved(tmp_path: Path, table: Table) -> None:
+    expected = rows_of(root_of(table))
+    moved = tmp_path / "elsewhere/orders"
+    shutil.copytree(root_of(table), moved)
+    shutil.rmtree(root_of(table))
+    assert rows_of(moved) == expected
+
+
+def test_files_that_are_gone(table: Table) -> None:
+    for path in root_of(table).rglob("*.parquet"):
+        path.unlink()
+    with pytest.raises(NotFoundError, match=r"snapshot \d+ of the table names this file, which is not there"):
+        rows_of(root_of(table))
+    next(root_of(table).glob("metadata/snap-*.avro")).unlink()
+    for path in root_of(table).glob("metadata/*.avro"):
+        path.unlink()
+    with pytest.raises(NotFoundError, match=r"avro: cannot open"):
+        rows_of(root_of(table))
+
+
+@pytest.mark.parametrize("name", ["manifest-list", "manifest", "data"])
+def test_metadata_that_names_files_elsewhere(tmp_path: Path, table: Table, name: str) -> None:
+    """The whole table lies elsewhere, except for the part that is read first."""
+    root = root_of(table)
+    copy = tmp_path / "copy"
+    shutil.copytree(root, copy)
+    newest = max(copy.glob("metadata/*.metadata.json"))
+    metadata = json.loads(newest.read_text())
+    metadata["location"] = "/nowhere"
+    if name != "manifest-list":
+        for each in metadata["snapshots"]:
+            each["manifest-list"] = f"{copy}/metadata/{Path(each['manifest-list']).name}"
+    newest.write_text(json.dumps(metadata))
+    # Where only the data lie elsewhere, the folder of the manifests is allowed.
+    allowed = [str(root / "metadata")] if name == "data" else []
+    with pytest.raises(FormatError, match=r"copy: its log names the file .*, outside the table's folder"):
+        found_in(copy, data_path=allowed).files()
+    assert rows_of(copy, data_path=[str(root)]) == rows_of(root)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"format-version": 9}', "[" * 100_000])
+def test_damaged_metadata(table: Table, text: str) -> None:
+    newest = max(root_of(table).glob("metadata/*.metadata.json"))
+    newest.write_text(text)
+    with pytest.raises(RawTableError, match=r"metadata\.json: cannot be read as a table of Iceberg"):
+        found_in(root_of(table))
+
+
+def test_a_damaged_manifest(table: Table) -> None:
+    for path in root_of(table).glob("metadata/*-m0.avro"):
+        path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(RawTableError, match=r"cannot be read as a table of Iceberg"):
+        found_in(root_of(table)).files()
+
+
+def test_an_empty_table(catalog: SqlCatalog) -> None:
+    made = catalog.create_table("sales.empty", schema=ROWS.schema)
+    assert found_in(root_of(made)).files() == []
+    assert "snapshot none, schema 0" in found_in(root_of(made)).describe()[0]["snapshot"]
+
+
+def test_a_missing_package(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyiceberg.table", None)
+    with pytest.raises(RawTableError, match=r"pip install 'graphmill\[iceberg\]'"):
+        found_in(root_of(table))
+
+
+def test_the_snapshot_is_known_without_a_look_at_files(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened_files(monkeypatch) as opened:
+        (described,) = found_in(root_of(table)).describe()
+    assert [name.endswith(".metadata.json") for name in opened] == [True]
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    assert described["snapshot"].startswith(f"snapshot {snapshot.snapshot_id}, schema 0 of table")
+    table.append(ROWS)
+    assert found_in(root_of(table)).describe() != [described]
+    assert found_in(root_of(table), snapshot=snapshot.snapshot_id).describe() == [described]
