@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from etl.tables import blocks
-from etl.tables.check_rows import BadRows, BlockPosition, Rules, checked
+from etl.tables.check_rows import BadRows, BlockPosition, Rules, checked, with_true_types
 from etl.tables.filters import columns_of, filter_field, rows_that_pass
 from etl.tables.formats import FileRange, format_of, reading
 from etl.tables.lake.deletes import deleted_rows
@@ -76,7 +76,7 @@ def read_blocks(file_range: FileRange, chunk_rows: int, rules: Rules) -> Iterato
         block_rows = -(-chunk_rows // -(-chunk_rows // blocks.BLOCK_ROWS))
         deleted = deleted_rows(file_range.deletes)
         for block in blocks.cut(rows, block_rows, blocks.BLOCK_BYTES):
-            kept, row_N = _kept(file_range, block, at.first_row, deleted)
+            kept, row_N = _kept(file_range, with_true_types(block), at.first_row, deleted)
             good, bad = checked(kept, at, rules, row_N)
             yield good, [*map(skipped.renumbered, bad), *skipped.take_new(at)]
             at = replace(at, first_row=at.first_row + block.num_rows)
