@@ -169,6 +169,7 @@ def _plan(work: Work, config: Config, inputs: Sequence[TableFiles]) -> list[File
     etl = config.section(EtlConfig)
     doubts.warn_of_missing(inputs)
     files = [(each.label, each.table, file) for each in inputs for file in each.files()]
+    doubts.warn_of_empty({each.label for each in inputs} - {label for label, _, _ in files})
     # A task costs more than a look at a small file.
     step = min(1 + len(files) // (_LOOKS_PER_THREAD * work.num_threads), _MAX_LOOKS)
     tasks = [(files[start : start + step], etl.chunk_rows) for start in range(0, len(files), step)]

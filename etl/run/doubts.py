@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from etl.config import EtlConfig
@@ -47,6 +47,14 @@ def warn_of_missing(inputs: Sequence[TableFiles]) -> None:
             log.warning(
                 f"etl: {label}: {len(paths)} paths have no files, and are skipped: {', '.join(paths[:10])}"
             )
+
+
+def warn_of_empty(labels: Collection[str]) -> None:
+    """Warn of tables, given by their names in figures, that have no file to read."""
+    for label in sorted(labels):
+        log.warning(
+            f"etl: {label}: the snapshot has no rows that may pass the filters; the table adds nothing"
+        )
 
 
 def warn_of_counts(found: dict[str, Any]) -> None:

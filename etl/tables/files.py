@@ -69,13 +69,15 @@ def find_files(config: Config, table: Table, label: str = "") -> TableFiles:
     found: dict[str, DataFile] = {}
     snapshots: list[Snapshot] = []
     missing: list[str] = []
+    plain_folders: set[str] = set()
+    allowed = [_place(config, path) for path in table.data_path]
     for path in table.path:
         root = _place(config, path)
-        if snapshot := snapshot_at(root, table):
+        fixed = _fixed(root)
+        if snapshot := snapshot_at(root, table, allowed, is_pattern=fixed != root):
             snapshots.append(snapshot)
             continue
-        fixed = _fixed(root)
-        logs.refuse_around(fixed)
+        logs.refuse_around(fixed, plain_folders)
         files = {each.uri: each for each in files_at(root, _written_below(config, fixed))}
         if not files:
             missing.append(root)

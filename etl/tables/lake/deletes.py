@@ -71,9 +71,7 @@ def _puffin(deletes: Deletes) -> Int64:
     except (ValueError, KeyError, IndexError) as error:
         raise FormatError(f"{deletes.place}: expected deletion vectors in Puffin: {error}") from error
     own = [each.to_vector().to_numpy() for each in vectors if each.referenced_data_file == deletes.of_file]
-    if not own:
-        raise FormatError(f"{deletes.place}: expected a deletion vector of {deletes.of_file}, found none")
-    return np.concatenate(own).astype(np.int64)
+    return np.concatenate([np.zeros(0, np.int64), *own]).astype(np.int64)
 
 
 def _vector(deletes: Deletes) -> bytes:

@@ -113,7 +113,7 @@ class DeltaSnapshot:
         ]
 
 
-def at_folder(uri: str, version: int | str | None, data_path: Iterable[str]) -> DeltaSnapshot:
+def at_folder(uri: str, version: int | str | None, allowed: Iterable[str]) -> DeltaSnapshot:
     """Return a version of the table at `uri`; None: the newest.
 
     Raises:
@@ -150,7 +150,7 @@ def at_folder(uri: str, version: int | str | None, data_path: Iterable[str]) -> 
     own = [commits[wanted]] if wanted in commits else []
     log = [*first, *(commits[number] for number in later)]
     log = [*(each for each in log if each not in own), *own]
-    return DeltaSnapshot(Places(uri, "", tuple(map(storage.absolute, data_path))), wanted, tuple(log))
+    return DeltaSnapshot(Places(uri, "", tuple(allowed)), wanted, tuple(log))
 
 
 def _complete(parts: list[storage.FileStatus]) -> list[storage.FileStatus]:

@@ -156,7 +156,7 @@ class IcebergSnapshot:
         return Deletes(kind, self.places.uri_of(of_rows.file_path), task.file.file_path)  # type: ignore[arg-type]
 
 
-def at_folder(uri: str, snapshot: int | str | None, data_path: Iterable[str]) -> IcebergSnapshot:
+def at_folder(uri: str, snapshot: int | str | None, allowed: Iterable[str]) -> IcebergSnapshot:
     """Return a snapshot of the table at `uri`, by the newest state in its folder.
 
     Raises:
@@ -173,10 +173,10 @@ def at_folder(uri: str, snapshot: int | str | None, data_path: Iterable[str]) ->
             f"{uri}: expected one newest file metadata/*.metadata.json, found {found_names}; only the "
             "table's catalog knows which one counts: name it as `catalog`, or set `path` to the file"
         )
-    return at_metadata(newest[0], snapshot, data_path)
+    return at_metadata(newest[0], snapshot, allowed)
 
 
-def at_metadata(uri: str, snapshot: int | str | None, data_path: Iterable[str]) -> IcebergSnapshot:
+def at_metadata(uri: str, snapshot: int | str | None, allowed: Iterable[str]) -> IcebergSnapshot:
     """Return a snapshot of the table that a metadata.json describes.
 
     Raises:
@@ -190,11 +190,11 @@ def at_metadata(uri: str, snapshot: int | str | None, data_path: Iterable[str]) 
 
     with _explained(uri):
         metadata = FromInputFile.table_metadata(StorageIO().new_input(uri))
-    return _opened(metadata, root, snapshot, data_path)
+    return _opened(metadata, root, snapshot, allowed)
 
 
 def in_catalog(
-    catalog: str, table: str, snapshot: int | str | None, data_path: Iterable[str]
+    catalog: str, table: str, snapshot: int | str | None, allowed: Iterable[str]
 ) -> IcebergSnapshot:
     """Return a snapshot of a table of a catalog, which the configuration of pyiceberg names.
 
@@ -215,13 +215,11 @@ def in_catalog(
         metadata = (
             loading.load_catalog(catalog, **settings, **{"py-io-impl": _STORAGE}).load_table(table).metadata
         )
-    return _opened(metadata, plain_uri(metadata.location), snapshot, data_path)
+    return _opened(metadata, plain_uri(metadata.location), snapshot, allowed)
 
 
-def _opened(
-    metadata: Any, root: str, snapshot: int | str | None, data_path: Iterable[str]
-) -> IcebergSnapshot:
-    places = Places(root, metadata.location, tuple(map(storage.absolute, data_path)))
+def _opened(metadata: Any, root: str, snapshot: int | str | None, allowed: Iterable[str]) -> IcebergSnapshot:
+    places = Places(root, metadata.location, tuple(allowed))
     return IcebergSnapshot(metadata, places, snapshot)
 
 

@@ -75,14 +75,17 @@ def refuse(uri: str) -> None:
         raise RawTableError(_refusal(name, uri))
 
 
-def refuse_around(uri: str) -> None:
-    """Refuse files and folders inside a table with a log.
+def refuse_around(uri: str, plain: set[str]) -> None:
+    """Refuse files and folders inside a table with a log; add the folders above to those known as `plain`.
 
     Raises:
         RawTableError: the URI lies in a table with a log.
     """
     while (above := storage.parent(uri)) != uri and storage.is_absolute(above):
         uri = above
+        if uri in plain:
+            return
+        plain.add(uri)
         with suppress(StorageError):  # a folder further up may not be readable
             refuse(uri)
 

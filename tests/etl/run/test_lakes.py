@@ -142,6 +142,18 @@ def test_a_new_snapshot_runs_again(
     assert skipped(config, near_client)
 
 
+def test_files_that_filters_leave_out_are_no_inputs(near_client: distributed.Client, tmp_path: Path) -> None:
+    for day in DAYS:
+        (tmp_path / f"day={day}").mkdir()
+        pq.write_table(some_rows(day.day).drop_columns("day"), tmp_path / f"day={day}/a.parquet")
+    config = graph(tmp_path / "out", str(tmp_path), filters=FILTERS)
+    assert not skipped(config, near_client)
+    pq.write_table(some_rows(9).drop_columns("day"), tmp_path / "day=2026-11-01/b.parquet")
+    assert skipped(config, near_client)
+    pq.write_table(some_rows(9).drop_columns("day"), tmp_path / "day=2026-11-02/b.parquet")
+    assert not skipped(config, near_client)
+
+
 def test_a_plan_survives_as_json(tmp_path: Path) -> None:
     rows = pa.table({"c1": list("abcde"), "c2": [{"c3": "x"}] * 5, "c4": range(5)})
     write_mapped_delta(tmp_path, {"one.parquet": rows}, {"one.parquet": deletion_vector(tmp_path, [1], "u")})

@@ -3,6 +3,8 @@
 import datetime
 import json
 import shutil
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from pyiceberg.manifest import (
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.typedef import Record
 from pyiceberg.types import IntegerType, StringType
+from pyroaring import BitMap64
 
 from graphmill.errors import FormatError, NotFoundError, RawTableError
 from tests.etl.tables.lakes import catalog_at, found_in, opened_files, read, rows_of
@@ -148,20 +151,40 @@ def test_files_that_were_added_as_they_are(tmp_path: Path, catalog: SqlCatalog) 
         rows_of(root_of(made))
 
 
-def delete_rows(table: Table, content: DataFileContent, rows: pa.Table, equality_ids: list[int]) -> Path:
+def write_parquet(table: Table, rows: pa.Table) -> Path:
+    path = root_of(table) / "data/deletes.parquet"
+    pq.write_table(rows, path)
+    return path
+
+
+def write_puffin(table: Table, rows: dict[str, list[int]]) -> Path:
+    """Deletion vectors of data files, as version 3 of Iceberg has them."""
+    content, blobs = b"PFA1", []
+    for name, positions in rows.items():
+        vector = b"\xd1\xd3\x39\x64" + BitMap64(positions).serialize()
+        blob = struct.pack(">I", len(vector)) + vector + struct.pack(">I", zlib.crc32(vector))
+        described = {"type": "deletion-vector-v1", "fields": [], "snapshot-id": -1, "sequence-number": -1}
+        place = {"offset": len(content), "length": len(blob), "properties": {"referenced-data-file": name}}
+        blobs.append(described | place)
+        content += blob
+    footer = json.dumps({"blobs": blobs}).encode()
+    path = root_of(table) / "data/deletes.puffin"
+    path.write_bytes(content + b"PFA1" + footer + struct.pack("<iI", len(footer), 0) + b"PFA1")
+    return path
+
+
+def delete_rows(table: Table, content: DataFileContent, path: Path, equality_ids: list[int]) -> Path:
     """Add a file of deletes to the newest snapshot; return the metadata.json that has it."""
     snapshot = table.current_snapshot()
     assert snapshot is not None
     root = root_of(table)
-    path = root / "data/deletes.parquet"
-    pq.write_table(rows, path)
     partition = next(iter(table.scan().plan_files())).file.partition
     deletes = DataFile.from_args(
         content=content,
         file_path=str(path),
-        file_format=FileFormat.PARQUET,
+        file_format=FileFormat.PUFFIN if path.suffix == ".puffin" else FileFormat.PARQUET,
         partition=partition or Record(),
-        record_count=rows.num_rows,
+        record_count=1,
         file_size_in_bytes=path.stat().st_size,
         equality_ids=equality_ids or None,
     )
@@ -204,7 +227,7 @@ def test_deletes_by_position(catalog: SqlCatalog) -> None:
     made.append(pa.concat_tables([ROWS] * 3))
     (file,) = (task.file.file_path for task in made.scan().plan_files())
     positions = pa.table({"file_path": [file, file, "other"], "pos": [1, 5, 0]})
-    changed = delete_rows(made, DataFileContent.POSITION_DELETES, positions, [])
+    changed = delete_rows(made, DataFileContent.POSITION_DELETES, write_parquet(made, positions), [])
     expected = foreign_rows(StaticTable.from_metadata(str(changed)), ["u", "i", "n"])
     assert len(expected) == 7
     for chunk_rows in (1, 2, 1000):
@@ -215,10 +238,30 @@ def test_deletes_by_position(catalog: SqlCatalog) -> None:
         rows_of(root_of(made))
 
 
+def test_deletion_vectors(catalog: SqlCatalog) -> None:
+    made = catalog.create_table("sales.deleted", schema=ROWS.schema)
+    made.append(pa.concat_tables([ROWS] * 3))
+    made.append(ROWS)
+    file, other = sorted(
+        (task.file.file_path for task in made.scan().plan_files()),
+        key=lambda name: pq.read_metadata(name.removeprefix("file://")).num_rows,
+    )
+    path = write_puffin(made, {other: [0, 8], "elsewhere": [1]})
+    changed = delete_rows(made, DataFileContent.POSITION_DELETES, path, [])
+    expected = foreign_rows(StaticTable.from_metadata(str(changed)), ["u", "i"])
+    assert len(expected) == 10
+    assert rows_of(changed) == rows_of(changed, 2) == expected
+    assert file != other
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(FormatError, match=r"puffin: expected deletion vectors in Puffin"):
+        rows_of(changed)
+
+
 def test_deletes_by_equality_are_refused(catalog: SqlCatalog) -> None:
     made = catalog.create_table("sales.deleted", schema=ROWS.schema)
     made.append(ROWS)
-    changed = delete_rows(made, DataFileContent.EQUALITY_DELETES, pa.table({"u": ["b"]}), [1])
+    path = write_parquet(made, pa.table({"u": ["b"]}))
+    changed = delete_rows(made, DataFileContent.EQUALITY_DELETES, path, [1])
     with pytest.raises(RawTableError, match=r"equality deletes.*compact the table first.*rewrite_data_files"):
         found_in(changed).files()
     with pytest.raises(RawTableError, match=r"equality deletes"):
