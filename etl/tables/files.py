@@ -83,7 +83,7 @@ def find_files(config: Config, table: Table, label: str = "") -> TableFiles:
             missing.append(root)
         found |= files
     if missing and (table.missing_paths == "fail" or not (found or snapshots)):
-        raise _none_there(config, missing)
+        raise _none_there(config, table, missing)
     plain = [found[uri] for uri in sorted(found)]
     chosen = chosen_by_path(table.filters, plain)
     if plain and not (chosen or snapshots):
@@ -94,8 +94,8 @@ def find_files(config: Config, table: Table, label: str = "") -> TableFiles:
     return TableFiles(label, table, tuple(chosen), tuple(snapshots), tuple(missing))
 
 
-def _none_there(config: Config, missing: Sequence[str]) -> NotFoundError:
-    if len(missing) == 1:
+def _none_there(config: Config, table: Table, missing: Sequence[str]) -> NotFoundError:
+    if len(table.path) == 1:
         return NotFoundError(
             f"{missing[0]}: no file there to read rows from; relative paths start at input, which is "
             f"{config.input or 'not set'}"
@@ -109,6 +109,8 @@ def _none_there(config: Config, missing: Sequence[str]) -> NotFoundError:
 
 def chosen_by_path(filters: Filters, files: Sequence[DataFile]) -> list[DataFile]:
     """Select plain files by the columns in their paths, with the conditions that remain for the rows."""
+    if not filters:
+        return list(files)
     names = dict.fromkeys(name for each in files for name in each.values)
     shared = {
         name: pa.chunked_array([pa.array([each.values.get(name) for each in files], pa.string())])

@@ -23,7 +23,7 @@ import pyarrow as pa
 from etl.config import Filters
 from etl.tables.data_file import FIELD_ID, NAMES, DataFile
 from etl.tables.filters import left_for_rows
-from etl.tables.lake.delta_deletes import deletion_vectors
+from etl.tables.lake.delta_deletes import deletion_vectors, sidecars_of
 from etl.tables.lake.packages import imported
 from etl.tables.lake.places import Places
 from etl.tables.lake.snapshot import marked
@@ -49,14 +49,15 @@ class DeltaSnapshot:
     places: Places
     version: int
     log: tuple[storage.FileStatus, ...]
-    """Files of the log that say what the version is, the newest last."""
+    """Files of the log that say what the version is: a checkpoint, if there is one, and later commits."""
+    newest: storage.FileStatus
+    """Commit of the version, or its checkpoint, if the commit has been cleaned up."""
 
     @property
     def name(self) -> str:
         """Version, with the time and size of its commit: a new table in the same place has others."""
-        newest = self.log[-1]
-        written = datetime.fromtimestamp(newest.mtime_ns / 1e9, UTC).isoformat(" ", "milliseconds")
-        return f"version {self.version}, written {written}, {newest.size_bytes} bytes"
+        written = datetime.fromtimestamp(self.newest.mtime_ns / 1e9, UTC).isoformat(" ", "milliseconds")
+        return f"version {self.version}, written {written}, {self.newest.size_bytes} bytes"
 
     @property
     def schema(self) -> pa.Schema:
@@ -68,11 +69,10 @@ class DeltaSnapshot:
         """Schema, the files of the version, and their deletion vectors."""
         deltalake = imported("deltalake", "delta", f"{self.places.root}: a table of Delta Lake")
         with tempfile.TemporaryDirectory(prefix="graphmill-") as folder:
-            copies = [
-                storage.join(folder, each.uri[len(self.places.root) :].lstrip("/")) for each in self.log
-            ]
+            copies = [storage.join(folder, _LOG, storage.name(each.uri)) for each in self.log]
             for source, copy in zip(self.log, copies, strict=True):
                 storage.copy_file(source.uri, copy)
+            copies = [*self._copy_sidecars(folder, copies[0]), *copies]
             try:
                 table = deltalake.DeltaTable(folder, version=self.version)
                 protocol, metadata = table.protocol(), table.metadata()
@@ -91,6 +91,15 @@ class DeltaSnapshot:
                 ) from error
             vectors = deletion_vectors(copies, self.places) if "deletionVectors" in features else {}
         return schema, actions, vectors
+
+    def _copy_sidecars(self, folder: str, checkpoint: str) -> list[str]:
+        """Copy the parts of a checkpoint that it names, if it is one; return the copies."""
+        copies = []
+        for path in sidecars_of(checkpoint) if _CHECKPOINT.fullmatch(storage.name(checkpoint)) else []:
+            source = self.places.uri_of(storage.join(_LOG, _SIDECARS, path))
+            copies.append(storage.join(folder, _LOG, _SIDECARS, storage.name(source)))
+            storage.copy_file(source, copies[-1])
+        return copies
 
     def files(self, filters: Filters) -> list[DataFile]:
         """List the files that may have rows that pass the filters; see `Snapshot`."""
@@ -139,18 +148,14 @@ def at_folder(uri: str, version: int | str | None, allowed: Iterable[str]) -> De
         )
     base = max((number for number in checkpoints if number <= wanted and number in known), default=None)
     first = _complete(checkpoints[base]) if base is not None else []
-    if first and len(storage.name(first[0].uri)) > len("00000000000000000010.checkpoint.parquet"):
-        first = [*storage.list_dir(storage.join(uri, _LOG, _SIDECARS)), *first]
     later = range(0 if base is None else base + 1, wanted + 1)
     if missing := [number for number in later if number not in commits]:
         raise RawTableError(
             f"{uri}: expected the commits {later.start} to {wanted} in {_LOG}, found none of version "
             f"{missing[0]}: the version cannot be restored; choose a newer snapshot"
         )
-    own = [commits[wanted]] if wanted in commits else []
-    log = [*first, *(commits[number] for number in later)]
-    log = [*(each for each in log if each not in own), *own]
-    return DeltaSnapshot(Places(uri, "", tuple(allowed)), wanted, tuple(log))
+    log = (*first, *(commits[number] for number in later))
+    return DeltaSnapshot(Places(uri, "", tuple(allowed)), wanted, log, commits.get(wanted, log[-1]))
 
 
 def _complete(parts: list[storage.FileStatus]) -> list[storage.FileStatus]:

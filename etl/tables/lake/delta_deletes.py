@@ -16,6 +16,7 @@ import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
 from etl.tables.data_file import Deletes
+from etl.tables.formats import reading
 from etl.tables.lake.places import Places
 from graphmill import storage
 from graphmill.errors import FormatError
@@ -26,7 +27,8 @@ _VECTOR = pa.struct(
         *(("offset", pa.int64()), ("sizeInBytes", pa.int64())),
     ]
 )
-_ADD = pa.schema([("add", pa.struct([("path", pa.string()), ("deletionVector", _VECTOR)]))])
+_ADD = pa.field("add", pa.struct([("path", pa.string()), ("deletionVector", _VECTOR)]))
+_SIDECAR = pa.field("sidecar", pa.struct([("path", pa.string())]))
 _BLOCK_BYTES = 64 << 20  # a line must fit
 _UUID_CHARACTERS = 20
 # Z85 and Python's base 85 differ in their characters only.
@@ -60,20 +62,35 @@ def decoded(text: str) -> bytes:
         raise FormatError(f"expected Z85 in a deletion vector, found {text[:40]!r}: {error}") from error
 
 
+def sidecars_of(checkpoint: str) -> list[str]:
+    """List the names of the files in `_sidecars` that a checkpoint consists of, beside itself."""
+    return [row["path"] for row in _actions(checkpoint, _SIDECAR)]
+
+
 def _adds(uri: str) -> Iterator[tuple[str, Any]]:
-    with storage.open_input(uri) as stream:
+    return ((row["path"], row.get("deletionVector")) for row in _actions(uri, _ADD))
+
+
+def _actions(uri: str, field: pa.Field) -> Iterator[dict[str, Any]]:
+    """Yield the actions of one kind in a file of the log; `field` has the kind and its fields."""
+    with reading(uri), storage.open_input(uri) as stream:
         if uri.endswith(".json"):
             options = pajson.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES)
-            parsing = pajson.ParseOptions(explicit_schema=_ADD, unexpected_field_behavior="ignore")
+            parsing = pajson.ParseOptions(
+                explicit_schema=pa.schema([field]), unexpected_field_behavior="ignore"
+            )
             batches = iter(pajson.open_json(stream, options, parsing))
         else:
             parquet = pq.ParquetFile(stream)
-            has_vectors = "deletionVector" in str(parquet.schema)
-            names = ["add.path", *(["add.deletionVector"] if has_vectors else [])]
+            schema = parquet.schema_arrow
+            kind = schema.field(field.name).type if field.name in schema.names else pa.struct([])
+            there = {each.name for each in kind} & {each.name for each in field.type}
+            if not there:
+                return
+            names = [f"{field.name}.{name}" for name in there]
             batches = parquet.iter_batches(columns=names, use_threads=False)
         for batch in batches:
-            for row in batch.column("add").drop_null().to_pylist():
-                yield row["path"], row.get("deletionVector")
+            yield from batch.column(field.name).drop_null().to_pylist()
 
 
 def _deletes(vector: dict[str, Any], places: Places) -> Deletes:

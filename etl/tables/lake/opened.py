@@ -29,8 +29,13 @@ def snapshot_at(
         return iceberg.at_metadata(uri, table.snapshot, allowed)
     log = None if is_pattern else log_at(uri)
     found = _FORMATS.get(log or "")
-    if log and (found is None or table.format not in ("auto", found)):
+    if log and found is None:
         refuse(uri)
+    if log and table.format not in ("auto", found):
+        raise RawTableError(
+            f"{uri}: found a table of {log}, and format: {table.format}; leave out the format to read a "
+            "snapshot"
+        )
     if found is None:
         if table.format in _LOGS or table.snapshot is not None:
             expected = _LOGS.get(table.format, " or ".join(_LOGS.values()))

@@ -134,6 +134,57 @@ def test_column_mapping_and_deletion_vectors(tmp_path: Path, kind: str) -> None:
     assert rows_of(tmp_path, rhs="ev.item", filters=[["n", ">=", 2]]) == [("c", "x2"), ("e", "x4")]
 
 
+def test_a_checkpoint_in_parts(tmp_path: Path) -> None:
+    """Version 2 of checkpoints: deletion vectors are in sidecars, beside those of other checkpoints."""
+    log = tmp_path / "_delta_log"
+    features = ["columnMapping", "deletionVectors", "v2Checkpoint"]
+    vectors = [{"one.parquet": deletion_vector(tmp_path, [row], "u")} for row in (0, 1, 2)]
+    for version, vector in enumerate(vectors):
+        write_mapped_delta(tmp_path, FILES, vector)
+        lines = [json.loads(line) for line in (log / f"{0:020}.json").read_text().splitlines()]
+        lines[0]["protocol"] |= {"readerFeatures": features, "writerFeatures": features}
+        adds = [line["add"] for line in lines if "add" in line]
+        (log / "_sidecars").mkdir(exist_ok=True)
+        sidecar = log / f"_sidecars/{version}.parquet"
+        removed = pa.nulls(2, pa.struct([("path", pa.string())]))
+        rows = [each | {"partitionValues": list(each["partitionValues"].items())} for each in adds]
+        schema = pa.struct(
+            [
+                ("path", pa.string()),
+                ("partitionValues", pa.map_(pa.string(), pa.string())),
+                *(("size", pa.int64()), ("modificationTime", pa.int64()), ("dataChange", pa.bool_())),
+                ("stats", pa.string()),
+                (
+                    "deletionVector",
+                    pa.struct(
+                        [
+                            *(("storageType", pa.string()), ("pathOrInlineDv", pa.string())),
+                            *(
+                                ("offset", pa.int32()),
+                                ("sizeInBytes", pa.int32()),
+                                ("cardinality", pa.int64()),
+                            ),
+                        ]
+                    ),
+                ),
+            ]
+        )
+        pq.write_table(pa.table({"add": pa.array(rows, schema), "remove": removed}), sidecar)
+        part = {"path": sidecar.name, "sizeInBytes": sidecar.stat().st_size, "modificationTime": 1}
+        top = [{"checkpointMetadata": {"version": version}}, *lines[:2], {"sidecar": part}]
+        name = f"{version:020}.checkpoint.00000000-0000-0000-0000-00000000000{version}.json"
+        (log / name).write_text("\n".join(map(json.dumps, top)))
+        (log / f"{version:020}.json").write_text(json.dumps({"commitInfo": {"timestamp": 1}}))
+    for version in (0, 1, 2):
+        scanned = pa.table(DeltaTable(tmp_path, version=version).scan(["u", "ev"])).to_pylist()
+        expected = sorted((row["u"], row["ev"]["item"]) for row in scanned)
+        assert "".join(row[0] for row in expected) == "abcdefg".replace("abc"[version], "")
+        assert rows_of(tmp_path, rhs="ev.item", snapshot=version) == expected
+    (log / "_sidecars/2.parquet").unlink()
+    with pytest.raises(NotFoundError, match=r"_sidecars/2\.parquet"):
+        rows_of(tmp_path, rhs="ev.item")
+
+
 def test_columns_that_are_mapped_by_number(tmp_path: Path) -> None:
     renamed = pa.schema(
         [
@@ -236,7 +287,7 @@ def test_raw_files_of_a_table_are_refused(table: Path) -> None:
             RawTableError, match=rf"found a table of Delta Lake.*set the path of the table to {table}"
         ):
             found_in(path)
-    with pytest.raises(RawTableError, match="found a table of Delta Lake"):
+    with pytest.raises(RawTableError, match="found a table of Delta Lake, and format: parquet; leave out"):
         found_in(table, format="parquet")
     with pytest.raises(RawTableError, match="expected a folder with _delta_log, found none"):
         found_in(table.parent, format="delta")
