@@ -16,7 +16,7 @@ import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
 from etl.tables.data_file import Deletes
-from etl.tables.formats import reading
+from etl.tables.formats.base import reading
 from etl.tables.lake.places import Places
 from graphmill import storage
 from graphmill.errors import FormatError

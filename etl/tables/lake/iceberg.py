@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from etl.config import Filters
 from etl.tables.data_file import FIELD_ID, NAMES, DataFile, Deletes
-from etl.tables.filters import left_for_rows
+from etl.tables.filters import columns_of, left_for_rows
 from etl.tables.lake.logs import METADATA
 from etl.tables.lake.packages import imported
 from etl.tables.lake.places import Places, plain_uri
@@ -106,7 +106,8 @@ class IcebergSnapshot:
         kinds = dict(zip(self.schema.names, self.schema.types, strict=True))
         shared = {
             name: pa.chunked_array([pa.array([each[name] for each in values], pa.string())]).cast(kinds[name])
-            for name in (values[0] if values else {})
+            for name in columns_of(filters)
+            if name in values[0] and not _is_binary(kinds[name])
         }
         left = left_for_rows(filters, shared, {}, len(tasks))
         defaults = {
@@ -240,6 +241,11 @@ def _names_by_id(mapping: Iterable[Any]) -> Iterator[tuple[int, list[str]]]:
         if each.field_id is not None:
             yield each.field_id, each.names
         yield from _names_by_id(each.fields)
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    """Whether values of the type have another form as text."""
+    return isinstance(kind, pa.ExtensionType) or "binary" in str(kind)
 
 
 def _text(value: Any) -> str:
