@@ -1,16 +1,19 @@
 """Tables of Delta Lake and Iceberg for the tests, and their rows as a table's entry reads them."""
 
 import base64
+import datetime
 import json
 import struct
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
@@ -28,6 +31,45 @@ FIELDS = ("lhs", "rhs", "relation", "weight")
 EDGES: dict[str, Any] = {"lhs": "u", "rhs": "i", "relation": "bought"}
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+
+
+def _at(day: int, zone: datetime.tzinfo | None = None) -> datetime.datetime:
+    return datetime.datetime(2026, 11, day, 12, 30, tzinfo=zone)
+
+
+TYPED = pa.table(
+    {
+        "u": [str(n) for n in range(6)],
+        "i": ["x"] * 6,
+        "long": pa.array([1, 2, 3, None, 5, 6], pa.int64()),
+        "real": [0.5, 1.5, None, 3.5, 4.5, 5.5],
+        "flag": [True, False, None, True, False, True],
+        "text": ["a", "b/c", "ä=", None, "", "07"],
+        "day": [datetime.date(2026, 11, n) for n in range(1, 6)] + [None],
+        "time": pa.array([_at(n) for n in range(1, 6)] + [None], pa.timestamp("us")),
+        "zoned": pa.array([_at(n, datetime.UTC) for n in range(1, 6)] + [None], pa.timestamp("us", "UTC")),
+        "money": [Decimal("1.50"), Decimal("2.25"), None, Decimal("4.00"), Decimal("5.00"), Decimal("6.00")],
+        "bytes": [b"a", b"\xff", None, b"c", b"d", b"e"],
+    }
+)
+VALUES: dict[str, Any] = {
+    **{"long": 3, "real": 1.5, "flag": True, "text": "b/c", "day": "2026-11-03"},
+    **{"time": "2026-11-03 12:30:00", "zoned": "2026-11-03 12:30:00", "money": "4.00"},
+}
+
+
+def filters_on(column: str) -> Iterator[tuple[Any, list[str]]]:
+    """Filters on a column of `TYPED`, and the u of the rows that pass, by pyarrow."""
+    kind, value = TYPED.schema.field(column).type, VALUES[column]
+    naive = pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
+    scalar = pa.scalar(value).cast(naive).cast(kind) if isinstance(value, str) else pa.scalar(value)
+    compare = {"==": pc.equal, "!=": pc.not_equal}
+    if column != "flag":
+        compare |= {"<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal}
+    for operator, function in compare.items():
+        yield [[column, operator, value]], TYPED.filter(function(TYPED[column], scalar))["u"].to_pylist()
+    yield [[column, "==", None]], TYPED.filter(pc.is_null(TYPED[column]))["u"].to_pylist()
+    yield [[column, "in", [value]]], TYPED.filter(pc.equal(TYPED[column], scalar))["u"].to_pylist()
 
 
 def found_in(path: Any, **entry: Any) -> TableFiles:
