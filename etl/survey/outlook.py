@@ -10,7 +10,6 @@ from etl.tables.data_file import DataFile
 from etl.tables.files import find_files
 from etl.tables.formats import FileRange
 from etl.tables.ranges import find_ranges
-from graphmill import storage
 from graphmill.config import Config
 from graphmill.display.readable import duration, number, size
 from graphmill.run.outlook import GraphSize, Outlook, Rows
@@ -71,7 +70,7 @@ def _count(table: Table, files: list[DataFile]) -> tuple[int, FileRange | None]:
     """Estimate the rows of a table by the heads of its first files, and return its first range."""
     heads = [find_ranges("", table, file, chunk_rows=1 << 20) for file in files[:_MAX_HEADS]]
     num_rows = sum(each.num_rows for ranges in heads for each in ranges)
-    sizes = [status.size_bytes if (status := storage.status(file.uri)) else 0 for file in files]
+    sizes = [file.num_bytes() for file in files]
     share = sum(sizes[:_MAX_HEADS]) / max(sum(sizes), 1)
     return round(num_rows / share) if share else 0, next((each for ranges in heads for each in ranges), None)
 

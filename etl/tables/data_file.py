@@ -8,6 +8,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from etl.config import Filters
+from graphmill import storage
 from graphmill.errors import NotFoundError, RawTableError
 
 FIELD_ID = b"PARQUET:field_id"
@@ -43,6 +44,15 @@ class DataFile:
     """Conditions that remain for the rows."""
     snapshot: str = ""
     """Snapshot that names the file, for messages."""
+    size_bytes: int | None = None
+    """Size, if a log says it."""
+
+    def num_bytes(self) -> int:
+        """Return the size of the file; 0, if it is not there."""
+        if self.size_bytes is not None:
+            return self.size_bytes
+        status = storage.status(self.uri)
+        return status.size_bytes if status else 0
 
 
 def plain_file(uri: str) -> DataFile:

@@ -17,7 +17,6 @@ from etl.tables.data_file import DataFile, missing_file, path_in_file
 from etl.tables.filters import columns_of, expression, filter_field
 from etl.tables.formats import FileRange, Head, TableFormat, format_of
 from etl.tables.formats.base import Cut
-from graphmill import storage
 from graphmill.errors import NotFoundError, RawTableError
 
 MIN_BALANCED_BYTES = 16 << 20
@@ -55,8 +54,7 @@ def find_ranges(label: str, table: Table, file: DataFile, chunk_rows: int) -> li
     )
     if pa.types.is_integer(types.get("weight", pa.null())):
         types["weight"] = pa.float64()  # later rows of JSON may have fractions
-    status = storage.status(file.uri)
-    num_bytes = status.size_bytes if status else 0
+    num_bytes = file.num_bytes()
     whole = FileRange(
         table,
         file.uri,

@@ -59,14 +59,13 @@ class DeltaSnapshot:
         written = datetime.fromtimestamp(self.newest.mtime_ns / 1e9, UTC).isoformat(" ", "milliseconds")
         return f"version {self.version}, written {written}, {self.newest.size_bytes} bytes"
 
-    @property
+    @cached_property
     def schema(self) -> pa.Schema:
         """Columns of the table; a field's metadata has the name or number of its column in files."""
-        return self._state[0]
+        return self._replayed()[0]
 
-    @cached_property
-    def _state(self) -> tuple[pa.Schema, pa.Table, Mapping[str, Any]]:
-        """Schema, the files of the version, and their deletion vectors."""
+    def _replayed(self) -> tuple[pa.Schema, pa.Table, Mapping[str, Any]]:
+        """Return the schema, the files of the version with their statistics, and their deletion vectors."""
         deltalake = imported("deltalake", "delta", f"{self.places.root}: a table of Delta Lake")
         with tempfile.TemporaryDirectory(prefix="graphmill-") as folder:
             copies = [storage.join(folder, _LOG, storage.name(each.uri)) for each in self.log]
@@ -110,7 +109,7 @@ class DeltaSnapshot:
 
     def files(self, filters: Filters) -> list[DataFile]:
         """List the files that may have rows that pass the filters; see `Snapshot`."""
-        schema, actions, vectors = self._state
+        schema, actions, vectors = self._replayed()
         kinds = dict(zip(schema.names, schema.types, strict=True))
         shared = {name: values.cast(kinds[name]) for name, values in _struct(actions, "partition").items()}
         left = left_for_rows(filters, shared, _spans(schema, actions), actions.num_rows)
@@ -123,8 +122,11 @@ class DeltaSnapshot:
                 vectors.get(path, ()),
                 of_rows,
                 f"version {self.version}",
+                num_bytes,
             )
-            for number, (path, of_rows) in enumerate(zip(actions["path"].to_pylist(), left, strict=True))
+            for number, (path, num_bytes, of_rows) in enumerate(
+                zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), left, strict=True)
+            )
             if of_rows is not None
         ]
 

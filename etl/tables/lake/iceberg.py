@@ -125,7 +125,9 @@ class IcebergSnapshot:
                 )
             deletes = tuple(self._deletes(task, each) for each in task.delete_files)
             uri = self.places.uri_of(task.file.file_path)
-            yield DataFile(uri, defaults | own, self.schema, deletes, of_rows, self.name.partition(",")[0])
+            number = self.name.partition(",")[0]
+            size = task.file.file_size_in_bytes
+            yield DataFile(uri, defaults | own, self.schema, deletes, of_rows, number, size)
 
     def _shared_values(self, spec_id: int, tasks: list[Any]) -> Iterator[dict[str, str | None]]:
         """Yield the columns that all rows of a file share, because the table is partitioned by them."""
