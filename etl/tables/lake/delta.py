@@ -88,7 +88,10 @@ class DeltaSnapshot:
                 raise RawTableError(
                     f"{self.places.root}: version {self.version} cannot be read: {error}"
                 ) from error
-            vectors = deletion_vectors(copies, self.places) if "deletionVectors" in features else {}
+            paths = actions["path"].to_pylist()
+            vectors = {}
+            if "deletionVectors" in features:
+                vectors = deletion_vectors(copies, paths, self.places)
         return schema, actions, vectors
 
     def _texts(self, name: str, values: pa.ChunkedArray) -> list[str | None]:

@@ -7,7 +7,7 @@ Source: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#deletion-vecto
 import base64
 import re
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import unquote
 
@@ -37,17 +37,27 @@ _B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-
 _AS_B85 = str.maketrans(_Z85, _B85)
 
 
-def deletion_vectors(log: Sequence[str], places: Places) -> dict[str, tuple[Deletes, ...]]:
-    """Return the deletion vector of each file that has one, by its path in the log; `log` is in order.
+def deletion_vectors(
+    log: Iterable[str], paths: Iterable[str], places: Places
+) -> dict[str, tuple[Deletes, ...]]:
+    """Return the deletion vector of each file that has one, by its path; `log` is in order.
+
+    `paths` are those of all files of the table.
 
     Raises:
-        FormatError: a deletion vector is of an unknown kind, or outside the table's folder.
+        FormatError: a deletion vector is of an unknown kind, or outside the table's folder; or the log does
+            not name a file.
     """
     newest: dict[str, Any] = {}
     for uri in log:
-        for path, vector in _adds(uri):
-            newest[path] = vector
-    return {path: (_deletes(vector, places),) for path, vector in newest.items() if vector}
+        newest.update(_adds(uri))
+    found: dict[str, tuple[Deletes, ...]] = {}
+    for path in paths:
+        if path not in newest:  # else its deleted rows would come back
+            raise FormatError(f"{places.root}: expected the file {path} in the log, found none of that name")
+        if vector := newest[path]:
+            found[path] = (_deletes(vector, places),)
+    return found
 
 
 def decoded(text: str) -> bytes:

@@ -27,6 +27,7 @@ def snapshot_at(
         return iceberg.in_catalog(table.catalog, table.path[0], table.snapshot, allowed)
     if METADATA.fullmatch(uri):
         return iceberg.at_metadata(uri, table.snapshot, allowed)
+    uri = uri if uri.endswith(":///") else uri.rstrip("/")
     log = None if is_pattern else log_at(uri)
     found = _FORMATS.get(log or "")
     if log and found is None:

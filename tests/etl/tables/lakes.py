@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -183,7 +184,12 @@ def write_mapped_delta(
     for name, rows in files.items():
         pq.write_table(rows, folder / name, row_group_size=2)
         size = (folder / name).stat().st_size
-        add = {"path": name, "partitionValues": {"c5": "2026-11-01"}, "size": size, "modificationTime": 1}
+        add = {
+            "path": quote(name),
+            "partitionValues": {"c5": "2026-11-01"},
+            "size": size,
+            "modificationTime": 1,
+        }
         own = {"deletionVector": vectors[name]} if name in vectors else {}
         statistics = json.dumps({"numRecords": rows.num_rows})
         actions.append({"add": add | {"dataChange": True, "stats": statistics} | own})

@@ -210,6 +210,14 @@ def test_a_checkpoint_in_parts(tmp_path: Path) -> None:
         rows_of(tmp_path, rhs="ev.item")
 
 
+@pytest.mark.parametrize("name", ["a b.parquet", "ä.parquet", "a%20b.parquet", "a+b=c.parquet"])
+def test_odd_names_of_files_with_deletion_vectors(tmp_path: Path, name: str) -> None:
+    write_mapped_delta(tmp_path, {name: FILES["one.parquet"]}, {name: deletion_vector(tmp_path, [0], "u")})
+    assert [row[0] for row in rows_of(tmp_path, rhs="ev.item")] == list("bcde")
+    assert rows_of(f"{tmp_path}/", rhs="ev.item") == rows_of(tmp_path, rhs="ev.item")
+    assert found_in(f"{tmp_path}/").describe() == found_in(tmp_path).describe()
+
+
 def test_columns_that_are_mapped_by_number(tmp_path: Path) -> None:
     renamed = pa.schema(
         [
