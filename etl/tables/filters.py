@@ -6,7 +6,8 @@ converted to the value's type instead: `"07" >= 7`. As in SQL, null passes no co
 Shapes: N rows, or N files.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import reduce
 from typing import Any
 
@@ -123,20 +124,36 @@ def _any_of(filters: Filters, judge: Any) -> Any:
     return reduce(pc.or_kleene, [reduce(pc.and_kleene, [judge(*one) for one in each]) for each in filters])
 
 
+@contextmanager
+def _comparing(column: str, kind: pa.DataType, value: Any) -> Iterator[None]:
+    """Turn errors of a comparison into a RawTableError."""
+    try:
+        yield
+    except (pa.ArrowException, OverflowError, TypeError) as error:
+        raise RawTableError(
+            f"filters: {column} is of type {kind}, which {_text(value)} cannot be compared with: {error}"
+        ) from error
+
+
 def _holds(column: str, values: Any, kind: pa.DataType, operator: str, value: Any) -> Any:
     """Compare a column, an array or an expression, with the value of a condition."""
+    with _comparing(column, kind, value):
+        return _compared(column, values, kind, operator, value)
+
+
+def _compared(column: str, values: Any, kind: pa.DataType, operator: str, value: Any) -> Any:
     if value is None:
         return (pc.is_valid if operator == "!=" else pc.is_null)(values)
     if not isinstance(value, tuple):
         parsed, kind = _parsed(column, values, kind, value)
-        return _COMPARE[operator](parsed, _converted(column, value, kind))
+        return _COMPARE[operator](parsed, _converted(value, kind))
     listed = [each for each in value if each is not None]
     found = [pc.is_null(values)] if len(listed) < len(value) else []
     by_type = {type(each): [other for other in listed if type(other) is type(each)] for each in listed}
     for some in by_type.values():
         parsed, other = _parsed(column, values, kind, some[0])
-        wanted = pa.array([_converted(column, each, other).as_py() for each in some], _set_type(other, some))
-        found.append(pc.is_in(parsed, value_set=wanted))
+        wanted = [_converted(each, other).as_py() for each in some]
+        found.append(pc.is_in(parsed, value_set=pa.array(wanted, _set_type(other, some))))
     is_listed = reduce(pc.or_kleene, found)
     return is_listed if operator == "in" else pc.and_kleene(pc.is_valid(values), pc.invert(is_listed))
 
@@ -148,28 +165,35 @@ def _possible(column: str, low: Any, high: Any, operator: str, value: Any) -> An
         return None if any(each is None for each in found) else reduce(pc.or_kleene, found)
     if operator in ("!=", "not in") or value is None or _is_parsed(low.type, value):
         return None
-    scalar = _converted(column, value, low.type)
-    if operator in ("==", "="):
-        return pc.and_kleene(pc.less_equal(low, scalar), pc.greater_equal(high, scalar))
-    return _COMPARE[operator](low if operator.startswith("<") else high, scalar)
+    with _comparing(column, low.type, value):
+        scalar = _converted(value, low.type)
+        if operator in ("==", "="):
+            return pc.and_kleene(pc.less_equal(low, scalar), pc.greater_equal(high, scalar))
+        return _COMPARE[operator](low if operator.startswith("<") else high, scalar)
 
 
 def _set_type(kind: pa.DataType, values: Sequence[Scalar]) -> pa.DataType:
     """Return the type of a set to look values of type `kind` up in."""
-    return pa.float64() if pa.types.is_integer(kind) and isinstance(values[0], float) else kind
+    if not pa.types.is_integer(kind):
+        return kind
+    return pa.float64() if isinstance(values[0], float) else pa.int64()
 
 
 def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return text as strings, whatever type a reader gave it."""
+    """Return text as strings, whatever type a reader gave it; text that is not UTF-8 as bytes."""
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    return column.cast(kind).cast(pa.string()) if _is_text(kind) else column
+    plain = column.cast(kind)
+    try:
+        return plain.cast(pa.string()) if _is_text(kind) else plain
+    except pa.ArrowInvalid:
+        return plain
 
 
 def _parsed(column: str, values: Any, kind: pa.DataType, value: Scalar) -> tuple[Any, pa.DataType]:
     """Return a column of text as the type of a value that is no text; other columns as they are."""
     if not _is_parsed(kind, value):
         return values, kind
-    with_nulls = pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.string()), values)
+    with_nulls = pc.if_else(pc.equal(values, pa.scalar("", kind)), pa.scalar(None, kind), values)
     wanted = _TYPES[type(value)]
     try:
         return with_nulls.cast(wanted), wanted
@@ -185,8 +209,9 @@ def _parsed(column: str, values: Any, kind: pa.DataType, value: Scalar) -> tuple
 
 
 def _is_parsed(kind: pa.DataType, value: Any) -> bool:
-    some = next((each for each in value if each is not None), "") if isinstance(value, tuple) else value
-    return _is_text(kind) and some is not None and not isinstance(some, str)
+    """Whether a column of text is compared with another type than text."""
+    values = value if isinstance(value, tuple) else (value,)
+    return _is_text(kind) and any(each is not None and not isinstance(each, str) for each in values)
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -195,16 +220,9 @@ def _is_text(kind: pa.DataType) -> bool:
     return any(test(kind) for test in (*tests, *of_bytes))
 
 
-def _converted(column: str, value: Scalar, kind: pa.DataType) -> pa.Scalar:
+def _converted(value: Scalar, kind: pa.DataType) -> pa.Scalar:
     """Return a value as a scalar that a column of the type `kind` can be compared with."""
     scalar = pa.scalar(value)
-    try:
-        if pa.types.is_timestamp(kind) and kind.tz and isinstance(value, str):
-            return scalar.cast(pa.timestamp(kind.unit)).cast(kind)  # a time without a zone is UTC
-        if isinstance(value, str) or pa.types.is_temporal(kind):
-            return scalar.cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise RawTableError(
-            f"filters: {column} is of type {kind}, which {value!r} cannot be compared with: {error}"
-        ) from error
-    return scalar
+    if pa.types.is_timestamp(kind) and kind.tz and isinstance(value, str):
+        return scalar.cast(pa.timestamp(kind.unit)).cast(kind)  # a time without a zone is UTC
+    return scalar.cast(kind) if isinstance(value, str) or pa.types.is_temporal(kind) else scalar

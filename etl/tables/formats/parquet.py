@@ -38,7 +38,10 @@ def _select(uri: str, chunk_rows: int, wanted: pc.Expression) -> Sequence[tuple[
     with storage.open_input(uri) as stream, reading(uri):
         fragment = ds.ParquetFileFormat().make_fragment(stream)
         sizes = [group.num_rows for group in fragment.row_groups]
-        kept = fragment.subset(wanted, schema=fragment.physical_schema).row_groups
+        try:
+            kept = fragment.subset(wanted, schema=fragment.physical_schema).row_groups
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # the rows tell better what does not fit
+            kept = fragment.row_groups
     return cut_groups(sizes, chunk_rows, {group.id for group in kept})
 
 

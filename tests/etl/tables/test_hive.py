@@ -2,6 +2,8 @@
 
 import datetime
 import itertools
+from collections.abc import Iterator
+from contextlib import suppress
 from operator import eq, ge, gt, le, lt, ne
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.config import Filters, TableConfig
-from etl.tables.filters import left_for_rows, rows_that_pass
+from etl.tables.filters import expression, left_for_rows, rows_that_pass
 from graphmill.errors import ConfigError, NotFoundError, RawTableError
 from tests.etl.graphs import config_of, write_parquet
 from tests.etl.tables.lakes import EDGES, found_in, opened_files, read, rows_of
@@ -252,6 +254,84 @@ def _holds(found: Any, operator: str, value: Any) -> bool:
 
 
 _OPERATORS = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
+
+
+def _columns() -> Iterator[pa.Array]:
+    day, time = datetime.date(2026, 11, 1), datetime.datetime(2026, 11, 1, 1)
+    numbers = [
+        pa.int8(),
+        pa.int64(),
+        pa.uint8(),
+        pa.uint64(),
+        pa.float32(),
+        pa.float64(),
+        pa.decimal128(9, 2),
+    ]
+    yield from (pa.array([1, 2, None], kind) for kind in numbers)
+    yield from (
+        pa.array(["1", "b", None], kind) for kind in (pa.string(), pa.large_string(), pa.string_view())
+    )
+    yield from (pa.array([b"1", b"\xff", None], kind) for kind in (pa.binary(), pa.large_binary()))
+    yield from (pa.array(each).dictionary_encode() for each in (["1", "b", None], [1, 2, None]))
+    yield from (pa.array(each) for each in ([True, False, None], [day, day, None], [[1], None, [2]]))
+    yield from (
+        pa.array([time, None, time], pa.timestamp(*each)) for each in (("ns",), ("us", "Europe/Berlin"))
+    )
+    yield from (pa.array([datetime.time(1), None, None]), pa.nulls(3), pa.array([{"a": 1}, None, {"a": 2}]))
+
+
+ANY_VALUE = st.sampled_from(
+    [
+        1,
+        2**40,
+        2**70,
+        -1,
+        1.5,
+        float("inf"),
+        True,
+        "1",
+        "b",
+        "2026-11-01",
+        "2026-11-01 01:00:00",
+        "true",
+        "",
+        "ä",
+        None,
+    ]
+)
+
+
+@given(
+    st.sampled_from(list(_columns())),
+    st.sampled_from(["==", "!=", "<", ">=", "in", "not in"]),
+    st.lists(ANY_VALUE, min_size=1, max_size=2),
+)
+def test_any_value_and_any_column_are_compared_or_refused(
+    array: pa.Array, operator: str, values: list[Any]
+) -> None:
+    value = tuple(values) if operator.endswith("in") else values[0]
+    if value is None and operator not in ("==", "!="):
+        return
+    filters = ((("x", operator, value),),)
+    column = pa.chunked_array([array])
+    table = pa.table({"x": column})
+    for compare in (
+        lambda: rows_that_pass(filters, {"x": column}),
+        lambda: left_for_rows(filters, {}, {"x": (column, column)}, 3),
+        lambda: expression(filters, {"x": column.type}),
+    ):
+        with suppress(RawTableError):
+            compare()
+    try:
+        passes = rows_that_pass(filters, {"x": column}).to_pylist()
+        wanted = expression(filters, {"x": column.type})
+        left = left_for_rows(filters, {}, {"x": (column, column)}, 3)
+        pruned = table.append_column("row", pa.array([0, 1, 2])).filter(wanted)["row"].to_pylist()
+    except (RawTableError, pa.ArrowInvalid, pa.ArrowNotImplementedError):  # then no row group is left out
+        return
+    kept = {row for row, is_kept in enumerate(passes) if is_kept}
+    assert kept <= set(pruned)
+    assert kept <= {row for row, of_row in enumerate(left) if of_row is not None}
 
 
 def test_days_that_are_missing(tmp_path: Path) -> None:
