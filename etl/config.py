@@ -72,7 +72,8 @@ class FilesConfig(Section):
     filters: Fixed[Filters] = Field(
         (),
         description='Rows to read: `[[day, ">=", "2026-11-01"], [country, in, [de, at]]]`; all conditions '
-        "hold. A list of such lists: one of them holds. Files without such rows are not opened.",
+        "hold. A list of such lists: one of them holds. Files that cannot have such rows, by their folders "
+        "or their table's log, are not opened.",
     )
     snapshot: Fixed[int | str | None] = Field(
         None,

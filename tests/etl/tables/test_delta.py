@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -58,6 +59,43 @@ def test_the_rows_of_each_version(table: Path, version: int | None, with_checkpo
     expected = foreign_rows(table, ["u", "i"], version)
     assert rows_of(table, snapshot=version) == expected
     assert len(list(table.rglob("*.parquet"))) - with_checkpoint > len(found_in(table).files())
+
+
+OPERATIONS = st.one_of(
+    st.tuples(st.sampled_from(["append", "overwrite"]), st.lists(st.integers(0, 5), min_size=1, max_size=4)),
+    st.tuples(st.sampled_from(["delete", "update"]), st.integers(0, 5)),
+    st.tuples(st.sampled_from(["compact", "checkpoint"]), st.none()),
+)
+
+
+@hypothesis.settings(max_examples=20)
+@given(st.lists(OPERATIONS, min_size=1, max_size=6), st.booleans(), st.integers(0, 5))
+def test_any_history(
+    tmp_path_factory: pytest.TempPathFactory, operations: list[Any], is_partitioned: bool, limit: int
+) -> None:
+    """Every version has the rows that delta-rs reads, whole and filtered."""
+    path = tmp_path_factory.mktemp("history")
+    schema = pa.schema([("u", pa.string()), ("i", pa.string()), ("n", pa.int64())])
+    write_deltalake(path, schema.empty_table(), partition_by=["n"] if is_partitioned else None)
+    for operation, value in operations:
+        table = DeltaTable(path)
+        if operation in ("append", "overwrite"):
+            columns = [[f"u{n}" for n in value], [f"i{n % 2}" for n in value], value]
+            write_deltalake(path, pa.table(columns, schema=schema), mode=operation)
+        elif operation == "delete":
+            table.delete(f"n = {value}")
+        elif operation == "update":
+            table.update({"i": "'new'"}, predicate=f"u = 'u{value}'")
+        elif operation == "compact":
+            table.optimize.compact()
+        else:
+            table.create_checkpoint()
+    for version in range(DeltaTable(path).version() + 1):
+        rows = foreign_rows(path, ["u", "i", "n"], version)
+        assert rows_of(path, weight="n", snapshot=version) == rows
+        assert rows_of(path, weight="n", snapshot=version, filters=[["n", ">=", limit]]) == [
+            row for row in rows if row[2] >= limit
+        ]
 
 
 def test_partition_columns_are_columns(table: Path) -> None:
