@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from etl.tables.lake.logs import log_at
 from graphmill import config, storage
 from graphmill.cli import exit_codes
 from graphmill.cli.options import OF_A_RUN, Command, dry_run_option, is_configuration, run_options
@@ -100,8 +101,8 @@ def _column(text: str) -> int | str:
 
 
 def _text_form(file: str, lhs: str, delimiter: str | None) -> dict[str, Any]:
-    """Describe a file of PBG's, text without header, unless its name says that it is something else."""
-    if file.endswith((".parquet", ".orc", ".json", ".jsonl", ".ndjson")):
+    """Describe a file of PBG's, text without header, unless its name or a log says otherwise."""
+    if file.endswith((".parquet", ".orc", ".json", ".jsonl", ".ndjson")) or log_at(storage.absolute(file)):
         return {}
     return {"format": "csv", "header": not lhs.isdecimal(), "delimiter": delimiter or "\t"}
 

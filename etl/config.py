@@ -1,6 +1,8 @@
 """The section `etl`: tables of edges and entities, and the memory that a task may take."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Iterable
+from datetime import date, datetime
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -26,6 +28,32 @@ Paths = Annotated[
 ]
 Column = str | Annotated[int, Field(ge=0)]
 FileFormat = Literal["parquet", "csv", "orc", "json"]
+TableFormat = Literal["delta", "iceberg"]
+Scalar = bool | int | float | str | None
+Operator = Literal["==", "=", "!=", "<", "<=", ">", ">=", "in", "not in"]
+Condition = tuple[str, Operator, Scalar | tuple[Scalar, ...]]
+
+
+def _as_filters(given: Any) -> Any:
+    """Return one list of conditions as the only one of several; lists as tuples, dates as text."""
+    plain = _plain(given)
+    is_flat = isinstance(plain, tuple) and plain and isinstance(plain[0], tuple)
+    return (plain,) if is_flat and plain[0] and isinstance(plain[0][0], str) else plain
+
+
+def _plain(given: Any) -> Any:
+    if isinstance(given, datetime):
+        return given.isoformat(" ")
+    if isinstance(given, date):
+        return given.isoformat()
+    return tuple(map(_plain, given)) if isinstance(given, list | tuple) else given
+
+
+Filters = Annotated[
+    tuple[tuple[Condition, ...], ...],
+    BeforeValidator(_as_filters, json_schema_input_type=list[Condition] | list[list[Condition]]),
+]
+"""Rows to read, as pandas and pyarrow write it: any of these lists of conditions, of which all hold."""
 KeepOrDrop = Literal["keep", "drop"]
 Compression = Literal["lz4", "zstd", "none"]
 
@@ -36,9 +64,34 @@ class FilesConfig(Section):
     path: Fixed[Annotated[Paths, Field(min_length=1, strict=False)]] = Field(
         description="File, folder or glob pattern, or a list of these; relative paths start at `input`."
     )
-    format: Fixed[Literal["auto", FileFormat]] = Field(
+    format: Fixed[Literal["auto", FileFormat, TableFormat]] = Field(
         "auto",
-        description="Format of the files; auto: by suffix. csv: delimited text; json: one object per line.",
+        description="Format of the files; auto: by suffix, or by the log of a Delta Lake or Iceberg table. "
+        "csv: delimited text; json: one object per line.",
+    )
+    filters: Fixed[Filters] = Field(
+        (),
+        description='Rows to read: `[[day, ">=", "2026-11-01"], [country, in, [de, at]]]`; all conditions '
+        "hold. A list of such lists: one of them holds. Files that cannot have such rows, by their folders "
+        "or their table's log, are not opened.",
+    )
+    snapshot: Fixed[int | str | None] = Field(
+        None,
+        description="Version of a Delta Lake table; id, tag or branch of an Iceberg snapshot; null: newest.",
+    )
+    catalog: Fixed[Name | None] = Field(
+        None,
+        description="Catalog of an Iceberg table, as PyIceberg's configuration names it; `path` is then "
+        "the table's name: shop.orders.",
+    )
+    data_path: Fixed[Annotated[Paths, Field(strict=False)]] = Field(
+        (),
+        description="Further folders that files of a Delta Lake or Iceberg table may lie in; others outside "
+        "the table's folder are refused.",
+    )
+    missing_paths: Fixed[Literal["fail", "skip"]] = Field(
+        "fail",
+        description="fail: a path without files stops the run; skip: a warning, if other paths have files.",
     )
     delimiter: Fixed[str | None] = Field(
         None, description="Delimiter of text; null: a tab for .tsv, .tab and .txt, else a comma."
@@ -54,6 +107,28 @@ class FilesConfig(Section):
         if delimiter is not None and len(delimiter.encode()) != 1:
             raise ValueError(f"expected one character of ASCII, found {delimiter!r}")
         return delimiter
+
+    @field_validator("filters")
+    @classmethod
+    def _fitting(cls, filters: Iterable[Iterable[Condition]]) -> Iterable[Iterable[Condition]]:
+        if () in filters:
+            raise ValueError("expected conditions such as [day, '>=', '2026-11-01'], found an empty list")
+        for column, operator, value in (each for every in filters for each in every):
+            is_list = isinstance(value, tuple)
+            if value == ():
+                raise ValueError(f"[{column}, {operator!r}]: expected values, found an empty list")
+            if is_list != operator.endswith("in"):
+                expected = "one value" if is_list else "a list of values"
+                raise ValueError(f"[{column}, {operator!r}]: expected {expected}, found {value!r}")
+            if value is None and operator not in ("==", "=", "!="):
+                raise ValueError(f"[{column}, {operator!r}]: null is only == or !=")
+        return filters
+
+    @model_validator(mode="after")
+    def _check_snapshot(self) -> Self:
+        if self.catalog is not None and (self.format not in ("auto", "iceberg") or len(self.path) != 1):
+            raise ValueError("catalog: expected one path, the name of an Iceberg table (shop.orders)")
+        return self
 
     def columns(self) -> dict[str, Column]:
         """Column of each field of an edge (lhs, rhs, relation, weight) or of an entity (id)."""

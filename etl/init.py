@@ -28,8 +28,9 @@ from graphmill.errors import ConfigError
 def command(tables: tuple[str, ...], target: str | None, output: str | None) -> None:
     """Look at raw tables, and write a configuration that runs.
 
-    TABLE is a file, a folder or a pattern: parquet, CSV, TSV, ORC or JSON lines, local or on HDFS. The
-    beginning of each table is read. Comments in the configuration say what was found.
+    TABLE is a file, a folder or a pattern: parquet, CSV, TSV, ORC or JSON lines, or the folder of a table of
+    Delta Lake or Iceberg, local or on HDFS. The beginning of each table is read. Comments in the
+    configuration say what was found.
     """
     graph = guess(look_at(tables))
     name = storage.name(tables[0].rstrip("/")).partition(".")[0]

@@ -12,13 +12,14 @@ reach. Outputs are written to temporary folders, which are renamed at the end: a
 the previous output or the new one. The next run continues after the last finished step (etl/run/work.py).
 """
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 from distributed import Client
 
-from etl.config import EtlConfig, Table
+from etl.config import EtlConfig
 from etl.run import doubts, figures
 from etl.run.check_config import check_config
 from etl.run.outputs import check_outputs, hide_outputs, output_uris, quarantine_uri
@@ -34,7 +35,7 @@ from etl.steps.task_settings import TaskSettings
 from etl.steps.translate import Translated, TranslatePlan, features_suffix, translate
 from etl.strings.hashing import HASH_NAME
 from etl.survey import outlook as estimates
-from etl.tables.files import files_of, table_roots
+from etl.tables.files import TableFiles, find_all, table_roots
 from etl.tables.formats import FileRange
 from etl.tables.ranges import balanced, grouped, ranges_of_files
 from graphmill import cluster, storage
@@ -85,11 +86,12 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     check(config)
     check_outputs(config)
     etl = config.section(EtlConfig)
-    made_from = fingerprint(config)
+    inputs = find_all(config)
+    made_from = _fingerprint(config, inputs)
     cutting = etl.model_dump(mode="json", include=_CUTTING)
     config = as_before(config)
     with kept_work(client, config, made_from | {"cutting": cutting}, claim) as work:
-        ranges = work.step("plan", list[FileRange], lambda: _plan(work, config))
+        ranges = work.step("plan", list[FileRange], lambda: _plan(work, config, inputs))
         doubts.warn_of_headers(config)
         num_rows = sum(file_range.num_rows for file_range in ranges)
         num_ids = 2 * num_rows + num_previous_ids(etl.previous_entity_path)
@@ -98,7 +100,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
             "encode", tuple[list[Encoded], IdCounts], lambda: _encode(work, config, settings, ranges, claim)
         )
         chunks = [chunk for of_range in encoded for chunk in of_range.chunks]
-        _check_places(made_from, settings, ranges, chunks)
+        _check_places(inputs, settings, ranges, chunks)
         memory_bytes = cluster.memory_of_workers(client)
         num_partitions = work.step(
             "partitions", dict[str, int], lambda: cut_types(config, settings, counts.smallest, memory_bytes)
@@ -139,8 +141,13 @@ def input_uris(config: Config) -> list[str]:
 
 def fingerprint(config: Config) -> dict[str, Any]:
     """Return all that the output depends on, as JSON types."""
+    return _fingerprint(config, find_all(config))
+
+
+def _fingerprint(config: Config, found: Sequence[TableFiles]) -> dict[str, Any]:
     etl = config.section(EtlConfig)
-    inputs = sorted({uri for _, table in _tables(etl) for uri in files_of(config, table)})
+    inputs = sorted({file.uri for of_table in found for file in of_table.plain})
+    snapshots = {json.dumps(each): each for of_table in found for each in of_table.describe()}
     if etl.previous_entity_path is not None:
         inputs.append(storage.absolute(etl.previous_entity_path))
     return {
@@ -154,21 +161,15 @@ def fingerprint(config: Config) -> dict[str, Any]:
         "dynamic_relations": config.dynamic_relations,
         "seed": config.seed,
         "hash": HASH_NAME,
-        "inputs": record.describe_inputs(inputs),
+        "inputs": [*record.describe_inputs(inputs), *(snapshots[key] for key in sorted(snapshots))],
     }
 
 
-def _tables(etl: EtlConfig) -> list[tuple[str, Table]]:
-    """Return all tables with their names in figures."""
-    return [
-        *((f"tables[{number}]", table) for number, table in enumerate(etl.tables)),
-        *((f"entities[{number}]", table) for number, table in enumerate(etl.entities)),
-    ]
-
-
-def _plan(work: Work, config: Config) -> list[FileRange]:
+def _plan(work: Work, config: Config, inputs: Sequence[TableFiles]) -> list[FileRange]:
     etl = config.section(EtlConfig)
-    files = [(label, table, uri) for label, table in _tables(etl) for uri in files_of(config, table)]
+    doubts.warn_of_missing(inputs)
+    files = [(each.label, each.table, file) for each in inputs for file in each.files()]
+    doubts.warn_of_empty({each.label for each in inputs} - {label for label, _, _ in files})
     # A task costs more than a look at a small file.
     step = min(1 + len(files) // (_LOOKS_PER_THREAD * work.num_threads), _MAX_LOOKS)
     tasks = [(files[start : start + step], etl.chunk_rows) for start in range(0, len(files), step)]
@@ -178,15 +179,18 @@ def _plan(work: Work, config: Config) -> list[FileRange]:
 
 
 def _check_places(
-    made_from: dict[str, Any], settings: TaskSettings, ranges: list[FileRange], chunks: list[Chunk]
+    inputs: Sequence[TableFiles], settings: TaskSettings, ranges: list[FileRange], chunks: list[Chunk]
 ) -> None:
     """Refuse an earlier run's journal that names files outside this run.
 
     Raises:
         FormatError: the journal names a file outside this run.
     """
-    inputs = {each.get("uri") for each in made_from["inputs"]}
-    found = [file_range.uri for file_range in ranges if file_range.uri not in inputs]
+    plain = {file.uri for of_table in inputs for file in of_table.plain}
+    of_logs = [snapshot.places for of_table in inputs for snapshot in of_table.snapshots]
+    named = {file_range.uri for file_range in ranges}
+    named |= {each.place for one in ranges for each in one.deletes if each.kind != "delta inline"}
+    found = [uri for uri in sorted(named - plain) if not any(places.hold(uri) for places in of_logs)]
     found += [chunk.name for chunk in chunks if "/" in chunk.name]
     if found:
         raise FormatError(

@@ -2,10 +2,11 @@
 
 import logging
 import re
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from etl.config import EtlConfig
-from etl.tables.files import files_of
+from etl.tables.files import TableFiles, find_files
 from etl.tables.formats import format_of
 from graphmill.config import Config
 from graphmill.vocab import TRAIN_SPLIT
@@ -26,7 +27,7 @@ log = logging.getLogger("graphmill")
 def warn_of_headers(config: Config) -> None:
     """Warn of a table without a header whose first row reads like column names."""
     for number, table in enumerate(config.section(EtlConfig).tables):
-        for uri in [] if table.header else files_of(config, table)[:1]:
+        for uri in [] if table.header else [each.uri for each in find_files(config, table).plain[:1]]:
             with_header = table.model_copy(update={"header": True})
             names = format_of(uri, table).read_head(uri, with_header, 1).names
             ends = [
@@ -37,6 +38,23 @@ def warn_of_headers(config: Config) -> None:
                     f"etl: {uri}: the first row looks like column names ({', '.join(names[:5])}), and "
                     f"becomes an edge; if it is a header, set etl.tables[{number}].header: true"
                 )
+
+
+def warn_of_missing(inputs: Sequence[TableFiles]) -> None:
+    """Warn of paths without files that the run goes on without."""
+    for label, paths in ((each.label, each.missing) for each in inputs):
+        if paths:
+            log.warning(
+                f"etl: {label}: {len(paths)} paths have no files, and are skipped: {', '.join(paths[:10])}"
+            )
+
+
+def warn_of_empty(labels: Collection[str]) -> None:
+    """Warn of tables, given by their names in figures, that have no file to read."""
+    for label in sorted(labels):
+        log.warning(
+            f"etl: {label}: the snapshot has no rows that may pass the filters; the table adds nothing"
+        )
 
 
 def warn_of_counts(found: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Literal
@@ -11,9 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.config import EntityTableConfig, FilesConfig
+from etl.tables.data_file import DataFile, missing_file, path_in_file
 from etl.tables.files import files_at
 from etl.tables.formats import FileRange, Head, format_of, reading, text
 from etl.tables.formats.lines import read_sample, suffixes_of
+from etl.tables.lake.opened import snapshot_at
+from etl.tables.lake.snapshot import Snapshot
+from etl.tables.read import fields_of
 from graphmill import storage
 from graphmill.config import validated
 from graphmill.errors import NotFoundError, RawTableError
@@ -45,6 +49,8 @@ class Column:
     values: pa.ChunkedArray
     """Values as strings; null where the cell is empty."""
     type: pa.DataType
+    is_of_path: bool = False
+    """Whether all rows of a file have one value, which the file's path or the table's log gives."""
 
     @cached_property
     def distinct(self) -> pa.Array:
@@ -102,15 +108,20 @@ def look_at(paths: Sequence[str]) -> list[Look]:
     """
     found = []
     for path in paths:
-        files = list(files_at(storage.absolute(path)))
+        uri = storage.absolute(path)
+        options = validated(FilesConfig, {"path": path})
+        if snapshot := snapshot_at(uri, options):
+            found.append(_look_at_snapshot(path, options, snapshot))
+            continue
+        files = list(files_at(uri))
         if not files:
             raise NotFoundError(f"{path}: no file there to read rows from")
-        splits = [_SPLITS.get(_stem(uri).lower()) for uri in files]
+        splits = [_SPLITS.get(_stem(file.uri).lower()) for file in files]
         if len(files) > 1 and None not in splits:
             folder = path.rstrip("/")
             found += [
-                _look(f"{folder}/{storage.name(uri)}", [uri], split)
-                for uri, split in zip(files, splits, strict=True)
+                _look(f"{folder}/{storage.name(file.uri)}", [file], split)
+                for file, split in zip(files, splits, strict=True)
             ]
         else:
             found.append(_look(path, files, splits[0] if len(files) == 1 else None))
@@ -121,58 +132,95 @@ def _stem(uri: str) -> str:
     return storage.name(uri).partition(".")[0]
 
 
-def _look(path: str, files: Sequence[str], split: str | None) -> Look:
-    options = _options(path, files[0])
-    head = format_of(files[0], options).read_head(files[0], options, SAMPLE_ROWS)
-    sample = _sample(files[0], options, head)
+def _look(path: str, files: Sequence[DataFile], split: str | None) -> Look:
+    uri = files[0].uri
+    options = _options(path, uri)
+    head = format_of(uri, options).read_head(uri, options, SAMPLE_ROWS)
+    readers = head.reader_names or head.names
+    sample = _sample(uri, options, head, {str(at): (name,) for at, name in enumerate(readers)})
     names: list[str | int] = list(head.names) if options.header else list(range(len(head.names)))
     columns = [
-        Column(name, values, head.types.get(reader, pa.string()))
-        for name, reader, values in zip(names, head.reader_names or head.names, sample.columns, strict=True)
+        Column(name, sample[str(at)], head.types.get(reader, pa.string()))
+        for at, (name, reader) in enumerate(zip(names, readers, strict=True))
     ]
+    columns += [_of_path(name, files) for name in files[0].values if name not in names]
     is_whole = len(files) == 1 and len(head.cuts) <= 1 and sample.num_rows < SAMPLE_ROWS
     return Look(path, options, split, tuple(columns), sample.num_rows, is_whole)
 
 
-def _sample(uri: str, options: FilesConfig, head: Head) -> pa.Table:
-    """Read the first rows as strings, column by column."""
-    names = head.reader_names or head.names
-    columns = {str(number): name for number, name in enumerate(names)}
-    if not head.cuts:
-        return pa.table({key: pa.array([], pa.string()) for key in columns})
+def _look_at_snapshot(path: str, options: FilesConfig, snapshot: Snapshot) -> Look:
+    """Look at the columns of a table with a log, and at the first rows of its first file."""
+    files = sorted(snapshot.files(()), key=lambda each: each.uri)
+    if not files:
+        raise RawTableError(f"{path}: expected rows, found none in {snapshot.name}")
+    first, schema = files[0], snapshot.schema
+    try:
+        head = format_of(first.uri, options, first.snapshot).read_head(first.uri, options, SAMPLE_ROWS)
+    except NotFoundError as error:
+        raise missing_file(first) from error
+    places = {
+        str(at): place
+        for at, name in enumerate(schema.names)
+        if (place := path_in_file((name,), schema, head.schema, first.uri)) is not None
+    }
+    sample = _sample(first.uri, options, head, places, first.snapshot)
+    columns = [
+        Column(field.name, sample[str(at)], field.type) if str(at) in places else _of_path(field.name, files)
+        for at, field in enumerate(schema)
+    ]
+    is_whole = len(files) == 1 and len(head.cuts) <= 1 and sample.num_rows < SAMPLE_ROWS
+    return Look(path, options, None, tuple(columns), sample.num_rows, is_whole)
+
+
+def _of_path(name: str, files: Sequence[DataFile]) -> Column:
+    """Return a column with one value per file."""
+    values = pa.array([each.values.get(name) for each in files], pa.string())
+    return Column(name, pa.chunked_array([values]), pa.string(), is_of_path=True)
+
+
+def _sample(
+    uri: str, options: FilesConfig, head: Head, places: Mapping[str, tuple[str, ...]], snapshot: str = ""
+) -> pa.Table:
+    """Read the first rows of columns, named by keys, as strings."""
+    if not head.cuts or not places:
+        return pa.table({key: pa.array([], pa.string()) for key in places})
     table = EntityTableConfig(**dict(options) | {"type": "any", "id": 0})
     cut = head.cuts[0][2]
+    names = {key: place[0] for key, place in places.items()}
     first = FileRange(
         table,
         uri,
-        columns,
+        names,
         cut=cut,
         num_head_rows=head.num_head_rows if cut is None else 0,
-        num_columns=len(names),
-        types={name: head.types[name] for name in names if name in head.types},
+        num_columns=len(head.names),
+        types={name: head.types[name] for name in names.values() if name in head.types},
+        snapshot=snapshot,
     )
     return _first_rows(first)
 
 
 def read_sample_of(file_range: FileRange) -> dict[str, list[str]]:
     """Read the first rows of a range: values of each field of an edge or entity, without the empty rows."""
-    rows = _first_rows(file_range)
+    rows = _first_rows(file_range).select([*file_range.table.columns()])
     whole = rows.filter(reduce(pc.and_, [pc.is_valid(column) for column in rows.columns]))
     return {name: whole[name].to_pylist() for name in whole.column_names}
 
 
 def _first_rows(file_range: FileRange) -> pa.Table:
-    """Read the first rows of a range as strings; columns are named as in `file_range.columns`."""
+    """Read the first rows of a range as strings, by field; columns that all rows share are fields too."""
     batches: list[pa.RecordBatch] = []
     with reading(file_range.uri):
-        for batch in format_of(file_range.uri, file_range.table).read(file_range, lambda row: "skip"):
+        file_format = format_of(file_range.uri, file_range.table, file_range.snapshot)
+        for batch in file_format.read(file_range, lambda row: "skip"):
             batches.append(batch)
             if sum(each.num_rows for each in batches) >= SAMPLE_ROWS:
                 break
     if not batches:
-        return pa.table({key: pa.array([], pa.string()) for key in file_range.columns})
-    found = pa.Table.from_batches(batches).slice(0, SAMPLE_ROWS)
-    return pa.table({key: _as_strings(found.column(name)) for key, name in file_range.columns.items()})
+        fields = [*file_range.columns, *file_range.values]
+        return pa.table({key: pa.array([], pa.string()) for key in fields})
+    found = fields_of(file_range, pa.Table.from_batches(batches).slice(0, SAMPLE_ROWS))
+    return pa.table({key: _as_strings(found[key]) for key in found.column_names})
 
 
 def _as_strings(values: pa.ChunkedArray) -> pa.ChunkedArray:

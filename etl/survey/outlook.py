@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 
 from etl.config import EntityTableConfig, EtlConfig, Table, TableConfig
 from etl.survey.look import read_sample_of
-from etl.tables.files import files_of
+from etl.tables.data_file import DataFile
+from etl.tables.files import find_files
 from etl.tables.formats import FileRange
 from etl.tables.ranges import find_ranges
-from graphmill import storage
 from graphmill.config import Config
 from graphmill.display.readable import duration, number, size
 from graphmill.run.outlook import GraphSize, Outlook, Rows
@@ -34,7 +34,7 @@ def outlook(config: Config) -> Outlook:
     scales = dict.fromkeys(config.entities, 1.0)
     tables: list[Table] = [*etl.tables, *etl.entities]
     for table in tables:
-        files = files_of(config, table)
+        files = find_files(config, table).files()
         num_rows, first = _count(table, files)
         rows[f"table {', '.join(table.path)}"] = f"about {number(num_rows)} rows, files: {number(len(files))}"
         if isinstance(table, TableConfig):
@@ -66,11 +66,11 @@ def _after_holdout(num_edges: Mapping[str, int], holdout: Mapping[str, float]) -
     return found
 
 
-def _count(table: Table, files: list[str]) -> tuple[int, FileRange | None]:
+def _count(table: Table, files: list[DataFile]) -> tuple[int, FileRange | None]:
     """Estimate the rows of a table by the heads of its first files, and return its first range."""
-    heads = [find_ranges("", table, uri, chunk_rows=1 << 20) for uri in files[:_MAX_HEADS]]
+    heads = [find_ranges("", table, file, chunk_rows=1 << 20) for file in files[:_MAX_HEADS]]
     num_rows = sum(each.num_rows for ranges in heads for each in ranges)
-    sizes = [status.size_bytes if (status := storage.status(uri)) else 0 for uri in files]
+    sizes = [file.num_bytes() for file in files]
     share = sum(sizes[:_MAX_HEADS]) / max(sum(sizes), 1)
     return round(num_rows / share) if share else 0, next((each for ranges in heads for each in ranges), None)
 

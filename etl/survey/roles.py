@@ -95,8 +95,14 @@ def _is_named_id(column: Column) -> bool:
 
 
 def _candidates(look: Look) -> list[Column]:
-    """Columns that may hold ids, in order."""
-    return [column for column in look.columns if column.kind == "id" and plain(column.name) not in _TIME]
+    """Columns that may hold ids, or relations, in order; those of paths are relations at most."""
+    return [
+        column
+        for column in look.columns
+        if column.kind == "id"
+        and plain(column.name) not in _TIME
+        and (not column.is_of_path or plain(column.name) in _RELATION)
+    ]
 
 
 def _is_about_entities(look: Look) -> bool:

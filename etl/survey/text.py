@@ -95,6 +95,11 @@ def _table(edges: Edges) -> Iterator[str]:
     yield from _item(fields)
     if edges.weight:
         yield f"      # weight: {_quoted(edges.weight.name)}  # weights of the edges' losses"
+    for column in edges.look.columns:
+        if column.is_of_path and column is not edges.relation and len(column.distinct):
+            condition = json.dumps([column.name, "==", column.distinct[0].as_py()], ensure_ascii=False)
+            yield f"      # filters: [{condition}]  # rows to read; other files are not opened"
+            break
 
 
 def _reading(look: Look) -> dict[str, object]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphmill.errors import RawTableError
+from graphmill.storage.as_json import Int64
 
 _FIRST_NOT_ASCII = 0x80
 _WITHOUT_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
@@ -76,15 +77,18 @@ class _BadRowsError(Exception):
         self.field, self.rows, self.reason, self.detail = field, rows, reason, detail
 
 
-def checked(block: pa.Table, at: BlockPosition, rules: Rules) -> tuple[pa.Table, list[BadRows]]:
-    """Return the good rows of the block, with columns of the types listed above, and the bad rows.
+def checked(
+    block: pa.Table, at: BlockPosition, rules: Rules, numbers: Int64 | None = None
+) -> tuple[pa.Table, list[BadRows]]:
+    """Return the good rows of a block `with_true_types`, as the types listed above, and the bad rows.
+
+    `numbers` are those of the rows, from the block's first row; None: 0, 1, 2, ...
 
     Raises:
         RawTableError: a row cannot become an edge, and bad rows do not go to quarantine; or a column has a
             type that cannot hold its field.
     """
-    block = pa.table({field: _with_true_types(block[field]) for field in block.column_names})
-    row_N = np.arange(block.num_rows)
+    row_N = np.arange(block.num_rows) if numbers is None else numbers
     bad: list[BadRows] = []
     while True:
         try:
@@ -93,7 +97,7 @@ def checked(block: pa.Table, at: BlockPosition, rules: Rules) -> tuple[pa.Table,
         except _BadRowsError as error:
             if not rules.quarantines:
                 detail = f"{error.detail}; {_QUARANTINE}"
-                raise at.error(error.field, detail, int(error.rows[0])) from None
+                raise at.error(error.field, detail, int(row_N[error.rows[0]])) from None
             reason = f"{error.field}: {error.reason}"
             bad.append(BadRows(at, reason, at.first_row + row_N[error.rows] + 1, block.take(error.rows)))
             good_N = np.ones(block.num_rows, bool)
@@ -101,8 +105,12 @@ def checked(block: pa.Table, at: BlockPosition, rules: Rules) -> tuple[pa.Table,
             block, row_N = block.filter(pa.array(good_N)), row_N[good_N]
 
 
-def _with_true_types(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def with_true_types(block: pa.Table) -> pa.Table:
     """Replace view types, and return strings that are not UTF-8 as bytes: readers do not check UTF-8."""
+    return pa.table({field: _with_true_type(block[field]) for field in block.column_names})
+
+
+def _with_true_type(column: pa.ChunkedArray) -> pa.ChunkedArray:
     column = column.cast(_replaced(column.type, _WITHOUT_VIEWS))
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     of_bytes = _replaced(kind, _OF_BYTES)

@@ -5,58 +5,68 @@ file. A file is one range if the places of its rows are unknown: text with quote
 newlines, or compressed text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
 
 import pyarrow as pa
 
-from etl.config import FilesConfig, Table
+from etl.config import Column, FilesConfig, Table
 from etl.tables import nested
-from etl.tables.files import path_values
-from etl.tables.formats import FileRange, Head, format_of
-from graphmill import storage
-from graphmill.errors import RawTableError
+from etl.tables.data_file import DataFile, missing_file, path_in_file
+from etl.tables.filters import columns_of, expression, filter_field
+from etl.tables.formats import FileRange, Head, TableFormat, format_of
+from etl.tables.formats.base import Cut
+from graphmill.errors import NotFoundError, RawTableError
 
 MIN_BALANCED_BYTES = 16 << 20
 MAX_GROUP_BYTES = 64 << 20
 _MAX_ROUNDS = 4
 
 
-def ranges_of_files(files: Sequence[tuple[str, Table, str]], chunk_rows: int) -> list[FileRange]:
-    """Find the ranges of files, each given as label, table and URI; see `find_ranges`."""
-    return [each for label, table, uri in files for each in find_ranges(label, table, uri, chunk_rows)]
+def ranges_of_files(files: Sequence[tuple[str, Table, DataFile]], chunk_rows: int) -> list[FileRange]:
+    """Find the ranges of files, each given as label, table and file; see `find_ranges`."""
+    return [each for label, table, file in files for each in find_ranges(label, table, file, chunk_rows)]
 
 
-def find_ranges(label: str, table: Table, uri: str, chunk_rows: int) -> list[FileRange]:
+def find_ranges(label: str, table: Table, file: DataFile, chunk_rows: int) -> list[FileRange]:
     """Find the columns of a file, and cut the file into ranges; `label` names the table in figures.
 
     Raises:
         RawTableError: the file cannot be read, or lacks a column.
+        NotFoundError: the file is not there.
     """
-    head = format_of(uri, table).read_head(uri, table, chunk_rows)
+    file_format = format_of(file.uri, table, file.snapshot)
+    try:
+        head = file_format.read_head(file.uri, table, chunk_rows)
+    except NotFoundError as error:
+        raise (missing_file(file) if file.snapshot else error) from error
     if not head.cuts:
         return []
-    found, values = _columns(table, head, uri)
+    found, values = _columns(table, head, file)
     types = {
         field: nested.type_at(head.types[path[0]], path[1:]) for field, path in found.items() if head.types
     }
     integers = tuple(
-        f"{label}.{field}" for field, kind in types.items() if field != "weight" and pa.types.is_integer(kind)
+        f"{label}.{field}"
+        for field, kind in types.items()
+        if field != "weight" and field in table.columns() and pa.types.is_integer(kind)
     )
     if pa.types.is_integer(types.get("weight", pa.null())):
         types["weight"] = pa.float64()  # later rows of JSON may have fractions
-    status = storage.status(uri)
-    num_bytes = status.size_bytes if status else 0
+    num_bytes = file.num_bytes()
     whole = FileRange(
         table,
-        uri,
+        file.uri,
         columns={field: ".".join(path) for field, path in found.items()},
         nested={field: path for field, path in found.items() if len(path) > 1},
         num_columns=len(head.names),
         values=values,
         types=nested.joined((found[field], kind) for field, kind in types.items()),
         integer_columns=integers,
+        filters=file.filters,
+        deletes=file.deletes,
+        snapshot=file.snapshot,
     )
     return [
         replace(
@@ -67,45 +77,104 @@ def find_ranges(label: str, table: Table, uri: str, chunk_rows: int) -> list[Fil
             num_rows=num_rows,
             num_bytes=0 if number else num_bytes,
         )
-        for number, (first_row, num_rows, cut) in enumerate(head.cuts)
+        for number, (first_row, num_rows, cut) in enumerate(_cuts(file, file_format, head, found, chunk_rows))
     ]
 
 
-def _columns(
-    table: FilesConfig, head: Head, uri: str
-) -> tuple[dict[str, nested.Path], dict[str, str | None]]:
-    """Find the column of each field, as the reader names it, and the values of fields that the path gives.
+def _cuts(
+    file: DataFile, file_format: TableFormat, head: Head, found: Mapping[str, nested.Path], chunk_rows: int
+) -> Sequence[tuple[int, int, Cut]]:
+    """Return the ranges of a file that may have rows that pass its filters."""
+    if not file.filters or file_format.select is None:
+        return head.cuts
+    names = {column: found.get(filter_field(column), ()) for column in columns_of(file.filters)}
+    top = {column: path[0] for column, path in names.items() if len(path) == 1}
+    named = tuple(
+        tuple((top.get(column, ""), operator, value) for column, operator, value in every)
+        for every in file.filters
+    )
+    return file_format.select(file.uri, chunk_rows, expression(named, head.types))
 
-    A column may be a field in a struct; a column that really has the dotted name comes first.
+
+def _columns(
+    table: FilesConfig, head: Head, file: DataFile
+) -> tuple[dict[str, nested.Path], dict[str, str | None]]:
+    """Find the column of each field, as the reader names it, and the values of fields that all rows share.
+
+    Columns that only filters name are fields too. A column may be a field in a struct; a column that really
+    has the dotted name comes first.
 
     Raises:
         RawTableError: there is no such column, or it cannot be told from another.
     """
+    if file.schema is not None:
+        return _columns_of_log(table, head, file, file.schema)
     reader_names = head.reader_names or head.names
     found: dict[str, nested.Path] = {}
     values: dict[str, str | None] = {}
-    given = path_values(uri)
-    for field, column in table.columns().items():
+    for field, column in _wanted(table, file).items():
         at = [number for number, name in enumerate(head.names) if column in (number, name)]
         path = nested.find(head.types, column) if isinstance(column, str) else None
         if len(at) == 1:
             found[field] = (reader_names[at[0]],)
         elif path and not at:
             found[field] = path
-        elif isinstance(column, str) and not at and column in given:
-            values[field] = given[column]
+        elif isinstance(column, str) and not at and column in file.values:
+            values[field] = file.values[column]
         else:
             known = list(nested.known(head.names, head.types))
             here = "two columns of that name; name it by its number" if at else f"columns {known}"
-            raise RawTableError(f"{uri}: expected a column {column!r} ({field}), found {here}")
+            raise RawTableError(f"{file.uri}: expected a column {column!r} ({field}), found {here}")
     twice = next((path[0] for path in found.values() if reader_names.count(path[0]) > 1), None)
     if twice is not None:
-        raise RawTableError(f"{uri}: two columns are named {twice!r}, and cannot be told apart; rename one")
-    if len(set(found.values())) < len(found):
-        raise RawTableError(f"{uri}: two parts of an edge are the same column: {table.columns()}")
-    if not found:
-        raise RawTableError(f"{uri}: all columns come from the file's path; no row differs from another")
+        raise RawTableError(
+            f"{file.uri}: two columns are named {twice!r}, and cannot be told apart; rename one"
+        )
+    _check_apart(table, file, found)
     return found, values
+
+
+def _columns_of_log(
+    table: FilesConfig, head: Head, file: DataFile, schema: pa.Schema
+) -> tuple[dict[str, nested.Path], dict[str, str | None]]:
+    """Find the columns of a file as its table's log says; null, if the file was written without the column.
+
+    Raises:
+        RawTableError: the table has no such column.
+    """
+    kinds = dict(zip(schema.names, schema.types, strict=True))
+    found: dict[str, nested.Path] = {}
+    values: dict[str, str | None] = {}
+    for field, column in _wanted(table, file).items():
+        path: nested.Path | None
+        if isinstance(column, int):
+            path = (schema.names[column],) if column < len(schema) else None
+        else:
+            path = nested.find(kinds, column)
+        if path is None:
+            known = list(nested.known(schema.names, kinds))
+            raise RawTableError(f"{file.uri}: expected a column {column!r} ({field}), found columns {known}")
+        here = path_in_file(path, schema, head.schema, file.uri)
+        if here is not None:
+            found[field] = here
+        else:
+            values[field] = file.values.get(".".join(path))
+    _check_apart(table, file, found)
+    return found, values
+
+
+def _wanted(table: FilesConfig, file: DataFile) -> dict[str, Column]:
+    """Return the column of each field to read: of an edge or entity, and of the filters."""
+    return {**table.columns(), **{filter_field(each): each for each in columns_of(file.filters)}}
+
+
+def _check_apart(table: FilesConfig, file: DataFile, found: Mapping[str, nested.Path]) -> None:
+    own = [found[field] for field in table.columns() if field in found]
+    if len(set(own)) < len(own):
+        raise RawTableError(f"{file.uri}: two parts of an edge are the same column: {table.columns()}")
+    if not own:
+        why = "the file has none of them" if file.snapshot else "no row differs from another"
+        raise RawTableError(f"{file.uri}: all columns come from the file's path or its table's log; {why}")
 
 
 def balanced(ranges: Sequence[FileRange], num_workers: int) -> list[FileRange]:
@@ -153,7 +222,10 @@ def grouped(ranges: Sequence[FileRange], num_workers: int, chunk_rows: int) -> l
 
 def _range_bytes(of_file: Sequence[FileRange]) -> int:
     """Bytes of a file that is cut by bytes; else 0."""
-    if not of_file or format_of(of_file[0].uri, of_file[0].table).unit != "byte":
+    if not of_file:
+        return 0
+    first = of_file[0]
+    if format_of(first.uri, first.table, first.snapshot).unit != "byte":
         return 0
     return sum(each.cut[1] - each.cut[0] for each in of_file if each.cut is not None)
 

@@ -1,4 +1,4 @@
-"""Reads file ranges as blocks of checked rows.
+"""Reads file ranges as blocks of checked rows, without deleted rows and those that filters leave out.
 
 A block has at most `BLOCK_ROWS` rows. Its columns are lhs and rhs, and relation and weight if the table has
 them; or id, for a table of entities.
@@ -13,8 +13,11 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from etl.tables import blocks
-from etl.tables.check_rows import BadRows, BlockPosition, Rules, checked
+from etl.tables.check_rows import BadRows, BlockPosition, Rules, checked, with_true_types
+from etl.tables.filters import columns_of, filter_field, rows_that_pass
 from etl.tables.formats import FileRange, format_of, reading
+from etl.tables.lake.deletes import deleted_rows
+from graphmill.storage.as_json import Int64
 
 Block = tuple[pa.Table, list[BadRows]]
 """The good rows of a block, and its bad rows."""
@@ -61,7 +64,7 @@ def read_blocks(file_range: FileRange, chunk_rows: int, rules: Rules) -> Iterato
         RawTableError: a row cannot become an edge, and bad rows do not go to quarantine; the message names
             file, row and column.
     """
-    file_format = format_of(file_range.uri, file_range.table)
+    file_format = format_of(file_range.uri, file_range.table, file_range.snapshot)
     unit = file_format.unit
     start = 0 if file_range.cut is None or not unit else file_range.cut[0]
     columns = {field: str(column) for field, column in file_range.table.columns().items()}
@@ -69,18 +72,38 @@ def read_blocks(file_range: FileRange, chunk_rows: int, rules: Rules) -> Iterato
     skipped = _Skipped(file_range.num_head_rows)
     with reading(file_range.uri):
         batches = file_format.read(file_range, skipped.skip if rules.quarantines else None)
-        rows = (_fields(file_range, pa.table(batch)) for batch in batches)
+        rows = (fields_of(file_range, pa.table(batch)) for batch in batches)
         block_rows = -(-chunk_rows // -(-chunk_rows // blocks.BLOCK_ROWS))
+        deleted = deleted_rows(file_range.deletes)
         for block in blocks.cut(rows, block_rows, blocks.BLOCK_BYTES):
-            good, bad = checked(block, at, rules)
+            kept, row_N = _kept(file_range, with_true_types(block), at.first_row, deleted)
+            good, bad = checked(kept, at, rules, row_N)
             yield good, [*map(skipped.renumbered, bad), *skipped.take_new(at)]
             at = replace(at, first_row=at.first_row + block.num_rows)
     if new_lines := skipped.take_new(at):
         yield pa.table({}), new_lines
 
 
-def _fields(file_range: FileRange, rows: pa.Table) -> pa.Table:
-    """Return the columns by field, with those that the file's path gives."""
+def _kept(
+    file_range: FileRange, block: pa.Table, first_row: int, deleted: Int64
+) -> tuple[pa.Table, Int64 | None]:
+    """Return the rows that pass and are not deleted, and their numbers in the block; None: all."""
+    fields = {column: filter_field(column) for column in columns_of(file_range.filters)}
+    mask_N = np.ones(block.num_rows, bool)
+    if file_range.filters:
+        columns = {column: block[field] for column, field in fields.items()}
+        passes = rows_that_pass(file_range.filters, columns)
+        mask_N = passes.to_numpy().astype(bool)
+        block = block.drop_columns(list(fields.values()))
+    start, stop = np.searchsorted(deleted, [first_row, first_row + block.num_rows])
+    mask_N[deleted[start:stop] - first_row] = False
+    if mask_N.all():
+        return block, None
+    return block.filter(pa.array(mask_N)), np.flatnonzero(mask_N)
+
+
+def fields_of(file_range: FileRange, rows: pa.Table) -> pa.Table:
+    """Return columns as a reader gave them by field, with those that the file's path or a log gives."""
     columns = {
         field: pc.struct_field(rows[file_range.nested[field][0]], list(file_range.nested[field][1:]))
         if field in file_range.nested

@@ -3,6 +3,8 @@
 Placeholders in every string of a configuration that is loaded with --date:
 
     {date}            the date, as 2026-11-20;      {date:%Y%m%d} is formatted by strftime
+    {date-7}          seven days earlier
+    {date-29..date}   30 days: the string stands for 30 strings, in a list or as `path` of a table
     {previous_date}   the newest earlier finished date; without one, the string becomes null
 
     base/2026-11-19/_SUCCESS      `output: base/{date}`: finished
@@ -19,7 +21,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Any
 
 from pydantic import Field
@@ -31,9 +33,11 @@ from graphmill.run import lock
 from graphmill.run.record import read_record
 from graphmill.vocab import RECORD
 
-_PLACE = re.compile(r"\{(date|previous_date)(?::([^{}]*))?\}")
+_DAY = r"date(?:[+-]\d+)?"
+_PLACE = re.compile(rf"\{{({_DAY}|{_DAY}\.\.{_DAY}|previous_date)(?::([^{{}}]*))?\}}")
 _DATE = re.compile(r"\{date(?::([^{}]*))?\}")
 _ISO = "%Y-%m-%d"
+_MAX_DAYS = 10_000
 _STAGE_FOLDERS = ("entities", "checkpoint", "embeddings")
 
 log = logging.getLogger("graphmill")
@@ -182,21 +186,56 @@ def _previous(output_template: str, day: date) -> tuple[date | None, bool]:
     return next(finished, None), False
 
 
-def _filled(value: Any, day: date, previous: date | None) -> Any:
+def _filled(value: Any, day: date, previous: date | None, *, takes_days: bool = False) -> Any:
     if isinstance(value, Mapping):
-        return {key: _filled(each, day, previous) for key, each in value.items()}
+        return {key: _filled(each, day, previous, takes_days=key == "path") for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [each for each in (_filled(each, day, previous) for each in value) if each is not None]
+        filled = [_filled(each, day, previous, takes_days=True) for each in value]
+        as_lists = (
+            new if isinstance(each, str) and isinstance(new, list) else [new]
+            for each, new in zip(value, filled, strict=True)
+        )
+        return [each for some in as_lists for each in some if each is not None]
     if not isinstance(value, str):
         return value
     if previous is None and "{previous_date" in value:
         return None
+    ranges = {place[1] for place in _PLACE.finditer(value) if ".." in place[1]}
+    if not ranges:
+        return _with_days(value, day, previous, day)
+    if len(ranges) > 1:
+        raise ConfigError(f"{value!r}: expected one range of days, found {', '.join(sorted(ranges))}")
+    if not takes_days:
+        raise ConfigError(
+            f"{value!r}: expected one string, found {{{min(ranges)}}}, which stands for several; a range of "
+            "days is for `path` of a table, or for an item of a list"
+        )
+    first, last = (_day(each, day) for each in ranges.pop().split(".."))
+    if not 0 <= (last - first).days < _MAX_DAYS:
+        raise ConfigError(f"{value!r}: expected 1 to {_MAX_DAYS} days, found {first} to {last}")
+    days = (first + timedelta(number) for number in range((last - first).days + 1))
+    return [_with_days(value, day, previous, each) for each in days]
 
-    def text(place: re.Match[str]) -> str:
-        chosen = day if place[1] == "date" else previous
+
+def _with_days(text: str, day: date, previous: date | None, of_range: date) -> str:
+    """Fill the placeholders of one string; those of a range with one of its days."""
+
+    def filled(place: re.Match[str]) -> str:
+        if place[1] == "previous_date":
+            chosen = previous
+        else:
+            chosen = of_range if ".." in place[1] else _day(place[1], day)
         return chosen.strftime(place[2] or _ISO) if chosen else ""
 
-    return _PLACE.sub(text, value)
+    return _PLACE.sub(filled, text)
+
+
+def _day(word: str, day: date) -> date:
+    """Return the day that `date`, `date-7` or `date+1` means."""
+    try:
+        return day + timedelta(int(word.removeprefix("date") or 0))
+    except OverflowError as error:
+        raise ConfigError(f"{{{word}}}: expected a day of a year from 1 to 9999") from error
 
 
 def _text(raw: Mapping[str, Any]) -> str:

@@ -238,6 +238,8 @@ def differences(
             names = sorted({*was["files"], *now["files"]})
             others = [name for name in names if was["files"].get(name) != now["files"].get(name)]
             found += [f"{now['uri']}{name} is another file" for name in others]
+        elif "snapshot" in now and was != now:
+            found.append(f"{now['uri']}: {was.get('snapshot', 'plain files')} -> {now['snapshot']}")
         elif was != now:
             found.append(_age(config, now["name"], made_s))
     return found

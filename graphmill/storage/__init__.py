@@ -30,6 +30,7 @@ from graphmill.storage.checksums import read_bytes as read_compared
 from graphmill.storage.fs import (
     FileStatus,
     check_moves_folders,
+    copy_file,
     delete,
     delete_file,
     exists,

@@ -7,6 +7,7 @@ Every function takes a URI (see `uri`). An error of a file system becomes a `Sto
 import errno
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +25,7 @@ from graphmill.storage.uri import below, check_has_no_nul, is_local, local_path,
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OF_PATHS = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP)  # a retry is useless
+_COPY_BYTES = 8 << 20
 _MAX_NAME_BYTES = 255  # of local disks, and of HDFS by default
 
 
@@ -183,6 +185,12 @@ def read_text(uri: str) -> str:
         raise FormatError(
             f"{uri}: expected UTF-8 text, found byte {error.object[error.start]:#x} at offset {error.start}"
         ) from error
+
+
+def copy_file(source: str, target: str) -> None:
+    """Copy a file; not atomic."""
+    with open_input(source) as stream, open_output(target) as copy, explained("copy", source):
+        shutil.copyfileobj(stream, copy, _COPY_BYTES)
 
 
 def status(uri: str) -> FileStatus | None:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from etl.config import TableConfig
+from etl.tables.data_file import plain_file
 from etl.tables.ranges import find_ranges
 from graphmill import storage
 from graphmill.errors import StorageError
@@ -185,7 +186,7 @@ def test_a_run_survives_the_loss_of_a_datanode_with_work_files(available: MiniHd
     for _ in range(2):
         available.tell("stop-datanode 0")  # of those that are left
     with pytest.raises(StorageError, match=r"t\.parquet: cannot read: .*DataNodes"):  # no bad input
-        find_ranges("tables[0]", raw, f"{available.uri}/t.parquet", 100)
+        find_ranges("tables[0]", raw, plain_file(f"{available.uri}/t.parquet"), 100)
 
 
 def test_a_datanode_stopped_while_bucket_files_are_written_loses_nothing(

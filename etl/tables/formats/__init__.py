@@ -17,12 +17,14 @@ FORMATS: dict[FileFormat, TableFormat] = {
 _BY_SUFFIX = {suffix: each for each in FORMATS.values() for suffix in each.suffixes}
 
 
-def format_of(uri: str, table: FilesConfig) -> TableFormat:
-    """Return the file's format: as configured, else by its suffix.
+def format_of(uri: str, table: FilesConfig, snapshot: str = "") -> TableFormat:
+    """Return the file's format: as configured, else by its suffix; files of a snapshot are parquet.
 
     Raises:
         RawTableError: no format has the suffix.
     """
+    if snapshot or table.format == "delta" or table.format == "iceberg":
+        return parquet.FORMAT
     if table.format != "auto":
         return FORMATS[table.format]
     suffix, _ = suffixes_of(uri)

@@ -1,15 +1,17 @@
 """Interface of a table format, and the file ranges that tasks read."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, groupby
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from etl.config import FilesConfig, Table
+from etl.config import FilesConfig, Filters, Table
 from etl.tables.blocks import ranges_within
+from etl.tables.data_file import Deletes
 from graphmill.errors import RawTableError, StorageError
 from graphmill.storage.as_json import ArrowType
 from graphmill.storage.fs import explained
@@ -50,6 +52,17 @@ class FileRange:
     """Types of the columns to read, if the file has types; JSON is read as these types."""
     integer_columns: tuple[str, ...] = ()
     """Columns of raw ids that are integers in the table, and become decimal strings."""
+    filters: Filters = ()
+    """Conditions on the rows; the column `c` of a condition is the field `filter c`."""
+    deletes: tuple[Deletes, ...] = ()
+    """Deleted rows of the file, which are not read."""
+    snapshot: str = ""
+    """Snapshot that names the file, for messages."""
+
+    @property
+    def names(self) -> list[str]:
+        """Columns to read, as the reader names them, each once."""
+        return list(dict.fromkeys(self.columns.values()))
 
 
 @dataclass(frozen=True)
@@ -61,6 +74,8 @@ class Head:
     """First row, number of rows, and cut of each range."""
     types: dict[str, pa.DataType] = field(default_factory=dict)
     """Types of the columns, if the file has types."""
+    schema: pa.Schema | None = None
+    """Columns with their metadata, if the file has such."""
     reader_names: list[str] | None = None
     """Names that the reader gives the columns; None: `names`."""
     num_head_rows: int = 0
@@ -79,6 +94,8 @@ class TableFormat:
     """Reads the head of the file at a URI, and cuts the file into ranges of about that many rows."""
     read: Callable[[FileRange, SkipRow | None], Iterator[pa.RecordBatch]]
     """Reads a range; the handler gets lines with too few or too many fields, where there may be such."""
+    select: Callable[[str, int, pc.Expression], Sequence[tuple[int, int, Cut]]] | None = None
+    """Cuts the file again, without parts of which its statistics say that no row fulfils the expression."""
 
 
 @contextmanager
@@ -96,8 +113,18 @@ def reading(uri: str) -> Iterator[None]:
             raise
 
 
-def cut_groups(sizes: Sequence[int], chunk_rows: int) -> list[tuple[int, int, Cut]]:
-    """Join row groups of the given sizes into ranges of about `chunk_rows` rows: the `cuts` of a `Head`."""
+def cut_groups(
+    sizes: Sequence[int], chunk_rows: int, kept: Collection[int] | None = None
+) -> list[tuple[int, int, Cut]]:
+    """Join row groups of the given sizes into ranges of about `chunk_rows` rows: the `cuts` of a `Head`.
+
+    `kept` are the numbers of the groups to read; None: all.
+    """
     starts = [0, *accumulate(sizes)]
-    found = ((groups.start, groups.stop) for groups in ranges_within(sizes, chunk_rows))
+    found = []
+    for is_kept, run in groupby(range(len(sizes)), key=lambda number: kept is None or number in kept):
+        first, *others = run
+        if is_kept:
+            own = ranges_within(sizes[first : first + 1 + len(others)], chunk_rows)
+            found += [(first + groups.start, first + groups.stop) for groups in own]
     return [(starts[a], starts[b] - starts[a], (a, b)) for a, b in found if starts[b] > starts[a]]

@@ -26,7 +26,7 @@ def _read(file_range: FileRange, skip_row: SkipRow | None) -> Iterator[pa.Record
         whole_columns = [name for field, name in file_range.columns.items() if field not in file_range.nested]
         # ORC takes every dot for a path: a column with a dot in its name can only be read with all others.
         is_dotted = any("." in name for name in whole_columns)
-        names = None if is_dotted else list(file_range.columns.values())
+        names = None if is_dotted else file_range.names
         for stripe in range(*(file_range.cut or (0, orc.nstripes))):
             yield orc.read_stripe(stripe, names)
 

@@ -1,14 +1,16 @@
 """Parquet: cut into row groups."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from etl.config import FilesConfig
 from etl.tables import blocks
-from etl.tables.formats.base import FileRange, Head, SkipRow, TableFormat, cut_groups, reading
+from etl.tables.formats.base import Cut, FileRange, Head, SkipRow, TableFormat, cut_groups, reading
 from graphmill import storage
 from graphmill.formats.parquet import bounds
 
@@ -29,7 +31,18 @@ def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
         schema = parquet.schema_arrow
         sizes = [parquet.metadata.row_group(n).num_rows for n in range(parquet.num_row_groups)]
     types = dict(zip(schema.names, schema.types, strict=True))
-    return Head(schema.names, cut_groups(sizes, chunk_rows), types)
+    return Head(schema.names, cut_groups(sizes, chunk_rows), types, schema)
+
+
+def _select(uri: str, chunk_rows: int, wanted: pc.Expression) -> Sequence[tuple[int, int, Cut]]:
+    with storage.open_input(uri) as stream, reading(uri):
+        fragment = ds.ParquetFileFormat().make_fragment(stream)
+        sizes = [group.num_rows for group in fragment.row_groups]
+        try:
+            kept = fragment.subset(wanted, schema=fragment.physical_schema).row_groups
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # the rows tell better what does not fit
+            kept = fragment.row_groups
+    return cut_groups(sizes, chunk_rows, {group.id for group in kept})
 
 
 def _read(file_range: FileRange, skip_row: SkipRow | None) -> Iterator[pa.RecordBatch]:
@@ -37,11 +50,11 @@ def _read(file_range: FileRange, skip_row: SkipRow | None) -> Iterator[pa.Record
     relation = file_range.columns.get("relation")
     with _open(file_range.uri, relation) as parquet:
         groups = range(*(file_range.cut or (0, parquet.num_row_groups)))
-        names = list(file_range.columns.values())
+        names = file_range.names
         rows = bounds.batch_rows(
             parquet, file_range.uri, names, blocks.BLOCK_ROWS, groups=groups, dictionary_column=relation
         )
         yield from parquet.iter_batches(rows, groups, names, use_threads=False)
 
 
-FORMAT = TableFormat((".parquet", ".pq"), "", _read_head, _read)
+FORMAT = TableFormat((".parquet", ".pq"), "", _read_head, _read, _select)

@@ -57,7 +57,7 @@ def _first_line_bytes(sample: bytes) -> int:
 
 def _read(file_range: FileRange, skip_row: SkipRow | None) -> Iterator[pa.RecordBatch]:
     delimiter, has_quotes = _dialect(file_range.uri, file_range.table)
-    columns = list(file_range.columns.values())
+    columns = file_range.names
     with open_lines(file_range) as stream:
         if stream is None:
             return

@@ -10,8 +10,10 @@ from typing import Any
 
 import distributed
 import numpy as np
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from deltalake import write_deltalake
 
 from etl import job
 from etl.__main__ import command
@@ -276,6 +278,16 @@ def test_files_on_the_command_line_go_to_the_edge_paths_in_their_order(folder: P
     result = run("config.py", "-l", "0", "-r", "2", "--rel-col", "1", *files)
     assert result.exit_code == 0, result.output + str(result.exception)
     assert edges_of(configuration.load("config.py")) == [60, 1, 60]
+
+
+@pytest.mark.slow
+def test_a_table_with_a_log_on_the_command_line(folder: Path) -> None:
+    settings_of("fb15k")
+    write_deltalake("lake", pa.table({"l": ["a", "b"], "r": ["r", "r"], "t": ["x", "y"]}))
+    files = [f"data/FB15k/0-{split}.txt" for split in SPLITS[1:]]
+    result = run("config.py", "-l", "0", "-r", "2", "--rel-col", "1", "lake", *files)
+    assert result.exit_code == 0, result.output + str(result.exception)
+    assert edges_of(configuration.load("config.py")) == [2, 60, 60]
 
 
 @pytest.mark.parametrize(

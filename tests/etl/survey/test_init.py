@@ -1,14 +1,21 @@
 """`graphmill init`: the graph that it finds in tables, and a configuration that runs."""
 
 import csv
+import datetime
+import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from deltalake import write_deltalake
 
 from etl.init import command
 from etl.survey import outlook
@@ -16,6 +23,8 @@ from graphmill import config
 from graphmill.config import defaults, yaml_text
 from graphmill.errors import GraphMillError
 from tests import REPOSITORY
+from tests.etl.graphs import config_of
+from tests.etl.tables.lakes import catalog_at
 
 DEBIAN = REPOSITORY / "demo" / "debian"
 
@@ -167,3 +176,70 @@ def test_the_estimate_of_distinct_values(rng: np.random.Generator, scale: int) -
     assert exact / scale**0.5 * 0.9 <= outlook.estimated(sample, scale) <= exact * scale**0.5 * 1.1
     if scale == 1:
         assert outlook.estimated(sample, scale) == exact
+
+
+USERS, ITEMS, DAYS = np.random.default_rng(1).integers(0, [[90], [70], [3]], (3, 6000)).tolist()
+SHOP = pa.table(
+    {
+        "user_id": [f"u{n}" for n in USERS],
+        "sku": [f"i{n}" for n in ITEMS],
+        "relation": ["bought", "viewed"] * 3000,
+        "day": [datetime.date(2026, 11, 1 + n) for n in DAYS],
+    }
+)
+
+
+def write_hive(folder: Path) -> Path:
+    parts = ds.partitioning(pa.schema([("day", pa.date32()), ("relation", pa.string())]), flavor="hive")
+    ds.write_dataset(SHOP, folder / "orders", format="parquet", partitioning=parts)
+    return folder / "orders"
+
+
+def write_delta(folder: Path) -> Path:
+    write_deltalake(folder / "orders", SHOP, partition_by=["day", "relation"])
+    return folder / "orders"
+
+
+def write_iceberg(folder: Path) -> Path:
+    made = catalog_at(folder).create_table("sales.orders", schema=SHOP.schema)
+    made.append(SHOP)
+    return Path(made.location().removeprefix("file://"))
+
+
+@pytest.mark.parametrize("write_shop", [write_hive, write_delta, write_iceberg])
+def test_tables_as_sites_keep_them(tmp_path: Path, write_shop: Callable[[Path], Path]) -> None:
+    path = write_shop(tmp_path)
+    result = CliRunner().invoke(command, [str(path)], catch_exceptions=False)
+    found = yaml_text.parsed(result.output, "init")
+    assert found["entities"] == {"user": {}, "sku": {}}
+    (table,) = found["etl"]["tables"]
+    assert table == {"path": str(path), "lhs": "user_id", "rhs": "sku", "relation_column": "relation"}
+    settings = config.from_mapping(defaults.applied(found)[0])
+    rows = outlook.outlook(settings).rows
+    assert rows[f"table {path}"].startswith("about 6,000 rows")
+    assert {name: rows[f"entities, {name}"] for name in ("user", "sku")} == {
+        "user": "about 90",
+        "sku": "about 70",
+    }
+    with_filter = re.sub("# filters", "filters", result.output)
+    assert ("filters" in yaml_text.parsed(with_filter, "init")["etl"]["tables"][0]) == (
+        write_shop is not write_iceberg
+    )
+    if write_shop is not write_iceberg:
+        assert yaml_text.parsed(with_filter, "init")["etl"]["tables"][0]["filters"] == [
+            ["day", "==", "2026-11-01"]
+        ]
+
+
+def test_an_estimate_of_columns_in_structs_and_folders(tmp_path: Path) -> None:
+    path = tmp_path / "kind=a/t.parquet"
+    path.parent.mkdir()
+    pq.write_table(pa.table({"e": [{"user": "u1"}, {"user": "u2"}]}), path)
+    settings = config_of(
+        "/nowhere",
+        [{"path": str(tmp_path), "lhs": "e.user", "rhs": "kind", "relation": "of"}],
+        entities={"user": 1, "kind": 1},
+        relations=[("of", "user", "kind")],
+    )
+    rows = outlook.outlook(settings).rows
+    assert (rows["entities, user"], rows["entities, kind"]) == ("about 2", "about 1")

@@ -26,7 +26,10 @@ SHAPE: Any = {"entities": {"node": 2}, "relations": [("to", "node", "node")]}
         ({"path": []}, r"etl\.tables\[0\]\.path"),
         ({"path": 3}, r"etl\.tables\[0\]\.path"),
         ({"header": "yes"}, r"etl\.tables\[0\]\.header: .*found 'yes'"),
-        ({"format": "xml"}, r"etl\.tables\[0\]\.format: .*'parquet', 'csv', 'orc' or 'json'"),
+        (
+            {"format": "xml"},
+            r"etl\.tables\[0\]\.format: .*'parquet', 'csv', 'orc', 'json', 'delta' or 'iceberg'",
+        ),
         ({"delimiter": "||"}, r"etl\.tables\[0\]\.delimiter: expected one character"),
         ({"relation": None}, r"etl\.tables\[0\]: expected one of relation .* found neither"),
         ({"relation_column": "r"}, r"etl\.tables\[0\]: expected one of relation .* found both"),

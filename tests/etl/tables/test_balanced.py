@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from etl.config import TableConfig
 from etl.tables import ranges
 from etl.tables.check_rows import Rules
+from etl.tables.data_file import plain_file
 from etl.tables.ranges import FileRange, balanced, find_ranges, grouped
 from etl.tables.read import read_blocks
 
@@ -22,7 +23,11 @@ def sources(tmp_path: Path) -> list[FileRange]:
     path.write_text("head\tof\n" + "".join(f"{n:020d}\t{n % 7:020d}\n" for n in range(NUM_ROWS)))
     packed.write_text("head,of\na,b\n")
     table = TableConfig(path=str(tmp_path), lhs="head", rhs="of", relation="r")
-    found = [each for uri in (path, packed) for each in find_ranges("tables[0]", table, str(uri), 40_000)]
+    found = [
+        each
+        for uri in (path, packed)
+        for each in find_ranges("tables[0]", table, plain_file(str(uri)), 40_000)
+    ]
     assert len(found) == 4
     return found
 

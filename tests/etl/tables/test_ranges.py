@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from etl import job
 from etl.config import TableConfig
 from etl.tables.check_rows import Rules
+from etl.tables.data_file import plain_file
 from etl.tables.formats import lines as line_files
 from etl.tables.ranges import FileRange, find_ranges
 from etl.tables.read import read_blocks
@@ -49,7 +50,7 @@ def test_text_in_ranges_of_bytes(
             continue
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(line_files, "MIN_RANGE_BYTES", range_bytes)
-            found = find_ranges("t", table_of(path, header=header), str(path), 1)
+            found = find_ranges("t", table_of(path, header=header), plain_file(str(path)), 1)
         assert rows_of_ranges(found) == rows
         assert len(found) > 1 or path.stat().st_size < 4 * (range_bytes + 60)
 
@@ -62,7 +63,7 @@ def test_text_that_cannot_be_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "t.tsv.zst").write_bytes(pa.compress(content, "zstd", asbytes=True))
 
     def num_sources(name: str, **settings: Any) -> int:
-        found = find_ranges("t", table_of(tmp_path / name, **settings), str(tmp_path / name), 10)
+        found = find_ranges("t", table_of(tmp_path / name, **settings), plain_file(str(tmp_path / name)), 10)
         assert rows_of_ranges(found) == [("a", "b")] * 100
         return len(found)
 
@@ -92,7 +93,7 @@ def test_json_lines(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) 
     content = "".join(json.dumps(row) + "\n" for row in made).encode()
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     table = table_of(tmp_path / name, **NAMED)
-    found = find_ranges("tables[0]", table, str(tmp_path / name), 5)
+    found = find_ranges("tables[0]", table, plain_file(str(tmp_path / name)), 5)
     expected = [(str(n), f'x "{n}"\n', "2026-01-01", n / 2) for n in range(1, 60)]
     assert rows_of_ranges(found, 7) == expected
     assert (len(found) == 1) == name.endswith("gz")
@@ -129,14 +130,14 @@ def test_json_whose_weights_are_no_integers_further_on(
 
 def test_json_without_rows(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text("\n")
-    assert find_ranges("t", table_of(tmp_path / "t.jsonl"), str(tmp_path / "t.jsonl"), 10) == []
+    assert find_ranges("t", table_of(tmp_path / "t.jsonl"), plain_file(str(tmp_path / "t.jsonl")), 10) == []
 
 
 def test_orc_by_stripes(tmp_path: Path) -> None:
     path = tmp_path / "t.orc"
     ids = [f"{n:0200d}" for n in range(60_000)]
     paorc.write_table(pa.table({"l": ids, "r": ids}), path, stripe_size=1 << 20, compression="uncompressed")
-    found = find_ranges("t", table_of(path), str(path), 1000)
+    found = find_ranges("t", table_of(path), plain_file(str(path)), 1000)
     assert len(found) > 3
     assert rows_of_ranges(found) == [(each, each) for each in ids]
 
@@ -164,4 +165,4 @@ def test_a_hive_folder_without_a_value(tmp_path: Path) -> None:
         rows_of(table_of(path, lhs="l", rhs="r"), path)
     other = TableConfig(path=(path,), lhs="l", rhs="s", relation="to")
     with pytest.raises(RawTableError, match=r"expected a column 's' \(rhs\)"):
-        find_ranges("t", other, path, 10)
+        find_ranges("t", other, plain_file(str(path)), 10)

@@ -13,7 +13,8 @@ import pytest
 
 from etl.config import FileFormat, TableConfig
 from etl.tables.check_rows import Rules
-from etl.tables.files import files_of
+from etl.tables.data_file import plain_file
+from etl.tables.files import find_files
 from etl.tables.formats import FORMATS
 from etl.tables.ranges import find_ranges
 from etl.tables.read import read_blocks
@@ -25,7 +26,7 @@ NAMED = {"lhs": "lhs", "rhs": "rhs", "relation_column": "rel", "weight": "w"}
 
 
 def rows_of(table: TableConfig, uri: str, chunk_rows: int = 1000) -> list[tuple[Any, ...]]:
-    sources = find_ranges("tables[0]", table, uri, chunk_rows)
+    sources = find_ranges("tables[0]", table, plain_file(uri), chunk_rows)
     blocks = [block for source in sources for block, _ in read_blocks(source, chunk_rows, Rules())]
     assert all(block.num_rows <= chunk_rows for block in blocks)
     return [tuple(row.values()) for block in blocks for row in block.to_pylist()]
@@ -113,7 +114,7 @@ def test_quoting(tmp_path: Path) -> None:
 def test_types_of_raw_ids(tmp_path: Path, ids: pa.Array) -> None:
     path = write_parquet(tmp_path / "t.parquet", l=ids, r=ids)
     assert rows_of(table_of(path), path) == [("1", "1"), ("-2", "-2"), ("3", "3")]
-    integers = find_ranges("tables[4]", table_of(path), path, 10)[0].integer_columns
+    integers = find_ranges("tables[4]", table_of(path), plain_file(path), 10)[0].integer_columns
     assert integers == (("tables[4].lhs", "tables[4].rhs") if pa.types.is_integer(ids.type) else ())
 
 
@@ -135,7 +136,7 @@ def test_long_ids_make_smaller_blocks(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("etl.tables.blocks.BLOCK_BYTES", 10_000)
     monkeypatch.setattr("etl.tables.blocks.BLOCK_ROWS", 16)
     path = write_parquet(tmp_path / "t.parquet", l=[f"{n:0500d}" for n in range(200)], r=["x"] * 200)
-    (source,) = find_ranges("tables[0]", table_of(path), path, 1000)
+    (source,) = find_ranges("tables[0]", table_of(path), plain_file(path), 1000)
     sizes = [block.num_rows for block, _ in read_blocks(source, 1000, Rules())]
     assert sum(sizes) == 200
     assert max(sizes) <= 32
@@ -220,7 +221,7 @@ def test_missing_column(tmp_path: Path, name: str, column: str | int) -> None:
     with pytest.raises(
         RawTableError, match=rf"{name}: expected a column {column!r} \(rhs\).*'lhs', 'rel', 'rhs', 'w'"
     ):
-        find_ranges("tables[0]", table_of(tmp_path / name, rhs=column), str(tmp_path / name), 10)
+        find_ranges("tables[0]", table_of(tmp_path / name, rhs=column), plain_file(str(tmp_path / name)), 10)
 
 
 def test_columns_that_are_ambiguous(tmp_path: Path) -> None:
@@ -269,14 +270,14 @@ def test_files_that_are_no_tables(tmp_path: Path, name: str, content: bytes, mes
 def test_an_empty_part_without_header_has_no_rows(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "part.tsv"
     path.write_bytes(content)
-    assert find_ranges("tables[0]", table_of(path, header=False), str(path), 10) == []
+    assert find_ranges("tables[0]", table_of(path, header=False), plain_file(str(path)), 10) == []
 
 
 @pytest.mark.parametrize("content", [b"l,r", b"l,r\n", b"l,r\n\n"])
 def test_a_header_alone_has_no_rows(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(content)
-    assert find_ranges("tables[0]", table_of(path), str(path), 10) == []
+    assert find_ranges("tables[0]", table_of(path), plain_file(str(path)), 10) == []
 
 
 def test_files_folders_and_patterns(tmp_path: Path) -> None:
@@ -298,8 +299,8 @@ def test_files_folders_and_patterns(tmp_path: Path) -> None:
         config = config_of(
             "out", [table], entities={"n": 1}, relations=[("to", "n", "n")], top={"input": str(tmp_path)}
         )
-        files = files_of(config, TableConfig(**table))
-        return [uri.removeprefix(f"{tmp_path}/") for uri in files]
+        files = find_files(config, TableConfig(**table)).files()
+        return [file.uri.removeprefix(f"{tmp_path}/") for file in files]
 
     assert found("a") == ["a/1.csv", "a/2.csv"]
     assert found("a/2.csv", "a/1.csv", "a") == ["a/1.csv", "a/2.csv"]

@@ -20,7 +20,7 @@ def config(output: str) -> Config:
 
 def found(path: str, output: str = "/nowhere") -> list[str]:
     table = EntityTableConfig(path=(path,), type="node", id=0)
-    return [Path(uri).name for uri in files.files_of(config(output), table)]
+    return [Path(file.uri).name for file in files.find_files(config(output), table).files()]
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -85,13 +85,21 @@ LOGS = {
 @pytest.mark.parametrize(
     "path",
     [
-        *("lake/table", "lake/table/", "lake/table/*.csv", "lake/table/data", "lake/table/data/*.csv"),
+        *("lake/table/*.csv", "lake/table/data", "lake/table/data/*.csv"),
         *("lake/table/data/x.csv", "lake", "lake/*", "lake/*/data/*.csv", "lake/t*/*.csv", "l*/table/data"),
     ],
 )
 def test_tables_with_a_log_are_refused(tmp_path: Path, name: str, path: str) -> None:
     touch(tmp_path, f"lake/table/{LOGS[name]}", "lake/table/data/x.csv", "lake/table/y.csv")
-    with pytest.raises(RawTableError, match=rf"lake/table: .*a table of {name}, .*write\.parquet"):
+    remedy = r"write\.parquet" if name == "Hudi" else "set the path of the table to .*/lake/table:"
+    with pytest.raises(RawTableError, match=rf"lake/table: .*a table of {name}, .*{remedy}"):
+        found(f"{tmp_path}/{path}")
+
+
+@pytest.mark.parametrize("path", ["lake/table", "lake/table/"])
+def test_a_table_of_hudi_is_refused(tmp_path: Path, path: str) -> None:
+    touch(tmp_path, "lake/table/.hoodie/hoodie.properties", "lake/table/x.csv")
+    with pytest.raises(RawTableError, match=r"lake/table/?: .*a table of Hudi, .*write\.parquet"):
         found(f"{tmp_path}/{path}")
 
 

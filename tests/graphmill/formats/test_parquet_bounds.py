@@ -22,12 +22,13 @@ _ONE_PAGE: dict[str, Any] = {"data_page_size": 1 << 30, "max_rows_per_page": 1 <
 
 _READ_RAW = """
 import sys
+from etl.tables.data_file import plain_file
 from etl.tables.check_rows import Rules
 from etl.config import TableConfig
 from etl.tables.read import read_blocks
 from etl.tables.ranges import find_ranges
 table = TableConfig(path=sys.argv[1], lhs=0, rhs=1, relation="r")
-(source,) = find_ranges("t", table, sys.argv[1], 1 << 20)
+(source,) = find_ranges("t", table, plain_file(sys.argv[1]), 1 << 20)
 print(sum(block.num_rows for block, _ in read_blocks(source, 1 << 20, Rules())))
 """
 _READ_INDEX = "from graphmill.formats import entity_index as e; e.read_part(args[0], 'user', 0)"

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from etl.config import EtlConfig, TableConfig
 from graphmill import storage
 from graphmill.errors import ConfigError, LockedError
 from graphmill.run import dates, lock
@@ -62,6 +63,50 @@ def at_work(*outputs: str) -> Iterator[None]:
         for each in holders:
             each.kill()
             each.communicate()
+
+
+def filled(folder: Path, **table: Any) -> TableConfig:
+    """A table as a run for DAY gets it."""
+    path = conf(folder, output=f"{folder}/{{date}}", etl={"tables": [TABLE | table]})
+    return dates.load(path, (), DAY).section(EtlConfig).tables[0]
+
+
+@given(back=st.integers(0, 40), length=st.integers(0, 40))
+def test_a_window_of_days_is_one_path_a_day(
+    tmp_path_factory: pytest.TempPathFactory, back: int, length: int
+) -> None:
+    first, last = back + length, back
+    path = f"in/{{date-{first}..date-{last}:%Y/%m}}/day={{date-{first}..date-{last}}}/*.csv"
+    found = filled(tmp_path_factory.mktemp("window"), path=path)
+    days = [DAY - timedelta(number) for number in range(first, last - 1, -1)]
+    assert list(found.path) == [f"in/{day:%Y/%m}/day={day}/*.csv" for day in days]
+
+
+def test_days_in_filters_and_in_lists(tmp_path: Path) -> None:
+    conditions = [["day", ">=", "{date-29}"], ["d", "in", ["{date..date+1:%m%d}"]]]
+    found = filled(tmp_path, path=["a/{date-1..date}", "b/{date-1}"], filters=conditions)
+    assert found.path == ("a/2026-11-19", "a/2026-11-20", "b/2026-11-19")
+    assert found.filters == ((("day", ">=", "2026-10-22"), ("d", "in", ("1120", "1121"))),)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("{date..date-1}", "expected 1 to 10000 days, found 2026-11-20 to 2026-11-19"),
+        ("{date-1..date}/{date-2..date}", "expected one range of days, found date-1..date, date-2..date"),
+        ("{date-99999999}", "expected a day of a year from 1 to 9999"),
+    ],
+)
+def test_ranges_that_are_none(tmp_path: Path, path: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        filled(tmp_path, path=path)
+
+
+def test_a_range_is_for_lists_and_paths(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"found \{date-1..date\}, which stands for several"):
+        filled(tmp_path, path="x", split="{date-1..date}")
+    with pytest.raises(ConfigError, match=r"output: expected \{date\} once"):
+        dates.load(conf(tmp_path, output=f"{tmp_path}/{{date-1}}"), (), DAY)
 
 
 def test_dates_are_filled_in_everywhere(root: str, tmp_path: Path) -> None:

@@ -1,0 +1,115 @@
+"""A file of a table, with all that its place or the table's log says about its rows."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from etl.config import Filters
+from graphmill import storage
+from graphmill.errors import NotFoundError, RawTableError
+
+FIELD_ID = b"PARQUET:field_id"
+NAMES = b"names"  # ours: names, one per line, that a column has in files without numbers of columns
+
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
+@dataclass(frozen=True)
+class Deletes:
+    """Rows of a data file that a table's log has deleted: their positions are in another file."""
+
+    kind: Literal["positions", "puffin", "delta", "delta inline"]
+    place: str
+    """URI of the file with the positions; inline: the positions themselves, as text."""
+    of_file: str = ""
+    """Name of the data file in the file of positions."""
+    offset: int = 0
+    num_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file of rows."""
+
+    uri: str
+    values: Mapping[str, str | None] = field(default_factory=dict)
+    """Columns that all rows share, which the file may lack."""
+    schema: pa.Schema | None = None
+    """Columns of the table: a field's metadata says which column of the file it is. None: the file's own."""
+    deletes: tuple[Deletes, ...] = ()
+    filters: Filters = ()
+    """Conditions that remain for the rows."""
+    snapshot: str = ""
+    """Snapshot that names the file, for messages."""
+    size_bytes: int | None = None
+    """Size, if a log says it."""
+
+    def num_bytes(self) -> int:
+        """Return the size of the file; 0, if it is not there."""
+        if self.size_bytes is not None:
+            return self.size_bytes
+        status = storage.status(self.uri)
+        return status.size_bytes if status else 0
+
+
+def plain_file(uri: str) -> DataFile:
+    """Return a file that no log describes, with the columns that Hive folders (`key=value`) give it."""
+    folders = [part.partition("=") for part in uri.split("/")[:-1] if "=" in part]
+    values = {
+        unquote(key): None if value == _HIVE_NULL else unquote(value) for key, _, value in folders if key
+    }
+    return DataFile(uri, values)
+
+
+def missing_file(file: DataFile) -> NotFoundError:
+    """Return the error about a file that a snapshot names and that is not there."""
+    return NotFoundError(
+        f"{file.uri}: {file.snapshot} of the table names this file, which is not there: old snapshots "
+        "lose their files to vacuum or expiry; choose a newer snapshot, or restore the file"
+    )
+
+
+def path_in_file(
+    path: Iterable[str], schema: pa.Schema, of_file: pa.Schema | None, uri: str
+) -> tuple[str, ...] | None:
+    """Return the path in a file of a column of its table, or of a field in a struct; None: it lacks it.
+
+    Raises:
+        RawTableError: the table numbers its columns, and the file does not.
+    """
+    logical, physical = list(schema), list(of_file or ())
+    has_ids = any(_metadata(each, FIELD_ID) for each in physical)
+    if not has_ids and any(_metadata(each, FIELD_ID) and _metadata(each, NAMES) is None for each in logical):
+        raise RawTableError(
+            f"{uri}: expected numbers of columns (field ids) in the file, or names for them in the table's "
+            "schema.name-mapping.default, found neither; write the file anew with the table's own writer"
+        )
+    found: list[str] = []
+    for name in path:
+        wanted = next(each for each in logical if each.name == name)
+        match = next((each for each in physical if _is_same(wanted, each, has_ids)), None)
+        if match is None:
+            return None
+        found.append(match.name)
+        logical, physical = _below(wanted.type), _below(match.type)
+    return tuple(found)
+
+
+def _is_same(wanted: pa.Field, found: pa.Field, has_ids: bool) -> bool:
+    number = _metadata(wanted, FIELD_ID)
+    if number and has_ids:
+        return _metadata(found, FIELD_ID) == number
+    names = _metadata(wanted, NAMES)
+    return found.name in names.decode().split("\n") if names is not None else found.name == wanted.name
+
+
+def _metadata(of: pa.Field, key: bytes) -> bytes | None:
+    found: bytes | None = (of.metadata or {}).get(key)
+    return found
+
+
+def _below(kind: pa.DataType) -> list[pa.Field]:
+    return list(kind) if pa.types.is_struct(kind) else []

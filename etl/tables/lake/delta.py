@@ -1,0 +1,214 @@
+"""Snapshots of Delta Lake: the package deltalake replays the log, a copy of which it reads.
+
+    _delta_log/00000000000000000012.json                    commit of version 12
+    _delta_log/00000000000000000010.checkpoint.parquet      state of version 10; others have several parts:
+    _delta_log/00000000000000000010.checkpoint.{a}.{b}.parquet, or a name with a UUID and _sidecars/*.parquet
+
+Only the newest complete checkpoint up to the version, and the commits after it, are copied to a temporary
+folder: deltalake cannot read from HDFS by itself, and so reads every storage alike.
+Source: https://github.com/delta-io/delta/blob/master/PROTOCOL.md
+"""
+
+import re
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from etl.config import Filters
+from etl.tables.data_file import FIELD_ID, NAMES, DataFile
+from etl.tables.filters import left_for_rows
+from etl.tables.lake.delta_deletes import deletion_vectors, sidecars_of
+from etl.tables.lake.packages import imported
+from etl.tables.lake.places import Places
+from etl.tables.lake.snapshot import marked
+from graphmill import storage
+from graphmill.errors import RawTableError
+
+_LOG = "_delta_log"
+_SIDECARS = "_sidecars"
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[0-9a-f-]{36})?\.(?:parquet|json)")
+_PHYSICAL_NAME, _ID = b"delta.columnMapping.physicalName", b"delta.columnMapping.id"
+# Features of a table that decide how it is read, and that are taken care of here or by the package.
+_KNOWN = {
+    *("columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"),
+    *("typeWidening", "typeWidening-preview", "variantType", "variantType-preview"),
+}
+
+
+@dataclass(frozen=True)
+class DeltaSnapshot:
+    """A version of a table of Delta Lake."""
+
+    places: Places
+    version: int
+    log: tuple[storage.FileStatus, ...]
+    """Files of the log that say what the version is: a checkpoint, if there is one, and later commits."""
+    newest: storage.FileStatus
+    """Commit of the version, or its checkpoint, if the commit has been cleaned up."""
+
+    @property
+    def name(self) -> str:
+        """Version, with the time and size of its commit: a new table in the same place has others."""
+        written = datetime.fromtimestamp(self.newest.mtime_ns / 1e9, UTC).isoformat(" ", "milliseconds")
+        return f"version {self.version}, written {written}, {self.newest.size_bytes} bytes"
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """Columns of the table; a field's metadata has the name or number of its column in files."""
+        return self._replayed()[0]
+
+    def _replayed(self) -> tuple[pa.Schema, pa.Table, Mapping[str, Any]]:
+        """Return the schema, the files of the version with their statistics, and their deletion vectors."""
+        deltalake = imported("deltalake", "delta", f"{self.places.root}: a table of Delta Lake")
+        with tempfile.TemporaryDirectory(prefix="graphmill-") as folder:
+            copies = [storage.join(folder, _LOG, storage.name(each.uri)) for each in self.log]
+            for source, copy in zip(self.log, copies, strict=True):
+                storage.copy_file(source.uri, copy)
+            copies = [*self._copy_sidecars(folder, copies[0]), *copies]
+            try:
+                table = deltalake.DeltaTable(folder, version=self.version)
+                protocol, metadata = table.protocol(), table.metadata()
+                features = set(protocol.reader_features or ())
+                if unknown := sorted(features - _KNOWN):
+                    raise RawTableError(
+                        f"{self.places.root}: the table needs readers that know {', '.join(unknown)}, "
+                        "which this one does not; write its rows to plain parquet, and read that"
+                    )
+                mode = metadata.configuration.get("delta.columnMapping.mode", "none")
+                schema = _marked(pa.schema(table.schema().to_arrow()), mode)
+                actions = pa.table(table.get_add_actions())
+            except (deltalake.exceptions.DeltaError, OSError, ValueError) as error:
+                raise RawTableError(
+                    f"{self.places.root}: version {self.version} cannot be read: {error}"
+                ) from error
+            paths = actions["path"].to_pylist()
+            vectors = {}
+            if "deletionVectors" in features:
+                vectors = deletion_vectors(copies, paths, self.places)
+        return schema, actions, vectors
+
+    def _texts(self, name: str, values: pa.ChunkedArray) -> list[str | None]:
+        try:
+            texts: list[str | None] = values.cast(pa.string()).to_pylist()
+            return texts
+        except pa.ArrowInvalid as error:
+            raise RawTableError(f"{self.places.root}: partition column {name}: {error}") from error
+
+    def _copy_sidecars(self, folder: str, checkpoint: str) -> list[str]:
+        """Copy the parts of a checkpoint that it names, if it is one; return the copies."""
+        copies = []
+        for path in sidecars_of(checkpoint) if _CHECKPOINT.fullmatch(storage.name(checkpoint)) else []:
+            source = self.places.uri_of(storage.join(_LOG, _SIDECARS, path))
+            copies.append(storage.join(folder, _LOG, _SIDECARS, storage.name(source)))
+            storage.copy_file(source, copies[-1])
+        return copies
+
+    def files(self, filters: Filters) -> list[DataFile]:
+        """List the files that may have rows that pass the filters; see `Snapshot`."""
+        schema, actions, vectors = self._replayed()
+        kinds = dict(zip(schema.names, schema.types, strict=True))
+        shared = {name: values.cast(kinds[name]) for name, values in _struct(actions, "partition").items()}
+        left = left_for_rows(filters, shared, _spans(schema, actions), actions.num_rows)
+        texts = {name: self._texts(name, values) for name, values in shared.items()}
+        return [
+            DataFile(
+                self.places.uri_of(unquote(path)),
+                {name: values[number] for name, values in texts.items()},
+                schema,
+                vectors.get(path, ()),
+                of_rows,
+                f"version {self.version}",
+                num_bytes,
+            )
+            for number, (path, num_bytes, of_rows) in enumerate(
+                zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), left, strict=True)
+            )
+            if of_rows is not None
+        ]
+
+
+def at_folder(uri: str, version: int | str | None, allowed: Iterable[str]) -> DeltaSnapshot:
+    """Return a version of the table at `uri`; None: the newest.
+
+    Raises:
+        RawTableError: there is no such version, or the log lacks it.
+    """
+    if isinstance(version, str) and not version.isdecimal():
+        raise RawTableError(f"{uri}: expected a number as snapshot of Delta Lake, found {version!r}")
+    entries = storage.list_dir(storage.join(uri, _LOG))
+    commits: dict[int, storage.FileStatus] = {}
+    checkpoints: dict[int, list[storage.FileStatus]] = {}
+    for entry in entries:
+        if found := _COMMIT.fullmatch(storage.name(entry.uri)):
+            commits[int(found[1])] = entry
+        elif found := _CHECKPOINT.fullmatch(storage.name(entry.uri)):
+            checkpoints.setdefault(int(found[1]), []).append(entry)
+    known = sorted({*commits, *filter(lambda number: _complete(checkpoints[number]), checkpoints)})
+    wanted = int(version) if version is not None else max(known, default=-1)
+    if wanted not in known:
+        raise RawTableError(
+            f"{uri}: expected a log of version {wanted if version is not None else '0 or newer'}, found "
+            + (f"the versions {known[0]} to {known[-1]}" if known else f"no version in {_LOG}")
+            + "; older ones have been cleaned up"
+        )
+    base = max((number for number in checkpoints if number <= wanted and number in known), default=None)
+    first = _complete(checkpoints[base]) if base is not None else []
+    later = range(0 if base is None else base + 1, wanted + 1)
+    if missing := [number for number in later if number not in commits]:
+        raise RawTableError(
+            f"{uri}: expected the commits {later.start} to {wanted} in {_LOG}, found none of version "
+            f"{missing[0]}: the version cannot be restored; choose a newer snapshot"
+        )
+    log = (*first, *(commits[number] for number in later))
+    return DeltaSnapshot(Places(uri, "", tuple(allowed)), wanted, log, commits.get(wanted, log[-1]))
+
+
+def _complete(parts: list[storage.FileStatus]) -> list[storage.FileStatus]:
+    """Return the files of one checkpoint of a version; none, if parts are missing."""
+    for part in parts:
+        found = _CHECKPOINT.fullmatch(storage.name(part.uri))
+        if found and found[3] is None:
+            return [part]
+        if found:
+            same = [each for each in parts if storage.name(each.uri).endswith(f".{found[3]}.parquet")]
+            if len(same) == int(found[3]):
+                return same
+    return []
+
+
+def _marked(schema: pa.Schema, mode: str) -> pa.Schema:
+    """Mark each field with the name or the number of its column in files."""
+    if mode == "none":
+        return marked(schema, lambda field: {})
+    marks, key = (FIELD_ID, _ID) if mode == "id" else (NAMES, _PHYSICAL_NAME)
+    return marked(schema, lambda field: {marks: (field.metadata or {}).get(key, field.name.encode())})
+
+
+def _struct(actions: pa.Table, name: str) -> dict[str, pa.ChunkedArray]:
+    """Return the fields of a column of structs."""
+    if name not in actions.column_names:
+        return {}
+    flat = actions.select([name]).flatten()
+    return {column.removeprefix(f"{name}."): flat[column] for column in flat.column_names}
+
+
+def _spans(schema: pa.Schema, actions: pa.Table) -> dict[str, tuple[pa.ChunkedArray, pa.ChunkedArray]]:
+    """Return the smallest and largest values of each column in each file, by statistics of the log.
+
+    Times are left out: their statistics are cut to milliseconds.
+    """
+    lows, highs = _struct(actions, "min"), _struct(actions, "max")
+    found = {}
+    for field in schema:
+        physical = (field.metadata or {}).get(NAMES, field.name.encode()).decode()
+        is_plain = not (pa.types.is_nested(field.type) or pa.types.is_timestamp(field.type))
+        if is_plain and physical in lows and physical in highs and FIELD_ID not in (field.metadata or {}):
+            found[field.name] = (lows[physical].cast(field.type), highs[physical].cast(field.type))
+    return found

@@ -1,0 +1,242 @@
+"""The stage from tables of Delta Lake and Iceberg: on local disks and HDFS, again, and after an error."""
+
+import datetime
+import json
+import logging
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import distributed
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pydantic import TypeAdapter
+
+from etl import job
+from etl.config import EtlConfig
+from etl.tables.files import find_all
+from etl.tables.formats import FileRange
+from etl.tables.ranges import ranges_of_files
+from graphmill import storage
+from graphmill.config import Config
+from graphmill.errors import FormatError, StorageError
+from graphmill.run import record
+from graphmill.run.job import job_of
+from tests.etl.graphs import all_edges, config_of, files_under
+from tests.etl.tables.lakes import catalog_at, deletion_vector, write_mapped_delta
+from tests.hadoop.cluster import MiniHdfs
+
+DAYS = [datetime.date(2026, 11, day) for day in (1, 2, 3)]
+FILTERS = [["day", ">=", "2026-11-02"], ["n", "<", 300]]
+
+
+def some_rows(seed: int, num_rows: int = 400) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    users, items = rng.integers(0, 80, (2, num_rows))
+    return pa.table(
+        {
+            "u": [f"u{n}" for n in users],
+            "i": [f"i{n}" for n in items],
+            "n": rng.integers(0, 400, num_rows),
+            "day": [DAYS[n] for n in rng.integers(0, 3, num_rows)],
+        }
+    )
+
+
+def write_delta(folder: Path) -> str:
+    write_deltalake(folder, some_rows(1), partition_by=["day"])
+    write_deltalake(folder, some_rows(2), mode="append")
+    DeltaTable(folder).delete("u = 'u7'")
+    return str(folder)
+
+
+def write_iceberg(folder: Path) -> str:
+    made = catalog_at(folder.parent).create_table("sales.orders", schema=some_rows(1).schema)
+    with made.update_spec() as spec:
+        spec.add_identity("day")
+    made.append(some_rows(1))
+    made.append(some_rows(2))
+    made.delete("u == 'u7'")
+    return str(made.location()).removeprefix("file://")
+
+
+WRITERS = {"delta": write_delta, "iceberg": write_iceberg}
+
+
+def graph(output: Path | str, path: str, **entry: Any) -> Config:
+    table = {"path": path, "lhs": "u", "rhs": "i", "weight": "n", "relation": "bought"} | entry
+    return config_of(
+        output,
+        [table],
+        entities={"user": 2, "item": 1},
+        relations=[("bought", "user", "item")],
+        chunk_rows=50,
+    )
+
+
+def write_plain(path: Path, config: Config) -> str:
+    """The same rows as one plain file, in the order of the files' names; read by pyarrow."""
+    parts = []
+    for file in find_all(config)[0].files():
+        day = datetime.date.fromisoformat(str(file.values["day"]))
+        part = pq.ParquetFile(file.uri).read().select(["u", "i", "n"])
+        parts.append(part.append_column("day", pa.repeat(pa.scalar(day), part.num_rows)))
+    pq.write_table(pa.concat_tables(parts, promote_options="permissive"), path)
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("filters", [[], FILTERS])
+def test_the_same_bytes_as_from_plain_parquet(
+    near_client: distributed.Client, tmp_path: Path, kind: str, filters: Any
+) -> None:
+    path = WRITERS[kind](tmp_path / "lake")
+    of_lake = graph(tmp_path / "out", path, filters=filters)
+    job.run(of_lake, near_client)
+    plain = write_plain(tmp_path / "plain.parquet", graph("/nowhere", path))
+    of_plain = graph(tmp_path / "plain", plain, filters=filters)
+    job.run(of_plain, near_client)
+    assert files_under(tmp_path / "out") == files_under(tmp_path / "plain")
+    edges = all_edges(of_lake)
+    rows = pa.concat_tables([some_rows(1), some_rows(2)]).to_pylist()
+    wanted = [row for row in rows if row["u"] != "u7"]
+    if filters:
+        wanted = [row for row in wanted if row["day"] >= DAYS[1] and row["n"] < 300]
+    assert sorted((each.lhs, each.rhs, each.weight) for each in edges.elements()) == sorted(
+        (row["u"], row["i"], float(row["n"])) for row in wanted
+    )
+
+
+def skipped(config: Config, client: distributed.Client) -> bool:
+    """Run the stage as the pipeline does; tell whether it was skipped."""
+    run_record = record.RunRecord(config.record_uri(""), config)
+    return "skipped" in record.run_stage("etl", job_of("etl"), config, client, run_record, resume=True)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_new_snapshot_runs_again(
+    near_client: distributed.Client, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = WRITERS[kind](tmp_path / "lake")
+    config = graph(tmp_path / "out", path)
+    with caplog.at_level(logging.INFO, "graphmill"):
+        assert not skipped(config, near_client)
+        before = record.describe_inputs([])  # nothing else is an input
+        assert [*before, *find_all(config)[0].describe()] == job.fingerprint(config)["inputs"]
+        assert skipped(config, near_client)
+        if kind == "delta":
+            write_deltalake(path, some_rows(3), mode="append")
+        else:
+            catalog_at(tmp_path).load_table("sales.orders").append(some_rows(3))
+        assert not skipped(config, near_client)
+    words = {
+        "delta": r"version 2, written .* -> version 3, ",
+        "iceberg": r"snapshot \d+, .* -> snapshot \d+, ",
+    }
+    assert any(f"since this changed: {path}: " in line for line in caplog.messages)
+    assert re.search(words[kind], caplog.text)
+    assert skipped(config, near_client)
+
+
+def test_files_that_filters_leave_out_are_no_inputs(near_client: distributed.Client, tmp_path: Path) -> None:
+    for day in DAYS:
+        (tmp_path / f"day={day}").mkdir()
+        pq.write_table(some_rows(day.day).drop_columns("day"), tmp_path / f"day={day}/a.parquet")
+    config = graph(tmp_path / "out", str(tmp_path), filters=FILTERS)
+    assert not skipped(config, near_client)
+    pq.write_table(some_rows(9).drop_columns("day"), tmp_path / "day=2026-11-01/b.parquet")
+    assert skipped(config, near_client)
+    pq.write_table(some_rows(9).drop_columns("day"), tmp_path / "day=2026-11-02/b.parquet")
+    assert not skipped(config, near_client)
+
+
+def test_a_plan_survives_as_json(tmp_path: Path) -> None:
+    rows = pa.table({"c1": list("abcde"), "c2": [{"c3": "x"}] * 5, "c4": range(5)})
+    write_mapped_delta(tmp_path, {"one.parquet": rows}, {"one.parquet": deletion_vector(tmp_path, [1], "u")})
+    entry = {"rhs": "ev.item", "filters": [["n", ">", 1]]}
+    config = graph("/nowhere", str(tmp_path), **entry)
+    (found,) = find_all(config)
+    ranges = ranges_of_files([(found.label, found.table, file) for file in found.files()], 2)
+    adapter = TypeAdapter(list[FileRange])
+    assert ranges[0].deletes
+    assert ranges[0].filters
+    assert adapter.validate_json(adapter.dump_json(ranges)) == ranges
+
+
+def fail_in(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> Any:
+        raise StorageError("broken")
+
+    monkeypatch.setattr(job, step, fail)
+
+
+def test_an_unfinished_run_goes_on_with_the_same_snapshot(
+    near_client: distributed.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_delta(tmp_path / "lake")
+    config = graph(tmp_path / "out", path)
+    with monkeypatch.context() as patched:
+        fail_in("_index", patched)
+        with pytest.raises(StorageError, match="broken"):
+            job.run(config, near_client)
+    job.run(config, near_client)
+    job.run(graph(tmp_path / "again", path), near_client)
+    assert files_under(tmp_path / "out") == files_under(tmp_path / "again")
+
+
+@pytest.mark.parametrize("field", ["uri", "place"])
+def test_a_journal_that_names_other_files(
+    near_client: distributed.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    rows = pa.table({"c1": list("abcde"), "c2": [{"c3": "x"}] * 5, "c4": range(5)})
+    path = tmp_path / "lake"
+    path.mkdir()
+    write_mapped_delta(path, {"one.parquet": rows}, {"one.parquet": deletion_vector(path, [1], "u")})
+    config = graph(tmp_path / "out", str(path), rhs="ev.item")
+    with monkeypatch.context() as patched:
+        fail_in("_index", patched)
+        with pytest.raises(StorageError, match="broken"):
+            job.run(config, near_client)
+    secret = str(tmp_path / "secret.parquet")
+    (journal,) = tmp_path.glob("out/.etl-work-*/files-*/plan.json")
+    step = json.loads(journal.read_text())
+    ranges = json.loads(step["result"])
+    (ranges[0] if field == "uri" else ranges[0]["deletes"][0])[field] = secret
+    from etl.run.work import Step
+
+    changed = Step.model_validate(step | {"result": json.dumps(ranges)}).sealed()
+    journal.write_text(changed.model_dump_json())
+    with pytest.raises(FormatError, match=rf"names {secret}, which is none of this run's files"):
+        job.run(config, near_client)
+
+
+def copied(folder: Path, uri: str) -> str:
+    """A folder on HDFS with the same files."""
+    files: Iterable[Path] = (path for path in folder.rglob("*") if path.is_file())
+    for path in files:
+        storage.copy_file(str(path), f"{uri}/{path.relative_to(folder)}")
+    return uri
+
+
+@pytest.mark.hdfs
+@pytest.mark.parametrize("kind", WRITERS)
+def test_on_hdfs(
+    near_client: distributed.Client, hdfs: MiniHdfs, hdfs_uri: str, tmp_path: Path, kind: str
+) -> None:
+    path = WRITERS[kind](tmp_path / "lake")
+    remote = copied(Path(path), f"{hdfs_uri}/lake")
+    for root, place in ((str(tmp_path), path), (f"{hdfs_uri}/graph", remote)):
+        config = graph(f"{root}/out", place, filters=FILTERS)
+        job.run(config, near_client)
+        (described,) = job.fingerprint(config)["inputs"]
+        assert described["uri"] == place
+        assert config.section(EtlConfig).tables[0].filters
+    for name, content in files_under(tmp_path / "out").items():
+        if name.endswith((".parquet", ".txt")):
+            assert storage.read_bytes(f"{hdfs_uri}/graph/out/{name}") == content
+    here, there = (all_edges(graph(f"{root}/out", path)) for root in (tmp_path, f"{hdfs_uri}/graph"))
+    assert here == there

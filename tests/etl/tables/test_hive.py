@@ -1,0 +1,367 @@
+"""Hive folders, filters on plain files, paths that are missing."""
+
+import datetime
+import itertools
+from collections.abc import Iterator
+from contextlib import suppress
+from operator import eq, ge, gt, le, lt, ne
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.json as pajson
+import pyarrow.orc as paorc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from etl.config import Filters, TableConfig
+from etl.tables.filters import expression, left_for_rows, rows_that_pass
+from graphmill.errors import ConfigError, NotFoundError, RawTableError
+from tests.etl.graphs import config_of, write_parquet
+from tests.etl.tables.lakes import EDGES, found_in, opened_files, read, rows_of
+
+VALUES = ["de", "a b", "a/b", "ä=%", "__HIVE_DEFAULT_PARTITION__", "07"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A file per day and country, with one row: u is the number of the file."""
+    for number, (day, value) in enumerate(itertools.product((1, 2), VALUES)):
+        path = tmp_path / f"day=2026-11-0{day}/c={quote(value, safe='')}/part-{number}.parquet"
+        write_parquet(path, u=[f"{number:02d}"], i=["x"], n=[number])
+    return tmp_path
+
+
+def test_columns_of_folders(folder: Path) -> None:
+    rows, bad = read(folder, rhs="c", weight="n")
+    expected = [
+        (f"{n:02d}", value, float(n))
+        for n, value in enumerate(VALUES * 2)
+        if value != "__HIVE_DEFAULT_PARTITION__"
+    ]
+    assert rows == expected
+    assert bad == [("rhs: null", 1)] * 2
+
+
+CASES: list[tuple[Any, list[int]]] = [
+    ([["day", "==", "2026-11-02"]], [6, 7, 8, 9, 10, 11]),
+    ([["day", "=", datetime.date(2026, 11, 1)], ["c", "in", ["de", "a b"]]], [0, 1]),
+    ([["c", "==", None]], [4, 10]),
+    ([["c", "==", "a/b"]], [2, 8]),
+    ([["c", "!=", "de"], ["day", "<", "2026-11-02"]], [1, 2, 3, 5]),
+    ([["c", "not in", ["de", "07"]], ["day", "<", "2026-11-02"]], [1, 2, 3]),
+    ([[["c", "==", "de"]], [["day", "==", "2026-11-02"], ["c", "in", [None, "07"]]]], [0, 6, 10, 11]),
+]
+
+
+@pytest.mark.parametrize(("filters", "numbers"), CASES)
+def test_filters_on_folders_open_no_other_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, filters: Any, numbers: list[int]
+) -> None:
+    with opened_files(monkeypatch) as opened:
+        rows = rows_of(folder, filters=filters)
+    assert [int(row[0]) for row in rows] == numbers
+    assert {int(name[5:-8]) for name in opened} == set(numbers)
+
+
+def test_pyarrow_reads_the_same_rows(folder: Path) -> None:
+    dataset = ds.dataset(folder, partitioning=ds.partitioning(flavor="hive", schema=_SCHEMA))
+    wanted = (ds.field("day") >= datetime.date(2026, 11, 2)) & (ds.field("n") > 8) | (ds.field("n") == 1)
+    expected = sorted(dataset.to_table(["u"], filter=wanted)["u"].to_pylist())
+    filters = [[["day", ">=", "2026-11-02"], ["n", ">", 8]], [["n", "==", 1]]]
+    assert [row[0] for row in rows_of(folder, filters=filters)] == expected == ["01", "09", "10", "11"]
+
+
+_SCHEMA = pa.schema([("day", pa.date32()), ("c", pa.string())])
+
+
+def test_numbers_in_folders(tmp_path: Path) -> None:
+    for hour in ("07", "8", "10"):
+        write_parquet(tmp_path / f"hour={hour}/a.parquet", u=[hour], i=["x"])
+    assert [row[0] for row in rows_of(tmp_path, filters=[["hour", ">=", 8]])] == ["10", "8"]
+    assert [row[0] for row in rows_of(tmp_path, filters=[["hour", ">=", "8"]])] == ["8"]
+    with pytest.raises(RawTableError, match=r"hour=07/a.parquet: .*none of 3 files has rows .*hour > 10"):
+        found_in(tmp_path, filters=[["hour", ">", 10]])
+
+
+COLUMNS = {"u": [f"u{n}" for n in range(40)], "i": ["x", "y"] * 20, "n": list(range(40))}
+TYPED: dict[str, Any] = COLUMNS | {
+    "w": [n / 2 for n in range(40)],
+    "at": [f"2026-11-{n % 28 + 1:02d}" for n in range(40)],
+}
+
+
+def write(folder: Path, suffix: str) -> Path:
+    path = folder / f"t.{suffix}"
+    if suffix == "parquet":
+        write_parquet(path, 4, **TYPED)
+    elif suffix == "orc":
+        paorc.write_table(pa.table(TYPED), path)
+    elif suffix == "csv":
+        lines = zip(*TYPED.values(), strict=True)
+        path.write_text("\n".join([",".join(TYPED), *(",".join(map(str, line)) for line in lines)]))
+    else:
+        path.write_text("\n".join(str(row).replace("'", '"') for row in pa.table(TYPED).to_pylist()))
+        assert pajson.read_json(path).num_rows == 40
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "orc", "csv", "jsonl"])
+@pytest.mark.parametrize(
+    ("filters", "numbers"),
+    [
+        ([["n", ">=", 37]], {37, 38, 39}),
+        ([["n", "in", [1, 3, 70]], ["i", "==", "y"]], {1, 3}),
+        ([["u", "==", "u7"]], {7}),
+        ([["w", "<", 1.5]], {0, 1, 2}),
+        ([["n", "<", 2.5], ["w", "!=", 1]], {0, 1}),
+        ([[["at", "<", "2026-11-02"]], [["n", "==", 5]]], {0, 28, 5}),
+    ],
+)
+def test_filters_on_rows_of_each_format(tmp_path: Path, suffix: str, filters: Any, numbers: set[int]) -> None:
+    path = write(tmp_path, suffix)
+    for chunk_rows in (3, 1000):
+        rows = rows_of(path, chunk_rows, weight="n", filters=filters)
+        assert {int(row[2]) for row in rows} == numbers
+        assert len(rows) == len(numbers)
+    assert len(rows_of(path, filters=filters)) == len(numbers)
+
+
+def test_row_groups_without_such_rows_are_not_read(tmp_path: Path) -> None:
+    from etl.tables.ranges import find_ranges
+
+    path = write(tmp_path, "parquet")
+
+    def cuts(filters: Any) -> list[Any]:
+        found = found_in(path, filters=filters)
+        return [
+            (each.cut, each.first_row)
+            for file in found.files()
+            for each in find_ranges("t", found.table, file, 8)
+        ]
+
+    assert cuts([["n", ">=", 37]]) == [((9, 10), 36)]
+    assert cuts([["n", "in", [0, 39]]]) == [((0, 1), 0), ((9, 10), 36)]
+    assert cuts([[["n", "<", 12]], [["n", "==", 38]]]) == [((0, 2), 0), ((2, 3), 8), ((9, 10), 36)]
+    assert cuts([["u", "==", "zz"]]) == []
+
+
+def test_rows_keep_their_numbers(tmp_path: Path) -> None:
+    columns = {"u": ["a", "b", None, "d", None], "i": ["x"] * 5, "n": [1, 2, 3, 4, 5]}
+    path = write_parquet(tmp_path / "t.parquet", 2, **columns)
+    assert read(path, filters=[["n", ">", 1], ["n", "<", 5]]) == (
+        [("b", "x"), ("d", "x")],
+        [("lhs: null", 3)],
+    )
+    text = tmp_path / "t.csv"
+    text.write_text("u,i,n\na,x,1\nb,x\n,x,3\nd,x,4\n")
+    rows, bad = read(text, filters=[["n", "!=", 1]])
+    assert rows == [("d", "x")]
+    assert bad == [("lhs: empty", 3), ("number of fields", 2)]
+
+
+def test_columns_inside_structs(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "t.parquet", u=["a", "b"], i=["x", "y"], e=[{"n": 1}, {"n": 2}])
+    assert rows_of(path, filters=[["e.n", "==", 2]]) == [("b", "y")]
+    assert rows_of(path, rhs="e.n", filters=[["e.n", "==", 2]]) == [("b", "2")]
+
+
+@pytest.mark.parametrize(
+    ("filters", "message"),
+    [
+        (
+            [["m", "==", 1]],
+            r"t\.parquet: expected a column 'm' \(filter m\), found columns \['u', 'i', 'n'\]",
+        ),
+        ([["n", "==", "many"]], r"filters: n is of type int64, which 'many' cannot be compared with"),
+        ([["u", ">", 3]], r"filters: u is text that cannot be compared with 3: .*quote the value"),
+    ],
+)
+def test_filters_that_do_not_fit_the_table(tmp_path: Path, filters: Any, message: str) -> None:
+    path = write_parquet(tmp_path / "t.parquet", u=["a"], i=["x"], n=[1])
+    with pytest.raises(RawTableError, match=message):
+        rows_of(path, filters=filters)
+
+
+@pytest.mark.parametrize(
+    ("filters", "message"),
+    [
+        ("day > 1", r"filters: input should be a valid tuple"),
+        ([[]], r"filters: expected conditions"),
+        ([["day", "~", 1]], r"filters\[0\]\[0\]\[1\]: input should be '=='"),
+        ([["day", "in", 1]], r"filters: \[day, 'in'\]: expected a list of values, found 1"),
+        ([["day", "in", []]], r"filters: \[day, 'in'\]: expected values, found an empty list"),
+        ([["day", "==", [1]]], r"filters: \[day, '=='\]: expected one value"),
+        ([["day", "<", None]], r"filters: \[day, '<'\]: null is only == or !="),
+    ],
+)
+def test_filters_that_are_none(filters: Any, message: str) -> None:
+    table = EDGES | {"path": "x", "filters": filters}
+    with pytest.raises(ConfigError, match=rf"etl\.tables\[0\]\.{message}"):
+        config_of("/nowhere", [table], entities={"n": 1}, relations=[("bought", "n", "n")])
+
+
+CONDITIONS = st.tuples(
+    st.sampled_from("ab"), st.sampled_from(["==", "!=", "<", "<=", ">", ">="]), st.integers(0, 3)
+) | st.tuples(
+    st.sampled_from("ab"),
+    st.sampled_from(["in", "not in"]),
+    st.lists(st.integers(0, 3) | st.none(), min_size=1, max_size=3).map(tuple),
+)
+FILTERS: st.SearchStrategy[Filters] = st.lists(
+    st.lists(CONDITIONS, min_size=1, max_size=3).map(tuple), min_size=1, max_size=3
+).map(tuple)
+ROWS = list(itertools.product([None, 0, 1, 2, 3], repeat=2))
+
+
+@given(FILTERS)
+def test_conditions_left_for_rows_and_bounds_lose_no_row(filters: Filters) -> None:
+    """Each row is a file whose column a all rows share, and whose column b has bounds."""
+    columns = {
+        name: pa.chunked_array([pa.array(list(one), pa.int64())])
+        for name, one in zip("ab", zip(*ROWS, strict=True), strict=True)
+    }
+    expected = rows_that_pass(filters, columns).to_pylist()
+    assert expected == [_passes(filters, dict(zip("ab", row, strict=True))) for row in ROWS]
+    spans = {"b": (columns["b"], columns["b"])}
+    for shared, bounds in (({"a": columns["a"]}, spans), ({"a": columns["a"]}, {}), (columns, {})):
+        for row, left, passes in zip(
+            ROWS, left_for_rows(filters, shared, bounds, len(ROWS)), expected, strict=True
+        ):
+            known = dict(zip("ab", row, strict=True))
+            assert (left is not None and (left == () or _passes(left, known))) == passes
+            assert left in (None, ()) or bounds or set(shared) == {"a"}
+
+
+def _passes(filters: Filters, row: dict[str, Any]) -> bool:
+    return any(
+        all(_holds(row[column], operator, value) for column, operator, value in every) for every in filters
+    )
+
+
+def _holds(found: Any, operator: str, value: Any) -> bool:
+    if operator == "in":
+        return found in value
+    if found is None:
+        return False
+    if operator == "not in":
+        return found not in value
+    return bool(_OPERATORS[operator](found, value))
+
+
+_OPERATORS = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
+
+
+def _columns() -> Iterator[pa.Array]:
+    day, time = datetime.date(2026, 11, 1), datetime.datetime(2026, 11, 1, 1)
+    numbers = [
+        pa.int8(),
+        pa.int64(),
+        pa.uint8(),
+        pa.uint64(),
+        pa.float32(),
+        pa.float64(),
+        pa.decimal128(9, 2),
+    ]
+    yield from (pa.array([1, 2, None], kind) for kind in numbers)
+    yield from (
+        pa.array(["1", "b", None], kind) for kind in (pa.string(), pa.large_string(), pa.string_view())
+    )
+    yield from (pa.array([b"1", b"\xff", None], kind) for kind in (pa.binary(), pa.large_binary()))
+    yield from (pa.array(each).dictionary_encode() for each in (["1", "b", None], [1, 2, None]))
+    yield from (pa.array(each) for each in ([True, False, None], [day, day, None], [[1], None, [2]]))
+    yield from (
+        pa.array([time, None, time], pa.timestamp(*each)) for each in (("ns",), ("us", "Europe/Berlin"))
+    )
+    yield from (pa.array([datetime.time(1), None, None]), pa.nulls(3), pa.array([{"a": 1}, None, {"a": 2}]))
+
+
+ANY_VALUE = st.sampled_from(
+    [
+        1,
+        2**40,
+        2**70,
+        -1,
+        1.5,
+        float("inf"),
+        True,
+        "1",
+        "b",
+        "2026-11-01",
+        "2026-11-01 01:00:00",
+        "true",
+        "",
+        "ä",
+        None,
+    ]
+)
+
+
+@given(
+    st.sampled_from(list(_columns())),
+    st.sampled_from(["==", "!=", "<", ">=", "in", "not in"]),
+    st.lists(ANY_VALUE, min_size=1, max_size=2),
+)
+def test_any_value_and_any_column_are_compared_or_refused(
+    array: pa.Array, operator: str, values: list[Any]
+) -> None:
+    value = tuple(values) if operator.endswith("in") else values[0]
+    if value is None and operator not in ("==", "!="):
+        return
+    filters = ((("x", operator, value),),)
+    column = pa.chunked_array([array])
+    table = pa.table({"x": column})
+    for compare in (
+        lambda: rows_that_pass(filters, {"x": column}),
+        lambda: left_for_rows(filters, {}, {"x": (column, column)}, 3),
+        lambda: expression(filters, {"x": column.type}),
+    ):
+        with suppress(RawTableError):
+            compare()
+    try:
+        passes = rows_that_pass(filters, {"x": column}).to_pylist()
+        wanted = expression(filters, {"x": column.type})
+        left = left_for_rows(filters, {}, {"x": (column, column)}, 3)
+        pruned = table.append_column("row", pa.array([0, 1, 2])).filter(wanted)["row"].to_pylist()
+    except (RawTableError, pa.ArrowInvalid, pa.ArrowNotImplementedError):  # then no row group is left out
+        return
+    kept = {row for row, is_kept in enumerate(passes) if is_kept}
+    assert kept <= set(pruned)
+    assert kept <= {row for row, of_row in enumerate(left) if of_row is not None}
+
+
+def test_days_that_are_missing(tmp_path: Path) -> None:
+    for day in (1, 3):
+        write_parquet(tmp_path / f"day={day}/a.parquet", u=[str(day)], i=["x"])
+    paths = [f"{tmp_path}/day={day}/*.parquet" for day in range(1, 5)]
+    with pytest.raises(
+        NotFoundError, match=r"day=2/\*\.parquet, .*day=4/.*: no file there .*missing_paths: skip"
+    ):
+        found_in(paths)
+    found = found_in(paths, missing_paths="skip")
+    assert found.missing == (paths[1], paths[3])
+    assert [file.uri for file in found.files()] == [f"{tmp_path}/day={day}/a.parquet" for day in (1, 3)]
+    with pytest.raises(NotFoundError, match="no file there to read rows from"):
+        found_in([paths[1], paths[3]], missing_paths="skip")
+
+
+def test_a_snapshot_of_plain_files(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "t.parquet", u=["a"], i=["x"])
+    with pytest.raises(RawTableError, match="snapshots are those of such tables"):
+        found_in(path, snapshot=3)
+
+
+def test_defaults_are_as_before() -> None:
+    table = TableConfig(**EDGES, path="x")
+    assert (table.filters, table.snapshot, table.catalog, table.missing_paths) == ((), None, None, "fail")
+
+
+def test_statistics_of_text_columns_are_not_those_of_numbers(tmp_path: Path) -> None:
+    table = pa.table({"u": ["a", "b"], "i": ["x", "y"], "n": ["9", "10"]})
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=1)
+    assert rows_of(tmp_path / "t.parquet", filters=[["n", ">", 9]]) == [("b", "y")]
+    assert rows_of(tmp_path / "t.parquet", filters=[["n", ">", "10"]]) == [("a", "x")]

@@ -1,0 +1,391 @@
+"""Tables of Iceberg: written by pyiceberg, with deletes of other writers; read back by pyiceberg."""
+
+import datetime
+import json
+import shutil
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestWriterV2,
+)
+from pyiceberg.table import StaticTable, Table
+from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
+from pyiceberg.typedef import Record
+from pyiceberg.types import IntegerType, StringType
+from pyroaring import BitMap64
+
+from graphmill.errors import FormatError, NotFoundError, RawTableError
+from tests.etl.tables.lakes import (
+    TYPED,
+    VALUES,
+    catalog_at,
+    filters_on,
+    found_in,
+    opened_files,
+    read,
+    rows_of,
+)
+
+DAYS = [datetime.date(2026, 11, day) for day in (1, 1, 2)]
+ROWS = pa.table({"u": ["a", "b", "c"], "i": ["x", "y", "z"], "n": [1, 2, 3], "day": DAYS})
+
+
+def root_of(table: Table) -> Path:
+    return Path(table.location().removeprefix("file://"))
+
+
+def foreign_rows(table: Table, columns: list[str], snapshot: int | None = None) -> list[tuple[Any, ...]]:
+    """The rows as pyiceberg itself reads them."""
+    rows = table.scan(snapshot_id=snapshot).to_arrow().to_pylist()
+    return sorted(tuple(row[name] for name in columns) for row in rows)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> SqlCatalog:
+    return catalog_at(tmp_path)
+
+
+@pytest.fixture
+def table(catalog: SqlCatalog) -> Table:
+    """Snapshots: three rows; two more; without b."""
+    made = catalog.create_table("sales.orders", schema=ROWS.schema)
+    with made.update_spec() as spec:
+        spec.add_identity("day")
+    made.append(ROWS)
+    made.append(ROWS.slice(1))
+    made.delete("u == 'b'")
+    return made
+
+
+def test_the_rows_of_each_snapshot(table: Table) -> None:
+    assert rows_of(root_of(table)) == foreign_rows(table, ["u", "i"])
+    assert [row[0] for row in rows_of(root_of(table))] == ["a", "c", "c"]
+    for each in table.snapshots():
+        expected = foreign_rows(table, ["u", "i"], each.snapshot_id)
+        assert rows_of(root_of(table), snapshot=each.snapshot_id) == expected
+        assert rows_of(root_of(table), snapshot=str(each.snapshot_id)) == expected
+    first = table.snapshots()[0].snapshot_id
+    table.manage_snapshots().create_tag(first, "monthly").commit()
+    assert rows_of(root_of(table), snapshot="monthly") == foreign_rows(table, ["u", "i"], first)
+    with pytest.raises(RawTableError, match=r"expected a snapshot weekly, found .*main.*monthly"):
+        found_in(root_of(table), snapshot="weekly")
+
+
+def test_a_catalog_says_which_state_counts(
+    tmp_path: Path, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+    (tmp_path / ".pyiceberg.yaml").write_text(
+        f"catalog:\n  shop:\n    type: sql\n    uri: sqlite:///{tmp_path}/catalog.db\n"
+    )
+    newest = max(root_of(table).glob("metadata/*.metadata.json"))
+    shutil.copy(newest, newest.with_name(newest.name.replace("-", "-aborted-", 1)))
+    with pytest.raises(RawTableError, match=r"expected one newest file metadata/.*name it as `catalog`"):
+        found_in(root_of(table))
+    expected = foreign_rows(table, ["u", "i"])
+    assert rows_of("sales.orders", catalog="shop") == expected
+    assert rows_of(newest) == expected
+    with pytest.raises(RawTableError, match=r"catalog shop, table sales\.nothing: .*NoSuchTableError"):
+        found_in("sales.nothing", catalog="shop")
+    with pytest.raises(RawTableError, match=r"expected a catalog of that name in .pyiceberg.yaml"):
+        found_in("sales.orders", catalog="shops")
+
+
+def test_columns_that_are_renamed_dropped_and_added(table: Table) -> None:
+    with table.update_schema() as change:
+        change.rename_column("i", "item")
+        change.delete_column("n")
+    with table.update_schema() as change:
+        change.add_column("i", StringType())
+    new = pa.table({"u": ["d"], "item": ["w"], "i": ["new"], "day": DAYS[:1]})
+    table.append(new.select(table.schema().column_names))
+    with table.update_schema() as change:
+        change.add_column("n", IntegerType())
+    assert rows_of(root_of(table), rhs="item") == foreign_rows(table, ["u", "item"])
+    assert read(root_of(table)) == ([("d", "new")], [("rhs: null", 1)] * 3)
+    assert read(root_of(table), rhs="item", weight="n") == ([], [("weight: null", 1)] * 4)
+    first = table.snapshots()[0].snapshot_id
+    assert rows_of(root_of(table), snapshot=first) == foreign_rows(table, ["u", "i"], first)
+
+
+@pytest.mark.parametrize(
+    ("filters", "num_files", "rows"),
+    [
+        ([["day", "==", "2026-11-01"]], 1, ["a"]),
+        ([["day", ">", "2026-11-01"]], 2, ["c", "c"]),
+        ([["n", ">", 2]], 2, ["c", "c"]),
+        ([["u", "in", ["a", "z"]], ["day", "!=", None]], 1, ["a"]),
+        ([[["day", "<", "2026-11-02"]], [["u", "==", "c"]]], 3, ["a", "c", "c"]),
+        ([["n", "not in", [1, 2]], ["i", "!=", "x"]], 3, ["c", "c"]),
+        ([["u", "==", "nobody"]], 0, []),
+    ],
+)
+def test_filters_prune_files_and_rows(
+    table: Table, monkeypatch: pytest.MonkeyPatch, filters: Any, num_files: int, rows: list[str]
+) -> None:
+    root = root_of(table)
+    assert len(found_in(root, filters=filters).files()) == num_files
+    with opened_files(monkeypatch) as opened:
+        assert [row[0] for row in rows_of(root, filters=filters)] == rows
+    assert len({name for name in opened if name.endswith(".parquet")}) == num_files
+
+
+TRANSFORMS: dict[Any, list[str]] = {
+    IdentityTransform(): list(VALUES),
+    BucketTransform(3): ["long", "text", "day", "time", "zoned", "money"],
+    DayTransform(): ["day", "time", "zoned"],
+    TruncateTransform(2): ["long", "text", "money"],
+}
+
+
+@pytest.mark.parametrize(
+    ("transform", "column"),
+    [(transform, column) for transform, columns in TRANSFORMS.items() for column in columns],
+    ids=str,
+)
+def test_partitions_by_columns_of_all_types(catalog: SqlCatalog, column: str, transform: Any) -> None:
+    made = catalog.create_table("sales.typed", schema=TYPED.schema)
+    with made.update_spec() as spec:
+        spec.add_field(column, transform, "part")
+    made.append(TYPED)
+    value = VALUES[column]
+    for filters, expected in filters_on(column):
+        assert [row[0] for row in rows_of(root_of(made), filters=filters)] == expected
+    if isinstance(transform, IdentityTransform):
+        assert len(found_in(root_of(made), filters=[[column, "==", value]]).files()) == 1
+
+
+def test_a_partition_of_bytes(catalog: SqlCatalog) -> None:
+    made = catalog.create_table("sales.typed", schema=TYPED.schema)
+    with made.update_spec() as spec:
+        spec.add_identity("bytes")
+    made.append(TYPED)
+    assert len(rows_of(root_of(made))) == 6
+    assert [row[0] for row in rows_of(root_of(made), filters=[["bytes", "==", "c"]])] == ["3"]
+
+
+def test_files_that_were_added_as_they_are(tmp_path: Path, catalog: SqlCatalog) -> None:
+    """Files of a Hive table: without numbers of columns, without the columns of their folders."""
+    made = catalog.create_table("sales.hive", schema=ROWS.schema)
+    with made.update_spec() as spec:
+        spec.add_identity("day")
+    path = root_of(made) / "data/day=2026-11-01/000000_0"
+    path.parent.mkdir(parents=True)
+    pq.write_table(ROWS.slice(0, 2), path)
+    made.add_files([str(path)])
+    assert rows_of(root_of(made)) == foreign_rows(made, ["u", "i"])
+    pq.write_table(ROWS.slice(0, 2).drop_columns("day"), path)
+    assert rows_of(root_of(made), rhs="day") == [("a", "2026-11-01"), ("b", "2026-11-01")]
+    with made.transaction() as change:
+        change.remove_properties("schema.name-mapping.default")
+    with pytest.raises(RawTableError, match="expected numbers of columns"):
+        rows_of(root_of(made))
+
+
+def write_parquet(table: Table, rows: pa.Table) -> Path:
+    path = root_of(table) / "data/deletes.parquet"
+    pq.write_table(rows, path)
+    return path
+
+
+def write_puffin(table: Table, rows: dict[str, list[int]]) -> Path:
+    """Deletion vectors of data files, as version 3 of Iceberg has them."""
+    content, blobs = b"PFA1", []
+    for name, positions in rows.items():
+        vector = b"\xd1\xd3\x39\x64" + BitMap64(positions).serialize()
+        blob = struct.pack(">I", len(vector)) + vector + struct.pack(">I", zlib.crc32(vector))
+        described = {"type": "deletion-vector-v1", "fields": [], "snapshot-id": -1, "sequence-number": -1}
+        place = {"offset": len(content), "length": len(blob), "properties": {"referenced-data-file": name}}
+        blobs.append(described | place)
+        content += blob
+    footer = json.dumps({"blobs": blobs}).encode()
+    path = root_of(table) / "data/deletes.puffin"
+    path.write_bytes(content + b"PFA1" + footer + struct.pack("<iI", len(footer), 0) + b"PFA1")
+    return path
+
+
+def delete_rows(table: Table, content: DataFileContent, path: Path, equality_ids: list[int]) -> Path:
+    """Add a file of deletes to the newest snapshot; return the metadata.json that has it."""
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    root = root_of(table)
+    partition = next(iter(table.scan().plan_files())).file.partition
+    deletes = DataFile.from_args(
+        content=content,
+        file_path=str(path),
+        file_format=FileFormat.PUFFIN if path.suffix == ".puffin" else FileFormat.PARQUET,
+        partition=partition or Record(),
+        record_count=1,
+        file_size_in_bytes=path.stat().st_size,
+        equality_ids=equality_ids or None,
+    )
+    deletes.spec_id = table.spec().spec_id
+
+    class DeletesWriter(ManifestWriterV2):
+        def content(self) -> ManifestContent:
+            return ManifestContent.DELETES
+
+        @property
+        def _meta(self) -> dict[str, str]:
+            return super()._meta | {"content": "deletes"}
+
+    number = snapshot.sequence_number
+    output = table.io.new_output(str(root / "metadata/deletes.avro"))
+    with DeletesWriter(table.spec(), table.schema(), output, snapshot.snapshot_id, "null") as writer:
+        entry = ManifestEntry.from_args(
+            status=ManifestEntryStatus.ADDED, snapshot_id=snapshot.snapshot_id, data_file=deletes
+        )
+        writer.add_entry(entry)
+    manifest = writer.to_manifest_file()
+    from pyiceberg.manifest import write_manifest_list
+
+    listed = str(root / "metadata/snap-deletes.avro")
+    with write_manifest_list(
+        2, table.io.new_output(listed), snapshot.snapshot_id, None, number, "null"
+    ) as lists:
+        lists.add_manifests([*snapshot.manifests(table.io), manifest])
+    metadata = json.loads(Path(table.metadata_location.removeprefix("file://")).read_text())
+    for each in metadata["snapshots"]:
+        if each["snapshot-id"] == snapshot.snapshot_id:
+            each["manifest-list"] = listed
+    changed = root / "metadata/00099-deletes.metadata.json"
+    changed.write_text(json.dumps(metadata))
+    return changed
+
+
+def test_deletes_by_position(catalog: SqlCatalog) -> None:
+    made = catalog.create_table("sales.deleted", schema=ROWS.schema)
+    made.append(pa.concat_tables([ROWS] * 3))
+    (file,) = (task.file.file_path for task in made.scan().plan_files())
+    positions = pa.table({"file_path": [file, file, "other"], "pos": [1, 5, 0]})
+    changed = delete_rows(made, DataFileContent.POSITION_DELETES, write_parquet(made, positions), [])
+    expected = foreign_rows(StaticTable.from_metadata(str(changed)), ["u", "i", "n"])
+    assert len(expected) == 7
+    for chunk_rows in (1, 2, 1000):
+        assert rows_of(root_of(made), chunk_rows, weight="n") == expected
+    assert rows_of(root_of(made), filters=[["n", "==", 3]]) == [("c", "z")] * 2
+    (root_of(made) / "data/deletes.parquet").unlink()
+    with pytest.raises(NotFoundError, match=r"deletes\.parquet"):
+        rows_of(root_of(made))
+
+
+def test_deletion_vectors(catalog: SqlCatalog) -> None:
+    made = catalog.create_table("sales.deleted", schema=ROWS.schema)
+    made.append(pa.concat_tables([ROWS] * 3))
+    made.append(ROWS)
+    file, other = sorted(
+        (task.file.file_path for task in made.scan().plan_files()),
+        key=lambda name: pq.read_metadata(name.removeprefix("file://")).num_rows,
+    )
+    path = write_puffin(made, {other: [0, 8], "elsewhere": [1]})
+    changed = delete_rows(made, DataFileContent.POSITION_DELETES, path, [])
+    expected = foreign_rows(StaticTable.from_metadata(str(changed)), ["u", "i"])
+    assert len(expected) == 10
+    assert rows_of(changed) == rows_of(changed, 2) == expected
+    assert file != other
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(FormatError, match=r"puffin: expected deletion vectors in Puffin"):
+        rows_of(changed)
+
+
+def test_deletes_by_equality_are_refused(catalog: SqlCatalog) -> None:
+    made = catalog.create_table("sales.deleted", schema=ROWS.schema)
+    made.append(ROWS)
+    path = write_parquet(made, pa.table({"u": ["b"]}))
+    changed = delete_rows(made, DataFileContent.EQUALITY_DELETES, path, [1])
+    with pytest.raises(RawTableError, match=r"equality deletes.*compact the table first.*rewrite_data_files"):
+        found_in(changed).files()
+    with pytest.raises(RawTableError, match=r"equality deletes"):
+        found_in(changed, filters=[["u", "==", "a"]]).files()
+
+
+def test_a_table_that_was_moved(tmp_path: Path, table: Table) -> None:
+    expected = rows_of(root_of(table))
+    moved = tmp_path / "elsewhere/orders"
+    shutil.copytree(root_of(table), moved)
+    shutil.rmtree(root_of(table))
+    assert rows_of(moved) == expected
+
+
+def test_files_that_are_gone(table: Table) -> None:
+    for path in root_of(table).rglob("*.parquet"):
+        path.unlink()
+    with pytest.raises(NotFoundError, match=r"snapshot \d+ of the table names this file, which is not there"):
+        rows_of(root_of(table))
+    next(root_of(table).glob("metadata/snap-*.avro")).unlink()
+    for path in root_of(table).glob("metadata/*.avro"):
+        path.unlink()
+    with pytest.raises(NotFoundError, match=r"avro: cannot open"):
+        rows_of(root_of(table))
+
+
+@pytest.mark.parametrize("name", ["manifest-list", "manifest", "data"])
+def test_metadata_that_names_files_elsewhere(tmp_path: Path, table: Table, name: str) -> None:
+    """The whole table lies elsewhere, except for the part that is read first."""
+    root = root_of(table)
+    copy = tmp_path / "copy"
+    shutil.copytree(root, copy)
+    newest = max(copy.glob("metadata/*.metadata.json"))
+    metadata = json.loads(newest.read_text())
+    metadata["location"] = "/nowhere"
+    if name != "manifest-list":
+        for each in metadata["snapshots"]:
+            each["manifest-list"] = f"{copy}/metadata/{Path(each['manifest-list']).name}"
+    newest.write_text(json.dumps(metadata))
+    # Where only the data lie elsewhere, the folder of the manifests is allowed.
+    allowed = [str(root / "metadata")] if name == "data" else []
+    with pytest.raises(FormatError, match=r"copy: its log names the file .*, outside the table's folder"):
+        found_in(copy, data_path=allowed).files()
+    assert rows_of(copy, data_path=[str(root)]) == rows_of(root)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"format-version": 9}', "[" * 100_000])
+def test_damaged_metadata(table: Table, text: str) -> None:
+    newest = max(root_of(table).glob("metadata/*.metadata.json"))
+    newest.write_text(text)
+    with pytest.raises(RawTableError, match=r"metadata\.json: cannot be read as a table of Iceberg"):
+        found_in(root_of(table))
+
+
+def test_a_damaged_manifest(table: Table) -> None:
+    for path in root_of(table).glob("metadata/*-m0.avro"):
+        path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(RawTableError, match=r"cannot be read as a table of Iceberg"):
+        found_in(root_of(table)).files()
+
+
+def test_an_empty_table(catalog: SqlCatalog) -> None:
+    made = catalog.create_table("sales.empty", schema=ROWS.schema)
+    assert found_in(root_of(made)).files() == []
+    assert "snapshot none, schema 0" in found_in(root_of(made)).describe()[0]["snapshot"]
+
+
+def test_a_missing_package(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyiceberg.table", None)
+    with pytest.raises(RawTableError, match=r"pip install 'graphmill\[iceberg\]'"):
+        found_in(root_of(table))
+
+
+def test_the_snapshot_is_known_without_a_look_at_files(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened_files(monkeypatch) as opened:
+        (described,) = found_in(root_of(table)).describe()
+    assert [name.endswith(".metadata.json") for name in opened] == [True]
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    assert described["snapshot"].startswith(f"snapshot {snapshot.snapshot_id}, schema 0 of table")
+    table.append(ROWS)
+    assert found_in(root_of(table)).describe() != [described]
+    assert found_in(root_of(table), snapshot=snapshot.snapshot_id).describe() == [described]
