@@ -8,7 +8,7 @@ become batches of queries.
 Shapes: E edges of the bucket's chunk, B edges of a batch.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import starmap
@@ -25,8 +25,9 @@ from graphmill.formats.edge_buckets import Edges, NewArray
 from graphmill.formats.edge_buckets.features import Indices, empty_lists
 from graphmill.vocab import Bucket, Side
 from train.config import TrainConfig
+from train.edges.exact_queries import by_sample
 from train.edges.negative_sampling import Batch, popularity
-from train.edges.one_vs_all import QueryBatch, group_by_query
+from train.edges.one_vs_all import QueryBatch, QueryGroup, QueryPart, group_by_query
 from train.model import regularizers
 from train.model.features import Bags, distinct
 
@@ -197,20 +198,25 @@ def cut_for_training(
     if power and config.num_uniform_negs:
         edges = replace(edges, popularity=_popularity(config, edges, num_rows, power))
     grouped = config.loss_fn == "softmax" and not regularizers.is_plug_in(config)
-    return _pieces(config, edges, generator, grouped)
+    ask = partial(by_sample, config, num_rows=num_rows) if grouped else None
+    return _pieces(config, edges, generator, ask)
 
 
 def cut(config: PbgConfig, edges: EdgeTensors, generator: torch.Generator) -> Iterator[Batch]:
     """Cut edges in random order into batches of at most batch_size."""
-    pieces = _pieces(config, edges, generator, grouped=False)
+    pieces = _pieces(config, edges, generator)
     return (piece for piece in pieces if isinstance(piece, Batch))
 
 
 def _pieces(
-    config: PbgConfig, edges: EdgeTensors, generator: torch.Generator, grouped: bool
+    config: PbgConfig,
+    edges: EdgeTensors,
+    generator: torch.Generator,
+    ask: Callable[[list[QueryGroup]], Iterator[QueryPart]] | None = None,
 ) -> Iterator[Batch | QueryBatch]:
+    """Cut edges into batches; into those of queries if `ask` cuts the groups of a relation with all_negs."""
     order_E = torch.randperm(len(edges), generator=generator).to(edges.lhs.device)
-    if len(config.relations) == 1 and not (grouped and config.relations[0].all_negs):
+    if len(config.relations) == 1 and not (ask and config.relations[0].all_negs):
         edges = edges[order_E]  # all at once, while no other thread uses the cores
         for span, num_steps in _spans(0, len(order_E), config.batch_size, _most_steps(config, 0)):
             yield _batch(config, 0, edges, span, num_steps)
@@ -224,12 +230,13 @@ def _pieces(
     stop = 0
     for relation, count in enumerate(counts):
         start, stop = stop, stop + count
-        if grouped and config.relations[relation].all_negs:
+        if ask and config.relations[relation].all_negs:
             own = edges[slice(start, stop)]
             rel_E = own.rel.long() if config.dynamic_relations else None
-            for group in group_by_query(config, relation, own.index, rel_E, own.weights):
-                order += [len(sources)] * group.num_batches(config.batch_size)
-                sources.append(group.cut(config.batch_size, generator))
+            groups = group_by_query(config, relation, own.index, rel_E, own.weights)
+            for part in ask(groups):
+                order += [len(sources)] * part.num_batches(config.batch_size)
+                sources.append(part.cut(config.batch_size, generator))
         else:
             spans = list(_spans(start, stop, config.batch_size, _most_steps(config, relation)))
             order += [len(sources)] * len(spans)

@@ -55,12 +55,12 @@ class CandidateSampler:
         self._odds.clear()
 
     def draw(self, batch: QueryBatch, num_rows: int, generator: torch.Generator) -> QueryBatch:
-        """Give a batch candidates, ascending; none if the table has less than twice as many rows.
+        """Give a batch candidates, ascending; none if it takes none, or the table has less than 2 C rows.
 
         The range of odds is cut into C parts, and one row is drawn from each. No row has odds above 1 / C,
         so a row comes twice at most.
         """
-        if self.num is None or num_rows < 2 * self.num:
+        if self.num is None or not batch.takes_sample or num_rows < 2 * self.num:
             return batch
         device = batch.answer_A.device
         key = batch.side, self.config.relations[batch.relation].entity_type(batch.side)

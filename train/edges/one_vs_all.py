@@ -9,7 +9,8 @@ softmax, the edges of one query, its answers, share the scores of all entities:
 The sum equals that of the edges' own losses; FB15k-237 has 149,689 queries instead of 544,230.
 
 With `train.candidates`, Z(q) is estimated by the answers of q and by entities that are drawn for the batch
-and stand for all others (train/edges/candidates.py).
+and stand for all others (train/edges/candidates.py), but for the queries that need no estimate
+(train/edges/exact_queries.py).
 
 Shapes: E edges, Q queries, A answers, in the order of their queries, C drawn candidates.
 """
@@ -51,6 +52,7 @@ class QueryBatch:
     candidate_C: Tensor | None = None  # drawn rows, ascending, each at most twice; None: all rows
     log_weight_C: Tensor | None = None  # logarithm of the number of rows that each stands for
     mass_C: Tensor | None = None  # zeros, to which a step adds the candidate's share of the softmax
+    takes_sample: bool = True  # of candidates, if there is one
 
     def __len__(self) -> int:
         """Number of edges that the batch counts."""
@@ -89,9 +91,23 @@ class QueryGroup:
     weight_A: Tensor
     counted: bool
 
+    def sum_weights(self) -> Tensor:
+        """Sum up the weights of each query's answers: [Q]."""
+        query_A = torch.repeat_interleave(self.count_Q, output_size=len(self.weight_A))
+        return add_rows(self.weight_A.new_zeros(len(self.count_Q)), query_A, self.weight_A)
+
+
+@dataclass(frozen=True, eq=False)
+class QueryPart:
+    """Some queries of a group, and whether they take a sample of candidates, if there is one."""
+
+    group: QueryGroup
+    chosen_Q: Tensor  # their numbers in the group
+    takes_sample: bool = True
+
     def num_batches(self, size: int) -> int:
         """Count the batches of at most `size` queries."""
-        return -(-len(self.entity_Q) // size)
+        return -(-len(self.chosen_Q) // size)
 
     def cut(self, size: int, generator: torch.Generator) -> Iterator[QueryBatch]:
         """Cut the queries, in random order, into batches of at most `size`.
@@ -99,10 +115,11 @@ class QueryGroup:
         The host reads the bounds of all batches here, so that no step waits for a device. Batches are made
         some at a time, when they are asked for: all of them would take several times the memory of the edges.
         """
-        order_Q = torch.randperm(len(self.entity_Q), generator=generator).to(self.entity_Q.device)
+        order_Q = torch.randperm(len(self.chosen_Q), generator=generator).to(self.chosen_Q.device)
+        order_Q = self.chosen_Q[order_Q]
         num_missing = self.num_batches(size) * size - len(order_Q)
-        counts = F.pad(self.count_Q[order_Q], (0, num_missing)).view(-1, size).sum(1).tolist()
-        first_Q = self.count_Q.cumsum(0) - self.count_Q
+        counts = F.pad(self.group.count_Q[order_Q], (0, num_missing)).view(-1, size).sum(1).tolist()
+        first_Q = self.group.count_Q.cumsum(0) - self.group.count_Q
         spans = range(0, len(counts), _SPAN_BATCHES)
         return chain.from_iterable(
             self._cut(
@@ -116,14 +133,15 @@ class QueryGroup:
 
     def _cut(self, own_Q: Tensor, first_Q: Tensor, size: int, num_answers: list[int]) -> Iterator[QueryBatch]:
         """Cut the queries `own_Q`; `num_answers` are those of each batch."""
-        count_Q = self.count_Q[own_Q]
+        group = self.group
+        count_Q = group.count_Q[own_Q]
         query_A = torch.repeat_interleave(count_Q, output_size=sum(num_answers))
         shift_Q = first_Q[own_Q] - (count_Q.cumsum(0) - count_Q)
         order_A = torch.arange(len(query_A), device=query_A.device) + shift_Q[query_A]
-        answer_A, weight_A = self.answer_A[order_A], self.weight_A[order_A]
+        answer_A, weight_A = group.answer_A[order_A], group.weight_A[order_A]
         queries = {
-            "entity_Q": self.entity_Q[own_Q],
-            "rel_Q": None if self.rel_Q is None else self.rel_Q[own_Q],
+            "entity_Q": group.entity_Q[own_Q],
+            "rel_Q": None if group.rel_Q is None else group.rel_Q[own_Q],
             "count_Q": count_Q.to(weight_A),
             "weight_Q": add_rows(weight_A.new_zeros(len(own_Q)), query_A, weight_A),
         }
@@ -131,11 +149,12 @@ class QueryGroup:
         sizes_Q = [min(size, len(own_Q) - start) for start in range(0, len(own_Q), size)]
         for of_Q, of_A in zip(_slices(sizes_Q), _slices(num_answers), strict=True):
             yield QueryBatch(
-                self.relation,
-                self.side,
-                of_A.stop - of_A.start if self.counted else 0,
+                group.relation,
+                group.side,
+                of_A.stop - of_A.start if group.counted else 0,
                 **_sliced(queries, of_Q),
                 **_sliced(answers, of_A),
+                takes_sample=self.takes_sample,
             )
 
 

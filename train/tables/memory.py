@@ -13,6 +13,7 @@ from distributed import get_worker, system
 from graphmill.config import Config
 from graphmill.vocab import Side
 from train.config import TrainConfig, num_compared
+from train.edges.exact_queries import MOST_ELEMENTS
 from train.edges.negative_sampling import Sampling, in_batch_negatives
 from train.edges.partitions import PartitionKey, all_keys, is_shared, keys_of
 from train.step.grouped import SCORE_BYTES
@@ -57,20 +58,24 @@ def edges_bytes(config: Config, num_edges: int) -> int:
 
 
 def queries_bytes(context: RunContext) -> int:
-    """Memory of a step on queries (all_negs): scores, gradient of all candidates, odds of drawing them."""
+    """Memory of a step on queries (all_negs): scores, gradient of all candidates, odds of drawing them.
+
+    With a sample, some queries are compared with all rows of tables that are not too large.
+    """
     config = context.config
     names = {
         relation.entity_type(side) for relation in config.relations if relation.all_negs for side in Side
     }
-    rows = max(
-        (num_compared(config, sum(context.num_rows[name])) * config.entity_dimension(name) for name in names),
-        default=0,
-    )
-    if not rows:
+    if not names:
         return 0
     is_sample = config.section(TrainConfig).candidates is not None
+    elements = 0
+    for name in names:
+        rows, dimension = sum(context.num_rows[name]), config.entity_dimension(name)
+        exact = min(rows * dimension, MOST_ELEMENTS) if is_sample else 0
+        elements = max(elements, num_compared(config, rows) * dimension, exact)
     odds = sum(_ODDS_BYTES * sum(context.num_rows[name]) for name in names) if is_sample else 0
-    return 2 * SCORE_BYTES[context.device.type] + 2 * 4 * rows + odds
+    return 2 * SCORE_BYTES[context.device.type] + 2 * 4 * elements + odds
 
 
 def step_bytes(config: Config) -> int:

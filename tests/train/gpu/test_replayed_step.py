@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from graphmill.vocab import Side
 from tests.train.step.test_grouped import all_negs, edge_tensors, queries_of
 from tests.train.step.test_plain import COUNTS, Scene
-from train.edges import batches
+from train.edges import batches, exact_queries
 from train.edges.candidates import CandidateSampler
 from train.gpu.replayed_step import ReplayedStep
 from train.step.grouped import GroupedStep
@@ -57,8 +57,9 @@ def buckets(config, elementwise):
         name: Table(each.embeddings_ND.flip(0), each.sums.clone()) for name, each in scene.tables.items()
     }
     tables = [scene.side_tables, {side: others[config.relations[0].entity_type(side)] for side in Side}]
+    rows = {side: [(len(table), 0)] * len(config.relations) for side, table in scene.side_tables.items()}
     cut = [
-        batches.cut_for_training(config, edge_tensors(scene), torch.Generator().manual_seed(seed), {})
+        batches.cut_for_training(config, edge_tensors(scene), torch.Generator().manual_seed(seed), rows)
         for seed in range(8)
     ]
     steps = [(batch, tables[number % 2]) for number, each in enumerate(cut) for batch in each]
@@ -79,7 +80,9 @@ def buckets(config, elementwise):
     ],
     ids=["dynamic", "static", "regularized", "max_norm", "l2", "small batches", "predicting", "sampled"],
 )
-def test_replays_are_steps(dynamic, elementwise, more):
+def test_replays_are_steps(monkeypatch, dynamic, elementwise, more):
+    monkeypatch.setattr(exact_queries, "ONE_OF", 4)  # so that some of a sample's queries are exact
+    monkeypatch.setattr(exact_queries, "QUERIES_OF_AN_UPDATE", 0)
     config = all_negs(
         **{"operator": "complex_diagonal", "comparator": "dot", "batch_size": 5} | more, dynamic=dynamic
     )

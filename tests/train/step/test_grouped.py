@@ -42,7 +42,10 @@ def edge_tensors(scene):
 
 def queries_of(scene):
     generator = torch.Generator().manual_seed(1)
-    return list(batches.cut_for_training(scene.config, edge_tensors(scene), generator, {}))
+    rows = {
+        side: [(len(table), 0)] * len(scene.config.relations) for side, table in scene.side_tables.items()
+    }
+    return list(batches.cut_for_training(scene.config, edge_tensors(scene), generator, rows))
 
 
 def check_same_as_step(config, relation=0, elementwise=False, num_edges=25):
