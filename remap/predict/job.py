@@ -27,6 +27,10 @@ from graphmill.model.calibration import NUM_BEST
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_folder
+from graphmill.trained.inputs import Inputs
+from graphmill.trained.partition import check_partitions, measure_partition
+from graphmill.trained.relation import Relation, number_of, read_parameters, relation_names, relation_of
+from graphmill.trained.table import UNKNOWN, EntityTable
 from graphmill.vocab import Side
 from remap.config import RemapConfig
 from remap.output.complete import check_complete
@@ -37,10 +41,7 @@ from remap.predict.known import KnownEdges
 from remap.predict.pairs import AskedPairs, write_scores
 from remap.predict.search import Asked
 from remap.predict.sizes import GPU_PRODUCTS, PRODUCTS, sizes_for
-from remap.predict.table import UNKNOWN, EntityTable
-from remap.sources.inputs import Inputs, find_inputs
-from remap.sources.partition import check_partitions, measure_partition
-from remap.sources.relation import Relation, number_of, read_parameters, relation_names, relation_of
+from remap.sources.inputs import find_inputs
 
 RECORD = "_predict.json"
 _GIVEN = "_given"

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphmill.checkpoints import Floats
-from remap.sources.inputs import Inputs
-from remap.sources.partition import MeasuredPartition, gather_vectors, iter_ids, iter_vectors
+from graphmill.trained.inputs import Inputs
+from graphmill.trained.partition import MeasuredPartition, gather_vectors, iter_ids, iter_vectors
 
 ID_ROWS = 1 << 16
 UNKNOWN = -1
