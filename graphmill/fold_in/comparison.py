@@ -24,18 +24,32 @@ from torch import Tensor
 
 from graphmill.fold_in.frozen import FrozenModel
 from graphmill.fold_in.new_edges import NewEdges, groups, relation_of_rows, side_of
+from graphmill.model import comparators
 from graphmill.model.losses import loss_gradient
 from graphmill.model.plug_ins import MASKED
 from graphmill.trained.relation import Relation
 from graphmill.vocab import Side
 
+_MASKED = torch.tensor(MASKED)
+
 
 class Scored(NamedTuple):
-    """Scores of edges [E] and of their negatives [E, M or X], each of which stands for exp(log_scale)."""
+    """Scores of edges and of their negatives.
+
+    Attributes:
+        pos_E: of the edges.
+        neg_EX: of negatives; each stands for exp(log_scale) ones.
+        own_ED: the new ids' prepared vectors.
+        right_ED: those of the known ends.
+        wrong_XD: those of the negatives, if their scores move with the new id.
+    """
 
     pos_E: Tensor
     neg_EX: Tensor
     log_scale: float
+    own_ED: Tensor
+    right_ED: Tensor
+    wrong_XD: Tensor | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +68,7 @@ class Chunk:
         log_scales: for the known ends and for the new ids as answers.
         query_ED: the known ends, as queries; None if training did not ask for the side of the new ids.
         other_EX: scores of these queries that stand for the sample of the new ids' type.
+        is_product: whether scores are products of prepared vectors, whose gradients are known.
     """
 
     relation: Relation
@@ -67,6 +82,7 @@ class Chunk:
     log_scales: tuple[float, float]
     query_ED: Tensor | None
     other_EX: Tensor
+    is_product: bool
 
     def as_queries(self, vectors_ED: Tensor) -> Scored | None:
         """Score the new ids as queries."""
@@ -74,36 +90,46 @@ class Chunk:
             return None
         other = self.side.other
         own_ED = self.relation.queries(other, vectors_ED)
-        score_EM = self.relation.matrix_scores(other, own_ED, self.sample_MD)
-        score_EM.detach().index_put_(self.own, score_EM.new_tensor(MASKED))
-        return Scored(self.relation.edge_scores(other, own_ED, self.known_ED), score_EM, self.log_scales[0])
+        compared_ED = own_ED.detach() if self.is_product else own_ED
+        score_EM = self.relation.matrix_scores(other, compared_ED, self.sample_MD)
+        score_EM.detach().index_put_(self.own, _MASKED)
+        pos_E = self.relation.edge_scores(other, compared_ED, self.known_ED)
+        return Scored(pos_E, score_EM, self.log_scales[0], own_ED, self.known_ED, self.sample_MD)
 
     def as_answers(self, vectors_ED: Tensor) -> Scored | None:
         """Score the new ids as answers."""
         if self.query_ED is None:
             return None
         own_ED = self.relation.candidates(self.side, vectors_ED)
-        return Scored(
-            self.relation.edge_scores(self.side, self.query_ED, own_ED), self.other_EX, self.log_scales[1]
-        )
+        compared_ED = own_ED.detach() if self.is_product else own_ED
+        pos_E = self.relation.edge_scores(self.side, self.query_ED, compared_ED)
+        return Scored(pos_E, self.other_EX, self.log_scales[1], own_ED, self.query_ED, None)
 
 
 def loss_and_gradient(model: FrozenModel, chunk: Chunk, vectors_BD: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the losses of a chunk's edges [E], and their gradients with respect to the vectors [E, D]."""
     leaf_ED = vectors_BD[chunk.id_E].requires_grad_()
-    loss_E = torch.zeros(len(leaf_ED))
-    outputs, slopes = [], []
+    loss_E, slope_ED = torch.zeros(len(leaf_ED)), torch.zeros(leaf_ED.shape)
+    outputs: list[Tensor] = []
+    slopes: list[Tensor] = []
     for scored in filter(None, (chunk.as_queries(leaf_ED), chunk.as_answers(leaf_ED))):
         loss, pos_E, neg_EX = _losses(model, scored, chunk.weight_E)
         loss_E += loss
-        outputs.append(scored.pos_E)
-        slopes.append(pos_E)
-        if scored.neg_EX.requires_grad:
-            outputs.append(scored.neg_EX)
-            slopes.append(neg_EX)
-    if not any(each.requires_grad for each in outputs):
-        return loss_E, torch.zeros_like(leaf_ED)
-    (slope_ED,) = torch.autograd.grad(outputs, [leaf_ED], slopes)
+        if chunk.is_product:
+            own_ED = scored.right_ED * pos_E[:, None]
+            if scored.wrong_XD is not None:
+                own_ED.addmm_(neg_EX, scored.wrong_XD)
+            if scored.own_ED is leaf_ED:
+                slope_ED += own_ED
+            else:
+                outputs.append(scored.own_ED)
+                slopes.append(own_ED)
+        else:
+            outputs += [scored.pos_E] if scored.wrong_XD is None else [scored.pos_E, scored.neg_EX]
+            slopes += [pos_E] if scored.wrong_XD is None else [pos_E, neg_EX]
+    if outputs:
+        (found_ED,) = torch.autograd.grad(outputs, [leaf_ED], slopes)
+        slope_ED += found_ED
     return loss_E, slope_ED
 
 
@@ -169,6 +195,7 @@ def _chunk(model: FrozenModel, entity_type: str, edges: NewEdges, rows: int) -> 
         log_scales=(scales[0], 0.0 if model.config.loss_fn == "softmax" else scales[1]),
         query_ED=query_ED,
         other_EX=_standing(model, relation, side, query_ED, sample.vectors_MD, scales[1]),
+        is_product=comparators.is_dot(model.config.comparator, model.config.bias),
     )
 
 

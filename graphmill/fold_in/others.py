@@ -17,12 +17,14 @@ from torch import Tensor
 from graphmill.fold_in.edge_sample import RelationEdges
 from graphmill.fold_in.frozen import FrozenModel
 from graphmill.fold_in.new_edges import groups, relation_of_rows
+from graphmill.model import comparators
 from graphmill.model.losses import loss_gradient
+from graphmill.model.registry import COMPARATORS
 from graphmill.trained.relation import Relation
 from graphmill.trained.table import Numbers
 from graphmill.vocab import Side
 
-_LINEAR_FROM = 15.0  # softplus of more than this is the number itself
+_LARGEST_GAP = 80.0  # whose exp is a float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,21 +45,17 @@ class OtherQueries:
     offset_Q: Tensor
     weight_Q: Tensor
 
-    def scores(self, vectors_BD: Tensor) -> Tensor:
-        """Score ids as answers, [Q, B]."""
-        own_BD = self.relation.candidates(self.side, vectors_BD)
-        return self.relation.matrix_scores(self.side, self.query_QD, own_BD)
-
 
 def loss_as_others(model: FrozenModel, queries: OtherQueries, vectors_BD: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the losses [B] of ids as negatives of other queries, and their gradients [B, D]."""
     leaf_BD = vectors_BD.detach().requires_grad_()
-    score_QB = queries.scores(leaf_BD)
+    own_BD = queries.relation.candidates(queries.side, leaf_BD)
+    is_product = comparators.is_dot(model.config.comparator, model.config.bias)
+    compared_BD = own_BD.detach() if is_product else own_BD
+    score_QB = queries.relation.matrix_scores(queries.side, queries.query_QD, compared_BD)
     gap_QB = (score_QB.detach() - queries.offset_Q[:, None]) / model.temperature
     if model.config.loss_fn in ("softmax", "logistic"):
-        slope_QB = torch.sigmoid(gap_QB)
-        small_QB = -torch.log1p(-slope_QB.clamp_max(1 - 1e-6))
-        loss_QB = torch.where(gap_QB > _LINEAR_FROM, gap_QB, small_QB)
+        loss_QB, slope_QB = _softplus(gap_QB)
     elif model.config.loss_fn == "ranking":
         loss_QB, slope_QB = gap_QB.clamp_min(0), (gap_QB > 0).to(gap_QB.dtype)
     else:
@@ -67,8 +65,22 @@ def loss_as_others(model: FrozenModel, queries: OtherQueries, vectors_BD: Tensor
         found = loss_gradient(model.config.loss_fn, model.config.margin, pos_1P, neg_1P1, weight_1P)
         loss_QB, slope_QB = torch.zeros_like(gap_QB), found.neg_CPM.view_as(gap_QB)
     weight_Q1 = queries.weight_Q[:, None]
-    (slope_BD,) = torch.autograd.grad(score_QB, [leaf_BD], slope_QB * weight_Q1)
-    return (loss_QB * weight_Q1).sum(0) * model.temperature, slope_BD
+    loss_B = (queries.weight_Q @ loss_QB) * model.temperature
+    slope_QB = slope_QB.mul_(weight_Q1)
+    if not is_product:
+        return loss_B, torch.autograd.grad(score_QB, [leaf_BD], slope_QB)[0]
+    slope_BD = slope_QB.mT @ queries.query_QD
+    if own_BD is not leaf_BD:
+        (slope_BD,) = torch.autograd.grad(own_BD, [leaf_BD], slope_BD)
+    return loss_B, slope_BD
+
+
+def _softplus(gap_QB: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute log(1 + exp(gap)) and its slope, ten times as fast as by torch's log1p; overwrites the gaps."""
+    exp_QB = gap_QB.clamp_max_(_LARGEST_GAP).exp_()
+    sum_QB = exp_QB + 1
+    lost_QB = (sum_QB - 1).sub_(exp_QB).div_(sum_QB)  # what the rounding of the sum has added
+    return torch.log(sum_QB).sub_(lost_QB), exp_QB.div_(sum_QB)
 
 
 def other_queries(model: FrozenModel, entity_type: str) -> list[OtherQueries]:
@@ -78,9 +90,10 @@ def other_queries(model: FrozenModel, entity_type: str) -> list[OtherQueries]:
 
 
 def _together(queries: OtherQueries) -> tuple[str, int]:
-    """Queries with the same key have one operator of answers, or none."""
+    """Queries with the same key have one operator of answers, or none, and compare in the same way."""
     is_plain = queries.relation.is_two_sided or queries.side is Side.LHS
-    return str(queries.side), -1 if is_plain else queries.relation.number
+    side = "any" if is_plain and queries.relation.comparator in COMPARATORS.built_in else str(queries.side)
+    return side, -1 if is_plain else queries.relation.number
 
 
 def _joined(several: list[OtherQueries]) -> OtherQueries:

@@ -26,7 +26,7 @@ LONGEST_STEP = 1.0
 _TINY = 1e-20
 
 OF_JOB = Sizes(2048, 1 << 16, 512)
-OF_CALL = Sizes(16, 1 << 12, 16)
+OF_CALL = Sizes(1, 1 << 12, 8)
 
 
 class Solution(NamedTuple):
