@@ -132,8 +132,8 @@ class Objective:
         names = [each.operator for each in model.config.relations]
         is_complex_E = np.array([operators.operator_of(name).is_complex for name in names])[position_E]
         # With an operator for each side, an edge has two scores: each is an example.
-        numbers = np.unique(edges.relation_E).tolist()
-        examples = 2 if any(model.relation(number).is_two_sided for number in numbers) else 1
+        reciprocal = getattr(model.config.train, "reciprocal_relations", False)
+        examples = 2 if model.config.dynamic_relations or reciprocal else 1
         for is_complex in np.unique(is_complex_E).tolist():
             id_E = torch.from_numpy(edges.id_E[is_complex_E == is_complex])
             count_B = torch.bincount(id_E, minlength=self._sizes.ids).float()
