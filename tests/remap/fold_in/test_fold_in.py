@@ -17,6 +17,7 @@ from graphmill.cli import exit_codes, main
 from graphmill.errors import BadInputError
 from graphmill.formats import remapped
 from remap.fold_in import job, solving
+from remap.neighbors import lookup
 from tests.remap.graph import snapshot
 from tests.remap.predict import world as remap_world
 from tests.remap.predict.world import World, write_world
@@ -117,6 +118,13 @@ def test_new_ids_get_vectors(
         "_SUCCESS",
     }
     assert "edges between new ids, ignored" in capsys.readouterr().out
+    assert [
+        each.id
+        for each in graphmill.open(str(tmp_path / "run"), embedding_path=str(tmp_path / "out")).neighbors(
+            "user", "new-3", 2
+        )
+    ]
+    assert lookup.neighbors(str(tmp_path / "out"), "new-3", 5, None, None)[0] == "user"
     ids, vectors = next(remapped.iter_part(str(tmp_path / "out"), "user", 0))  # as embeddings are read
     assert vectors.shape == (len(ids), 16)
     assert ids.to_pylist() == sorted(ids.to_pylist())
