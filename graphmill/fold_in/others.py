@@ -51,36 +51,37 @@ def loss_as_others(model: FrozenModel, queries: OtherQueries, vectors_BD: Tensor
     leaf_BD = vectors_BD.detach().requires_grad_()
     own_BD = queries.relation.candidates(queries.side, leaf_BD)
     is_product = comparators.is_dot(model.config.comparator, model.config.bias)
-    compared_BD = own_BD.detach() if is_product else own_BD
-    score_QB = queries.relation.matrix_scores(queries.side, queries.query_QD, compared_BD)
-    gap_QB = (score_QB.detach() - queries.offset_Q[:, None]) / model.temperature
-    if model.config.loss_fn in ("softmax", "logistic"):
-        loss_QB, slope_QB = _softplus(gap_QB)
-    elif model.config.loss_fn == "ranking":
-        loss_QB, slope_QB = gap_QB.clamp_min(0), (gap_QB > 0).to(gap_QB.dtype)
+    if is_product:
+        score_BQ = own_BD.detach() @ queries.query_QD.mT
     else:
-        pos_1P = (queries.offset_Q[:, None] / model.temperature).expand_as(gap_QB).reshape(1, -1)
-        neg_1P1 = (score_QB.detach() / model.temperature).reshape(1, -1, 1)
+        score_BQ = queries.relation.matrix_scores(queries.side, queries.query_QD, own_BD).mT
+    gap_BQ = (score_BQ.detach() - queries.offset_Q).div_(model.temperature)
+    if model.config.loss_fn in ("softmax", "logistic"):
+        loss_BQ, slope_BQ = _softplus(gap_BQ)
+    elif model.config.loss_fn == "ranking":
+        loss_BQ, slope_BQ = gap_BQ.clamp_min(0), (gap_BQ > 0).to(gap_BQ.dtype)
+    else:
+        pos_1P = (queries.offset_Q / model.temperature).expand_as(gap_BQ).reshape(1, -1)
+        neg_1P1 = (score_BQ.detach() / model.temperature).reshape(1, -1, 1)
         weight_1P = torch.ones_like(pos_1P)
         found = loss_gradient(model.config.loss_fn, model.config.margin, pos_1P, neg_1P1, weight_1P)
-        loss_QB, slope_QB = torch.zeros_like(gap_QB), found.neg_CPM.view_as(gap_QB)
-    weight_Q1 = queries.weight_Q[:, None]
-    loss_B = (queries.weight_Q @ loss_QB) * model.temperature
-    slope_QB = slope_QB.mul_(weight_Q1)
+        loss_BQ, slope_BQ = torch.zeros_like(gap_BQ), found.neg_CPM.view_as(gap_BQ)
+    loss_B = (loss_BQ @ queries.weight_Q) * model.temperature
+    slope_BQ = slope_BQ.mul_(queries.weight_Q)
     if not is_product:
-        return loss_B, torch.autograd.grad(score_QB, [leaf_BD], slope_QB)[0]
-    slope_BD = slope_QB.mT @ queries.query_QD
+        return loss_B, torch.autograd.grad(score_BQ, [leaf_BD], slope_BQ)[0]
+    slope_BD = slope_BQ @ queries.query_QD
     if own_BD is not leaf_BD:
         (slope_BD,) = torch.autograd.grad(own_BD, [leaf_BD], slope_BD)
     return loss_B, slope_BD
 
 
-def _softplus(gap_QB: Tensor) -> tuple[Tensor, Tensor]:
+def _softplus(gap_BQ: Tensor) -> tuple[Tensor, Tensor]:
     """Compute log(1 + exp(gap)) and its slope, ten times as fast as by torch's log1p; overwrites the gaps."""
-    exp_QB = gap_QB.clamp_max_(_LARGEST_GAP).exp_()
-    sum_QB = exp_QB + 1
-    lost_QB = (sum_QB - 1).sub_(exp_QB).div_(sum_QB)  # what the rounding of the sum has added
-    return torch.log(sum_QB).sub_(lost_QB), exp_QB.div_(sum_QB)
+    exp_BQ = gap_BQ.clamp_max_(_LARGEST_GAP).exp_()
+    sum_BQ = exp_BQ + 1
+    lost_BQ = (sum_BQ - 1).sub_(exp_BQ).div_(sum_BQ)  # what the rounding of the sum has added
+    return torch.log(sum_BQ).sub_(lost_BQ), exp_BQ.div_(sum_BQ)
 
 
 def other_queries(model: FrozenModel, entity_type: str) -> list[OtherQueries]:

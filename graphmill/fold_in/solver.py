@@ -25,7 +25,7 @@ LONGEST_STEP = 1.0
 """Lengths in spreads of the type."""
 _TINY = 1e-20
 
-OF_JOB = Sizes(2048, 1 << 16, 512)
+OF_JOB = Sizes(4096, 1 << 16, 1024)
 OF_CALL = Sizes(1, 1 << 12, 8)
 
 
