@@ -24,6 +24,7 @@ from graphmill.fold_in.others import OtherQueries, loss_as_others
 from graphmill.model import operators
 from graphmill.model.arrays import halves
 from graphmill.model.losses import n3
+from graphmill.model.registry import LOSS_FUNCTIONS
 
 CONFIDENT_EDGES = 5.0
 
@@ -48,6 +49,7 @@ class Objective:
     Attributes:
         mean_BD: prior means.
         spread_D: standard deviations of the type's vectors.
+        tells_losses: whether losses of ids can be compared; a loss of the user's is a sum over all edges.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Objective:
         others: Sequence[OtherQueries],
     ) -> None:
         self._model, self._sizes, self._others = model, sizes, others
+        self.tells_losses = model.config.loss_fn in LOSS_FUNCTIONS.built_in
         self._chunks = chunks(model, entity_type, edges, sizes.rows)
         self._global_D = model.global_of(entity_type)
         prior = model.priors[entity_type]

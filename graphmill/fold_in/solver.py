@@ -81,7 +81,7 @@ class Solver:
 
 
 def minimised(objective: Objective, num_points: int) -> Tensor:
-    """Minimise each id's objective on its own; return the best of so many points, [B, D]."""
+    """Minimise each id's objective on its own; return the best of so many points, or the last, [B, D]."""
     spread_D, length = objective.spread_D, objective.spread_D.norm()
     point_BD = best_BD = objective.mean_BD
     loss_B, slope_BD = objective(point_BD)
@@ -90,7 +90,7 @@ def minimised(objective: Objective, num_points: int) -> Tensor:
         move_BD = -step_B1 * slope_BD * spread_D.square()
         moved_BD = objective.allowed(point_BD + move_BD)
         loss_B, next_BD = objective(moved_BD)
-        is_lower_B = loss_B < lowest_B
+        is_lower_B = loss_B < lowest_B if objective.tells_losses else torch.isfinite(moved_BD).all(1)
         lowest_B = torch.where(is_lower_B, loss_B, lowest_B)
         best_BD = torch.where(is_lower_B[:, None], moved_BD, best_BD)
         bend_BD = (next_BD - slope_BD) * spread_D

@@ -1,6 +1,7 @@
 """Solutions of new ids: their objective by an oracle, independence of each other, what they are good for."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphmill import config as configuration
 from graphmill.fold_in.comparison import chunks
 from graphmill.fold_in.edge_sample import spread
 from graphmill.fold_in.frozen import FrozenModel, Options, read_model, solvable_types
@@ -22,7 +24,7 @@ from graphmill.trained.table import read_tables
 from graphmill.vocab import Side
 from tests.remap.predict import world as remap_world
 from tests.remap.predict.world import World, tables_of, write_world
-from tests.train import oracle
+from tests.train import oracle, plug_ins
 
 SMALL = Sizes(32, 64, 32)
 WIDE = 16  # products whose results have fewer than 12 columns are rounded by the place of a row
@@ -320,3 +322,34 @@ def test_spread(num_rows: int, count: int, seed: int) -> None:
     assert len(set(numbers.tolist())) == min(num_rows, count)
     assert sorted(numbers.tolist()) == numbers.tolist()
     assert 0 <= numbers[0] <= numbers[-1] < num_rows
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_plug_ins_solve_as_built_ins(
+    tmp_path: Path, kind: str, operator: str, rng: np.random.Generator
+) -> None:
+    assert plug_ins.Identity  # the import registers the built-ins, written again
+    world = write_world(tmp_path, operator=operator, comparator="l2", loss_fn="softmax", **KINDS[kind])
+    raw = world.config.model_dump(mode="json")
+    raw["comparator"] = "my_l2"
+    for relation in raw["relations"]:
+        relation["operator"] = f"my_{operator}"
+    again = replace(world, config=configuration.from_mapping(raw))
+    edges = random_edges(world, rng, 6)
+    expected = Solver(model_of(world), "user", SMALL).solve(edges, 6)
+    found = Solver(model_of(again), "user", SMALL).solve(edges, 6)
+    assert np.allclose(found.vectors_BD, expected.vectors_BD, atol=0.05)
+    raw |= {"loss_fn": "my_softmax"}
+    with_loss = replace(world, config=configuration.from_mapping(raw))
+    moved = Solver(model_of(with_loss), "user", SMALL).solve(edges, 6)
+    has_edges_B = np.bincount(edges.id_E, minlength=6) > 0
+    assert np.isfinite(moved.vectors_BD).all()
+    assert (moved.confidence_B[has_edges_B] > 0).any()
+    assert (np.abs(moved.vectors_BD - expected.vectors_BD).max(1)[~has_edges_B] == 0).all()
+    start = Objective(
+        model_of(with_loss), "user", edges, NO_MENTIONS, SMALL, other_queries(model_of(with_loss), "user")
+    )
+    _, slope_BD = start(start.mean_BD)
+    _, at_end_BD = start(torch.cat([torch.from_numpy(moved.vectors_BD), start.mean_BD[6:]]))
+    assert at_end_BD[:6].norm() < slope_BD[:6].norm()
