@@ -31,6 +31,7 @@ from graphmill.trained.relation import Relation
 from graphmill.vocab import Side
 
 _MASKED = torch.tensor(MASKED)
+_LARGEST_GAP = 80.0  # whose exp is a float32
 
 
 class Scored(NamedTuple):
@@ -135,6 +136,10 @@ def loss_and_gradient(model: FrozenModel, chunk: Chunk, vectors_BD: Tensor) -> t
 
 def _losses(model: FrozenModel, scored: Scored, weight_E: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     config = model.config
+    if config.loss_fn == "softmax" and scored.wrong_XD is None:  # one number stands for the negatives
+        gap_E = (scored.neg_EX[:, 0] - scored.pos_E.detach()).div_(model.temperature)
+        loss_E, slope_E = softplus(gap_E)
+        return loss_E.mul_(weight_E).mul_(model.temperature), slope_E.mul_(weight_E).neg_(), scored.neg_EX
     neg_EX = scored.neg_EX.detach() / model.temperature
     if config.loss_fn == "softmax":
         neg_EX += scored.log_scale
@@ -145,6 +150,14 @@ def _losses(model: FrozenModel, scored: Scored, weight_E: Tensor) -> tuple[Tenso
     # A loss of the user's is one sum of all edges, which tells nothing of an id.
     loss_E = found.loss_CP[0] * model.temperature if found.loss_CP.dim() else torch.zeros_like(weight_E)
     return loss_E, found.pos_CP[0], found.neg_CPM[0]
+
+
+def softplus(gap: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute log(1 + exp(gap)) and its slope, faster than by torch's log1p; overwrites the gaps."""
+    exp = gap.clamp_max_(_LARGEST_GAP).exp_()
+    total = exp + 1
+    lost = (total - 1).sub_(exp).div_(total)  # what the rounding of the total has added
+    return torch.log(total).sub_(lost), exp.div_(total)
 
 
 def beaten_shares(chunk: Chunk, vectors_BD: Tensor) -> Tensor:

@@ -42,9 +42,9 @@ class Options:
         prior_strength: weight of the prior, against one edge of weight 1.
     """
 
-    num_candidates: int = 128
+    num_candidates: int = 64
     num_known_edges: int = 512
-    num_steps: int = 8
+    num_steps: int = 6
     prior_strength: float = 0.2
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphmill.fold_in.comparison import softplus
 from graphmill.fold_in.edge_sample import RelationEdges
 from graphmill.fold_in.frozen import FrozenModel
 from graphmill.fold_in.new_edges import groups, relation_of_rows
@@ -23,8 +24,6 @@ from graphmill.model.registry import COMPARATORS
 from graphmill.trained.relation import Relation
 from graphmill.trained.table import Numbers
 from graphmill.vocab import Side
-
-_LARGEST_GAP = 80.0  # whose exp is a float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +56,7 @@ def loss_as_others(model: FrozenModel, queries: OtherQueries, vectors_BD: Tensor
         score_BQ = queries.relation.matrix_scores(queries.side, queries.query_QD, own_BD).mT
     gap_BQ = (score_BQ.detach() - queries.offset_Q).div_(model.temperature)
     if model.config.loss_fn in ("softmax", "logistic"):
-        loss_BQ, slope_BQ = _softplus(gap_BQ)
+        loss_BQ, slope_BQ = softplus(gap_BQ)
     elif model.config.loss_fn == "ranking":
         loss_BQ, slope_BQ = gap_BQ.clamp_min(0), (gap_BQ > 0).to(gap_BQ.dtype)
     else:
@@ -74,14 +73,6 @@ def loss_as_others(model: FrozenModel, queries: OtherQueries, vectors_BD: Tensor
     if own_BD is not leaf_BD:
         (slope_BD,) = torch.autograd.grad(own_BD, [leaf_BD], slope_BD)
     return loss_B, slope_BD
-
-
-def _softplus(gap_BQ: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute log(1 + exp(gap)) and its slope, ten times as fast as by torch's log1p; overwrites the gaps."""
-    exp_BQ = gap_BQ.clamp_max_(_LARGEST_GAP).exp_()
-    sum_BQ = exp_BQ + 1
-    lost_BQ = (sum_BQ - 1).sub_(exp_BQ).div_(sum_BQ)  # what the rounding of the sum has added
-    return torch.log(sum_BQ).sub_(lost_BQ), exp_BQ.div_(sum_BQ)
 
 
 def other_queries(model: FrozenModel, entity_type: str) -> list[OtherQueries]:
