@@ -32,7 +32,7 @@ from remap.fold_in.sorting import Sorting, sort_piece
 from remap.output.complete import check_complete
 
 RECORD = "_fold_in.json"
-GROUP_ROWS = 1 << 18
+GROUP_ROWS = 1 << 17
 _WORK = "_work"
 _OURS = rf"part-[0-9]{{5,}}\.parquet|{storage.MARKER}|{RECORD}"
 
