@@ -19,7 +19,7 @@ from graphmill.config import Config
 from graphmill.config.stages import named
 from graphmill.display import progress, terminal
 from graphmill.display.readable import number
-from graphmill.fold_in.frozen import Options
+from graphmill.fold_in.options import Options
 from graphmill.run import lock
 from graphmill.storage import hdfs
 from graphmill.trained.relation import relation_names

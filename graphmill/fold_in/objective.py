@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from graphmill.fold_in.comparison import beaten_shares, chunks, loss_and_gradient
-from graphmill.fold_in.frozen import FrozenModel, ignores_regularizer
+from graphmill.fold_in.frozen import FrozenModel
 from graphmill.fold_in.new_edges import Mentions, NewEdges
+from graphmill.fold_in.options import ignores_regularizer
 from graphmill.fold_in.others import OtherQueries, loss_as_others
 from graphmill.model import operators
 from graphmill.model.arrays import halves

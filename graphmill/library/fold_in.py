@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from graphmill.config import Config
 from graphmill.errors import BadInputError
-from graphmill.fold_in.frozen import FrozenModel, Options, read_model, solvable_types
+from graphmill.fold_in.frozen import FrozenModel, read_model
 from graphmill.fold_in.new_edges import Mentions, NewEdges
+from graphmill.fold_in.options import Options, solvable_types
 from graphmill.fold_in.solver import OF_CALL, Solver
 from graphmill.formats import murmur
 from graphmill.library.nearest import Floats

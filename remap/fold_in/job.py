@@ -20,14 +20,13 @@ from graphmill import storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.errors import ConfigError
-from graphmill.fold_in.frozen import Options, ignores_regularizer, read_model, solvable_types
+from graphmill.fold_in.options import Options, ignores_regularizer, solvable_types
 from graphmill.formats import remapped
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_folder
 from graphmill.trained.inputs import Inputs, find_inputs
 from graphmill.trained.table import read_tables
-from remap.fold_in.solving import solve_group
 from remap.fold_in.sorting import Sorting, sort_piece
 from remap.output.complete import check_complete
 
@@ -133,12 +132,24 @@ def _solve(
             f"--edges: expected ids that the run does not know, found none in {num_rows:,} rows; the run has "
             "vectors for all of them"
         )
-    model = client.submit(read_model, config, inputs, tables, request.options, pure=False)
+    model = client.submit(_read_model, config, inputs, tables, request.options, pure=False)
     groups = [(name, group) for name in new_types for group in range(sorting.num_groups)]
     solving = [(model, sorting, uris, *each, request.max_edges, folder) for each in groups]
-    solved = _added(run_tasks(client, solve_group, solving, description="solving", unit="groups"))
+    solved = _added(run_tasks(client, _solve_group, solving, description="solving", unit="groups"))
     solved["num_over_limit"] = found["num_usable"] - solved["num_edges"]
     return {"num_rows": num_rows} | found | solved, [remapped.part_uri(folder, *each) for each in groups]
+
+
+def _read_model(*arguments: Any) -> Any:
+    from graphmill.fold_in.frozen import read_model  # imports torch, which this process does without
+
+    return read_model(*arguments)
+
+
+def _solve_group(*arguments: Any) -> dict[str, int]:
+    from remap.fold_in.solving import solve_group
+
+    return solve_group(*arguments)
 
 
 def _added(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:

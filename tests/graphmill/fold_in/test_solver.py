@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from graphmill import config as configuration
 from graphmill.fold_in.comparison import chunks
 from graphmill.fold_in.edge_sample import spread
-from graphmill.fold_in.frozen import FrozenModel, Options, read_model, solvable_types
+from graphmill.fold_in.frozen import FrozenModel, read_model
 from graphmill.fold_in.new_edges import NO_MENTIONS, Mentions, NewEdges
 from graphmill.fold_in.objective import Objective, Sizes
+from graphmill.fold_in.options import Options, solvable_types
 from graphmill.fold_in.others import other_queries
 from graphmill.fold_in.solver import OF_CALL, Solver
 from graphmill.model.plug_ins import MASKED
