@@ -20,6 +20,7 @@ from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.outlook import GraphSize, Outlook
 from graphmill.run.output_checks import check_folder
 from graphmill.run.trained_with import changes_in_errors
+from graphmill.trained.partition import MeasuredPartition, check_partitions, measure_partition
 from remap.config import RemapConfig
 from remap.output.align import Alignment
 from remap.output.complete import check_complete
@@ -28,7 +29,6 @@ from remap.output.relation_parameters import RELATIONS, write_relation_parameter
 from remap.sources.earlier import parts_of
 from remap.sources.id_map import Sources, check_maps, open_sources
 from remap.sources.inputs import find_inputs, select_types
-from remap.sources.partition import MeasuredPartition, check_partitions, measure_partition
 
 _OURS = rf"part-[0-9]{{5,}}(?:_[0-9]{{5,}})?\.(?:parquet|csv)|{storage.MARKER}|{RELATIONS}"
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from etl.strings import native
 from etl.strings.native import text_arguments
 from graphmill.formats import murmur
-from graphmill.formats.murmur import HASH_NAME, Hashes, scale
+from graphmill.formats.murmur import HASH_NAME, Hashes, mix, scale
 from graphmill.machine.native import address
 
 __all__ = ["HASH_NAME", "MASK", "Hashes", "hash_strings", "mix", "scale"]
@@ -34,13 +34,3 @@ def hash_strings(strings: pa.Array, seed: int) -> Hashes:
     hashes = np.empty(len(strings), np.uint64)
     library.graphmill_hash(*text_arguments(strings), seed, address(hashes))
     return hashes & np.uint64(MASK)
-
-
-def mix(hashes: Hashes) -> Hashes:
-    """Scramble 64-bit values: every bit of the result depends on every bit put in (murmur3's fmix64)."""
-    mixed: Hashes = hashes ^ (hashes >> np.uint64(33))
-    mixed *= np.uint64(0xFF51AFD7ED558CCD)
-    mixed ^= mixed >> np.uint64(33)
-    mixed *= np.uint64(0xC4CEB9FE1A85EC53)
-    mixed ^= mixed >> np.uint64(33)
-    return mixed

@@ -59,3 +59,13 @@ def scale(hashes: Hashes, num_slots: int) -> Hashes:
     """Return the slot of each hash, 0 <= slot < num_slots < 2**32: equal ranges of the hash's upper half."""
     slots: Hashes = ((hashes >> np.uint64(32)) * np.uint64(num_slots)) >> np.uint64(32)
     return slots
+
+
+def mix(hashes: Hashes) -> Hashes:
+    """Scramble 64-bit values: every bit of the result depends on every bit put in (murmur3's fmix64)."""
+    mixed: Hashes = hashes ^ (hashes >> np.uint64(33))
+    mixed *= np.uint64(0xFF51AFD7ED558CCD)
+    mixed ^= mixed >> np.uint64(33)
+    mixed *= np.uint64(0xC4CEB9FE1A85EC53)
+    mixed ^= mixed >> np.uint64(33)
+    return mixed

@@ -10,7 +10,7 @@ Source: docs/formats/embeddings.md.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -54,13 +54,14 @@ def is_part(uri: str) -> bool:
     return bool(_PART.match(storage.name(uri)))
 
 
-def schema(dimension: int) -> pa.Schema:
-    """Columns of a part with embeddings of `dimension` coordinates."""
+def schema(dimension: int, more: Sequence[pa.Field] = ()) -> pa.Schema:
+    """Columns of a part with embeddings of `dimension` coordinates, and maybe more columns after them."""
     return pa.schema(
         [
             pa.field("id", pa.string(), nullable=False),
             pa.field("type", pa.dictionary(pa.int32(), pa.string()), nullable=False),
             pa.field("embedding", pa.list_(pa.float32(), dimension), nullable=False),
+            *more,
         ]
     )
 
@@ -74,8 +75,8 @@ class PartWriter:
         self._types = pa.array([entity_type])
         self._dimension = dimension
 
-    def append(self, ids: pa.Array, embeddings_ND: Floats) -> None:
-        """Write rows as one row group: ids (string [N]) and float32 [N, D].
+    def append(self, ids: pa.Array, embeddings_ND: Floats, *more: pa.Array) -> None:
+        """Write rows as one row group: ids (string [N]), float32 [N, D], and the columns after them.
 
         Raises:
             FormatError: the shapes do not fit each other, or the part.
@@ -87,23 +88,31 @@ class PartWriter:
             )
         if len(ids):
             types = pa.DictionaryArray.from_arrays(np.zeros(len(ids), np.int32), self._types)
-            self._table.append([ids.cast(pa.string()), types, embeddings_ND])
+            self._table.append([ids.cast(pa.string()), types, embeddings_ND, *more])
 
 
 @contextmanager
 def new_part(
-    embedding_path: str, entity_type: str, partition: int, dimension: int, compression: Compression = "none"
+    embedding_path: str,
+    entity_type: str,
+    partition: int,
+    dimension: int,
+    compression: Compression = "none",
+    more: Sequence[pa.Field] = (),
 ) -> Iterator[PartWriter]:
-    """Open a new part, for appending within the block; atomic. Memory: one append."""
+    """Open a new part, for appending within the block, maybe with `more` columns; atomic.
+
+    Memory: one append.
+    """
     uri = part_uri(embedding_path, entity_type, partition)
     with (
         storage.atomic_output(uri, is_large=True) as stream,
         new_table(
             stream,
-            schema(dimension),
+            schema(dimension, more),
             is_plain=compression == "none",
             use_dictionary=["type"],
-            write_statistics=["id", "type"],
+            write_statistics=["id", "type", *(field.name for field in more)],
             **_WRITER_OPTIONS[compression],
         ) as table,
     ):

@@ -5,7 +5,7 @@ the caller names.
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphmill import storage
+from graphmill import config, storage
 from graphmill.config import place_now
 from graphmill.errors import BadInputError, FormatError, NotFoundError
 from graphmill.formats import remapped
@@ -23,6 +23,8 @@ from graphmill.vocab import RECORD
 if TYPE_CHECKING:
     import dask.dataframe as dd
     import pandas as pd
+
+    from graphmill.library.fold_in import Edge, FoldedId, FoldIn
 
 
 class Run:
@@ -192,6 +194,29 @@ class Run:
         query_QD = self.vector(entity_type, raw_id)[None]
         own = raw_id if among == entity_type else None
         return nearest(self.iter_vectors(among), by_cosine(query_QD), [own], k)[0]
+
+    def fold_in(self, edges: "Iterable[Edge] | pa.Table") -> "list[FoldedId]":
+        """Vectors for the ids of some edges that the run does not know, in the order of their first edges.
+
+        The first call reads checkpoint and raw ids: all vectors of the run are then in memory. Later calls
+        take milliseconds. An id is solved as by `graphmill fold-in`, to the last bits, whatever other edges
+        there are. Edges between two known ids, and between two new ones, are left out of the solution.
+
+        Args:
+            edges: (lhs, relation, rhs) or (lhs, relation, rhs, weight); or a table of these columns.
+
+        Raises:
+            NotFoundError: the run has no checkpoint, or no raw ids.
+            BadInputError: an edge has an unknown relation, or ids of a featurized type.
+            FormatError: checkpoint and raw ids are damaged, or do not fit each other.
+        """
+        return self._fold_in(edges)
+
+    @cached_property
+    def _fold_in(self) -> "FoldIn":
+        from graphmill.library.fold_in import FoldIn  # imports torch
+
+        return FoldIn(config.load(storage.join(self.uri, RECORD)))
 
     def size_bytes(self, entity_type: str) -> int:
         """Size of the type's files."""

@@ -76,7 +76,8 @@ class PlugInOperator:
         """Transform vectors [..., D] by one relation, whose parameters are rows of dynamic ones if so."""
         if not dynamic:
             return self.apply(vectors, parameters)
-        rel = np.zeros(vectors.shape[:-1], np.int64)
+        library: Any = np if isinstance(vectors, np.ndarray) else torch
+        rel = library.zeros(vectors.shape[:-1], dtype=library.int64)
         return self.apply(vectors, [each[None] for each in parameters], rel)
 
     def initial(

@@ -7,10 +7,10 @@ from graphmill.checkpoints import open_checkpoint
 from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.library.nearest import Floats, Neighbor, Score, nearest
+from graphmill.trained.relation import Relation, number_of, read_parameters, relation_names, relation_of
 from graphmill.vocab import Side
 from remap.neighbors.lookup import find_id
 from remap.neighbors.vector_tables import batches, find_types
-from remap.sources.relation import Relation, number_of, read_parameters, relation_names, relation_of
 
 
 def along_relation(

@@ -80,6 +80,8 @@ def find_types(folder: str) -> dict[str, list[VectorTable]]:
 def _open(uri: str) -> VectorTable:
     with open_parquet(uri) as parquet:
         fields = list(parquet.schema_arrow)
+        if [field.name for field in fields[:3]] == ["id", "type", "embedding"]:
+            fields = fields[:3]  # those behind, such as num_edges, are neither ids nor vectors
         num_rows = parquet.metadata.num_rows
     vectors = [field.name for field in fields if _is_vector(field.type)]
     ids = [f.name for f in fields if pa.types.is_string(f.type) or pa.types.is_integer(f.type)]

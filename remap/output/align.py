@@ -19,9 +19,9 @@ from distributed import Client
 from graphmill.checkpoints import Floats
 from graphmill.cluster import run_tasks
 from graphmill.errors import BadInputError
+from graphmill.trained.inputs import Inputs
+from graphmill.trained.partition import MeasuredPartition, iter_ids, iter_vectors
 from remap.sources.earlier import check_length, pairs, parts_of, parts_with
-from remap.sources.inputs import Inputs
-from remap.sources.partition import MeasuredPartition, iter_ids, iter_vectors
 
 ENOUGH_ROWS = 1 << 20  # of a type, of its first partitions: ids are in partitions at random
 

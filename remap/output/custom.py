@@ -16,9 +16,9 @@ from graphmill.errors import FormatError
 from graphmill.formats.parquet import bounds, open_parquet
 from graphmill.formats.parquet.vectors import Table
 from graphmill.formats.remapped import Floats
+from graphmill.trained.partition import MeasuredPartition
 from remap.config import RemapConfig
 from remap.output.tables import TableOptions, count_rows, open_table, values_type
-from remap.sources.partition import MeasuredPartition
 
 Rows = tuple[pa.Array, Floats]
 

@@ -21,7 +21,7 @@ from graphmill.config import Config, RelationConfig
 from graphmill.errors import ConfigError
 from graphmill.formats import entity_counts
 from graphmill.model.parameters import parse_operator_key
-from remap.sources.inputs import Inputs
+from graphmill.trained.inputs import Inputs
 
 RELATIONS = "_relations.parquet"
 _SCHEMA = pa.schema(

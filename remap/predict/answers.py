@@ -22,9 +22,9 @@ from graphmill import storage
 from graphmill.formats.parquet import iter_columns, open_parquet
 from graphmill.model.best import Answers
 from graphmill.sorted_arrays import distinct
+from graphmill.trained.table import UNKNOWN
 from remap.predict.calibrated import probabilities_of
 from remap.predict.search import Asked, Search
-from remap.predict.table import UNKNOWN
 
 Numbers = npt.NDArray[np.int64]
 

@@ -8,7 +8,7 @@ from graphmill.formats import calibration, pbg_checkpoint
 from graphmill.formats.calibration import Calibration
 from graphmill.model.best import Answers
 from graphmill.model.calibration import NUM_BEST, Scale, probabilities, shares
-from remap.sources.inputs import Inputs
+from graphmill.trained.inputs import Inputs
 
 
 def read_calibration(config: Config, inputs: Inputs) -> Calibration:

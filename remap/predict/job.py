@@ -27,6 +27,9 @@ from graphmill.model.calibration import NUM_BEST
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_folder
+from graphmill.trained.inputs import Inputs
+from graphmill.trained.relation import Relation, number_of, read_parameters, relation_names, relation_of
+from graphmill.trained.table import UNKNOWN, EntityTable, read_tables
 from graphmill.vocab import Side
 from remap.config import RemapConfig
 from remap.output.complete import check_complete
@@ -37,10 +40,7 @@ from remap.predict.known import KnownEdges
 from remap.predict.pairs import AskedPairs, write_scores
 from remap.predict.search import Asked
 from remap.predict.sizes import GPU_PRODUCTS, PRODUCTS, sizes_for
-from remap.predict.table import UNKNOWN, EntityTable
-from remap.sources.inputs import Inputs, find_inputs
-from remap.sources.partition import check_partitions, measure_partition
-from remap.sources.relation import Relation, number_of, read_parameters, relation_names, relation_of
+from remap.sources.inputs import find_inputs
 
 RECORD = "_predict.json"
 _GIVEN = "_given"
@@ -186,17 +186,8 @@ def _check_names_relations(uri: str) -> None:
 
 
 def _measured(config: Config, inputs: Inputs, types: Sequence[str], client: Client) -> dict[str, EntityTable]:
-    num_partitions = {name: config.entities[name].num_partitions for name in types}
-    check_partitions(inputs, num_partitions)
-    keys = [
-        (inputs, name, partition, config.entity_dimension(name))
-        for name, num in num_partitions.items()
-        for partition in range(num)
-    ]
-    parts = run_tasks(client, measure_partition, keys, description="measuring", unit="partitions")
-    return {
-        name: EntityTable(inputs, tuple(part for part in parts if part.entity_type == name)) for name in types
-    }
+    run = partial(run_tasks, client, description="measuring", unit="partitions")
+    return read_tables(config, inputs, types, run)
 
 
 def _answers(

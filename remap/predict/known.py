@@ -15,10 +15,10 @@ import numpy.typing as npt
 from graphmill.config import Config
 from graphmill.formats import edge_buckets
 from graphmill.sorted_arrays import contains, distinct, positions
+from graphmill.trained.relation import Relation
+from graphmill.trained.table import EntityTable
 from graphmill.vocab import Bucket, Side
 from remap.predict.sizes import WIDTH
-from remap.predict.table import EntityTable
-from remap.sources.relation import Relation
 
 READ_EDGES = 1 << 19
 

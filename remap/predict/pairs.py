@@ -21,13 +21,13 @@ from graphmill import storage
 from graphmill.checkpoints import Floats
 from graphmill.config import Config
 from graphmill.display import progress
+from graphmill.trained.inputs import Inputs
+from graphmill.trained.relation import Relation, read_parameters, relation_names, relation_of
+from graphmill.trained.table import UNKNOWN, EntityTable
 from graphmill.vocab import Side
 from remap.predict.given import read_piece
 from remap.predict.sizes import HEIGHT
-from remap.predict.table import UNKNOWN, EntityTable
 from remap.predict.tiles import tiles
-from remap.sources.inputs import Inputs
-from remap.sources.relation import Relation, read_parameters, relation_names, relation_of
 
 SCHEMA = pa.schema(
     [

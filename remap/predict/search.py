@@ -15,12 +15,12 @@ from graphmill.checkpoints import Floats
 from graphmill.display import progress
 from graphmill.model.best import Answers, Best
 from graphmill.model.calibration import NUM_BEST, Scale
+from graphmill.trained.relation import Relation
+from graphmill.trained.table import EntityTable
 from graphmill.vocab import Side
 from remap.predict.known import KnownEdges, KnownRange
 from remap.predict.sizes import HEIGHT, WIDTH, Sizes
-from remap.predict.table import EntityTable
 from remap.predict.tiles import tiles
-from remap.sources.relation import Relation
 
 Numbers = npt.NDArray[np.int64]
 Tiles = Sequence[tuple[int, Floats]]  # the first row of each tile of candidates, and the tile

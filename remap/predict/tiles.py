@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from graphmill.checkpoints import Floats
-from remap.sources.relation import check_magnitude
+from graphmill.trained.relation import check_magnitude
 
 
 def tiles(

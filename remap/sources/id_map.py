@@ -16,8 +16,9 @@ from graphmill.checkpoints.id_maps import IdMaps
 from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.formats.id_maps import IdMap
+from graphmill.trained.inputs import Inputs
 from remap.config import RemapConfig
-from remap.sources.inputs import Inputs, find_inputs, select_types
+from remap.sources.inputs import find_inputs, select_types
 
 log = logging.getLogger("graphmill")
 

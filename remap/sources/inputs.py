@@ -1,55 +1,10 @@
-"""Inputs of the stage: a committed version of the checkpoint, and the raw ids of its rows.
+"""Inputs of the stage: the version of the checkpoint and the types that its settings choose."""
 
-checkpoint/
-    checkpoint_version.txt      the latest version, or:
-    epoch_{N}/                  a preserved version, itself a checkpoint
-entities/
-    entity_count_{type}_{partition}.txt
-    entity_index/               raw ids in the format of the stage etl, or:
-    entity_names_{type}_{partition}.json    raw ids in the format of PyTorch-BigGraph's importer
-"""
-
-import re
-from dataclasses import dataclass
-from typing import Literal
-
-from graphmill import storage
-from graphmill.checkpoints import Checkpoint, open_checkpoint, recognise
 from graphmill.config import Config
-from graphmill.errors import ConfigError, NotFoundError
-from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
+from graphmill.errors import ConfigError
+from graphmill.trained import inputs
+from graphmill.trained.inputs import Inputs
 from remap.config import RemapConfig
-
-IdSource = Literal["entity_index", "entity_names"]  # the files that hold the raw ids
-
-_PRESERVED = re.compile(r"^epoch_[0-9]+$")
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """One version of a checkpoint, and the raw ids of its rows; small, because every task receives it."""
-
-    entity_path: str
-    id_source: IdSource
-    checkpoint_path: str
-    version: int
-    """0 for a format with one version only."""
-    allow_non_finite: bool = False
-
-    def open_checkpoint(self, *, allow_non_finite: bool) -> Checkpoint:
-        """Open the version."""
-        return open_checkpoint(
-            self.checkpoint_path,
-            version=self.version or None,
-            entity_path=self.entity_path,
-            allow_non_finite=allow_non_finite,
-        )
-
-    def ids_uri(self, entity_type: str, partition: int) -> str:
-        """The file with the raw ids of one partition."""
-        if self.id_source == "entity_index":
-            return entity_index.part_uri(self.entity_path, entity_type, partition)
-        return entity_counts.names_uri(self.entity_path, entity_type, partition)
 
 
 def find_inputs(config: Config, settings: RemapConfig) -> Inputs:
@@ -59,8 +14,7 @@ def find_inputs(config: Config, settings: RemapConfig) -> Inputs:
         NotFoundError: there is no checkpoint, or no raw ids.
         ConfigError: the checkpoint lacks the requested version.
     """
-    checkpoint_path, version = _find_version(config.checkpoint_path, settings.checkpoint_version)
-    return Inputs(config.entity_path, _find_ids(config), checkpoint_path, version, settings.allow_non_finite)
+    return inputs.find_inputs(config, settings.checkpoint_version, allow_non_finite=settings.allow_non_finite)
 
 
 def select_types(config: Config, settings: RemapConfig) -> dict[str, int]:
@@ -80,43 +34,3 @@ def select_types(config: Config, settings: RemapConfig) -> dict[str, int]:
         for entity_type, entity in config.entities.items()
         if settings.entity_types is None or entity_type in settings.entity_types
     }
-
-
-def _find_version(path: str, wanted: int | None) -> tuple[str, int]:
-    """Find the folder and the number of the version; only PBG's format has preserved versions."""
-    latest = pbg_checkpoint.read_version(path)
-    if not latest and storage.is_dir(path) and (found := recognise(path)) != "pbg":
-        if wanted is not None:
-            raise ConfigError(
-                f"remap.checkpoint_version: {path} is of the format {found}: it has one version"
-            )
-        return path, 0
-    if wanted is None or wanted == latest:
-        if latest == 0:
-            raise NotFoundError(f"{path}: there is no checkpoint; run the stage train first")
-        return path, latest
-    preserved = {
-        pbg_checkpoint.read_version(entry.uri): entry.uri
-        for entry in storage.list_dir(path)
-        if entry.is_dir and _PRESERVED.match(storage.name(entry.uri))
-    }
-    if wanted not in preserved:
-        complete = ", ".join(map(str, sorted({*preserved, latest} - {0})))
-        raise ConfigError(
-            f"remap.checkpoint_version: {path} has no complete version {wanted}; "
-            f"complete versions: {complete or 'none'}"
-        )
-    return preserved[wanted], wanted
-
-
-def _find_ids(config: Config) -> IdSource:
-    manifest_uri = storage.join(config.entity_path, entity_index.FOLDER, entity_index.MANIFEST)
-    if storage.exists(manifest_uri):
-        return "entity_index"
-    names_uri = entity_counts.names_uri(config.entity_path, next(iter(config.entities)), 0)
-    if storage.exists(names_uri):
-        return "entity_names"
-    raise NotFoundError(
-        f"{config.entity_path}: there are no raw ids: neither {manifest_uri} nor {names_uri} is there; "
-        "run the stage etl, or copy PyTorch-BigGraph's entity_names_*.json there"
-    )

@@ -18,13 +18,13 @@ from graphmill.formats import edge_buckets, entity_counts, entity_index, pbg_che
 from graphmill.formats.edge_buckets import Edges
 from graphmill.formats.entity_index import Manifest
 from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.trained.partition import measure_partition
+from graphmill.trained.table import EntityTable
 from graphmill.vocab import Bucket, Side
 from remap.config import RemapConfig
 from remap.predict import job
 from remap.predict.job import Question
-from remap.predict.table import EntityTable
 from remap.sources.inputs import find_inputs
-from remap.sources.partition import measure_partition
 from tests.train.oracle import operate
 from train.model.model import Model
 

@@ -20,8 +20,8 @@ from graphmill.errors import ConfigError, NotFoundError
 from graphmill.formats import pbg_checkpoint
 from graphmill.model.registry import OPERATORS, Source, offer
 from graphmill.run.trained_with import saved_settings
+from graphmill.trained.relation import read_parameters, relation_of
 from graphmill.vocab import Side
-from remap.sources.relation import read_parameters, relation_of
 from tests import REPOSITORY
 from tests.train.graphs import embeddings, make_config, write_graph
 from tests.train.model import test_features

@@ -12,7 +12,7 @@ from graphmill.checkpoints import Checkpoint, Floats
 from graphmill.checkpoints.finite import check_finite
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats import entity_counts, entity_index
-from remap.sources.inputs import Inputs
+from graphmill.trained.inputs import Inputs
 
 READ_BYTES = 8 << 20
 FEW_ROWS = 64  # unwanted rows that are read for each wanted one, rather than reading twice

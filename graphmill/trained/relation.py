@@ -1,4 +1,4 @@
-"""Scores of one relation's edges, on arrays of numpy: the trained model without torch's tensors.
+"""Scores of one relation's edges, on arrays of numpy or on tensors: the trained model.
 
 Vectors are as remap writes them: embedding plus the global embedding of the type. A static relation
 transforms the right-hand side. A dynamic or reciprocal relation transforms the known end.
@@ -7,7 +7,8 @@ Source: docs/formats/pbg_v1.md. Shapes: D dimension, P queries, N candidates.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from graphmill.config import NO_PLUGINS, Config, Plugins
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import entity_counts
 from graphmill.model import comparators, operators
+from graphmill.model.arrays import Array
 from graphmill.model.parameters import operator_key
 from graphmill.vocab import Side
 
@@ -39,7 +41,7 @@ class Relation:
     operator: str
     comparator: str
     bias: bool
-    transforms: Mapping[Side, list[Floats]]
+    transforms: Mapping[Side, list[Any]]
     is_dynamic: bool = False
     plugins: Plugins = NO_PLUGINS
 
@@ -48,20 +50,29 @@ class Relation:
         """Whether each side has its own operator, for the known end."""
         return Side.LHS in self.transforms
 
-    def queries(self, side: Side, vectors_PD: Floats) -> Floats:
+    def with_tensors(self) -> "Relation":
+        """Return the relation with tensors as parameters: all vectors must be tensors too."""
+        import torch
+
+        found = {
+            side: [torch.from_numpy(np.array(each)) for each in own] for side, own in self.transforms.items()
+        }
+        return replace(self, transforms=found)
+
+    def queries(self, side: Side, vectors_PD: Array) -> Array:
         """Make queries for `side` from vectors of the other side, [P, D]."""
         return self._prepared(side.other, vectors_PD, self.is_two_sided or side is Side.LHS)
 
-    def candidates(self, side: Side, vectors_ND: Floats) -> Floats:
+    def candidates(self, side: Side, vectors_ND: Array) -> Array:
         """Make candidates for `side` from vectors of that side, [N, D]."""
         return self._prepared(side, vectors_ND, not self.is_two_sided and side is Side.RHS)
 
-    def matrix_scores(self, side: Side, queries_PD: Floats, candidates_ND: Floats) -> Floats:
+    def matrix_scores(self, side: Side, queries_PD: Array, candidates_ND: Array) -> Array:
         """Score every query against every candidate for `side`, [P, N]."""
         roles = {"candidates_are_lhs": self._candidates_are_lhs(side)}
         return comparators.matrix_scores(self.comparator, self.bias, queries_PD, candidates_ND, **roles)
 
-    def edge_scores(self, side: Side, queries_PD: Floats, candidates_PD: Floats) -> Floats:
+    def edge_scores(self, side: Side, queries_PD: Array, candidates_PD: Array) -> Array:
         """Score pairs of a query and a candidate for `side`, [P]."""
         roles = {"candidates_are_lhs": self._candidates_are_lhs(side)}
         return comparators.edge_scores(self.comparator, self.bias, queries_PD, candidates_PD, **roles)
@@ -69,7 +80,7 @@ class Relation:
     def _candidates_are_lhs(self, side: Side) -> bool:
         return self.is_two_sided or side is Side.LHS
 
-    def _prepared(self, side: Side, vectors: Floats, is_transformed: bool) -> Floats:
+    def _prepared(self, side: Side, vectors: Array, is_transformed: bool) -> Array:
         if is_transformed:
             own = self.transforms[side]
             vectors = operators.apply_one(self.operator, vectors, own, dynamic=self.is_dynamic)

@@ -5,9 +5,10 @@ The number of an entity counts through all partitions: rows of the partitions be
 Shapes: N rows of a block, Q wanted rows, D dimension.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +16,44 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphmill.checkpoints import Floats
-from remap.sources.inputs import Inputs
-from remap.sources.partition import MeasuredPartition, gather_vectors, iter_ids, iter_vectors
+from graphmill.config import Config
+from graphmill.trained.inputs import Inputs
+from graphmill.trained.partition import (
+    MeasuredPartition,
+    check_partitions,
+    gather_vectors,
+    iter_ids,
+    iter_vectors,
+    measure_partition,
+)
 
 ID_ROWS = 1 << 16
 UNKNOWN = -1
 
 Numbers = npt.NDArray[np.int64]
+RunTasks = Callable[[Callable[..., MeasuredPartition], list[tuple[Any, ...]]], list[MeasuredPartition]]
+
+
+def read_tables(
+    config: Config, inputs: Inputs, types: Sequence[str], run: RunTasks | None = None
+) -> dict[str, "EntityTable"]:
+    """Measure all partitions of some types; `run` measures several at a time.
+
+    Raises:
+        NotFoundError: a partition is missing.
+        FormatError: checkpoint, counts and raw ids do not fit each other, or the configuration.
+    """
+    num_partitions = {name: config.entities[name].num_partitions for name in types}
+    check_partitions(inputs, num_partitions)
+    keys = [
+        (inputs, name, partition, config.entity_dimension(name))
+        for name, num in num_partitions.items()
+        for partition in range(num)
+    ]
+    parts = run(measure_partition, keys) if run else [measure_partition(*key) for key in keys]
+    return {
+        name: EntityTable(inputs, tuple(part for part in parts if part.entity_type == name)) for name in types
+    }
 
 
 @dataclass(frozen=True)

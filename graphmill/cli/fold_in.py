@@ -1,0 +1,178 @@
+"""`graphmill fold-in`: vectors for ids that a finished run has never seen."""
+
+from functools import partial
+from typing import Any
+
+import click
+
+from graphmill import cluster, config, storage
+from graphmill.cli import exit_codes
+from graphmill.cli.options import (
+    as_overrides,
+    cluster_options,
+    conf_of,
+    master_option,
+    output_options,
+    set_option,
+)
+from graphmill.config import Config
+from graphmill.config.stages import named
+from graphmill.display import progress, terminal
+from graphmill.display.readable import number
+from graphmill.fold_in.options import Options
+from graphmill.run import lock
+from graphmill.storage import hdfs
+from graphmill.trained.relation import relation_names
+from graphmill.vocab import Side
+
+_READER, _JOB = "etl.pieces", "remap.fold_in.job"
+_DEFAULTS = Options()
+_OF_TABLES = ("format", "delimiter", "header", "lhs", "rhs", "relation", "relation_column", "weight")
+
+
+class _Column(click.ParamType[str | int]):
+    """The name of a column, or its number."""
+
+    name = "column"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | int:
+        return int(value) if str(value).isdecimal() else str(value)
+
+
+@click.command(
+    "fold-in",
+    context_settings=exit_codes.CONTEXT,
+    epilog="Example: graphmill fold-in output/shop --edges today.parquet --to new-vectors",
+)
+@click.argument("run")
+@click.option(
+    "--edges", multiple=True, required=True, metavar="FILE", help="Edges of new ids: file, folder, pattern."
+)
+@click.option(
+    "--ids",
+    multiple=True,
+    metavar="TYPE=FILE",
+    help="More new ids, which may have no edges: a table with the column `id`; repeatable.",
+)
+@click.option(
+    "--to", required=True, metavar="FOLDER", help="Where the parquet files go; replaced as a whole."
+)
+@click.option("--format", type=click.Choice(["auto", "parquet", "csv", "orc", "json"]), help="Of the tables.")
+@click.option("--delimiter", metavar="CHARACTER", help="Delimiter of text.")
+@click.option("--header/--no-header", default=None, help="Whether text has a row of column names.")
+@click.option("--lhs", type=_Column(), help="Column of left-hand sides: name, or number from 0.")
+@click.option("--rhs", type=_Column(), help="Column of right-hand sides.")
+@click.option("--relation", metavar="NAME", help="Relation of every row.")
+@click.option("--relation-column", type=_Column(), help="Column of each row's relation.")
+@click.option("--weight", type=_Column(), help="Column of weights.")
+@click.option("--no-weight", is_flag=True, help="All edges weigh 1, though the run's tables have weights.")
+@click.option(
+    "--max-edges",
+    type=click.IntRange(1),
+    default=256,
+    show_default=True,
+    help="Edges of an id that count; of more, a fixed choice.",
+)
+@click.option(
+    "--candidates",
+    type=click.IntRange(1),
+    default=_DEFAULTS.num_candidates,
+    show_default=True,
+    help="Entities that the ends of an edge are compared with.",
+)
+@click.option(
+    "--steps", type=click.IntRange(1), default=_DEFAULTS.num_steps, show_default=True, help="Steps per id."
+)
+@click.option(
+    "--prior-strength",
+    type=click.FloatRange(0),
+    default=_DEFAULTS.prior_strength,
+    show_default=True,
+    help="Weight of what is likely before an id's edges are seen, against one edge.",
+)
+@click.option(
+    "--checkpoint-version", type=click.IntRange(1), help="Version to use (default: the last committed)."
+)
+@set_option
+@master_option
+@cluster_options
+@output_options
+def command(
+    run: str,
+    edges: tuple[str, ...],
+    ids: tuple[str, ...],
+    to: str,
+    no_weight: bool,
+    max_edges: int,
+    candidates: int,
+    steps: int,
+    prior_strength: float,
+    checkpoint_version: int | None,
+    overrides: tuple[str, ...],
+    master: str | None,
+    **chosen: Any,
+) -> None:
+    """Write vectors for ids that the run RUN does not know, from their edges with ids that it knows.
+
+    RUN is the output folder of a run, or its run.json. Nothing of it changes. The tables are read as the
+    run's own; options of columns and formats say otherwise.
+    """
+    given = {key: value for key in _OF_TABLES if (value := chosen.pop(key)) is not None}
+    given |= {"weight": None} if no_weight else {}
+    settings = config.load(conf_of(run, None), (*overrides, *as_overrides(chosen)))
+    make_edges, make_ids = named(f"{_READER}:edge_table"), named(f"{_READER}:id_table")
+    tables = [make_edges(settings, edges, given)]
+    for each in ids:
+        entity_type, equals, path = each.partition("=")
+        if not equals or entity_type not in settings.entities:
+            raise click.UsageError(f"--ids {each}: expected TYPE=FILE, types: {', '.join(settings.entities)}")
+        tables.append(make_ids([path], entity_type, {}))
+    options = Options(candidates, _DEFAULTS.num_known_edges, steps, prior_strength)
+    described = {"edges": list(edges), "ids": list(ids)}
+    uris = [storage.absolute(each) for each in (*edges, *(each.partition("=")[2] for each in ids))]
+    request = named(f"{_JOB}:Request")(described, uris, options, max_edges, checkpoint_version)
+    figures = _run(settings, request, tables, storage.absolute(to), master)
+    terminal.show_table("fold-in", _summary(figures))
+    terminal.say(f"vectors: {to}")
+
+
+def _run(settings: Config, request: Any, tables: list[Any], to: str, master: str | None) -> dict[str, Any]:
+    chosen = settings.section(cluster.ClusterConfig)
+    with hdfs.use_driver(chosen.hdfs_driver):
+        named(f"{_JOB}:check")(settings, request, to)
+        read = partial(named(f"{_READER}:write_pieces"), settings, tables, _relations(settings))
+        with (
+            lock.held(whole=[to]) as claim,
+            progress.displayed(),
+            cluster.connect(master, chosen, [_JOB]) as client,
+        ):
+            found: dict[str, Any] = named(f"{_JOB}:run")(settings, request, read, to, client, claim)
+    return found
+
+
+def _relations(settings: Config) -> Any:
+    """Numbers of the run's relations, and those with featurized ends."""
+    names = relation_names(settings)
+    position = {name: 0 if settings.dynamic_relations else place for place, name in enumerate(names)}
+    featurized = frozenset(
+        name
+        for name, place in position.items()
+        if any(settings.entities[settings.relations[place].entity_type(side)].featurized for side in Side)
+    )
+    numbers = {name: place for place, name in enumerate(names)}
+    return named(f"{_READER}:Relations")(numbers, featurized)
+
+
+def _summary(figures: dict[str, Any]) -> dict[str, str]:
+    rows = {
+        "rows": "num_rows",
+        "new ids": "num_ids",
+        "without edges": "num_without_edges",
+        "edges used": "num_edges",
+        "edges of known ids, ignored": "num_between_known",
+        "edges between new ids, ignored": "num_between_new",
+        "edges over --max-edges, ignored": "num_over_limit",
+        "ids of --ids that the run knows": "num_known_ids",
+    }
+    shown = {name: number(figures[key]) for name, key in rows.items() if figures.get(key)}
+    return shown | {"seconds": f"{figures['seconds']:.1f}"}

@@ -1,0 +1,186 @@
+"""Vectors for new ids by a call, in the process that has opened a run: for services.
+
+All vectors and raw ids of the run are in memory, in float32, with a table of hashes for the ids.
+
+Shapes: N entities of a type, E edges, Q ids, D dimension.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from graphmill.config import Config
+from graphmill.errors import BadInputError
+from graphmill.fold_in.frozen import FrozenModel, read_model
+from graphmill.fold_in.new_edges import Mentions, NewEdges
+from graphmill.fold_in.options import Options, solvable_types
+from graphmill.fold_in.solver import OF_CALL, Solver
+from graphmill.formats import murmur
+from graphmill.library.nearest import Floats
+from graphmill.trained.inputs import find_inputs
+from graphmill.trained.partition import iter_ids, iter_vectors
+from graphmill.trained.table import ID_ROWS, UNKNOWN, EntityTable, Numbers, read_tables
+from graphmill.vocab import Side
+
+Edge = tuple[str, str, str] | tuple[str, str, str, float]
+_COLUMNS = ("lhs", "relation", "rhs")
+
+
+class FoldedId(NamedTuple):
+    """A new id, its vector [D], float32, its confidence from 0 to 1, and its edges with known ids."""
+
+    type: str
+    id: str
+    embedding: Floats
+    confidence: float
+    num_edges: int
+
+
+class _Entities:
+    """Vectors [N, D] and raw ids of a type, in memory."""
+
+    def __init__(self, table: EntityTable, seed: int) -> None:
+        parts = [list(iter_ids(table.inputs, part, ID_ROWS)) for part in table.parts]
+        self._ids = pa.chunked_array([batch for part in parts for batch in part], pa.string())
+        hashes = [murmur.hash_strings(each, seed) for each in self._ids.chunks]
+        hash_N = np.concatenate([np.empty(0, np.uint64), *hashes])
+        self._order_N = np.argsort(hash_N, kind="stable")
+        self._hash_N = hash_N[self._order_N]
+        self._seed = seed
+        self.vectors_ND = np.empty((table.num_entities, table.dimension), np.float32)
+        start = 0
+        for part in table.parts:
+            for rows_ND in iter_vectors(table.inputs, part, ID_ROWS):
+                self.vectors_ND[start : start + len(rows_ND)] = rows_ND
+                start += len(rows_ND)
+
+    def find(self, names: Sequence[str]) -> list[int]:
+        """Numbers of raw ids; UNKNOWN for those that the run does not know."""
+        hashes = murmur.hash_strings(pa.array(names, pa.string()), self._seed)
+        first, stop = (np.searchsorted(self._hash_N, hashes, side=side) for side in ("left", "right"))
+        found = []
+        for name, here in zip(names, zip(first.tolist(), stop.tolist(), strict=True), strict=True):
+            numbers = self._order_N[slice(*here)].tolist()
+            found.append(next((each for each in numbers if self._ids[each].as_py() == name), UNKNOWN))
+        return found
+
+
+class FoldIn:
+    """Solves new ids of a run.
+
+    Raises:
+        NotFoundError: the run has no checkpoint, or no raw ids.
+        ConfigError: all types of the run are featurized.
+        FormatError: checkpoint and raw ids are damaged, or do not fit each other.
+    """
+
+    def __init__(self, config: Config, options: Options | None = None) -> None:
+        inputs = find_inputs(config)
+        tables = read_tables(config, inputs, solvable_types(config))
+        self._model: FrozenModel = read_model(config, inputs, tables, options or Options())
+        self._entities = {name: _Entities(table, config.seed) for name, table in tables.items()}
+        self._solvers = {name: Solver(self._model, name, OF_CALL) for name in tables}
+        self._numbers: Mapping[str, int] = {name: place for place, name in enumerate(self._model.names)}
+
+    def __call__(self, edges: Iterable[Edge] | pa.Table) -> list[FoldedId]:
+        """Solve the ids of edges that the run does not know; see `Run.fold_in`."""
+        rows = _rows(edges)
+        ends = {side: self._find(rows, side) for side in Side}
+        found: dict[tuple[str, str], list[tuple[int, int, int, float]]] = {}
+        for number, (lhs, relation, rhs, weight) in enumerate(rows):
+            names = {Side.LHS: lhs, Side.RHS: rhs}
+            for side in Side:
+                if ends[side][number] == UNKNOWN:
+                    key = self._model.type_of(self._numbers[relation], side), names[side]
+                    edge = self._numbers[relation], int(side is Side.RHS), ends[side.other][number], weight
+                    found.setdefault(key, []).append(edge)
+        solved = {name: self._solve(name, found) for name in self._entities}
+        return [solved[entity_type][raw_id] for entity_type, raw_id in found]
+
+    def _find(self, rows: Sequence[tuple[str, str, str, float]], side: Side) -> list[int]:
+        """Numbers of the ends of edges on a side."""
+        by_type: dict[str, list[int]] = {}
+        for number, row in enumerate(rows):
+            if row[1] not in self._numbers:
+                raise BadInputError(
+                    f"edges: row {number}: relation {row[1]!r}: the run was trained without it, and has "
+                    f"{', '.join(self._model.names[:10])}"
+                )
+            by_type.setdefault(self._model.type_of(self._numbers[row[1]], side), []).append(number)
+        found = [UNKNOWN] * len(rows)
+        for name, numbers in by_type.items():
+            if name not in self._entities:
+                raise BadInputError(f"edges: row {numbers[0]}: {name!r} is featurized, and has no vectors")
+            names = [rows[number][0] if side is Side.LHS else rows[number][2] for number in numbers]
+            for number, place in zip(numbers, self._entities[name].find(names), strict=True):
+                found[number] = place
+        return found
+
+    def _solve(
+        self, entity_type: str, found: Mapping[tuple[str, str], list[tuple[int, int, int, float]]]
+    ) -> dict[str, FoldedId]:
+        """Solve the ids of one type."""
+        ids = [raw_id for name, raw_id in found if name == entity_type]
+        if not ids:
+            return {}
+        usable, others = [], []
+        for place, raw_id in enumerate(ids):
+            own = sorted(found[entity_type, raw_id])  # their order is part of the result
+            usable += [(place, *each) for each in own if each[2] != UNKNOWN]
+            others += [(place, *each) for each in own if each[2] == UNKNOWN]
+        known_ED = np.empty((len(usable), self._entities[entity_type].vectors_ND.shape[1]), np.float32)
+        for row, (_, relation, is_rhs, known, _) in enumerate(usable):
+            known_ED[row] = self._vector(relation, is_rhs, known)
+        id_E, relation_E, is_rhs_E, known_E = (
+            np.array([each[place] for each in usable], np.int64) for place in range(4)
+        )
+        weight_E = np.array([each[4] for each in usable], np.float32)
+        edges = NewEdges(id_E, relation_E, is_rhs_E, known_E, known_ED, weight_E)
+        mentions = Mentions(*(np.array([each[place] for each in others], np.int64) for place in range(3)))
+        solution = self._solvers[entity_type].solve(edges, len(ids), mentions)
+        counts: Numbers = np.bincount(id_E, minlength=len(ids))
+        return {
+            raw_id: FoldedId(entity_type, raw_id, vector_D, float(confidence), int(count))
+            for raw_id, vector_D, confidence, count in zip(
+                ids, solution.vectors_BD, solution.confidence_B, counts, strict=True
+            )
+        }
+
+    def _vector(self, relation: int, is_rhs: int, known: int) -> Floats:
+        side = Side.LHS if is_rhs else Side.RHS
+        vector_D: Floats = self._entities[self._model.type_of(relation, side)].vectors_ND[known]
+        return vector_D
+
+
+def _rows(edges: Iterable[Edge] | pa.Table) -> list[tuple[str, str, str, float]]:
+    """Edges as tuples of lhs, relation, rhs and weight.
+
+    Raises:
+        BadInputError: a column is missing, or an edge is no such tuple.
+    """
+    if isinstance(edges, pa.Table):
+        if missing := [name for name in _COLUMNS if name not in edges.column_names]:
+            raise BadInputError(
+                f"edges: expected the columns {', '.join(_COLUMNS)}, and maybe weight, not {missing[0]!r}"
+            )
+        columns = [edges[name].cast(pa.string()).to_pylist() for name in _COLUMNS]
+        weights = edges["weight"].to_pylist() if "weight" in edges.column_names else [1.0] * len(edges)
+        edges = list(zip(*columns, weights, strict=True))
+    return [_row(number, edge) for number, edge in enumerate(edges)]
+
+
+def _row(number: int, edge: Any) -> tuple[str, str, str, float]:
+    if not isinstance(edge, tuple | list) or len(edge) not in (3, 4):
+        raise BadInputError(
+            f"edges: row {number}: expected (lhs, relation, rhs) or a weight too, found {edge!r}"
+        )
+    weight = edge[3] if len(edge) > 3 else 1.0
+    texts_fit = all(isinstance(each, str) and each for each in edge[:3])
+    if not texts_fit or not isinstance(weight, int | float) or not 0 <= weight < float("inf"):
+        raise BadInputError(
+            f"edges: row {number}: expected three texts that are not empty, and a weight of 0 or more, found "
+            f"{edge!r}"
+        )
+    return edge[0], edge[1], edge[2], float(weight)

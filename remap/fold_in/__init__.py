@@ -1,0 +1,1 @@
+"""`graphmill fold-in` on a cluster: tables of edges of new ids -> vectors."""

@@ -1,0 +1,112 @@
+"""Ids folded into a trained graph, as a user does it: they take the places that training would give them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import graphmill
+from graphmill.checkpoints import open_checkpoint
+from graphmill.config import load
+from graphmill.trained.relation import read_parameters, relation_names, relation_of
+from graphmill.vocab import Side
+from tests import REPOSITORY
+
+pytestmark = pytest.mark.slow
+
+NUM_ENTITIES = 300
+NEW = {f"n{number:03}" for number in range(0, NUM_ENTITIES, 20)}
+GRAPHMILL = str(Path(sys.executable).with_name("graphmill"))
+Triple = tuple[str, str, str]
+
+
+def ring(rng: np.random.Generator, num_edges: int) -> list[Triple]:
+    """Edges in which every relation shifts the entities around a ring."""
+    heads, relations = rng.integers(NUM_ENTITIES, size=num_edges), rng.integers(5, size=num_edges)
+    tails = (heads + 1 + relations * 7 + rng.integers(3, size=num_edges)) % NUM_ENTITIES
+    return [(f"n{h:03}", f"r{r}", f"n{t:03}") for h, r, t in zip(heads, relations, tails, strict=True)]
+
+
+def write(path: Path, rows: list[Triple]) -> None:
+    path.write_text("".join("\t".join(row) + "\n" for row in rows))
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Triple], list[Triple]]:
+    """The output of a run without the ids of NEW, its edges, and the edges of these ids."""
+    folder = tmp_path_factory.mktemp("ring")
+    edges = ring(np.random.default_rng(7), 8000)
+    old = [each for each in edges if not NEW & set(each)]
+    for split, rows in (("train", old), ("valid", old[:50]), ("test", old[50:100])):
+        write(folder / f"{split}.txt", rows)
+    settings = [f"input={folder}", f"output={folder / 'out'}", "dimension=32", "workers=1"]
+    options = [word for each in settings for word in ("--set", each)]
+    conf = str(REPOSITORY / "conf/triples.yaml")
+    command = [GRAPHMILL, "pipeline", "--conf", conf, *options, "--master", "local[1]"]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder / "out", old, [each for each in edges if len(NEW & set(each)) == 1]
+
+
+def mean_reciprocal_rank(output: Path, vectors: dict[str, np.ndarray], edges: list[Triple]) -> float:
+    """Unfiltered, of the known ends among all ids with a vector."""
+    config = load(str(output / "run.json"))
+    parameters, names = read_parameters(open_checkpoint(config.checkpoint_path)), relation_names(config)
+    ids = sorted(vectors)
+    found = []
+    for lhs, name, rhs in edges:
+        relation = relation_of(config, parameters, names, names.index(name), "")
+        side = Side.RHS if lhs in NEW else Side.LHS
+        query, answer = (lhs, rhs) if side is Side.RHS else (rhs, lhs)
+        candidates = relation.candidates(side, np.stack([vectors[each] for each in ids]))
+        score = relation.matrix_scores(side, relation.queries(side, vectors[query][None]), candidates)[0]
+        found.append(1 / (1 + (score > score[ids.index(answer)]).sum()))
+    return float(np.mean(found))
+
+
+def test_new_ids_find_their_other_edges(
+    tmp_path: Path, graph: tuple[Path, list[Triple], list[Triple]]
+) -> None:
+    output, _, edges = graph
+    given: list[Triple] = []
+    for new in sorted(NEW):
+        given += [each for each in edges if new in each][:8]
+    write(tmp_path / "new.txt", given)
+    command = [GRAPHMILL, "fold-in", str(output), "--edges", str(tmp_path / "new.txt")]
+    subprocess.run([*command, "--to", str(tmp_path / "new"), "--master", "local[1]"], check=True)
+    table = pq.read_table(tmp_path / "new/entity/part-00000.parquet").to_pydict()
+    assert set(table["id"]) == NEW
+    run = graphmill.open(str(output))
+    names, known = run.vectors("entity")
+    vectors = dict(zip(names, known, strict=True))
+    folded = {
+        each: np.array(row, np.float32) for each, row in zip(table["id"], table["embedding"], strict=True)
+    }
+    others = [each for each in edges if each not in set(given)]
+    with_prior = vectors | dict.fromkeys(NEW, known.mean(0))
+    assert mean_reciprocal_rank(output, vectors | folded, others) > 0.2
+    assert mean_reciprocal_rank(output, vectors | folded, others) > 4 * mean_reciprocal_rank(
+        output, with_prior, others
+    )
+
+
+def test_a_known_id_folded_in_from_its_own_edges_lands_near_its_vector(
+    graph: tuple[Path, list[Triple], list[Triple]],
+) -> None:
+    output, old, _ = graph
+    run = graphmill.open(str(output))
+    found = []
+    for number in range(5, NUM_ENTITIES, 30):
+        known = f"n{number:03}"
+        own = [tuple("copy" if end == known else end for end in each) for each in old if known in each]
+        (copy,) = run.fold_in(own)  # type: ignore[arg-type]
+        nearest = run.neighbors("entity", known, k=len(run.vectors("entity")[0]) - 1)
+        vector = run.vector("entity", known)
+        cosine = float(copy.embedding @ vector / np.linalg.norm(copy.embedding) / np.linalg.norm(vector))
+        found.append((cosine, nearest[0].similarity, copy.confidence))
+    cosines, best_others, confidences = np.array(found).T
+    assert np.median(cosines) > 0.8
+    assert (cosines > best_others).mean() > 0.7  # nearer to its own vector than any other id is
+    assert confidences.min() > 0.8
