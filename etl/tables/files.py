@@ -156,9 +156,11 @@ def _split(uri: str) -> tuple[str, list[str]]:
 
 def _written_below(config: Config, uri: str) -> list[str]:
     """List the folders below `uri` that this run writes."""
-    etl = config.section(EtlConfig)
     written = [config.output, config.entity_path, config.split_root, config.checkpoint_path]
-    written += [config.embedding_path, etl.quarantine_path, *map(config.split_path, etl.splits())]
+    written.append(config.embedding_path)
+    if config.etl:
+        etl = config.section(EtlConfig)
+        written += [etl.quarantine_path, *map(config.split_path, etl.splits())]
     return [place for root in written if root for place in storage.path_below(uri, root)]
 
 

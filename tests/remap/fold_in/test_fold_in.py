@@ -145,6 +145,21 @@ def test_the_same_bytes_from_any_files_and_groups(
     assert read_all(tmp_path / "many") == read_all(tmp_path / "one")
 
 
+def test_new_edges_may_be_a_delta_table(
+    tmp_path: Path, world: World, fold_in: FoldIn, rng: np.random.Generator
+) -> None:
+    """Its newest snapshot: rows that were overwritten do not count."""
+    deltalake = pytest.importorskip("deltalake")
+    rows = new_edges(world, rng)
+    path = write_edges(tmp_path / "new.parquet", rows)
+    table = pq.read_table(path)
+    deltalake.write_deltalake(str(tmp_path / "delta"), table.slice(3, 4))
+    deltalake.write_deltalake(str(tmp_path / "delta"), table, mode="overwrite")
+    for edges, to in ((path, "one"), (tmp_path / "delta", "two")):
+        assert fold_in(tmp_path / "run", "--edges", edges, "--to", tmp_path / to) == 0
+    assert read_all(tmp_path / "two") == read_all(tmp_path / "one")
+
+
 def test_a_call_gives_the_same(
     tmp_path: Path, world: World, fold_in: FoldIn, rng: np.random.Generator
 ) -> None:
@@ -242,7 +257,7 @@ def test_at_most_so_many_edges(tmp_path: Path, world: World, fold_in: FoldIn) ->
 WRONG = {
     "relation 'eats': the run was trained without it, and has likes, follows": ["{eats}"],
     "expected ids that the run does not know, found none in 1 rows": ["{known}"],
-    "absent.parquet: there is no such file": ["absent.parquet"],
+    "absent.parquet: no file there to read rows from": ["absent.parquet"],
     "expected a column 'rhs' (rhs), found columns ['lhs']": ["{columns}"],
     "row 2 (from 1, the header not counted), column 'lhs' (lhs): null": ["{nulls}"],
     "--ids thing=x: expected TYPE=FILE, types: user, item": ["{good}", "--ids", "thing=x"],
