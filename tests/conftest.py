@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import dask
 import distributed
@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from graphmill import cluster
+from graphmill.cli import exit_codes, main
 from graphmill.display import terminal
 from tests.hadoop.fixture import hdfs, hdfs_uri, yarn
 
-__all__ = ["client", "hdfs", "hdfs_uri", "rng", "yarn"]
+__all__ = ["client", "graphmill_command", "hdfs", "hdfs_uri", "rng", "yarn"]
 
 # The first example of a test may compile, start or import something; slow machines run the suite too.
 hypothesis.settings.register_profile(
@@ -68,6 +69,23 @@ def client() -> Iterator[distributed.Client]:
         distributed.Client(cluster) as connected,
     ):
         yield connected
+
+
+@pytest.fixture
+def graphmill_command(client: distributed.Client, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """`graphmill ARGS` in this process, on the tests' cluster; its exit code."""
+
+    class Connected:
+        def __init__(self, *_: object) -> None: ...
+        def __enter__(self) -> distributed.Client:
+            return client
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(cluster, "connect", Connected)
+    return lambda *args: exit_codes.exit_code(
+        lambda: main.command.main([str(each) for each in args], standalone_mode=False)
+    )
 
 
 @pytest.fixture

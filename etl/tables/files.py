@@ -21,7 +21,7 @@ from graphmill.errors import NotFoundError, RawTableError
 
 @dataclass(frozen=True)
 class TableFiles:
-    """What the paths of a table name: plain files, and snapshots of tables that have a log."""
+    """Plain files, and snapshots of tables that have a log, that the paths of a table name."""
 
     label: str
     """Name of the table in figures."""

@@ -48,7 +48,7 @@ class Sample:
 
 @dataclass(frozen=True, eq=False)
 class FrozenModel:
-    """What a task needs to solve ids.
+    """Settings and samples that a task needs to solve ids.
 
     Attributes:
         parameters: those of the checkpoint, by key.

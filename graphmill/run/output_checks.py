@@ -93,6 +93,24 @@ def check_folder(uri: str, names: str, setting: str, reason: str, *, below: bool
             )
 
 
+def check_result_folder(to: str, names: str, record: str) -> None:
+    """Refuse to replace the folder of the option --to, unless it is empty or an earlier result.
+
+    An earlier result has files of the pattern `names` alone, and the file `record` among them.
+
+    Raises:
+        ConfigError: it is a file, or holds other files.
+    """
+    found = storage.status(to)
+    if found and not found.is_dir:
+        raise ConfigError(f"--to: expected a folder, or none yet, found the file {to}")
+    check_folder(to, names, "--to", "and is replaced as a whole", below=True)
+    if storage.list_dir(to) and not storage.exists(storage.join(to, record)):
+        raise ConfigError(
+            f"--to: {to} holds files, and no {record}, which an earlier result has; choose another folder"
+        )
+
+
 def _has_our_files(output: str) -> bool:
     """Tell whether a stage has written there: users may then have added files of their own."""
     splits = [each.uri for each in storage.list_dir(storage.join(output, "edges")) if each.is_dir]

@@ -24,7 +24,7 @@ from graphmill.fold_in.options import Options, ignores_regularizer, solvable_typ
 from graphmill.formats import remapped
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
-from graphmill.run.output_checks import check_folder
+from graphmill.run.output_checks import check_result_folder
 from graphmill.trained.inputs import Inputs, find_inputs
 from graphmill.trained.table import read_tables
 from remap.fold_in.sorting import Sorting, sort_piece
@@ -67,14 +67,7 @@ def check(config: Config, request: Request, to: str) -> Inputs:
         ConfigError: all types are featurized, or the folder holds other files.
         NotFoundError: there is no checkpoint, or no raw ids.
     """
-    found = storage.status(to)
-    if found and not found.is_dir:
-        raise ConfigError(f"--to: expected a folder, or none yet, found the file {to}")
-    check_folder(to, _OURS, "--to", "and is replaced as a whole", below=True)
-    if storage.list_dir(to) and not storage.exists(storage.join(to, RECORD)):
-        raise ConfigError(
-            f"--to: {to} holds files, and no {RECORD}, which an earlier result has; choose another folder"
-        )
+    check_result_folder(to, _OURS, RECORD)
     solvable_types(config)
     return find_inputs(config, request.version)
 

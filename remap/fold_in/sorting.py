@@ -41,7 +41,7 @@ _LAST = np.uint64(2**64 - 1)
 
 @dataclass(frozen=True)
 class Sorting:
-    """What every task needs to sort a piece.
+    """Inputs that every task needs to sort a piece.
 
     Attributes:
         tables: known entities by type.

@@ -26,7 +26,7 @@ from graphmill.model import comparators
 from graphmill.model.calibration import NUM_BEST
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
-from graphmill.run.output_checks import check_folder
+from graphmill.run.output_checks import check_result_folder
 from graphmill.trained.inputs import Inputs
 from graphmill.trained.relation import Relation, number_of, read_parameters, relation_names, relation_of
 from graphmill.trained.table import UNKNOWN, EntityTable, read_tables
@@ -83,7 +83,7 @@ def check(config: Config, question: Question, to: str) -> None:
         NotFoundError: there is no checkpoint, no raw ids, no such file, or no calibration.
         FormatError: the calibration is damaged, or of another checkpoint.
     """
-    check_target(to)
+    check_result_folder(to, _OURS, RECORD)
     inputs = find_inputs(config, config.section(RemapConfig))
     names = relation_names(config)
     if question.relation is not None:
@@ -103,22 +103,6 @@ def check(config: Config, question: Question, to: str) -> None:
         _relation(config, question, inputs)
     if question.calibrated:
         read_calibration(config, inputs)
-
-
-def check_target(to: str) -> None:
-    """Refuse to replace a folder that is not an earlier answer.
-
-    Raises:
-        ConfigError: the folder holds other files.
-    """
-    found = storage.status(to)
-    if found and not found.is_dir:
-        raise ConfigError(f"--to: expected a folder, or none yet, found the file {to}")
-    check_folder(to, _OURS, "--to", "and is replaced as a whole", below=True)
-    if storage.list_dir(to) and not storage.exists(storage.join(to, RECORD)):
-        raise ConfigError(
-            f"--to: {to} holds files, and no {RECORD}, which an earlier answer has; choose another folder"
-        )
 
 
 def run(

@@ -74,7 +74,7 @@ def filters_on(column: str) -> Iterator[tuple[Any, list[str]]]:
 
 
 def found_in(path: Any, **entry: Any) -> TableFiles:
-    """What an entry of the configuration names."""
+    """Files that an entry of the configuration names."""
     table = EDGES | {"path": path if isinstance(path, list) else str(path)} | entry
     config = config_of("/nowhere", [table], entities={"n": 1}, relations=[("bought", "n", "n")])
     return find_files(config, TableConfig(**table), "tables[0]")

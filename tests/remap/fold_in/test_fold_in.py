@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from distributed import Client
 
 import graphmill
-from graphmill import cluster, storage
-from graphmill.cli import exit_codes, main
+from graphmill import storage
 from graphmill.errors import BadInputError
 from graphmill.formats import remapped
 from remap.fold_in import job, solving
@@ -27,20 +26,9 @@ NUM_NEW = 40
 
 
 @pytest.fixture
-def fold_in(client: Client, monkeypatch: pytest.MonkeyPatch) -> FoldIn:
+def fold_in(graphmill_command: FoldIn) -> FoldIn:
     """`graphmill fold-in ARGS` on the tests' cluster; its exit code."""
-
-    class Connected:
-        def __init__(self, *_: object) -> None: ...
-        def __enter__(self) -> Client:
-            return client
-
-        def __exit__(self, *_: object) -> None: ...
-
-    monkeypatch.setattr(cluster, "connect", Connected)
-    return lambda *args: exit_codes.exit_code(
-        lambda: main.command.main(["fold-in", *map(str, args)], standalone_mode=False)
-    )
+    return partial(graphmill_command, "fold-in")
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import torch
 from distributed import Client
 
 from graphmill import cluster, storage
-from graphmill.cli import exit_codes, main
 from graphmill.vocab import Side
 from remap.predict import job
 from remap.predict.job import Question
@@ -25,20 +25,9 @@ Predict = Callable[..., int]
 
 
 @pytest.fixture
-def predict(client: Client, monkeypatch: pytest.MonkeyPatch) -> Predict:
+def predict(graphmill_command: Predict) -> Predict:
     """`graphmill predict ARGS` on the tests' cluster; its exit code."""
-
-    class Connected:
-        def __init__(self, *_: object) -> None: ...
-        def __enter__(self) -> Client:
-            return client
-
-        def __exit__(self, *_: object) -> None: ...
-
-    monkeypatch.setattr(cluster, "connect", Connected)
-    return lambda *args: exit_codes.exit_code(
-        lambda: main.command.main(["predict", *map(str, args)], standalone_mode=False)
-    )
+    return partial(graphmill_command, "predict")
 
 
 @pytest.fixture

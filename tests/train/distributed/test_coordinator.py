@@ -68,7 +68,7 @@ def test_lost_workers_cost_buckets_only(tmp_path_factory, seed, num_partitions, 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), num_blocks=st.integers(3, 9), num_losses=st.integers(0, 6))
 def test_lost_workers_cost_visits_of_blocks_only(tmp_path_factory, assignment, seed, num_blocks, num_losses):
-    """As above, where partitions are joined to blocks, anew in each pass."""
+    """Each visit counts once too where partitions are joined to blocks, anew in each pass."""
     root = tmp_path_factory.mktemp("run")
     config = config_of(root, num_blocks + 3, 3, num_epochs=2, bucket_assignment=assignment)
     pool = SimulatedPool(3, num_losses=num_losses, seed=seed)
