@@ -8,7 +8,7 @@ import numpy.typing as npt
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import FormatError
-from graphmill.formats.edge_buckets import bucket_uri, count_edges, read_bucket
+from graphmill.formats.edge_buckets import Edges, bucket_uri, count_edges, read_bucket
 from graphmill.vocab import Bucket, Partition, Side
 
 Counts = npt.NDArray[np.int64]
@@ -38,20 +38,29 @@ def degrees_of(config: Config, entity_type: str, num_rows: int, places: Sequence
     """
     found = np.zeros(num_rows, np.int64)
     for side, bucket in places:
-        is_own_R = [relation.entity_type(side) == entity_type for relation in config.relations]
+        is_own_R = np.array([relation.entity_type(side) == entity_type for relation in config.relations])
         for path in config.edge_paths:
-            if not storage.exists(bucket_uri(path, bucket)):
+            uri = bucket_uri(path, bucket)
+            if not storage.exists(uri):
                 continue
-            num_edges = count_edges(path, bucket)
-            for start in range(0, num_edges, _READ_EDGES):
+            for start in range(0, count_edges(path, bucket), _READ_EDGES):
                 edges = read_bucket(path, bucket, start, start + _READ_EDGES, takes_features=True)
-                row_E: Counts = np.asarray(edges.lhs if side is Side.LHS else edges.rhs, np.int64)
-                is_own_E = np.ones(len(row_E), bool) if all(is_own_R) else np.array(is_own_R)[edges.rel]
-                counts = np.bincount(row_E[is_own_E & (row_E >= 0)], minlength=num_rows)
+                counts = np.bincount(_rows(edges, side, is_own_R, uri), minlength=num_rows)
                 if len(counts) > num_rows:
                     raise FormatError(
-                        f"{bucket_uri(path, bucket)}: on its {side} side {entity_type!r} has row "
-                        f"{len(counts) - 1}; expected rows below {num_rows}, as there are embeddings"
+                        f"{uri}: on its {side} side {entity_type!r} has row {len(counts) - 1}; expected rows "
+                        f"below {num_rows}, as there are embeddings"
                     )
                 found += counts
     return found
+
+
+def _rows(edges: Edges, side: Side, is_own_R: npt.NDArray[np.bool_], uri: str) -> Counts:
+    """Rows on a side, of edges of the relations that have the type there; lists of features have none."""
+    row_E: Counts = np.asarray(edges.lhs if side is Side.LHS else edges.rhs, np.int64)
+    is_there_E = row_E >= 0
+    if not is_own_R.all():
+        if (last := int(edges.rel.max(initial=0))) >= len(is_own_R):
+            raise FormatError(f"{uri}: relation {last}; expected one of {len(is_own_R)}")
+        is_there_E &= is_own_R[edges.rel]
+    return row_E[is_there_E]
