@@ -107,7 +107,7 @@ class TrainConfig(Section):
         0.25,
         ge=0,
         description="Rows of other partitions that are in memory beside a bucket, as further negatives, as a "
-        "share of its own. One worker trains them, from files.",
+        "share of its own. One worker trains them, from files; with all_negs not beside half of all rows.",
     )
     tensorboard: Neutral[bool] = Field(
         False, description="Write event files of the curves to {output}/tensorboard, one per epoch."

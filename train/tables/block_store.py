@@ -14,6 +14,8 @@ from train.tables.outside_rows import OutsideRows
 from train.tables.partition_store import PartitionStore
 from train.tables.run_context import RunContext
 
+_HALF_IN_MEMORY = 4  # blocks, of which a visit has two
+
 
 class BlockStore(PartitionStore):
     """Holds the partitions of the current visit, and those that the next visit adds; files have the others.
@@ -27,7 +29,9 @@ class BlockStore(PartitionStore):
         self.blocks = blocks
         types = {name: context.num_rows[name] for name in blocks.types}
         share = self.config.section(TrainConfig).outside_rows * 2 / max(1, blocks.num - 2)
-        self._outside = OutsideRows(self.config.seed, types, share if blocks.num > 2 else 0)
+        # With queries and half of all rows in memory, more rows of a sample cost more than they teach.
+        num_alike = _HALF_IN_MEMORY if blocks.has_queries else 2
+        self._outside = OutsideRows(self.config.seed, types, share if blocks.num > num_alike else 0)
 
     def begin(self, order: Sequence[Bucket], iteration: Iteration) -> None:
         """Note the order of an iteration's visits, and read the outside rows that it begins with."""

@@ -90,6 +90,19 @@ def test_types_may_have_other_numbers_of_partitions(tmp_path):
         assert embeddings(config, name, count).isfinite().all()
 
 
+def test_queries_with_half_of_all_rows_take_no_outside_rows(tmp_path):
+    """Two of four blocks in memory: a run with a sample of the other rows is one without."""
+    relations = [RELATIONS[0] | {"all_negs": True}, RELATIONS[1]]
+    tables = []
+    for share in (0.0, 0.5):
+        train = {"memory_partitions": 2, "outside_rows": share}
+        config = graph(tmp_path / str(share), num_epochs=1, relations=relations, train=train)
+        assert decide(RunContext(config)).blocks == 4
+        job.train(config)
+        tables.append(torch.cat([embeddings(config, name, count) for name, count in COUNTS.items()]))
+    assert torch.equal(*tables)
+
+
 def test_blocks_are_written_as_the_partitions_that_were_read(tmp_path):
     """Without a learning rate a row is the same wherever it goes: in blocks, in samples, in files."""
     whole = graph(tmp_path / "whole", lr=1e-30, relation_lr=0.1, num_epochs=1, max_norm=None)
