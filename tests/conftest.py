@@ -12,6 +12,7 @@ import pytest
 
 from graphmill import cluster
 from graphmill.cli import exit_codes, main
+from graphmill.cluster.settings import NO_PROFILER
 from graphmill.display import terminal
 from tests.hadoop.fixture import hdfs, hdfs_uri, yarn
 
@@ -22,6 +23,8 @@ hypothesis.settings.register_profile(
     "suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("suite")
+
+dask.config.set(NO_PROFILER)  # for clusters in this process too
 
 OF_NANNIES = {*dask.config.get("distributed.nanny.pre-spawn-environ"), *cluster.ENVIRONMENT}
 AT_START = {name: os.environ.get(name) for name in OF_NANNIES}

@@ -13,7 +13,13 @@ from distributed import Client
 from graphmill.cluster import dashboard
 from graphmill.cluster.keys import Keys
 from graphmill.cluster.kinds import Kind, kind_of
-from graphmill.cluster.settings import ENVIRONMENT, ClusterConfig, TlsConfig, pre_spawn_environment
+from graphmill.cluster.settings import (
+    ENVIRONMENT,
+    NO_PROFILER,
+    ClusterConfig,
+    TlsConfig,
+    pre_spawn_environment,
+)
 from graphmill.cluster.workers import Environment, prepare, worker_addresses
 from graphmill.display import progress
 from graphmill.errors import ClusterError, ConfigError
@@ -43,7 +49,9 @@ def connect(master: str | None, settings: ClusterConfig, imports: Sequence[str] 
             keys = stack.enter_context(_in_a_file(_keys(master, kind, settings)))
             preload = {"distributed.worker.preload": list(imports)} if kind.has_own_workers else {}
             pages = dashboard.tls(settings.dashboard_address, keys)
-            stack.enter_context(dask.config.set(pre_spawn_environment(ENVIRONMENT) | preload | pages))
+            stack.enter_context(
+                dask.config.set(pre_spawn_environment(ENVIRONMENT) | NO_PROFILER | preload | pages)
+            )
             start = starter_of(kind)
             cluster = stack.enter_context(start(master, settings, keys)) if start else master
             security = keys and keys.security()

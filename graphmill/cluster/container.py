@@ -198,7 +198,8 @@ def _environment(settings: ClusterConfig) -> dict[str, str]:
         if key in _PASSED_ON or (key.startswith("GRAPHMILL_") and key not in _NOT_PASSED_ON)
     }
     # A nanny gives this environment to its worker, not its own environment.
-    inherited = {"distributed": {"nanny": {"pre-spawn-environ": ENVIRONMENT}}}
+    worker = {"profile": {"enabled": False}}  # as NO_PROFILER
+    inherited = {"distributed": {"nanny": {"pre-spawn-environ": ENVIRONMENT}, "worker": worker}}
     return {
         **own,
         **ENVIRONMENT,

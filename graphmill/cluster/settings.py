@@ -36,6 +36,10 @@ ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",
 }
 
+# Dask's profiler of workers asks Python for the frames of all threads, during which Python 3.11 may wait for
+# itself forever (https://github.com/python/cpython/issues/106883): it is off.
+NO_PROFILER = {"distributed.worker.profile.enabled": False}
+
 # Options of the distributed shell's client that follow from settings, and those settings.
 OWN_YARN_OPTIONS = {
     "appname": "cluster.name",

@@ -23,6 +23,7 @@ from distributed.cli import dask_scheduler, dask_worker
 from etl.config import EtlConfig
 from graphmill.cli import pipeline, submit
 from graphmill.cluster import ClusterConfig
+from graphmill.errors import BadInputError, DriftError
 from graphmill.run import dates
 from tests import REPOSITORY
 
@@ -100,9 +101,19 @@ def test_options_of_dask_submit_are_settings_of_the_cluster() -> None:
 
 
 def test_the_airflow_dag_handles_our_exit_codes() -> None:
-    source = (SCHEDULE / "airflow_dag.py").read_text()
-    compile(source, "airflow_dag.py", "exec")
-    assert "BAD_INPUT = 2" in source
+    module = ast.parse((SCHEDULE / "airflow_dag.py").read_text())
+    compile(module, "airflow_dag.py", "exec")
+    assigned = {
+        target.id: each.value
+        for each in module.body
+        if isinstance(each, ast.Assign)
+        for target in each.targets
+        if isinstance(target, ast.Name)
+    }
+    codes = ast.literal_eval(assigned["FOR_A_PERSON"])
+    assert codes.keys() == {BadInputError.exit_code, DriftError.exit_code}
+    text = (SCHEDULE / "graphmill-shop.service").read_text()
+    assert f"RestartPreventExitStatus={' '.join(map(str, codes))}\n" in text
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")

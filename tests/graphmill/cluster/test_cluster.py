@@ -212,6 +212,14 @@ def test_the_environment_reaches_every_worker(monkeypatch: pytest.MonkeyPatch) -
         assert client.submit(environment, hdfs.DRIVER_VARIABLE).result() == "native"
 
 
+@pytest.mark.slow
+def test_workers_have_no_profiler() -> None:
+    """It may stop a worker forever (Python 3.11)."""
+    key = "distributed.worker.profile.enabled"
+    with dask.config.set({key: True}), cluster.connect("local[1]", ClusterConfig()) as client:
+        assert client.submit(dask.config.get, key).result() is False
+
+
 def test_the_variable_of_the_hdfs_driver_goes_before_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(hdfs.DRIVER_VARIABLE, "native")
     with cluster.connect("local[1]", ClusterConfig(hdfs_driver="libhdfs")) as client:
