@@ -28,6 +28,7 @@ from graphmill.cluster.settings import (
     ENVIRONMENT,
     FACING,
     LOOPBACK,
+    NO_PROFILER,
     ClusterConfig,
 )
 from graphmill.errors import ConfigError
@@ -198,8 +199,8 @@ def _environment(settings: ClusterConfig) -> dict[str, str]:
         if key in _PASSED_ON or (key.startswith("GRAPHMILL_") and key not in _NOT_PASSED_ON)
     }
     # A nanny gives this environment to its worker, not its own environment.
-    worker = {"profile": {"enabled": False}}  # as NO_PROFILER
-    inherited = {"distributed": {"nanny": {"pre-spawn-environ": ENVIRONMENT}, "worker": worker}}
+    inherited = {"distributed": {"nanny": {"pre-spawn-environ": ENVIRONMENT}}}
+    dask.config.set(NO_PROFILER, config=inherited)
     return {
         **own,
         **ENVIRONMENT,

@@ -144,6 +144,20 @@ def read_part(embedding_path: str, entity_type: str, partition: int) -> pa.Table
         return parquet.read(columns=schema(_dimension(parquet, uri)).names)
 
 
+def read_ids(embedding_path: str, entity_type: str, partition: int) -> pa.ChunkedArray:
+    """The raw ids of one part in order, string [N], without its embeddings.
+
+    Raises:
+        NotFoundError: there is no such part.
+        FormatError: it does not follow docs/formats/embeddings.md.
+    """
+    uri = part_uri(embedding_path, entity_type, partition)
+    with open_parquet(uri) as parquet:
+        _dimension(parquet, uri)
+        batches = [ids for _, (ids,) in iter_columns(parquet, uri, ["id"], 65536)]
+    return pa.chunked_array(batches, pa.string())
+
+
 def iter_part(
     embedding_path: str, entity_type: str, partition: int, batch_rows: int = 65536
 ) -> Iterator[tuple[pa.Array, Floats]]:

@@ -8,6 +8,7 @@ run.json                                          figures by type and by degree,
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import numpy as np
 from distributed import Client
 
 from graphmill import storage
@@ -102,7 +103,7 @@ def _degrees(config: Config, client: Client, entity_type: str) -> Counts:
     for place in places_of(config, entity_type, 0):
         lines.setdefault((place[0], place[1].lhs), []).append(place)
     arguments = [(config, entity_type, num_rows, line) for line in lines.values()]
-    total = degrees_of(config, entity_type, num_rows, [])
+    total = np.zeros(num_rows, np.int64)
 
     def add(counts: Counts) -> None:
         nonlocal total

@@ -131,7 +131,7 @@ def moved_of_part(
     for row_N, now_ND, then_ND in pairs(batches, before, entity_type, parts_before):
         cosine_N[row_N] = cosines(now_ND, then_ND)
     found = np.flatnonzero(~np.isnan(cosine_N))
-    ids = _ids(now, entity_type, part).take(pa.array(found))
+    ids = remapped.read_ids(now, entity_type, part).take(pa.array(found))
     return Moved.of(num_rows, ids, cosine_N[found], degree_N[found], num_most)
 
 
@@ -142,11 +142,6 @@ def cosines(now_ND: Floats, then_ND: Floats) -> Cosines:
     are_zero_N = ~now.any(1) & ~then.any(1)
     found_N: Cosines = np.einsum("nd,nd->n", now, then) / np.where(lengths_N > 0, lengths_N, 1)
     return np.where(are_zero_N, 1.0, np.clip(found_N, -1, 1))
-
-
-def _ids(embedding_path: str, entity_type: str, part: int) -> pa.ChunkedArray:
-    ids = [ids for ids, _ in remapped.iter_part(embedding_path, entity_type, part)]
-    return pa.chunked_array(ids, pa.string())
 
 
 def _bin_of(drift_N: Cosines) -> Counts:
