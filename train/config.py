@@ -1,9 +1,10 @@
 """The sections `train` and `evaluate`: settings beyond PBG's keys."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field, PrivateAttr, field_validator
 
+from graphmill import storage
 from graphmill.config import (
     NO_PLUGINS,
     Config,
@@ -20,6 +21,9 @@ from graphmill.model import registry
 
 SamplerName = Annotated[str, AfterValidator(registry.NEGATIVE_SAMPLERS.check)]
 Share = Annotated[float, Field(gt=0)]
+VectorPath = Annotated[
+    str, Field(min_length=1), AfterValidator(storage.absolute)
+]  # workers have other folders
 # Keys that are not written where they have these values: older checkpoints lack them.
 _UNUSED: dict[str, Any] = {
     "freeze": [],
@@ -196,9 +200,29 @@ class TrainConfig(Section):
         description="Models of `dimension` that are trained apart, with other seeds, and joined into one "
         "checkpoint of so many times the dimension. Needs comparator dot.",
     )
+    # Neutral, as init_path: the files are inputs.
+    init_embeddings: Neutral[dict[str, VectorPath | None]] = Field(
+        {},
+        description="Vectors that entities of a type start from, as `{item: PATH}`: a parquet file with the "
+        "columns `id` and `embedding`, a folder of such files or a glob pattern. Ids without a vector "
+        "are drawn.",
+    )
     negative_sampler: Tunable[SamplerName | None] = Field(
         None, description="Plug-in that draws num_uniform_negs negatives per chunk; null: uniformly."
     )
+
+    _given_at: str | None = PrivateAttr(None)
+
+    @property
+    def given_at(self) -> str | None:
+        """The folder of the rows of init_embeddings, for a member of an ensemble."""
+        return self._given_at
+
+    def with_given_at(self, folder: str) -> Self:
+        """The same settings, for a member of an ensemble that has the rows of init_embeddings in `folder`."""
+        found = self.model_copy()
+        found._given_at = folder
+        return found
 
     @field_validator("all_reduce", mode="before")
     @classmethod

@@ -4,6 +4,7 @@ checkpoint_path/
   graphmill.json      settings and inputs of the checkpoint (train/run/claim.py)
   ...                 PBG v1 (graphmill/formats/pbg_checkpoint)
   members/            the models of an ensemble (train/run/ensemble.py)
+  initial/            first rows, while a run begins (train/tables/given_rows.py)
   _SUCCESS            when all epochs are done
 """
 
@@ -34,6 +35,7 @@ from train.plan.plan import all_reduce_of, announced
 from train.run import ensemble
 from train.run.claim import check_claim, claim_checkpoint, inputs_of, moved_aside, trained_with
 from train.run.ignored_keys import log_ignored_keys
+from train.tables import given_vectors
 from train.tables.legacy_inputs import import_legacy_inputs
 
 # Names of files that only checkpoints have, ours or PBG's, even before version 1.
@@ -65,6 +67,7 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
     all_reduce_of(config)
     _check_negatives(config)
     Frozen.of(config)
+    _check_given(config)
     _check_relation_prediction(config)
     _check_candidates(config)
     ensemble.check(config)
@@ -84,6 +87,12 @@ def _check_negatives(config: Config) -> None:
         "num_batch_negs, num_uniform_negs: found 0 for both, and no relation with all_negs: edges without "
         "negatives train nothing; set one of them"
     )
+
+
+def _check_given(config: Config) -> None:
+    resumes = config.section(TrainConfig).on_change == "resume"
+    if not (resumes and pbg_checkpoint.read_version(config.checkpoint_path)):
+        given_vectors.check(config)
 
 
 def _check_candidates(config: Config) -> None:
@@ -132,9 +141,12 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         if config.ensemble > 1:
             figures = _train_ensemble(config, client, claim)
         else:
+            _give_rows(config, client, claim.of(config.checkpoint_path))
             figures = _train_one(config, client, claim, claim.of(config.checkpoint_path))
     if changes and not figures["num_edges"]:
         log.warning("training: nothing was left to train: raise num_epochs, the total, to go on")
+    if given := given_vectors.finish(config, claim):
+        figures |= {"init_embeddings": given}
     warn_of_growing_loss(config, figures.get("epochs", ()))
     models = {each.checkpoint_path for each in (config, *ensemble.members_of(config))}
     if aside := [each for path in sorted(models) for each in moved_aside(path)]:
@@ -152,12 +164,21 @@ def _train_one(config: Config, client: Client, claim: Claim, in_task: Claim) -> 
     return cluster.run_task(client, train, config, in_task, description="training")
 
 
+def _give_rows(config: Config, client: Client, in_task: Claim, models: Sequence[Config] = ()) -> None:
+    """Make the first rows of `train.init_embeddings`, unless all models of the run have a version."""
+    if given_vectors.is_needed(config, models or [config]):
+        cluster.run_task(client, given_vectors.make, config, in_task, description="vectors")
+    for line in given_vectors.told(config):
+        log.info("training: %s", line)
+
+
 def _train_ensemble(config: Config, client: Client, claim: Claim) -> dict[str, Any]:
     """Train the members, and join their checkpoints unless the committed version holds them."""
     members = ensemble.members_of(config)
     for member in members:
         claim_checkpoint(member)
     in_task = claim.of(config.checkpoint_path)
+    _give_rows(members[0], client, in_task, members)
     trained = _train_members(members, client, claim, in_task)
     claim.check()
     before = pbg_checkpoint.read_version(config.checkpoint_path)
@@ -200,9 +221,10 @@ def warn_of_drawn(config: Config) -> None:
     types = Frozen.of(config).types
     if not types or pbg_checkpoint.read_version(config.checkpoint_path):
         return
-    path, known = config.init_path, set[str]()
+    path = config.init_path
+    known = {name for name, given in config.section(TrainConfig).init_embeddings.items() if given}
     if path:
-        known = set(pbg_checkpoint.num_partitions(path, pbg_checkpoint.read_version(path)))
+        known |= set(pbg_checkpoint.num_partitions(path, pbg_checkpoint.read_version(path)))
     if drawn := sorted(types - known):
         log.warning(
             "training: train.freeze: %s: %s, so the vectors stay as they are drawn",

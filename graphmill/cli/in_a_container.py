@@ -22,6 +22,7 @@ _COMMANDS = ("pipeline", "etl", "train", "evaluate", "remap")
 # Keys whose local paths all processes must reach, and those that are uploaded in place.
 _SUFFIXES = (".py", ".zip", ".egg", ".whl")
 _PATHS = ("input", "output", "path", "paths")
+_PATHS_BY_NAME = "train.init_embeddings."
 _UPLOADED = ("train.plugins", "cluster.")
 
 
@@ -127,6 +128,8 @@ def _paths_of(key: str, node: Any) -> Iterator[tuple[str, str]]:
 
 def _is_path_key(key: str) -> bool:
     """Tell apart `etl.tables[0].path[1]` and `init_path` from other keys."""
+    if key.startswith(_PATHS_BY_NAME):
+        return True
     return re.sub(r"\[\d+\]$", "", key).rpartition(".")[2].rpartition("_")[2] in _PATHS
 
 

@@ -24,6 +24,7 @@ from train import job
 from train.edges.partitions import all_keys
 from train.run.bucket import BatchStep
 from train.run.ensemble import is_joined, members_of
+from train.tables import given_vectors
 
 
 def count_events(on_event, step_s):
@@ -77,10 +78,13 @@ def in_child(config, kill_at=None) -> tuple[int, str]:
     members = members_of(config)
     for member in members if len(members) > 1 else ():
         job.claim_checkpoint(member)
+    if given_vectors.is_needed(config, members):
+        given_vectors.make(members[0])
     for member in members:
         job.train(member)
     if len(members) > 1 and not is_joined(config):
         join(config)
+    given_vectors.finish(config)
     os._exit(0)
 
 

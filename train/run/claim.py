@@ -23,6 +23,7 @@ from graphmill.run import record
 from graphmill.run.trained_with import FILE, saved_settings, trained_s
 from train.config import TrainConfig
 from train.run import validation
+from train.tables import given_vectors
 
 log = logging.getLogger("graphmill")
 
@@ -38,6 +39,7 @@ class Former(NamedTuple):
 def inputs_of(config: Config) -> list[str]:
     """Return the files and folders that the checkpoint of `config` is trained with."""
     inputs = [config.entity_path, *config.edge_paths, *([config.init_path] if config.init_path else [])]
+    inputs += given_vectors.inputs_of(config)
     if split := config.section(TrainConfig).validate_split:
         inputs.append(config.split_path(split))
     return inputs

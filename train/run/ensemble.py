@@ -19,6 +19,7 @@ from graphmill.formats import pbg_checkpoint
 from graphmill.model.operators import OPERATORS
 from train.config import TrainConfig
 from train.edges import seeds
+from train.tables.given_rows import folder_of
 
 FOLDER = "members"
 RECORD = "joined.json"
@@ -56,7 +57,7 @@ def members_of(config: Config) -> list[Config]:
 
 
 def _member(config: Config, number: int) -> Config:
-    one = config.section(TrainConfig).model_copy(update={"ensemble": 1})
+    one = config.section(TrainConfig).model_copy(update={"ensemble": 1}).with_given_at(folder_of(config))
     changes: dict[str, Any] = {
         "checkpoint_path": _folder(config.checkpoint_path, number),
         "output": None,  # curves go beside the member's checkpoint

@@ -1,7 +1,7 @@
 """Partitions in checkpoint files: reading, drawing where there is none yet, writing.
 
 A partition comes from a version of the run's own checkpoint, else from `init_path`, else its rows are drawn.
-Rows that `init_path` lacks are drawn too.
+Rows that `init_path` lacks are drawn too. Rows of `train.init_embeddings` take the place of drawn ones.
 
 Shapes: R rows in the checkpoint of `init_path`, N rows of the partition, D dimension.
 """
@@ -25,6 +25,7 @@ from train.gpu.copies import on_device
 from train.model import optimizer
 from train.model.frozen import Frozen
 from train.step.table import Table
+from train.tables.given_rows import GivenRows
 from train.tables.run_context import CPU, RunContext
 from train.tables.warm_start import WarmStart
 
@@ -38,6 +39,7 @@ class PartitionFiles:
         self.context, self.config = context, context.config
         self.optimizer = self.config.section(TrainConfig).optimizer
         self.frozen = Frozen.of(context.config).types
+        self.given = GivenRows(context.config)
 
     def load(self, key: PartitionKey, version: int, path: str | None = None) -> Table:
         """The table in the files of `version` in the folder `path`; with version 0 a new table.
@@ -131,7 +133,10 @@ class PartitionFiles:
         # numpy asks for huge pages, which random reads of rows want, and torch does not
         rows = torch.from_numpy(np.empty(self._shape(key), np.float32))
         # in place: a partition may fill most of the memory
-        return rows.normal_(generator=generator).mul_(self.config.init_scale)
+        rows.normal_(generator=generator).mul_(self.config.init_scale)
+        for index, where, given_nW in self.given.of(*key):
+            rows.numpy()[index, where] = given_nW
+        return rows
 
     def _shape(self, key: PartitionKey) -> tuple[int, int]:
         return self.context.num_rows[key[0]][key[1]], self.config.entity_dimension(key[0])

@@ -20,6 +20,7 @@ from train.tune.sample import VALID_SPLIT
 _LEFT_OUT = (
     "validate_split",
     "freeze",
+    "init_embeddings",
     "num_workers",
     "tensorboard",
     "save_embed_path",

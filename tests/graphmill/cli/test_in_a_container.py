@@ -93,6 +93,7 @@ def test_a_script_gets_its_arguments_and_files(deployed: Deployed, tmp_path: Pat
         (["--set", "output=/dev/shm/out"], "output: /dev/shm/out is on a disk of this machine"),
         (["--set", "etl.tables[0].path[1]=/dev/shm/y"], "etl.tables[0].path[1]: /dev/shm/y is on a disk"),
         (["--set", "etl.quarantine_path=/dev/shm/bad"], "etl.quarantine_path: /dev/shm/bad is on a disk"),
+        (["--set", "train.init_embeddings.a=/dev/shm/v"], "train.init_embeddings.a: /dev/shm/v is on a disk"),
         (["--master", "local"], "cluster.deploy: cluster is for --master yarn, found local"),
         (["--py-files", "none.py"], "none.py: there is no such file"),
         (["--yarn-option", "queue=q"], "queue: GraphMill sets this option; use cluster.queue"),

@@ -1,0 +1,508 @@
+"""`train.init_embeddings`: rows that start from vectors which users bring, joined by raw id."""
+
+import logging
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphmill import config as configuration
+from graphmill.errors import ConfigError, FormatError, NotFoundError
+from graphmill.formats import pbg_checkpoint, remapped
+from graphmill.run import dates
+from tests.train.graphs import (
+    contents,
+    embeddings,
+    make_config,
+    mean_reciprocal_rank,
+    random_triples,
+    write_graph,
+)
+from tests.train.vectors import raw_ids, write_index, write_vectors
+from train import job
+from train.config import TrainConfig
+from train.tables import given_rows, given_vectors, projection, rows_by_id
+from train.tables.partition_files import PartitionFiles
+from train.tables.run_context import RunContext
+from train.tables.vector_files import VectorFiles
+
+NUM, DIMENSION = 41, 8
+LISTS = [
+    pa.list_(pa.float32()),
+    pa.list_(pa.float64()),
+    pa.large_list(pa.float32()),
+    pa.list_(pa.float16()),
+]
+
+
+def configured(root, paths=None, num_partitions=1, **more):
+    """A graph of `node`, whose vectors are at `paths`; nothing is written."""
+    train = {"init_embeddings": {"node": str(paths)} if paths else {}} | more.pop("train", {})
+    entities = {"node": {"num_partitions": num_partitions}}
+    return make_config(root, entities=entities, train=train, **more)
+
+
+def written(root, paths=None, num_partitions=1, num=NUM, seed=1, **more):
+    """A configuration, with its graph and its raw ids."""
+    config = configured(root, paths, num_partitions, **more)
+    ids = list(raw_ids(num, num_partitions))
+    triples = random_triples(np.random.default_rng(seed), num, 1, num, 200)
+    write_graph(config, {"node": num}, triples)
+    write_index(config, {"node": ids})
+    return config, ids
+
+
+def two_types(root, num_partitions=1, train=None, **more):
+    """A graph of users and nodes, whose vectors are at v.parquet; and the raw ids of the nodes."""
+    config = make_config(
+        root,
+        entities={name: {"num_partitions": num_partitions} for name in ("user", "node")},
+        relations=[{"name": "likes", "lhs": "user", "rhs": "node"}],
+        train={"init_embeddings": {"node": f"{root}/v.parquet"}, **(train or {})},
+        **more,
+    )
+    ids = list(raw_ids(NUM, num_partitions))
+    write_graph(config, {"user": 20, "node": NUM}, random_triples(np.random.default_rng(1), 20, 1, NUM, 200))
+    write_index(config, {"user": list(raw_ids(20, num_partitions)), "node": ids})
+    return config, ids
+
+
+def first_rows(config, num=NUM):
+    """The rows [num, D] that training starts from."""
+    num_partitions = config.entities["node"].num_partitions
+    files = PartitionFiles(RunContext(config))
+    rows = np.zeros((num, config.entity_dimension("node")), np.float32)
+    for part in range(num_partitions):
+        rows[part::num_partitions] = files.load(("node", part), 0).embeddings_ND.numpy()
+    return rows
+
+
+def drawn(config, num=NUM):
+    train = config.model_dump()["train"] | {"init_embeddings": {}}
+    return first_rows(configuration.from_mapping(config.model_dump() | {"train": train}), num)
+
+
+def rms(vectors):
+    return np.sqrt(np.square(vectors, dtype=np.float64).mean())
+
+
+def vectors_of(num, length=DIMENSION, seed=3):
+    return np.random.default_rng(seed).normal(2.0, 3.0, (num, length)).astype(np.float32)
+
+
+class TestJoin:
+    @settings(max_examples=40)
+    @given(
+        num_partitions=st.integers(1, 4),
+        length=st.integers(1, DIMENSION),
+        is_integer=st.booleans(),
+        list_type=st.sampled_from([*LISTS, None]),
+        has_bias=st.booleans(),
+        seed=st.integers(0, 2**32 - 1),
+    )
+    def test_rows_are_those_of_a_dictionary(
+        self, num_partitions, length, is_integer, list_type, has_bias, seed
+    ):
+        rng = np.random.default_rng(seed)
+        length = min(length, DIMENSION - has_bias)
+        with tempfile.TemporaryDirectory() as root:
+            config = configured(root, f"{root}/v", num_partitions, bias=has_bias, comparator="dot", lr=0.2)
+            ids = list(raw_ids(NUM, num_partitions, is_integer))
+            write_index(config, {"node": ids})
+            known = rng.random(NUM) < rng.random()
+            names = [name for name, is_known in zip(ids, known, strict=True) if is_known]
+            others = [str(10**9 + number) for number in range(int(rng.integers(9)))]
+            names = [str(each) for each in rng.permutation([*names, *others])]
+            vectors = vectors_of(len(names), length, seed).astype(np.float16).astype(np.float32)
+            cut = int(rng.integers(len(names) + 1))
+            kind = list_type or pa.list_(pa.float32(), length)
+            for number, part in enumerate((slice(None, cut), slice(cut, None))):
+                given_ids = [int(each) for each in names[part]] if is_integer else names[part]
+                id_type = pa.int64() if is_integer else pa.string()
+                file = f"{root}/v/{number}.parquet"
+                write_vectors(file, given_ids, vectors[part], list_type=kind, id_type=id_type)
+            given_vectors.make(config)
+            by_id = dict(zip(names, vectors, strict=True))
+            taken = np.array([by_id[name] for name in ids if name in by_id], np.float32)
+            rows, fresh = first_rows(config), drawn(config)
+            start = int(has_bias)
+            for row, name in enumerate(ids):
+                if name in by_id:
+                    expected = by_id[name] * np.float32(config.lr / rms(taken))
+                    np.testing.assert_allclose(rows[row, start : start + length], expected, rtol=1e-5)
+                    assert np.array_equal(rows[row, start + length :], fresh[row, start + length :])
+                    assert np.array_equal(rows[row, :start], fresh[row, :start])
+                else:
+                    assert np.array_equal(rows[row], fresh[row])
+            found = given_vectors.figures(config)["node"]
+            assert found["num_vectors"] == len(names)
+            assert found["num_taken"] == len(taken) == NUM - found["num_drawn"]
+            assert found["num_not_in_graph"] == len(others)
+
+    def test_ids_of_one_hash_are_told_apart(self, tmp_path, monkeypatch):
+        config, ids = written(tmp_path, tmp_path / "v.parquet")
+        vectors = vectors_of(NUM)
+        write_vectors(tmp_path / "v.parquet", ids[::-1], vectors[::-1])
+        monkeypatch.setattr(rows_by_id, "hash_strings", lambda ids, seed: np.zeros(len(ids), np.uint64))
+        given_vectors.make(config)
+        np.testing.assert_allclose(first_rows(config), vectors * config.lr / rms(vectors), rtol=1e-5)
+
+    def test_a_vectors_file_may_be_read_in_many_batches(self, tmp_path, monkeypatch):
+        config, ids = written(tmp_path, tmp_path / "v.parquet", num_partitions=3)
+        vectors = vectors_of(NUM)
+        write_vectors(tmp_path / "v.parquet", ids, vectors)
+        monkeypatch.setattr("train.tables.vector_files.BATCH_BYTES", 3 * 4 * DIMENSION)
+        monkeypatch.setattr(given_vectors, "WRITE_BYTES", 5 * 4 * DIMENSION)
+        monkeypatch.setattr(given_vectors, "MOST_FILES", 2)  # fewer files than partitions
+        assert max(len(batch.ids) for batch in VectorFiles(str(tmp_path / "v.parquet")).batches()) == 3
+        given_vectors.make(config)
+        np.testing.assert_allclose(first_rows(config), vectors * config.lr / rms(vectors), rtol=1e-5)
+
+    def test_embeddings_of_another_run_a_folder_and_a_pattern(self, tmp_path):
+        vectors = vectors_of(NUM)
+        for number, pattern in enumerate(["given/node", "gi*/no*/part-*.parquet", "given/n[no]de"]):
+            config, ids = written(tmp_path / str(number), tmp_path / pattern)
+            for part in range(2):
+                with remapped.new_part(str(tmp_path / "given"), "node", part, DIMENSION) as writer:
+                    writer.append(pa.array(ids[part::2]), vectors[part::2])
+            (tmp_path / "given/node/_SUCCESS").write_text("{}")
+            given_vectors.make(config)
+            np.testing.assert_allclose(first_rows(config), vectors * config.lr / rms(vectors), rtol=1e-5)
+
+    def test_categories_of_pandas_are_ids(self, tmp_path):
+        config, ids = written(tmp_path, tmp_path / "v.parquet")
+        write_vectors(tmp_path / "v.parquet", ids, vectors_of(NUM), id_type=None)
+        plain = pa.array(ids).dictionary_encode()
+        write_vectors(tmp_path / "v.parquet", plain.to_pylist(), vectors_of(NUM), id_type=plain.type)
+        given_vectors.make(config)
+        assert given_vectors.figures(config)["node"]["num_taken"] == NUM
+
+    def test_on_hdfs(self, hdfs_uri, client):
+        config, ids = written(f"{hdfs_uri}/run", f"{hdfs_uri}/v*/x-*.parquet", 2, lr=1e-12, max_norm=None)
+        vectors = vectors_of(NUM)
+        write_vectors(f"{hdfs_uri}/vectors/x-1.parquet", ids[:20], vectors[:20])
+        write_vectors(f"{hdfs_uri}/vectors/x-2.parquet", ids[20:], vectors[20:])
+        figures = job.run(config, client)
+        assert figures["init_embeddings"]["node"]["num_taken"] == NUM
+        expected = torch.from_numpy(vectors * np.float32(config.init_scale / rms(vectors)))
+        torch.testing.assert_close(embeddings(config, "node", NUM), expected, rtol=1e-5, atol=1e-10)
+
+
+class TestProjection:
+    @pytest.mark.parametrize("is_sampled", [False, True])
+    def test_long_vectors_become_principal_components(self, tmp_path, monkeypatch, is_sampled):
+        config, ids = written(tmp_path, tmp_path / "v.parquet")
+        rng = np.random.default_rng(8)
+        basis = rng.normal(size=(DIMENSION, 20)) * np.geomspace(5, 0.5, DIMENSION)[:, None]
+        vectors = rng.normal(size=(NUM, DIMENSION)) @ basis + 0.01 * rng.normal(size=(NUM, 20)) + 100
+        if is_sampled:
+            monkeypatch.setattr(given_vectors, "SAMPLE", 30)
+        write_vectors(tmp_path / "v.parquet", ids, vectors)
+        given_vectors.make(config)
+        found = given_vectors.figures(config)["node"]
+        assert found["explained_variance"] > 0.99
+        assert (found["num_fitted"] < NUM) == is_sampled
+        assert found["num_fitted"] > 15
+        rows = first_rows(config)
+        assert rms(rows) == pytest.approx(config.lr, rel=1e-4)
+        # distances stay, but for what the components leave out
+        apart = [each[:, None] - each[None] for each in (vectors - vectors.mean(0), rows)]
+        before, after = (np.linalg.norm(each, axis=2)[np.triu_indices(NUM, 1)] for each in apart)
+        assert np.std(after / before) < 0.02 * np.mean(after / before)
+
+    @settings(max_examples=30)
+    @given(seed=st.integers(0, 2**32 - 1), num=st.integers(1, 60), cut=st.integers(0, 60))
+    def test_fitted_as_by_a_singular_value_decomposition(self, seed, num, cut):
+        rng = np.random.default_rng(seed)
+        vectors = (rng.normal(size=(num, 12)) * np.geomspace(9, 0.1, 12) + rng.normal(size=12)).astype("f4")
+        batches = [each for each in (vectors[:cut], vectors[cut:]) if len(each)]
+        found = projection.fitted(batches, 12, 5)
+        centred = (vectors - vectors.mean(0, dtype=np.float64)).astype(np.float64)
+        _, sizes, turned = np.linalg.svd(centred)
+        strong = min(5, max(num - 1, 0))
+        for number in range(strong):
+            assert abs(turned[number] @ found.components_LD[:, number]) == pytest.approx(1, abs=1e-3)
+        largest = np.abs(found.components_LD).argmax(0)
+        assert (found.components_LD[largest, range(5)] > 0).all()
+        total = np.square(sizes).sum()
+        share = np.square(sizes[:5]).sum() / total if total > 1e-9 else 1.0
+        assert found.explained == pytest.approx(share, abs=1e-4)
+        assert found.num_fitted == num
+
+    def test_too_long_vectors_are_refused(self, monkeypatch):
+        monkeypatch.setattr(projection, "MOST_LENGTH", 11)
+        with pytest.raises(FormatError, match="length 12: expected 11 at most"):
+            projection.fitted([np.zeros((3, 12), np.float32)], 12, 5)
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("ids", "vectors", "told"),
+        [
+            (["a", "b", None], [[1.0]] * 3, r"v\.parquet: row 2: column 'id': expected a raw id, found null"),
+            (["a", "b"], [[1.0], None], r"row 1: column 'embedding': expected a vector, found null"),
+            (
+                ["a", "b"],
+                [[1.0, 2.0], [None, 1.0]],
+                r"row 1: column 'embedding': expected numbers, found null",
+            ),
+            (["a", "b"], [[1.0], [float("nan")]], r"row 1: .*expected finite numbers.*NaN or infinity"),
+            (["a", "b"], [[1.0], [float("inf")]], r"row 1: .*expected finite numbers"),
+            (["a", "b"], [[1.0], [1e300]], r"row 1: .*expected finite numbers of float32"),
+            (["a", "b"], [[1.0], [1.0, 2.0]], r"row 1: .*expected 1 numbers, as in the first row of all"),
+            (["a", "b"], [[], []], r"row 0: .*expected one or more numbers"),
+        ],
+    )
+    def test_a_bad_row_is_named(self, tmp_path, ids, vectors, told):
+        config, _ = written(tmp_path, tmp_path / "v.parquet")
+        write_vectors(tmp_path / "v.parquet", ids, vectors, list_type=pa.list_(pa.float64()))
+        with pytest.raises(FormatError, match=told + ".*correct the file, or leave the row out"):
+            given_vectors.make(config)
+        assert not given_vectors.figures(config)
+
+    @pytest.mark.parametrize("places", [(2, 3), (2, 30)])
+    def test_an_id_twice_is_named_with_both_rows(self, tmp_path, places):
+        config, ids = written(tmp_path, tmp_path / "v", num_partitions=2)
+        names = list(ids)
+        names[places[1]] = ids[places[0]]
+        write_vectors(tmp_path / "v/1.parquet", names[:10], vectors_of(10))
+        write_vectors(tmp_path / "v/2.parquet", names[10:], vectors_of(NUM - 10))
+        second = "1.parquet: row 3" if places[1] == 3 else "2.parquet: row 20"
+        told = f"{second}: id '{ids[2]}' again, after .*1.parquet: row 2; expected an id once"
+        with pytest.raises(FormatError, match=told):
+            given_vectors.make(config)
+
+    def test_another_length_in_another_file(self, tmp_path):
+        config, ids = written(tmp_path, tmp_path / "v")
+        write_vectors(tmp_path / "v/1.parquet", ids[:1], vectors_of(1, 5))
+        write_vectors(tmp_path / "v/2.parquet", ids[1:2], vectors_of(1, 6))
+        with pytest.raises(FormatError, match=r"2\.parquet: row 0: .*expected 5 numbers"):
+            given_vectors.make(config)
+
+    @pytest.mark.parametrize(
+        ("columns", "told"),
+        [
+            ({"id": ["a"]}, "column 'embedding': expected a list of floats, found no such column"),
+            ({"key": ["a"], "embedding": [[1.0]]}, "column 'id': expected string or integer, found no such"),
+            ({"id": [1.5], "embedding": [[1.0]]}, "column 'id': expected string or integer, found double"),
+            (
+                {"id": ["a"], "embedding": [["x"]]},
+                "column 'embedding': expected a list of floats, found list",
+            ),
+        ],
+    )
+    def test_other_columns_are_refused(self, tmp_path, columns, told):
+        config, _ = written(tmp_path, tmp_path / "v.parquet")
+        pq.write_table(pa.table(columns), tmp_path / "v.parquet")
+        with pytest.raises(FormatError, match=told):
+            given_vectors.make(config)
+
+    def test_damage_no_files_and_no_such_type(self, tmp_path):
+        config, _ = written(tmp_path, tmp_path / "v*.parquet")
+        with pytest.raises(
+            NotFoundError, match=r"train\.init_embeddings\.node: .*v\*\.parquet: no file there"
+        ):
+            job.check(config)
+        (tmp_path / "v.parquet").write_text("id,embedding\n")
+        job.check(config)
+        with pytest.raises(FormatError, match="expected a parquet file"):
+            given_vectors.make(config)
+        wrong = configured(tmp_path, train={"init_embeddings": {"nodes": str(tmp_path)}})
+        with pytest.raises(ConfigError, match=r"train\.init_embeddings\.nodes: no such entity type; .*node"):
+            job.check(wrong)
+
+    def test_an_index_of_other_partitions_is_refused(self, tmp_path):
+        written(tmp_path, num_partitions=2)
+        config = configured(tmp_path, tmp_path / "v.parquet", num_partitions=3)
+        with pytest.raises(FormatError, match="with 3 partitions of 'node', found murmurhash64a and 2"):
+            given_vectors.make(config)
+
+
+class TestRun:
+    @pytest.mark.parametrize(
+        "train",
+        [
+            {"resident": "always"},
+            {"resident": "never"},
+            {"memory_partitions": 4},
+            {"num_workers": 2},
+            {"ensemble": 2},
+        ],
+        ids=str,
+    )
+    def test_every_placement_starts_from_the_vectors(self, tmp_path, client, caplog, train):
+        """Rows that do not move show where they began."""
+        config, ids = two_types(tmp_path, 4, num_epochs=1, train={**train, "freeze": ["node"]})
+        vectors = vectors_of(NUM)
+        write_vectors(tmp_path / "v.parquet", [*ids[:30], "another"], vectors[:31])
+        with caplog.at_level(logging.INFO, "graphmill"):
+            figures = job.run(config, client)
+        expected = vectors[:30] * config.lr / rms(vectors[:30])
+        rows = embeddings(config, "node", NUM).numpy()
+        for member in np.split(rows, config.ensemble, axis=1):
+            np.testing.assert_allclose(member[:30], expected, rtol=1e-5)
+        assert figures["init_embeddings"]["node"] == {
+            "num_vectors": 31,
+            "length": DIMENSION,
+            "num_taken": 30,
+            "num_drawn": 11,
+            "num_not_in_graph": 1,
+            "num_of_init_path": 0,
+        }
+        assert "30 ids of 'node' take a vector of 31 (length 8); 11 are without one, 1 vectors" in caplog.text
+        assert not Path(given_rows.folder_of(config)).exists()
+
+    def test_resuming_reads_no_vectors(self, tmp_path):
+        for name in ("whole", "parts"):
+            config, ids = written(tmp_path / name, tmp_path / "v.parquet", 2, num_epochs=2)
+            write_vectors(tmp_path / "v.parquet", ids, vectors_of(NUM))
+            given_vectors.make(config)
+            for num_epochs in (1, 2) if name == "parts" else (2,):
+                job.train(configuration.from_mapping(config.model_dump() | {"num_epochs": num_epochs}))
+                if num_epochs == 1:
+                    shutil.rmtree(given_rows.folder_of(config))
+                    assert not given_vectors.is_needed(config, [config])
+        found = [contents(str(tmp_path / name / "checkpoint")) for name in ("whole", "parts")]
+        rows = [{key: each[key] for key in each if "embeddings_" in key} for each in found]
+        assert rows[0].keys() == rows[1].keys()
+        assert rows[0]
+        tables = [
+            pbg_checkpoint.read_embeddings(str(tmp_path / name / "checkpoint"), "node", 0, 2)[0]
+            for name in ("whole", "parts")
+        ]
+        assert np.array_equal(*tables)
+
+    def test_rows_of_a_killed_run_are_used_again_unless_they_are_of_other_files(self, tmp_path):
+        config, ids = written(tmp_path, tmp_path / "v.parquet")
+        write_vectors(tmp_path / "v.parquet", ids, vectors_of(NUM))
+        given_vectors.make(config)
+        assert not given_vectors.is_needed(config, [config])
+        before = first_rows(config)
+        for changes in ({"lr": 0.3}, {"dimension": 6}, {"bias": True}):
+            other = configuration.from_mapping(config.model_dump() | changes)
+            assert given_vectors.is_needed(other, [other])
+        write_vectors(tmp_path / "v.parquet", ids, vectors_of(NUM, seed=9))
+        os.utime(tmp_path / "v.parquet", (1, 1))
+        assert given_vectors.is_needed(config, [config])
+        given_vectors.make(config)
+        assert not np.array_equal(first_rows(config), before)
+
+    def test_damaged_rows_are_refused(self, tmp_path):
+        config, ids = written(tmp_path, tmp_path / "v.parquet")
+        with pytest.raises(FormatError, match="expected the rows of train"):
+            first_rows(config)
+        write_vectors(tmp_path / "v.parquet", ids, vectors_of(NUM))
+        given_vectors.make(config)
+        part = Path(given_rows.part_uri(given_rows.folder_of(config), "node", 0))
+        content = bytearray(part.read_bytes())
+        content[len(content) // 2] ^= 1
+        part.write_bytes(content)
+        with pytest.raises(FormatError, match="checksum"):
+            first_rows(config)
+
+    def test_other_vectors_train_anew(self, tmp_path, client):
+        config, ids = written(tmp_path, tmp_path / "v.parquet", num_epochs=1)
+        write_vectors(tmp_path / "v.parquet", ids, vectors_of(NUM))
+        assert job.run(config, client)["init_embeddings"]
+        assert job.run(config, client)["num_edges"] == 0  # nothing has changed
+        fingerprint = job.fingerprint(config)
+        assert str(tmp_path / "v.parquet") in str(fingerprint["inputs"])
+        write_vectors(tmp_path / "v.parquet", ids[:5], vectors_of(5))
+        assert job.fingerprint(config) != fingerprint
+        figures = job.run(config, client)
+        assert figures["moved_aside"]
+        assert figures["init_embeddings"]["node"]["num_taken"] == 5
+
+    def test_a_run_without_the_key_has_the_fingerprint_that_it_had(self, tmp_path):
+        config, _ = written(tmp_path)
+        assert "init_embeddings" not in str(job.fingerprint(config))
+
+
+class TestInitPath:
+    def test_only_new_ids_take_a_vector(self, tmp_path, client):
+        first, _ = written(tmp_path / "first", num_partitions=2, num=30, num_epochs=1)
+        job.train(first)
+        second, ids = written(tmp_path / "second", tmp_path / "v.parquet", 2, init_path=first.checkpoint_path)
+        vectors = vectors_of(NUM)
+        write_vectors(tmp_path / "v.parquet", ids[:40], vectors[:40])
+        given_vectors.make(second)
+        rows = first_rows(second)
+        assert np.array_equal(rows[:30], embeddings(first, "node", 30).numpy())
+        expected = vectors[30:40] * second.lr / rms(vectors[30:40])
+        np.testing.assert_allclose(rows[30:40], expected, rtol=1e-5)
+        assert np.array_equal(rows[40:], drawn(second)[40:])
+        found = given_vectors.figures(second)["node"]
+        assert (found["num_taken"], found["num_of_init_path"], found["num_drawn"]) == (10, 30, 1)
+
+
+class TestFrozen:
+    @pytest.mark.parametrize("length", [DIMENSION, 20])
+    def test_vectors_stay_to_the_bit(self, tmp_path, client, caplog, length):
+        frozen = {"freeze": ["node"]}
+        config, ids = two_types(tmp_path, num_epochs=2, max_norm=0.1, train=frozen)
+        write_vectors(tmp_path / "v.parquet", ids, vectors_of(NUM, length))
+        given_vectors.make(config)
+        before = first_rows(config)
+        with caplog.at_level(logging.INFO, "graphmill"):
+            job.run(config, client)
+        assert np.array_equal(embeddings(config, "node", NUM).numpy(), before)
+        assert "stay as they are drawn" not in caplog.text
+
+    def test_shorter_vectors_are_refused(self, tmp_path):
+        config, ids = two_types(tmp_path, train={"freeze": ["node"]})
+        write_vectors(tmp_path / "v.parquet", ids, vectors_of(NUM, 5))
+        with pytest.raises(
+            ConfigError, match=r"length 5 are shorter than the rows \(8\).*set dimension to 5"
+        ):
+            given_vectors.make(config)
+
+
+class TestConfiguration:
+    def test_relative_paths_start_at_the_current_folder(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        config = configured(tmp_path, "vectors/*.parquet")
+        found = config.section(TrainConfig).init_embeddings
+        assert found == {"node": str(tmp_path / "vectors/*.parquet")}
+
+    def test_the_first_date_has_no_vectors_of_a_date_before(self, tmp_path):
+        conf = tmp_path / "conf.yaml"
+        conf.write_text(
+            f"output: {tmp_path}/{{date}}\nentities: {{node: {{}}}}\n"
+            "relations: [{name: r, lhs: node, rhs: node}]\n"
+            f"train: {{init_embeddings: {{node: '{tmp_path}/{{previous_date}}/embeddings/node'}}}}\n"
+        )
+        config = dates.load(str(conf), (), dates.date(2026, 11, 20))
+        assert config.section(TrainConfig).init_embeddings == {"node": None}
+        job.check(config)
+        assert given_vectors.inputs_of(config) == []
+
+
+def test_vectors_that_know_the_graph_help(tmp_path, client):
+    """After one epoch, rows that begin near those of a trained model rank far better than drawn ones."""
+    rng = np.random.default_rng(0)
+    num, groups = 400, 20
+    lhs = np.repeat(np.arange(num), 5)
+    rhs = rng.integers(num // groups, size=len(lhs)) * groups + lhs % groups  # edges within a group
+    triples = np.unique(np.stack([lhs, 0 * lhs, rhs], 1), axis=0)
+    centres = rng.normal(size=(groups, DIMENSION))
+    vectors = centres[np.arange(num) % groups] + 0.3 * rng.normal(size=(num, DIMENSION))
+    held_out = rng.random(len(triples)) < 0.1
+    mrr = {}
+    for name, path in (("drawn", None), ("given", tmp_path / "v.parquet")):
+        config = configured(tmp_path / name, path, 2, num_epochs=1, lr=0.3, global_emb=False)
+        ids = list(raw_ids(num, 2))
+        write_graph(config, {"node": num}, triples[~held_out])
+        write_index(config, {"node": ids})
+        if path:
+            write_vectors(path, ids, vectors)
+        job.run(config, client)
+        mrr[name] = mean_reciprocal_rank(config, {"node": num}, triples, triples[held_out])
+    assert mrr["given"] > 1.5 * mrr["drawn"]

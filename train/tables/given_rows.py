@@ -1,0 +1,109 @@
+"""The first rows that `train.init_embeddings` gives, as all workers of a run read them.
+
+    {checkpoint_path}/initial/                  from the start of a run to its end
+        given.json                              what they are made from; factor and figures of each type
+        {type}/part-{partition:05d}.parquet
+            index       int64                   row of the partition
+            embedding   fixed_size_list<float32>[W]
+        checksums.xxh128
+
+A run that is killed before its first version finds them again, and starts from the same rows. The members
+of an ensemble share those of the joined checkpoint. Versions hold all rows: then nothing reads this folder.
+No import of torch: the client looks at the folder.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from graphmill import storage
+from graphmill.config import Config
+from graphmill.errors import FormatError
+from graphmill.formats.parquet import check_schema, iter_columns, open_parquet
+from train.config import TrainConfig
+
+FOLDER = "initial"
+CONTENT = "given.json"
+INDEX, VALUES = "index", "embedding"
+_READ_BYTES = 32 << 20
+
+Floats = npt.NDArray[np.float32]
+Numbers = npt.NDArray[np.int64]
+
+
+class Given(NamedTuple):
+    """Rows of a type that are given.
+
+    Attributes:
+        first: First element of a row that is given: 1 where element 0 is a bias.
+        width: Number of elements that are given.
+        factor: Factor of their numbers.
+    """
+
+    first: int
+    width: int
+    factor: float
+
+
+def schema(width: int) -> pa.Schema:
+    """Columns of a part whose rows are given `width` elements."""
+    fields = [pa.field(INDEX, pa.int64(), nullable=False)]
+    return pa.schema([*fields, pa.field(VALUES, pa.list_(pa.float32(), width), nullable=False)])
+
+
+def folder_of(config: Config) -> str:
+    """The folder of a run, or of the ensemble that the run belongs to."""
+    return config.section(TrainConfig).given_at or storage.join(config.checkpoint_path, FOLDER)
+
+
+def part_uri(folder: str, entity_type: str, partition: int) -> str:
+    """The file with the given rows of one partition."""
+    return storage.join(folder, entity_type, f"part-{partition:05d}.parquet")
+
+
+def content_of(folder: str) -> dict[str, Any] | None:
+    """The content of given.json; None where no rows have been made."""
+    uri = storage.join(folder, CONTENT)
+    return storage.read_json(uri) if storage.exists(uri) else None
+
+
+class GivenRows:
+    """Reads the given rows of a run; holds none of them."""
+
+    def __init__(self, config: Config) -> None:
+        """Of a type without `train.init_embeddings`, no rows are given."""
+        paths = config.section(TrainConfig).init_embeddings
+        self._names = frozenset(name for name, path in paths.items() if path)
+        self.folder = folder_of(config)
+
+    def of(self, entity_type: str, partition: int) -> Iterator[tuple[Numbers, slice, Floats]]:
+        """Batches of given rows: their numbers [n], the elements that they are given, and these [n, W].
+
+        Raises:
+            FormatError: the rows have not been made, or the file is damaged.
+        """
+        if entity_type not in self._names:
+            return
+        given = self._types[entity_type]
+        uri = part_uri(self.folder, entity_type, partition)
+        where = slice(given.first, given.first + given.width)
+        with open_parquet(uri, storage.manifest_of(self.folder)) as parquet:
+            check_schema(parquet, {each.name: (each.type,) for each in schema(given.width)}, uri)
+            batch_rows = max(1, _READ_BYTES // (4 * given.width))
+            for _, (index, rows) in iter_columns(parquet, uri, [INDEX, VALUES], batch_rows):
+                rows_nW = rows.flatten().to_numpy().reshape(-1, given.width)
+                yield index.to_numpy(), where, rows_nW * np.float32(given.factor)
+
+    @cached_property
+    def _types(self) -> dict[str, Given]:
+        content = content_of(self.folder)
+        if content is None:
+            raise FormatError(
+                f"{self.folder}: expected the rows of train.init_embeddings, found none; train with the "
+                "command `graphmill train`, which makes them first"
+            )
+        return {name: Given(*found["given"]) for name, found in content["types"].items()}

@@ -1,0 +1,337 @@
+"""Makes the first rows of a run from vectors that users bring (`train.init_embeddings`).
+
+    files -> checked batches -> projected, if they are longer than the rows
+      -> divided into files on the local disk, by the partition that the hash of the raw id says
+      -> partition by partition: joined with the entity index -> {checkpoint_path}/initial/ (`given_rows`)
+
+The files may be larger than memory. Memory takes the raw ids of a partition, a batch of vectors, and L x L
+numbers to project vectors of length L; the disk takes W numbers for each vector, in the graph or not.
+
+Shapes: n vectors of a batch, L their length, W elements that a row takes of them, N rows of a partition.
+"""
+
+import json
+import math
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphmill import storage
+from graphmill.checkpoints.id_join import MOST_FILES, Files
+from graphmill.config import Config
+from graphmill.errors import ConfigError, FormatError, NotFoundError
+from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
+from graphmill.formats.murmur import HASH_NAME, hash_strings, mix, scale
+from graphmill.formats.parquet.vectors import new_table
+from graphmill.machine import run_folder
+from graphmill.run import record
+from graphmill.run.lock import NO_CLAIM, Claim
+from graphmill.storage import Checksums
+from train.config import TrainConfig
+from train.model.frozen import Frozen
+from train.tables import projection
+from train.tables.given_rows import CONTENT, Given, content_of, folder_of, part_uri, schema
+from train.tables.rows_by_id import Found, RowsById
+from train.tables.vector_files import VectorFiles, paths_of
+
+SAMPLE = 100_000
+"""Vectors, about, that a projection is fitted on, of more: those whose ids have the smallest hashes."""
+WRITE_BYTES = 32 << 20
+
+Floats = npt.NDArray[np.float32]
+Numbers = npt.NDArray[np.int64]
+
+
+def inputs_of(config: Config) -> list[str]:
+    """List the files and folders of all vectors, for a fingerprint."""
+    return [uri for path in _paths(config).values() for uri in (paths_of(path) or [path])]
+
+
+def check(config: Config) -> None:
+    """Refuse vectors of types that do not exist, and paths where nothing is.
+
+    Raises:
+        ConfigError: there is no such type.
+        NotFoundError: there are no files.
+    """
+    for name, path in _paths(config).items():
+        if name not in config.entities:
+            known = ", ".join(config.entities)
+            raise ConfigError(f"train.init_embeddings.{name}: no such entity type; there are {known}")
+        if not paths_of(path):
+            raise NotFoundError(
+                f"train.init_embeddings.{name}: {path}: no file there to read vectors from; correct the "
+                "path, or leave the key out"
+            )
+
+
+def is_needed(config: Config, models: Sequence[Config]) -> bool:
+    """Whether rows have yet to be made: a model has no version, and no run that was killed has made them."""
+    if not _paths(config) or all(pbg_checkpoint.read_version(each.checkpoint_path) for each in models):
+        return False
+    content = content_of(folder_of(config))
+    return content is None or content.get("made_from") != _made_from(config)
+
+
+def make(config: Config, claim: Claim = NO_CLAIM) -> None:
+    """Make the rows of all types in this process; the configuration is that of one model.
+
+    Raises:
+        FormatError: a file has a wrong column or row, or an id of the graph twice; or the entity index is
+            another.
+        ConfigError: vectors of a frozen type are shorter than its rows.
+    """
+    types: dict[str, Any] = {}
+    checksums: Checksums = {}
+    made_from = _made_from(config)
+    with storage.atomic_directory(folder_of(config)) as folder:
+        for name, path in _paths(config).items():
+            types[name] = _Maker(config, name, path).make(folder, checksums)
+        storage.write_checksums(storage.manifest_of(folder).uri, checksums)
+        content = {"made_from": made_from, "types": types}
+        storage.write_text(
+            storage.join(folder, CONTENT), json.dumps(content, indent=1, sort_keys=True) + "\n"
+        )
+        claim.check()
+
+
+def finish(config: Config, claim: Claim = NO_CLAIM) -> dict[str, Any]:
+    """Delete the rows, which the versions of the run hold; return their figures by type."""
+    found = figures(config)
+    if content_of(folder_of(config)) is not None:  # maybe of a run that was killed and had other settings
+        claim.check()
+        storage.delete(folder_of(config))
+    return found
+
+
+def figures(config: Config) -> dict[str, Any]:
+    """Figures of each type for run.json; empty where no rows have been made, or training has ended."""
+    content = content_of(folder_of(config)) if _paths(config) else None
+    return {name: each["figures"] for name, each in content["types"].items()} if content else {}
+
+
+def told(config: Config) -> list[str]:
+    """Tell, one line for each type, what has become of the vectors."""
+    return [_told(name, found) for name, found in figures(config).items()]
+
+
+def _paths(config: Config) -> dict[str, str]:
+    given = config.section(TrainConfig).init_embeddings
+    return {name: path for name, path in sorted(given.items()) if path}
+
+
+def _made_from(config: Config) -> dict[str, Any]:
+    """All that the rows depend on, as JSON types."""
+    more = [config.init_path] if config.init_path else []
+    return {
+        "paths": _paths(config),
+        "inputs": record.describe_inputs([config.entity_path, *more, *inputs_of(config)]),
+        "dimensions": {name: config.entity_dimension(name) for name in _paths(config)},
+        "bias": config.bias,
+        "scale": _scale(config),
+    }
+
+
+def _scale(config: Config) -> float:
+    """Root mean square of the given elements.
+
+    The first step of Adagrad moves an element by lr, whatever its gradient: smaller vectors would be lost in
+    it, and much larger ones, where they are of no use, take epochs to unlearn.
+    """
+    return max(config.lr, config.init_scale)
+
+
+class _Maker:
+    """Makes the rows of one entity type."""
+
+    def __init__(self, config: Config, entity_type: str, path: str) -> None:
+        self.config, self.entity_type = config, entity_type
+        self.num_partitions = config.entities[entity_type].num_partitions
+        self.manifest = entity_index.read_manifest(config.entity_path)
+        self._check_index()
+        self.files = VectorFiles(path)
+        self.first = int(config.bias)
+        room = config.entity_dimension(entity_type) - self.first
+        self.width = min(self.files.length, room)
+        self._check_frozen(room)
+        self.projection = self._fitted() if self.files.length > room else None
+        self.num_taken = self.num_known = 0
+        self.sum_of_squares = 0.0
+
+    def make(self, folder: str, checksums: Checksums) -> dict[str, Any]:
+        """Write all partitions below `folder`; returns what given.json has of the type."""
+        with _scratch() as scratch:
+            divided = self._divided(scratch)
+            for partition in range(self.num_partitions):
+                self._write(folder, partition, divided, checksums)
+        num_elements = self.num_taken * self.width
+        mean = math.sqrt(self.sum_of_squares / num_elements) if num_elements else 0.0
+        factor = _scale(self.config) / mean if mean else 1.0
+        return {"given": Given(self.first, self.width, factor), "figures": self._figures()}
+
+    def _figures(self) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "num_vectors": sum(self.files.num_rows),
+            "length": self.files.length,
+            "num_taken": self.num_taken,
+            "num_drawn": self._num_ids() - self.num_known,
+            "num_not_in_graph": sum(self.files.num_rows) - self.num_known,
+            "num_of_init_path": self.num_known - self.num_taken,
+        }
+        if self.projection is not None:
+            found["explained_variance"] = round(self.projection.explained, 4)
+            found["num_fitted"] = self.projection.num_fitted
+        return found
+
+    def _num_ids(self) -> int:
+        counts = entity_counts.read_counts(self.config.entity_path, {self.entity_type: self.num_partitions})
+        return sum(counts[self.entity_type])
+
+    def _check_index(self) -> None:
+        found = self.manifest.num_partitions.get(self.entity_type)
+        if found != self.num_partitions or self.manifest.hash_name != HASH_NAME:
+            raise FormatError(
+                f"{self.config.entity_path}: train.init_embeddings needs an entity index of {HASH_NAME} with "
+                f"{self.num_partitions} partitions of {self.entity_type!r}, found {self.manifest.hash_name} "
+                f"and {found}; run etl again"
+            )
+
+    def _check_frozen(self, room: int) -> None:
+        if self.width < room and self.entity_type in Frozen.of(self.config).types and self.files.length:
+            raise ConfigError(
+                f"train.init_embeddings.{self.entity_type}: vectors of length {self.files.length} are "
+                f"shorter than the rows ({room}), and train.freeze would keep what is drawn for the rest; "
+                f"set dimension to {self.files.length + self.first}, or do not freeze {self.entity_type!r}"
+            )
+
+    def _fitted(self) -> projection.Projection:
+        num_rows = sum(self.files.num_rows)
+        share = min(1.0, SAMPLE / num_rows)
+        batches = (
+            batch.vectors_nL if share == 1 else batch.vectors_nL[_is_sampled(batch.ids, share)]
+            for batch in self.files.batches()
+        )
+        wanted = (vectors_nL for vectors_nL in batches if len(vectors_nL))
+        return projection.fitted(wanted, self.files.length, self.width)
+
+    def _divided(self, scratch: str) -> Files:
+        """Divide the vectors into files of partitions."""
+        vector = pa.list_(pa.float32(), self.width)
+        columns = [("id", pa.string()), ("partition", pa.int64()), ("row", pa.int64()), ("vector", vector)]
+        divided = Files(scratch, "vectors", min(self.num_partitions, MOST_FILES), pa.schema(columns))
+        firsts = np.cumsum([0, *self.files.num_rows])
+        for batch in self.files.batches():
+            vectors_nW = batch.vectors_nL if self.projection is None else self.projection.of(batch.vectors_nL)
+            vectors = pa.FixedSizeListArray.from_arrays(
+                pa.array(np.ascontiguousarray(vectors_nW).reshape(-1)), type=vector
+            )
+            hashes = hash_strings(batch.ids, self.manifest.seed)
+            partitions = scale(hashes, self.num_partitions).astype(np.int64)
+            rows = firsts[batch.file] + batch.first_row + np.arange(len(batch.ids))
+            divided.add([batch.ids, partitions, rows, vectors], partitions % len(divided))
+        divided.close()
+        return divided
+
+    def _write(self, folder: str, partition: int, divided: Files, checksums: Checksums) -> None:
+        """Write the given rows of one partition."""
+        index = RowsById(self.config.entity_path, self.entity_type, partition, self.manifest.seed)
+        first_new = self._num_saved(partition)
+        read_at = np.full(len(index), -1, np.int64)  # the row of the files that an id was found in
+        uri = part_uri(folder, self.entity_type, partition)
+        with (
+            storage.atomic_output(uri, is_large=True, checksums=checksums) as stream,
+            new_table(stream, schema(self.width), is_plain=True, compression="zstd") as table,
+        ):
+            for batch in _larger(divided, partition % len(divided), 4 * self.width):
+                batch = batch.filter(pc.equal(batch["partition"], partition))
+                found = index.find(batch["id"].combine_chunks())
+                self._refuse_twice(batch, found, read_at)
+                self.num_known += len(found.rows)
+                is_new = found.rows >= first_new
+                rows, at = found.rows[is_new], found.at[is_new]
+                vectors_nW = _values(batch["vector"], self.width)[at]
+                self.num_taken += len(rows)
+                self.sum_of_squares += float(np.square(vectors_nW, dtype=np.float64).sum())
+                table.append([pa.array(rows), vectors_nW])
+
+    def _num_saved(self, partition: int) -> int:
+        """Rows of the partition that the checkpoint at init_path has, which stay as they are there."""
+        path = self.config.init_path
+        if path is None:
+            return 0
+        version = pbg_checkpoint.read_version(path)
+        if partition >= pbg_checkpoint.num_partitions(path, version).get(self.entity_type, 0):
+            return 0
+        with pbg_checkpoint.open_embeddings(path, self.entity_type, partition, version) as rows:
+            return rows.shape[0]
+
+    def _refuse_twice(self, batch: pa.Table, found: Found, read_at: Numbers) -> None:
+        numbers = batch["row"].to_numpy()[found.at]
+        earlier = read_at[found.rows]
+        order = np.argsort(found.rows, kind="stable")
+        again = np.flatnonzero(found.rows[order[1:]] == found.rows[order[:-1]])
+        earlier[order[again + 1]] = numbers[order[again]]
+        wrong = np.flatnonzero(earlier >= 0)
+        if len(wrong):
+            first = int(wrong[0])
+            raise FormatError(
+                f"{self.files.place(int(numbers[first]))}: id {batch['id'][int(found.at[first])].as_py()!r} "
+                f"again, after {self.files.place(int(earlier[first]))}; expected an id once; leave one of "
+                "the rows out"
+            )
+        read_at[found.rows] = numbers
+
+
+def _is_sampled(ids: pa.Array, share: float) -> npt.NDArray[np.bool_]:
+    chosen: npt.NDArray[np.bool_] = mix(hash_strings(ids, 0)) < np.uint64(share * 2**64)
+    return chosen
+
+
+def _larger(divided: Files, number: int, row_bytes: int) -> Iterator[pa.Table]:
+    """The rows of a file in tables of about `WRITE_BYTES`, so that a part has few row groups."""
+    held: list[pa.RecordBatch] = []
+    num_rows = 0
+    for batch in divided.batches(number):
+        held.append(batch)
+        num_rows += len(batch)
+        if num_rows * row_bytes >= WRITE_BYTES:
+            yield pa.Table.from_batches(held)
+            held, num_rows = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _values(vectors: pa.ChunkedArray, width: int) -> Floats:
+    values: Floats = vectors.combine_chunks().flatten().to_numpy().reshape(-1, width)
+    return values
+
+
+@contextmanager
+def _scratch() -> Iterator[str]:
+    """A temporary folder; a later run deletes it if this one is killed."""
+    path = tempfile.mkdtemp(dir=run_folder.path())
+    try:
+        yield path
+    finally:
+        with suppress(OSError):
+            shutil.rmtree(path)
+
+
+def _told(entity_type: str, found: dict[str, Any]) -> str:
+    """Tell in one line what became of the vectors of a type."""
+    kept = f", {found['num_of_init_path']:,} keep the rows of init_path" if found["num_of_init_path"] else ""
+    reduced = ""
+    if "explained_variance" in found:
+        reduced = f"; their principal components explain {found['explained_variance']:.1%} of the variance"
+    return (
+        f"{found['num_taken']:,} ids of {entity_type!r} take a vector of {found['num_vectors']:,} "
+        f"(length {found['length']}){kept}; {found['num_drawn']:,} are without one, "
+        f"{found['num_not_in_graph']:,} vectors are not in the graph{reduced}"
+    )

@@ -1,0 +1,199 @@
+"""Parquet files with vectors by raw id, which users bring: found by path, read in batches, checked.
+
+    id          string or integer       raw id
+    embedding   list of floats          all of one length; list, large list or fixed-size list
+
+Other columns are left alone: the stage remap's own files are such files. Files may be larger than memory: a
+batch has at most `BATCH_BYTES`.
+"""
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from graphmill import storage
+from graphmill.errors import FormatError, NotFoundError
+from graphmill.formats.parquet import bounds, open_parquet
+
+ID, VALUES = "id", "embedding"
+BATCH_BYTES = 32 << 20
+"""Numbers of a batch, as float32."""
+
+_REMEDY = "correct the file, or leave the row out: ids without a vector are drawn"
+_BATCH_ROWS = 1 << 16
+
+Floats = npt.NDArray[np.float32]
+
+
+class Batch(NamedTuple):
+    """Rows of a file: n raw ids (string), and their vectors [n, L]."""
+
+    file: int
+    first_row: int
+    ids: pa.Array
+    vectors_nL: Floats
+
+
+class VectorFiles:
+    """The files at a path.
+
+    Attributes:
+        uris: The files, in the order of their names.
+        num_rows: Rows of each file.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Find the files of `path`, a file, a folder or a glob pattern, and read their footers.
+
+        Raises:
+            NotFoundError: there is no file.
+            FormatError: a file is no parquet file, or lacks a column.
+        """
+        self.path, self.uris = path, _files_at(path)
+        if not self.uris:
+            raise NotFoundError(f"{path}: no parquet file there to read vectors from (train.init_embeddings)")
+        self.num_rows = [_checked_rows(uri) for uri in self.uris]
+        self._length: int | None = None
+
+    @property
+    def length(self) -> int:
+        """Length of the vectors, L; 0 where there is none.
+
+        Raises:
+            FormatError: the first vector is null or not finite.
+        """
+        if self._length is None:
+            next(self.batches(), None)
+        return self._length or 0
+
+    def batches(self) -> Iterator[Batch]:
+        """Read all rows, file by file.
+
+        Raises:
+            FormatError: an id or a number is null, a number is not finite, or lengths differ.
+        """
+        for number, uri in enumerate(self.uris):
+            with open_parquet(uri) as parquet:
+                yield from self._batches_of(number, uri, parquet)
+
+    def place(self, number: int) -> str:
+        """Describe a row, by its number among the rows of all files."""
+        file = int(np.searchsorted(np.cumsum(self.num_rows), number, side="right"))
+        return f"{self.uris[file]}: row {number - sum(self.num_rows[:file])}"
+
+    def _batches_of(self, number: int, uri: str, parquet: pq.ParquetFile) -> Iterator[Batch]:
+        most = max(1, min(_BATCH_ROWS, BATCH_BYTES // max(_row_bytes(parquet), 1)))
+        rows = bounds.batch_rows(parquet, uri, [ID, VALUES], most)
+        first = 0
+        for batch in parquet.iter_batches(rows, columns=[ID, VALUES]):
+            if len(batch):
+                ids, lists = batch.column(ID), batch.column(VALUES)
+                _refuse(uri, first, pc.is_null(ids), f"column {ID!r}: expected a raw id, found null")
+                yield Batch(number, first, _as_strings(ids), self._checked(uri, first, lists))
+            first += len(batch)
+
+    def _checked(self, uri: str, first: int, lists: pa.Array) -> Floats:
+        column = f"column {VALUES!r}"
+        _refuse(uri, first, pc.is_null(lists), f"{column}: expected a vector, found null")
+        lengths = pc.list_value_length(lists)
+        if self._length is None:
+            self._length = lengths[0].as_py()
+        expected = f"{column}: expected {self._length or 'one or more'} numbers, as in the first row of all"
+        is_other = pc.or_(pc.not_equal(lengths, self._length), pc.equal(lengths, 0))
+        _refuse(uri, first, is_other, f"{expected}, found a vector of another length")
+        flat = lists.flatten()
+        if flat.null_count:
+            is_null = pc.is_null(flat).to_numpy(zero_copy_only=False).reshape(len(lists), -1).any(axis=1)
+            _refuse(uri, first, is_null, f"{column}: expected numbers, found null")
+        with np.errstate(over="ignore"):
+            vectors_nL: Floats = flat.to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
+        vectors_nL = vectors_nL.reshape(len(lists), -1)
+        is_wrong = ~np.isfinite(vectors_nL).all(axis=1)
+        _refuse(uri, first, is_wrong, f"{column}: expected finite numbers of float32, found NaN or infinity")
+        return vectors_nL
+
+
+def paths_of(path: str) -> list[str]:
+    """List what `path` names: itself, or the files and folders that match it as a glob pattern."""
+    if storage.exists(path):
+        return [path]
+    parts = path.rstrip("/").split("/")
+    fixed = next((number for number, part in enumerate(parts) if set(part) & set("*?[")), len(parts))
+    found = ["/".join(parts[:fixed]) or "/"] if fixed < len(parts) else []
+    for part in parts[fixed:]:
+        entries = [entry.uri for folder in found for entry in storage.list_dir(folder)]
+        found = [uri for uri in entries if fnmatchcase(storage.name(uri), part) and not _is_note(uri)]
+    return sorted(found)
+
+
+def _files_at(path: str) -> list[str]:
+    found = []
+    for uri in paths_of(path):
+        entries = storage.list_dir(uri, recursive=True) if storage.is_dir(uri) else []
+        below = {each.uri: each.uri[len(uri.rstrip("/")) :] for each in entries if not each.is_dir}
+        found += [each for each, rest in below.items() if not any(map(_is_note, rest.split("/")))]
+        found += [] if storage.is_dir(uri) else [uri]
+    return sorted(found)
+
+
+def _is_note(uri: str) -> bool:
+    return storage.name(uri).startswith(("_", ".")) or storage.name(uri) == storage.CHECKSUMS
+
+
+def _checked_rows(uri: str) -> int:
+    """Count the rows of a file with the right columns."""
+    with open_parquet(uri) as parquet:
+        bounds.check_rows(parquet, uri)
+        schema = parquet.schema_arrow
+        for name, is_accepted, wanted in (
+            (ID, _is_id, "string or integer"),
+            (VALUES, _is_vector, "a list of floats"),
+        ):
+            kind = schema.field(name).type if name in schema.names else None
+            if kind is None or not is_accepted(kind):
+                raise FormatError(
+                    f"{uri}: column {name!r}: expected {wanted}, found {kind or 'no such column'}; vectors "
+                    f"(train.init_embeddings) have the columns {ID!r} and {VALUES!r}"
+                )
+        num_rows: int = parquet.metadata.num_rows
+        return num_rows
+
+
+def _is_id(kind: pa.DataType) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind))
+
+
+def _is_vector(kind: pa.DataType) -> bool:
+    types = pa.types
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return bool(is_list and types.is_floating(kind.value_type))
+
+
+def _row_bytes(parquet: pq.ParquetFile) -> int:
+    """Mean bytes of a vector as float32, from the footer."""
+    metadata = parquet.metadata
+    num_values, num_rows = 0, int(metadata.num_rows)
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for column in map(group.column, range(metadata.num_columns)):
+            if column.path_in_schema.split(".")[0] == VALUES:
+                num_values += column.num_values
+    return 4 * int(num_values) // max(num_rows, 1)
+
+
+def _as_strings(ids: pa.Array) -> pa.Array:
+    ids = ids.dictionary_decode() if pa.types.is_dictionary(ids.type) else ids
+    ids.validate(full=True)  # by default Arrow accepts any bytes as UTF-8
+    return ids.cast(pa.string())
+
+
+def _refuse(uri: str, first: int, is_wrong: pa.Array | npt.NDArray[np.bool_], problem: str) -> None:
+    wrong = np.flatnonzero(np.asarray(is_wrong))
+    if len(wrong):
+        raise FormatError(f"{uri}: row {first + int(wrong[0])}: {problem}; {_REMEDY}")
