@@ -1,12 +1,12 @@
 """The command `graphmill check`, and the option --dry-run of other commands."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
 import click
 
-from graphmill import config
 from graphmill.cli import exit_codes
-from graphmill.cli.options import run_argument, run_options
+from graphmill.cli.options import date_option, load_for, run_argument, run_options
 from graphmill.config import Config
 from graphmill.display import terminal
 from graphmill.errors import NotFoundError
@@ -21,12 +21,14 @@ from graphmill.vocab import TRAIN_SPLIT
 @click.command(
     "check", context_settings=exit_codes.CONTEXT, epilog="Example: graphmill check --conf conf/demo.yaml"
 )
+@date_option
 @run_argument
 @run_options
-def command(conf: str | None, overrides: tuple[str, ...], master: str | None) -> None:
+def command(conf: str | None, overrides: tuple[str, ...], master: str | None, day: datetime | None) -> None:
     """Check a configuration and its tables, and print what a run would take; start nothing."""
-    settings = config.load(conf, overrides)
-    show_plan(settings, stages_of(settings))
+    settings = load_for(day, conf, overrides)
+    if settings is not None:
+        show_plan(settings, stages_of(settings))
 
 
 def show_plan(settings: Config, stages: Sequence[str]) -> None:

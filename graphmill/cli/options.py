@@ -3,6 +3,7 @@
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import click
@@ -12,7 +13,9 @@ from graphmill import config, storage
 from graphmill.cli import in_a_container
 from graphmill.cluster import ClusterConfig
 from graphmill.cluster.kinds import FORMS
+from graphmill.config import Config
 from graphmill.display import terminal
+from graphmill.run import dates
 from graphmill.storage import hdfs
 from graphmill.vocab import RECORD
 
@@ -70,6 +73,29 @@ _SUFFIXES = (".py", ".yaml", ".yml")
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Check, print what the run would take, and start nothing."
 )
+
+
+date_option = click.option(
+    "--date",
+    "day",
+    type=click.DateTime(["%Y-%m-%d"]),
+    metavar="YYYY-MM-DD",
+    help="Date of the run: fills {date} and {previous_date} in the configuration.",
+)
+
+
+def load_for(day: datetime | None, conf: str | None, overrides: tuple[str, ...]) -> Config | None:
+    """Load the configuration of a run, for the date of `date_option` if there is one.
+
+    None, and a line that says so, for a finished date that cannot run again.
+    """
+    if day is None:
+        return config.load(conf, overrides, transform=dates.refuse_places)
+    settings = dates.load(conf, overrides, day.date())
+    if dates.is_finished(settings):
+        click.echo(f"{settings.output}: finished, and its previous date is deleted; nothing to do")
+        return None
+    return settings
 
 
 def set_option(command: Command) -> Command:

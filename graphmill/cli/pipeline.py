@@ -7,7 +7,7 @@ import click
 from graphmill import config, storage
 from graphmill.cli import exit_codes
 from graphmill.cli.check import show_plan
-from graphmill.cli.options import dry_run_option, run_argument, run_options
+from graphmill.cli.options import date_option, dry_run_option, load_for, run_argument, run_options
 from graphmill.cli.session import session
 from graphmill.config import Config
 from graphmill.display import terminal
@@ -22,13 +22,7 @@ from graphmill.run.summaries import summary
     context_settings=exit_codes.CONTEXT,
     epilog="Example: graphmill pipeline --conf graphmill:triples.yaml --set input=FOLDER --output FOLDER",
 )
-@click.option(
-    "--date",
-    "day",
-    type=click.DateTime(["%Y-%m-%d"]),
-    metavar="YYYY-MM-DD",
-    help="Date of the run: fills {date} and {previous_date} in the configuration.",
-)
+@date_option
 @run_argument
 @run_options
 @dry_run_option
@@ -36,13 +30,9 @@ def command(
     conf: str | None, overrides: tuple[str, ...], master: str | None, dry_run: bool, day: datetime | None
 ) -> None:
     """Run all stages; skip those that finished with the same settings and inputs."""
-    if day:
-        settings = dates.load(conf, overrides, day.date())
-        if dates.is_finished(settings):
-            click.echo(f"{settings.output}: finished, and its previous date is deleted; nothing to do")
-            return
-    else:
-        settings = config.load(conf, overrides, transform=dates.refuse_places)
+    settings = load_for(day, conf, overrides)
+    if settings is None:
+        return
     stages = stages_of(settings)
     if dry_run:
         show_plan(settings, stages)
