@@ -25,7 +25,8 @@ def open_parquet(uri: str, manifest: Manifest | None = None) -> Iterator[pq.Parq
     """
     with storage.open_compared(uri, manifest) as source:
         try:
-            with pq.ParquetFile(source) as parquet:
+            # pre_buffer would keep all row groups that are read until the file is closed
+            with pq.ParquetFile(source, pre_buffer=False) as parquet:
                 yield parquet
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # pyarrow raises all for damage
             raise FormatError(f"{uri}: expected a parquet file, found damage or a part: {error}") from error
