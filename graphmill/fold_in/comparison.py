@@ -15,7 +15,9 @@ Shapes: E edges of a chunk, M entities of a sample, D dimension, X scores that s
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -43,6 +45,7 @@ class Scored(NamedTuple):
         own_ED: the new ids' prepared vectors.
         right_ED: those of the known ends.
         wrong_XD: those of the negatives, if their scores move with the new id.
+        slopes: gradients with respect to the new ids' vectors, from those of the prepared ones.
     """
 
     pos_E: Tensor
@@ -51,6 +54,7 @@ class Scored(NamedTuple):
     own_ED: Tensor
     right_ED: Tensor
     wrong_XD: Tensor | None
+    slopes: Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +99,8 @@ class Chunk:
         score_EM = self.relation.matrix_scores(other, compared_ED, self.sample_MD)
         score_EM.detach().index_put_(self.own, _MASKED)
         pos_E = self.relation.edge_scores(other, compared_ED, self.known_ED)
-        return Scored(pos_E, score_EM, self.log_scales[0], own_ED, self.known_ED, self.sample_MD)
+        slopes = partial(self.relation.query_slopes, other)
+        return Scored(pos_E, score_EM, self.log_scales[0], own_ED, self.known_ED, self.sample_MD, slopes)
 
     def as_answers(self, vectors_ED: Tensor) -> Scored | None:
         """Score the new ids as answers."""
@@ -104,12 +109,16 @@ class Chunk:
         own_ED = self.relation.candidates(self.side, vectors_ED)
         compared_ED = own_ED.detach() if self.is_product else own_ED
         pos_E = self.relation.edge_scores(self.side, self.query_ED, compared_ED)
-        return Scored(pos_E, self.other_EX, self.log_scales[1], own_ED, self.query_ED, None)
+        slopes = partial(self.relation.candidate_slopes, self.side)
+        return Scored(pos_E, self.other_EX, self.log_scales[1], own_ED, self.query_ED, None, slopes)
 
 
 def loss_and_gradient(model: FrozenModel, chunk: Chunk, vectors_BD: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the losses of a chunk's edges [E], and their gradients with respect to the vectors [E, D]."""
-    leaf_ED = vectors_BD[chunk.id_E].requires_grad_()
+    leaf_ED = vectors_BD[chunk.id_E]
+    has_slopes = chunk.is_product and chunk.relation.has_slopes
+    if not has_slopes:
+        leaf_ED.requires_grad_()
     loss_E, slope_ED = torch.zeros(len(leaf_ED)), torch.zeros(leaf_ED.shape)
     outputs: list[Tensor] = []
     slopes: list[Tensor] = []
@@ -120,8 +129,8 @@ def loss_and_gradient(model: FrozenModel, chunk: Chunk, vectors_BD: Tensor) -> t
             own_ED = scored.right_ED * pos_E[:, None]
             if scored.wrong_XD is not None:
                 own_ED.addmm_(neg_EX, scored.wrong_XD)
-            if scored.own_ED is leaf_ED:
-                slope_ED += own_ED
+            if has_slopes:
+                slope_ED += scored.slopes(own_ED)
             else:
                 outputs.append(scored.own_ED)
                 slopes.append(own_ED)

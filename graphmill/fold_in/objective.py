@@ -107,6 +107,12 @@ class Objective:
             slope_BD += torch.cat(slopes, -1)
         return loss_B, slope_BD
 
+    @property
+    def has_slopes(self) -> bool:
+        """Whether all gradients are known without autograd."""
+        of_chunks = all(each.relation.has_slopes for each in self._chunks)
+        return of_chunks and all(each.relation.has_slopes for each in self._others)
+
     def allowed(self, vectors_BD: Tensor) -> Tensor:
         """Shorten embeddings that are longer than max_norm, as training does."""
         if self._model.config.max_norm is None:

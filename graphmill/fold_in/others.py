@@ -47,7 +47,9 @@ class OtherQueries:
 
 def loss_as_others(model: FrozenModel, queries: OtherQueries, vectors_BD: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the losses [B] of ids as negatives of other queries, and their gradients [B, D]."""
-    leaf_BD = vectors_BD.detach().requires_grad_()
+    leaf_BD = vectors_BD.detach()
+    if not queries.relation.has_slopes:
+        leaf_BD.requires_grad_()
     own_BD = queries.relation.candidates(queries.side, leaf_BD)
     is_product = comparators.is_dot(model.config.comparator, model.config.bias)
     if is_product:
@@ -70,6 +72,8 @@ def loss_as_others(model: FrozenModel, queries: OtherQueries, vectors_BD: Tensor
     if not is_product:
         return loss_B, torch.autograd.grad(score_BQ, [leaf_BD], slope_BQ)[0]
     slope_BD = slope_BQ @ queries.query_QD
+    if queries.relation.has_slopes:
+        return loss_B, queries.relation.candidate_slopes(queries.side, slope_BD)
     if own_BD is not leaf_BD:
         (slope_BD,) = torch.autograd.grad(own_BD, [leaf_BD], slope_BD)
     return loss_B, slope_BD

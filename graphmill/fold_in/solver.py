@@ -75,8 +75,9 @@ class Solver:
 
     def _tile(self, edges: NewEdges, mentions: Mentions, num_ids: int) -> Solution:
         objective = Objective(self._model, self._type, edges, mentions, self._sizes, self._others)
-        vectors_BD = minimised(objective, self._model.options.num_steps)
-        confidence_B = objective.confidence(vectors_BD)
+        with torch.inference_mode(objective.has_slopes):  # a sixth of the time
+            vectors_BD = minimised(objective, self._model.options.num_steps)
+            confidence_B = objective.confidence(vectors_BD)
         return Solution(vectors_BD[:num_ids].numpy(), confidence_B[:num_ids].numpy())
 
 

@@ -64,10 +64,14 @@ class Operator(Protocol):
 
 @dataclass(frozen=True)
 class BuiltIn:
-    """A built-in operator: parameters in the order of PBG, and the formula of vectors and parameters."""
+    """A built-in operator: parameters in the order of PBG, and the formula of vectors and parameters.
+
+    `slope` turns gradients with respect to transformed vectors into those with respect to the vectors.
+    """
 
     parameters: tuple[str, ...]
     formula: Callable[..., Any]
+    slope: Callable[..., Any]
     is_complex: bool = False
     takes_rows: bool = True
 
@@ -84,6 +88,11 @@ class BuiltIn:
     def apply_one(self, vectors: Array, parameters: Sequence[Array], *, dynamic: bool) -> Array:
         """Transform vectors [..., D] by one relation; a row is that of a static relation."""
         return self.apply(vectors, parameters)
+
+    def slopes(self, gradients: Array, parameters: Sequence[Array]) -> Array:
+        """Gradients [..., D] with respect to vectors, from those of the transformed vectors."""
+        found: Array = self.slope(gradients, *parameters)
+        return found
 
     def initial(
         self,
@@ -109,6 +118,11 @@ def _matrix_product(x: Array, matrix: Array) -> Array:
     return product
 
 
+def _transposed_product(x: Array, matrix: Array) -> Array:
+    product: Array = x @ matrix if matrix.ndim == 2 else (matrix.mT @ x[..., None])[..., 0]
+    return product
+
+
 def _complex_product(x: Array, real: Array, imag: Array) -> Array:
     x_real, x_imag = halves(x)
     product: Array = library(x).concatenate(
@@ -122,17 +136,24 @@ def _rotation(x: Array, angle: Array) -> Array:
     return rotated
 
 
+def _conjugate_product(x: Array, real: Array, imag: Array) -> Array:
+    return _complex_product(x, real, -imag)
+
+
 OPERATORS: dict[str, BuiltIn] = {
-    "none": BuiltIn((), lambda x: x),
-    "diagonal": BuiltIn(("diagonal",), lambda x, diagonal: diagonal * x),
-    "linear": BuiltIn(("linear_transformation",), _matrix_product),
-    "translation": BuiltIn(("translation",), lambda x, translation: x + translation),
+    "none": BuiltIn((), lambda x: x, lambda slope: slope),
+    "diagonal": BuiltIn(("diagonal",), lambda x, diagonal: diagonal * x, lambda x, diagonal: diagonal * x),
+    "linear": BuiltIn(("linear_transformation",), _matrix_product, _transposed_product),
+    "translation": BuiltIn(
+        ("translation",), lambda x, translation: x + translation, lambda slope, translation: slope
+    ),
     "affine": BuiltIn(
         ("linear_transformation", "translation"),
         lambda x, matrix, translation: _matrix_product(x, matrix) + translation,
+        lambda slope, matrix, translation: _transposed_product(slope, matrix),
     ),
-    "complex_diagonal": BuiltIn(("real", "imag"), _complex_product, is_complex=True),
-    "rotation": BuiltIn(("angle",), _rotation, is_complex=True),
+    "complex_diagonal": BuiltIn(("real", "imag"), _complex_product, _conjugate_product, is_complex=True),
+    "rotation": BuiltIn(("angle",), _rotation, lambda x, angle: _rotation(x, -angle), is_complex=True),
 }
 # Names in a checkpoint of the tensors that hold a row for each relation.
 _PLURALS = {

@@ -67,6 +67,20 @@ class Relation:
         """Make candidates for `side` from vectors of that side, [N, D]."""
         return self._prepared(side, vectors_ND, not self.is_two_sided and side is Side.RHS)
 
+    @property
+    def has_slopes(self) -> bool:
+        """Whether `query_slopes` and `candidate_slopes` know the gradients: for dot, without plug-ins."""
+        is_built_in = self.operator in operators.OPERATORS
+        return is_built_in and self.comparator == "dot" and not self.bias
+
+    def query_slopes(self, side: Side, gradients_PD: Array) -> Array:
+        """Gradients with respect to vectors, from those with respect to their `queries`, [P, D]."""
+        return self._slopes(side.other, gradients_PD, self.is_two_sided or side is Side.LHS)
+
+    def candidate_slopes(self, side: Side, gradients_ND: Array) -> Array:
+        """Gradients with respect to vectors, from those with respect to their `candidates`, [N, D]."""
+        return self._slopes(side, gradients_ND, not self.is_two_sided and side is Side.RHS)
+
     def matrix_scores(self, side: Side, queries_PD: Array, candidates_ND: Array) -> Array:
         """Score every query against every candidate for `side`, [P, N]."""
         roles = {"candidates_are_lhs": self._candidates_are_lhs(side)}
@@ -85,6 +99,12 @@ class Relation:
             own = self.transforms[side]
             vectors = operators.apply_one(self.operator, vectors, own, dynamic=self.is_dynamic)
         return comparators.prepare(self.comparator, self.bias, vectors)
+
+    def _slopes(self, side: Side, gradients: Array, is_transformed: bool) -> Array:
+        if not is_transformed:
+            return gradients
+        found: Array = operators.OPERATORS[self.operator].slopes(gradients, self.transforms[side])
+        return found
 
 
 def check_magnitude(vectors: Floats, where: str) -> None:

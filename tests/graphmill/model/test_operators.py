@@ -57,6 +57,17 @@ def test_numpy_and_torch_agree(operator: str, dynamic: bool, vectors: np.ndarray
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_slopes_are_those_of_autograd(operator: str, dynamic: bool, vectors: np.ndarray) -> None:
+    parameters = [*new_parameters(operator, "random", len(vectors) if dynamic else None).values()]
+    leaf, gradients = torch.from_numpy(vectors).requires_grad_(), torch.from_numpy(vectors[::-1].copy())
+    transformed = OPERATORS[operator].apply(leaf, parameters)
+    (expected,) = torch.autograd.grad(transformed, [leaf], gradients)
+    found = OPERATORS[operator].slopes(gradients, parameters)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("num_relations", [None, NUM_RELATIONS])
 def test_the_identity_changes_nothing(operator: str, num_relations: int | None, vectors: np.ndarray) -> None:
     parameters = new_parameters(operator, "identity", num_relations)
