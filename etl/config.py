@@ -211,6 +211,11 @@ class EtlConfig(Section):
     previous_entity_path: Neutral[str | None] = Field(
         None, description="Entity index of an earlier run: its ids keep their indices, new ids follow."
     )
+    previous_edge_path: Neutral[str | None] = Field(
+        None,
+        description="Folder `edges` of the run of previous_entity_path: edges of files that it had too "
+        "are taken from there, and only other files are read.",
+    )
     graphstorm_maps: Fixed[bool] = Field(False, description="Also write GraphStorm's raw_id_mappings/.")
     chunk_rows: Neutral[Positive] = Field(
         2_000_000, description="Rows that a task encodes at once: 0.35 GiB of memory + 0.1 GiB per million."

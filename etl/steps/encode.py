@@ -13,7 +13,9 @@ folder:
     {chunk}.{side}_features.i32   positions of the features of all edges, edge after edge
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
@@ -22,7 +24,7 @@ import pyarrow as pa
 
 from etl.config import Table, TableConfig
 from etl.steps import spill
-from etl.steps.chunks import NUM_SMALLEST, Chunk, Encoded, IdCounts
+from etl.steps.chunks import NUM_SMALLEST, Chunk, Encoded, IdCounts, RowCounts
 from etl.steps.encode_rows import ChunkIds, ChunkRows, EncodedRows
 from etl.steps.shared import Shared
 from etl.steps.task_settings import TaskSettings
@@ -51,29 +53,36 @@ def encode_ranges(
     found, counts = Encoded(), no_ids(settings)
     table, chunk_rows = ranges[0].table, settings.etl.chunk_rows
     rules = _rules(settings, table)
-    blocks = (block for each in ranges for block in read_blocks(each, chunk_rows, rules))
+    blocks = ((each.number, block) for each in ranges for block in read_blocks(each, chunk_rows, rules))
     for chunk_number, of_chunk in groupby(blocks, key=_chunk_numbers(chunk_rows)):
         rows: ChunkRows | ChunkIds = (
             ChunkRows(settings, table) if isinstance(table, TableConfig) else ChunkIds(settings, table)
         )
-        num_kept = 0
+        num_kept: Counter[int] = Counter()
         all_bad: list[BadRows] = []
-        for block, bad in of_chunk:
+        for file, (block, bad) in of_chunk:
             kept = rows.add(block) if block.num_rows else 0
-            num_kept += kept
+            num_kept[file] += kept
             all_bad += bad
-            found.num_rows += _num_rows((block, bad))
-            found.num_self_loops += block.num_rows - kept
+            _count(found.files.setdefault(file, RowCounts()), block.num_rows, kept, bad)
         if all_bad and settings.folders.quarantine is not None:
             quarantine.write_file(settings.folders.quarantine, number, chunk_number, all_bad)
-            found.num_bad += quarantine.count_by_reason(all_bad)
-            quarantine.count_unknown_relations(all_bad, found.num_unknown)
-        if num_kept:
+        if any(num_kept.values()):
             name = f"{number:06d}-{chunk_number:06d}"
             chunk, of_chunk_ids = _write_chunk(settings, table, rows.finish(), name)
-            found.chunks.append(chunk)
+            files = tuple((file, kept) for file, kept in num_kept.items() if kept)
+            found.chunks.append(replace(chunk, files=files if chunk.num_edges else ()))
             counts += of_chunk_ids
     return found, counts
+
+
+def _count(counts: RowCounts, num_good: int, num_kept: int, bad: Sequence[BadRows]) -> None:
+    """Add the rows of a block to the counts of its file."""
+    counts.num_rows += num_good + sum(len(each.rows) for each in bad)
+    counts.num_edges += num_kept
+    counts.num_self_loops += num_good - num_kept
+    counts.num_bad += quarantine.count_by_reason(bad)
+    quarantine.count_unknown_relations(bad, counts.num_unknown)
 
 
 def no_ids(settings: TaskSettings) -> IdCounts:
@@ -82,12 +91,13 @@ def no_ids(settings: TaskSettings) -> IdCounts:
     return IdCounts(none, none, np.zeros(0 if settings.dynamic else num_relations, np.int64), {})
 
 
-def _chunk_numbers(chunk_rows: int) -> Callable[[Block], int]:
+def _chunk_numbers(chunk_rows: int) -> Callable[[tuple[int, Block]], int]:
     """Return a function that numbers the chunk of each block; a chunk ends with the block that fills it."""
     number = num_rows = num_bytes = 0
 
-    def chunk_number(block: Block) -> int:
+    def chunk_number(numbered: tuple[int, Block]) -> int:
         nonlocal number, num_rows, num_bytes
+        _, block = numbered
         if num_rows >= chunk_rows or num_bytes >= CHUNK_BYTES:
             number, num_rows, num_bytes = number + 1, 0, 0
         num_rows += _num_rows(block)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.steps import spill
+from etl.steps.encode import RELATIONS_SCHEMA
 from etl.steps.index_passes import num_passes
 from etl.steps.index_previous import previous_ids, previous_relations
 from etl.steps.index_shard import LEFT_OUT, ROW_GROUP_ROWS, IndexedShard, Shard, new_ids_uri
@@ -175,7 +176,7 @@ def index_relations(settings: TaskSettings, chunk_names: list[str]) -> IndexedRe
     Relations of an earlier index come first, with their old numbers.
     """
     uris = [storage.join(settings.folders.work, f"{name}.relations.arrow") for name in chunk_names]
-    table = pa.concat_tables(map(spill.read_batches, uris))
+    table = pa.concat_tables([RELATIONS_SCHEMA.empty_table(), *map(spill.read_batches, uris)])
     found, codes = distinct(table["name"], settings.seed)
     counts = np.bincount(codes, table["train_count"].to_numpy(), minlength=len(found))
     names = found.strings.to_pylist()

@@ -194,7 +194,7 @@ def sum_counts(parts: Sequence[IndexedShard], num_by_slot: Int64) -> IndexedShar
         sum(each.num_outside_train for each in parts),
         sum(each.num_left_out for each in parts),
         merge_counts(each.degrees for each in parts),
-        _top_degrees(pair for each in parts for pair in each.highest),
+        top_degrees(pair for each in parts for pair in each.highest),
         num_by_slot,
     )
 
@@ -204,9 +204,9 @@ def _highest(found: Distinct, degrees: Int64) -> list[tuple[int, str]]:
     rows = np.arange(len(degrees))[few]
     ids = found.strings.take(pa.array(rows)).to_pylist()
     pairs = zip(degrees[rows].tolist(), ids, strict=True)
-    return _top_degrees(pair for pair in pairs if pair[0] and len(pair[1]) <= MAX_SHOWN_CHARS)
+    return top_degrees(pair for pair in pairs if pair[0] and len(pair[1]) <= MAX_SHOWN_CHARS)
 
 
-def _top_degrees(pairs: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
+def top_degrees(pairs: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
     """Return the `NUM_HIGHEST` ids with most edges; of equal ones the first by raw id."""
     return sorted(pairs, key=lambda pair: (-pair[0], pair[1]))[:NUM_HIGHEST]

@@ -101,9 +101,22 @@ def all_edges(config: Config, split: str = "train") -> Counter[RawEdge]:
 
 
 def files_under(folder: Path | str) -> dict[str, bytes]:
-    """Relative path -> content of all files, hidden ones too."""
+    """Relative path -> content of all files, hidden ones too; see `same_bytes`."""
     root = Path(folder)
-    return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+    return same_bytes(
+        {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+    )
+
+
+def same_bytes(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Files by path without what names the raw files, which may be elsewhere or written at another time."""
+    return {
+        path: b"".join(line for line in content.splitlines(True) if not line.endswith(b"  origins.json\n"))
+        if path.endswith("checksums.xxh128")
+        else content
+        for path, content in files.items()
+        if not path.endswith("origins.json")
+    }
 
 
 def hash_of(text: str, seed: int) -> int:

@@ -110,7 +110,7 @@ class BucketWriter:
         features: Mapping[Side, FeaturesWriter],
         left_out: DatasetWriter | None = None,
     ) -> None:
-        self._uri, self._columns, self._features, self._left_out = uri, columns, features, left_out
+        self.uri, self._columns, self._features, self._left_out = uri, columns, features, left_out
         self._origins: BucketOrigins | None = None
 
     def append(self, edges: Edges) -> None:
@@ -123,20 +123,20 @@ class BucketWriter:
         columns = {name: getattr(edges, name) for name in self._columns.datasets}
         if (edges.weight is not None) != (WEIGHT in columns):
             found = "without weights" if edges.weight is None else "with weights"
-            raise FormatError(f"{self._uri}: edges {found} appended to a bucket that is not so")
+            raise FormatError(f"{self.uri}: edges {found} appended to a bucket that is not so")
         for name, values in columns.items():
             if len(values) != len(edges):
-                raise FormatError(f"{self._uri}: lengths differ: lhs has {len(edges)}, {name} {len(values)}")
+                raise FormatError(f"{self.uri}: lengths differ: lhs has {len(edges)}, {name} {len(values)}")
             if name != WEIGHT:
                 dtype = self._columns.datasets[name].dtype
-                check_fits(values, dtype, name, self._uri, -1 if name in self._features else 0)
+                check_fits(values, dtype, name, self.uri, -1 if name in self._features else 0)
         first_edge = self._columns.num_written
         self._columns.append(columns)
         for side in Side:
             features, writer = edges.features(side), self._features.get(side)
             if (features is None) != (writer is None):
                 raise FormatError(
-                    f"{self._uri}: {side} features were announced and are missing, or not expected"
+                    f"{self.uri}: {side} features were announced and are missing, or not expected"
                 )
             if features is not None and writer is not None:
                 writer.append(features, len(edges), first_edge)
@@ -144,7 +144,7 @@ class BucketWriter:
     def append_left_out(self, edges: Edges, rows: Int64) -> None:
         """Write rows that are no edges because of others; `rows` are their positions among all rows."""
         if self._left_out is None:
-            raise FormatError(f"{self._uri}: rows were left out of a bucket that is to have none")
+            raise FormatError(f"{self.uri}: rows were left out of a bucket that is to have none")
         columns = {left_out_name(name): getattr(edges, name) for name in self._columns.datasets}
         self._left_out.append({**columns, LEFT_OUT_ROW: rows})
 

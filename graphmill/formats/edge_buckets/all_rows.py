@@ -28,11 +28,13 @@ class AllRows:
     """All rows of an open bucket whose origins are known; a row's position counts left-out rows too.
 
     Attributes:
+        uri: The bucket file.
         origins: The raw files of the rows.
         starts: int64 [R + 1], position of the first row of each file.
     """
 
     def __init__(self, hdf5: h5py.File, uri: str, columns: Sequence[str]) -> None:
+        self.uri = uri
         found = read_bucket_origins(hdf5, uri)
         if found is None:
             raise FormatError(f"{uri}: expected a dataset {ORIGIN!r}, which says the rows' raw files")

@@ -160,7 +160,7 @@ def test_a_plan_survives_as_json(tmp_path: Path) -> None:
     entry = {"rhs": "ev.item", "filters": [["n", ">", 1]]}
     config = graph("/nowhere", str(tmp_path), **entry)
     (found,) = find_all(config)
-    ranges = ranges_of_files([(found.label, found.table, file) for file in found.files()], 2)
+    ranges = ranges_of_files([(0, found.label, found.table, file) for file in found.files()], 2)
     adapter = TypeAdapter(list[FileRange])
     assert ranges[0].deletes
     assert ranges[0].filters

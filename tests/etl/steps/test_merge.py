@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.steps.merge import first_of_equals
+from etl.steps.left_out import first_of_equals
 
 EDGES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 3)), max_size=50)
 
