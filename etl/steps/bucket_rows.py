@@ -67,13 +67,11 @@ class KeptRows:
                 yield self._records(at, min(at + _PIECE_ROWS, int(end)))
 
     def _records(self, start: int, stop: int) -> Int32:
-        records = np.empty((stop - start, len(self.fields)), np.int32)
+        columns = np.empty((len(self.fields), stop - start), np.int32)  # as they are written again
         for number, name in enumerate(self.fields):
-            if name == "weight":
-                records[:, number] = self.rows.read(start, stop, name, np.float32).view(np.int32)
-            else:
-                records[:, number] = self.rows.read(start, stop, name, np.int32)
-        return records
+            dtype = np.float32 if name == "weight" else np.int32
+            columns[number] = self.rows.read(start, stop, name, dtype).view(np.int32)
+        return columns.T
 
 
 @dataclass(eq=False)
