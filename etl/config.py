@@ -158,6 +158,11 @@ class TableConfig(FilesConfig):
     relation_column: Fixed[Column | None] = Field(None, description="Column of each row's relation.")
     weight: Fixed[Column | None] = Field(None, description="Column of edge weights; null: all weigh 1.")
     split: Fixed[Name] = Field(TRAIN_SPLIT, description="Split that the edges belong to.")
+    removes: Fixed[bool] = Field(
+        False,
+        description="true: rows are no edges, but take out equal edges (lhs, relation, rhs) of the split "
+        "that tables before this one have.",
+    )
     feature_delimiter: Fixed[Annotated[str, Field(min_length=1)]] = Field(
         " ", description="Delimiter of the features of a featurized entity in a column of text."
     )

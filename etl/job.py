@@ -337,13 +337,15 @@ def _merge(
         for name, suffix in suffixes.items()
     ]
     work.combine(edges, settings.etl)
-    num_counted = len(translated.relation_counts) if earlier else 0
-    shared = work.share("merge", merge.MergePlan(settings, edges, earlier, num_counted), len(runs))
+    counts_anew = earlier is not None or settings.removes  # chunks do not have all edges, or too many
+    num_counted = len(translated.relation_counts) if counts_anew else 0
+    removing = sorted({number for chunk in chunks if chunk.removes for number, _ in chunk.files})
+    shared = work.share("merge", merge.MergePlan(settings, edges, earlier, num_counted, removing), len(runs))
     tasks: list[tuple[Any, ...]] = [(shared, number, run) for number, run in enumerate(runs)]
     written = work.run_tasks(merge.merge, tasks, "write buckets", "runs")
     work.remove_combined(edges)
     degrees = None
-    if earlier:
+    if counts_anew:
         counted = zip(settings.partitions, indexed.num_entities, strict=True)
         tasks = [(settings, partition, num_entities) for partition, num_entities in counted]
         degrees = work.run_tasks(count_partition, tasks, "count edges of ids", "partitions")

@@ -17,6 +17,10 @@ def check_config(config: Config) -> None:
     etl = config.section(EtlConfig)
     for number, table in enumerate(etl.tables):
         _check_table(config, table, f"etl.tables[{number}]")
+    if etl.tables[0].removes:
+        raise ConfigError(
+            "etl.tables[0].removes: expected tables of edges before it, whose edges it takes out, found none"
+        )
     for number, entities in enumerate(etl.entities):
         _check_type(config, entities.type, f"etl.entities[{number}].type")
     if not isinstance(etl.min_entity_count, int):
@@ -80,3 +84,6 @@ def _check_features(config: Config, etl: EtlConfig) -> None:
             )
     if featurized and etl.duplicates == "drop":
         raise ConfigError("etl.duplicates: edges of featurized entities are not compared; set it to keep")
+    for number, table in enumerate(etl.tables):
+        if featurized and table.removes:
+            raise ConfigError(f"etl.tables[{number}].removes: edges of featurized entities are not compared")

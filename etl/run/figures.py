@@ -131,6 +131,9 @@ def figures(
         "min_entity_count": translated.num_rare_entity,
         "duplicates": int(merged.num_rows.sum() - num_edges.sum()),
     }
+    if settings.removes:  # with both settings, which of them left out an edge is not counted
+        drops = settings.etl.duplicates == "drop"
+        left_out["removed_or_duplicates" if drops else "removed"] = left_out.pop("duplicates")
     found: dict[str, Any] = {
         "num_rows": sum(each.num_rows for each in files),
         "num_rows_quarantined": sum(by_reason.values()),

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from etl.config import EtlConfig, Table
+from etl.config import EtlConfig, Table, TableConfig
 from etl.steps.bucket_rows import Earlier
 from etl.steps.chunks import Encoded
 from etl.steps.task_settings import TaskSettings
@@ -67,7 +67,8 @@ class Plan:
         """Numbers of the files that the earlier run did not have; None without one."""
         if self.earlier is None:
             return None
-        return [number for number in range(len(self.files)) if number not in self.kept]
+        kept = self.kept
+        return [number for number, each in enumerate(self.files) if not (number in kept or each.removes)]
 
 
 def numbered(inputs: Sequence[TableFiles]) -> list[NumberedFile]:
@@ -100,7 +101,13 @@ def _described(table: Table, file: DataFile, settings: Mapping[str, Any]) -> Sou
         "schema": None if file.schema is None else file.schema.serialize().to_pybytes().hex(),
     }
     digest = of_bytes(json.dumps(content, sort_keys=True).encode())
-    return SourceFile(uri=file.uri, size_bytes=size_bytes, mtime_ns=file.mtime_ns, digest=digest)
+    return SourceFile(
+        uri=file.uri,
+        size_bytes=size_bytes,
+        mtime_ns=file.mtime_ns,
+        digest=digest,
+        removes=isinstance(table, TableConfig) and table.removes,
+    )
 
 
 def run_settings(config: Config) -> dict[str, Any]:
@@ -153,14 +160,19 @@ def plan_files(config: Config, files: Sequence[NumberedFile]) -> Plan:
         return Plan(sources, [], reason=reason, labels=labels)
     unmatched: dict[str, list[int]] = defaultdict(list)
     for number, each in reversed(list(enumerate(sources))):
-        unmatched[each.digest].append(number)
+        if not each.removes:  # the ids of its rows may have edges now, which they had not before
+            unmatched[each.digest].append(number)
     numbers = [unmatched[each.digest].pop() if unmatched[each.digest] else -1 for each in origins.files]
     matched = {number: each for number, each in zip(numbers, origins.files, strict=True) if number >= 0}
     return Plan(
         [matched.get(number, each) for number, each in enumerate(sources)],
         [],
         Earlier(root, np.array(numbers, np.int32)),
-        gone=[each for number, each in zip(numbers, origins.files, strict=True) if number < 0],
+        gone=[
+            each
+            for number, each in zip(numbers, origins.files, strict=True)
+            if number < 0 and not each.removes
+        ],
         labels=labels,
     )
 
@@ -204,7 +216,7 @@ def with_counts(plan: Plan, encoded: Sequence[Encoded]) -> list[SourceFile]:
             found[number] = before.model_copy(
                 update={
                     "num_rows": before.num_rows + counts.num_rows,
-                    "num_edges": before.num_edges + counts.num_edges,
+                    "num_edges": 0 if before.removes else before.num_edges + counts.num_edges,
                     "num_self_loops": before.num_self_loops + counts.num_self_loops,
                     "num_bad": _added(before.num_bad, counts.num_bad),
                     "num_unknown": _added(before.num_unknown, counts.num_unknown),

@@ -6,6 +6,7 @@ memory.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -74,6 +75,16 @@ class KeptRows:
         return columns.T
 
 
+class Rows(NamedTuple):
+    """Some rows of a bucket."""
+
+    records: Int32
+    features: list[Int32]
+    """[m] of each featurized side."""
+    removes: bool = False
+    """Whether they are no edges, but take out edges; they are not written."""
+
+
 @dataclass(eq=False)
 class BucketRows:
     """All rows of a bucket; they can be read several times."""
@@ -81,20 +92,24 @@ class BucketRows:
     pieces: Callable[[], Iterable[Records]]
     """Reads the sections of all chunks, which begin with their heads."""
     kept: KeptRows | None = None
+    removing: frozenset[int] = frozenset()
+    """Numbers of the files whose rows take out edges."""
     _numbers: list[Int32] = field(default_factory=list)
     _counts: list[Int64] = field(default_factory=list)
 
-    def read(self) -> Iterator[Records]:
+    def read(self) -> Iterator[Rows]:
         """Read all rows, in pieces."""
         self._numbers.clear()
         self._counts.clear()
         num_read = 0
         for section, *features in self.pieces():
             numbers, counts, edges = split_heads(section)
-            self._numbers.append(numbers)
-            self._counts.append(counts)
+            removes = len(numbers) > 0 and int(numbers[0]) in self.removing  # a chunk is of one table
+            if not removes:
+                self._numbers.append(numbers)
+                self._counts.append(counts)
             if self.kept is None:
-                yield [edges, *features]
+                yield Rows(edges, features, removes)
                 continue
             before = np.searchsorted(self.kept.numbers, numbers)
             starts = np.cumsum(counts) - counts
@@ -103,17 +118,17 @@ class BucketRows:
             at = 0
             for cut in cuts:
                 if starts[cut] > at:
-                    yield [edges[at : starts[cut]]]
+                    yield Rows(edges[at : starts[cut]], [], removes)
                 for records in self.kept.read(num_read, int(before[cut])):
-                    yield [records]
+                    yield Rows(records, [])
                 num_read, at = int(before[cut]), int(starts[cut])
-            yield [edges[at:]]
+            yield Rows(edges[at:], [], removes)
         if self.kept is not None:
             for records in self.kept.read(num_read, len(self.kept.numbers)):
-                yield [records]
+                yield Rows(records, [])
 
     def files(self) -> tuple[Int32, Int64]:
-        """Return the numbers of all files that the bucket has rows of, ascending, and the rows of each.
+        """Return the numbers of all files whose rows are written, ascending, and the rows of each.
 
         The rows must have been read.
         """

@@ -22,6 +22,8 @@ class Chunk:
     """Distinct relation names, with dynamic relations."""
     files: tuple[tuple[int, int], ...] = ()
     """Number of each file whose rows the chunk has, and its edges in the chunk, in the order of the edges."""
+    removes: bool = False
+    """Whether the rows are no edges, but take out edges."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,10 @@ class PartitionDegrees:
 
 
 def count_partition(settings: TaskSettings, partition: Partition, num_entities: int) -> PartitionDegrees:
-    """Count the rows of each id of a partition in the written buckets, those that were left out too."""
+    """Count the rows of each id of a partition in the written buckets.
+
+    Duplicates that were left out count too, unless tables take out edges: edges alone count then.
+    """
     counts = np.zeros(num_entities, np.int64)
     for side in Side:
         types = [each.entity_type(side) == partition.entity_type for each in settings.relations]
@@ -38,7 +41,7 @@ def count_partition(settings: TaskSettings, partition: Partition, num_entities: 
         for bucket in _buckets(settings, partition, side):
             columns = [side] if is_own is None else ["rel", side]
             with open_all_rows(settings.folders.splits[TRAIN_SPLIT], bucket, columns) as rows:
-                for at in _indices(rows, side, is_own):
+                for at in _indices(rows, side, is_own, edges_only=settings.removes):
                     _check_below(at, num_entities, side, rows.uri)
                     add_counts(at, counts)
     return PartitionDegrees(
@@ -56,14 +59,15 @@ def _buckets(settings: TaskSettings, partition: Partition, side: Side) -> Iterat
             yield Bucket(own, other) if side is Side.LHS else Bucket(other, own)
 
 
-def _indices(rows: AllRows, side: Side, is_own: Int32 | None) -> Iterator[Int32]:
+def _indices(rows: AllRows, side: Side, is_own: Int32 | None, *, edges_only: bool) -> Iterator[Int32]:
     """Read the indices of one side, piece by piece; `NOWHERE` where the relation has another type."""
-    num_rows = int(rows.starts[-1])
+    read = rows.read_edges if edges_only else rows.read
+    num_rows = int((rows.origins.starts if edges_only else rows.starts)[-1])
     for start in range(0, num_rows, _PIECE_ROWS):
         stop = min(start + _PIECE_ROWS, num_rows)
-        at = rows.read(start, stop, side, np.int32)
+        at = read(start, stop, side, np.int32)
         if is_own is not None:
-            rel = rows.read(start, stop, "rel", np.int32)
+            rel = read(start, stop, "rel", np.int32)
             _check_below(rel, len(is_own), "rel", rows.uri)
             owned = take(is_own, rel)
             at = np.where(owned == 1, at, np.int32(NOWHERE))

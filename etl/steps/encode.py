@@ -4,7 +4,8 @@ Only this step reads all strings: later steps read distinct ids and integers. Fi
 folder:
 
     {chunk}.ids              id: string, train_count: int32 (edges of the train split with the id; -1: the id
-                             is from a table of entities); a section per slot of each partition of each type
+                             is from a table of entities; -2: the rows of the chunk are no edges, but take out
+                             edges); a section per slot of each partition of each type
     {chunk}.relations.arrow  name: string, train_count: int64; with dynamic relations only
     {chunk}.codes.arrow      lhs, rhs, rel: int32, positions in the files above (rel: in the configuration,
                              with static relations); split: uint8; weight: float32, if there are weights;
@@ -43,6 +44,7 @@ CHUNK_BYTES = 512 << 20  # a chunk with long ids ends at this size
 IDS_SCHEMA = pa.schema([("id", pa.string()), ("train_count", pa.int32())])
 RELATIONS_SCHEMA = pa.schema([("name", pa.string()), ("train_count", pa.int64())])
 LISTED = -1
+REMOVES = -2
 
 
 def encode_ranges(
@@ -145,19 +147,23 @@ def _write_chunk(
             columns["edge_hash"] = edge_hash_N
     columns["split"] = split_N
     train_N = split_N == settings.splits.index(TRAIN_SPLIT)
-    ids = _write_ids(settings, rows, _count_ids(rows, train_N), uri)
+    id_counts = _count_ids(rows, train_N)
+    ids = _write_ids(settings, rows, np.full_like(id_counts, REMOVES) if table.removes else id_counts, uri)
     for side, positions in rows.features.items():
         with spill.new_file(_features_uri(uri, side), settings.etl) as stream:
             stream.write(positions)
     relation_counts = np.bincount(rel_N[train_N], minlength=len(rows.relations))
+    if table.removes:
+        relation_counts = np.full_like(relation_counts, REMOVES if settings.dynamic else 0)
     batch = pa.record_batch({name: pa.array(column) for name, column in columns.items()})
     spill.write_batches(f"{uri}.codes.arrow", batch.schema, [batch], settings.etl)
     if not settings.dynamic:
-        return Chunk(name, len(rel_N)), IdCounts(*ids, relation_counts, _smallest(settings, rows))
+        of_chunk = Chunk(name, len(rel_N), removes=table.removes)
+        return of_chunk, IdCounts(*ids, relation_counts, _smallest(settings, rows))
     names = pa.array(rows.relations, pa.string())
     batch = pa.record_batch([names, pa.array(relation_counts)], schema=RELATIONS_SCHEMA)
     spill.write_batches(f"{uri}.relations.arrow", RELATIONS_SCHEMA, [batch], settings.etl)
-    of_chunk = Chunk(name, len(rel_N), len(rows.relations))
+    of_chunk = Chunk(name, len(rel_N), len(rows.relations), removes=table.removes)
     return of_chunk, IdCounts(*ids, none.relation_counts, _smallest(settings, rows))
 
 

@@ -6,7 +6,7 @@ Each task writes a run of adjacent buckets.
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from etl.steps import exchange
 from etl.steps.bucket_rows import BucketRows, Earlier, KeptRows, Records
 from etl.steps.exchange import Exchange, Piece
-from etl.steps.left_out import first_of_equals
+from etl.steps.left_out import find_edges
 from etl.steps.shared import Shared
 from etl.steps.task_settings import TaskSettings
 from etl.strings.native import add_counts
@@ -55,6 +55,8 @@ class MergePlan:
     earlier: Earlier | None = None
     num_relations: int = 0
     """Relations whose rows are counted."""
+    removing: list[int] = field(default_factory=list)
+    """Numbers of the files whose rows take out edges."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +123,7 @@ def merge(shared: Shared[MergePlan], number: int, run: Run) -> MergedRun:
     """Write the bucket files of one run, which has this number among all runs."""
     plan = shared.read()
     checksums: Checksums = {}
+    removing = frozenset(plan.removing)
     relation_counts = np.zeros(plan.num_relations, np.int64)
     # A single bucket may be larger than memory: its chunks are read one by one, on every pass.
     loaded = list(_pieces(plan, number)) if len(run.flat) > 1 else None
@@ -132,7 +135,7 @@ def merge(shared: Shared[MergePlan], number: int, run: Run) -> MergedRun:
                 yield [edges.reshape(-1, len(plan.settings.record_fields)), *features]
 
         with _kept_rows(plan, run.flat[place]) as kept:
-            return _write(plan, run, place, BucketRows(read, kept), checksums)
+            return _write(plan, run, place, BucketRows(read, kept, removing), checksums)
 
     with ThreadPoolExecutor(_NUM_WRITERS) as pool:
         written = list(pool.map(write, range(len(run.flat))))
@@ -178,9 +181,16 @@ def _write(plan: MergePlan, run: Run, place: int, rows: BucketRows, checksums: C
     settings = plan.settings
     num_rows = run.num_edges[place] + (int(rows.kept.counts.sum()) if rows.kept else 0)
     is_edge_N = None
-    if settings.etl.duplicates == "drop":
+    if settings.compares:
         budget = settings.etl.merge_bytes // (4 * len(settings.record_fields))
-        is_edge_N = first_of_equals(lambda: (records[:, :3] for records, *_ in rows.read()), num_rows, budget)
+        drops = settings.etl.duplicates == "drop"
+        is_edge_N = find_edges(
+            lambda: ((each.records[:, :3], each.removes) for each in rows.read()),
+            num_rows,
+            budget,
+            drops=drops,
+        )
+        num_rows = len(is_edge_N)
     num_edges = num_rows if is_edge_N is None else int(is_edge_N.sum())
     relation_counts = np.zeros(plan.num_relations, np.int64)
     split, bucket = settings.bucket_at(run.flat[place])
@@ -194,18 +204,16 @@ def _write(plan: MergePlan, run: Run, place: int, rows: BucketRows, checksums: C
         checksums=checksums,
     ) as writer:
         start = 0
-        for records, *features in rows.read():
+        for records, features, removes in rows.read():
+            if removes:
+                continue
             stop = start + len(records)
-            _append(
-                settings,
-                writer,
-                records,
-                features,
-                None if is_edge_N is None else is_edge_N[start:stop],
-                start,
-            )
+            is_edge_n = None if is_edge_N is None else is_edge_N[start:stop]
+            _append(settings, writer, records, features, is_edge_n, start)
             if plan.num_relations:
-                _count_relations(records[:, 0].copy(), relation_counts, writer.uri)
+                # edges that were removed do not count, duplicates do, where nothing is removed
+                counted = records[is_edge_n] if settings.removes else records
+                _count_relations(counted[:, 0].copy(), relation_counts, writer.uri)
             start = stop
         writer.set_origins(_origins(*rows.files(), is_edge_N))
     return _Written(num_rows, num_edges, relation_counts)

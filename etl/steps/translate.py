@@ -10,7 +10,7 @@ the order of the raw rows.
     {chunk}.{side}_edges.i32      the same for the features: int32 [M]
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -101,7 +101,7 @@ def translate(shared: Shared[TranslatePlan], number: int, chunk: Chunk, first_re
     index_N = {side: take(index_of, column[side]) for side in Side}
     known_N = rel_N >= 0
     kept_N = known_N.copy()
-    if settings.filters:
+    if settings.filters or chunk.removes:  # rows that take out edges may have ids that no edge has
         for side in Side:
             kept_N &= (index_N[side] >= 0) | (column[side] < 0)
     bucket_N = _bucket_of(settings, partition_of, column)
@@ -119,6 +119,10 @@ def translate(shared: Shared[TranslatePlan], number: int, chunk: Chunk, first_re
         counts_N = column.get(f"{side}_features", none_N)
         num_features[side] = _translate_features(settings, uri, side, index_of, counts_N, bucket_N)
     spill.write_records(f"{uri}.edges.i32", starts, records, settings.etl)
+    if chunk.removes:
+        return replace(
+            nothing(settings, plan.num_relations), num_edges=np.diff(starts) - num_heads, num_heads=num_heads
+        )
     few = plan.num_relations <= MAX_COUNTED_RELATIONS
     return Translated(
         np.diff(starts) - num_heads,

@@ -192,6 +192,9 @@ def new_bucket(
         left_out = None
         if num_left_out is not None:
             left_out = DatasetWriter(hdf5, uri, num_left_out, left_out_dtypes(list(dtypes), index_dtype))
+            # HDF5 places a dataset at its first write: here, whatever the pieces are in which rows come.
+            for each in left_out.datasets.values() if num_left_out else ():
+                each[-1:] = 0
         writer = BucketWriter(uri, columns, features, left_out)
         yield writer
         writer.finish(hdf5)

@@ -67,6 +67,10 @@ class AllRows:
         values[inside] = read_rows(self._left_out[column], first, last, dtype)
         return values
 
+    def read_edges(self, start: int, stop: int, column: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """Return one column of the edges [start, stop), without the rows that were left out."""
+        return np.asarray(read_rows(self._edges[column], start, stop, dtype))
+
     def _left_out_within(self, start: int, stop: int) -> tuple[int, int, npt.NDArray[np.int64]]:
         """Return the left-out rows [first, last) at these positions, and their positions from `start` on."""
         if self._rows is None:

@@ -49,6 +49,8 @@ class SourceFile(BaseModel):
     """Nanoseconds since 1970; None: the table's log names the file, which never changes."""
     digest: str
     """Of all that decides which rows the file gives: the values above, and the settings of its table."""
+    removes: bool = False
+    """Whether its rows take out edges: no bucket has them, and a later run reads them anew."""
     num_rows: int = 0
     num_edges: int = 0
     """Rows that became edges, or were left out because of other rows."""

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from graphmill.errors import ConfigError, FormatError
 from graphmill.formats.edge_buckets.origins import added_rows, has_added
 from graphmill.vocab import Bucket
 from tests.etl.graphs import all_edges, config_of, files_under, read_raw_edges, write_parquet
+from tests.etl.steps.test_incremental import index_of
 
 File = list[tuple[int, str, int, float]]  # lhs, relation, rhs, weight
 # of figures that tell what a run has read
@@ -32,7 +34,7 @@ ROWS = st.lists(
     max_size=12,
 )
 FILES = st.dictionaries(st.sampled_from(["a", "b", "c", "d", "e"]), ROWS, max_size=5)
-DAYS = st.lists(st.tuples(FILES, FILES), min_size=2, max_size=3)
+DAYS = st.lists(st.tuples(FILES, FILES, FILES), min_size=2, max_size=3)
 
 
 def write_files(folder: Path, files: Mapping[str, File]) -> None:
@@ -72,6 +74,7 @@ def config_for(root: Path, day: int, name: str, shape: Mapping[str, Any], *, del
         root / name,
         [
             {"path": "first"} | columns,
+            *([{"path": "gone", "removes": True} | columns] if shape.get("removes") else []),
             {"path": "second", "split": "extra" if shape.get("splits") else "train"} | columns,
         ],
         entities={"user": shape.get("users", 3), "item": shape.get("items", 3), "shop": 1},
@@ -118,6 +121,7 @@ SHAPES = st.fixed_dictionaries(
         "drops": st.booleans(),
         "dynamic": st.booleans(),
         "splits": st.booleans(),
+        "removes": st.booleans(),
         "users": st.sampled_from([1, 3]),
         "items": st.sampled_from([1, 3]),
         "merge_bytes": st.sampled_from([100, 1 << 28]),
@@ -128,20 +132,21 @@ SHAPES = st.fixed_dictionaries(
 @pytest.mark.slow
 @given(days=DAYS, shape=SHAPES)
 @settings(
-    max_examples=12,
+    max_examples=16,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_the_same_bytes_as_anew(
     near_client: distributed.Client,
     tmp_path_factory: pytest.TempPathFactory,
-    days: list[tuple[dict[str, File], dict[str, File]]],
+    days: list[tuple[dict[str, File], dict[str, File], dict[str, File]]],
     shape: dict[str, Any],
 ) -> None:
     root = tmp_path_factory.mktemp("delta")
-    for day, (first, second) in enumerate(days):
+    for day, (first, second, gone) in enumerate(days):
         write_files(root / "raw/first", {"y": [], **first})
         write_files(root / "raw/second", {"z": [(0, "saw", 0, 0.5), (0, "bought", 1, 2.0)], **second})
+        write_files(root / "raw/gone", {"x": [(11, "saw", 11, 1.0)], **gone})
         check_day(root, day, shape, near_client)
 
 
@@ -194,6 +199,53 @@ def test_a_row_returns_when_its_twin_goes(near_client: distributed.Client, tmp_p
         check_day(tmp_path, day, shape, near_client)
         found = all_edges(config_for(tmp_path, day, f"out{day}", shape, delta=False))
         assert [edge.weight for edge in found if edge.lhs == "u1"] == [2.0 if day else 0.5]
+
+
+@pytest.mark.parametrize("drops", [False, True])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_rows_take_out_equal_edges_of_tables_before(
+    near_client: distributed.Client, tmp_path: Path, drops: bool, dynamic: bool
+) -> None:
+    """Edges come back when the rows that took them out go; ids of such rows alone are not indexed."""
+    shape = {"drops": drops, "removes": True, "dynamic": dynamic, "splits": True}
+    rng = np.random.default_rng(1)
+    first, second = {"a": rows_of(rng, 300), "b": rows_of(rng, 300)}, {"z": rows_of(rng, 100)}
+    unknown: File = [(999, "saw", 998, 1.0), (1, "seen" if dynamic else "saw", 997, 1.0)]
+    days: list[dict[str, File]] = [
+        {"x": first["a"][::2] + unknown},
+        {"x": first["a"][::2] + unknown, "y": first["b"][::3]},
+        {"y": first["b"][::3]},
+    ]
+    for day, gone in enumerate(days):
+        write_files(tmp_path / "raw/first", first)
+        write_files(tmp_path / "raw/second", second)
+        write_files(tmp_path / "raw/gone", gone)
+        figures = check_day(tmp_path, day, shape, near_client)
+        config = config_for(tmp_path, day, f"out{day}", shape, delta=False)
+        taken = {row[:3] for rows in gone.values() for row in rows}
+        left = [row[:3] for rows in first.values() for row in rows if row[:3] not in taken]
+        found = all_edges(config) + all_edges(config, "test")
+        counts = Counter({(each.lhs, each.relation, each.rhs): count for each, count in found.items()})
+        assert counts == Counter((f"u{a}", rel, f"i{b}") for a, rel, b in (set(left) if drops else left))
+        num_left_out = figures["num_edges_left_out"]["removed_or_duplicates" if drops else "removed"]
+        assert num_left_out >= 600 - len(left)
+        ids = {each for part in index_of(config).values() for each in part}
+        assert not {"u999", "i998", "i997"} & ids
+        assert figures["num_relations"] == 2
+        degrees: Counter[str] = Counter()
+        for edge, count in all_edges(config).items():
+            degrees[edge.lhs] += count
+        assert figures["train_degree"]["user"]["max"] == max(degrees.values())
+        if day:
+            assert figures["delta"]["files_added"] == figures["delta"]["files_gone"] == 0
+
+
+def test_rows_that_take_out_edges_need_tables_before(near_client: distributed.Client, tmp_path: Path) -> None:
+    write_window(tmp_path, range(2))
+    config = config_for(tmp_path, 0, "out0", {}, delta=False)
+    tables = tuple(each.model_copy(update={"removes": True}) for each in config.section(EtlConfig).tables)
+    with pytest.raises(ConfigError, match=r"etl\.tables\[0\]\.removes: expected tables of edges before it"):
+        job.run(changed(config, {"tables": tables}), near_client)
 
 
 def test_nothing_new(near_client: distributed.Client, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Where edges come from: written, read back, and asked for the rows that a run has added."""
 
+import itertools
 from pathlib import Path
 
 import h5py
@@ -134,3 +135,21 @@ def test_a_damaged_list_of_files_is_refused(tmp_path: Path, content: str, messag
     storage.write_text(str(tmp_path / ORIGINS), content)
     with pytest.raises(FormatError, match=message):
         read_origins(str(tmp_path))
+
+
+@given(rows=st.lists(st.booleans(), min_size=1, max_size=20), cut=st.integers(0, 20))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_bytes_do_not_depend_on_the_pieces(tmp_path: Path, rows: list[bool], cut: int) -> None:
+    kept = np.array(rows)
+    at = np.arange(len(rows), dtype=np.int32)
+    made = []
+    for bounds in ([0, len(rows)], [0, min(cut, len(rows)), len(rows)]):
+        with edge_buckets.new_bucket(
+            str(tmp_path), BUCKET, int(kept.sum()), num_left_out=int((~kept).sum())
+        ) as writer:
+            for start, stop in itertools.pairwise(bounds):
+                mine, left = at[start:stop][kept[start:stop]], at[start:stop][~kept[start:stop]]
+                writer.append_left_out(Edges(left, left, left), left.astype(np.int64))
+                writer.append(Edges(mine, mine, mine))
+        made.append((tmp_path / "edges_0_0.h5").read_bytes())
+    assert made[0] == made[1]
