@@ -10,17 +10,22 @@ from typing import Any
 import distributed
 import numpy as np
 import pytest
+from deltalake import write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from etl import job
 from etl.config import EtlConfig
+from etl.tables.data_file import DataFile
+from etl.tables.files import find_all
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats.edge_buckets.origins import added_rows, has_added
 from graphmill.vocab import Bucket
 from tests.etl.graphs import all_edges, config_of, files_under, read_raw_edges, write_parquet
+from tests.etl.run.test_lakes import WRITERS, graph, some_rows
 from tests.etl.steps.test_incremental import index_of
+from tests.etl.tables.lakes import catalog_at
 
 File = list[tuple[int, str, int, float]]  # lhs, relation, rhs, weight
 # of figures that tell what a run has read
@@ -304,19 +309,21 @@ def test_where_a_delta_would_not_be_exact(
     assert not has_added(config.split_path("train"))
 
 
-def test_a_damaged_bucket_is_refused_and_nothing_is_lost(
-    near_client: distributed.Client, tmp_path: Path
+@pytest.mark.parametrize("name", ["train/edges_1_1.h5", "train/origins.json", "test/origins.json"])
+def test_a_damaged_file_is_refused_and_nothing_is_lost(
+    near_client: distributed.Client, tmp_path: Path, name: str
 ) -> None:
     write_window(tmp_path, range(2))
+    shape = {"splits": True}
     for day in range(2):
-        check_day(tmp_path, day, {}, near_client)
+        check_day(tmp_path, day, shape, near_client)
     before = files_under(tmp_path / "out1")
-    path = tmp_path / "out0/edges/train/edges_1_1.h5"
+    path = tmp_path / "out0/edges" / name
     content = bytearray(path.read_bytes())
     content[-9] ^= 1
     path.write_bytes(content)
-    with pytest.raises(FormatError, match=r"edges_1_1\.h5: expected the checksum"):
-        job.run(config_for(tmp_path, 1, "out1", {}, delta=True), near_client)
+    with pytest.raises(FormatError, match=rf"{name}: expected the checksum"):
+        job.run(config_for(tmp_path, 1, "out1", shape, delta=True), near_client)
     assert files_under(tmp_path / "out1") == before
 
 
@@ -331,3 +338,46 @@ def test_what_the_key_needs(near_client: distributed.Client, tmp_path: Path) -> 
         config = config_for(tmp_path, 1, "out1", {}, delta=True)
         with pytest.raises(ConfigError, match=message):
             job.run(changed(config, etl), near_client)
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("filters", [[], [["day", ">=", "2026-11-02"], ["n", "<", 300]]])
+def test_a_lake_gets_rows(
+    near_client: distributed.Client, tmp_path: Path, kind: str, filters: list[list[Any]]
+) -> None:
+    """Files that both snapshots have are kept; one whose rows were deleted since is another file."""
+    path = WRITERS[kind](tmp_path / "lake")
+
+    def run(name: str, before: str | None, *, delta: bool, later: bool = False) -> dict[str, Any]:
+        # a window that moves decides which files there are, not which rows of them
+        own = [["day", ">=", "2026-11-03"], *filters[1:]] if later and filters else filters
+        config = graph(tmp_path / name, path, filters=own)
+        etl = {"previous_entity_path": str(tmp_path / f"{before}/entities") if before else None}
+        if delta:
+            etl["previous_edge_path"] = str(tmp_path / f"{before}/edges")
+        return job.run(changed(config, etl), near_client)
+
+    num_files = len(files_of_graph(path, filters))
+    run("first", None, delta=False)
+    run("moved-anew", "first", delta=False, later=True)
+    moved = run("moved", "first", delta=True, later=True)
+    if filters:
+        assert moved["delta"]["files_kept"] > 0 == moved["delta"]["files_added"]
+    assert files_under(tmp_path / "moved") == files_under(tmp_path / "moved-anew")
+    append(kind, tmp_path)
+    run("anew", "first", delta=False)
+    found = run("out", "first", delta=True)
+    assert found["delta"]["files_kept"] == num_files
+    assert found["delta"]["files_added"] > 0 == found["delta"]["files_gone"]
+    assert files_under(tmp_path / "out") == files_under(tmp_path / "anew")
+
+
+def files_of_graph(path: str, filters: list[list[Any]]) -> list[DataFile]:
+    return find_all(graph("/nowhere", path, filters=filters))[0].files()
+
+
+def append(kind: str, folder: Path) -> None:
+    if kind == "delta":
+        write_deltalake(folder / "lake", some_rows(3), mode="append")
+    else:
+        catalog_at(folder).load_table("sales.orders").append(some_rows(3))
