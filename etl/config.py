@@ -158,6 +158,11 @@ class TableConfig(FilesConfig):
     relation_column: Fixed[Column | None] = Field(None, description="Column of each row's relation.")
     weight: Fixed[Column | None] = Field(None, description="Column of edge weights; null: all weigh 1.")
     split: Fixed[Name] = Field(TRAIN_SPLIT, description="Split that the edges belong to.")
+    removes: Fixed[bool] = Field(
+        False,
+        description="true: rows are no edges, but take out equal edges (lhs, relation, rhs) of the split "
+        "that tables before this one have.",
+    )
     feature_delimiter: Fixed[Annotated[str, Field(min_length=1)]] = Field(
         " ", description="Delimiter of the features of a featurized entity in a column of text."
     )
@@ -210,6 +215,11 @@ class EtlConfig(Section):
     )
     previous_entity_path: Neutral[str | None] = Field(
         None, description="Entity index of an earlier run: its ids keep their indices, new ids follow."
+    )
+    previous_edge_path: Neutral[str | None] = Field(
+        None,
+        description="Folder `edges` of the run of previous_entity_path: edges of files that it had too "
+        "are taken from there, and only other files are read.",
     )
     graphstorm_maps: Fixed[bool] = Field(False, description="Also write GraphStorm's raw_id_mappings/.")
     chunk_rows: Neutral[Positive] = Field(

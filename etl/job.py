@@ -14,25 +14,29 @@ the previous output or the new one. The next run continues after the last finish
 
 import json
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from distributed import Client
 
 from etl.config import EtlConfig
-from etl.run import doubts, figures
+from etl.run import doubts, figures, sources
 from etl.run.check_config import check_config
+from etl.run.figures import Merged
 from etl.run.outputs import check_outputs, hide_outputs, output_uris, quarantine_uri
 from etl.run.work import Work, kept_work
 from etl.steps import exchange, index, merge
+from etl.steps.bucket_rows import Earlier
 from etl.steps.chunks import Chunk, Encoded, IdCounts
+from etl.steps.count_rows import count_partition
 from etl.steps.encode import encode_ranges, no_ids
 from etl.steps.exchange import Exchange
 from etl.steps.index_previous import as_before, file_previous, num_previous_ids, previous_counts
 from etl.steps.index_shard import IndexPlan, index_shard, rows_name
 from etl.steps.sizes import cut_types
 from etl.steps.task_settings import TaskSettings
-from etl.steps.translate import Translated, TranslatePlan, features_suffix, translate
+from etl.steps.translate import Translated, TranslatePlan, features_suffix, nothing, translate
 from etl.strings.hashing import HASH_NAME
 from etl.survey import outlook as estimates
 from etl.tables.files import TableFiles, find_all, table_roots
@@ -50,6 +54,7 @@ from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.outlook import GraphSize, Outlook
 from graphmill.storage import Checksums
 from graphmill.storage.as_json import Int64
+from graphmill.vocab import TRAIN_SPLIT
 
 __all__ = ["check", "check_outputs", "fingerprint", "outlook", "output_uris", "run", "written_uris"]
 
@@ -91,14 +96,17 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     cutting = etl.model_dump(mode="json", include=_CUTTING)
     config = as_before(config)
     with kept_work(client, config, made_from | {"cutting": cutting}, claim) as work:
-        ranges = work.step("plan", list[FileRange], lambda: _plan(work, config, inputs))
+        plan = work.step("plan", sources.Plan, lambda: _plan(work, config, inputs))
         doubts.warn_of_headers(config)
+        sources.log_delta(config, plan)
+        ranges = plan.ranges
         num_rows = sum(file_range.num_rows for file_range in ranges)
         num_ids = 2 * num_rows + num_previous_ids(etl.previous_entity_path)
         settings = TaskSettings.of(config, work.folders, num_ids)
         encoded, counts = work.step(
-            "encode", tuple[list[Encoded], IdCounts], lambda: _encode(work, config, settings, ranges, claim)
+            "encode", tuple[list[Encoded], IdCounts], lambda: _encode(work, config, settings, plan, claim)
         )
+        files = sources.with_counts(plan, encoded)
         chunks = [chunk for of_range in encoded for chunk in of_range.chunks]
         _check_places(inputs, settings, ranges, chunks)
         memory_bytes = cluster.memory_of_workers(client)
@@ -112,16 +120,17 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         translated = work.step(
             "translate", Translated, lambda: _translate(work, settings, chunks, indexed, rare)
         )
-        num_edges, checksums = work.step(
-            "merge", tuple[Int64, Checksums], lambda: _merge(work, settings, chunks, translated)
+        merged = work.step(
+            "merge", Merged, lambda: _merge(work, settings, chunks, translated, indexed, plan.earlier)
         )
-        checksums |= indexed.checksums
+        checksums = merged.checksums | indexed.checksums
         manifest = Manifest(HASH_NAME, config.seed, settings.num_partitions)
         write_manifest(work.folders.entities, manifest, checksums)
-        _write_checksums(settings, num_edges, checksums)
+        sources.write_sources(config, settings, plan, files, checksums)
+        _write_checksums(settings, merged.num_edges, checksums)
         _sweep(work)
-        found = figures.figures(settings, ranges, encoded, indexed, translated, num_edges)
-        figures.warn_if_uneven(settings, num_edges)
+        found = figures.figures(settings, plan, files, encoded, indexed, translated, merged)
+        figures.warn_if_uneven(settings, merged.num_edges)
         doubts.warn_of_counts(found)
         claim.check()
         hide_outputs(config)
@@ -134,9 +143,10 @@ def outlook(config: Config, size: GraphSize | None) -> Outlook:
 
 
 def input_uris(config: Config) -> list[str]:
-    """Return the tables, by their folders, and the ids of an earlier run."""
-    previous = config.section(EtlConfig).previous_entity_path
-    return [*table_roots(config), *([storage.absolute(previous)] if previous else [])]
+    """Return the tables, by their folders, and ids and edges of an earlier run."""
+    etl = config.section(EtlConfig)
+    previous = [each for each in (etl.previous_entity_path, etl.previous_edge_path) if each]
+    return [*table_roots(config), *map(storage.absolute, previous)]
 
 
 def fingerprint(config: Config) -> dict[str, Any]:
@@ -150,6 +160,8 @@ def _fingerprint(config: Config, found: Sequence[TableFiles]) -> dict[str, Any]:
     snapshots = {json.dumps(each): each for of_table in found for each in of_table.describe()}
     if etl.previous_entity_path is not None:
         inputs.append(storage.absolute(etl.previous_entity_path))
+    if etl.previous_edge_path is not None:
+        inputs.append(storage.join(storage.absolute(etl.previous_edge_path), TRAIN_SPLIT))
     return {
         "etl": etl.result_settings(),
         "entities": {
@@ -165,17 +177,19 @@ def _fingerprint(config: Config, found: Sequence[TableFiles]) -> dict[str, Any]:
     }
 
 
-def _plan(work: Work, config: Config, inputs: Sequence[TableFiles]) -> list[FileRange]:
+def _plan(work: Work, config: Config, inputs: Sequence[TableFiles]) -> sources.Plan:
     etl = config.section(EtlConfig)
     doubts.warn_of_missing(inputs)
-    files = [(each.label, each.table, file) for each in inputs for file in each.files()]
-    doubts.warn_of_empty({each.label for each in inputs} - {label for label, _, _ in files})
+    files = sources.numbered(inputs)
+    doubts.warn_of_empty({each.label for each in inputs} - {label for _, label, _, _ in files})
+    plan = sources.plan_files(config, files)
+    files = [each for each in files if each[0] not in plan.kept]
     # A task costs more than a look at a small file.
     step = min(1 + len(files) // (_LOOKS_PER_THREAD * work.num_threads), _MAX_LOOKS)
     tasks = [(files[start : start + step], etl.chunk_rows) for start in range(0, len(files), step)]
     found = work.run_tasks(ranges_of_files, tasks, "look at tables")
     ranges = [file_range for of_files in found for file_range in of_files]
-    return balanced(ranges, work.num_threads)
+    return replace(plan, ranges=balanced(ranges, work.num_threads))
 
 
 def _check_places(
@@ -200,9 +214,9 @@ def _check_places(
 
 
 def _encode(
-    work: Work, config: Config, settings: TaskSettings, ranges: list[FileRange], claim: Claim
+    work: Work, config: Config, settings: TaskSettings, plan: sources.Plan, claim: Claim
 ) -> tuple[list[Encoded], IdCounts]:
-    groups = grouped(ranges, work.num_threads, settings.etl.chunk_rows)
+    groups = grouped(plan.ranges, work.num_threads, settings.etl.chunk_rows)
     shared = work.share("encode", settings, len(groups))
     tasks = [(shared, group, number) for number, group in enumerate(groups)]
     counts = no_ids(settings)
@@ -216,13 +230,13 @@ def _encode(
     if settings.folders.quarantine is not None:
         uri = storage.absolute(quarantine_uri(config))
         try:
-            figures.check_bad_rows(encoded, settings.etl.max_bad_fraction, uri)
+            figures.check_bad_rows(sources.with_counts(plan, encoded), settings.etl.max_bad_fraction, uri)
         except RawTableError:  # the user needs the bad rows to correct them
             claim.check()
             storage.delete_marker(uri)
             storage.replace_directory(settings.folders.quarantine, uri)
             raise
-    if not any(chunk.num_edges for each in encoded for chunk in each.chunks):
+    if not any(each.num_edges for each in sources.with_counts(plan, encoded)):
         raise RawTableError(
             "etl.tables: the tables hold no rows that become edges; a graph needs at least one"
         )
@@ -290,10 +304,10 @@ def _translate(
         if chunk.num_edges:
             tasks.append((shared, number, chunk, first_relation))
             first_relation += chunk.num_relations
-    total: list[Translated] = []
+    total = [nothing(settings, num_relations)]
 
     def add(result: Translated) -> None:
-        total[:] = [total[0] + result if total else result]
+        total[0] += result
 
     work.run_tasks(translate, tasks, "translate", "chunks", keep=add)
     work.remove_combined([rows])
@@ -301,10 +315,17 @@ def _translate(
 
 
 def _merge(
-    work: Work, settings: TaskSettings, chunks: list[Chunk], translated: Translated
-) -> tuple[Int64, Checksums]:
-    """Return the edges per bucket of each split, [splits x buckets], and checksums of all bucket files."""
-    runs = merge.plan_runs(settings, translated.num_edges, translated.num_features)
+    work: Work,
+    settings: TaskSettings,
+    chunks: list[Chunk],
+    translated: Translated,
+    indexed: index.Index,
+    earlier: Earlier | None,
+) -> Merged:
+    earlier_bytes = None if earlier is None else merge.earlier_bytes(settings, earlier)
+    runs = merge.plan_runs(
+        settings, translated.num_edges, translated.num_features, translated.num_heads, earlier_bytes
+    )
     suffixes = {"edges": ".edges.i32"} | {side: features_suffix(side) for side in settings.feature_sides}
     edges = [
         _exchange(
@@ -316,12 +337,25 @@ def _merge(
         for name, suffix in suffixes.items()
     ]
     work.combine(edges, settings.etl)
-    shared = work.share("merge", merge.MergePlan(settings, edges), len(runs))
-    tasks = [(shared, number, run) for number, run in enumerate(runs)]
+    counts_anew = earlier is not None or settings.removes  # chunks do not have all edges, or too many
+    num_counted = len(translated.relation_counts) if counts_anew else 0
+    removing = sorted({number for chunk in chunks if chunk.removes for number, _ in chunk.files})
+    shared = work.share("merge", merge.MergePlan(settings, edges, earlier, num_counted, removing), len(runs))
+    tasks: list[tuple[Any, ...]] = [(shared, number, run) for number, run in enumerate(runs)]
     written = work.run_tasks(merge.merge, tasks, "write buckets", "runs")
     work.remove_combined(edges)
-    num_written = np.array([count for counts, _ in written for count in counts], np.int64)
-    return num_written, _joined([checksums for _, checksums in written])
+    degrees = None
+    if counts_anew:
+        counted = zip(settings.partitions, indexed.num_entities, strict=True)
+        tasks = [(settings, partition, num_entities) for partition, num_entities in counted]
+        degrees = work.run_tasks(count_partition, tasks, "count edges of ids", "partitions")
+    return Merged(
+        np.array([count for each in written for count in each.num_rows], np.int64),
+        np.array([count for each in written for count in each.num_edges], np.int64),
+        sum((each.relation_counts for each in written), np.zeros(num_counted, np.int64)),
+        _joined([each.checksums for each in written]),
+        degrees,
+    )
 
 
 def _write_checksums(settings: TaskSettings, num_edges: Int64, checksums: Checksums) -> None:

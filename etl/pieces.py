@@ -97,7 +97,7 @@ def write_pieces(
         RawTableError: a file cannot be read, lacks a column, or has a row that is no edge of the relations.
     """
     found = [find_files(config, table, str(number)) for number, table in enumerate(tables)]
-    files = [(each.label, each.table, file) for each in found for file in each.files()]
+    files = [(0, each.label, each.table, file) for each in found for file in each.files()]
     _check_constants(tables, relations)
     ranges = ranges_of_files(files, PIECE_ROWS)
     groups = grouped(ranges, _GROUPS_LIKE_WORKERS, PIECE_ROWS)

@@ -2,6 +2,7 @@
 
 from etl.config import EtlConfig, TableConfig
 from etl.steps.index_previous import check_previous
+from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.vocab import Side
@@ -16,6 +17,10 @@ def check_config(config: Config) -> None:
     etl = config.section(EtlConfig)
     for number, table in enumerate(etl.tables):
         _check_table(config, table, f"etl.tables[{number}]")
+    if etl.tables[0].removes:
+        raise ConfigError(
+            "etl.tables[0].removes: expected tables of edges before it, whose edges it takes out, found none"
+        )
     for number, entities in enumerate(etl.entities):
         _check_type(config, entities.type, f"etl.entities[{number}].type")
     if not isinstance(etl.min_entity_count, int):
@@ -24,6 +29,23 @@ def check_config(config: Config) -> None:
     _check_features(config, etl)
     if etl.previous_entity_path is not None:
         check_previous(config, etl.previous_entity_path)
+    if etl.previous_edge_path is not None:
+        _check_previous_edges(config, etl, etl.previous_edge_path)
+
+
+def _check_previous_edges(config: Config, etl: EtlConfig, root: str) -> None:
+    if etl.previous_entity_path is None:
+        raise ConfigError(
+            "etl.previous_edge_path: expected etl.previous_entity_path too, the entities of the same "
+            "run, found none: the edges are numbers of those entities"
+        )
+    before = {storage.absolute(storage.join(root, split)).rstrip("/") for split in etl.splits()}
+    for split in etl.splits():
+        if storage.absolute(config.split_path(split)).rstrip("/") in before:
+            raise ConfigError(
+                f"etl.previous_edge_path: {root} is where this run's edges go; give it an `output` of its "
+                "own, and keep the earlier one"
+            )
 
 
 def _check_type(config: Config, name: str, key: str) -> None:
@@ -62,3 +84,6 @@ def _check_features(config: Config, etl: EtlConfig) -> None:
             )
     if featurized and etl.duplicates == "drop":
         raise ConfigError("etl.duplicates: edges of featurized entities are not compared; set it to keep")
+    for number, table in enumerate(etl.tables):
+        if featurized and table.removes:
+            raise ConfigError(f"etl.tables[{number}].removes: edges of featurized entities are not compared")

@@ -3,20 +3,24 @@
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
+from etl.run.sources import Plan
 from etl.steps import degrees
 from etl.steps.chunks import Encoded
+from etl.steps.count_rows import PartitionDegrees
 from etl.steps.index import Index
-from etl.steps.index_shard import IndexedShard, sum_counts
+from etl.steps.index_shard import IndexedShard, sum_counts, top_degrees
 from etl.steps.task_settings import TaskSettings
 from etl.steps.translate import Translated
 from etl.strings.hashing import HASH_NAME
-from etl.tables.formats import FileRange
 from graphmill import storage
 from graphmill.errors import RawTableError
+from graphmill.formats.edge_buckets.origins import ORIGINS, SourceFile
+from graphmill.storage import Checksums
 from graphmill.storage.as_json import Int64
 
 log = logging.getLogger("graphmill")
@@ -32,19 +36,35 @@ MAX_RELATIONS = 100  # in run.json
 Count = TypeVar("Count")
 
 
-def check_bad_rows(encoded: list[Encoded], max_fraction: float, quarantine_uri: str) -> None:
+@dataclass(frozen=True, eq=False)
+class Merged:
+    """Result of the step merge."""
+
+    num_rows: Int64
+    """[splits x buckets] edges, and rows that were left out as duplicates."""
+    num_edges: Int64
+    """[splits x buckets] as written."""
+    relation_counts: Int64
+    """[relations] rows of each relation, if edges of an earlier run were taken over."""
+    checksums: Checksums
+    """Checksums of all bucket files."""
+    degrees: list[PartitionDegrees] | None = None
+    """By partition, if edges of an earlier run were taken over: chunks then have the new edges only."""
+
+
+def check_bad_rows(files: Sequence[SourceFile], max_fraction: float, quarantine_uri: str) -> None:
     """Warn of bad rows, and refuse tables with too many of them.
 
     Raises:
         RawTableError: there are too many.
     """
-    num_rows = sum(each.num_rows for each in encoded)
-    by_reason = _by_reason(encoded)
+    num_rows = sum(each.num_rows for each in files)
+    by_reason = _by_reason(files)
     num_bad = sum(by_reason.values())
     if not num_bad:
         return
     reasons = ", ".join(f"{count} {reason}" for reason, count in by_reason.items())
-    if unknown := unknown_relations(encoded):
+    if unknown := unknown_relations(files):
         names = ", ".join(f"{name!r} {count}" for name, count in list(unknown.items())[:SHOWN_RELATIONS])
         more = f" and {len(unknown) - SHOWN_RELATIONS} more" if len(unknown) > SHOWN_RELATIONS else ""
         reasons += f"; most frequent unknown relations: {names}{more}"
@@ -56,9 +76,9 @@ def check_bad_rows(encoded: list[Encoded], max_fraction: float, quarantine_uri: 
     log.warning("etl: %s; they go to %s", found, quarantine_uri)
 
 
-def unknown_relations(encoded: list[Encoded]) -> dict[str, int]:
+def unknown_relations(files: Sequence[SourceFile]) -> dict[str, int]:
     """Count bad rows by unknown relation, the most frequent first."""
-    counts = sum((each.num_unknown for each in encoded), Counter[str]())
+    counts = sum((Counter(each.num_unknown) for each in files), Counter[str]())
     return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:MAX_RELATIONS])
 
 
@@ -92,56 +112,90 @@ def warn_if_crowded(settings: TaskSettings, index: Index) -> None:
 
 def figures(
     settings: TaskSettings,
-    ranges: list[FileRange],
+    plan: Plan,
+    files: Sequence[SourceFile],
     encoded: list[Encoded],
     index: Index,
     translated: Translated,
-    num_edges: Int64,
+    merged: Merged,
 ) -> dict[str, Any]:
-    """Return all figures of the stage for run.json; `num_edges` is [splits x buckets] as written."""
+    """Return all figures of the stage for run.json."""
+    num_edges = merged.num_edges
     by_split = dict(zip(settings.splits, num_edges.reshape(len(settings.splits), -1), strict=True))
-    by_reason = _by_reason(encoded)
+    by_reason = _by_reason(files)
     folders = [settings.folders.entities, *settings.folders.splits.values()]
     written = [entry for folder in folders for entry in storage.list_dir(folder, recursive=True)]
     left_out = {
-        "self_loops": sum(each.num_self_loops for each in encoded),
+        "self_loops": sum(each.num_self_loops for each in files),
         "min_relation_count": translated.num_rare_relation,
         "min_entity_count": translated.num_rare_entity,
-        "duplicates": int(translated.num_edges.sum() - num_edges.sum()),
+        "duplicates": int(merged.num_rows.sum() - num_edges.sum()),
     }
+    if settings.removes:  # with both settings, which of them left out an edge is not counted
+        drops = settings.etl.duplicates == "drop"
+        left_out["removed_or_duplicates" if drops else "removed"] = left_out.pop("duplicates")
     found: dict[str, Any] = {
-        "num_rows": sum(each.num_rows for each in encoded),
+        "num_rows": sum(each.num_rows for each in files),
         "num_rows_quarantined": sum(by_reason.values()),
         "quarantined": by_reason,
-        "unknown_relations": unknown_relations(encoded),
+        "unknown_relations": unknown_relations(files),
         "num_edges_left_out": left_out,
         "num_edges": {split: int(of_split.sum()) for split, of_split in by_split.items()},
         "num_relations": index.relations.num_relations,
         "num_relations_left_out": index.relations.num_left_out,
-        **_entities(settings, index),
+        **_entities(settings, index, merged),
         "buckets": {split: _summary(of_split) for split, of_split in by_split.items()},
         "edges_by_bucket": {
             split: _shown_grid(of_split.reshape(settings.grid)) for split, of_split in by_split.items()
         },
-        "integer_id_columns": sorted({c for file_range in ranges for c in file_range.integer_columns}),
+        "integer_id_columns": sorted(
+            {
+                f"{label}.{c}"
+                for label, each in zip(plan.labels, files, strict=True)
+                for c in each.integer_columns
+            }
+        ),
+        **_delta(plan, files),
         "num_chunks": sum(len(each.chunks) for each in encoded),
-        "bytes_in": sum(file_range.num_bytes for file_range in ranges),
-        "bytes_out": sum(entry.size_bytes for entry in written),
+        "bytes_in": sum(file_range.num_bytes for file_range in plan.ranges),
+        # Names of raw files may be long; the rest does not depend on where they are.
+        "bytes_out": sum(entry.size_bytes for entry in written if storage.name(entry.uri) != ORIGINS),
     }
     if index.relations.names is not None:
         # Counted before duplicates are dropped.
-        edges = translated.relation_counts.tolist()
+        counts = translated.relation_counts if merged.degrees is None else merged.relation_counts
+        edges = counts.tolist()
         found["num_edges_by_relation"] = dict(zip(index.relations.names, edges, strict=True))
     return found
 
 
-def _entities(settings: TaskSettings, index: Index) -> dict[str, Any]:
+def _delta(plan: Plan, files: Sequence[SourceFile]) -> dict[str, Any]:
+    """Say what the run took from the earlier run, or why it took nothing."""
+    if plan.added is None:
+        return {"delta": None, "delta_reason": plan.reason or None}
+    added = [files[number] for number in plan.added]
+    kept = [files[number] for number in sorted(plan.kept)]
+    found: dict[str, int] = {}
+    for what, of_files in (("kept", kept), ("added", added), ("gone", plan.gone)):
+        found |= {f"files_{what}": len(of_files), f"edges_{what}": sum(each.num_edges for each in of_files)}
+    return {"delta": found, "delta_reason": None}
+
+
+def _entities(settings: TaskSettings, index: Index, merged: Merged) -> dict[str, Any]:
     """Count entities by type."""
     indexed: dict[str, list[IndexedShard]] = {name: [] for name in settings.entity_types}
     partitions = settings.partitions
     for shard, of_shard in zip(index.shards, index.indexed, strict=True):
         indexed[partitions[shard.partition_number].entity_type].append(of_shard)
     counts = {name: sum_counts(found, np.zeros(0, np.int64)) for name, found in indexed.items()}
+    if merged.degrees is not None:
+        for name, found in _by_type(settings, merged.degrees).items():
+            counts[name] = replace(
+                counts[name],
+                num_outside_train=sum(each.num_outside_train for each in found),
+                degrees=degrees.merge_counts(each.degrees for each in found),
+                highest=top_degrees(pair for each in found for pair in each.highest),
+            )
     return {
         "num_entities": _by_type(settings, index.num_entities),
         # No edge trains their embeddings.
@@ -163,8 +217,8 @@ def _by_type(settings: TaskSettings, by_partition: Sequence[Count]) -> dict[str,
     return found
 
 
-def _by_reason(encoded: list[Encoded]) -> dict[str, int]:
-    return dict(sorted(sum((each.num_bad for each in encoded), Counter[str]()).items()))
+def _by_reason(files: Sequence[SourceFile]) -> dict[str, int]:
+    return dict(sorted(sum((Counter(each.num_bad) for each in files), Counter[str]()).items()))
 
 
 def _summary(num_edges: Int64) -> dict[str, Any]:

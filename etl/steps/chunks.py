@@ -20,6 +20,10 @@ class Chunk:
     num_edges: int = 0
     num_relations: int = 0
     """Distinct relation names, with dynamic relations."""
+    files: tuple[tuple[int, int], ...] = ()
+    """Number of each file whose rows the chunk has, and its edges in the chunk, in the order of the edges."""
+    removes: bool = False
+    """Whether the rows are no edges, but take out edges."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,14 +54,23 @@ class IdCounts:
 
 
 @dataclass
-class Encoded:
-    """Chunks and counts of a group of file ranges."""
+class RowCounts:
+    """Counts of the rows of a file, or of a part of it."""
 
-    chunks: list[Chunk] = field(default_factory=list)
     num_rows: int = 0
+    num_edges: int = 0
     num_self_loops: int = 0
     """Dropped self-loops."""
     num_bad: Counter[str] = field(default_factory=Counter)
     """Bad rows in quarantine, by reason."""
     num_unknown: Counter[str] = field(default_factory=Counter)
     """Bad rows in quarantine by unknown relation."""
+
+
+@dataclass
+class Encoded:
+    """Chunks and counts of a group of file ranges."""
+
+    chunks: list[Chunk] = field(default_factory=list)
+    files: dict[int, RowCounts] = field(default_factory=dict)
+    """By number of the file."""

@@ -4,7 +4,8 @@ Only this step reads all strings: later steps read distinct ids and integers. Fi
 folder:
 
     {chunk}.ids              id: string, train_count: int32 (edges of the train split with the id; -1: the id
-                             is from a table of entities); a section per slot of each partition of each type
+                             is from a table of entities; -2: the rows of the chunk are no edges, but take out
+                             edges); a section per slot of each partition of each type
     {chunk}.relations.arrow  name: string, train_count: int64; with dynamic relations only
     {chunk}.codes.arrow      lhs, rhs, rel: int32, positions in the files above (rel: in the configuration,
                              with static relations); split: uint8; weight: float32, if there are weights;
@@ -13,7 +14,9 @@ folder:
     {chunk}.{side}_features.i32   positions of the features of all edges, edge after edge
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
@@ -22,7 +25,7 @@ import pyarrow as pa
 
 from etl.config import Table, TableConfig
 from etl.steps import spill
-from etl.steps.chunks import NUM_SMALLEST, Chunk, Encoded, IdCounts
+from etl.steps.chunks import NUM_SMALLEST, Chunk, Encoded, IdCounts, RowCounts
 from etl.steps.encode_rows import ChunkIds, ChunkRows, EncodedRows
 from etl.steps.shared import Shared
 from etl.steps.task_settings import TaskSettings
@@ -41,6 +44,7 @@ CHUNK_BYTES = 512 << 20  # a chunk with long ids ends at this size
 IDS_SCHEMA = pa.schema([("id", pa.string()), ("train_count", pa.int32())])
 RELATIONS_SCHEMA = pa.schema([("name", pa.string()), ("train_count", pa.int64())])
 LISTED = -1
+REMOVES = -2
 
 
 def encode_ranges(
@@ -51,29 +55,36 @@ def encode_ranges(
     found, counts = Encoded(), no_ids(settings)
     table, chunk_rows = ranges[0].table, settings.etl.chunk_rows
     rules = _rules(settings, table)
-    blocks = (block for each in ranges for block in read_blocks(each, chunk_rows, rules))
+    blocks = ((each.number, block) for each in ranges for block in read_blocks(each, chunk_rows, rules))
     for chunk_number, of_chunk in groupby(blocks, key=_chunk_numbers(chunk_rows)):
         rows: ChunkRows | ChunkIds = (
             ChunkRows(settings, table) if isinstance(table, TableConfig) else ChunkIds(settings, table)
         )
-        num_kept = 0
+        num_kept: Counter[int] = Counter()
         all_bad: list[BadRows] = []
-        for block, bad in of_chunk:
+        for file, (block, bad) in of_chunk:
             kept = rows.add(block) if block.num_rows else 0
-            num_kept += kept
+            num_kept[file] += kept
             all_bad += bad
-            found.num_rows += _num_rows((block, bad))
-            found.num_self_loops += block.num_rows - kept
+            _count(found.files.setdefault(file, RowCounts()), block.num_rows, kept, bad)
         if all_bad and settings.folders.quarantine is not None:
             quarantine.write_file(settings.folders.quarantine, number, chunk_number, all_bad)
-            found.num_bad += quarantine.count_by_reason(all_bad)
-            quarantine.count_unknown_relations(all_bad, found.num_unknown)
-        if num_kept:
+        if any(num_kept.values()):
             name = f"{number:06d}-{chunk_number:06d}"
             chunk, of_chunk_ids = _write_chunk(settings, table, rows.finish(), name)
-            found.chunks.append(chunk)
+            files = tuple((file, kept) for file, kept in num_kept.items() if kept)
+            found.chunks.append(replace(chunk, files=files if chunk.num_edges else ()))
             counts += of_chunk_ids
     return found, counts
+
+
+def _count(counts: RowCounts, num_good: int, num_kept: int, bad: Sequence[BadRows]) -> None:
+    """Add the rows of a block to the counts of its file."""
+    counts.num_rows += num_good + sum(len(each.rows) for each in bad)
+    counts.num_edges += num_kept
+    counts.num_self_loops += num_good - num_kept
+    counts.num_bad += quarantine.count_by_reason(bad)
+    quarantine.count_unknown_relations(bad, counts.num_unknown)
 
 
 def no_ids(settings: TaskSettings) -> IdCounts:
@@ -82,12 +93,13 @@ def no_ids(settings: TaskSettings) -> IdCounts:
     return IdCounts(none, none, np.zeros(0 if settings.dynamic else num_relations, np.int64), {})
 
 
-def _chunk_numbers(chunk_rows: int) -> Callable[[Block], int]:
+def _chunk_numbers(chunk_rows: int) -> Callable[[tuple[int, Block]], int]:
     """Return a function that numbers the chunk of each block; a chunk ends with the block that fills it."""
     number = num_rows = num_bytes = 0
 
-    def chunk_number(block: Block) -> int:
+    def chunk_number(numbered: tuple[int, Block]) -> int:
         nonlocal number, num_rows, num_bytes
+        _, block = numbered
         if num_rows >= chunk_rows or num_bytes >= CHUNK_BYTES:
             number, num_rows, num_bytes = number + 1, 0, 0
         num_rows += _num_rows(block)
@@ -135,19 +147,23 @@ def _write_chunk(
             columns["edge_hash"] = edge_hash_N
     columns["split"] = split_N
     train_N = split_N == settings.splits.index(TRAIN_SPLIT)
-    ids = _write_ids(settings, rows, _count_ids(rows, train_N), uri)
+    id_counts = _count_ids(rows, train_N)
+    ids = _write_ids(settings, rows, np.full_like(id_counts, REMOVES) if table.removes else id_counts, uri)
     for side, positions in rows.features.items():
         with spill.new_file(_features_uri(uri, side), settings.etl) as stream:
             stream.write(positions)
     relation_counts = np.bincount(rel_N[train_N], minlength=len(rows.relations))
+    if table.removes:
+        relation_counts = np.full_like(relation_counts, REMOVES if settings.dynamic else 0)
     batch = pa.record_batch({name: pa.array(column) for name, column in columns.items()})
     spill.write_batches(f"{uri}.codes.arrow", batch.schema, [batch], settings.etl)
     if not settings.dynamic:
-        return Chunk(name, len(rel_N)), IdCounts(*ids, relation_counts, _smallest(settings, rows))
+        of_chunk = Chunk(name, len(rel_N), removes=table.removes)
+        return of_chunk, IdCounts(*ids, relation_counts, _smallest(settings, rows))
     names = pa.array(rows.relations, pa.string())
     batch = pa.record_batch([names, pa.array(relation_counts)], schema=RELATIONS_SCHEMA)
     spill.write_batches(f"{uri}.relations.arrow", RELATIONS_SCHEMA, [batch], settings.etl)
-    of_chunk = Chunk(name, len(rel_N), len(rows.relations))
+    of_chunk = Chunk(name, len(rel_N), len(rows.relations), removes=table.removes)
     return of_chunk, IdCounts(*ids, none.relation_counts, _smallest(settings, rows))
 
 

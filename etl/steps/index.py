@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.steps import spill
+from etl.steps.encode import RELATIONS_SCHEMA, REMOVES
 from etl.steps.index_passes import num_passes
 from etl.steps.index_previous import previous_ids, previous_relations
 from etl.steps.index_shard import LEFT_OUT, ROW_GROUP_ROWS, IndexedShard, Shard, new_ids_uri
@@ -175,14 +176,17 @@ def index_relations(settings: TaskSettings, chunk_names: list[str]) -> IndexedRe
     Relations of an earlier index come first, with their old numbers.
     """
     uris = [storage.join(settings.folders.work, f"{name}.relations.arrow") for name in chunk_names]
-    table = pa.concat_tables(map(spill.read_batches, uris))
+    table = pa.concat_tables([RELATIONS_SCHEMA.empty_table(), *map(spill.read_batches, uris)])
     found, codes = distinct(table["name"], settings.seed)
-    counts = np.bincount(codes, table["train_count"].to_numpy(), minlength=len(found))
+    train_counts = table["train_count"].to_numpy()
+    counts = np.bincount(codes, np.maximum(train_counts, 0), minlength=len(found))
+    is_named = np.zeros(len(found), bool)  # not only by rows that take out edges
+    is_named[codes[train_counts != REMOVES]] = True
     names = found.strings.to_pylist()
     number_of = {name: number for number, name in enumerate(previous_relations(settings))}
     num_left_out = 0
     for at in pc.sort_indices(found.strings).to_pylist():
-        if names[at] not in number_of:
+        if is_named[at] and names[at] not in number_of:
             if counts[at] < settings.etl.min_relation_count:
                 num_left_out += 1
             else:

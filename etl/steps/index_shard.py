@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from etl.steps import exchange, spill
 from etl.steps.degrees import DegreeCounts, count_degrees, merge_counts
-from etl.steps.encode import IDS_SCHEMA, LISTED
+from etl.steps.encode import IDS_SCHEMA, LISTED, REMOVES
 from etl.steps.exchange import Exchange
 from etl.steps.index_passes import KeyRange, key_ranges
 from etl.steps.index_previous import SCHEMA as PREVIOUS_SCHEMA
@@ -168,6 +168,9 @@ def _order(
     degrees = np.bincount(codes, np.maximum(train_counts, 0), minlength=len(found)).astype(np.int64)
     kept = degrees >= settings.etl.min_count(entity_type)
     kept[codes[train_counts == LISTED]] = True
+    is_named = np.zeros(len(found), bool)  # not only by rows that take out edges
+    is_named[codes[train_counts != REMOVES]] = True
+    kept &= is_named
     known = np.full(len(found), LEFT_OUT, np.int32)
     known[old_codes] = old["index"].to_numpy()
     is_new = (known < 0) & kept
@@ -179,7 +182,7 @@ def _order(
     counts = IndexedShard(
         int(is_new.sum()),
         int((indexed & (degrees == 0)).sum()),
-        int((~kept & (known < 0)).sum()),
+        int((~kept & is_named & (known < 0)).sum()),
         count_degrees(degrees[indexed]),
         _highest(found, np.where(indexed, degrees, 0)),
         np.bincount(slots, minlength=len(shard.slots)),
@@ -194,7 +197,7 @@ def sum_counts(parts: Sequence[IndexedShard], num_by_slot: Int64) -> IndexedShar
         sum(each.num_outside_train for each in parts),
         sum(each.num_left_out for each in parts),
         merge_counts(each.degrees for each in parts),
-        _top_degrees(pair for each in parts for pair in each.highest),
+        top_degrees(pair for each in parts for pair in each.highest),
         num_by_slot,
     )
 
@@ -204,9 +207,9 @@ def _highest(found: Distinct, degrees: Int64) -> list[tuple[int, str]]:
     rows = np.arange(len(degrees))[few]
     ids = found.strings.take(pa.array(rows)).to_pylist()
     pairs = zip(degrees[rows].tolist(), ids, strict=True)
-    return _top_degrees(pair for pair in pairs if pair[0] and len(pair[1]) <= MAX_SHOWN_CHARS)
+    return top_degrees(pair for pair in pairs if pair[0] and len(pair[1]) <= MAX_SHOWN_CHARS)
 
 
-def _top_degrees(pairs: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
+def top_degrees(pairs: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
     """Return the `NUM_HIGHEST` ids with most edges; of equal ones the first by raw id."""
     return sorted(pairs, key=lambda pair: (-pair[0], pair[1]))[:NUM_HIGHEST]

@@ -1,30 +1,37 @@
-"""Step 4: sorted edges of all chunks -> bucket files, each task a run of adjacent buckets."""
+"""Step 4: sorted edges of all chunks, edges of an earlier run -> bucket files.
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+Each task writes a run of adjacent buckets.
+"""
+
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from etl.steps import exchange
+from etl.steps.bucket_rows import BucketRows, Earlier, KeptRows, Records
 from etl.steps.exchange import Exchange, Piece
+from etl.steps.left_out import find_edges
 from etl.steps.shared import Shared
 from etl.steps.task_settings import TaskSettings
-from etl.strings import hashing
+from etl.strings.native import add_counts
 from etl.tables.blocks import ranges_within
+from graphmill import storage
+from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
-from graphmill.formats.edge_buckets import Edges
+from graphmill.formats.edge_buckets import BucketWriter, Edges, bucket_uri
+from graphmill.formats.edge_buckets.all_rows import open_all_rows
 from graphmill.formats.edge_buckets.features import Features
+from graphmill.formats.edge_buckets.origins import BucketOrigins
 from graphmill.storage import Checksums
 from graphmill.storage.as_json import Int32, Int64
 from graphmill.vocab import Side
 
 # Closing a file on HDFS waits half a second for its datanode: these waits overlap.
 _NUM_WRITERS = 8
-
-Records = list[Int32]
-"""Records [n, W] of the edges of a bucket from one chunk; then [m] the features of each featurized side."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,7 @@ class Run:
     flat: range
     """Numbers of the buckets among all buckets of all splits."""
     num_edges: list[int]
+    """Of the chunks."""
     num_features: dict[Side, list[int]]
 
 
@@ -44,14 +52,41 @@ class MergePlan:
     settings: TaskSettings
     edges: list[Exchange]
     """From chunks to runs: of the edges, then of the features of each featurized side."""
+    earlier: Earlier | None = None
+    num_relations: int = 0
+    """Relations whose rows are counted."""
+    removing: list[int] = field(default_factory=list)
+    """Numbers of the files whose rows take out edges."""
 
 
-def plan_runs(settings: TaskSettings, num_edges: Int64, num_features: dict[Side, Int64]) -> list[Run]:
+@dataclass(frozen=True, eq=False)
+class MergedRun:
+    """Counts of the written buckets of a run."""
+
+    num_rows: list[int]
+    """Edges, and rows that were left out, by bucket."""
+    num_edges: list[int]
+    relation_counts: Int64
+    """[num_relations] rows of each relation."""
+    checksums: Checksums
+
+
+def plan_runs(
+    settings: TaskSettings,
+    num_edges: Int64,
+    num_features: dict[Side, Int64],
+    num_heads: Int64 | None = None,
+    earlier_bytes: Int64 | None = None,
+) -> list[Run]:
     """Cut all buckets into runs within one row of the grid and within the memory of a task.
 
-    `num_edges` and `num_features` [splits x buckets] count the edges, and the features of featurized sides.
+    `num_edges` and `num_features` [splits x buckets] count the edges, and the features of featurized sides;
+    `num_heads` the records that say the files of the edges. `earlier_bytes` are those of the earlier buckets.
     """
-    sizes = 4 * (num_edges * len(settings.record_fields) + sum(num_features.values()))
+    records = num_edges if num_heads is None else num_edges + num_heads
+    sizes = 4 * (records * len(settings.record_fields) + sum(num_features.values()))
+    if earlier_bytes is not None:
+        sizes = sizes + earlier_bytes
     rows = range(0, len(sizes), settings.grid.rhs)
     flats = [
         range(row + flat.start, row + flat.stop)
@@ -68,32 +103,67 @@ def plan_runs(settings: TaskSettings, num_edges: Int64, num_features: dict[Side,
     ]
 
 
+def earlier_bytes(settings: TaskSettings, earlier: Earlier) -> Int64:
+    """Return the sizes of the earlier buckets: int64 [splits x buckets]."""
+    sizes: dict[str, int] = {}
+    for split in settings.splits:
+        listed = storage.list_dir(storage.join(earlier.edge_root, split))
+        sizes |= {entry.uri: entry.size_bytes for entry in listed}
+    places = map(settings.bucket_at, range(settings.num_split_buckets))
+    uris = [bucket_uri(storage.join(earlier.edge_root, split), bucket) for split, bucket in places]
+    return np.array([sizes.get(uri, 0) for uri in uris], np.int64)
+
+
 def run_bounds(runs: Sequence[Run]) -> Int64:
     """Return the first bucket of each run, and the number of all buckets."""
     return np.array([0, *(run.flat.stop for run in runs)], np.int64)
 
 
-def merge(shared: Shared[MergePlan], number: int, run: Run) -> tuple[list[int], Checksums]:
-    """Write the bucket files of one run, which has this number among all runs.
-
-    Returns:
-        the number of edges of each bucket, and the checksums of the files.
-    """
+def merge(shared: Shared[MergePlan], number: int, run: Run) -> MergedRun:
+    """Write the bucket files of one run, which has this number among all runs."""
     plan = shared.read()
     checksums: Checksums = {}
+    removing = frozenset(plan.removing)
+    relation_counts = np.zeros(plan.num_relations, np.int64)
     # A single bucket may be larger than memory: its chunks are read one by one, on every pass.
     loaded = list(_pieces(plan, number)) if len(run.flat) > 1 else None
 
-    def write(place: int) -> int:
+    def write(place: int) -> _Written:
         def read() -> Iterator[Records]:
-            for of_chunk in loaded or _pieces(plan, number):
+            for of_chunk in loaded if loaded is not None else _pieces(plan, number):
                 edges, *features = (_values(piece, place) for piece in of_chunk)
                 yield [edges.reshape(-1, len(plan.settings.record_fields)), *features]
 
-        return _write(plan.settings, run, place, read, checksums)
+        with _kept_rows(plan, run.flat[place]) as kept:
+            return _write(plan, run, place, BucketRows(read, kept, removing), checksums)
 
     with ThreadPoolExecutor(_NUM_WRITERS) as pool:
-        return list(pool.map(write, range(len(run.flat)))), checksums
+        written = list(pool.map(write, range(len(run.flat))))
+    for each in written:
+        relation_counts += each.relation_counts
+    num_rows, num_edges = [each.num_rows for each in written], [each.num_edges for each in written]
+    return MergedRun(num_rows, num_edges, relation_counts, checksums)
+
+
+@dataclass(frozen=True, eq=False)
+class _Written:
+    """Counts of one bucket."""
+
+    num_rows: int
+    num_edges: int
+    relation_counts: Int64
+
+
+@contextmanager
+def _kept_rows(plan: MergePlan, flat: int) -> Iterator[KeptRows | None]:
+    """Open the earlier bucket, if there is one."""
+    if plan.earlier is None:
+        yield None
+        return
+    split, bucket = plan.settings.bucket_at(flat)
+    fields = plan.settings.record_fields
+    with open_all_rows(storage.join(plan.earlier.edge_root, split), bucket, fields) as rows:
+        yield KeptRows.of(rows, plan.earlier.numbers, fields)
 
 
 def _pieces(plan: MergePlan, number: int) -> Iterator[tuple[Piece, ...]]:
@@ -106,36 +176,88 @@ def _values(piece: Piece, place: int) -> Int32:
     return np.frombuffer(content[starts[place] : starts[place + 1]], np.int32)
 
 
-def _write(
-    settings: TaskSettings,
-    run: Run,
-    number: int,
-    read: Callable[[], Iterable[Records]],
-    checksums: Checksums,
-) -> int:
-    """Write one bucket, which may be read several times; return its number of edges."""
-    num_edges = run.num_edges[number]
-    keep_N = None
-    if settings.etl.duplicates == "drop":
+def _write(plan: MergePlan, run: Run, place: int, rows: BucketRows, checksums: Checksums) -> _Written:
+    """Write one bucket, which may be read several times."""
+    settings = plan.settings
+    num_rows = run.num_edges[place] + (int(rows.kept.counts.sum()) if rows.kept else 0)
+    is_edge_N = None
+    if settings.compares:
         budget = settings.etl.merge_bytes // (4 * len(settings.record_fields))
-        keep_N = first_of_equals(lambda: (records[:, :3] for records, *_ in read()), num_edges, budget)
-        num_edges = int(keep_N.sum())
-    split, bucket = settings.bucket_at(run.flat[number])
+        drops = settings.etl.duplicates == "drop"
+        is_edge_N = find_edges(
+            lambda: ((each.records[:, :3], each.removes) for each in rows.read()),
+            num_rows,
+            budget,
+            drops=drops,
+        )
+        num_rows = len(is_edge_N)
+    num_edges = num_rows if is_edge_N is None else int(is_edge_N.sum())
+    relation_counts = np.zeros(plan.num_relations, np.int64)
+    split, bucket = settings.bucket_at(run.flat[place])
     with edge_buckets.new_bucket(
         settings.folders.splits[split],
         bucket,
         num_edges,
         weighted=settings.weighted,
-        num_features={side: counts[number] for side, counts in run.num_features.items()},
+        num_features={side: counts[place] for side, counts in run.num_features.items()},
+        num_left_out=None if is_edge_N is None else num_rows - num_edges,
         checksums=checksums,
     ) as writer:
         start = 0
-        for records, *features in read():
+        for records, features, removes in rows.read():
+            if removes:
+                continue
             stop = start + len(records)
-            kept = records if keep_N is None else records[keep_N[start:stop]]
-            writer.append(_edges(settings, kept, features))
+            is_edge_n = None if is_edge_N is None else is_edge_N[start:stop]
+            _append(settings, writer, records, features, is_edge_n, start)
+            if plan.num_relations:
+                # edges that were removed do not count, duplicates do, where nothing is removed
+                counted = records[is_edge_n] if settings.removes else records
+                _count_relations(counted[:, 0].copy(), relation_counts, writer.uri)
             start = stop
-    return num_edges
+        writer.set_origins(_origins(*rows.files(), is_edge_N))
+    return _Written(num_rows, num_edges, relation_counts)
+
+
+def _count_relations(rel: Int32, counts: Int64, uri: str) -> None:
+    """Count the rows of each relation.
+
+    Raises:
+        FormatError: an earlier bucket has a relation that there is not.
+    """
+    if int(rel.max(initial=-1)) >= len(counts):
+        raise FormatError(
+            f"{uri}: expected relations below {len(counts)}, found {rel.max()} in an earlier bucket"
+        )
+    add_counts(rel, counts)
+
+
+def _append(
+    settings: TaskSettings,
+    writer: BucketWriter,
+    records: Int32,
+    features: list[Int32],
+    is_edge_n: npt.NDArray[np.bool_] | None,
+    start: int,
+) -> None:
+    """Write some rows of a bucket, of which the first is row `start`."""
+    if is_edge_n is None or is_edge_n.all():
+        writer.append(_edges(settings, records, features))
+        return
+    writer.append(_edges(settings, records[is_edge_n], features))
+    writer.append_left_out(
+        _edges(settings, records[~is_edge_n], features), start + np.flatnonzero(~is_edge_n)
+    )
+
+
+def _origins(numbers: Int32, counts: Int64, is_edge_N: npt.NDArray[np.bool_] | None) -> BucketOrigins:
+    """Return where the rows of each file begin, among the edges and among those that were left out."""
+    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    if is_edge_N is None or not len(counts):
+        return BucketOrigins(numbers, starts, np.zeros_like(starts))
+    num_edges = np.add.reduceat(is_edge_N, starts[:-1], dtype=np.int64)
+    edge_starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(num_edges)])
+    return BucketOrigins(numbers, edge_starts, starts - edge_starts)
 
 
 def _edges(settings: TaskSettings, records: Int32, features: list[Int32]) -> Edges:
@@ -148,35 +270,3 @@ def _edges(settings: TaskSettings, records: Int32, features: list[Int32]) -> Edg
     return Edges(
         column["lhs"], column["rel"], column["rhs"], weight, lists.get(Side.LHS), lists.get(Side.RHS)
     )
-
-
-def first_of_equals(
-    read: Callable[[], Iterable[Int32]], num_edges: int, budget_edges: int
-) -> npt.NDArray[np.bool_]:
-    """Return a mask [num_edges] of the edges of a bucket without an equal edge before them.
-
-    `read` yields records [n, 3] of relation, lhs, rhs. A bucket of more than about `budget_edges` edges is
-    read several times; each pass compares the edges of one range of hashes.
-    """
-    keep_N = np.ones(num_edges, bool)
-    num_passes = max(-(-num_edges // max(budget_edges, 1)), 1)
-    for number in range(num_passes):
-        rows, records, start = [np.zeros(0, np.int64)], [np.zeros((0, 3), np.int32)], 0
-        for piece in read():
-            mine = np.arange(len(piece)) if num_passes == 1 else _of_pass(piece, number, num_passes)
-            rows.append(mine + start)
-            records.append(piece[mine])
-            start += len(piece)
-        row_M, record_M3 = np.concatenate(rows), np.concatenate(records)
-        order = np.lexsort(record_M3.T)  # stable: equal edges stay in the order of their rows
-        ordered = record_M3[order]
-        repeats = (ordered[1:] == ordered[:-1]).all(axis=1)
-        keep_N[row_M[order[1:][repeats]]] = False
-    return keep_N
-
-
-def _of_pass(records: Int32, number: int, num_passes: int) -> npt.NDArray[np.int64]:
-    """Return the rows of the edges to compare in this pass."""
-    columns = records.astype(np.uint64).T
-    hashes = hashing.mix(hashing.mix(columns[0] ^ (columns[1] << np.uint64(32))) ^ columns[2])
-    return np.flatnonzero(hashing.scale(hashes, num_passes) == number)

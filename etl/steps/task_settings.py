@@ -74,6 +74,8 @@ class TaskSettings:
     weighted: bool
     seed: int
     folders: Folders
+    removes: bool = False
+    """Whether a table takes out edges of others."""
     uncut: tuple[str, ...] = ()
     """Types whose number of partitions is chosen when ids are counted; until then it is 1."""
 
@@ -107,6 +109,7 @@ class TaskSettings:
             weighted=any(table.weight is not None for table in etl.tables),
             seed=config.seed,
             folders=folders,
+            removes=any(table.removes for table in etl.tables),
             uncut=config.uncut_types,
         )
 
@@ -188,6 +191,11 @@ class TaskSettings:
     def filters(self) -> bool:
         """Whether rare entities or relations are left out."""
         return self.etl.min_relation_count > 0 or any(map(self.etl.min_count, self.num_partitions))
+
+    @property
+    def compares(self) -> bool:
+        """Whether edges are left out because of equal rows."""
+        return self.removes or self.etl.duplicates == "drop"
 
     @property
     def num_split_buckets(self) -> int:

@@ -4,12 +4,13 @@ Replaces the chunk's numbers by indices, leaves out edges of rare ids and relati
 bucket: integers only. The sort is stable, and buckets are filled in the order of the chunks, so edges keep
 the order of the raw rows.
 
-    {chunk}.edges.i32             a section per bucket of each split: the edges as records int32 [N, W] of
+    {chunk}.edges.i32             a section per bucket of each split: heads, which say the raw file of the
+                                  edges (`heads`); then the edges as records int32 [N, W] of
                                   `TaskSettings.record_fields`; lhs or rhs is -1 if it has features
     {chunk}.{side}_edges.i32      the same for the features: int32 [M]
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from etl.steps import exchange, spill
 from etl.steps.chunks import Chunk
 from etl.steps.encode import read_features
 from etl.steps.exchange import Exchange
+from etl.steps.heads import heads_of
 from etl.steps.index import MAX_COUNTED_RELATIONS, relation_rows_uri
 from etl.steps.shared import Shared
 from etl.steps.task_settings import TaskSettings
@@ -52,6 +54,8 @@ class Translated:
 
     num_edges: Int64
     """[splits x buckets]."""
+    num_heads: Int64
+    """[splits x buckets] records that say the files of the edges."""
     num_features: dict[Side, Int64]
     """[splits x buckets] features per featurized side."""
     relation_counts: Int64
@@ -62,11 +66,20 @@ class Translated:
     def __add__(self, other: "Translated") -> "Translated":
         return Translated(
             self.num_edges + other.num_edges,
+            self.num_heads + other.num_heads,
             {side: counts + other.num_features[side] for side, counts in self.num_features.items()},
             self.relation_counts + other.relation_counts,
             self.num_rare_relation + other.num_rare_relation,
             self.num_rare_entity + other.num_rare_entity,
         )
+
+
+def nothing(settings: TaskSettings, num_relations: int) -> Translated:
+    """Return the counts of no chunk."""
+    none = np.zeros(settings.num_split_buckets, np.int64)
+    num_counted = num_relations if num_relations <= MAX_COUNTED_RELATIONS else 0
+    of_sides = dict.fromkeys(settings.feature_sides, none)
+    return Translated(none, none, of_sides, np.zeros(num_counted, np.int64), 0, 0)
 
 
 def translate(shared: Shared[TranslatePlan], number: int, chunk: Chunk, first_relation: int) -> Translated:
@@ -88,7 +101,7 @@ def translate(shared: Shared[TranslatePlan], number: int, chunk: Chunk, first_re
     index_N = {side: take(index_of, column[side]) for side in Side}
     known_N = rel_N >= 0
     kept_N = known_N.copy()
-    if settings.filters:
+    if settings.filters or chunk.removes:  # rows that take out edges may have ids that no edge has
         for side in Side:
             kept_N &= (index_N[side] >= 0) | (column[side] < 0)
     bucket_N = _bucket_of(settings, partition_of, column)
@@ -98,17 +111,26 @@ def translate(shared: Shared[TranslatePlan], number: int, chunk: Chunk, first_re
         fields["weight"] = column["weight"].view(np.int32)
     none_N = np.zeros(len(rel_N), np.int32)
     columns = [fields.get(name, none_N) for name in settings.record_fields]
-    starts, records = group(columns, bucket_N, settings.num_split_buckets)
+    heads = heads_of(chunk.files, bucket_N, settings.num_split_buckets, len(columns))
+    starts, records = group(columns, bucket_N, settings.num_split_buckets, heads)
+    num_heads = count(heads[:, 0].copy(), settings.num_split_buckets)
     num_features = {}
     for side in settings.feature_sides:
         counts_N = column.get(f"{side}_features", none_N)
         num_features[side] = _translate_features(settings, uri, side, index_of, counts_N, bucket_N)
     spill.write_records(f"{uri}.edges.i32", starts, records, settings.etl)
+    if chunk.removes:
+        return replace(
+            nothing(settings, plan.num_relations), num_edges=np.diff(starts) - num_heads, num_heads=num_heads
+        )
     few = plan.num_relations <= MAX_COUNTED_RELATIONS
     return Translated(
-        np.diff(starts),
+        np.diff(starts) - num_heads,
+        num_heads,
         num_features,
-        count(records[:, 0].copy(), plan.num_relations) if few else np.zeros(0, np.int64),
+        count(np.where(kept_N, rel_N, np.int32(NOWHERE)), plan.num_relations)
+        if few
+        else np.zeros(0, np.int64),
         int((~known_N).sum()),
         int((known_N & ~kept_N).sum()),
     )

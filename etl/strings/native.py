@@ -71,32 +71,56 @@ def take(values: npt.NDArray[Value], at_N: Int32) -> npt.NDArray[Value]:
 
 def count(at_N: Int32, num_places: int) -> Int64:
     """Count the occurrences of each place; `NOWHERE` is no place."""
-    compiled = library()
-    if compiled is None:
-        return np.bincount(at_N[at_N != NOWHERE], minlength=num_places).astype(np.int64)
     counts = np.zeros(num_places, np.int64)
-    compiled.graphmill_count(address(at_N), len(at_N), address(counts))
+    add_counts(at_N, counts)
     return counts
 
 
-def group(columns: Sequence[Int32], group_N: Int32, num_groups: int) -> tuple[Int64, Int32]:
+def add_counts(at_N: Int32, counts: Int64) -> None:
+    """Add the occurrences of each place, 0 <= place < len(counts), to `counts`; `NOWHERE` is no place."""
+    compiled = library()
+    if compiled is None:
+        counts += np.bincount(at_N[at_N != NOWHERE], minlength=len(counts))
+    else:
+        compiled.graphmill_count(address(at_N), len(at_N), address(counts))
+
+
+def group(
+    columns: Sequence[Int32], group_N: Int32, num_groups: int, heads: Int32 | None = None
+) -> tuple[Int64, Int32]:
     """Sort the rows of [N] columns by group, equal groups in the given order; leave out group `NOWHERE`.
+
+    `heads` [H, 1 + columns] are records that precede the rows of their groups: a group, and its values. They
+    are in the order of their groups.
 
     Returns:
         starts int64 [num_groups + 1], records int32 [rows, columns]: group g is starts[g] to starts[g + 1].
     """
     starts = np.zeros(num_groups + 1, np.int64)
-    np.cumsum(count(group_N, num_groups), out=starts[1:])
+    num_rows = count(group_N, num_groups)
+    num_heads = np.zeros(num_groups, np.int64)
+    if heads is not None:
+        num_heads = count(heads[:, 0].copy(), num_groups)
+    np.cumsum(num_rows + num_heads, out=starts[1:])
     records = np.empty((starts[-1], len(columns)), np.int32)
+    if heads is not None:
+        records[_within_groups(starts[:-1], num_heads)] = heads[:, 1:]
     compiled = library()
     if compiled is None:
-        order = np.argsort(group_N, kind="stable")[len(group_N) - len(records) :]  # NOWHERE is the least
+        order = np.argsort(group_N, kind="stable")[len(group_N) - num_rows.sum() :]  # NOWHERE is the least
+        places = _within_groups(starts[:-1] + num_heads, num_rows)
         for number, column in enumerate(columns):
-            records[:, number] = column[order]
+            records[places, number] = column[order]
     else:
         addresses = (ctypes.c_void_p * len(columns))(*map(address, columns))
-        free = starts.copy()  # where the next row of each group goes
+        free = starts[:-1] + num_heads  # where the next row of each group goes
         compiled.graphmill_group(
             addresses, len(columns), address(group_N), len(group_N), address(free), address(records)
         )
     return starts, records
+
+
+def _within_groups(starts: Int64, counts: Int64) -> Int64:
+    """Return the places of so many adjacent rows from the start of each group on."""
+    before: Int64 = np.cumsum(counts) - counts
+    return np.repeat(starts - before, counts) + np.arange(counts.sum())

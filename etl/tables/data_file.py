@@ -10,6 +10,7 @@ import pyarrow as pa
 from etl.config import Filters
 from graphmill import storage
 from graphmill.errors import NotFoundError, RawTableError
+from graphmill.storage import FileStatus
 
 FIELD_ID = b"PARQUET:field_id"
 NAMES = b"names"  # ours: names, one per line, that a column has in files without numbers of columns
@@ -45,7 +46,9 @@ class DataFile:
     snapshot: str = ""
     """Snapshot that names the file, for messages."""
     size_bytes: int | None = None
-    """Size, if a log says it."""
+    """Size, if a log or a listing says it."""
+    mtime_ns: int | None = None
+    """When a plain file was last written, in nanoseconds since 1970."""
 
     def num_bytes(self) -> int:
         """Return the size of the file; 0, if it is not there."""
@@ -55,13 +58,18 @@ class DataFile:
         return status.size_bytes if status else 0
 
 
-def plain_file(uri: str) -> DataFile:
-    """Return a file that no log describes, with the columns that Hive folders (`key=value`) give it."""
+def plain_file(uri: str, listed: FileStatus | None = None) -> DataFile:
+    """Return a file that no log describes, with the columns that Hive folders (`key=value`) give it.
+
+    `listed` is its entry in a listing, if there was one.
+    """
     folders = [part.partition("=") for part in uri.split("/")[:-1] if "=" in part]
     values = {
         unquote(key): None if value == _HIVE_NULL else unquote(value) for key, _, value in folders if key
     }
-    return DataFile(uri, values)
+    if listed is None:
+        return DataFile(uri, values)
+    return DataFile(uri, values, size_bytes=listed.size_bytes, mtime_ns=listed.mtime_ns)
 
 
 def missing_file(file: DataFile) -> NotFoundError:

@@ -181,9 +181,9 @@ def files_at(uri: str, skipped: Sequence[str] = ()) -> Iterator[DataFile]:
         for entry in entries:
             below = entry.uri[len(uri.rstrip("/")) :]
             if not (entry.is_dir or _is_note(below) or _is_within(entry.uri, skipped)):
-                yield plain_file(entry.uri)
+                yield plain_file(entry.uri, entry)
     else:
-        yield plain_file(uri)
+        yield plain_file(uri, status)
 
 
 def _is_within(uri: str, places: Sequence[str]) -> bool:

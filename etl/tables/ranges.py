@@ -24,9 +24,17 @@ MAX_GROUP_BYTES = 64 << 20
 _MAX_ROUNDS = 4
 
 
-def ranges_of_files(files: Sequence[tuple[str, Table, DataFile]], chunk_rows: int) -> list[FileRange]:
-    """Find the ranges of files, each given as label, table and file; see `find_ranges`."""
-    return [each for label, table, file in files for each in find_ranges(label, table, file, chunk_rows)]
+NumberedFile = tuple[int, str, Table, DataFile]
+"""Number among the files of a run, label of the table, table, file."""
+
+
+def ranges_of_files(files: Sequence[NumberedFile], chunk_rows: int) -> list[FileRange]:
+    """Find the ranges of files; see `find_ranges`."""
+    return [
+        replace(each, number=number)
+        for number, label, table, file in files
+        for each in find_ranges(label, table, file, chunk_rows)
+    ]
 
 
 def find_ranges(label: str, table: Table, file: DataFile, chunk_rows: int) -> list[FileRange]:

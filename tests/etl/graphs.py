@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import h5py
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -101,9 +102,39 @@ def all_edges(config: Config, split: str = "train") -> Counter[RawEdge]:
 
 
 def files_under(folder: Path | str) -> dict[str, bytes]:
-    """Relative path -> content of all files, hidden ones too."""
+    """Relative path -> content of all files, hidden ones too; see `same_bytes`."""
     root = Path(folder)
-    return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+    return same_bytes(
+        {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+    )
+
+
+def content_under(folder: Path | str) -> dict[str, Any]:
+    """Relative path -> content of all files, the same however rows are cut into raw files.
+
+    Of a bucket, its edges; files without what says the raw files, and without checksums.
+    """
+    root = Path(folder)
+    found: dict[str, Any] = {}
+    for path, content in files_under(root).items():
+        if path.endswith(".h5"):
+            with h5py.File(root / path) as hdf5:
+                names = [name for name in hdf5 if name not in ("origin", "origin_starts", "left_out_starts")]
+                found[path] = {name: hdf5[name][:].tolist() for name in names}
+        elif not path.endswith(("checksums.xxh128", "num_edges.json")):
+            found[path] = content
+    return found
+
+
+def same_bytes(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Files by path without what names the raw files, which may be elsewhere or written at another time."""
+    return {
+        path: b"".join(line for line in content.splitlines(True) if not line.endswith(b"  origins.json\n"))
+        if path.endswith("checksums.xxh128")
+        else content
+        for path, content in files.items()
+        if not path.endswith("origins.json")
+    }
 
 
 def hash_of(text: str, seed: int) -> int:

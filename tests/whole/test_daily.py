@@ -44,9 +44,11 @@ def write_conf(folder: Path) -> None:
         "global_emb": False,
         "etl": {
             "tables": [
-                {"path": "clicks/day={date}/*.parquet", "lhs": "user", "rhs": "next", "relation": "clicked"}
+                {"path": "clicks/day={date-1..date}/*.parquet", "missing_paths": "skip"}
+                | {"lhs": "user", "rhs": "next", "relation": "clicked"}
             ],
             "previous_entity_path": f"{folder}/out/{{previous_date}}/entities",
+            "previous_edge_path": f"{folder}/out/{{previous_date}}/edges",
             "holdout": {"test": 0.05},
         },
         "evaluate": {"split": "test"},
@@ -104,6 +106,10 @@ def test_dates_one_after_another(tmp_path: Path) -> None:
     second = record(tmp_path, DAYS[1])
     assert second["config"]["schedule"]["previous_date"] == DAYS[0]
     assert second["stages"]["etl"]["num_entities_from_previous"] == {"user": 40}
+    kept = {
+        name: second["stages"]["etl"]["delta"][name] for name in ("files_kept", "files_added", "files_gone")
+    }
+    assert kept == {"files_kept": 1, "files_added": 1, "files_gone": 0}
     assert second["config"]["init_path"] == f"{out}/{DAYS[0]}/checkpoint"
 
     # Once more: nothing is done again.

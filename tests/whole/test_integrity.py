@@ -199,6 +199,7 @@ def test_every_file_has_a_checksum(finished: Path) -> None:
         assert {name for name in there if not name.startswith("epoch_1/")} == set(known)
     patterns = [pattern for _, each in READ.values() for pattern in each]
     patterns += ["edges/test/num_edges.json"]  # read only where a plan needs the edges of the split
+    patterns += ["edges/*/origins.json"]  # read by etl with previous_edge_path: tests/etl/run/test_delta.py
     assert all(any(fnmatch.fnmatch(name, each) for each in patterns) for name in listed(finished))
 
 

@@ -58,6 +58,8 @@ class FileRange:
     """Deleted rows of the file, which are not read."""
     snapshot: str = ""
     """Snapshot that names the file, for messages."""
+    number: int = 0
+    """Number of the file among all files of the run, in reading order."""
 
     @property
     def names(self) -> list[str]:

@@ -6,7 +6,9 @@
             lhs, rel, rhs           integer [N]: index of the entity in its partition, number of the relation
             weight                  optional, float32 [N]
             lhsd_offsets, ...       optional, of a featurized side: see features
+            origin, ...             optional, the raw files that the rows come from: see origins
         num_edges.json              optional: see counts
+        origins.json                optional: see origins
 
 Written: contiguous int32 (int64 on request), float32 weights. Read: any integer dtype, contiguous or
 chunked. Source: docs/formats/pbg_v1.md.
@@ -39,7 +41,16 @@ from graphmill.formats.edge_buckets.features import (
     offsets_name,
     read_features,
 )
+from graphmill.formats.edge_buckets.origins import (
+    LEFT_OUT_ROW,
+    BucketOrigins,
+    left_out_dtypes,
+    left_out_name,
+    write_bucket_origins,
+)
+from graphmill.formats.edge_buckets.places import bucket_uri as bucket_uri
 from graphmill.storage import Checksums, Manifest
+from graphmill.storage.as_json import Int64
 from graphmill.vocab import Bucket, Side
 
 COLUMNS = ("lhs", "rel", "rhs")
@@ -70,11 +81,6 @@ class Edges:
         return self.lhs_features if side is Side.LHS else self.rhs_features
 
 
-def bucket_uri(edge_path: str, bucket: Bucket) -> str:
-    """The file of `bucket` in the folder `edge_path`."""
-    return storage.join(edge_path, f"edges_{bucket.lhs}_{bucket.rhs}.h5")
-
-
 def folders(edge_root: str, entity_path: str) -> list[str]:
     """The folders of bucket files in `edge_root`, one for each split; none of another graph.
 
@@ -97,8 +103,15 @@ def _marker(folder: str, otherwise: dict[str, Any]) -> dict[str, Any]:
 class BucketWriter:
     """Fills the datasets of a new bucket file from the front."""
 
-    def __init__(self, uri: str, columns: DatasetWriter, features: Mapping[Side, FeaturesWriter]) -> None:
-        self._uri, self._columns, self._features = uri, columns, features
+    def __init__(
+        self,
+        uri: str,
+        columns: DatasetWriter,
+        features: Mapping[Side, FeaturesWriter],
+        left_out: DatasetWriter | None = None,
+    ) -> None:
+        self.uri, self._columns, self._features, self._left_out = uri, columns, features, left_out
+        self._origins: BucketOrigins | None = None
 
     def append(self, edges: Edges) -> None:
         """Write `edges` after those written so far.
@@ -110,23 +123,44 @@ class BucketWriter:
         columns = {name: getattr(edges, name) for name in self._columns.datasets}
         if (edges.weight is not None) != (WEIGHT in columns):
             found = "without weights" if edges.weight is None else "with weights"
-            raise FormatError(f"{self._uri}: edges {found} appended to a bucket that is not so")
+            raise FormatError(f"{self.uri}: edges {found} appended to a bucket that is not so")
         for name, values in columns.items():
             if len(values) != len(edges):
-                raise FormatError(f"{self._uri}: lengths differ: lhs has {len(edges)}, {name} {len(values)}")
+                raise FormatError(f"{self.uri}: lengths differ: lhs has {len(edges)}, {name} {len(values)}")
             if name != WEIGHT:
                 dtype = self._columns.datasets[name].dtype
-                check_fits(values, dtype, name, self._uri, -1 if name in self._features else 0)
+                check_fits(values, dtype, name, self.uri, -1 if name in self._features else 0)
         first_edge = self._columns.num_written
         self._columns.append(columns)
         for side in Side:
             features, writer = edges.features(side), self._features.get(side)
             if (features is None) != (writer is None):
                 raise FormatError(
-                    f"{self._uri}: {side} features were announced and are missing, or not expected"
+                    f"{self.uri}: {side} features were announced and are missing, or not expected"
                 )
             if features is not None and writer is not None:
                 writer.append(features, len(edges), first_edge)
+
+    def append_left_out(self, edges: Edges, rows: Int64) -> None:
+        """Write rows that are no edges because of others; `rows` are their positions among all rows."""
+        if self._left_out is None:
+            raise FormatError(f"{self.uri}: rows were left out of a bucket that is to have none")
+        columns = {left_out_name(name): getattr(edges, name) for name in self._columns.datasets}
+        self._left_out.append({**columns, LEFT_OUT_ROW: rows})
+
+    def set_origins(self, origins: BucketOrigins) -> None:
+        """Say which raw files the rows come from; written when the block ends."""
+        self._origins = origins
+
+    def finish(self, hdf5: h5py.File) -> None:
+        """Check that all announced rows are there, and write the origins."""
+        self._columns.check_full()
+        for each in self._features.values():
+            each.indices.check_full()
+        if self._left_out is not None:
+            self._left_out.check_full()
+        if self._origins is not None:
+            write_bucket_origins(hdf5, self._origins, has_left_out=self._left_out is not None)
 
 
 @contextmanager
@@ -138,12 +172,13 @@ def new_bucket(
     index_dtype: npt.DTypeLike = np.int32,
     weighted: bool = False,
     num_features: Mapping[Side, int] | None = None,
+    num_left_out: int | None = None,
     checksums: Checksums | None = None,
 ) -> Iterator[BucketWriter]:
     """Open a new bucket file of `num_edges` edges, for appending within the block; atomic.
 
     Adds the file's checksum to `checksums`. `num_features` has the featurized sides, each with the total
-    length of its lists.
+    length of its lists. With `num_left_out`, the file also keeps so many rows that are no edges.
     """
     uri = bucket_uri(edge_path, bucket)
     with storage.create_hdf5(uri, checksums) as hdf5:
@@ -154,9 +189,15 @@ def new_bucket(
             side: FeaturesWriter(hdf5, uri, side, num_edges, num, index_dtype)
             for side, num in (num_features or {}).items()
         }
-        yield BucketWriter(uri, columns, features)
-        for writer in (columns, *(each.indices for each in features.values())):
-            writer.check_full()
+        left_out = None
+        if num_left_out is not None:
+            left_out = DatasetWriter(hdf5, uri, num_left_out, left_out_dtypes(list(dtypes), index_dtype))
+            # HDF5 places a dataset at its first write: here, whatever the pieces are in which rows come.
+            for each in left_out.datasets.values() if num_left_out else ():
+                each[-1:] = 0
+        writer = BucketWriter(uri, columns, features, left_out)
+        yield writer
+        writer.finish(hdf5)
 
 
 def write_bucket(edge_path: str, bucket: Bucket, edges: Edges) -> None:

@@ -25,7 +25,7 @@ from graphmill.storage import fs
 from tests.etl.graphs import config_of, files_under, write_parquet
 
 STEPS = ["plan", "encode", "partitions", "index", "translate", "merge"]
-NUM_RENAMES = 66  # of graph_config, and one more
+NUM_RENAMES = 67  # of graph_config, and one more
 
 
 class Seen:

@@ -12,7 +12,7 @@ from etl.config import EtlConfig
 from etl.steps import spill
 from graphmill import storage
 from graphmill.errors import NotFoundError, RawTableError
-from tests.etl.graphs import config_of, files_under, read_raw_edges, write_parquet
+from tests.etl.graphs import config_of, files_under, read_raw_edges, same_bytes, write_parquet
 from tests.hadoop.cluster import MiniHdfs
 
 pytestmark = pytest.mark.hdfs
@@ -35,10 +35,8 @@ def files_at(root: str) -> dict[str, bytes]:
 
     found = file_system.get_file_info(FileSelector(path, recursive=True))
     files = [each.path for each in found if each.type == FileType.File]
-    return {
-        each.removeprefix(path + "/"): storage.read_bytes(storage.join(root, each.removeprefix(path + "/")))
-        for each in files
-    }
+    below = [each.removeprefix(path + "/") for each in files]
+    return same_bytes({each: storage.read_bytes(storage.join(root, each)) for each in below})
 
 
 @pytest.mark.slow

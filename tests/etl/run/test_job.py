@@ -21,6 +21,7 @@ from tests.etl.graphs import (
     all_edges,
     check_entities,
     config_of,
+    content_under,
     files_under,
     read_raw_edges,
     write_parquet,
@@ -97,7 +98,7 @@ def test_every_edge_is_in_one_bucket_and_every_entity_has_one_index(
     max_opens=st.sampled_from([1, 40, 100_000]),
 )
 @IN_A_WHILE
-def test_bytes_do_not_depend_on_how_rows_are_cut(
+def test_the_graph_does_not_depend_on_how_rows_are_cut(
     near_client: distributed.Client,
     tmp_path: Path,
     rows: list[tuple[str, str, str]],
@@ -106,7 +107,7 @@ def test_bytes_do_not_depend_on_how_rows_are_cut(
     tight: bool,
     max_opens: int,
 ) -> None:
-    def made(name: str, files: list[list[tuple[str, str, str]]], **settings: Any) -> dict[str, bytes]:
+    def made(name: str, files: list[list[tuple[str, str, str]]], **settings: Any) -> dict[str, Any]:
         folder = tmp_path / name
         shutil.rmtree(folder, ignore_errors=True)
         for number, each in enumerate(files):
@@ -120,7 +121,7 @@ def test_bytes_do_not_depend_on_how_rows_are_cut(
             **settings,
         )
         job.run(config, near_client)
-        return files_under(folder / "out")
+        return content_under(folder / "out")
 
     ends = [*sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
     parts = [rows[start:end] for start, end in zip([0, *ends], ends, strict=False)]
@@ -408,7 +409,7 @@ def test_nothing_is_left_behind(near_client: distributed.Client, tmp_path: Path)
 
 @pytest.mark.slow
 def test_small_files_share_chunks(near_client: distributed.Client, tmp_path: Path) -> None:
-    """Many files give the same files as one table of all their rows, bad rows included."""
+    """Many files give the same graph as one table of all their rows, bad rows included."""
     rows = [(f"u{n % 50}", "follows", f"u{n * 7 % 60}") for n in range(400)]
     rows[123] = ("u1", "follows", "")
     few, many = tmp_path / "few.csv", tmp_path / "many"
@@ -428,7 +429,7 @@ def test_small_files_share_chunks(near_client: distributed.Client, tmp_path: Pat
             max_bad_fraction=0.1,
         )
         figures.append(job.run(config, near_client))
-        outputs.append(files_under(config.edge_root) | files_under(config.entity_path))
+        outputs.append(content_under(config.edge_root) | content_under(config.entity_path))
     assert outputs[0] == outputs[1]
     assert figures[1]["num_chunks"] < 20
     assert figures[0]["num_rows"] == figures[1]["num_rows"] == 400

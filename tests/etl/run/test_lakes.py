@@ -26,7 +26,7 @@ from graphmill.config import Config
 from graphmill.errors import FormatError, StorageError
 from graphmill.run import record
 from graphmill.run.job import job_of
-from tests.etl.graphs import all_edges, config_of, files_under
+from tests.etl.graphs import all_edges, config_of, content_under, files_under
 from tests.etl.tables.lakes import catalog_at, deletion_vector, write_mapped_delta
 from tests.hadoop.cluster import MiniHdfs
 
@@ -91,7 +91,7 @@ def write_plain(path: Path, config: Config) -> str:
 
 @pytest.mark.parametrize("kind", WRITERS)
 @pytest.mark.parametrize("filters", [[], FILTERS])
-def test_the_same_bytes_as_from_plain_parquet(
+def test_the_same_graph_as_from_plain_parquet(
     near_client: distributed.Client, tmp_path: Path, kind: str, filters: Any
 ) -> None:
     path = WRITERS[kind](tmp_path / "lake")
@@ -100,7 +100,7 @@ def test_the_same_bytes_as_from_plain_parquet(
     plain = write_plain(tmp_path / "plain.parquet", graph("/nowhere", path))
     of_plain = graph(tmp_path / "plain", plain, filters=filters)
     job.run(of_plain, near_client)
-    assert files_under(tmp_path / "out") == files_under(tmp_path / "plain")
+    assert content_under(tmp_path / "out") == content_under(tmp_path / "plain")
     edges = all_edges(of_lake)
     rows = pa.concat_tables([some_rows(1), some_rows(2)]).to_pylist()
     wanted = [row for row in rows if row["u"] != "u7"]
@@ -160,7 +160,7 @@ def test_a_plan_survives_as_json(tmp_path: Path) -> None:
     entry = {"rhs": "ev.item", "filters": [["n", ">", 1]]}
     config = graph("/nowhere", str(tmp_path), **entry)
     (found,) = find_all(config)
-    ranges = ranges_of_files([(found.label, found.table, file) for file in found.files()], 2)
+    ranges = ranges_of_files([(0, found.label, found.table, file) for file in found.files()], 2)
     adapter = TypeAdapter(list[FileRange])
     assert ranges[0].deletes
     assert ranges[0].filters
@@ -204,11 +204,12 @@ def test_a_journal_that_names_other_files(
     secret = str(tmp_path / "secret.parquet")
     (journal,) = tmp_path.glob("out/.etl-work-*/files-*/plan.json")
     step = json.loads(journal.read_text())
-    ranges = json.loads(step["result"])
+    plan = json.loads(step["result"])
+    ranges = plan["ranges"]
     (ranges[0] if field == "uri" else ranges[0]["deletes"][0])[field] = secret
     from etl.run.work import Step
 
-    changed = Step.model_validate(step | {"result": json.dumps(ranges)}).sealed()
+    changed = Step.model_validate(step | {"result": json.dumps(plan)}).sealed()
     journal.write_text(changed.model_dump_json())
     with pytest.raises(FormatError, match=rf"names {secret}, which is none of this run's files"):
         job.run(config, near_client)

@@ -13,6 +13,7 @@ from etl.steps.sizes import estimate
 from graphmill import config
 from graphmill.config import Config
 from graphmill.formats import entity_counts
+from tests.etl.graphs import files_under
 
 
 def hashes(rng: np.random.Generator, count: int) -> list[int]:
@@ -52,12 +53,7 @@ def settings_of(folder: Path, name: str, entities: object, **changes: object) ->
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for part in ("entities", "edges")
-        for path in (folder / part).rglob("*")
-        if path.is_file()
-    }
+    return files_under(folder / "entities") | files_under(folder / "edges")
 
 
 def test_a_small_graph_has_one_partition(client: Client, tmp_path: Path) -> None:

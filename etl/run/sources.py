@@ -1,0 +1,258 @@
+"""The raw files of a run, and which of them an earlier run has turned into edges already.
+
+A file is the same if its name, size and time, its deletes, and all settings of its table are the same that
+decide which rows it gives. Edges of such files come from the earlier buckets, unless a setting of the whole
+run has changed, or edges are left out by counts of all edges.
+"""
+
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from etl.config import EtlConfig, Table, TableConfig
+from etl.steps.bucket_rows import Earlier
+from etl.steps.chunks import Encoded
+from etl.steps.task_settings import TaskSettings
+from etl.strings.hashing import HASH_NAME
+from etl.tables.data_file import DataFile
+from etl.tables.files import TableFiles
+from etl.tables.formats import FileRange
+from etl.tables.ranges import NumberedFile
+from graphmill import storage
+from graphmill.config import Config
+from graphmill.errors import ConfigError
+from graphmill.formats import entity_index
+from graphmill.formats.edge_buckets.origins import ORIGINS, Origins, SourceFile, read_origins, write_origins
+from graphmill.run import record
+from graphmill.storage import Checksums
+from graphmill.storage.checksums import of_bytes
+from graphmill.vocab import TRAIN_SPLIT
+
+# They choose the files, which are compared one by one.
+_OF_PATHS = {"path", "filters", "snapshot", "catalog", "data_path", "missing_paths"}
+_SHOWN = 3
+
+log = logging.getLogger("graphmill")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The raw files of a run."""
+
+    files: list[SourceFile]
+    """All files, in reading order, with the counts of those that are kept."""
+    ranges: list[FileRange]
+    """Ranges to read, of files that are not kept."""
+    earlier: Earlier | None = None
+    reason: str = ""
+    """Why the run takes no edges from the earlier run that is named."""
+    gone: list[SourceFile] = field(default_factory=list)
+    """Files of the earlier run that this run does not have."""
+    labels: list[str] = field(default_factory=list)
+    """Name of the table of each file, in figures."""
+
+    @property
+    def kept(self) -> frozenset[int]:
+        """Numbers of the files whose edges come from the earlier run."""
+        numbers = self.earlier.numbers if self.earlier else np.zeros(0, np.int32)
+        return frozenset(numbers[numbers >= 0].tolist())
+
+    @property
+    def added(self) -> list[int] | None:
+        """Numbers of the files that the earlier run did not have; None without one."""
+        if self.earlier is None:
+            return None
+        kept = self.kept
+        return [number for number, each in enumerate(self.files) if not (number in kept or each.removes)]
+
+
+def numbered(inputs: Sequence[TableFiles]) -> list[NumberedFile]:
+    """List the files of all tables in reading order, with their numbers."""
+    files = [(each.label, each.table, file) for each in inputs for file in each.files()]
+    return [(number, *each) for number, each in enumerate(files)]
+
+
+def source_files(files: Sequence[NumberedFile]) -> list[SourceFile]:
+    """Describe the files."""
+    of_table: dict[int, dict[str, Any]] = {}
+    found = []
+    for _, _, table, file in files:
+        if id(table) not in of_table:
+            of_table[id(table)] = table.model_dump(mode="json", exclude=_OF_PATHS)
+        found.append(_described(table, file, of_table[id(table)]))
+    return found
+
+
+def _described(table: Table, file: DataFile, settings: Mapping[str, Any]) -> SourceFile:
+    size_bytes = file.num_bytes()
+    content = {
+        "uri": file.uri,
+        "size_bytes": size_bytes,
+        "mtime_ns": file.mtime_ns,
+        "table": [type(table).__name__, settings],
+        "values": dict(file.values),
+        "filters": file.filters,
+        "deletes": [asdict(each) for each in file.deletes],
+        "schema": None if file.schema is None else file.schema.serialize().to_pybytes().hex(),
+    }
+    digest = of_bytes(json.dumps(content, sort_keys=True).encode())
+    return SourceFile(
+        uri=file.uri,
+        size_bytes=size_bytes,
+        mtime_ns=file.mtime_ns,
+        digest=digest,
+        removes=isinstance(table, TableConfig) and table.removes,
+    )
+
+
+def run_settings(config: Config) -> dict[str, Any]:
+    """Return the settings that decide how a row becomes an edge, as JSON types; not those of the tables."""
+    etl = config.section(EtlConfig)
+    found = {
+        "hash": HASH_NAME,
+        "seed": config.seed,
+        "entities": list(config.entities),
+        "featurized": sorted(name for name, entity in config.entities.items() if entity.featurized),
+        "relations": [[each.name, each.lhs, each.rhs] for each in config.relations],
+        "dynamic_relations": config.dynamic_relations,
+        "splits": list(etl.splits()),
+        "holdout": list(etl.holdout.items()),
+        "weighted": any(table.weight is not None for table in etl.tables),
+        "self_loops": etl.self_loops,
+        "duplicates": etl.duplicates,
+        "on_bad_row": etl.on_bad_row,
+        "min_relation_count": etl.min_relation_count,
+        "min_entity_count": etl.min_entity_count,
+    }
+    as_json: dict[str, Any] = json.loads(json.dumps(found))
+    return as_json
+
+
+def entities_digest(checksums: Mapping[str, str]) -> str:
+    """Digest the entity index and the numbers of relations, given the checksums of all files by path."""
+    ours = {
+        path: checksum
+        for path, checksum in checksums.items()
+        if path.startswith((f"{entity_index.FOLDER}/", "dynamic_rel"))
+    }
+    return of_bytes(json.dumps(ours, sort_keys=True).encode())
+
+
+def plan_files(config: Config, files: Sequence[NumberedFile]) -> Plan:
+    """Describe the files, and find those that the earlier run had; the plan has no ranges yet.
+
+    Raises:
+        ConfigError: there are no edges at `previous_edge_path`.
+    """
+    root = config.section(EtlConfig).previous_edge_path
+    sources, labels = source_files(files), [label for _, label, _, _ in files]
+    if root is None:
+        return Plan(sources, [], labels=labels)
+    root = storage.absolute(root)
+    origins = read_origins(storage.join(root, TRAIN_SPLIT))
+    reason = _obstacle(config, root, origins)
+    if reason or origins is None:
+        return Plan(sources, [], reason=reason, labels=labels)
+    unmatched: dict[str, list[int]] = defaultdict(list)
+    for number, each in reversed(list(enumerate(sources))):
+        if not each.removes:  # the ids of its rows may have edges now, which they had not before
+            unmatched[each.digest].append(number)
+    numbers = [unmatched[each.digest].pop() if unmatched[each.digest] else -1 for each in origins.files]
+    matched = {number: each for number, each in zip(numbers, origins.files, strict=True) if number >= 0}
+    return Plan(
+        [matched.get(number, each) for number, each in enumerate(sources)],
+        [],
+        Earlier(root, np.array(numbers, np.int32)),
+        gone=[
+            each
+            for number, each in zip(numbers, origins.files, strict=True)
+            if number < 0 and not each.removes
+        ],
+        labels=labels,
+    )
+
+
+def _obstacle(config: Config, root: str, origins: Origins | None) -> str:
+    """Say why the edges of an earlier run cannot be taken over; empty: they can."""
+    etl = config.section(EtlConfig)
+    if origins is None:
+        if not storage.list_dir(storage.join(root, TRAIN_SPLIT)):
+            raise ConfigError(
+                f"etl.previous_edge_path: expected the folder `edges` of an earlier run, found nothing in "
+                f"{storage.join(root, TRAIN_SPLIT)}"
+            )
+        return f"{root} has no {ORIGINS}: an older version has written it"
+    if featurized := [name for name, entity in config.entities.items() if entity.featurized]:
+        return f"entities.{featurized[0]} is featurized"
+    if etl.min_relation_count or any(map(etl.min_count, config.entities)):
+        return "min_entity_count and min_relation_count depend on all edges"
+    if changes := record.changes(origins.settings, run_settings(config)):
+        return f"settings have changed: {'; '.join(changes[:_SHOWN])}"
+    others = [split for split in etl.splits() if read_origins(storage.join(root, split)) != origins]
+    if others:
+        return f"{root}: {others[0]} and {TRAIN_SPLIT} are of different runs"
+    previous = etl.previous_entity_path or ""
+    if entities_digest(storage.read_checksums(storage.manifest_of(previous).uri)) != origins.entities:
+        return f"{root} and {previous} are of different runs"
+    return ""
+
+
+def with_counts(plan: Plan, encoded: Sequence[Encoded]) -> list[SourceFile]:
+    """Return all files of the run with their counts."""
+    found = dict(enumerate(plan.files))
+    for each in plan.ranges:
+        of_file = found[each.number]
+        names = {name.rpartition(".")[2] for name in each.integer_columns}  # without the table's
+        columns = sorted({*of_file.integer_columns, *names})
+        found[each.number] = of_file.model_copy(update={"integer_columns": columns})
+    for group in encoded:
+        for number, counts in group.files.items():
+            before = found[number]
+            found[number] = before.model_copy(
+                update={
+                    "num_rows": before.num_rows + counts.num_rows,
+                    "num_edges": 0 if before.removes else before.num_edges + counts.num_edges,
+                    "num_self_loops": before.num_self_loops + counts.num_self_loops,
+                    "num_bad": _added(before.num_bad, counts.num_bad),
+                    "num_unknown": _added(before.num_unknown, counts.num_unknown),
+                }
+            )
+    return [found[number] for number in range(len(found))]
+
+
+def _added(before: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
+    return {key: before.get(key, 0) + more.get(key, 0) for key in sorted({*before, *more})}
+
+
+def log_delta(config: Config, plan: Plan) -> None:
+    """Say in one line what the run takes from the earlier run, or why it takes nothing."""
+    if plan.earlier is not None:
+        log.info(
+            f"etl: {len(plan.kept)} files are in {plan.earlier.edge_root} already, "
+            f"{len(plan.added or [])} are read, {len(plan.gone)} are gone"
+        )
+    elif plan.reason:
+        log.info("etl: reads all files anew, without etl.previous_edge_path: %s", plan.reason)
+
+
+def write_sources(
+    config: Config, settings: TaskSettings, plan: Plan, files: list[SourceFile], checksums: Checksums
+) -> None:
+    """Write the files of the run into the folder of each split; `checksums` has those of the entity index."""
+    folder = settings.folders.entities + "/"
+    of_entities = {
+        uri.removeprefix(folder): each for uri, each in checksums.items() if uri.startswith(folder)
+    }
+    origins = Origins(
+        settings=run_settings(config),
+        entities=entities_digest(of_entities),
+        files=files,
+        added=plan.added,
+    )
+    for each in settings.folders.splits.values():
+        write_origins(each, origins, checksums)

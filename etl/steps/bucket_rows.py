@@ -1,0 +1,142 @@
+"""All rows of a bucket in the order of the raw files: those of new chunks, and those of an earlier bucket.
+
+The order is that of a run which reads all files anew. Rows come in pieces: a bucket may be larger than
+memory.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from etl.steps.heads import split_heads
+from graphmill.formats.edge_buckets.all_rows import AllRows
+from graphmill.storage.as_json import Int32, Int64
+
+Records = list[Int32]
+"""Records [n, W] of the edges of a bucket from one chunk; then [m] the features of each featurized side."""
+
+_PIECE_ROWS = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Earlier:
+    """Buckets of an earlier run, from which a run takes the edges of files that both have."""
+
+    edge_root: str
+    """Folder with a folder of buckets for each split."""
+    numbers: Int32
+    """[files of the earlier run] number of each file in this run; -1: this run does not have it."""
+
+
+@dataclass(frozen=True, eq=False)
+class KeptRows:
+    """Rows of an earlier bucket whose files this run has too."""
+
+    rows: AllRows
+    fields: list[str]
+    numbers: Int32
+    """[K] numbers of the files in this run, ascending."""
+    first: Int64
+    """[K] position of the first row of each file in the earlier bucket."""
+    past: Int64
+    """[K] position past its last row."""
+
+    @classmethod
+    def of(cls, rows: AllRows, number_of: Int32, fields: list[str]) -> "KeptRows":
+        """Choose rows; `number_of` gives the present number of each of the earlier run's files, or -1."""
+        number_R = number_of[rows.origins.origin]
+        order = np.argsort(number_R, kind="stable")
+        order = order[number_R[order] >= 0]
+        return cls(rows, fields, number_R[order], rows.starts[:-1][order], rows.starts[1:][order])
+
+    @property
+    def counts(self) -> Int64:
+        """[K] rows of each file."""
+        return self.past - self.first
+
+    def read(self, start: int, stop: int) -> Iterator[Int32]:
+        """Read the rows of the chosen files [start, stop), as records of `fields`."""
+        if start == stop:
+            return
+        first, past = self.first[start:stop], self.past[start:stop]
+        apart = np.flatnonzero(first[1:] != past[:-1])
+        ends = zip(first[np.append(0, apart + 1)], past[np.append(apart, len(past) - 1)], strict=True)
+        for begin, end in ends:
+            for at in range(int(begin), int(end), _PIECE_ROWS):
+                yield self._records(at, min(at + _PIECE_ROWS, int(end)))
+
+    def _records(self, start: int, stop: int) -> Int32:
+        columns = np.empty((len(self.fields), stop - start), np.int32)  # as they are written again
+        for number, name in enumerate(self.fields):
+            dtype = np.float32 if name == "weight" else np.int32
+            columns[number] = self.rows.read(start, stop, name, dtype).view(np.int32)
+        return columns.T
+
+
+class Rows(NamedTuple):
+    """Some rows of a bucket."""
+
+    records: Int32
+    features: list[Int32]
+    """[m] of each featurized side."""
+    removes: bool = False
+    """Whether they are no edges, but take out edges; they are not written."""
+
+
+@dataclass(eq=False)
+class BucketRows:
+    """All rows of a bucket; they can be read several times."""
+
+    pieces: Callable[[], Iterable[Records]]
+    """Reads the sections of all chunks, which begin with their heads."""
+    kept: KeptRows | None = None
+    removing: frozenset[int] = frozenset()
+    """Numbers of the files whose rows take out edges."""
+    _numbers: list[Int32] = field(default_factory=list)
+    _counts: list[Int64] = field(default_factory=list)
+
+    def read(self) -> Iterator[Rows]:
+        """Read all rows, in pieces."""
+        self._numbers.clear()
+        self._counts.clear()
+        num_read = 0
+        for section, *features in self.pieces():
+            numbers, counts, edges = split_heads(section)
+            removes = len(numbers) > 0 and int(numbers[0]) in self.removing  # a chunk is of one table
+            if not removes:
+                self._numbers.append(numbers)
+                self._counts.append(counts)
+            if self.kept is None:
+                yield Rows(edges, features, removes)
+                continue
+            before = np.searchsorted(self.kept.numbers, numbers)
+            starts = np.cumsum(counts) - counts
+            # the chunk's files before which rows of the earlier bucket come
+            cuts = np.flatnonzero(np.diff(before, prepend=num_read)).tolist()
+            at = 0
+            for cut in cuts:
+                if starts[cut] > at:
+                    yield Rows(edges[at : starts[cut]], [], removes)
+                for records in self.kept.read(num_read, int(before[cut])):
+                    yield Rows(records, [])
+                num_read, at = int(before[cut]), int(starts[cut])
+            yield Rows(edges[at:], [], removes)
+        if self.kept is not None:
+            for records in self.kept.read(num_read, len(self.kept.numbers)):
+                yield Rows(records, [])
+
+    def files(self) -> tuple[Int32, Int64]:
+        """Return the numbers of all files whose rows are written, ascending, and the rows of each.
+
+        The rows must have been read.
+        """
+        numbers, counts = [np.zeros(0, np.int32), *self._numbers], [np.zeros(0, np.int64), *self._counts]
+        if self.kept is not None:
+            numbers.append(self.kept.numbers)
+            counts.append(self.kept.counts)
+        found, places = np.unique(np.concatenate(numbers), return_inverse=True)
+        sums = np.zeros(len(found), np.int64)
+        np.add.at(sums, places, np.concatenate(counts))
+        return found[sums > 0].astype(np.int32), sums[sums > 0]

@@ -1,0 +1,219 @@
+"""Where the edges of buckets come from: the raw file of every row, and the rows that are no edges.
+
+    edges/train/
+        origins.json            the raw files of the run in reading order, and what it read them with
+        edges_{lhs}_{rhs}.h5    beside the columns of edge_buckets
+            origin              int32 [R]: numbers of files in origins.json, ascending
+            origin_starts       int64 [R + 1]: rows starts[k] to starts[k + 1] come from file origin[k]
+            left_out_starts     optional, int64 [R + 1]: the same of the rows that were left out
+            left_out_row        int64 [D]: position among all rows, edges and left out, ascending
+            left_out_lhs, left_out_rel, left_out_rhs, left_out_weight    [D], as the columns of the edges
+
+Rows are left out that would be edges without other rows, such as the second of two equal edges. A later run
+can so take out the rows of some files, and has the same edges as if it had read all other files anew.
+Source: docs/formats/pbg_v1.md.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import h5py
+import numpy as np
+from pydantic import BaseModel, Field, ValidationError
+
+from graphmill import storage
+from graphmill.errors import FormatError, NotFoundError
+from graphmill.formats._hdf5 import checked_dataset, new_dataset, open_checked, read_rows
+from graphmill.formats.edge_buckets.places import bucket_uri
+from graphmill.storage import Checksums, FileStatus
+from graphmill.storage.as_json import Int32, Int64
+from graphmill.vocab import Bucket
+
+ORIGINS = "origins.json"
+FORMAT_VERSION = 1
+
+ORIGIN = "origin"
+STARTS = "origin_starts"
+LEFT_OUT_STARTS = "left_out_starts"
+LEFT_OUT_ROW = "left_out_row"
+
+
+class SourceFile(BaseModel):
+    """A raw file of a run, and what it gave."""
+
+    uri: str
+    size_bytes: int
+    mtime_ns: int | None = None
+    """Nanoseconds since 1970; None: the table's log names the file, which never changes."""
+    digest: str
+    """Of all that decides which rows the file gives: the values above, and the settings of its table."""
+    removes: bool = False
+    """Whether its rows take out edges: no bucket has them, and a later run reads them anew."""
+    num_rows: int = 0
+    num_edges: int = 0
+    """Rows that became edges, or were left out because of other rows."""
+    num_self_loops: int = 0
+    """Dropped self-loops."""
+    num_bad: dict[str, int] = Field(default_factory=dict)
+    """Bad rows by reason."""
+    num_unknown: dict[str, int] = Field(default_factory=dict)
+    """Bad rows by unknown relation."""
+    integer_columns: list[str] = Field(default_factory=list)
+    """Columns of ids that are integers in the file."""
+
+
+class Origins(BaseModel):
+    """The raw files of a run."""
+
+    format_version: int = FORMAT_VERSION
+    settings: dict[str, Any]
+    """Settings that decide how a row becomes an edge."""
+    entities: str
+    """Digest of the entity index that the edges belong to."""
+    files: list[SourceFile]
+    """In reading order."""
+    added: list[int] | None = None
+    """Numbers of the files that the earlier run did not have; None: the run had no earlier edges."""
+
+
+@dataclass(frozen=True, eq=False)
+class BucketOrigins:
+    """The raw files of the rows of one bucket."""
+
+    origin: Int32
+    """[R] numbers of files, ascending."""
+    starts: Int64
+    """[R + 1] first edge of each file."""
+    left_out_starts: Int64
+    """[R + 1] the same of the rows that were left out."""
+
+
+def write_origins(edge_path: str, origins: Origins, checksums: Checksums) -> None:
+    """Write origins.json into a folder of buckets; add its checksum to `checksums`."""
+    storage.write_text(_uri(edge_path), origins.model_dump_json() + "\n", checksums)
+
+
+def read_origins(edge_path: str) -> Origins | None:
+    """Read origins.json; None if the run that wrote the buckets did not write it.
+
+    Raises:
+        FormatError: it does not follow docs/formats/pbg_v1.md, or has another checksum.
+    """
+    uri = _uri(edge_path)
+    try:
+        content = storage.read_compared(uri, storage.manifest_of(edge_path))
+    except NotFoundError:
+        return None
+    try:
+        found = Origins.model_validate_json(content)
+    except ValidationError as error:
+        raise FormatError(f"{uri}: expected the raw files of a run: {error}") from error
+    if found.format_version != FORMAT_VERSION:
+        raise FormatError(
+            f"{uri}: format_version is {found.format_version}; this reader knows {FORMAT_VERSION}"
+        )
+    if any(not 0 <= number < len(found.files) for number in found.added or ()):
+        raise FormatError(f"{uri}: added: expected numbers of the {len(found.files)} files")
+    return found
+
+
+def has_added(edge_path: str) -> bool:
+    """Whether the run took edges from an earlier run, so that `added_rows` tells new edges from old ones."""
+    return _added(edge_path) is not None
+
+
+def added_rows(edge_path: str, bucket: Bucket) -> Int64:
+    """Rows of the bucket whose files the earlier run did not have: int64 [K, 2], [first, past last) each.
+
+    The ranges are ascending and do not touch. There are none if the run had no earlier edges.
+
+    Raises:
+        FormatError: the bucket or origins.json is damaged, or the bucket says no origins.
+    """
+    added = _added(edge_path)
+    none = np.zeros((0, 2), np.int64)
+    if not added:
+        return none
+    with open_checked(bucket_uri(edge_path, bucket)) as hdf5:
+        found = read_bucket_origins(hdf5, bucket_uri(edge_path, bucket))
+    if found is None:
+        raise FormatError(f"{bucket_uri(edge_path, bucket)}: expected a dataset {ORIGIN!r}, found none")
+    is_added = np.isin(found.origin, added) & (np.diff(found.starts) > 0)
+    first, last = found.starts[:-1][is_added], found.starts[1:][is_added]
+    if not len(first):
+        return none
+    apart = np.flatnonzero(first[1:] != last[:-1])
+    return np.stack([first[np.append(0, apart + 1)], last[np.append(apart, len(last) - 1)]], axis=1)
+
+
+def read_bucket_origins(hdf5: h5py.File, uri: str) -> BucketOrigins | None:
+    """Read the origins of an open bucket; None if it says none.
+
+    Raises:
+        FormatError: they do not fit the edges.
+    """
+    if ORIGIN not in hdf5:
+        return None
+    origin = _all(hdf5, ORIGIN, np.int32, uri)
+    starts = _all(hdf5, STARTS, np.int64, uri)
+    num_edges = len(checked_dataset(hdf5, "lhs", "iu", uri))
+    has_left_out = LEFT_OUT_STARTS in hdf5
+    left_out = _all(hdf5, LEFT_OUT_STARTS, np.int64, uri) if has_left_out else np.zeros_like(starts)
+    num_left_out = len(checked_dataset(hdf5, LEFT_OUT_ROW, "iu", uri)) if has_left_out else 0
+    if (np.diff(origin) <= 0).any() or (origin < 0).any():
+        raise FormatError(f"{uri}: {ORIGIN}: expected ascending numbers of files")
+    for name, found, last in ((STARTS, starts, num_edges), (LEFT_OUT_STARTS, left_out, num_left_out)):
+        ends = len(found) and found[0] == 0 and found[-1] == last
+        if len(found) != len(origin) + 1 or not ends or (np.diff(found) < 0).any():
+            raise FormatError(
+                f"{uri}: {name}: expected {len(origin) + 1} starts that never fall, from 0 to {last}"
+            )
+    return BucketOrigins(origin, starts, left_out)
+
+
+def write_bucket_origins(hdf5: h5py.File, origins: BucketOrigins, *, has_left_out: bool) -> None:
+    """Write the origins of a new bucket, whose rows are written."""
+    values: dict[str, Any] = {
+        ORIGIN: origins.origin.astype(np.int32),
+        STARTS: origins.starts.astype(np.int64),
+    }
+    if has_left_out:
+        values[LEFT_OUT_STARTS] = origins.left_out_starts.astype(np.int64)
+    for name, each in values.items():
+        new_dataset(hdf5, name, each.shape, each.dtype)[:] = each
+
+
+def left_out_name(column: str) -> str:
+    """Name of the dataset of a column of the rows that were left out."""
+    return f"left_out_{column}"
+
+
+def left_out_dtypes(columns: Sequence[str], index_dtype: Any) -> dict[str, Any]:
+    """Return the datasets of the rows that were left out, and their dtypes, for the columns of the edges."""
+    return {
+        **{left_out_name(each): np.float32 if each == "weight" else index_dtype for each in columns},
+        LEFT_OUT_ROW: np.int64,
+    }
+
+
+def _all(hdf5: h5py.File, name: str, dtype: Any, uri: str) -> Any:
+    dataset = checked_dataset(hdf5, name, "iu", uri)
+    return read_rows(dataset, 0, len(dataset), dtype)
+
+
+def _uri(edge_path: str) -> str:
+    return storage.join(edge_path, ORIGINS)
+
+
+def _added(edge_path: str) -> list[int] | None:
+    found = storage.status(_uri(edge_path))
+    return None if found is None else _read_added(edge_path, found)
+
+
+@lru_cache(maxsize=64)
+def _read_added(edge_path: str, _status: FileStatus) -> list[int] | None:
+    """Numbers of the added files, kept until origins.json is another file."""
+    origins = read_origins(edge_path)
+    return None if origins is None else origins.added

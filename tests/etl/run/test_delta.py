@@ -1,0 +1,383 @@
+"""A run that takes edges from an earlier run writes the same bytes as one that reads all files anew."""
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import distributed
+import numpy as np
+import pytest
+from deltalake import write_deltalake
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from etl import job
+from etl.config import EtlConfig
+from etl.tables.data_file import DataFile
+from etl.tables.files import find_all
+from graphmill.config import Config
+from graphmill.errors import ConfigError, FormatError
+from graphmill.formats.edge_buckets.origins import added_rows, has_added
+from graphmill.vocab import Bucket
+from tests.etl.graphs import all_edges, config_of, files_under, read_raw_edges, write_parquet
+from tests.etl.run.test_lakes import WRITERS, graph, some_rows
+from tests.etl.steps.test_incremental import index_of
+from tests.etl.tables.lakes import catalog_at
+
+File = list[tuple[int, str, int, float]]  # lhs, relation, rhs, weight
+# of figures that tell what a run has read
+OF_THE_WORK = {"step_seconds", "num_chunks", "bytes_in", "bytes_out", "delta", "delta_reason"}
+BUCKETS = [Bucket(lhs, rhs) for lhs in range(3) for rhs in range(3)]
+
+ROWS = st.lists(
+    st.tuples(
+        st.integers(0, 9), st.sampled_from(["saw", "bought"]), st.integers(0, 9), st.sampled_from([0.5, 2.0])
+    ),
+    max_size=12,
+)
+FILES = st.dictionaries(st.sampled_from(["a", "b", "c", "d", "e"]), ROWS, max_size=5)
+DAYS = st.lists(st.tuples(FILES, FILES, FILES), min_size=2, max_size=3)
+
+
+def write_files(folder: Path, files: Mapping[str, File]) -> None:
+    """Write the files of a table that are not there yet as they should be, and remove the others."""
+    folder.mkdir(parents=True, exist_ok=True)
+    notes = folder.parent / f"{folder.name}.json"
+    known = json.loads(notes.read_text()) if notes.exists() else {}
+    now = {name: [list(row) for row in rows] for name, rows in files.items()}
+    for name in known.keys() - now.keys():
+        (folder / f"{name}.parquet").unlink()
+    for name, rows in now.items():
+        if known.get(name) != rows:
+            lhs, rel, rhs, weight = ([row[n] for row in rows] for n in range(4))
+            write_parquet(
+                folder / f"{name}.parquet",
+                5,
+                l=np.array([f"u{n}" for n in lhs], dtype="O") if lhs else np.array([], dtype="U1"),
+                r=np.array(rel, dtype="U8"),
+                t=np.array([f"i{n}" for n in rhs], dtype="U8"),
+                w=np.array(weight, np.float64),
+            )
+    notes.write_text(json.dumps(now))
+
+
+def config_for(root: Path, day: int, name: str, shape: Mapping[str, Any], *, delta: bool) -> Config:
+    columns = {"lhs": "l", "rhs": "t", "relation_column": "r"} | (
+        {"weight": "w"} if shape.get("weights") else {}
+    )
+    etl: dict[str, Any] = {"duplicates": "drop" if shape.get("drops") else "keep"}
+    if day:
+        etl["previous_entity_path"] = str(root / f"out{day - 1}/entities")
+    if delta:
+        etl["previous_edge_path"] = str(root / f"out{day - 1}/edges")
+    dynamic = bool(shape.get("dynamic"))
+    kinds = [("saw", "user", "item"), ("bought", "user", "shop")]
+    return config_of(
+        root / name,
+        [
+            {"path": "first"} | columns,
+            *([{"path": "gone", "removes": True} | columns] if shape.get("removes") else []),
+            {"path": "second", "split": "extra" if shape.get("splits") else "train"} | columns,
+        ],
+        entities={"user": shape.get("users", 3), "item": shape.get("items", 3), "shop": 1},
+        relations=kinds[:1] if dynamic else kinds,
+        top={"input": str(root / "raw"), "dynamic_relations": dynamic},
+        holdout={"test": 0.3} if shape.get("splits") else {},
+        chunk_rows=shape.get("chunk_rows", 7),
+        merge_bytes=shape.get("merge_bytes", 1 << 28),
+        self_loops="drop",
+        **etl,
+    )
+
+
+def changed(config: Config, etl: Mapping[str, Any]) -> Config:
+    return config.with_section(config.section(EtlConfig).model_copy(update=dict(etl)))
+
+
+def without(figures: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in figures.items() if key not in OF_THE_WORK}
+
+
+def origins(folder: Path) -> dict[str, Any]:
+    """What origins.json of each split says, but for the files that were added."""
+    found = {path.parent.name: json.loads(path.read_text()) for path in folder.rglob("origins.json")}
+    return {split: {k: v for k, v in each.items() if k != "added"} for split, each in found.items()}
+
+
+def check_day(root: Path, day: int, shape: Mapping[str, Any], client: distributed.Client) -> dict[str, Any]:
+    """Run a day with and without the earlier edges, and compare; return the figures of the delta."""
+    if not day:
+        return job.run(config_for(root, 0, "out0", shape, delta=False), client)
+    anew = job.run(config_for(root, day, f"anew{day}", shape, delta=False), client)
+    found = job.run(config_for(root, day, f"out{day}", shape, delta=True), client)
+    assert files_under(root / f"out{day}") == files_under(root / f"anew{day}")
+    assert origins(root / f"out{day}") == origins(root / f"anew{day}")
+    assert without(found) == without(anew)
+    assert found["delta"] is not None, found["delta_reason"]
+    return found
+
+
+SHAPES = st.fixed_dictionaries(
+    {
+        "weights": st.booleans(),
+        "drops": st.booleans(),
+        "dynamic": st.booleans(),
+        "splits": st.booleans(),
+        "removes": st.booleans(),
+        "users": st.sampled_from([1, 3]),
+        "items": st.sampled_from([1, 3]),
+        "merge_bytes": st.sampled_from([100, 1 << 28]),
+    }
+)
+
+
+@pytest.mark.slow
+@given(days=DAYS, shape=SHAPES)
+@settings(
+    max_examples=16,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_the_same_bytes_as_anew(
+    near_client: distributed.Client,
+    tmp_path_factory: pytest.TempPathFactory,
+    days: list[tuple[dict[str, File], dict[str, File], dict[str, File]]],
+    shape: dict[str, Any],
+) -> None:
+    root = tmp_path_factory.mktemp("delta")
+    for day, (first, second, gone) in enumerate(days):
+        write_files(root / "raw/first", {"y": [], **first})
+        write_files(root / "raw/second", {"z": [(0, "saw", 0, 0.5), (0, "bought", 1, 2.0)], **second})
+        write_files(root / "raw/gone", {"x": [(11, "saw", 11, 1.0)], **gone})
+        check_day(root, day, shape, near_client)
+
+
+def rows_of(rng: np.random.Generator, num: int, least: int = 0) -> File:
+    ids = rng.integers(least, least + 60, (num, 2)).tolist()
+    return [(a, ["saw", "bought"][a % 2], b, 0.5 * (1 + b % 3)) for a, b in ids]
+
+
+def write_window(root: Path, rng_of: Sequence[int], least: int = 0) -> None:
+    files = {f"day{n}": rows_of(np.random.default_rng(n), 100, least + n) for n in rng_of}
+    write_files(root / "raw/first", files)
+    write_files(root / "raw/second", {"z": [(0, "saw", 0, 0.5)]})
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_window_moves(near_client: distributed.Client, tmp_path: Path, drops: bool) -> None:
+    """Only the new file is read; the figures say so; training is told its rows."""
+    shape = {"drops": drops, "weights": True, "splits": True}
+    for day in range(3):
+        write_window(tmp_path, range(day, day + 4))
+        figures = check_day(tmp_path, day, shape, near_client)
+    assert figures["delta"] == {
+        "files_kept": 4,
+        "files_added": 1,
+        "files_gone": 1,
+        "edges_kept": 301,
+        "edges_added": 100,
+        "edges_gone": 100,
+    }
+    config = config_for(tmp_path, 2, "out2", shape, delta=True)
+    added = 0
+    for split in ("train", "test"):
+        assert has_added(config.split_path(split))
+        new = {(f"u{a}", r, f"i{b}") for a, r, b, _ in rows_of(np.random.default_rng(5), 100, 5)}
+        for bucket, edges in read_raw_edges(config, split).items():
+            ranges = added_rows(config.split_path(split), bucket).tolist()
+            own = [edge for first, past in ranges for edge in edges[first:past]]
+            assert {(edge.lhs, edge.relation, edge.rhs) for edge in own} <= new
+            added += len(own)
+    assert added == (100 if not drops else added) > 0
+    assert not has_added(config_for(tmp_path, 0, "out0", shape, delta=False).split_path("train"))
+
+
+def test_a_row_returns_when_its_twin_goes(near_client: distributed.Client, tmp_path: Path) -> None:
+    shape = {"drops": True, "weights": True}
+    twin = (1, "saw", 2, 0.5)
+    for day, files in enumerate(({"a": [twin], "b": [(*twin[:3], 2.0)]}, {"b": [(*twin[:3], 2.0)]})):
+        write_files(tmp_path / "raw/first", files)
+        write_files(tmp_path / "raw/second", {"z": [(0, "saw", 0, 0.5)]})
+        check_day(tmp_path, day, shape, near_client)
+        found = all_edges(config_for(tmp_path, day, f"out{day}", shape, delta=False))
+        assert [edge.weight for edge in found if edge.lhs == "u1"] == [2.0 if day else 0.5]
+
+
+@pytest.mark.parametrize("drops", [False, True])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_rows_take_out_equal_edges_of_tables_before(
+    near_client: distributed.Client, tmp_path: Path, drops: bool, dynamic: bool
+) -> None:
+    """Edges come back when the rows that took them out go; ids of such rows alone are not indexed."""
+    shape = {"drops": drops, "removes": True, "dynamic": dynamic, "splits": True}
+    rng = np.random.default_rng(1)
+    first, second = {"a": rows_of(rng, 300), "b": rows_of(rng, 300)}, {"z": rows_of(rng, 100)}
+    unknown: File = [(999, "saw", 998, 1.0), (1, "seen" if dynamic else "saw", 997, 1.0)]
+    days: list[dict[str, File]] = [
+        {"x": first["a"][::2] + unknown},
+        {"x": first["a"][::2] + unknown, "y": first["b"][::3]},
+        {"y": first["b"][::3]},
+    ]
+    for day, gone in enumerate(days):
+        write_files(tmp_path / "raw/first", first)
+        write_files(tmp_path / "raw/second", second)
+        write_files(tmp_path / "raw/gone", gone)
+        figures = check_day(tmp_path, day, shape, near_client)
+        config = config_for(tmp_path, day, f"out{day}", shape, delta=False)
+        taken = {row[:3] for rows in gone.values() for row in rows}
+        left = [row[:3] for rows in first.values() for row in rows if row[:3] not in taken]
+        found = all_edges(config) + all_edges(config, "test")
+        counts = Counter({(each.lhs, each.relation, each.rhs): count for each, count in found.items()})
+        assert counts == Counter((f"u{a}", rel, f"i{b}") for a, rel, b in (set(left) if drops else left))
+        num_left_out = figures["num_edges_left_out"]["removed_or_duplicates" if drops else "removed"]
+        assert num_left_out >= 600 - len(left)
+        ids = {each for part in index_of(config).values() for each in part}
+        assert not {"u999", "i998", "i997"} & ids
+        assert figures["num_relations"] == 2
+        degrees: Counter[str] = Counter()
+        for edge, count in all_edges(config).items():
+            degrees[edge.lhs] += count
+        assert figures["train_degree"]["user"]["max"] == max(degrees.values())
+        if day:
+            assert figures["delta"]["files_added"] == figures["delta"]["files_gone"] == 0
+
+
+def test_rows_that_take_out_edges_need_tables_before(near_client: distributed.Client, tmp_path: Path) -> None:
+    write_window(tmp_path, range(2))
+    config = config_for(tmp_path, 0, "out0", {}, delta=False)
+    tables = tuple(each.model_copy(update={"removes": True}) for each in config.section(EtlConfig).tables)
+    with pytest.raises(ConfigError, match=r"etl\.tables\[0\]\.removes: expected tables of edges before it"):
+        job.run(changed(config, {"tables": tables}), near_client)
+
+
+def test_nothing_new(near_client: distributed.Client, tmp_path: Path) -> None:
+    for day, numbers in enumerate((range(3), range(3), range(1))):
+        write_window(tmp_path, numbers)
+        figures = check_day(tmp_path, day, {"dynamic": day < 0}, near_client)
+    assert figures["num_chunks"] == 0
+
+
+def test_a_changed_file_is_read_again(near_client: distributed.Client, tmp_path: Path) -> None:
+    write_window(tmp_path, range(3))
+    check_day(tmp_path, 0, {}, near_client)
+    write_files(tmp_path / "raw/second", {"z": [(7, "saw", 7, 0.5), (7, "saw", 8, 0.5)]})
+    figures = check_day(tmp_path, 1, {}, near_client)
+    assert (figures["delta"]["files_added"], figures["delta"]["files_gone"]) == (1, 1)
+    assert figures["delta"]["edges_added"] == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"min_entity_count": 1}, "min_entity_count and min_relation_count depend on all edges"),
+        ({"self_loops": "keep"}, 'self_loops: "drop" -> "keep"'),
+        ({"holdout": {"test": 0.1}}, "settings have changed: holdout"),
+        ("origins", "has no origins.json"),
+        ("entities", "are of different runs"),
+        ("split", "are of different runs"),
+    ],
+)
+def test_where_a_delta_would_not_be_exact(
+    near_client: distributed.Client,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    change: Any,
+    reason: str,
+) -> None:
+    write_window(tmp_path, range(2))
+    shape = {"splits": True}
+    check_day(tmp_path, 0, shape, near_client)
+    config = config_for(tmp_path, 1, "out1", shape, delta=True)
+    if change == "origins":
+        (tmp_path / "out0/edges/train/origins.json").unlink()
+    elif change == "split":
+        (tmp_path / "out0/edges/test/origins.json").unlink()
+    elif change == "entities":
+        write_window(tmp_path, range(3), 30)
+        job.run(config_for(tmp_path, 0, "other", shape, delta=False), near_client)
+        change = {"previous_entity_path": str(tmp_path / "other/entities")}
+    if isinstance(change, dict):
+        config = changed(config, change)
+    with caplog.at_level(logging.INFO):
+        figures = job.run(config, near_client)
+    assert figures["delta"] is None
+    assert reason in figures["delta_reason"]
+    assert f"reads all files anew, without etl.previous_edge_path: {figures['delta_reason']}" in caplog.text
+    assert not has_added(config.split_path("train"))
+
+
+@pytest.mark.parametrize("name", ["train/edges_1_1.h5", "train/origins.json", "test/origins.json"])
+def test_a_damaged_file_is_refused_and_nothing_is_lost(
+    near_client: distributed.Client, tmp_path: Path, name: str
+) -> None:
+    write_window(tmp_path, range(2))
+    shape = {"splits": True}
+    for day in range(2):
+        check_day(tmp_path, day, shape, near_client)
+    before = files_under(tmp_path / "out1")
+    path = tmp_path / "out0/edges" / name
+    content = bytearray(path.read_bytes())
+    content[-9] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match=rf"{name}: expected the checksum"):
+        job.run(config_for(tmp_path, 1, "out1", shape, delta=True), near_client)
+    assert files_under(tmp_path / "out1") == before
+
+
+def test_what_the_key_needs(near_client: distributed.Client, tmp_path: Path) -> None:
+    write_window(tmp_path, range(2))
+    check_day(tmp_path, 0, {}, near_client)
+    for etl, message in (
+        ({"previous_entity_path": None}, "expected etl.previous_entity_path too"),
+        ({"previous_edge_path": str(tmp_path / "out1/edges")}, "where this run's edges go"),
+        ({"previous_edge_path": str(tmp_path / "nowhere")}, "expected the folder `edges` of an earlier run"),
+    ):
+        config = config_for(tmp_path, 1, "out1", {}, delta=True)
+        with pytest.raises(ConfigError, match=message):
+            job.run(changed(config, etl), near_client)
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("filters", [[], [["day", ">=", "2026-11-02"], ["n", "<", 300]]])
+def test_a_lake_gets_rows(
+    near_client: distributed.Client, tmp_path: Path, kind: str, filters: list[list[Any]]
+) -> None:
+    """Files that both snapshots have are kept; one whose rows were deleted since is another file."""
+    path = WRITERS[kind](tmp_path / "lake")
+
+    def run(name: str, before: str | None, *, delta: bool, later: bool = False) -> dict[str, Any]:
+        # a window that moves decides which files there are, not which rows of them
+        own = [["day", ">=", "2026-11-03"], *filters[1:]] if later and filters else filters
+        config = graph(tmp_path / name, path, filters=own)
+        etl = {"previous_entity_path": str(tmp_path / f"{before}/entities") if before else None}
+        if delta:
+            etl["previous_edge_path"] = str(tmp_path / f"{before}/edges")
+        return job.run(changed(config, etl), near_client)
+
+    num_files = len(files_of_graph(path, filters))
+    run("first", None, delta=False)
+    run("moved-anew", "first", delta=False, later=True)
+    moved = run("moved", "first", delta=True, later=True)
+    if filters:
+        assert moved["delta"]["files_kept"] > 0 == moved["delta"]["files_added"]
+    assert files_under(tmp_path / "moved") == files_under(tmp_path / "moved-anew")
+    append(kind, tmp_path)
+    run("anew", "first", delta=False)
+    found = run("out", "first", delta=True)
+    assert found["delta"]["files_kept"] == num_files
+    assert found["delta"]["files_added"] > 0 == found["delta"]["files_gone"]
+    assert files_under(tmp_path / "out") == files_under(tmp_path / "anew")
+
+
+def files_of_graph(path: str, filters: list[list[Any]]) -> list[DataFile]:
+    return find_all(graph("/nowhere", path, filters=filters))[0].files()
+
+
+def append(kind: str, folder: Path) -> None:
+    if kind == "delta":
+        write_deltalake(folder / "lake", some_rows(3), mode="append")
+    else:
+        catalog_at(folder).load_table("sales.orders").append(some_rows(3))

@@ -1,0 +1,155 @@
+"""Where edges come from: written, read back, and asked for the rows that a run has added."""
+
+import itertools
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from graphmill import storage
+from graphmill.errors import FormatError
+from graphmill.formats import edge_buckets
+from graphmill.formats.edge_buckets import Edges
+from graphmill.formats.edge_buckets.all_rows import open_all_rows
+from graphmill.formats.edge_buckets.origins import (
+    ORIGINS,
+    BucketOrigins,
+    Origins,
+    SourceFile,
+    added_rows,
+    has_added,
+    read_origins,
+    write_origins,
+)
+from graphmill.vocab import Bucket
+
+BUCKET = Bucket(0, 0)
+ROWS = st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=40)  # file, whether it is an edge
+
+
+def write(folder: Path, rows: list[tuple[int, bool]], added: list[int] | None) -> list[int]:
+    """Write a bucket of these rows, by file; lhs is the position among all rows. Return the files."""
+    rows = sorted(rows, key=lambda row: row[0])
+    files = np.array([file for file, _ in rows], np.int32)
+    kept = np.array([is_edge for _, is_edge in rows], bool)
+    at = np.arange(len(rows), dtype=np.int32)
+    origin = np.unique(files)
+    bounds = np.append(np.searchsorted(files, origin), len(files))
+    num_kept = np.concatenate([[0], np.cumsum(kept)])
+    starts = num_kept[bounds]
+    origins = BucketOrigins(origin, starts, bounds - starts)
+
+    def edges(mask: np.ndarray) -> Edges:
+        return Edges(at[mask], at[mask] * 0, at[mask] * 2, at[mask].astype(np.float32))
+
+    with edge_buckets.new_bucket(
+        str(folder), BUCKET, int(kept.sum()), weighted=True, num_left_out=int((~kept).sum())
+    ) as writer:
+        writer.append(edges(kept))
+        writer.append_left_out(edges(~kept), np.flatnonzero(~kept))
+        writer.set_origins(origins)
+    sources = [SourceFile(uri=f"file{n}", size_bytes=n, digest=f"{n}") for n in range(5)]
+    (folder / ORIGINS).unlink(missing_ok=True)
+    write_origins(str(folder), Origins(settings={"seed": 1}, entities="e", files=sources, added=added), {})
+    found: list[int] = files[kept].tolist()
+    return found
+
+
+@given(rows=ROWS, added=st.none() | st.lists(st.integers(0, 4), unique=True))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_added_rows_are_those_of_the_added_files(
+    tmp_path: Path, rows: list[tuple[int, bool]], added: list[int] | None
+) -> None:
+    files = write(tmp_path, rows, added)
+    found = added_rows(str(tmp_path), BUCKET)
+    assert found.dtype == np.int64
+    inside = [row for first, last in found.tolist() for row in range(first, last)]
+    assert inside == [row for row, file in enumerate(files) if file in (added or [])]
+    assert (found[1:, 0] > found[:-1, 1]).all()  # joined
+    assert has_added(str(tmp_path)) == (added is not None)
+
+
+@given(rows=ROWS, cut=st.integers(0, 40))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_all_rows_in_their_order(tmp_path: Path, rows: list[tuple[int, bool]], cut: int) -> None:
+    write(tmp_path, rows, None)
+    cut = min(cut, len(rows))
+    with open_all_rows(str(tmp_path), BUCKET, ("lhs", "rhs", "weight")) as found:
+        assert found.starts[-1] == len(rows)
+        for column, factor in (("lhs", 1), ("rhs", 2), ("weight", 1)):
+            read = [found.read(*part, column, np.float32) for part in ((0, cut), (cut, len(rows)))]
+            assert np.concatenate(read).tolist() == [factor * at for at in range(len(rows))]
+
+
+def test_other_readers_see_the_edges_alone(tmp_path: Path) -> None:
+    write(tmp_path, [(0, True), (0, False), (3, True)], None)
+    assert edge_buckets.read_bucket(str(tmp_path), BUCKET).lhs.tolist() == [0, 2]
+    assert edge_buckets.count_edges(str(tmp_path), BUCKET) == 2
+
+
+def test_buckets_without_origins_have_no_added_rows(tmp_path: Path) -> None:
+    ones = np.ones(3, np.int32)
+    edge_buckets.write_bucket(str(tmp_path), BUCKET, Edges(ones, ones, ones))
+    assert read_origins(str(tmp_path)) is None
+    assert not has_added(str(tmp_path))
+    assert added_rows(str(tmp_path), BUCKET).shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("origin", [3, 0], "ascending numbers of files"),
+        ("origin_starts", [0, 2, 1], "starts that never fall"),
+        ("origin_starts", [0, 1, 9], "starts that never fall, from 0 to 2"),
+        ("left_out_starts", [1, 1, 1], "starts that never fall, from 0 to 1"),
+    ],
+)
+def test_damaged_origins_are_refused(tmp_path: Path, name: str, value: list[int], message: str) -> None:
+    write(tmp_path, [(0, True), (0, False), (3, True)], [3])
+    with h5py.File(tmp_path / "edges_0_0.h5", "r+") as hdf5:
+        hdf5[name][...] = value
+    with pytest.raises(FormatError, match=message):
+        added_rows(str(tmp_path), BUCKET)
+
+
+def test_a_bucket_without_origins_beside_added_files(tmp_path: Path) -> None:
+    write(tmp_path, [(0, True)], [0])
+    ones = np.ones(3, np.int32)
+    edge_buckets.write_bucket(str(tmp_path), BUCKET, Edges(ones, ones, ones))
+    with pytest.raises(FormatError, match="expected a dataset 'origin'"):
+        added_rows(str(tmp_path), BUCKET)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{}", "expected the raw files of a run"),
+        ('{"format_version": 2, "settings": {}, "entities": "", "files": []}', "this reader knows 1"),
+        ('{"settings": {}, "entities": "", "files": [], "added": [0]}', "numbers of the 0 files"),
+    ],
+)
+def test_a_damaged_list_of_files_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    storage.write_text(str(tmp_path / ORIGINS), content)
+    with pytest.raises(FormatError, match=message):
+        read_origins(str(tmp_path))
+
+
+@given(rows=st.lists(st.booleans(), min_size=1, max_size=20), cut=st.integers(0, 20))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_bytes_do_not_depend_on_the_pieces(tmp_path: Path, rows: list[bool], cut: int) -> None:
+    kept = np.array(rows)
+    at = np.arange(len(rows), dtype=np.int32)
+    made = []
+    for bounds in ([0, len(rows)], [0, min(cut, len(rows)), len(rows)]):
+        with edge_buckets.new_bucket(
+            str(tmp_path), BUCKET, int(kept.sum()), num_left_out=int((~kept).sum())
+        ) as writer:
+            for start, stop in itertools.pairwise(bounds):
+                mine, left = at[start:stop][kept[start:stop]], at[start:stop][~kept[start:stop]]
+                writer.append_left_out(Edges(left, left, left), left.astype(np.int64))
+                writer.append(Edges(mine, mine, mine))
+        made.append((tmp_path / "edges_0_0.h5").read_bytes())
+    assert made[0] == made[1]
