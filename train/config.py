@@ -33,6 +33,7 @@ _UNUSED: dict[str, Any] = {
     "ensemble": 1,
     "outside_rows": 0.25,
     "candidates": None,
+    "replay": None,
 }
 
 
@@ -182,6 +183,13 @@ class TrainConfig(Section):
         (),
         description="Entity types and relations, by name, that do not move: with init_path, they stay as "
         "they are there. The global embedding of a frozen type is frozen too.",
+    )
+    replay: Tunable[float | None] = Field(
+        None,
+        ge=0,
+        description="Train the edges that etl has added to those of `etl.previous_edge_path`, from init_path "
+        "on, and for each of them so many of the other edges, drawn anew in each epoch. Rows without added "
+        "edges stay as they are; new ids are folded in. null: train all edges.",
     )
     plugins: Tunable[PluginList] = Field(
         NO_PLUGINS,

@@ -28,6 +28,7 @@ from graphmill.run.trained_with import changes_in_errors
 from graphmill.storage import Checksums
 from train.config import TrainConfig
 from train.distributed.coordinator import Coordinator
+from train.edges.added import why_whole
 from train.edges.partitions import PartitionKey
 from train.model.frozen import Frozen
 from train.plan import outlook as estimates
@@ -35,7 +36,7 @@ from train.plan.plan import all_reduce_of, announced
 from train.run import ensemble
 from train.run.claim import check_claim, claim_checkpoint, inputs_of, moved_aside, trained_with
 from train.run.ignored_keys import log_ignored_keys
-from train.tables import given_vectors
+from train.tables import folded_rows, given_vectors
 from train.tables.legacy_inputs import import_legacy_inputs
 
 # Names of files that only checkpoints have, ours or PBG's, even before version 1.
@@ -135,6 +136,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         log.info("training: %s", describe(config))
     log_ignored_keys(config)
     warn_of_drawn(config)
+    _tell_delta(config)
     claim.check()
     changes = claim_checkpoint(config)
     with announced(client), changes_in_errors(config):
@@ -142,11 +144,13 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
             figures = _train_ensemble(config, client, claim)
         else:
             _give_rows(config, client, claim.of(config.checkpoint_path))
+            folded_rows.make(config, client, claim)
             figures = _train_one(config, client, claim, claim.of(config.checkpoint_path))
     if changes and not figures["num_edges"]:
         log.warning("training: nothing was left to train: raise num_epochs, the total, to go on")
     if given := given_vectors.finish(config, claim):
         figures |= {"init_embeddings": given}
+    figures |= _end_delta(config, claim)
     warn_of_growing_loss(config, figures.get("epochs", ()))
     models = {each.checkpoint_path for each in (config, *ensemble.members_of(config))}
     if aside := [each for path in sorted(models) for each in moved_aside(path)]:
@@ -172,11 +176,37 @@ def _give_rows(config: Config, client: Client, in_task: Claim, models: Sequence[
         log.info("training: %s", line)
 
 
+def _tell_delta(config: Config) -> None:
+    """Tell which edges are trained, with `train.replay`."""
+    why = why_whole(config)
+    if why:
+        log.info("training: train.replay: all edges are trained, because %s", why)
+    elif why is not None:
+        log.info(
+            "training: edges that etl has added, and %g others for each", config.section(TrainConfig).replay
+        )
+
+
+def _end_delta(config: Config, claim: Claim) -> dict[str, Any]:
+    """Delete the rows of new ids, which versions hold; return the figures of a delta, if the run is one."""
+    models = ensemble.members_of(config) if config.ensemble > 1 else [config]
+    found = folded_rows.figures(models[0])
+    for model in models:
+        folded_rows.finish(model, claim)
+    why = why_whole(config)
+    if why is None:
+        return {}
+    if why:
+        return {"delta": None, "delta_reason": why}
+    return {"delta": {"replay": config.section(TrainConfig).replay, "new_ids": found}}
+
+
 def _train_ensemble(config: Config, client: Client, claim: Claim) -> dict[str, Any]:
     """Train the members, and join their checkpoints unless the committed version holds them."""
     members = ensemble.members_of(config)
     for member in members:
         claim_checkpoint(member)
+        folded_rows.make(member, client, claim)
     in_task = claim.of(config.checkpoint_path)
     _give_rows(members[0], client, in_task, members)
     trained = _train_members(members, client, claim, in_task)

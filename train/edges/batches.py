@@ -46,6 +46,7 @@ class EdgeTensors:
     # Of each side and type: lists of features, numbered by lhs or rhs; running sums of how often to draw.
     bags: Mapping[tuple[Side, str], Bags] = field(default_factory=dict)
     popularity: Mapping[tuple[Side, str], Tensor] = field(default_factory=dict)
+    added: Tensor | None = None  # of a delta (train/step/delta.py): edges that etl has added; bool
 
     def __len__(self) -> int:
         return len(self.lhs)
@@ -66,7 +67,8 @@ class EdgeTensors:
 
         lhs, rel, rhs = map(chosen, (self.lhs, self.rel, self.rhs))
         weight = None if self.weight is None else chosen(self.weight)
-        return EdgeTensors(lhs, rel, rhs, weight, self.bags, self.popularity)
+        added = None if self.added is None else chosen(self.added)
+        return EdgeTensors(lhs, rel, rhs, weight, self.bags, self.popularity, added)
 
 
 def read(

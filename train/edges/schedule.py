@@ -6,14 +6,16 @@ No import of torch: the client of a distributed run needs this module.
 """
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from graphmill.config import PbgConfig
+from graphmill.config import Config, PbgConfig
 from graphmill.errors import ConfigError
 from graphmill.formats import edge_buckets
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket, Side
+from train.edges.added import is_delta, trained_share
 from train.edges.partitions import all_buckets
 
 
@@ -25,6 +27,7 @@ class Schedule:
     edge_paths: tuple[str, ...]
     num_edge_chunks: int
     num_edges: Mapping[tuple[int, Bucket], int]  # edges of each bucket, by edge path and bucket
+    shares: Sequence[float] = ()  # of the edges of each path that an epoch trains, about; empty: all
 
     @property
     def per_epoch(self) -> int:
@@ -57,10 +60,11 @@ class Schedule:
         return chunk * num_edges // self.num_edge_chunks, (chunk + 1) * num_edges // self.num_edge_chunks
 
     def num_edges_of(self, index: int) -> int:
-        """Edges that the iteration after checkpoint version `index` visits."""
+        """Edges that the iteration after checkpoint version `index` trains on; about, of a delta."""
         iteration = self.iteration(index)
         buckets = [bucket for path, bucket in self.num_edges if path == iteration.edge_path_idx]
-        return sum(stop - start for start, stop in (self.rows(iteration, bucket) for bucket in buckets))
+        count = sum(stop - start for start, stop in (self.rows(iteration, bucket) for bucket in buckets))
+        return round(count * self.shares[iteration.edge_path_idx]) if self.shares else count
 
     def preserved_epoch(self, config: PbgConfig, version: int) -> int | None:
         """The epoch that ends with `version`, if checkpoint_preservation_interval preserves the epoch."""
@@ -95,8 +99,16 @@ def plan(config: PbgConfig) -> Schedule:
         for number, edge_path in enumerate(config.edge_paths)
         for bucket, count in edge_buckets.count_all(edge_path, all_buckets(config)).items()
     }
+    shares: list[float] = []
+    if isinstance(config, Config) and is_delta(config):
+        totals = Counter[int]()
+        for (number, _), count in num_edges.items():
+            totals[number] += count
+        shares = [
+            trained_share(config, path, totals[number]) for number, path in enumerate(config.edge_paths)
+        ]
     chunks = config.num_edge_chunks or math.ceil(max(num_edges.values()) / config.max_edges_per_chunk)
-    return Schedule(config.num_epochs, config.edge_paths, max(1, chunks), num_edges)
+    return Schedule(config.num_epochs, config.edge_paths, max(1, chunks), num_edges, shares)
 
 
 def has_edges(config: PbgConfig, path: str) -> bool:

@@ -7,6 +7,7 @@ The rest of the trainer sees a graph of one partition.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -45,28 +46,39 @@ class BlockTrainer(BucketTrainer):
         # room for all edges, so that one bucket is all the memory beside them
         lhs, rel, rhs = (torch.empty(size, dtype=torch.int32, device=self.context.device) for _ in range(3))
         weight: Tensor | None = None
+        added = torch.empty(0 if self.files.delta is None else size, dtype=torch.bool, device=lhs.device)
         done = 0
         for each, rows_of_file in parts.items():
-            part = self._read_part(each, starts, iteration.edge_path, rows_of_file)
+            part = self._read_part(each, starts, iteration, rows_of_file)
             own = slice(done, done + len(part))
             lhs[own], rel[own], rhs[own] = part.lhs, part.rel, part.rhs
             if part.weight is not None:
                 weight = torch.ones(size, device=self.context.device) if weight is None else weight
                 weight[own] = part.weight
+            if part.added is not None:
+                added[own] = part.added
             done += len(part)
         edges = EdgeTensors(lhs, rel, rhs, weight)
+        if self.files.delta is not None:
+            edges = replace(edges, added=added)[slice(0, done)]
         if not config.dynamic_relations and len(config.relations) > 1:
             edges = edges[torch.sort(edges.rel, stable=True).indices]
-        if schedule.per_epoch == self.blocks.num == 1:
+        if schedule.per_epoch == self.blocks.num == 1 and self.files.delta is None:
             self._kept[place] = edges
         return edges
 
     def _read_part(
-        self, bucket: Bucket, starts: Mapping[PartitionKey, int], path: str, rows_of_file: tuple[int, int]
+        self,
+        bucket: Bucket,
+        starts: Mapping[PartitionKey, int],
+        iteration: Iteration,
+        rows_of_file: tuple[int, int],
     ) -> EdgeTensors:
         """Read a bucket's edges; `starts` has the first row of each partition in the tables of the visit."""
         files = self.files
-        edges = read_edges(files, path, bucket, rows_of_file, self.staging)
+        edges = read_edges(files, iteration.edge_path, bucket, rows_of_file, self.staging)
+        if files.delta is not None:
+            edges = files.delta.chosen(edges, iteration, bucket, rows_of_file)
         for side, rows_E in ((Side.LHS, edges.lhs), (Side.RHS, edges.rhs)):
             names = [relation.entity_type(side) for relation in files.config.relations]
             keys = [key_of(files.config, name, side, bucket) for name in names]

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -105,7 +106,9 @@ class BucketTrainer:
 
     def _read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
         rows = self.context.schedule.rows(iteration, bucket)
-        return read_edges(self.context, iteration.edge_path, bucket, rows, self.staging)
+        edges = read_edges(self.context, iteration.edge_path, bucket, rows, self.staging)
+        delta = self.context.delta
+        return edges if delta is None else delta.chosen(edges, iteration, bucket, rows)
 
     def train(
         self, bucket: Bucket, iteration: Iteration, edges: EdgeTensors, tables: Tables, report: ReportProgress
@@ -119,7 +122,9 @@ class BucketTrainer:
         if len(held):
             stats["eval_stats_before"] = self._rank(held, bucket, tables, place)
         begun = time.monotonic()
-        stats["stats"] = self._step_through(edges, bucket, iteration, tables, report)
+        delta = self.context.delta
+        with nullcontext() if delta is None else delta.still(self.config, edges, bucket, tables):
+            stats["stats"] = self._step_through(edges, bucket, iteration, tables, report)
         seconds = time.monotonic() - begun
         if len(held):
             stats["eval_stats_after"] = self._rank(held, bucket, tables, place)

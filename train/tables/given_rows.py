@@ -12,9 +12,9 @@ of an ensemble share those of the joined checkpoint. Versions hold all rows: the
 No import of torch: the client looks at the folder.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -72,13 +72,17 @@ def content_of(folder: str) -> dict[str, Any] | None:
 
 
 class GivenRows:
-    """Reads the given rows of a run; holds none of them."""
+    """Reads the rows in a folder such as `initial/`, of some types; holds none of them."""
 
-    def __init__(self, config: Config) -> None:
-        """Of a type without `train.init_embeddings`, no rows are given."""
+    def __init__(self, folder: str, names: Iterable[str]) -> None:
+        self._names = frozenset(names)
+        self.folder = folder
+
+    @classmethod
+    def of_users(cls, config: Config) -> Self:
+        """Read the rows that `train.init_embeddings` gives."""
         paths = config.section(TrainConfig).init_embeddings
-        self._names = frozenset(name for name, path in paths.items() if path)
-        self.folder = folder_of(config)
+        return cls(folder_of(config), [name for name, path in paths.items() if path])
 
     def of(self, entity_type: str, partition: int) -> Iterator[tuple[Numbers, slice, Floats]]:
         """Batches of given rows: their numbers [n], the elements that they are given, and these [n, W].
@@ -103,7 +107,7 @@ class GivenRows:
         content = content_of(self.folder)
         if content is None:
             raise FormatError(
-                f"{self.folder}: expected the rows of train.init_embeddings, found none; train with the "
-                "command `graphmill train`, which makes them first"
+                f"{self.folder}: expected the first rows of a run, found none; train with the command "
+                "`graphmill train`, which makes them first"
             )
         return {name: Given(*found["given"]) for name, found in content["types"].items()}

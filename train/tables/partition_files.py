@@ -25,6 +25,7 @@ from train.gpu.copies import on_device
 from train.model import optimizer
 from train.model.frozen import Frozen
 from train.step.table import Table
+from train.tables.folded_rows import folder_of
 from train.tables.given_rows import GivenRows
 from train.tables.run_context import CPU, RunContext
 from train.tables.warm_start import WarmStart
@@ -39,7 +40,8 @@ class PartitionFiles:
         self.context, self.config = context, context.config
         self.optimizer = self.config.section(TrainConfig).optimizer
         self.frozen = Frozen.of(context.config).types
-        self.given = GivenRows(context.config)
+        self.given = GivenRows.of_users(context.config)
+        self.folded = GivenRows(folder_of(context.config), context.delta.first_new if context.delta else ())
 
     def load(self, key: PartitionKey, version: int, path: str | None = None) -> Table:
         """The table in the files of `version` in the folder `path`; with version 0 a new table.
@@ -115,6 +117,11 @@ class PartitionFiles:
         embeddings_ND[:num_saved] = saved_RD
         sums = optimizer.fresh_sums(self.optimizer, embeddings_ND)
         sums[:num_saved] = saved_sums
+        delta = self.context.delta
+        if delta is not None and key[0] in delta.first_new:
+            for index, _, rows_ND in self.folded.of(*key):
+                embeddings_ND.numpy()[index] = rows_ND
+            sums[num_saved:] = saved_sums.mean(0)  # as if they had been trained as long as others
         return embeddings_ND, sums
 
     def _read(self, key: PartitionKey, version: int, path: str) -> tuple[Tensor, Tensor]:

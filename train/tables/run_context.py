@@ -19,10 +19,13 @@ from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums
 from train.config import TrainConfig
 from train.edges import seeds
+from train.edges.added import is_delta
 from train.edges.schedule import Schedule, plan
 from train.model.frozen import Frozen
 from train.model.model import Model
 from train.model.optimizer import Adagrad
+from train.step.delta import Delta
+from train.tables.folded_rows import first_new
 from train.tables.warm_start import WarmStart
 
 CPU = torch.device("cpu")
@@ -52,6 +55,7 @@ class RunContext:
         version: version of the checkpoint that the run reads; 0 where there is none yet.
         warm_start: checkpoint at init_path, while there is no version yet.
         trains: whether the run adds versions to the checkpoint; else it reads the version.
+        delta: choice of edges, where the run trains only those that etl has added (`train.replay`).
         claim: lock that is checked before a file of the checkpoint is written.
         checksums: checksums of the files that this process writes, by URI.
     """
@@ -83,6 +87,7 @@ class RunContext:
         self.warm_start = WarmStart(config, warm) if warm else None
         self.trains = version is None
         self._schedule = schedule
+        self.delta = Delta(config, first_new(config)) if self.trains and is_delta(config) else None
 
     @classmethod
     def of_checkpoint(

@@ -1,0 +1,121 @@
+"""Training of a delta: which edges of a bucket are trained, and which rows stay where they are.
+
+    added edges    of files that the earlier run did not have: all of them, in every epoch
+    replay         of the other edges `train.replay` for each added one, drawn anew in every epoch: rows that
+                   move go on to be answers and negatives of old queries
+    still rows     no added edge of the visit has them: nothing moves them, to the last bit
+    new rows       of ids that the earlier run did not have; they are folded in (train/tables/folded_rows.py),
+                   and their edges are left out. Against so few other edges they would learn that they are the
+                   answer to everything.
+
+Shapes: E edges of a bucket, N rows of a table.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from graphmill.config import Config
+from graphmill.formats.edge_buckets.origins import added_rows
+from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.vocab import Bucket, Side
+from train.config import TrainConfig
+from train.edges import seeds
+from train.edges.batches import EdgeTensors
+from train.edges.partitions import PartitionKey, by_side, is_shared
+from train.step.table import Table
+
+
+@dataclass(frozen=True)
+class Delta:
+    """Chooses the edges of a delta.
+
+    Attributes:
+        first_new: of each folded type, the first new row of each partition.
+    """
+
+    config: Config
+    first_new: Mapping[str, Sequence[int]]
+
+    def chosen(
+        self, edges: EdgeTensors, iteration: Iteration, bucket: Bucket, rows: tuple[int, int]
+    ) -> EdgeTensors:
+        """Choose among `edges`, which are the rows (first, past the last) of a bucket, those to train on.
+
+        Raises:
+            FormatError: the bucket does not say where its edges come from.
+        """
+        first, last = rows
+        added_E = torch.zeros(len(edges), dtype=torch.bool)
+        for start, stop in added_rows(iteration.edge_path, bucket).tolist():
+            added_E[max(start - first, 0) : max(min(stop, last) - first, 0)] = True
+        usable_E = ~self._has_new(edges, bucket).cpu()
+        others = torch.nonzero(usable_E & ~added_E)[:, 0]
+        added_E &= usable_E
+        replay = self.config.section(TrainConfig).replay or 0.0
+        count = min(len(others), math.floor(replay * int(added_E.sum()) + 0.5))
+        place = (iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx, *bucket, first)
+        generator = seeds.generator(self.config.seed, "replay", *place)
+        drawn = others[torch.randperm(len(others), generator=generator)[:count]]
+        rows_K = torch.cat([torch.nonzero(added_E)[:, 0], drawn]).sort().values
+        device = edges.lhs.device
+        return replace(edges[rows_K.to(device)], added=added_E[rows_K].to(device))
+
+    @contextmanager
+    def still(
+        self, config: Config, edges: EdgeTensors, bucket: Bucket, tables: Mapping[PartitionKey, Table]
+    ) -> Iterator[None]:
+        """Keep the rows of tables that no added edge touches where they are, within the block.
+
+        `config` is that of the tables. Adagrad does not move a row whose sum of squared gradients is
+        infinite; the sums come back at the end. Rows that several workers share in training move as ever.
+        """
+        kept: list[tuple[Tensor, Tensor, Tensor]] = []
+        try:
+            for (name, _), table in tables.items():
+                if is_shared(self.config, (name, 0)) and self.config.section(TrainConfig).num_workers > 1:
+                    continue
+                rows = torch.nonzero(~_touched(config, edges, bucket, tables, table))[:, 0]
+                kept.append((table.sums, rows, table.sums.index_select(0, rows)))
+                table.sums[rows] = math.inf
+            yield
+        finally:
+            for sums, rows, before in kept:
+                sums[rows] = before
+
+    def _has_new(self, edges: EdgeTensors, bucket: Bucket) -> Tensor:
+        """Which edges have an entity that is folded in: [E]."""
+        found_E = torch.zeros(len(edges), dtype=torch.bool, device=edges.lhs.device)
+        for side, index_E in ((Side.LHS, edges.lhs), (Side.RHS, edges.rhs)):
+            limits = [self._limit(each.entity_type(side), side, bucket) for each in self.config.relations]
+            if len(set(limits)) == 1 or self.config.dynamic_relations:
+                found_E |= index_E >= limits[0]
+            else:
+                limit_R = torch.tensor(limits, dtype=index_E.dtype, device=index_E.device)
+                found_E |= index_E >= limit_R.index_select(0, edges.rel)
+        return found_E
+
+    def _limit(self, entity_type: str, side: Side, bucket: Bucket) -> int:
+        """The first new row of the partition of a type on one side of a bucket."""
+        if entity_type not in self.first_new:
+            return int(torch.iinfo(torch.int32).max)
+        counts = self.first_new[entity_type]
+        return counts[getattr(bucket, side) if len(counts) > 1 else 0]
+
+
+def _touched(
+    config: Config, edges: EdgeTensors, bucket: Bucket, tables: Mapping[PartitionKey, Table], table: Table
+) -> Tensor:
+    """Which rows of a table an added edge has: [N]."""
+    added_E = edges.added if edges.added is not None else edges.lhs.new_ones(len(edges), dtype=torch.bool)
+    touched_N = torch.zeros(len(table), dtype=torch.bool, device=table.sums.device)
+    for number in range(len(config.relations)):
+        own_E = added_E if config.dynamic_relations else added_E & (edges.rel == number)
+        for side, each in by_side(config, number, bucket, tables).items():
+            if each is table:
+                touched_N[getattr(edges, side)[own_E].long()] = True
+    return touched_N

@@ -1,0 +1,156 @@
+"""First rows of new ids in a delta: solved from their edges, while the earlier run's model stays as it is.
+
+    {checkpoint_path}/folded/                   from the start of a run to its end, as `given_rows` says
+        given.json
+        {type}/part-{partition:05d}.parquet     of each partition with new rows
+        checksums.xxh128
+
+The earlier run is that of init_path, with the entities and edges of etl.previous_entity_path and
+etl.previous_edge_path. The solution is that of `graphmill fold-in` (graphmill/fold_in). Memory takes the new
+edges of one partition.
+
+No import of torch: the client of a run needs this module; tasks use train/tables/folding.py.
+"""
+
+import json
+from typing import Any
+
+from distributed import Client
+
+from graphmill import cluster, storage
+from graphmill.config import Config
+from graphmill.formats import entity_counts, pbg_checkpoint
+from graphmill.run import record
+from graphmill.run.lock import NO_CLAIM, Claim
+from graphmill.storage import Checksums
+from graphmill.vocab import TRAIN_SPLIT, Side
+from train.config import TrainConfig
+from train.edges.added import is_delta
+from train.tables.given_rows import CONTENT, Given, content_of
+
+FOLDER = "folded"
+
+
+def folder_of(config: Config) -> str:
+    """The folder of a run's rows."""
+    return storage.join(config.checkpoint_path, FOLDER)
+
+
+def types_of(config: Config) -> tuple[str, ...]:
+    """Types whose new ids are folded in: those that the earlier run has vectors of.
+
+    None, if the run is no delta. Ids of a type with `train.init_embeddings` start from these, and are
+    trained.
+    """
+    if not is_delta(config) or _earlier(config) is None:
+        return ()
+    path = config.init_path or ""
+    known = pbg_checkpoint.num_partitions(path, pbg_checkpoint.read_version(path))
+    used = {relation.entity_type(side) for relation in config.relations for side in Side}
+    given = config.section(TrainConfig).init_embeddings
+    return tuple(
+        name
+        for name, entity in config.entities.items()
+        if name in used and known.get(name) == entity.num_partitions and not given.get(name)
+    )
+
+
+def first_new(config: Config) -> dict[str, list[int]]:
+    """The first new row of each partition of the types whose new ids are folded in."""
+    names = types_of(config)
+    earlier = _earlier(config) if names else None
+    if earlier is None:
+        return {}
+    return entity_counts.read_counts(
+        earlier.entity_path, {name: config.entities[name].num_partitions for name in names}
+    )
+
+
+def make(config: Config, client: Client, claim: Claim = NO_CLAIM) -> None:
+    """Solve the new rows of a run, unless it has a version or has them already.
+
+    Raises:
+        FormatError: the earlier run's checkpoint, entities or edges are damaged, or do not fit each other.
+    """
+    starts, earlier = first_new(config), _earlier(config)
+    if not starts or earlier is None or pbg_checkpoint.read_version(config.checkpoint_path):
+        return
+    counts = entity_counts.read_counts(config.entity_path, {name: len(each) for name, each in starts.items()})
+    keys = [
+        (name, part)
+        for name, firsts in starts.items()
+        for part, first in enumerate(firsts)
+        if counts[name][part] > first
+    ]
+    made_from = _made_from(config, starts)
+    content = content_of(folder_of(config))
+    if content is not None and content["made_from"] == made_from:
+        return
+    checksums: Checksums = {}
+    counted: dict[str, Any] = {
+        name: {"num_new": 0, "num_edges": 0, "num_without_edges": 0} for name in sorted(starts)
+    }
+    with storage.atomic_directory(folder_of(config)) as folder:
+        if keys:
+            model = client.submit(_read_model, earlier, pure=False)
+            tasks = [(model, config, key, starts, counts[key[0]][key[1]], folder) for key in keys]
+            done = cluster.run_tasks(
+                client, _solve_partition, tasks, description="folding in new ids", unit="partitions"
+            )
+            for (name, _), (found, written) in zip(keys, done, strict=True):
+                checksums |= written
+                for each, count in found.items():
+                    counted[name][each] += count
+        storage.write_checksums(storage.manifest_of(folder).uri, checksums)
+        types = {
+            name: {"given": Given(0, config.entity_dimension(name), 1.0), "figures": counted[name]}
+            for name in counted
+        }
+        content = {"made_from": made_from, "types": types}
+        storage.write_text(
+            storage.join(folder, CONTENT), json.dumps(content, indent=1, sort_keys=True) + "\n"
+        )
+        claim.check()
+
+
+def figures(config: Config) -> dict[str, Any]:
+    """Counts of the new rows by type, for run.json; empty where no rows have been made."""
+    content = content_of(folder_of(config))
+    return {} if content is None else {name: each["figures"] for name, each in content["types"].items()}
+
+
+def finish(config: Config, claim: Claim = NO_CLAIM) -> None:
+    """Delete the rows, which the versions of the run hold."""
+    if content_of(folder_of(config)) is not None:
+        claim.check()
+        storage.delete(folder_of(config))
+
+
+def _earlier(config: Config) -> Config | None:
+    """The settings of the earlier run; None if the configuration does not say where its graph is."""
+    entity_path = getattr(config.etl, "previous_entity_path", None)  # of the section of another stage
+    edge_path = getattr(config.etl, "previous_edge_path", None)
+    if not (entity_path and edge_path and config.init_path):
+        return None
+    edges = storage.join(edge_path, TRAIN_SPLIT)
+    if not (storage.is_dir(entity_path) and storage.is_dir(edges)):
+        return None
+    places = {"entity_path": entity_path, "edge_root": edge_path, "edge_paths": (edges,)}
+    return config.model_copy(update={**places, "checkpoint_path": config.init_path})
+
+
+def _made_from(config: Config, starts: dict[str, list[int]]) -> dict[str, Any]:
+    inputs = [config.entity_path, *config.edge_paths, config.init_path or ""]
+    return {"starts": starts, "seed": config.seed, "inputs": record.describe_inputs(inputs)}
+
+
+def _read_model(earlier: Config) -> Any:
+    from train.tables.folding import read_earlier  # imports torch
+
+    return read_earlier(earlier)
+
+
+def _solve_partition(*arguments: Any) -> Any:
+    from train.tables.folding import solve_partition  # imports torch
+
+    return solve_partition(*arguments)
