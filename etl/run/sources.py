@@ -216,7 +216,7 @@ def with_counts(plan: Plan, encoded: Sequence[Encoded]) -> list[SourceFile]:
             found[number] = before.model_copy(
                 update={
                     "num_rows": before.num_rows + counts.num_rows,
-                    "num_edges": 0 if before.removes else before.num_edges + counts.num_edges,
+                    "num_edges": before.num_edges + counts.num_edges,
                     "num_self_loops": before.num_self_loops + counts.num_self_loops,
                     "num_bad": _added(before.num_bad, counts.num_bad),
                     "num_unknown": _added(before.num_unknown, counts.num_unknown),

@@ -54,7 +54,7 @@ def encode_ranges(
     settings = shared.read()
     found, counts = Encoded(), no_ids(settings)
     table, chunk_rows = ranges[0].table, settings.etl.chunk_rows
-    rules = _rules(settings, table)
+    rules, makes_edges = _rules(settings, table), isinstance(table, TableConfig) and not table.removes
     blocks = ((each.number, block) for each in ranges for block in read_blocks(each, chunk_rows, rules))
     for chunk_number, of_chunk in groupby(blocks, key=_chunk_numbers(chunk_rows)):
         rows: ChunkRows | ChunkIds = (
@@ -66,7 +66,7 @@ def encode_ranges(
             kept = rows.add(block) if block.num_rows else 0
             num_kept[file] += kept
             all_bad += bad
-            _count(found.files.setdefault(file, RowCounts()), block.num_rows, kept, bad)
+            _count(found.files.setdefault(file, RowCounts()), block.num_rows, kept, bad, makes_edges)
         if all_bad and settings.folders.quarantine is not None:
             quarantine.write_file(settings.folders.quarantine, number, chunk_number, all_bad)
         if any(num_kept.values()):
@@ -78,10 +78,12 @@ def encode_ranges(
     return found, counts
 
 
-def _count(counts: RowCounts, num_good: int, num_kept: int, bad: Sequence[BadRows]) -> None:
+def _count(
+    counts: RowCounts, num_good: int, num_kept: int, bad: Sequence[BadRows], makes_edges: bool
+) -> None:
     """Add the rows of a block to the counts of its file."""
     counts.num_rows += num_good + sum(len(each.rows) for each in bad)
-    counts.num_edges += num_kept
+    counts.num_edges += num_kept if makes_edges else 0
     counts.num_self_loops += num_good - num_kept
     counts.num_bad += quarantine.count_by_reason(bad)
     quarantine.count_unknown_relations(bad, counts.num_unknown)

@@ -89,6 +89,7 @@ def config_for(root: Path, day: int, name: str, shape: Mapping[str, Any], *, del
         chunk_rows=shape.get("chunk_rows", 7),
         merge_bytes=shape.get("merge_bytes", 1 << 28),
         self_loops="drop",
+        listed=[{"path": "listed", "type": "user", "id": "l"}] if shape.get("listed") else [],
         **etl,
     )
 
@@ -251,6 +252,20 @@ def test_rows_that_take_out_edges_need_tables_before(near_client: distributed.Cl
     tables = tuple(each.model_copy(update={"removes": True}) for each in config.section(EtlConfig).tables)
     with pytest.raises(ConfigError, match=r"etl\.tables\[0\]\.removes: expected tables of edges before it"):
         job.run(changed(config, {"tables": tables}), near_client)
+
+
+def test_tables_of_entities(near_client: distributed.Client, tmp_path: Path) -> None:
+    """A file that the earlier run had is not read again; its ids stay."""
+    shape = {"listed": True}
+    files: dict[str, File] = {"a": [(500, "saw", 1, 1.0)], "b": [(501, "saw", 1, 1.0)]}
+    for day, names in enumerate((["a"], ["a", "b"], ["b"])):
+        write_window(tmp_path, range(2))
+        write_files(tmp_path / "raw/listed", {name: files[name] for name in names})
+        figures = check_day(tmp_path, day, shape, near_client)
+        assert figures["num_rows"] == 201 + len(names)
+        assert figures["num_entities_outside_train"]["user"] == (2 if day else 1)
+    assert (figures["delta"]["files_kept"], figures["delta"]["files_gone"]) == (4, 1)
+    assert (figures["delta"]["edges_kept"], figures["delta"]["edges_gone"]) == (201, 0)
 
 
 def test_nothing_new(near_client: distributed.Client, tmp_path: Path) -> None:
