@@ -50,6 +50,8 @@ ASKED: Mapping[str, Any] = {
 }
 # One relation says little of single edges: the model should learn what they have in common.
 _ASKED_OF_ONE_RELATION: Mapping[str, Any] = {**ASKED, "lr": 0.05, "regularization_coef": 0.2}
+_LR_OF_DELTA = 0.2
+"""Factor of that rate, which would move trained vectors too far when only added edges are trained."""
 _DRAWN: Mapping[str, Any] = {
     ALL_NEGS: False,
     _CANDIDATES: None,
@@ -168,6 +170,7 @@ def decided(
     ends: Sequence[tuple[str, str]] = (),
     all_negs: bool = False,
     has_operators: bool = True,
+    is_delta: bool = False,
 ) -> dict[str, Any]:
     """Choose the values that depend on the data.
 
@@ -178,6 +181,7 @@ def decided(
         ends: The types of both sides of each relation; none for dynamic relations.
         all_negs: Whether training compares queries with all entities, unless that is to be chosen.
         has_operators: Whether relations have operators, which need more epochs.
+        is_delta: Whether training goes on from a checkpoint with added edges (`train.replay`).
     """
     recipe: Mapping[str, Any] = {}
     if ALL_NEGS in chosen:
@@ -185,6 +189,8 @@ def decided(
         recipe = _recipe(len(ends), dynamic=not ends) if all_negs else _DRAWN
         if recipe is ASKED and num_edges < _SPARSE_DEGREE * sum(map(sum, num_entities.values())):
             recipe = {**recipe, **_SPARSE}
+        if all_negs and is_delta:
+            recipe = {**recipe, "lr": recipe["lr"] * _LR_OF_DELTA}
     if all_negs:
         num_queries = _num_queries(num_entities, num_edges, ends)
         num_epochs, batch_size = _asked_sizes(num_queries, num_edges, is_one=len(ends) == 1)

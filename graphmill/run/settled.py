@@ -40,6 +40,7 @@ def with_sizes(config: Config, num_entities: Mapping[str, Sequence[int]], num_ed
             ends=() if config.dynamic_relations else [(each.lhs, each.rhs) for each in relations],
             all_negs=config.loss_fn == "softmax" and all(each.all_negs for each in relations),
             has_operators=any(each.operator != "none" for each in relations),
+            is_delta=bool(config.init_path) and getattr(config.train, "replay", None) is not None,
         )
     )
 
