@@ -12,9 +12,10 @@ import pytest
 
 from etl import job as etl_job
 from graphmill import storage
+from graphmill.errors import NotFoundError
 from graphmill.formats import pbg_checkpoint
 from tests import REPOSITORY
-from tests.train.deltas import TwoDays, check_still
+from tests.train.deltas import TwoDays, check_still, state_of
 from train import job
 from train.edges.added import why_whole
 from train.run.ensemble import members_of
@@ -97,3 +98,26 @@ def test_kill_anywhere_and_run_again(
     for each in {config.checkpoint_path, *(member.checkpoint_path for member in members_of(config))}:
         assert not storage.exists(storage.join(each, folded_rows.FOLDER))
     assert pbg_checkpoint.read_version(config.checkpoint_path) > 0
+
+
+@pytest.mark.parametrize("gone", ["one", "one-checkpoint"])
+def test_a_run_goes_on_only_beside_the_earlier_run(
+    tmp_path: Path, near_client: distributed.Client, gone: str
+) -> None:
+    """Without it, edges of new ids would be trained from then on."""
+    days = TwoDays(tmp_path, near_client, partitions=2)
+    days.train_first()
+    train = {"on_change": "resume"}
+    job.run(days.second(num_epochs=1, train=train), near_client)
+    away = Path(tmp_path, gone).rename(tmp_path / "away")
+    with pytest.raises(
+        NotFoundError, match=r"/one/entities: expected the earlier run|one-checkpoint: expected the folder"
+    ):
+        job.run(days.second(num_epochs=2, train=train), near_client)
+    away.rename(tmp_path / gone)
+    figures = job.run(days.second(num_epochs=2, train=train), near_client)
+    whole = days.second("whole", num_epochs=2, train=train)
+    expected = job.run(whole, near_client)
+    assert figures["epochs"][-1]["edges"] == expected["epochs"][-1]["edges"]
+    ours, theirs = state_of(days.second()), state_of(whole)
+    assert all(row.tobytes() == theirs[key][0].tobytes() for key, (row, _) in ours.items())
