@@ -121,3 +121,16 @@ def test_a_run_goes_on_only_beside_the_earlier_run(
     assert figures["epochs"][-1]["edges"] == expected["epochs"][-1]["edges"]
     ours, theirs = state_of(days.second()), state_of(whole)
     assert all(row.tobytes() == theirs[key][0].tobytes() for key, (row, _) in ours.items())
+
+
+def test_another_replay_is_another_training(days: TwoDays, tmp_path: Path) -> None:
+    """The checkpoint of the former one is moved aside; the new one is as if there had been none."""
+    name = f"changed-{tmp_path.name}"
+    job.run(days.second(name, num_epochs=1), days.client)
+    changed, fresh = (days.second(each, train={"replay": 2.0}) for each in (name, f"fresh-{name}"))
+    figures = [job.run(config, days.client) for config in (changed, fresh)]
+    assert [each["delta"]["replay"] for each in figures] == [2.0, 2.0]
+    assert len(figures[0]["moved_aside"]) == 1
+    ours, theirs = state_of(changed), state_of(fresh)
+    assert all(row.tobytes() == theirs[key][0].tobytes() for key, (row, _) in ours.items())
+    assert not storage.exists(folded_rows.folder_of(changed))

@@ -6,12 +6,14 @@ from pathlib import Path
 import distributed
 import numpy as np
 import pytest
+import torch
 
 from graphmill.config import Config
 from graphmill.formats import edge_buckets
 from graphmill.vocab import Bucket, Side
 from tests.train.deltas import TwoDays, is_old
 from train import job
+from train.edges import batches
 from train.edges.blocks import Blocks
 from train.plan.decide import decide
 from train.run.block_trainer import BlockTrainer
@@ -106,6 +108,29 @@ def test_all_added_edges_and_a_replay_of_others(
 def test_another_seed_draws_another_replay(days: dict[int, TwoDays]) -> None:
     ours, theirs = (chosen(days[1].second(num_epochs=1, seed=seed)) for seed in (0, 5))
     assert ours != theirs
+
+
+def test_edges_are_held_out_among_added_ones(days: dict[int, TwoDays]) -> None:
+    """The same in every epoch, and never trained; the earlier run has learned from the others."""
+    config = days[2].second(num_epochs=3, eval_fraction=0.3)
+    context = RunContext(config)
+    trainer = BucketTrainer(context, *context.load_model(), decide(context))
+    num_held = 0
+    for bucket in buckets_of(config):
+        held: list[set[int]] = []
+        for epoch in range(3):
+            edges = trainer.read(bucket, context.schedule.iteration(epoch))
+            kept, out = batches.split(edges, 0.3, torch.Generator().manual_seed(1))
+            weights = set(out.weights.long().tolist())
+            assert min(weights, default=ADDED_FROM + 1) > ADDED_FROM
+            assert edges.added is not None
+            assert len(weights) == int(int(edges.added.sum()) * 0.3)
+            assert not weights & set(kept.weights.long().tolist())
+            assert len(kept) + len(out) == len(edges)
+            held.append(weights)
+        assert held[0] == held[1] == held[2]
+        num_held += len(held[0])
+    assert num_held > 5
 
 
 @pytest.mark.parametrize("num", [1, 2])
