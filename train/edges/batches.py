@@ -178,7 +178,16 @@ def _check_type(
 
 
 def split(edges: EdgeTensors, fraction: float, generator: torch.Generator) -> tuple[EdgeTensors, EdgeTensors]:
-    """Split edges into those to train on and a held-out fraction, which `generator` alone decides."""
+    """Split edges into those to train on and a held-out fraction, which `generator` alone decides.
+
+    Of a delta, the fraction is one of the added edges: the others are drawn anew in each epoch.
+    """
+    if edges.added is not None:
+        added_K = torch.nonzero(edges.added)[:, 0]
+        order_K = torch.randperm(len(added_K), generator=generator).to(added_K.device)
+        held_E = torch.zeros_like(edges.added)
+        held_E[added_K[order_K[: int(len(added_K) * fraction)]]] = True
+        return edges[torch.nonzero(~held_E)[:, 0]], edges[torch.nonzero(held_E)[:, 0]]
     num_held_out = int(len(edges) * fraction)
     if not num_held_out:
         return edges, edges[:0]

@@ -19,6 +19,7 @@ from distributed import Client
 
 from graphmill import cluster, storage
 from graphmill.config import Config
+from graphmill.errors import NotFoundError
 from graphmill.formats import entity_counts, pbg_checkpoint
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
@@ -56,7 +57,11 @@ def types_of(config: Config) -> tuple[str, ...]:
 
 
 def first_new(config: Config) -> dict[str, list[int]]:
-    """The first new row of each partition of the types whose new ids are folded in."""
+    """The first new row of each partition of the types whose new ids are folded in.
+
+    Raises:
+        NotFoundError: the earlier run is not there any more.
+    """
     names = types_of(config)
     earlier = _earlier(config) if names else None
     if earlier is None:
@@ -72,8 +77,9 @@ def make(config: Config, client: Client, claim: Claim = NO_CLAIM) -> None:
     Raises:
         FormatError: the earlier run's checkpoint, entities or edges are damaged, or do not fit each other.
     """
-    starts, earlier = first_new(config), _earlier(config)
-    if not starts or earlier is None or pbg_checkpoint.read_version(config.checkpoint_path):
+    starts = first_new(config)
+    earlier = _earlier(config) if starts else None
+    if earlier is None or pbg_checkpoint.read_version(config.checkpoint_path):
         return
     counts = entity_counts.read_counts(config.entity_path, {name: len(each) for name, each in starts.items()})
     keys = [
@@ -127,14 +133,22 @@ def finish(config: Config, claim: Claim = NO_CLAIM) -> None:
 
 
 def _earlier(config: Config) -> Config | None:
-    """The settings of the earlier run; None if the configuration does not say where its graph is."""
+    """The settings of the earlier run of a delta; None if the configuration does not say where its graph is.
+
+    Raises:
+        NotFoundError: it is not there any more.
+    """
     entity_path = getattr(config.etl, "previous_entity_path", None)  # of the section of another stage
     edge_path = getattr(config.etl, "previous_edge_path", None)
     if not (entity_path and edge_path and config.init_path):
         return None
     edges = storage.join(edge_path, TRAIN_SPLIT)
-    if not (storage.is_dir(entity_path) and storage.is_dir(edges)):
-        return None
+    for folder in (entity_path, edges):
+        if not storage.is_dir(folder):
+            raise NotFoundError(
+                f"train.replay: {folder}: expected the earlier run, which tells new ids from old ones, found "
+                "no folder; keep it until this run has ended, or set train.replay: null"
+            )
     places = {"entity_path": entity_path, "edge_root": edge_path, "edge_paths": (edges,)}
     return config.model_copy(update={**places, "checkpoint_path": config.init_path})
 

@@ -1,0 +1,5 @@
+"""Fixtures of the trainer's tests."""
+
+from tests.etl.conftest import near_client
+
+__all__ = ["near_client"]

@@ -1,0 +1,136 @@
+"""Whole runs of a delta: those that are none, kills, ensembles, and what another run finds."""
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import distributed
+import pytest
+
+from etl import job as etl_job
+from graphmill import storage
+from graphmill.errors import NotFoundError
+from graphmill.formats import pbg_checkpoint
+from tests import REPOSITORY
+from tests.train.deltas import TwoDays, check_still, state_of
+from train import job
+from train.edges.added import why_whole
+from train.run.ensemble import members_of
+from train.tables import folded_rows
+
+
+@pytest.fixture(scope="module")
+def days(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Client) -> TwoDays:
+    """The graph with two partitions, whose first day is trained."""
+    found = TwoDays(tmp_path_factory.mktemp("days"), near_client, partitions=2)
+    found.train_first()
+    return found
+
+
+@pytest.mark.parametrize("name", ["no init_path", "no earlier edges"])
+def test_runs_that_are_no_delta_train_all_edges(
+    days: TwoDays, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    config = days.second(f"whole-{tmp_path.name}")
+    if name == "no init_path":
+        config, why = config.model_copy(update={"init_path": None}), "there is no init_path to start from"
+    else:
+        config = days.config("anew", "one", train={"replay": 1.0}, etl={"previous_edge_path": None})
+        etl_job.run(config, days.client)
+        why = f"etl took no edges of {config.edge_paths[0]} from an earlier run"
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "graphmill"):
+        figures = job.run(config, days.client)
+    told = [record.message for record in caplog.records if "replay" in record.message]
+    assert told == [f"training: train.replay: all edges are trained, because {why}"]
+    assert figures["delta"] is None
+    assert figures["delta_reason"] == why
+    assert {epoch["edges"] for epoch in figures["epochs"]} == {len(days.old) + len(days.new)}
+    assert not storage.exists(folded_rows.folder_of(config))
+
+
+def test_a_featurized_type_trains_all_edges(days: TwoDays) -> None:
+    config = days.second()
+    entities = dict(config.entities)
+    entities["city"] = entities["city"].model_copy(update={"featurized": True})
+    assert why_whole(config) == ""
+    assert why_whole(config.model_copy(update={"entities": entities})) == "a type is featurized"
+
+
+def test_without_replay_nothing_is_said(days: TwoDays, tmp_path: Path) -> None:
+    figures = job.run(days.second(f"plain-{tmp_path.name}", train={"replay": None}), days.client)
+    assert "delta" not in figures
+    assert {epoch["edges"] for epoch in figures["epochs"]} == {len(days.old) + len(days.new)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ensemble", "every"), [(1, 13), (2, 31)])
+def test_kill_anywhere_and_run_again(
+    days: TwoDays, tmp_path: Path, ensemble: int, every: int, near_client: distributed.Client
+) -> None:
+    first = days.config("one", name=f"one-{ensemble}", train={"ensemble": ensemble})
+    job.run(first, near_client)
+    config = days.second(
+        f"killed-{ensemble}", batch_size=20, num_batch_negs=10, train={"ensemble": ensemble}
+    ).model_copy(update={"init_path": first.checkpoint_path})
+    conf = tmp_path / "conf.yaml"
+    conf.write_text(json.dumps(config.model_dump(mode="json")))
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.train.kill_driver", str(conf), str(every), "0"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["status"] == 0
+    assert len(report["points"]) > 5
+    for number, (killed_by, finished, differing) in enumerate(report["points"]):
+        assert killed_by == signal.SIGKILL, number
+        assert finished == 0, (number, done.stderr)
+        assert differing == [], number
+    check_still(first, config, days.new)
+    for each in {config.checkpoint_path, *(member.checkpoint_path for member in members_of(config))}:
+        assert not storage.exists(storage.join(each, folded_rows.FOLDER))
+    assert pbg_checkpoint.read_version(config.checkpoint_path) > 0
+
+
+@pytest.mark.parametrize("gone", ["one", "one-checkpoint"])
+def test_a_run_goes_on_only_beside_the_earlier_run(
+    tmp_path: Path, near_client: distributed.Client, gone: str
+) -> None:
+    """Without it, edges of new ids would be trained from then on."""
+    days = TwoDays(tmp_path, near_client, partitions=2)
+    days.train_first()
+    train = {"on_change": "resume"}
+    job.run(days.second(num_epochs=1, train=train), near_client)
+    away = Path(tmp_path, gone).rename(tmp_path / "away")
+    with pytest.raises(
+        NotFoundError, match=r"/one/entities: expected the earlier run|one-checkpoint: expected the folder"
+    ):
+        job.run(days.second(num_epochs=2, train=train), near_client)
+    away.rename(tmp_path / gone)
+    figures = job.run(days.second(num_epochs=2, train=train), near_client)
+    whole = days.second("whole", num_epochs=2, train=train)
+    expected = job.run(whole, near_client)
+    assert figures["epochs"][-1]["edges"] == expected["epochs"][-1]["edges"]
+    ours, theirs = state_of(days.second()), state_of(whole)
+    assert all(row.tobytes() == theirs[key][0].tobytes() for key, (row, _) in ours.items())
+
+
+def test_another_replay_is_another_training(days: TwoDays, tmp_path: Path) -> None:
+    """The checkpoint of the former one is moved aside; the new one is as if there had been none."""
+    name = f"changed-{tmp_path.name}"
+    job.run(days.second(name, num_epochs=1), days.client)
+    changed, fresh = (days.second(each, train={"replay": 2.0}) for each in (name, f"fresh-{name}"))
+    figures = [job.run(config, days.client) for config in (changed, fresh)]
+    assert [each["delta"]["replay"] for each in figures] == [2.0, 2.0]
+    assert len(figures[0]["moved_aside"]) == 1
+    ours, theirs = state_of(changed), state_of(fresh)
+    assert all(row.tobytes() == theirs[key][0].tobytes() for key, (row, _) in ours.items())
+    assert not storage.exists(folded_rows.folder_of(changed))

@@ -1,0 +1,175 @@
+"""Which edges of a delta are trained: all that etl has added, and a replay of the others."""
+
+from collections import Counter
+from pathlib import Path
+
+import distributed
+import numpy as np
+import pytest
+import torch
+
+from graphmill.config import Config
+from graphmill.formats import edge_buckets
+from graphmill.vocab import Bucket, Side
+from tests.train.deltas import TwoDays, is_old
+from train import job
+from train.edges import batches
+from train.edges.blocks import Blocks
+from train.plan.decide import decide
+from train.run.block_trainer import BlockTrainer
+from train.run.bucket import BucketTrainer
+from train.tables.run_context import RunContext
+
+ADDED_FROM = 30_000  # weights of the added file are larger
+Chosen = dict[tuple[int, int], dict[Bucket, list[int]]]  # weights by epoch and chunk, by bucket
+
+
+@pytest.fixture(scope="module")
+def days(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Client) -> dict[int, TwoDays]:
+    """The graph with one partition of each type, and with two; the first day is trained."""
+    found = {}
+    for number in (1, 2):
+        found[number] = TwoDays(
+            tmp_path_factory.mktemp(f"days{number}"),
+            near_client,
+            partitions=number,
+            weights=True,
+            global_emb=False,
+        )
+        found[number].train_first(num_epochs=1)
+    return found
+
+
+def weights_of(config: Config, bucket: Bucket) -> list[int]:
+    """Weights of all rows of a bucket, in order."""
+    weight = edge_buckets.read_bucket(config.edge_paths[0], bucket).weight
+    assert weight is not None
+    return list(map(int, weight))
+
+
+def buckets_of(config: Config) -> list[Bucket]:
+    lhs, rhs = (range(config.num_side_partitions(side)) for side in Side)
+    return [Bucket(i, j) for i in lhs for j in rhs]
+
+
+def chosen(config: Config) -> Chosen:
+    """What a run trains on."""
+    context = RunContext(config)
+    trainer = BucketTrainer(context, *context.load_model(), decide(context))
+    found: Chosen = {}
+    for index in range(config.num_epochs * context.schedule.num_edge_chunks):
+        iteration = context.schedule.iteration(index)
+        place = iteration.epoch_idx, iteration.edge_chunk_idx
+        found[place] = {}
+        for bucket in buckets_of(config):
+            edges = trainer.read(bucket, iteration)
+            weights = edges.weights.long().tolist()
+            assert edges.added is not None
+            assert edges.added.tolist() == [weight > ADDED_FROM for weight in weights]
+            found[place][bucket] = weights
+    return found
+
+
+def trained_added(days: TwoDays) -> set[int]:
+    """Weights of the added rows whose ends are old."""
+    return {ADDED_FROM + 1 + row for row, (lhs, _, rhs) in enumerate(days.new) if is_old(lhs) and is_old(rhs)}
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("replay", [0.0, 0.37, 1.0, 2.5, 100.0])
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_all_added_edges_and_a_replay_of_others(
+    days: dict[int, TwoDays], number: int, replay: float, chunks: int
+) -> None:
+    config = days[number].second(num_epochs=3, num_edge_chunks=chunks, train={"replay": replay})
+    found = chosen(config)
+    assert found == chosen(config)
+    assert len(found) == 3 * chunks
+    added = trained_added(days[number])
+    drawn: dict[int, Counter[int]] = {epoch: Counter() for epoch in range(3)}
+    for (epoch, chunk), buckets in found.items():
+        for bucket, weights in buckets.items():
+            rows = weights_of(config, bucket)
+            rows = rows[len(rows) * chunk // chunks : len(rows) * (chunk + 1) // chunks]
+            own = [weight for weight in rows if weight in added]
+            others = [weight for weight in rows if weight < ADDED_FROM]
+            assert weights == [weight for weight in rows if weight in set(weights)]  # rows keep their order
+            assert [weight for weight in weights if weight > ADDED_FROM] == own
+            replayed = [weight for weight in weights if weight < ADDED_FROM]
+            assert len(replayed) == len(set(replayed)) == min(len(others), int(replay * len(own) + 0.5))
+            drawn[epoch].update(weights)
+    for count in drawn.values():
+        assert set(count.values()) == {1}
+        assert {weight for weight in count if weight > ADDED_FROM} == added
+    if replay in (1.0, 2.5) and chunks == 1:
+        assert drawn[0] != drawn[1] != drawn[2] != drawn[0]
+
+
+def test_another_seed_draws_another_replay(days: dict[int, TwoDays]) -> None:
+    ours, theirs = (chosen(days[1].second(num_epochs=1, seed=seed)) for seed in (0, 5))
+    assert ours != theirs
+
+
+def test_edges_are_held_out_among_added_ones(days: dict[int, TwoDays]) -> None:
+    """The same in every epoch, and never trained; the earlier run has learned from the others."""
+    config = days[2].second(num_epochs=3, eval_fraction=0.3)
+    context = RunContext(config)
+    trainer = BucketTrainer(context, *context.load_model(), decide(context))
+    num_held = 0
+    for bucket in buckets_of(config):
+        held: list[set[int]] = []
+        for epoch in range(3):
+            edges = trainer.read(bucket, context.schedule.iteration(epoch))
+            kept, out = batches.split(edges, 0.3, torch.Generator().manual_seed(1))
+            weights = set(out.weights.long().tolist())
+            assert min(weights, default=ADDED_FROM + 1) > ADDED_FROM
+            assert edges.added is not None
+            assert len(weights) == int(int(edges.added.sum()) * 0.3)
+            assert not weights & set(kept.weights.long().tolist())
+            assert len(kept) + len(out) == len(edges)
+            held.append(weights)
+        assert held[0] == held[1] == held[2]
+        num_held += len(held[0])
+    assert num_held > 5
+
+
+@pytest.mark.parametrize("num", [1, 2])
+def test_blocks_choose_the_same_edges_as_buckets(days: dict[int, TwoDays], num: int) -> None:
+    """However partitions are joined; two passes over a bucket's file round its replay twice."""
+    config = days[2].second(num_epochs=2, train={"replay": 0.5})
+    context = RunContext(config)
+    blocks = Blocks(config, context.schedule, num)
+    trainer = BlockTrainer(context, blocks, *context.load_model(), decide(context))
+    alone = chosen(config)
+    for epoch in range(2):
+        iteration = context.schedule.iteration(epoch)
+        found: list[int] = []
+        for visit in blocks.order(iteration):
+            edges = trainer.read(visit, iteration)
+            weights = edges.weights.long().tolist()
+            assert edges.added is not None
+            assert edges.added.tolist() == [weight > ADDED_FROM for weight in weights]
+            found += weights
+        expected = sorted(each for own in alone[epoch, 0].values() for each in own)
+        if num == 1:
+            assert sorted(found) == expected
+        added = [weight for weight in expected if weight > ADDED_FROM]
+        assert sorted(weight for weight in found if weight > ADDED_FROM) == added
+        assert len(found) == len(set(found))
+        assert abs(len(found) - len(expected)) <= 4 * num
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_figures_tell_the_trained_edges(days: dict[int, TwoDays], tmp_path: Path, chunks: int) -> None:
+    """The count of each bucket in training_stats.json is that of the chosen edges."""
+    config = days[2].second(
+        f"figures-{tmp_path.name}", num_epochs=2, num_edge_chunks=chunks, train={"replay": 0.5}
+    )
+    figures = job.run(config, days[2].client)
+    expected = Counter[int]()
+    for (epoch, _), buckets in chosen(config.model_copy(update={"checkpoint_path": str(tmp_path)})).items():
+        expected[epoch] += sum(map(len, buckets.values()))
+    assert Counter({n: each["edges"] for n, each in enumerate(figures["epochs"])}) == expected
+    assert 0 < figures["num_edges"] == sum(expected.values())
+    total = np.sum([len(weights_of(config, bucket)) for bucket in buckets_of(config)])
+    assert expected[0] < total / 2

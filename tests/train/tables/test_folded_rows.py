@@ -1,0 +1,183 @@
+"""New ids of a delta: their rows are those of a fold-in of the earlier run, whatever the graph."""
+
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import distributed
+import numpy as np
+import pytest
+
+from graphmill.config import Config
+from graphmill.formats import pbg_checkpoint
+from graphmill.library.fold_in import FoldIn
+from tests.train.deltas import KINDS, Edge, TwoDays, check_still, is_old, old_edges, state_of
+from tests.train.vectors import write_vectors
+from train import job
+from train.tables import folded_rows
+
+ONE_TYPE = {
+    "relations": [{"name": "all", "lhs": "node", "rhs": "node", "operator": "complex_diagonal"}],
+    "dynamic_relations": True,
+    "global_emb": False,
+}
+# Relations that the first day does not have, to old and to new ids.
+NEW_RELATIONS = [("u40", "met", "u41"), ("u40", "met", "v1"), ("x0", "met", "u3"), ("x0", "met", "x1")]
+
+
+def graph(root: Path, client: Any, *, partitions: int, dynamic: bool, **settings: Any) -> TwoDays:
+    if dynamic:
+        settings = {"entities": {"node": {"num_partitions": partitions}}} | ONE_TYPE | settings
+    more = NEW_RELATIONS if dynamic else ()
+    return TwoDays(root, client, partitions=partitions, more=more, **settings)
+
+
+def global_of(config: Config, name: str) -> Any:
+    state, _, _ = pbg_checkpoint.read_model(
+        config.checkpoint_path, pbg_checkpoint.read_version(config.checkpoint_path)
+    )
+    found = state.get(f"global_embs.emb_{name}")
+    return 0 if found is None else found.numpy()
+
+
+def type_of(config: Config, edge: Edge, place: int) -> str:
+    return "node" if config.dynamic_relations else KINDS[edge[1]][place]
+
+
+def new_ids(config: Config, edges: list[Edge]) -> Counter[tuple[str, str]]:
+    """New ids by type, and for each the number of its edges with old ids, by relations of the first day."""
+    found = Counter[tuple[str, str]]()
+    for edge in edges:
+        for place, own, other in ((0, edge[0], edge[2]), (1, edge[2], edge[0])):
+            if not is_old(own):
+                found[type_of(config, edge, place), own] += is_old(other) and edge[1] in KINDS
+    return found
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_rows_are_those_of_a_fold_in(
+    tmp_path: Path, near_client: distributed.Client, partitions: int, dynamic: bool
+) -> None:
+    days = graph(tmp_path, near_client, partitions=partitions, dynamic=dynamic)
+    first, second = days.train_first(num_epochs=6), days.second(num_epochs=2)
+    figures = job.run(second, near_client)
+    assert not Path(second.checkpoint_path, "folded").exists()
+    solvable = [edge for edge in days.new if edge[1] in KINDS]
+    expected = {(each.type, each.id): each for each in FoldIn(first)(solvable)}
+    counts = new_ids(second, days.new)
+    before, after = state_of(first), state_of(second)
+    assert after.keys() - before.keys() == counts.keys()
+    for key, num_edges in counts.items():
+        row, sums = after[key]
+        if key in expected:
+            assert expected[key].num_edges == num_edges
+            found = row + global_of(first, key[0])
+            assert found == pytest.approx(expected[key].embedding, abs=1e-2), key
+        assert np.isfinite(row).all()
+        assert np.isfinite(sums)
+        assert sums > 0
+    told = {}
+    for name in {name for name, _ in counts}:
+        own = [count for (each, _), count in counts.items() if each == name]
+        told[name] = {
+            "num_new": len(own),
+            "num_edges": sum(own),
+            "num_without_edges": sum(not count for count in own),
+        }
+    assert figures["delta"] == {"replay": 1.0, "new_ids": told}
+
+
+def test_they_know_their_edges(tmp_path: Path, near_client: distributed.Client) -> None:
+    """A new id is nearer to its own items than to others; as drawn, it would not be."""
+    days = graph(tmp_path, near_client, partitions=2, dynamic=False)
+    days.train_first(num_epochs=30)
+    found = {}
+    for name, replay in (("folded", 1.0), ("drawn", None)):
+        config = days.second(name, num_epochs=1, lr=1e-9, train={"replay": replay})
+        job.run(config, near_client)
+        found[name] = ranks(config, days.new)
+    assert np.mean(found["folded"]) < 0.25 < 0.35 < np.mean(found["drawn"])
+
+
+def ranks(config: Config, edges: list[Edge]) -> list[float]:
+    """Of items that new users saw: their share of items with a higher score."""
+    version = pbg_checkpoint.read_version(config.checkpoint_path)
+    state, _, _ = pbg_checkpoint.read_model(config.checkpoint_path, version)
+    (diagonal,) = (value.numpy() for key, value in state.items() if key.endswith("diagonal"))
+    rows = state_of(config)
+    items = [key for key in rows if key[0] == "item" and is_old(key[1])]
+    table = np.stack([rows[key][0] for key in items]) + global_of(config, "item")
+    found = []
+    for lhs, relation, rhs in edges:
+        if relation == "saw" and not is_old(lhs) and is_old(rhs):
+            user = rows["user", lhs][0] + global_of(config, "user")
+            scores = user @ (table * diagonal).T
+            found.append(float((scores > scores[items.index(("item", rhs))]).mean()))
+    return found
+
+
+def test_only_edges_between_new_ids(tmp_path: Path, near_client: distributed.Client) -> None:
+    """There is nothing to train, and nothing moves; the new ids have a row of their own all the same."""
+    second = [("w0", "knows", "w1"), ("w1", "saw", "k0")]
+    days = TwoDays(tmp_path, near_client, partitions=2, second=second)
+    first, config = days.train_first(), days.second()
+    figures = job.run(config, near_client)
+    assert figures["num_edges"] == 0
+    assert figures["delta"]["new_ids"]["user"] == {"num_new": 2, "num_edges": 0, "num_without_edges": 2}
+    check_still(first, config, [])
+    after = state_of(config)
+    for key in (("user", "w0"), ("user", "w1"), ("item", "k0")):
+        assert np.isfinite(after[key][0]).all()
+
+
+def test_no_new_ids(tmp_path: Path, near_client: distributed.Client) -> None:
+    days = TwoDays(tmp_path, near_client, partitions=2, second=old_edges(seed=9)[-30:])
+    days.train_first()
+    figures = job.run(days.second(), near_client)
+    nothing = {"num_new": 0, "num_edges": 0, "num_without_edges": 0}
+    assert figures["delta"]["new_ids"] == dict.fromkeys(("user", "item", "city"), nothing)
+
+
+def test_types_with_given_vectors_are_trained(
+    tmp_path: Path, near_client: distributed.Client, rng: np.random.Generator
+) -> None:
+    """New users start from what users give, and their edges are trained; new items are folded in."""
+    days = TwoDays(tmp_path, near_client, partitions=2)
+    days.train_first()
+    users = [f"v{number}" for number in range(4)]
+    given = rng.normal(size=(4, 8))
+    write_vectors(tmp_path / "users.parquet", users, given)
+    config = days.second(train={"init_embeddings": {"user": str(tmp_path / "users.parquet")}})
+    still = days.second("still", lr=1e-12, train=config.model_dump()["train"])
+    figures = [job.run(each, near_client) for each in (config, still)]
+    assert set(figures[0]["delta"]["new_ids"]) == {"item", "city"}
+    moved, start = state_of(config), state_of(still)
+    for user in users:
+        assert np.abs(moved["user", user][0] - start["user", user][0]).max() > 1e-3
+    trained = sum(is_old(rhs) or rhs[0] in "vw" for _, _, rhs in days.new)
+    assert figures[0]["epochs"][0]["edges"] == trained * 2
+
+
+def test_rows_are_made_anew_for_other_inputs(tmp_path: Path, near_client: distributed.Client) -> None:
+    """Of a run that was stopped before its first version."""
+    days = TwoDays(tmp_path, near_client, partitions=2)
+    days.train_first()
+    config = days.second()
+    folded_rows.make(config, near_client)
+    folder = Path(config.checkpoint_path, "folded")
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*.parquet")}
+    assert len(before) > 3
+    folded_rows.make(config, near_client)
+    assert {
+        path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*.parquet")
+    } == before
+    shutil.rmtree(tmp_path / "one-checkpoint")
+    days.train_first(seed=7)
+    folded_rows.make(config, near_client)
+    after = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*.parquet")}
+    assert after.keys() == before.keys()
+    assert all(after[path][1] != before[path][1] for path in before)
+    job.run(config, near_client)
+    assert not folder.exists()

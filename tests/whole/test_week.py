@@ -1,0 +1,207 @@
+"""A week of daily runs that train deltas: kills in each of them change nothing of what the week ends with."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from pyarrow.fs import FileSelector, FileType
+
+from graphmill import storage
+from tests import REPOSITORY
+from tests.etl.graphs import same_bytes
+from tests.hadoop.cluster import MiniHdfs
+
+pytestmark = pytest.mark.slow
+
+FIRST = date(2026, 11, 16)
+DAYS = [str(FIRST + timedelta(number)) for number in range(7)]
+WINDOW = 3  # days, of which the week's first has only its own
+NEVER = -1
+RESULTS = ("entities", "edges", "embeddings")
+
+
+class Chain(NamedTuple):
+    """Runs of one day after another, from the same input."""
+
+    root: str
+    notes: Path
+    """A folder on the local disk."""
+
+    def conf(self) -> Path:
+        """Write the configuration, which is that of conf/daily.yaml for a small graph."""
+        columns = {"lhs": "l", "rhs": "t", "relation_column": "r", "missing_paths": "skip"}
+        window = f"day={{date-{WINDOW - 1}..date}}/*.parquet"
+        earlier = f"{self.root}/out/{{previous_date}}"
+        settings: dict[str, Any] = {
+            "input": self.input(),
+            "output": f"{self.root}/out/{{date}}",
+            "init_path": f"{earlier}/checkpoint",
+            "entities": {"user": {"num_partitions": 2}, "item": {"num_partitions": 2}},
+            "relations": [
+                {"name": "knows", "lhs": "user", "rhs": "user", "operator": "complex_diagonal"},
+                {"name": "saw", "lhs": "user", "rhs": "item", "operator": "diagonal"},
+            ],
+            "dimension": 8,
+            "comparator": "dot",
+            "loss_fn": "softmax",
+            "num_epochs": 2,
+            "lr": 0.1,
+            "batch_size": 100,
+            "workers": 1,
+            "global_emb": False,
+            "eval_fraction": 0,
+            "etl": {
+                "tables": [
+                    {"path": f"edges/{window}"} | columns,
+                    {"path": f"gone/{window}", "removes": True} | columns,
+                ],
+                "previous_entity_path": f"{earlier}/entities",
+                "previous_edge_path": f"{earlier}/edges",
+                "holdout": {"test": 0.05},
+            },
+            "train": {"replay": 1.0, "resident": "never"},
+            "schedule": {"keep": 3},
+            "cluster": {"master": "local[1]"},
+        }
+        path = self.notes / "daily.yaml"
+        path.write_text(yaml.safe_dump(settings))
+        return path
+
+    def input(self) -> str:
+        """The folder of the raw tables."""
+        on_disk = self.notes.parent / "raw"
+        return str(on_disk) if "://" not in self.root else f"{self.root}/raw"
+
+    def run(self, kills: Mapping[str, int]) -> list[int]:
+        """Run the week; days of `kills` are killed at the renaming of that number, and run again.
+
+        Returns:
+            the number of renamings of each day's last run.
+        """
+        conf = str(self.conf())
+        runs: list[tuple[int, list[str]]] = []
+        for day in DAYS:
+            command = ["pipeline", "--conf", conf, "--date", day]
+            runs += [(kills[day], command)] if day in kills else []
+            runs.append((NEVER, command))
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.killed"],
+            cwd=REPOSITORY,
+            input=json.dumps(runs),
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        renamings = []
+        for (number, command), (code, count, stderr) in zip(runs, json.loads(done.stdout), strict=True):
+            assert code == (0 if number == NEVER else -signal.SIGKILL), (command, number, stderr)
+            renamings += [count] if number == NEVER else []
+        return renamings
+
+    def results(self, day: str) -> dict[str, bytes]:
+        """All files of a day's entities, edges and embeddings, without what names the raw files."""
+        found: dict[str, bytes] = {}
+        for folder in RESULTS:
+            root = f"{self.root}/out/{day}/{folder}"
+            file_system, path = storage.filesystem(root)
+            for each in file_system.get_file_info(FileSelector(path, recursive=True)):
+                if each.type == FileType.File:
+                    name = each.path.removeprefix(path + "/")
+                    found[f"{folder}/{name}"] = storage.read_bytes(storage.join(root, name))
+        return {name: content for name, content in same_bytes(found).items() if "_SUCCESS" not in name}
+
+    def record(self, day: str) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads(storage.read_text(f"{self.root}/out/{day}/run.json"))
+        return content
+
+
+def write_table(path: Path, edges: list[tuple[str, str, str]]) -> None:
+    path.parent.mkdir(parents=True)
+    columns = [pa.array(column, pa.string()) for column in zip(*edges, strict=True)]
+    pq.write_table(pa.table(columns, names=["l", "r", "t"]), path)
+
+
+def write_days(raw: Path) -> None:
+    """Write a table of edges for each day, of ids that come and go, and one of removals."""
+    rng = np.random.default_rng(8)
+    of_days = []
+    for number, day in enumerate(DAYS):
+        users, items = 20 * number + rng.integers(80, size=150), 5 * number + rng.integers(40, size=150)
+        edges = {(f"u{lhs}", "saw", f"i{rhs}") for lhs, rhs in zip(users, items, strict=True)}
+        edges |= {(f"u{lhs}", "knows", f"u{lhs + step}") for lhs, step in zip(users, items % 7, strict=True)}
+        of_days.append(sorted(edges))
+        write_table(raw / f"edges/day={day}/part-0.parquet", of_days[-1])
+        before = of_days[-2] if number else []
+        write_table(raw / f"gone/day={day}/part-0.parquet", before[::9] + of_days[-1][::11])
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Chain, list[int]]:
+    """The week without kills, and the number of renamings of each of its days."""
+    folder = tmp_path_factory.mktemp("week")
+    write_days(folder / "raw")
+    (folder / "once").mkdir()
+    chain = Chain(str(folder / "once"), folder / "once")
+    return chain, chain.run({})
+
+
+def test_the_week_trains_deltas(undisturbed: tuple[Chain, list[int]]) -> None:
+    chain, _ = undisturbed
+    for number, day in enumerate(DAYS[-2:], start=len(DAYS) - 2):
+        record = chain.record(day)
+        etl, train = record["stages"]["etl"], record["stages"]["train"]
+        assert record["config"]["schedule"]["previous_date"] == DAYS[number - 1]
+        assert (etl["delta"]["files_added"], etl["delta"]["files_gone"]) == (1, 1)
+        assert train["delta"]["replay"] == 1
+        assert train["delta"]["new_ids"]["user"]["num_new"] > 10
+        assert train["delta"]["new_ids"]["item"]["num_new"] > 0
+        assert train["num_edges"] > 0
+        num_edges = sum(each for each in (epoch["edges"] for epoch in train["epochs"]))
+        assert num_edges < etl["num_edges"]["train"] * len(train["epochs"])
+
+
+def test_killed_every_day_and_run_again(undisturbed: tuple[Chain, list[int]], tmp_path: Path) -> None:
+    once, renamings = undisturbed
+    folder = once.notes.parent / "killed"
+    folder.mkdir()
+    chain, draw = Chain(str(folder), folder), random.Random(4)
+    chain.run({day: draw.randrange(number) for day, number in zip(DAYS, renamings, strict=True)})
+    check_same(chain, once)
+
+
+@pytest.mark.hdfs
+def test_killed_on_hdfs(
+    undisturbed: tuple[Chain, list[int]], hdfs: MiniHdfs, hdfs_uri: str, tmp_path: Path
+) -> None:
+    once, renamings = undisturbed
+    raw = once.notes.parent / "raw"
+    for path in sorted(raw.rglob("*.parquet")):
+        with storage.atomic_output(f"{hdfs_uri}/raw/{path.relative_to(raw)}") as stream:
+            stream.write(path.read_bytes())
+    chain, draw = Chain(hdfs_uri, tmp_path), random.Random(5)
+    # some local files are renamed, and on HDFS are not
+    kills = {day: draw.randrange(number // 2) for day, number in zip(DAYS, renamings, strict=True)}
+    chain.run({day: kills[day] for day in DAYS[1::2]})
+    check_same(chain, once)
+
+
+def check_same(ours: Chain, theirs: Chain) -> None:
+    """The last day's ids, edges and embeddings are the same bytes; so is the day before's."""
+    for day in DAYS[-2:]:
+        found, expected = ours.results(day), theirs.results(day)
+        assert found.keys() == expected.keys()
+        assert [name for name in found if found[name] != expected[name]] == []
+        assert len([name for name in found if name.startswith("embeddings/")]) >= 4
