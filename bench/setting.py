@@ -62,14 +62,16 @@ class Setting:
         dask_submit = Path(sys.executable).with_name("dask-submit")
         return self._run([dask_submit, *self._master(), script, "--conf", config_path], watch)
 
-    def evaluate(self, config_path: Path) -> tuple[measure.Measured, dict[str, float]]:
-        """Run `python -m train evaluate --json --split test`; its metrics."""
-        measured = self.submit_evaluate(config_path)
+    def evaluate(self, config_path: Path, split: str = "test") -> tuple[measure.Measured, dict[str, float]]:
+        """Run `python -m train evaluate --json --split SPLIT`; its metrics."""
+        measured = self.submit_evaluate(config_path, split=split)
         return measured, json.loads(measured.stdout.splitlines()[-1])
 
-    def submit_evaluate(self, config_path: Path, watch: measure.Watch = measure.NOTHING) -> measure.Measured:
-        """Run `python -m train evaluate --json --split test`."""
-        command = [sys.executable, "-m", "train", "evaluate", *self._master(), "--json", "--split", "test"]
+    def submit_evaluate(
+        self, config_path: Path, watch: measure.Watch = measure.NOTHING, split: str = "test"
+    ) -> measure.Measured:
+        """Run `python -m train evaluate --json --split SPLIT`."""
+        command = [sys.executable, "-m", "train", "evaluate", *self._master(), "--json", "--split", split]
         return self._run([*command, "--conf", config_path], watch)
 
     def remap(self, *arguments: str | Path) -> tuple[measure.Measured, dict[str, Any]]:

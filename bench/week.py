@@ -1,0 +1,146 @@
+"""`python -m bench week`: seven days of a graph, trained from nothing, from the day before, and as deltas.
+
+Each day 1 % of the edges are new and 0.5 % go, ids come and go, and a tenth of the ids drift (`made_week`).
+The report has, after the last day, the MRR on test edges without and with new and drifted ids; the cosines of
+the vectors of other ids to those of the first day; and for the last day the seconds of etl and training, the
+processor time of the whole command, and the edges that were trained.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.dataset as ds
+
+from bench.made_week import NUM_DAYS, Week, make
+from bench.measure import Measured
+from bench.report import Report
+from bench.setting import Setting, stage_figures, write_yaml
+from bench.synthetic import Triples, triples_folder
+
+SPLITS = ("test_old", "test_new", "test_drift")
+MODELS: Mapping[str, Mapping[str, Any]] = {
+    "drawn negatives": {"num_uniform_negs": 1000, "num_epochs": 8},
+    "1-vs-all": {"num_epochs": 8},
+}
+WARM_EPOCHS = 3
+REPLAY = 3
+
+
+def run(setting: Setting) -> Report:
+    """Run the week with two kinds of models, three ways each."""
+    source = setting.triples or triples_folder(setting.graphs, Triples())
+    report = Report(
+        "week", f"Seven days of {source.name}: trained from nothing, from the day before, as deltas"
+    )
+    with setting.run_folder("week") as folder:
+        week = make(source, folder / "tables")
+        for name, model in MODELS.items():
+            bench = _Model(setting, report, week, folder / name.replace(" ", "-"), dict(model))
+            bench.measure(name)
+    report.notes.append(
+        "Cosines to the first day are those of ids that were not drifted and did not go; one seed."
+    )
+    return report
+
+
+class _Model:
+    def __init__(
+        self, setting: Setting, report: Report, week: Week, folder: Path, model: dict[str, Any]
+    ) -> None:
+        self.setting, self.report, self.week = setting, report, week
+        self.folder, self.model = folder, model
+
+    def measure(self, name: str) -> None:
+        """Run the three ways, and add their rows."""
+        first, _ = self._run("first", 0)
+        whole, cost = self._run("whole", NUM_DAYS)
+        self._add(f"{name}: from nothing", whole, cost)
+        ways: dict[str, tuple[dict[str, Any], bool]] = {
+            "all edges from the day before": ({"num_epochs": WARM_EPOCHS}, False),
+            "deltas": ({"train": {"replay": REPLAY}}, True),
+        }
+        for way, (changes, is_delta) in ways.items():
+            last = first
+            for day in range(1, NUM_DAYS + 1):
+                last, cost = self._run(way.split()[0], day, changes, last, is_delta=is_delta)
+            self._add(f"{name}: {way}", last, cost, first)
+
+    def _run(
+        self,
+        name: str,
+        day: int,
+        changes: Mapping[str, Any] | None = None,
+        before: Path | None = None,
+        *,
+        is_delta: bool = False,
+    ) -> tuple[Path, Measured]:
+        output = self.folder / f"{name}-{day}"
+        etl: dict[str, Any] = {"tables": self._tables(day)}
+        more: dict[str, Any] = {}
+        if before is not None:
+            etl["previous_entity_path"] = str(before / "entities")
+            more["init_path"] = str(before / "checkpoint")
+        if is_delta and before is not None:
+            etl["previous_edge_path"] = str(before / "edges")
+        config = {
+            "input": str(self.week.folder),
+            "output": str(output),
+            "entities": {"entity": {"num_partitions": 1}},
+            "relations": [{"name": "all", "lhs": "entity", "rhs": "entity", "operator": "complex_diagonal"}],
+            "dynamic_relations": True,
+            "etl": etl,
+            "evaluate": {"split": "test_old", "budget": "unlimited"},
+            **self.model,
+            **more,
+            **(changes or {}),
+        }
+        return output, self.setting.pipeline(write_yaml(self.folder / f"{name}-{day}.yaml", config), {})
+
+    def _tables(self, day: int) -> list[dict[str, Any]]:
+        is_last = day == NUM_DAYS
+        files = {
+            "train": self.week.paths(day),
+            "test_old": "test_old.tsv",
+            **{split: f"{split}.tsv" if is_last else "first.tsv" for split in SPLITS[1:]},
+        }
+        form = {"format": "csv", "delimiter": "\t", "header": False, "lhs": 0, "relation_column": 1, "rhs": 2}
+        return [{"path": path, "split": split, **form} for split, path in files.items()]
+
+    def _add(self, what: str, output: Path, cost: Measured, first: Path | None = None) -> None:
+        training = stage_figures(output, "train")
+        figures: dict[str, Any] = {split: self._mrr(output, split) for split in SPLITS}
+        if first is not None:
+            cosines = self._cosines(first, output)
+            figures |= {
+                "cosine_p10": float(np.quantile(cosines, 0.1)),
+                "cosine_p50": float(np.median(cosines)),
+            }
+        self.report.add(
+            what,
+            **figures,
+            etl_s=stage_figures(output, "etl")["seconds"],
+            train_s=training["seconds"],
+            command_cpu_s=cost.cpu_s,
+            trained_edges=training["num_edges"],
+        )
+
+    def _mrr(self, output: Path, split: str) -> float:
+        config_path = self.folder / f"{output.name}.yaml"
+        found = self.setting.evaluate(config_path, split)[1]
+        return float(found["mrr"])
+
+    def _cosines(self, first: Path, last: Path) -> np.ndarray:
+        before, after = (_vectors(output) for output in (first, last))
+        planted = self.week.drifted | self.week.gone
+        same = [name for name in before if name in after and name not in planted]
+        return np.array([before[name] @ after[name] for name in same])
+
+
+def _vectors(output: Path) -> dict[str, np.ndarray]:
+    """Vectors by raw id, of length 1."""
+    table = ds.dataset(output / "embeddings" / "entity", format="parquet").to_table(["id", "embedding"])
+    rows_ND = np.stack(table["embedding"].to_numpy())
+    rows_ND /= np.linalg.norm(rows_ND, axis=1, keepdims=True)
+    return dict(zip(table["id"].to_pylist(), rows_ND, strict=True))
