@@ -25,7 +25,7 @@ from graphmill.formats.edge_buckets import Edges
 from graphmill.storage import hdfs_writer
 from graphmill.vocab import Bucket
 from tests import REPOSITORY
-from tests.etl.graphs import write_parquet
+from tests.etl.graphs import same_bytes, write_parquet
 from tests.etl.run.test_go_on import figures_of, graph_config, stopped_before
 from tests.hadoop.cluster import MiniHdfs, mini_hdfs
 from tests.hadoop.jars import why_not
@@ -135,7 +135,7 @@ def test_a_run_survives_a_rolling_restart_of_datanodes_and_a_failover_of_the_nam
             }
             for name, root in roots.items()
         }
-        assert written["hdfs"] == written["local"]
+        assert same_bytes(written["hdfs"]) == same_bytes(written["local"])
         assert written["hdfs"]
 
 

@@ -15,6 +15,7 @@ import pytest
 from graphmill.config import from_mapping
 from graphmill.errors import ConfigError, NotFoundError, RawTableError
 from tests import DATA
+from tests.etl.graphs import same_bytes
 from train.evaluation import evaluate
 from train.pbg_api import (
     BucketOrder,
@@ -505,7 +506,7 @@ def test_text_is_imported_beside_the_files_of_the_user(tmp_path, base):
     given = (config.entities, config.relations, config.entity_path, config.edge_paths, inputs)
     convert_input_data(*given, 0, 2, 1)
     written = contents(data)
-    assert {"train.txt", "test.txt", "entity_count_e_0.txt"} <= {path.name for path in written}
+    assert {"train.txt", "test.txt", "entity_count_e_0.txt"} <= {Path(path).name for path in written}
     assert not (tmp_path / "data.importing").exists()
     assert imported_edges(data, config, "train_out") == {tuple(line.split()) for line in lines[:40]}
     convert_input_data(*given, TSVEdgelistReader(0, 2, 1))
@@ -518,7 +519,7 @@ def test_text_is_imported_beside_the_files_of_the_user(tmp_path, base):
 
 
 def contents(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return same_bytes({str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()})
 
 
 def imported_edges(data, config, folder):

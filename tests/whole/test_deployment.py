@@ -131,7 +131,10 @@ def test_the_daily_configuration_is_complete(tmp_path: Path) -> None:
     conf = str(REPOSITORY / "conf" / "daily.yaml")
     settings = dates.load(conf, (f"output={tmp_path}/{{date}}",), date(2026, 11, 20))
     assert settings.init_path is None
-    assert settings.section(EtlConfig).tables[0].path == ("orders/day=2026-11-20/*.parquet",)
+    paths = settings.section(EtlConfig).tables[0].path
+    assert len(paths) == 30
+    assert paths[-1] == "orders/day=2026-11-20/*.parquet"
+    assert settings.section(EtlConfig).previous_edge_path is None
 
 
 # ---- the image

@@ -20,6 +20,7 @@ import pytest
 
 from graphmill import storage
 from tests import REPOSITORY
+from tests.etl.graphs import same_bytes
 from tests.graphmill.report.browser import show
 from tests.hadoop.cluster import MiniHdfs
 from tests.waiting import found_in
@@ -278,7 +279,7 @@ def calibration(content: bytes) -> dict[str, Any]:
 
 
 def assert_same_output(one_uri: str, two_uri: str, tmp_path: Path) -> None:
-    one, two = files(one_uri), files(two_uri)
+    one, two = same_bytes(files(one_uri)), same_bytes(files(two_uri))
     assert one.keys() == two.keys()
     for name in one:
         if name.startswith("checkpoint/") and name.endswith(".h5"):

@@ -397,7 +397,7 @@ class TestRun:
 
     def test_damaged_rows_are_refused(self, tmp_path):
         config, ids = written(tmp_path, tmp_path / "v.parquet")
-        with pytest.raises(FormatError, match="expected the rows of train"):
+        with pytest.raises(FormatError, match="expected the first rows of a run"):
             first_rows(config)
         write_vectors(tmp_path / "v.parquet", ids, vectors_of(NUM))
         given_vectors.make(config)
