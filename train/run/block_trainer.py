@@ -20,7 +20,7 @@ from train.edges.partitions import PartitionKey, key_of
 from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.plan.plan import Plan
-from train.run.bucket import BucketTrainer, read_edges
+from train.run.bucket import BucketTrainer, read_trained
 from train.tables.run_context import RunContext
 
 
@@ -76,9 +76,7 @@ class BlockTrainer(BucketTrainer):
     ) -> EdgeTensors:
         """Read a bucket's edges; `starts` has the first row of each partition in the tables of the visit."""
         files = self.files
-        edges = read_edges(files, iteration.edge_path, bucket, rows_of_file, self.staging)
-        if files.delta is not None:
-            edges = files.delta.chosen(edges, iteration, bucket, rows_of_file)
+        edges = read_trained(files, iteration, bucket, rows_of_file, self.staging)
         for side, rows_E in ((Side.LHS, edges.lhs), (Side.RHS, edges.rhs)):
             names = [relation.entity_type(side) for relation in files.config.relations]
             keys = [key_of(files.config, name, side, bucket) for name in names]

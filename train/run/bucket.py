@@ -106,9 +106,7 @@ class BucketTrainer:
 
     def _read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
         rows = self.context.schedule.rows(iteration, bucket)
-        edges = read_edges(self.context, iteration.edge_path, bucket, rows, self.staging)
-        delta = self.context.delta
-        return edges if delta is None else delta.chosen(edges, iteration, bucket, rows)
+        return read_trained(self.context, iteration, bucket, rows, self.staging)
 
     def train(
         self, bucket: Bucket, iteration: Iteration, edges: EdgeTensors, tables: Tables, report: ReportProgress
@@ -234,6 +232,14 @@ def with_tables(
     """Pair each batch of a bucket with the tables of its relation."""
     for batch in cut:
         yield batch, by_side(config, batch.relation, bucket, tables)
+
+
+def read_trained(
+    context: RunContext, iteration: Iteration, bucket: Bucket, rows: tuple[int, int], staging: Staging
+) -> EdgeTensors:
+    """Read the edges of an iteration to train on, among the rows first..last of a bucket file."""
+    edges = read_edges(context, iteration.edge_path, bucket, rows, staging)
+    return edges if context.delta is None else context.delta.chosen(edges, iteration, bucket, rows)
 
 
 def read_edges(

@@ -12,7 +12,6 @@ edges of one partition.
 No import of torch: the client of a run needs this module; tasks use train/tables/folding.py.
 """
 
-import json
 from typing import Any
 
 from distributed import Client
@@ -27,7 +26,7 @@ from graphmill.storage import Checksums
 from graphmill.vocab import TRAIN_SPLIT, Side
 from train.config import TrainConfig
 from train.edges.added import is_delta
-from train.tables.given_rows import CONTENT, Given, content_of
+from train.tables.given_rows import Given, content_of, write_content
 
 FOLDER = "folded"
 
@@ -107,15 +106,11 @@ def make(config: Config, client: Client, claim: Claim = NO_CLAIM) -> None:
                 checksums |= written
                 for each, count in found.items():
                     counted[name][each] += count
-        storage.write_checksums(storage.manifest_of(folder).uri, checksums)
         types = {
             name: {"given": Given(0, config.entity_dimension(name), 1.0), "figures": counted[name]}
             for name in counted
         }
-        content = {"made_from": made_from, "types": types}
-        storage.write_text(
-            storage.join(folder, CONTENT), json.dumps(content, indent=1, sort_keys=True) + "\n"
-        )
+        write_content(folder, made_from, types, checksums)
         claim.check()
 
 

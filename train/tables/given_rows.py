@@ -12,7 +12,8 @@ of an ensemble share those of the joined checkpoint. Versions hold all rows: the
 No import of torch: the client looks at the folder.
 """
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
@@ -24,6 +25,7 @@ from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import FormatError
 from graphmill.formats.parquet import check_schema, iter_columns, open_parquet
+from graphmill.storage import Checksums
 from train.config import TrainConfig
 
 FOLDER = "initial"
@@ -69,6 +71,13 @@ def content_of(folder: str) -> dict[str, Any] | None:
     """The content of given.json; None where no rows have been made."""
     uri = storage.join(folder, CONTENT)
     return storage.read_json(uri) if storage.exists(uri) else None
+
+
+def write_content(folder: str, made_from: Any, types: Mapping[str, Any], checksums: Checksums) -> None:
+    """Write given.json and the checksums of all parts, after these."""
+    storage.write_checksums(storage.manifest_of(folder).uri, checksums)
+    content = {"made_from": made_from, "types": types}
+    storage.write_text(storage.join(folder, CONTENT), json.dumps(content, indent=1, sort_keys=True) + "\n")
 
 
 class GivenRows:

@@ -10,7 +10,6 @@ numbers to project vectors of length L; the disk takes W numbers for each vector
 Shapes: n vectors of a batch, L their length, W elements that a row takes of them, N rows of a partition.
 """
 
-import json
 import math
 import shutil
 import tempfile
@@ -37,7 +36,7 @@ from graphmill.storage import Checksums
 from train.config import TrainConfig
 from train.model.frozen import Frozen
 from train.tables import projection
-from train.tables.given_rows import CONTENT, Given, content_of, folder_of, part_uri, schema
+from train.tables.given_rows import Given, content_of, folder_of, part_uri, schema, write_content
 from train.tables.rows_by_id import Found, RowsById
 from train.tables.vector_files import VectorFiles, paths_of
 
@@ -94,11 +93,7 @@ def make(config: Config, claim: Claim = NO_CLAIM) -> None:
     with storage.atomic_directory(folder_of(config)) as folder:
         for name, path in _paths(config).items():
             types[name] = _Maker(config, name, path).make(folder, checksums)
-        storage.write_checksums(storage.manifest_of(folder).uri, checksums)
-        content = {"made_from": made_from, "types": types}
-        storage.write_text(
-            storage.join(folder, CONTENT), json.dumps(content, indent=1, sort_keys=True) + "\n"
-        )
+        write_content(folder, made_from, types, checksums)
         claim.check()
 
 
