@@ -41,7 +41,7 @@ class Run:
     flat: range
     """Numbers of the buckets among all buckets of all splits."""
     num_edges: list[int]
-    """Of the chunks."""
+    """Edges of each bucket that come from the chunks."""
     num_features: dict[Side, list[int]]
 
 

@@ -1,4 +1,4 @@
-"""Where the edges of buckets come from: the raw file of every row, and the rows that are no edges.
+"""Origins of the edges of buckets: the raw file of every row, and the rows that are no edges.
 
     edges/train/
         origins.json            the raw files of the run in reading order, and what it read them with
@@ -48,7 +48,7 @@ class SourceFile(BaseModel):
     mtime_ns: int | None = None
     """Nanoseconds since 1970; None: the table's log names the file, which never changes."""
     digest: str
-    """Of all that decides which rows the file gives: the values above, and the settings of its table."""
+    """Digest of all that decides which rows the file gives: the values above, the settings of its table."""
     removes: bool = False
     """Whether its rows take out edges: no bucket has them, and a later run reads them anew."""
     num_rows: int = 0

@@ -103,7 +103,7 @@ def without(figures: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def origins(folder: Path) -> dict[str, Any]:
-    """What origins.json of each split says, but for the files that were added."""
+    """Content of origins.json of each split, but for the files that were added."""
     found = {path.parent.name: json.loads(path.read_text()) for path in folder.rglob("origins.json")}
     return {split: {k: v for k, v in each.items() if k != "added"} for split, each in found.items()}
 

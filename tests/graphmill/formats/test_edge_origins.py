@@ -1,4 +1,4 @@
-"""Where edges come from: written, read back, and asked for the rows that a run has added."""
+"""Origins of edges: written, read back, and asked for the rows that a run has added."""
 
 import itertools
 from pathlib import Path

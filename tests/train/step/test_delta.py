@@ -53,7 +53,7 @@ def buckets_of(config: Config) -> list[Bucket]:
 
 
 def chosen(config: Config) -> Chosen:
-    """What a run trains on."""
+    """Edges that a run trains on."""
     context = RunContext(config)
     trainer = BucketTrainer(context, *context.load_model(), decide(context))
     found: Chosen = {}

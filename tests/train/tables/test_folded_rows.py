@@ -102,7 +102,7 @@ def test_they_know_their_edges(tmp_path: Path, near_client: distributed.Client) 
 
 
 def ranks(config: Config, edges: list[Edge]) -> list[float]:
-    """Of items that new users saw: their share of items with a higher score."""
+    """Share of items with a higher score, for items that new users saw."""
     version = pbg_checkpoint.read_version(config.checkpoint_path)
     state, _, _ = pbg_checkpoint.read_model(config.checkpoint_path, version)
     (diagonal,) = (value.numpy() for key, value in state.items() if key.endswith("diagonal"))
@@ -161,7 +161,7 @@ def test_types_with_given_vectors_are_trained(
 
 
 def test_rows_are_made_anew_for_other_inputs(tmp_path: Path, near_client: distributed.Client) -> None:
-    """Of a run that was stopped before its first version."""
+    """First rows of a run that was stopped before its first version."""
     days = TwoDays(tmp_path, near_client, partitions=2)
     days.train_first()
     config = days.second()
